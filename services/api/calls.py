@@ -1,0 +1,101 @@
+"""What travels beside a request: who calls, under which id, and why something is changed."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from services.api.validation import require, require_int32
+
+MAX_TEXT_LENGTH = 256
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The call that is being served in this thread.
+
+    Attributes:
+        actor: who calls, as the transport authenticated it; "anonymous" while TLS is off.
+        request_id: names this one call in logs and in error messages.
+    """
+
+    actor: str
+    request_id: str
+
+
+_IN_PROCESS = Call(actor="in-process", request_id="-")
+_current: ContextVar[Call] = ContextVar("call", default=_IN_PROCESS)
+
+
+def current_call() -> Call:
+    """The call being served; a fixed one where no transport is between caller and service."""
+    return _current.get()
+
+
+@contextmanager
+def serving(call: Call) -> Iterator[None]:
+    """`current_call()` is `call` inside."""
+    before = _current.get()
+    _current.set(call)
+    try:
+        yield
+    finally:
+        _current.set(before)
+
+
+@dataclass(frozen=True, slots=True)
+class MutationContext:
+    """Why something is changed; goes into the audit trail with the change.
+
+    Attributes:
+        request_id: chosen by the caller, one per intended change of a partition. Seen before in
+            that partition within a day, it is answered with its applied outcome and changes
+            nothing; with another body it is an InvalidRequestError. A refused call is not
+            remembered. None: the call is judged by state alone.
+        reason: a word or a sentence for people ("copy", "retention.ms breached").
+        rule_detail: the figures by which a rule decided.
+        plan_id: the sweep that planned this change.
+        broker_leader_epoch: the caller's view of who leads; older than the partition's is
+            refused with FencedLeaderEpochError where the contract says so. None: no fence.
+    """
+
+    request_id: str | None = None
+    reason: str = ""
+    rule_detail: str | None = None
+    plan_id: str | None = None
+    broker_leader_epoch: int | None = None
+
+    def __post_init__(self) -> None:
+        for field in ("request_id", "reason", "rule_detail", "plan_id"):
+            text = getattr(self, field) or ""
+            require(len(text) <= MAX_TEXT_LENGTH, field, f"over {MAX_TEXT_LENGTH} characters")
+        require(self.request_id != "", "request_id", "must not be empty where it is given")
+        if self.broker_leader_epoch is not None:
+            require_int32(self.broker_leader_epoch, "broker_leader_epoch")
+
+
+NO_CONTEXT = MutationContext()
+
+
+@dataclass(frozen=True, slots=True)
+class MutationOutcome:
+    """The answer to a mutation that holds now.
+
+    Attributes:
+        applied: True: this call made the change. False: it was so before (a repeat).
+        revision: the partition's revision that carries the change.
+    """
+
+    applied: bool
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtRevision(Generic[T]):
+    """An answer and the revision of the partition that it is true for."""
+
+    value: T
+    revision: int

@@ -1,0 +1,37 @@
+"""Named places at which a test can kill the process. A no-op unless armed.
+
+Armed through the environment, SEDIMENT_FAILPOINT=<name>[:<n>]: the process kills itself with
+SIGKILL when it passes the named place for the n-th time (default 1). Nothing else in production
+code knows of tests.
+"""
+
+import itertools
+import os
+import signal
+
+FAILPOINTS: dict[str, str] = {
+    "copy.started_registered": "RLM registered COPY_SEGMENT_STARTED and sent no byte yet.",
+    "copy.bytes_sent": "RLM has RSM's custom metadata; COPY_SEGMENT_FINISHED is not registered.",
+    "copy.finished_registered": "RLM registered COPY_SEGMENT_FINISHED and has not noted it yet.",
+    "cleanup.delete_started": "RLM registered DELETE_SEGMENT_STARTED of its own dangling copy.",
+    "cleanup.objects_deleted": "RSM deleted a dangling copy; DELETE_SEGMENT_FINISHED is to come.",
+    "rsm.part_written": "RSM wrote a part of the log object; its upload is not complete.",
+    "rsm.log_written": "RSM wrote the log object; indexes and manifest are to come.",
+    "rsm.indexes_written": "RSM wrote log and indexes; the manifest is to come.",
+    "rsm.manifest_written": "RSM wrote the manifest and has not answered yet.",
+    "rsm.delete_some": "RSM deleted some objects of a segment, not all.",
+    "rlmm.before_commit": "RLMM made a change and has not committed it.",
+    "rlmm.after_commit": "RLMM committed a change and has not answered yet.",
+}
+
+_armed, _, _nth = os.environ.get("SEDIMENT_FAILPOINT", "").partition(":")
+_passes = itertools.count(1)
+
+if _armed and _armed not in FAILPOINTS:
+    raise SystemExit(f"SEDIMENT_FAILPOINT: unknown {_armed!r}; one of {', '.join(FAILPOINTS)}")
+
+
+def failpoint(name: str) -> None:
+    """Pass the place `name`, which must be in FAILPOINTS; die here if a test asked for it."""
+    if name == _armed and next(_passes) == int(_nth or 1):
+        os.kill(os.getpid(), signal.SIGKILL)

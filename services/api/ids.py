@@ -1,0 +1,77 @@
+"""Names of things: partitions and segments, and Kafka's text form of their UUIDs."""
+
+import base64
+import re
+from dataclasses import dataclass
+from uuid import UUID
+
+from services.api.errors import InvalidRequestError
+from services.api.validation import require, require_int32
+
+ZERO_UUID = UUID(int=0)
+_LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_KAFKA_UUID = re.compile(r"[A-Za-z0-9_-]{22}")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicIdPartition:
+    """One partition of one incarnation of a topic (Kafka: TopicIdPartition).
+
+    Two topics that bear the same name one after the other have different ids. `topic` follows
+    Kafka's rule for legal names; the id may not be all zeroes, which Kafka reserves.
+    """
+
+    topic_id: UUID
+    topic: str
+    partition: int
+
+    def __post_init__(self) -> None:
+        require(self.topic_id != ZERO_UUID, "topic_id", "must not be the zero id")
+        legal = _LEGAL_TOPIC.fullmatch(self.topic) is not None and self.topic not in (".", "..")
+        require(legal, "topic", f"not a legal Kafka topic name: {self.topic[:260]!r}")
+        require_int32(self.partition, "partition")
+
+    def __str__(self) -> str:
+        return f"{uuid_to_text(self.topic_id)}:{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RemoteLogSegmentId:
+    """One attempt to copy one segment: each retry has a new `id` (Kafka: RemoteLogSegmentId)."""
+
+    topic_id_partition: TopicIdPartition
+    id: UUID
+
+    def __post_init__(self) -> None:
+        require(self.id != ZERO_UUID, "id", "must not be the zero id")
+
+    def __str__(self) -> str:
+        return f"{self.topic_id_partition}/{uuid_to_text(self.id)}"
+
+
+def uuid_to_text(uuid: UUID) -> str:
+    """Kafka's form: 22 characters of URL-safe base64 without padding."""
+    return base64.urlsafe_b64encode(uuid.bytes).rstrip(b"=").decode("ascii")
+
+
+def uuid_from_text(text: str, field: str) -> UUID:
+    """Read Kafka's 22-character form or the usual form with hyphens.
+
+    Two spellings of one id must give one id, so a 22-character text whose last character carries
+    bits that no UUID has is refused.
+
+    Raises:
+        InvalidRequestError: neither form; names `field`.
+    """
+    if _KAFKA_UUID.fullmatch(text):
+        uuid = UUID(bytes=base64.urlsafe_b64decode(text + "=="))
+        if uuid_to_text(uuid) == text:
+            return uuid
+    elif len(text) == 36:
+        try:
+            return UUID(text)
+        except ValueError:
+            pass
+    raise InvalidRequestError(
+        f"{field}: must be 22 characters of URL-safe base64 or a UUID, is {text[:64]!r}"
+    )

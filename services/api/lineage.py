@@ -1,0 +1,111 @@
+"""Leader epochs of a partition: which epoch an offset was written in."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from services.api.errors import InvalidRequestError
+from services.api.segments import SegmentLeaderEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """The history of a partition's leader epochs, ascending in epoch and in start offset.
+
+    Kafka: LeaderEpochFileCache. An epoch ends where the next one starts.
+    """
+
+    entries: tuple[SegmentLeaderEpoch, ...] = ()
+
+    def __post_init__(self) -> None:
+        for earlier, later in pairwise(self.entries):
+            ascending = (
+                earlier.leader_epoch < later.leader_epoch
+                and earlier.start_offset <= later.start_offset
+            )
+            if not ascending:
+                raise InvalidRequestError(
+                    f"leader epochs: {later.leader_epoch} at {later.start_offset} cannot follow "
+                    f"{earlier.leader_epoch} at {earlier.start_offset}"
+                )
+
+    @property
+    def latest_epoch(self) -> int | None:
+        return self.entries[-1].leader_epoch if self.entries else None
+
+    def epoch_for_offset(self, offset: int) -> int | None:
+        """The epoch `offset` was written in, None where it lies before the first known epoch."""
+        at = bisect_right(self.entries, offset, key=lambda entry: entry.start_offset)
+        return self.entries[at - 1].leader_epoch if at else None
+
+    def between(self, base_offset: int, next_offset: int) -> tuple[SegmentLeaderEpoch, ...]:
+        """The epochs with records in [base_offset, next_offset), the first clamped to base_offset.
+
+        Source: RemoteLogManager.copyLogSegment, segmentLeaderEpochs.
+        """
+        found: list[SegmentLeaderEpoch] = []
+        ends = [entry.start_offset for entry in self.entries[1:]] + [next_offset]
+        for entry, end in zip(self.entries, ends, strict=True):
+            start = max(entry.start_offset, base_offset)
+            if start < min(end, next_offset):
+                found.append(SegmentLeaderEpoch(entry.leader_epoch, start))
+        return tuple(found)
+
+    def before(self, offset: int) -> "Lineage":
+        """The history of all offsets below `offset`, from its beginning: what the LEADER_EPOCH
+        index of a segment that ends there holds."""
+        return Lineage(tuple(e for e in self.entries if e.start_offset < offset))
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> int:
+        """The offset after the last one of `epoch` (exclusive).
+
+        Source: LeaderEpochFileCache.endOffsetFor, for an epoch that the lineage has or that lies
+        between two of its own.
+        """
+        later = (e.start_offset for e in self.entries if e.leader_epoch > epoch)
+        return next(later, log_end_offset)
+
+    def merged_with_report(self, reported: "Lineage") -> "Lineage":
+        """This stored history after a broker reported its own, which may lack the beginning.
+
+        Entries below the broker's first stay; one of equal epoch keeps the smaller start; from the
+        first divergence on the broker's replace the stored ones.
+        """
+        if not reported.entries:
+            return self
+        first = reported.entries[0]
+        kept = [e for e in self.entries if e.leader_epoch < first.leader_epoch]
+        known = {e.leader_epoch: e.start_offset for e in self.entries}
+        start = min(first.start_offset, known.get(first.leader_epoch, first.start_offset))
+        kept = [e for e in kept if e.start_offset < start]
+        joined = [*kept, SegmentLeaderEpoch(first.leader_epoch, start), *reported.entries[1:]]
+        return Lineage(tuple(joined))
+
+
+def checkpoint_text(entries: Sequence[SegmentLeaderEpoch]) -> str:
+    """Kafka's leader-epoch-checkpoint file: version 0, the count, a line for each epoch."""
+    lines = [f"{entry.leader_epoch} {entry.start_offset}" for entry in entries]
+    return "\n".join(["0", str(len(lines)), *lines, ""])
+
+
+def parse_checkpoint(text: str) -> Lineage:
+    """Read a leader-epoch-checkpoint file, or the LEADER_EPOCH index of a segment.
+
+    Raises:
+        InvalidRequestError: not version 0, a count that does not match, a line that is not two
+            numbers, epochs that do not ascend.
+    """
+    version, _, rest = text.partition("\n")
+    if version.strip() != "0":
+        raise InvalidRequestError(f"leader epochs: version must be 0, is {version[:20]!r}")
+    count, *lines = [line for line in rest.split("\n") if line.strip()] or [""]
+    if count != str(len(lines)):
+        raise InvalidRequestError(f"leader epochs: {count[:20]!r} announced, {len(lines)} there")
+    entries = []
+    for line in lines:
+        words = line.split(" ")
+        if len(words) != 2 or not all(word.isdecimal() for word in words):
+            raise InvalidRequestError(f"leader epochs: not 'EPOCH OFFSET': {line[:60]!r}")
+        entries.append(SegmentLeaderEpoch(int(words[0]), int(words[1])))
+    return Lineage(tuple(entries))

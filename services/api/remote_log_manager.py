@@ -1,0 +1,206 @@
+"""The contract of RLM, which ships a broker's segments and serves reads.
+
+KIP-405: RemoteLogManager.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from services.api.ids import TopicIdPartition
+from services.api.validation import require, require_int64
+
+MAX_FETCH_BYTES = 256 * 1024 * 1024
+
+
+class FetchError(Enum):
+    """Errors of one partition of a fetch, by Kafka's names (kafka-clients: Errors)."""
+
+    NONE = "NONE"
+    OFFSET_OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
+    UNKNOWN_TOPIC_ID = "UNKNOWN_TOPIC_ID"
+    TIERED_STORAGE_NOT_AVAILABLE = "TIERED_STORAGE_NOT_AVAILABLE"
+    CORRUPT_MESSAGE = "CORRUPT_MESSAGE"
+    UNKNOWN_SERVER_ERROR = "UNKNOWN_SERVER_ERROR"
+
+
+class RecordSource(Enum):
+    """Where record batches were read."""
+
+    LOCAL = "LOCAL"
+    REMOTE = "REMOTE"
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPartition:
+    """What to read of one partition: up to `max_bytes` from `fetch_offset` (inclusive) on."""
+
+    topic_id_partition: TopicIdPartition
+    fetch_offset: int
+    max_bytes: int
+
+    def __post_init__(self) -> None:
+        require_int64(self.fetch_offset, "fetch_offset")
+        require(
+            0 < self.max_bytes <= MAX_FETCH_BYTES, "max_bytes", f"must be 1 to {MAX_FETCH_BYTES}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRequest:
+    """A read of several partitions, of up to `max_bytes` together, as a consumer, uncommitted."""
+
+    partitions: tuple[FetchPartition, ...]
+    max_bytes: int
+
+    def __post_init__(self) -> None:
+        require(len(self.partitions) > 0, "partitions", "must not be empty")
+        require(
+            0 < self.max_bytes <= MAX_FETCH_BYTES, "max_bytes", f"must be 1 to {MAX_FETCH_BYTES}"
+        )
+        asked = [p.topic_id_partition for p in self.partitions]
+        require(len(set(asked)) == len(asked), "partitions", "names one partition twice")
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPart:
+    """The next piece of a fetch's answer for one partition.
+
+    Attributes:
+        error: NONE, or why the partition's read ended here; then there are no record batches.
+        error_message: for people; empty where error is NONE.
+        high_watermark: the offset after the last one that may be read; -1 where unknown.
+        last_stable_offset: the offset of the first open transaction, else the high watermark.
+        log_start_offset: the first offset that is readable, in the tier or here.
+        record_batches: bytes as Kafka wrote them. Over a partition's parts, joined, these are
+            whole batches; the first may begin before the fetch offset.
+        source: None where there are no record batches.
+    """
+
+    topic_id_partition: TopicIdPartition
+    error: FetchError = FetchError.NONE
+    error_message: str = ""
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    record_batches: bytes = b""
+    source: RecordSource | None = None
+
+
+class ProblemKind(Enum):
+    """Why something is not shipped."""
+
+    UNREADABLE = "UNREADABLE"
+    PARTITION_METADATA_MISSING = "PARTITION_METADATA_MISSING"
+    PARTITION_METADATA_INVALID = "PARTITION_METADATA_INVALID"
+    LEADER_EPOCHS_MISSING = "LEADER_EPOCHS_MISSING"
+    TRUNCATED_BATCH = "TRUNCATED_BATCH"
+    CORRUPT_BATCH = "CORRUPT_BATCH"
+    OLD_MESSAGE_FORMAT = "OLD_MESSAGE_FORMAT"
+    PRODUCER_SNAPSHOT_MISSING = "PRODUCER_SNAPSHOT_MISSING"
+    INDEX_REBUILT = "INDEX_REBUILT"
+    COPY_FAILED = "COPY_FAILED"
+    STORE_UNAVAILABLE = "STORE_UNAVAILABLE"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that a person should know of.
+
+    Attributes:
+        path: the file or folder at fault.
+        offset: the record offset it begins at, where that is known.
+        held_segments: rolled segments that are not copied because of it, itself included; 0 where
+            it was mended (INDEX_REBUILT).
+    """
+
+    kind: ProblemKind
+    path: str
+    message: str
+    offset: int | None = None
+    held_segments: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    """A partition as its RLM sees it.
+
+    Attributes:
+        leader_epoch: the broker leader epoch that RLM copies under.
+        log_start_offset: the first readable offset, in the tier or here.
+        local_log_start_offset: the first offset that is here; log_end_offset where nothing is.
+        log_end_offset: the offset that the next record will get.
+        copied_through_offset: the last offset of the contiguous copied prefix; -1: none.
+        local_segments, local_size_bytes: what is here, the active segment included.
+        pending_segments, pending_size_bytes: rolled segments that are not copied yet.
+        remote_segments, remote_size_bytes: finished segments in the tier.
+        problems: what keeps the partition from being shipped, or was mended on the way.
+    """
+
+    topic_id_partition: TopicIdPartition
+    leader_id: int
+    leader_epoch: int
+    log_start_offset: int
+    local_log_start_offset: int
+    last_stable_offset: int
+    log_end_offset: int
+    copied_through_offset: int
+    local_segments: int
+    local_size_bytes: int
+    pending_segments: int
+    pending_size_bytes: int
+    remote_segments: int
+    remote_size_bytes: int
+    problems: tuple[Problem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DescribePage:
+    """Some of an RLM's partitions.
+
+    Attributes:
+        log_dir_problems: folders and files that belong to no partition that can be shipped; the
+            same on every page.
+    """
+
+    partitions: tuple[PartitionDescription, ...]
+    next_page_token: str
+    log_dir_problems: tuple[Problem, ...] = ()
+
+
+class RemoteLogManager(Protocol):
+    """Ships the partitions of one broker and serves their records, local or remote. Thread-safe."""
+
+    def fetch(self, request: FetchRequest) -> Iterator[FetchPart]:
+        """Read record batches: of each partition, in the order of the request, its parts.
+
+        Errors are per partition, inside the parts; a partition with nothing to read gets one part
+        without batches. Of each partition whole batches are returned, up to its own limit and to
+        what is left of the request's; the first non-empty partition gets its first batch whatever
+        the size. Local segments are read first; below them the tier is.
+        """
+        ...
+
+    def describe_partitions(
+        self,
+        topics: Sequence[str] = (),
+        *,
+        page_size: int = 0,
+        page_token: str = "",
+    ) -> DescribePage:
+        """One page of this RLM's partitions by topic and partition; of `topics`, or of all."""
+        ...
+
+
+def all_descriptions(
+    manager: RemoteLogManager, topics: Sequence[str] = ()
+) -> Iterator[PartitionDescription]:
+    """Every page of describe_partitions."""
+    token = ""
+    while True:
+        page = manager.describe_partitions(topics, page_token=token)
+        yield from page.partitions
+        token = page.next_page_token
+        if not token:
+            return

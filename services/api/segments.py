@@ -1,0 +1,190 @@
+"""Remote log segments and their life: COPY_SEGMENT_STARTED to DELETE_SEGMENT_FINISHED."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from itertools import pairwise
+
+from services.api.errors import InvalidRequestError
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition
+from services.api.validation import INT32_MAX, require, require_int32, require_int64
+
+
+class RemoteLogSegmentState(Enum):
+    """Kafka: RemoteLogSegmentState. Values are the names; Kafka's byte ids stay out of contracts.
+
+    +----------------------+
+    | COPY_SEGMENT_STARTED |---------------+  failed copy
+    +----------+-----------+               |
+               v                           v
+    +-----------------------+   +------------------------+
+    | COPY_SEGMENT_FINISHED |-->| DELETE_SEGMENT_STARTED |
+    +-----------------------+   +-----------+------------+
+                                            v
+                                +-------------------------+
+                                | DELETE_SEGMENT_FINISHED |
+                                +-------------------------+
+    """
+
+    COPY_SEGMENT_STARTED = "COPY_SEGMENT_STARTED"
+    COPY_SEGMENT_FINISHED = "COPY_SEGMENT_FINISHED"
+    DELETE_SEGMENT_STARTED = "DELETE_SEGMENT_STARTED"
+    DELETE_SEGMENT_FINISHED = "DELETE_SEGMENT_FINISHED"
+
+
+_S = RemoteLogSegmentState
+_PREDECESSORS: dict[RemoteLogSegmentState, frozenset[RemoteLogSegmentState]] = {
+    _S.COPY_SEGMENT_STARTED: frozenset(),
+    _S.COPY_SEGMENT_FINISHED: frozenset({_S.COPY_SEGMENT_STARTED}),
+    _S.DELETE_SEGMENT_STARTED: frozenset({_S.COPY_SEGMENT_STARTED, _S.COPY_SEGMENT_FINISHED}),
+    _S.DELETE_SEGMENT_FINISHED: frozenset({_S.DELETE_SEGMENT_STARTED}),
+}
+
+
+def predecessors(target: RemoteLogSegmentState) -> frozenset[RemoteLogSegmentState]:
+    """The states from which a segment may move to `target`; `target` itself, a repeat, is not
+    among them. Only COPY_SEGMENT_STARTED may be a segment's first state.
+
+    Source: RemoteLogSegmentState.isValidTransition.
+    """
+    return _PREDECESSORS[target]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentLeaderEpoch:
+    """The segment's records of `leader_epoch` begin at `start_offset` (inclusive)."""
+
+    leader_epoch: int
+    start_offset: int
+
+    def __post_init__(self) -> None:
+        require_int32(self.leader_epoch, "leader_epoch")
+        require_int64(self.start_offset, "start_offset")
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteLogSegmentMetadata:
+    """What is known of one copied segment (Kafka: RemoteLogSegmentMetadata).
+
+    Attributes:
+        start_offset: base offset of the segment file; may precede its first surviving record.
+        end_offset: inclusive; the next segment's base offset minus one.
+        max_timestamp_ms: the largest record timestamp; -1 where there is none.
+        broker_id: the broker that made the latest event.
+        broker_leader_epoch: the leader epoch under which the copy was made; None from callers
+            that do not know it (Kafka's plugin interface has no such value).
+        event_timestamp_ms: when the latest event was made, by its maker's clock.
+        segment_leader_epochs: at least one; epochs ascend, start offsets do not descend, none is
+            beyond end_offset. As in Kafka, the first may begin before start_offset.
+        segment_size_in_bytes: of the .log file alone; -1 where unknown.
+        custom_metadata: what RSM answered to the copy; None and b"" differ.
+        txn_idx_empty: True: no transaction index. False: there may be one.
+    """
+
+    remote_log_segment_id: RemoteLogSegmentId
+    start_offset: int
+    end_offset: int
+    max_timestamp_ms: int
+    broker_id: int
+    event_timestamp_ms: int
+    segment_leader_epochs: tuple[SegmentLeaderEpoch, ...]
+    segment_size_in_bytes: int
+    custom_metadata: bytes | None = None
+    state: RemoteLogSegmentState = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+    txn_idx_empty: bool = False
+    broker_leader_epoch: int | None = None
+
+    def __post_init__(self) -> None:
+        require_int64(self.start_offset, "start_offset")
+        require(
+            self.end_offset >= self.start_offset,
+            "end_offset",
+            f"must not be below start_offset {self.start_offset}, is {self.end_offset}",
+        )
+        require_int64(self.end_offset, "end_offset")
+        require_int64(self.max_timestamp_ms, "max_timestamp_ms", at_least=-1)
+        require_int32(self.broker_id, "broker_id", at_least=-1)
+        require_int64(self.event_timestamp_ms, "event_timestamp_ms")
+        require_int32(self.segment_size_in_bytes, "segment_size_in_bytes", at_least=-1)
+        if self.broker_leader_epoch is not None:
+            require_int32(self.broker_leader_epoch, "broker_leader_epoch")
+        self._check_leader_epochs()
+
+    def _check_leader_epochs(self) -> None:
+        field, epochs = "segment_leader_epochs", self.segment_leader_epochs
+        require(len(epochs) > 0, field, "must not be empty")
+        for earlier, later in pairwise(epochs):
+            ascending = (
+                earlier.leader_epoch < later.leader_epoch
+                and earlier.start_offset <= later.start_offset
+            )
+            require(
+                ascending,
+                field,
+                f"must ascend, {earlier.leader_epoch}:{earlier.start_offset} stands before "
+                f"{later.leader_epoch}:{later.start_offset}",
+            )
+        last = epochs[-1].start_offset
+        require(last <= self.end_offset, field, f"epoch start {last} is beyond end_offset")
+
+    @property
+    def topic_id_partition(self) -> TopicIdPartition:
+        return self.remote_log_segment_id.topic_id_partition
+
+    def epoch_ranges(self) -> tuple[tuple[int, int, int], ...]:
+        """(leader epoch, first offset, last offset) of each epoch in the segment, both inclusive.
+
+        Source: kafka-storage RemoteLogMetadataCache: an epoch ends where the next one starts.
+        """
+        starts = [e.start_offset for e in self.segment_leader_epochs]
+        ends = [start - 1 for start in starts[1:]] + [self.end_offset]
+        epochs = [e.leader_epoch for e in self.segment_leader_epochs]
+        return tuple(zip(epochs, starts, ends, strict=True))
+
+    def updated(self, update: "RemoteLogSegmentMetadataUpdate") -> "RemoteLogSegmentMetadata":
+        """This segment after `update`. Absent custom metadata keeps what is here.
+
+        Kafka's createWithUpdates erases it, and then nobody finds the objects: a declared
+        difference.
+
+        Raises:
+            InvalidRequestError: the update names another segment.
+        """
+        same = update.remote_log_segment_id == self.remote_log_segment_id
+        require(same, "remote_log_segment_id", "the update is for another segment")
+        kept = self.custom_metadata if update.custom_metadata is None else update.custom_metadata
+        return replace(
+            self,
+            broker_id=update.broker_id,
+            event_timestamp_ms=update.event_timestamp_ms,
+            custom_metadata=kept,
+            state=update.state,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteLogSegmentMetadataUpdate:
+    """A change of a segment's state (Kafka: RemoteLogSegmentMetadataUpdate).
+
+    `state` is never COPY_SEGMENT_STARTED: a segment starts by being added.
+    """
+
+    remote_log_segment_id: RemoteLogSegmentId
+    event_timestamp_ms: int
+    state: RemoteLogSegmentState
+    broker_id: int
+    custom_metadata: bytes | None = None
+
+    def __post_init__(self) -> None:
+        if self.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED:
+            raise InvalidRequestError("state: an update cannot be to COPY_SEGMENT_STARTED")
+        require_int64(self.event_timestamp_ms, "event_timestamp_ms")
+        require_int32(self.broker_id, "broker_id", at_least=-1)
+
+
+def segment_leader_epochs(pairs: Sequence[tuple[int, int]]) -> tuple[SegmentLeaderEpoch, ...]:
+    """From (leader epoch, start offset) pairs."""
+    return tuple(SegmentLeaderEpoch(epoch, start) for epoch, start in pairs)
+
+
+MAX_SEGMENT_SIZE_IN_BYTES = INT32_MAX

@@ -1,0 +1,32 @@
+"""Small checks that raise InvalidRequestError with the path of the field at fault."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from services.api.errors import InvalidRequestError
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+
+
+def require(holds: bool, field: str, rule: str) -> None:
+    """Raise InvalidRequestError("field: rule") unless `holds`."""
+    if not holds:
+        raise InvalidRequestError(f"{field}: {rule}")
+
+
+def require_int32(value: int, field: str, *, at_least: int = 0) -> None:
+    require(at_least <= value <= INT32_MAX, field, f"must be {at_least} to {INT32_MAX}, is {value}")
+
+
+def require_int64(value: int, field: str, *, at_least: int = 0) -> None:
+    require(at_least <= value <= INT64_MAX, field, f"must be {at_least} to 2^63-1, is {value}")
+
+
+@contextmanager
+def within(path: str) -> Iterator[None]:
+    """Put `path` and a dot before the field path of an InvalidRequestError raised inside."""
+    try:
+        yield
+    except InvalidRequestError as e:
+        raise type(e)(f"{path}.{e}") from e

@@ -1,0 +1,35 @@
+"""RemoteLogManager on the wire: convert, one call, reply."""
+
+from collections.abc import Iterator
+
+import grpc
+
+from services.api.remote_log_manager import RemoteLogManager
+from services.rpc.converters.log import (
+    describe_page_to_proto,
+    fetch_part_to_proto,
+    fetch_request_from_proto,
+)
+from tieredstorage.v1 import remote_log_manager_pb2 as pb
+from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc
+
+
+class RemoteLogManagerServicer(pb_grpc.RemoteLogManagerServicer):
+    """Serves any RemoteLogManager."""
+
+    def __init__(self, manager: RemoteLogManager) -> None:
+        self._manager = manager
+
+    def Fetch(
+        self, request: pb.FetchRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.FetchResponse]:
+        for part in self._manager.fetch(fetch_request_from_proto(request)):
+            yield fetch_part_to_proto(part)
+
+    def DescribePartitions(
+        self, request: pb.DescribePartitionsRequest, context: grpc.ServicerContext
+    ) -> pb.DescribePartitionsResponse:
+        page = self._manager.describe_partitions(
+            list(request.topics), page_size=request.page_size, page_token=request.page_token
+        )
+        return describe_page_to_proto(page)

@@ -1,0 +1,1 @@
+"""RLMM on PostgreSQL: knows every copied segment, keeps the audit trail, owns the schema."""

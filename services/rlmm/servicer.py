@@ -1,0 +1,156 @@
+"""RemoteLogMetadataManager on the wire: convert, one call, reply."""
+
+import grpc
+
+from services.api.errors import NotServedError
+from services.api.ids import TopicIdPartition
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.validation import within
+from services.rpc.converters.enums import segment_state
+from services.rpc.converters.metadata import (
+    leaderships_from_proto,
+    partition_page_to_proto,
+    partitions_from_proto,
+    segment_page_to_proto,
+)
+from services.rpc.converters.shared import (
+    context_from_proto,
+    metadata_from_proto,
+    metadata_to_proto,
+    outcome_to_proto,
+    partition_delete_from_proto,
+    topic_id_partition_from_proto,
+    update_from_proto,
+)
+from tieredstorage.v1 import remote_log_metadata_manager_pb2 as pb
+from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
+from tieredstorage.v1 import remote_log_segment_pb2 as segment_pb
+
+
+class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer):
+    """Serves any RemoteLogMetadataManager."""
+
+    def __init__(self, manager: RemoteLogMetadataManager) -> None:
+        self._manager = manager
+
+    def AddRemoteLogSegmentMetadata(
+        self, request: pb.AddRemoteLogSegmentMetadataRequest, context: grpc.ServicerContext
+    ) -> pb.AddRemoteLogSegmentMetadataResponse:
+        if request.HasField("lease_ms"):
+            raise NotServedError("lease_ms: is not served by this release; leave it unset")
+        with within("metadata"):
+            metadata = metadata_from_proto(request.metadata)
+        with within("context"):
+            why = context_from_proto(request.context)
+        outcome = self._manager.add_remote_log_segment_metadata(metadata, why)
+        return pb.AddRemoteLogSegmentMetadataResponse(outcome=outcome_to_proto(outcome))
+
+    def UpdateRemoteLogSegmentMetadata(
+        self, request: pb.UpdateRemoteLogSegmentMetadataRequest, context: grpc.ServicerContext
+    ) -> pb.UpdateRemoteLogSegmentMetadataResponse:
+        with within("update"):
+            update = update_from_proto(request.update)
+        with within("context"):
+            why = context_from_proto(request.context)
+        outcome = self._manager.update_remote_log_segment_metadata(update, why)
+        return pb.UpdateRemoteLogSegmentMetadataResponse(outcome=outcome_to_proto(outcome))
+
+    def GetRemoteLogSegmentMetadata(
+        self, request: pb.GetRemoteLogSegmentMetadataRequest, context: grpc.ServicerContext
+    ) -> pb.GetRemoteLogSegmentMetadataResponse:
+        found = self._manager.remote_log_segment_metadata(
+            _partition(request.topic_id_partition), request.epoch_for_offset, request.offset
+        )
+        return pb.GetRemoteLogSegmentMetadataResponse(
+            metadata=metadata_to_proto(found.value) if found.value else None,
+            revision=found.revision,
+        )
+
+    def GetHighestOffsetForEpoch(
+        self, request: pb.GetHighestOffsetForEpochRequest, context: grpc.ServicerContext
+    ) -> pb.GetHighestOffsetForEpochResponse:
+        found = self._manager.highest_offset_for_epoch(
+            _partition(request.topic_id_partition), request.leader_epoch
+        )
+        return pb.GetHighestOffsetForEpochResponse(
+            highest_offset=found.value, revision=found.revision
+        )
+
+    def PutRemotePartitionDeleteMetadata(
+        self, request: pb.PutRemotePartitionDeleteMetadataRequest, context: grpc.ServicerContext
+    ) -> pb.PutRemotePartitionDeleteMetadataResponse:
+        with within("metadata"):
+            metadata = partition_delete_from_proto(request.metadata)
+        with within("context"):
+            why = context_from_proto(request.context)
+        outcome = self._manager.put_remote_partition_delete_metadata(metadata, why)
+        return pb.PutRemotePartitionDeleteMetadataResponse(outcome=outcome_to_proto(outcome))
+
+    def ListRemoteLogSegments(
+        self, request: pb.ListRemoteLogSegmentsRequest, context: grpc.ServicerContext
+    ) -> pb.ListRemoteLogSegmentsResponse:
+        page = self._manager.list_remote_log_segments(
+            _partition(request.topic_id_partition),
+            request.leader_epoch if request.HasField("leader_epoch") else None,
+            states=[segment_state.from_proto(state, "states") for state in request.states],
+            min_offset=request.min_offset if request.HasField("min_offset") else None,
+            if_revision_not=(
+                request.if_revision_not if request.HasField("if_revision_not") else None
+            ),
+            page_size=request.page_size,
+            page_token=request.page_token,
+        )
+        return segment_page_to_proto(page)
+
+    def GetRemoteLogSize(
+        self, request: pb.GetRemoteLogSizeRequest, context: grpc.ServicerContext
+    ) -> pb.GetRemoteLogSizeResponse:
+        size = self._manager.remote_log_size(
+            _partition(request.topic_id_partition), request.leader_epoch
+        )
+        return pb.GetRemoteLogSizeResponse(size_bytes=size.value, revision=size.revision)
+
+    def GetNextSegmentWithTxnIndex(
+        self, request: pb.GetNextSegmentWithTxnIndexRequest, context: grpc.ServicerContext
+    ) -> pb.GetNextSegmentWithTxnIndexResponse:
+        found = self._manager.next_segment_with_txn_index(
+            _partition(request.topic_id_partition), request.epoch, request.offset
+        )
+        return pb.GetNextSegmentWithTxnIndexResponse(
+            metadata=metadata_to_proto(found.value) if found.value else None,
+            revision=found.revision,
+        )
+
+    def IsReady(
+        self, request: pb.IsReadyRequest, context: grpc.ServicerContext
+    ) -> pb.IsReadyResponse:
+        ready = self._manager.is_ready(_partition(request.topic_id_partition))
+        return pb.IsReadyResponse(ready=ready)
+
+    def OnPartitionLeadershipChanges(
+        self, request: pb.OnPartitionLeadershipChangesRequest, context: grpc.ServicerContext
+    ) -> pb.OnPartitionLeadershipChangesResponse:
+        leaders = leaderships_from_proto(request.leaders, "leaders")
+        followers = leaderships_from_proto(request.followers, "followers")
+        self._manager.on_partition_leadership_changes(leaders, followers, request.broker_id)
+        return pb.OnPartitionLeadershipChangesResponse()
+
+    def OnStopPartitions(
+        self, request: pb.OnStopPartitionsRequest, context: grpc.ServicerContext
+    ) -> pb.OnStopPartitionsResponse:
+        partitions = partitions_from_proto(request.partitions, "partitions")
+        self._manager.on_stop_partitions(partitions, request.broker_id)
+        return pb.OnStopPartitionsResponse()
+
+    def ListPartitions(
+        self, request: pb.ListPartitionsRequest, context: grpc.ServicerContext
+    ) -> pb.ListPartitionsResponse:
+        page = self._manager.list_partitions(
+            page_size=request.page_size, page_token=request.page_token
+        )
+        return partition_page_to_proto(page)
+
+
+def _partition(message: segment_pb.TopicIdPartition) -> TopicIdPartition:
+    with within("topic_id_partition"):
+        return topic_id_partition_from_proto(message)

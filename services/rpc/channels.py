@@ -1,0 +1,24 @@
+"""Channel and server options that both ends must agree on."""
+
+import grpc
+
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+CHUNK_BYTES = 1024 * 1024
+CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+)
+
+
+def open_channel(address: str) -> grpc.Channel:
+    """A channel to HOST:PORT; connects when first used and again whenever it broke."""
+    return grpc.insecure_channel(
+        address,
+        options=[
+            *CHANNEL_OPTIONS,
+            ("grpc.keepalive_time_ms", 30_000),
+            ("grpc.keepalive_timeout_ms", 10_000),
+            # gRPC waits up to two minutes between attempts otherwise.
+            ("grpc.max_reconnect_backoff_ms", 2_000),
+        ],
+    )

@@ -1,0 +1,49 @@
+"""RemoteLogManager over gRPC."""
+
+from collections.abc import Iterator, Sequence
+
+import grpc
+
+from services.api.remote_log_manager import (
+    DescribePage,
+    FetchPart,
+    FetchRequest,
+    RemoteLogManager,
+)
+from services.rpc.clients.calls import call_once, call_stream
+from services.rpc.converters.log import (
+    describe_page_from_proto,
+    fetch_part_from_proto,
+    fetch_request_to_proto,
+)
+from tieredstorage.v1 import remote_log_manager_pb2 as pb
+from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc
+
+FETCH_TIMEOUT_S = 300.0
+
+
+class RemoteLogManagerClient:
+    """Satisfies services.api.remote_log_manager.RemoteLogManager; thread-safe."""
+
+    def __init__(self, channel: grpc.Channel, peer: str) -> None:
+        self._stub = pb_grpc.RemoteLogManagerStub(channel)
+        self._peer = f"rlm at {peer}"
+
+    def fetch(self, request: FetchRequest) -> Iterator[FetchPart]:
+        message = fetch_request_to_proto(request)
+        for response in call_stream(self._stub.Fetch, message, self._peer, FETCH_TIMEOUT_S):
+            yield fetch_part_from_proto(response)
+
+    def describe_partitions(
+        self, topics: Sequence[str] = (), *, page_size: int = 0, page_token: str = ""
+    ) -> DescribePage:
+        request = pb.DescribePartitionsRequest(
+            topics=topics, page_size=page_size, page_token=page_token
+        )
+        return describe_page_from_proto(
+            call_once(self._stub.DescribePartitions, request, self._peer)
+        )
+
+
+def _conforms(client: RemoteLogManagerClient) -> RemoteLogManager:
+    return client

@@ -1,0 +1,178 @@
+"""RemoteLogMetadataManager over gRPC."""
+
+from collections.abc import Sequence
+
+import grpc
+
+from services.api.calls import NO_CONTEXT, AtRevision, MutationContext, MutationOutcome
+from services.api.errors import RetriableRemoteStorageError
+from services.api.ids import TopicIdPartition
+from services.api.partitions import RemotePartitionDeleteMetadata
+from services.api.remote_log_metadata_manager import (
+    PartitionLeadership,
+    PartitionPage,
+    RemoteLogMetadataManager,
+    SegmentPage,
+)
+from services.api.segments import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+)
+from services.rpc.clients.calls import call_once
+from services.rpc.converters.enums import segment_state
+from services.rpc.converters.metadata import (
+    leadership_to_proto,
+    partition_page_from_proto,
+    segment_page_from_proto,
+)
+from services.rpc.converters.shared import (
+    context_to_proto,
+    metadata_from_proto,
+    metadata_to_proto,
+    outcome_from_proto,
+    partition_delete_to_proto,
+    topic_id_partition_to_proto,
+    update_to_proto,
+)
+from tieredstorage.v1 import remote_log_metadata_manager_pb2 as pb
+from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
+
+
+class RemoteLogMetadataManagerClient:
+    """Satisfies services.api.remote_log_metadata_manager.RemoteLogMetadataManager; thread-safe."""
+
+    def __init__(self, channel: grpc.Channel, peer: str) -> None:
+        self._stub = pb_grpc.RemoteLogMetadataManagerStub(channel)
+        self._peer = f"rlmm at {peer}"
+
+    def add_remote_log_segment_metadata(
+        self, metadata: RemoteLogSegmentMetadata, context: MutationContext = NO_CONTEXT
+    ) -> MutationOutcome:
+        request = pb.AddRemoteLogSegmentMetadataRequest(
+            metadata=metadata_to_proto(metadata), context=context_to_proto(context)
+        )
+        reply = call_once(self._stub.AddRemoteLogSegmentMetadata, request, self._peer)
+        return outcome_from_proto(reply.outcome)
+
+    def update_remote_log_segment_metadata(
+        self, update: RemoteLogSegmentMetadataUpdate, context: MutationContext = NO_CONTEXT
+    ) -> MutationOutcome:
+        request = pb.UpdateRemoteLogSegmentMetadataRequest(
+            update=update_to_proto(update), context=context_to_proto(context)
+        )
+        reply = call_once(self._stub.UpdateRemoteLogSegmentMetadata, request, self._peer)
+        return outcome_from_proto(reply.outcome)
+
+    def remote_log_segment_metadata(
+        self, topic_id_partition: TopicIdPartition, epoch_for_offset: int, offset: int
+    ) -> AtRevision[RemoteLogSegmentMetadata | None]:
+        request = pb.GetRemoteLogSegmentMetadataRequest(
+            topic_id_partition=topic_id_partition_to_proto(topic_id_partition),
+            epoch_for_offset=epoch_for_offset,
+            offset=offset,
+        )
+        reply = call_once(self._stub.GetRemoteLogSegmentMetadata, request, self._peer)
+        found = metadata_from_proto(reply.metadata) if reply.HasField("metadata") else None
+        return AtRevision(found, reply.revision)
+
+    def highest_offset_for_epoch(
+        self, topic_id_partition: TopicIdPartition, leader_epoch: int
+    ) -> AtRevision[int | None]:
+        request = pb.GetHighestOffsetForEpochRequest(
+            topic_id_partition=topic_id_partition_to_proto(topic_id_partition),
+            leader_epoch=leader_epoch,
+        )
+        reply = call_once(self._stub.GetHighestOffsetForEpoch, request, self._peer)
+        found = reply.highest_offset if reply.HasField("highest_offset") else None
+        return AtRevision(found, reply.revision)
+
+    def put_remote_partition_delete_metadata(
+        self, metadata: RemotePartitionDeleteMetadata, context: MutationContext = NO_CONTEXT
+    ) -> MutationOutcome:
+        request = pb.PutRemotePartitionDeleteMetadataRequest(
+            metadata=partition_delete_to_proto(metadata), context=context_to_proto(context)
+        )
+        reply = call_once(self._stub.PutRemotePartitionDeleteMetadata, request, self._peer)
+        return outcome_from_proto(reply.outcome)
+
+    def list_remote_log_segments(
+        self,
+        topic_id_partition: TopicIdPartition,
+        leader_epoch: int | None = None,
+        *,
+        states: Sequence[RemoteLogSegmentState] = (),
+        min_offset: int | None = None,
+        if_revision_not: int | None = None,
+        page_size: int = 0,
+        page_token: str = "",
+    ) -> SegmentPage:
+        request = pb.ListRemoteLogSegmentsRequest(
+            topic_id_partition=topic_id_partition_to_proto(topic_id_partition),
+            leader_epoch=leader_epoch,
+            states=[segment_state.to_proto(state) for state in states],
+            min_offset=min_offset,
+            if_revision_not=if_revision_not,
+            page_size=page_size,
+            page_token=page_token,
+        )
+        reply = call_once(self._stub.ListRemoteLogSegments, request, self._peer)
+        return segment_page_from_proto(reply)
+
+    def remote_log_size(
+        self, topic_id_partition: TopicIdPartition, leader_epoch: int
+    ) -> AtRevision[int]:
+        request = pb.GetRemoteLogSizeRequest(
+            topic_id_partition=topic_id_partition_to_proto(topic_id_partition),
+            leader_epoch=leader_epoch,
+        )
+        reply = call_once(self._stub.GetRemoteLogSize, request, self._peer)
+        return AtRevision(reply.size_bytes, reply.revision)
+
+    def next_segment_with_txn_index(
+        self, topic_id_partition: TopicIdPartition, epoch: int, offset: int
+    ) -> AtRevision[RemoteLogSegmentMetadata | None]:
+        request = pb.GetNextSegmentWithTxnIndexRequest(
+            topic_id_partition=topic_id_partition_to_proto(topic_id_partition),
+            epoch=epoch,
+            offset=offset,
+        )
+        reply = call_once(self._stub.GetNextSegmentWithTxnIndex, request, self._peer)
+        found = metadata_from_proto(reply.metadata) if reply.HasField("metadata") else None
+        return AtRevision(found, reply.revision)
+
+    def is_ready(self, topic_id_partition: TopicIdPartition) -> bool:
+        request = pb.IsReadyRequest(
+            topic_id_partition=topic_id_partition_to_proto(topic_id_partition)
+        )
+        try:
+            return call_once(self._stub.IsReady, request, self._peer).ready
+        except RetriableRemoteStorageError:
+            return False
+
+    def on_partition_leadership_changes(
+        self,
+        leaders: Sequence[PartitionLeadership],
+        followers: Sequence[PartitionLeadership],
+        broker_id: int,
+    ) -> None:
+        request = pb.OnPartitionLeadershipChangesRequest(
+            leaders=[leadership_to_proto(leadership) for leadership in leaders],
+            followers=[leadership_to_proto(leadership) for leadership in followers],
+            broker_id=broker_id,
+        )
+        call_once(self._stub.OnPartitionLeadershipChanges, request, self._peer)
+
+    def on_stop_partitions(self, partitions: Sequence[TopicIdPartition], broker_id: int) -> None:
+        request = pb.OnStopPartitionsRequest(
+            partitions=[topic_id_partition_to_proto(tp) for tp in partitions], broker_id=broker_id
+        )
+        call_once(self._stub.OnStopPartitions, request, self._peer)
+
+    def list_partitions(self, *, page_size: int = 0, page_token: str = "") -> PartitionPage:
+        request = pb.ListPartitionsRequest(page_size=page_size, page_token=page_token)
+        return partition_page_from_proto(call_once(self._stub.ListPartitions, request, self._peer))
+
+
+def _conforms(client: RemoteLogMetadataManagerClient) -> RemoteLogMetadataManager:
+    return client

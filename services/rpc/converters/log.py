@@ -1,0 +1,166 @@
+"""remote_log_manager.proto."""
+
+from services.api.errors import NotServedError
+from services.api.remote_log_manager import (
+    DescribePage,
+    FetchPart,
+    FetchPartition,
+    FetchRequest,
+    PartitionDescription,
+    Problem,
+)
+from services.api.validation import within
+from services.rpc.converters.enums import fetch_error, problem_kind, record_source
+from services.rpc.converters.shared import (
+    require_set,
+    topic_id_partition_from_proto,
+    topic_id_partition_to_proto,
+)
+from tieredstorage.v1 import remote_log_manager_pb2 as pb
+
+_SERVED_ROLES = (pb.FETCH_ROLE_UNSPECIFIED, pb.FETCH_ROLE_CONSUMER)
+_SERVED_ISOLATION = (pb.ISOLATION_LEVEL_UNSPECIFIED, pb.ISOLATION_LEVEL_READ_UNCOMMITTED)
+
+
+def fetch_request_to_proto(request: FetchRequest) -> pb.FetchRequest:
+    return pb.FetchRequest(
+        partitions=[
+            pb.FetchPartition(
+                topic_id_partition=topic_id_partition_to_proto(p.topic_id_partition),
+                fetch_offset=p.fetch_offset,
+                max_bytes=p.max_bytes,
+            )
+            for p in request.partitions
+        ],
+        max_bytes=request.max_bytes,
+    )
+
+
+def fetch_request_from_proto(message: pb.FetchRequest) -> FetchRequest:
+    """Raise NotServedError, with the field's name, for what this release does not serve."""
+    _refuse(message.role not in _SERVED_ROLES, "role")
+    _refuse(message.isolation_level not in _SERVED_ISOLATION, "isolation_level")
+    _refuse(message.max_wait_ms != 0, "max_wait_ms")
+    _refuse(message.min_bytes != 0, "min_bytes")
+    with within("partitions"):
+        partitions = tuple(_fetch_partition_from_proto(p) for p in message.partitions)
+    return FetchRequest(partitions, message.max_bytes)
+
+
+def _fetch_partition_from_proto(message: pb.FetchPartition) -> FetchPartition:
+    for field in ("current_leader_epoch", "last_fetched_epoch"):
+        _refuse(message.HasField(field), f"partitions.{field}")
+    require_set(message, "topic_id_partition")
+    with within("topic_id_partition"):
+        tp = topic_id_partition_from_proto(message.topic_id_partition)
+    return FetchPartition(tp, message.fetch_offset, message.max_bytes)
+
+
+def _refuse(is_set: bool, field: str) -> None:
+    if is_set:
+        raise NotServedError(f"{field}: is not served by this release; leave it unset")
+
+
+def fetch_part_to_proto(part: FetchPart) -> pb.FetchResponse:
+    message = pb.FetchResponse(
+        topic_id_partition=topic_id_partition_to_proto(part.topic_id_partition),
+        error=fetch_error.to_proto(part.error),
+        error_message=part.error_message,
+        high_watermark=part.high_watermark,
+        last_stable_offset=part.last_stable_offset,
+        log_start_offset=part.log_start_offset,
+        record_batches=part.record_batches,
+    )
+    if part.source is not None:
+        message.source = record_source.to_proto(part.source)
+    return message
+
+
+def fetch_part_from_proto(message: pb.FetchResponse) -> FetchPart:
+    has_source = message.source != pb.RECORD_SOURCE_UNSPECIFIED
+    return FetchPart(
+        topic_id_partition=topic_id_partition_from_proto(message.topic_id_partition),
+        error=fetch_error.from_proto(message.error, "error"),
+        error_message=message.error_message,
+        high_watermark=message.high_watermark,
+        last_stable_offset=message.last_stable_offset,
+        log_start_offset=message.log_start_offset,
+        record_batches=message.record_batches,
+        source=record_source.from_proto(message.source, "source") if has_source else None,
+    )
+
+
+def describe_page_to_proto(page: DescribePage) -> pb.DescribePartitionsResponse:
+    return pb.DescribePartitionsResponse(
+        partitions=[_description_to_proto(d) for d in page.partitions],
+        next_page_token=page.next_page_token,
+        log_dir_problems=[_problem_to_proto(p) for p in page.log_dir_problems],
+    )
+
+
+def describe_page_from_proto(message: pb.DescribePartitionsResponse) -> DescribePage:
+    return DescribePage(
+        partitions=tuple(_description_from_proto(d) for d in message.partitions),
+        next_page_token=message.next_page_token,
+        log_dir_problems=tuple(_problem_from_proto(p) for p in message.log_dir_problems),
+    )
+
+
+def _description_to_proto(d: PartitionDescription) -> pb.PartitionDescription:
+    return pb.PartitionDescription(
+        topic_id_partition=topic_id_partition_to_proto(d.topic_id_partition),
+        leader_id=d.leader_id,
+        leader_epoch=d.leader_epoch,
+        log_start_offset=d.log_start_offset,
+        local_log_start_offset=d.local_log_start_offset,
+        last_stable_offset=d.last_stable_offset,
+        log_end_offset=d.log_end_offset,
+        copied_through_offset=d.copied_through_offset,
+        local_segments=d.local_segments,
+        local_size_bytes=d.local_size_bytes,
+        pending_segments=d.pending_segments,
+        pending_size_bytes=d.pending_size_bytes,
+        remote_segments=d.remote_segments,
+        remote_size_bytes=d.remote_size_bytes,
+        problems=[_problem_to_proto(p) for p in d.problems],
+    )
+
+
+def _description_from_proto(message: pb.PartitionDescription) -> PartitionDescription:
+    return PartitionDescription(
+        topic_id_partition=topic_id_partition_from_proto(message.topic_id_partition),
+        leader_id=message.leader_id,
+        leader_epoch=message.leader_epoch,
+        log_start_offset=message.log_start_offset,
+        local_log_start_offset=message.local_log_start_offset,
+        last_stable_offset=message.last_stable_offset,
+        log_end_offset=message.log_end_offset,
+        copied_through_offset=message.copied_through_offset,
+        local_segments=message.local_segments,
+        local_size_bytes=message.local_size_bytes,
+        pending_segments=message.pending_segments,
+        pending_size_bytes=message.pending_size_bytes,
+        remote_segments=message.remote_segments,
+        remote_size_bytes=message.remote_size_bytes,
+        problems=tuple(_problem_from_proto(p) for p in message.problems),
+    )
+
+
+def _problem_to_proto(problem: Problem) -> pb.Problem:
+    return pb.Problem(
+        kind=problem_kind.to_proto(problem.kind),
+        path=problem.path,
+        message=problem.message,
+        offset=problem.offset,
+        held_segments=problem.held_segments,
+    )
+
+
+def _problem_from_proto(message: pb.Problem) -> Problem:
+    return Problem(
+        kind=problem_kind.from_proto(message.kind, "kind"),
+        path=message.path,
+        message=message.message,
+        offset=message.offset if message.HasField("offset") else None,
+        held_segments=message.held_segments,
+    )

@@ -1,0 +1,176 @@
+"""remote_log_segment.proto: the types that all services share."""
+
+from google.protobuf.message import Message
+
+from services.api.calls import MutationContext, MutationOutcome
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition, uuid_from_text, uuid_to_text
+from services.api.partitions import RemotePartitionDeleteMetadata
+from services.api.segments import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    SegmentLeaderEpoch,
+)
+from services.api.validation import require, within
+from services.rpc.converters.enums import partition_delete_state, segment_state
+from tieredstorage.v1 import remote_log_segment_pb2 as pb
+
+
+def require_set(message: Message, field: str) -> None:
+    """Raise InvalidRequestError where the message field `field` is absent."""
+    require(message.HasField(field), field, "must be set")
+
+
+def topic_id_partition_to_proto(tp: TopicIdPartition) -> pb.TopicIdPartition:
+    return pb.TopicIdPartition(
+        topic_id=uuid_to_text(tp.topic_id), topic=tp.topic, partition=tp.partition
+    )
+
+
+def topic_id_partition_from_proto(message: pb.TopicIdPartition) -> TopicIdPartition:
+    return TopicIdPartition(
+        topic_id=uuid_from_text(message.topic_id, "topic_id"),
+        topic=message.topic,
+        partition=message.partition,
+    )
+
+
+def segment_id_to_proto(segment_id: RemoteLogSegmentId) -> pb.RemoteLogSegmentId:
+    return pb.RemoteLogSegmentId(
+        topic_id_partition=topic_id_partition_to_proto(segment_id.topic_id_partition),
+        id=uuid_to_text(segment_id.id),
+    )
+
+
+def segment_id_from_proto(message: pb.RemoteLogSegmentId) -> RemoteLogSegmentId:
+    require_set(message, "topic_id_partition")
+    with within("topic_id_partition"):
+        tp = topic_id_partition_from_proto(message.topic_id_partition)
+    return RemoteLogSegmentId(tp, uuid_from_text(message.id, "id"))
+
+
+def metadata_to_proto(metadata: RemoteLogSegmentMetadata) -> pb.RemoteLogSegmentMetadata:
+    return pb.RemoteLogSegmentMetadata(
+        remote_log_segment_id=segment_id_to_proto(metadata.remote_log_segment_id),
+        start_offset=metadata.start_offset,
+        end_offset=metadata.end_offset,
+        max_timestamp_ms=metadata.max_timestamp_ms,
+        broker_id=metadata.broker_id,
+        broker_leader_epoch=metadata.broker_leader_epoch,
+        event_timestamp_ms=metadata.event_timestamp_ms,
+        segment_leader_epochs=[
+            pb.SegmentLeaderEpoch(leader_epoch=e.leader_epoch, start_offset=e.start_offset)
+            for e in metadata.segment_leader_epochs
+        ],
+        segment_size_in_bytes=metadata.segment_size_in_bytes,
+        custom_metadata=metadata.custom_metadata,
+        state=segment_state.to_proto(metadata.state),
+        txn_idx_empty=metadata.txn_idx_empty,
+    )
+
+
+def metadata_from_proto(message: pb.RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
+    require_set(message, "remote_log_segment_id")
+    with within("remote_log_segment_id"):
+        segment_id = segment_id_from_proto(message.remote_log_segment_id)
+    with within("segment_leader_epochs"):
+        epochs = tuple(
+            SegmentLeaderEpoch(e.leader_epoch, e.start_offset)
+            for e in message.segment_leader_epochs
+        )
+    has_epoch = message.HasField("broker_leader_epoch")
+    return RemoteLogSegmentMetadata(
+        remote_log_segment_id=segment_id,
+        start_offset=message.start_offset,
+        end_offset=message.end_offset,
+        max_timestamp_ms=message.max_timestamp_ms,
+        broker_id=message.broker_id,
+        event_timestamp_ms=message.event_timestamp_ms,
+        segment_leader_epochs=epochs,
+        segment_size_in_bytes=message.segment_size_in_bytes,
+        custom_metadata=message.custom_metadata if message.HasField("custom_metadata") else None,
+        state=segment_state.from_proto(message.state, "state"),
+        txn_idx_empty=message.txn_idx_empty,
+        broker_leader_epoch=message.broker_leader_epoch if has_epoch else None,
+    )
+
+
+def update_to_proto(
+    update: RemoteLogSegmentMetadataUpdate,
+) -> pb.RemoteLogSegmentMetadataUpdate:
+    return pb.RemoteLogSegmentMetadataUpdate(
+        remote_log_segment_id=segment_id_to_proto(update.remote_log_segment_id),
+        event_timestamp_ms=update.event_timestamp_ms,
+        custom_metadata=update.custom_metadata,
+        state=segment_state.to_proto(update.state),
+        broker_id=update.broker_id,
+    )
+
+
+def update_from_proto(
+    message: pb.RemoteLogSegmentMetadataUpdate,
+) -> RemoteLogSegmentMetadataUpdate:
+    require_set(message, "remote_log_segment_id")
+    with within("remote_log_segment_id"):
+        segment_id = segment_id_from_proto(message.remote_log_segment_id)
+    return RemoteLogSegmentMetadataUpdate(
+        remote_log_segment_id=segment_id,
+        event_timestamp_ms=message.event_timestamp_ms,
+        state=segment_state.from_proto(message.state, "state"),
+        broker_id=message.broker_id,
+        custom_metadata=message.custom_metadata if message.HasField("custom_metadata") else None,
+    )
+
+
+def partition_delete_to_proto(
+    metadata: RemotePartitionDeleteMetadata,
+) -> pb.RemotePartitionDeleteMetadata:
+    return pb.RemotePartitionDeleteMetadata(
+        topic_id_partition=topic_id_partition_to_proto(metadata.topic_id_partition),
+        state=partition_delete_state.to_proto(metadata.state),
+        event_timestamp_ms=metadata.event_timestamp_ms,
+        broker_id=metadata.broker_id,
+    )
+
+
+def partition_delete_from_proto(
+    message: pb.RemotePartitionDeleteMetadata,
+) -> RemotePartitionDeleteMetadata:
+    require_set(message, "topic_id_partition")
+    with within("topic_id_partition"):
+        tp = topic_id_partition_from_proto(message.topic_id_partition)
+    return RemotePartitionDeleteMetadata(
+        topic_id_partition=tp,
+        state=partition_delete_state.from_proto(message.state, "state"),
+        event_timestamp_ms=message.event_timestamp_ms,
+        broker_id=message.broker_id,
+    )
+
+
+def context_to_proto(context: MutationContext) -> pb.MutationContext:
+    return pb.MutationContext(
+        request_id=context.request_id,
+        reason=context.reason,
+        rule_detail=context.rule_detail,
+        plan_id=context.plan_id,
+        broker_leader_epoch=context.broker_leader_epoch,
+    )
+
+
+def context_from_proto(message: pb.MutationContext) -> MutationContext:
+    """An absent context reads as an empty one."""
+    has_epoch = message.HasField("broker_leader_epoch")
+    return MutationContext(
+        request_id=message.request_id if message.HasField("request_id") else None,
+        reason=message.reason,
+        rule_detail=message.rule_detail if message.HasField("rule_detail") else None,
+        plan_id=message.plan_id if message.HasField("plan_id") else None,
+        broker_leader_epoch=message.broker_leader_epoch if has_epoch else None,
+    )
+
+
+def outcome_to_proto(outcome: MutationOutcome) -> pb.MutationOutcome:
+    return pb.MutationOutcome(applied=outcome.applied, revision=outcome.revision)
+
+
+def outcome_from_proto(message: pb.MutationOutcome) -> MutationOutcome:
+    return MutationOutcome(applied=message.applied, revision=message.revision)

@@ -1,0 +1,164 @@
+"""A service process: gRPC, health on its own port, metrics, a clean end on SIGTERM.
+
+Each service's `__main__` builds its servicer and calls `serve`; nothing else is above this.
+"""
+
+import json
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+
+import grpc
+import prometheus_client
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from services.api.errors import RemoteStorageError
+from services.rpc.channels import CHANNEL_OPTIONS
+from services.rpc.interceptor import CallInterceptor
+from services.rpc.settings import ServiceSettings
+
+READINESS_INTERVAL_S = 1.0
+LIVENESS = "liveness"
+_log = logging.getLogger("sediment.server")
+_SERVING = health_pb2.HealthCheckResponse.SERVING
+_NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What a service gives to its process.
+
+    Attributes:
+        name: "rsm", "rlmm" or "rlm".
+        full_name: of the gRPC service, for health and reflection.
+        add_to: registers the servicer with a server.
+        check: raises RemoteStorageError where what the service needs cannot be used; must end by
+            itself.
+        close: frees what the service holds; called once, after the last call.
+    """
+
+    name: str
+    full_name: str
+    add_to: Callable[[grpc.Server], None]
+    check: Callable[[], None]
+    close: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """The line that a service prints once it is ready; addresses are HOST:PORT."""
+
+    service: str
+    address: str
+    health: str
+    metrics: str
+
+
+def serve(service: Service, settings: ServiceSettings) -> None:
+    """Serve until SIGTERM or SIGINT; then refuse new calls, let those under way end, return.
+
+    Prints the Announcement as one line of JSON on standard output when `check` first passes. Until
+    then, and whenever it fails again, health says NOT_SERVING and the log says why.
+    """
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    with ExitStack() as cleanup:
+        cleanup.callback(service.close)
+        address = start_grpc(service, settings, cleanup)
+        health_servicer, health_address = _start_health(settings, cleanup)
+        metrics_address = _start_metrics(settings.metrics_address, cleanup)
+        cleanup.callback(health_servicer.enter_graceful_shutdown)
+        announcement = Announcement(service.name, address, health_address, metrics_address)
+        _watch_readiness(service, health_servicer, announcement, stopping)
+        _log.info("stopping", extra={"service": service.name})
+
+
+def start_grpc(service: Service, settings: ServiceSettings, cleanup: ExitStack) -> str:
+    """Serve the service's gRPC until `cleanup` unwinds, which drains it; answer its HOST:PORT."""
+    stream_pool = cleanup.enter_context(ThreadPoolExecutor(settings.stream_threads, "stream"))
+    unary_pool = cleanup.enter_context(ThreadPoolExecutor(settings.unary_threads, "unary"))
+    server = grpc.server(
+        unary_pool,
+        interceptors=[CallInterceptor(stream_pool)],
+        options=[*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0)],
+        maximum_concurrent_rpcs=4 * (settings.unary_threads + settings.stream_threads),
+    )
+    service.add_to(server)
+    reflection.enable_server_reflection([service.full_name, reflection.SERVICE_NAME], server)
+    address = _bind(server, settings.listen_address)
+    server.start()
+    cleanup.callback(lambda: server.stop(settings.drain_timeout_ms / 1000).wait())
+    return address
+
+
+def _bind(server: grpc.Server, address: str) -> str:
+    """Bind and answer HOST:PORT with the port that was given."""
+    host = address.rpartition(":")[0]
+    return f"{host}:{server.add_insecure_port(address)}"
+
+
+def _start_health(
+    settings: ServiceSettings, cleanup: ExitStack
+) -> tuple[health.HealthServicer, str]:
+    servicer = health.HealthServicer(experimental_non_blocking=True)
+    servicer.set("", _NOT_SERVING)
+    servicer.set(LIVENESS, _SERVING)
+    server = grpc.server(cleanup.enter_context(ThreadPoolExecutor(2, "health")))
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    address = _bind(server, settings.health_address)
+    server.start()
+    cleanup.callback(lambda: server.stop(0).wait())
+    return servicer, address
+
+
+def _start_metrics(address: str, cleanup: ExitStack) -> str:
+    host, _, port = address.rpartition(":")
+    server, thread = prometheus_client.start_http_server(int(port), host)
+
+    def stop() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    cleanup.callback(stop)
+    return f"{host}:{server.server_port}"
+
+
+def _watch_readiness(
+    service: Service,
+    health_servicer: health.HealthServicer,
+    announcement: Announcement,
+    stopping: threading.Event,
+) -> None:
+    announced, before = False, "not checked yet"
+    while not stopping.is_set():
+        trouble = _trouble(service)
+        status = _NOT_SERVING if trouble else _SERVING
+        health_servicer.set("", status)
+        health_servicer.set(service.full_name, status)
+        if not trouble and not announced:
+            sys.stdout.write(json.dumps(asdict(announcement)) + "\n")
+            sys.stdout.flush()
+            announced = True
+        if trouble != before:
+            _log.warning(
+                f"not ready: {trouble}" if trouble else "ready", extra={"service": service.name}
+            )
+            before = trouble
+        stopping.wait(READINESS_INTERVAL_S)
+
+
+def _trouble(service: Service) -> str:
+    """What is wrong with what the service needs; empty: nothing."""
+    try:
+        service.check()
+    except RemoteStorageError as e:
+        return str(e)
+    return ""

@@ -1,0 +1,69 @@
+"""What every service process is told through its environment."""
+
+import os
+from typing import Literal, Self
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class ServiceSettings(BaseSettings):
+    """Base of each service's settings: frozen, read once in `__main__`, passed on as values.
+
+    A subclass sets `env_prefix` ("RSM_"); every field's description has its unit.
+    """
+
+    model_config = SettingsConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    listen_address: str = Field(
+        default="127.0.0.1:0", description="Where gRPC is served, HOST:PORT; port 0: a free one."
+    )
+    health_address: str = Field(
+        default="127.0.0.1:0",
+        description="Where grpc.health.v1 is served, HOST:PORT; port 0: a free one.",
+    )
+    metrics_address: str = Field(
+        default="127.0.0.1:0",
+        description="Where Prometheus metrics are served, HOST:PORT; port 0: a free one.",
+    )
+    unary_threads: int = Field(
+        default=16, ge=1, le=512, description="Unary calls served at once by one process."
+    )
+    stream_threads: int = Field(
+        default=8, ge=1, le=512, description="Byte streams served at once by one process."
+    )
+    drain_timeout_ms: int = Field(
+        default=10_000, ge=0, description="How long SIGTERM waits for calls under way, ms."
+    )
+
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        default="INFO", description="Least severe log line written to standard error."
+    )
+
+    @classmethod
+    def from_environment(cls) -> Self:
+        """Read the settings; a variable with our prefix that no field knows is an error.
+
+        pydantic-settings alone ignores a mistyped variable, and the default silently holds.
+
+        Raises:
+            SystemExit: names the variables that are unknown, missing or out of bounds.
+        """
+        prefix = cls.model_config["env_prefix"]
+        known = {f"{prefix}{name}".upper() for name in cls.model_fields}
+        ours = {name for name in os.environ if name.upper().startswith(prefix)}
+        unknown = sorted(name for name in ours if name.upper() not in known)
+        if unknown:
+            raise SystemExit(f"unknown setting: {', '.join(unknown)} (see docs/config.md)")
+        try:
+            return cls()
+        except ValidationError as e:
+            raise SystemExit("\n".join(_complaints(e, prefix))) from e
+
+
+def _complaints(error: ValidationError, prefix: str) -> list[str]:
+    """A line for each setting at fault, by its variable, never with its value: it may be secret."""
+    return [
+        f"{prefix}{'_'.join(map(str, complaint['loc'])).upper()}: {complaint['msg']}"
+        for complaint in error.errors(include_input=False)
+    ]

@@ -1,0 +1,83 @@
+"""Errors of services.api as google.rpc.Status, and back: the one place that maps them.
+
+Out: the class gives status and reason. Back: by ErrorInfo.reason, never by the status alone,
+because a transport invents statuses of its own.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import grpc
+from google.protobuf import any_pb2
+from google.rpc import error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from services.api.calls import current_call
+from services.api.errors import (
+    NotServedError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+    every_error_class,
+)
+
+DOMAIN = "sediment"
+_log = logging.getLogger("sediment.rpc")
+_CLASS_BY_REASON = {cls.reason: cls for cls in every_error_class()}
+
+
+def status_of(error: RemoteStorageError) -> status_pb2.Status:
+    """The error's status and message, and ErrorInfo with its reason.
+
+    Details of a bare RemoteStorageError may hold paths, SQL or addresses: they go to the log, and
+    the caller gets a fixed text with the request id.
+    """
+    message = str(error)
+    if type(error) is RemoteStorageError:
+        request_id = current_call().request_id
+        _log.error("internal error", extra={"request_id": request_id}, exc_info=error)
+        message = f"internal error (request id {request_id}); the service's log has the cause"
+    info = any_pb2.Any()
+    info.Pack(error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN))
+    return status_pb2.Status(code=error.status.value[0], message=message, details=[info])
+
+
+def error_of(status: status_pb2.Status) -> RemoteStorageError:
+    """The error that `status_of` was given. Without our reason the call may have taken effect, so
+    it is retriable, but for UNIMPLEMENTED: a server that has no such method did nothing."""
+    for detail in status.details:
+        info = error_details_pb2.ErrorInfo()
+        if detail.Unpack(info) and info.domain == DOMAIN and info.reason in _CLASS_BY_REASON:
+            return _CLASS_BY_REASON[info.reason](status.message)
+    name = _name_of(status.code)
+    if name == grpc.StatusCode.UNIMPLEMENTED.name:
+        return NotServedError(status.message)
+    return RetriableRemoteStorageError(f"{name}: {status.message}")
+
+
+@contextmanager
+def rpc_errors_as_ours(peer: str) -> Iterator[None]:
+    """Raise a failed call's error class; `peer` says whom was called where the transport failed."""
+    try:
+        yield
+    except grpc.RpcError as e:
+        raise _error_of_call(e, peer) from e
+
+
+def _error_of_call(error: grpc.RpcError, peer: str) -> RemoteStorageError:
+    if not isinstance(error, grpc.Call):
+        return RetriableRemoteStorageError(f"{peer}: {error}")
+    try:
+        status = rpc_status.from_call(error)
+    except ValueError:
+        # The trailing status contradicts the call's own: believe neither.
+        status = None
+    if status is not None:
+        return error_of(status)
+    bare = status_pb2.Status(code=error.code().value[0], message=f"{peer}: {error.details()}")
+    return error_of(bare)
+
+
+def _name_of(number: int) -> str:
+    names = {code.value[0]: code.name for code in grpc.StatusCode}
+    return names.get(number, str(number))

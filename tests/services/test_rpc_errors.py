@@ -1,0 +1,136 @@
+"""Errors cross the wire with their class; what the transport says by itself is retriable."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from uuid import UUID
+
+import grpc
+import pytest
+
+from services.api.calls import current_call
+from services.api.errors import (
+    CorruptSegmentError,
+    NotServedError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+    every_error_class,
+)
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition
+from services.api.remote_storage_manager import IndexType, LogSegmentData
+from services.api.segments import RemoteLogSegmentMetadata, segment_leader_epochs
+from services.rpc.channels import open_channel
+from services.rpc.clients.storage import RemoteStorageManagerClient
+from services.rsm.servicer import RemoteStorageManagerServicer
+from tests.harness.grpc_server import served
+from tieredstorage.v1 import remote_storage_manager_pb2_grpc as pb_grpc
+
+SEGMENT = RemoteLogSegmentMetadata(
+    remote_log_segment_id=RemoteLogSegmentId(
+        TopicIdPartition(UUID(int=1), "orders", 0), UUID(int=2)
+    ),
+    start_offset=0,
+    end_offset=9,
+    max_timestamp_ms=-1,
+    broker_id=1,
+    event_timestamp_ms=0,
+    segment_leader_epochs=segment_leader_epochs([(0, 0)]),
+    segment_size_in_bytes=3,
+)
+
+
+class Failing:
+    """A RemoteStorageManager that fails every call with the error it was made with."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        self.actors: list[str] = []
+
+    def copy_log_segment_data(
+        self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
+    ) -> bytes | None:
+        raise self.error
+
+    def fetch_log_segment(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        start_position: int,
+        end_position: int | None = None,
+    ) -> Iterator[bytes]:
+        raise self.error
+
+    def fetch_index(
+        self, metadata: RemoteLogSegmentMetadata, index_type: IndexType
+    ) -> Iterator[bytes]:
+        raise self.error
+
+    def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
+        self.actors.append(current_call().actor)
+        raise self.error
+
+    def delete_log_segment_data_batch(
+        self, metadatas: Sequence[RemoteLogSegmentMetadata]
+    ) -> list[RemoteStorageError | None]:
+        return [RemoteStorageError("first"), None, CorruptSegmentError("third")]
+
+
+@contextmanager
+def client_of(manager: Failing) -> Iterator[RemoteStorageManagerClient]:
+    def add(server: grpc.Server) -> None:
+        servicer = RemoteStorageManagerServicer(manager)
+        pb_grpc.add_RemoteStorageManagerServicer_to_server(servicer, server)
+
+    with served(add, "tieredstorage.v1.RemoteStorageManager") as (channel, address):
+        yield RemoteStorageManagerClient(channel, address)
+
+
+TYPED = [cls for cls in every_error_class() if cls is not RemoteStorageError]
+
+
+@pytest.mark.parametrize("cls", TYPED, ids=lambda cls: cls.__name__)
+def test_every_class_comes_back_as_itself_with_its_message(cls: type[RemoteStorageError]) -> None:
+    with client_of(Failing(cls("the field was odd"))) as client:
+        with pytest.raises(RemoteStorageError, match=r"^the field was odd$") as unary:
+            client.delete_log_segment_data(SEGMENT)
+        with pytest.raises(RemoteStorageError, match=r"^the field was odd$") as stream:
+            list(client.fetch_index(SEGMENT, IndexType.OFFSET))
+    assert (type(unary.value), type(stream.value)) == (cls, cls)
+
+
+@pytest.mark.parametrize("error", [RemoteStorageError("password=secret"), KeyError("secret")])
+def test_details_of_unknown_errors_stay_on_the_server(error: Exception) -> None:
+    with client_of(Failing(error)) as client, pytest.raises(RemoteStorageError) as caught:
+        client.delete_log_segment_data(SEGMENT)
+    assert type(caught.value) is RemoteStorageError
+    assert "secret" not in str(caught.value)
+    assert "request id" in str(caught.value)
+
+
+def test_a_server_that_is_not_there_is_retriable_and_named() -> None:
+    with open_channel("127.0.0.1:1") as channel:
+        client = RemoteStorageManagerClient(channel, "127.0.0.1:1")
+        with pytest.raises(RetriableRemoteStorageError, match=r"rsm at 127\.0\.0\.1:1"):
+            client.delete_log_segment_data(SEGMENT)
+
+
+def test_an_rpc_that_is_not_built_is_not_served() -> None:
+    with served(lambda server: None, "none") as (channel, address):
+        client = RemoteStorageManagerClient(channel, address)
+        with pytest.raises(NotServedError):
+            client.delete_log_segment_data(SEGMENT)
+
+
+def test_each_outcome_of_a_batch_keeps_its_class() -> None:
+    with client_of(Failing(KeyError())) as client:
+        outcomes = client.delete_log_segment_data_batch([SEGMENT] * 3)
+    assert [type(outcome) for outcome in outcomes] == [
+        RemoteStorageError,
+        type(None),
+        CorruptSegmentError,
+    ]
+
+
+def test_without_tls_the_actor_is_anonymous() -> None:
+    manager = Failing(KeyError())
+    with client_of(manager) as client, pytest.raises(RemoteStorageError):
+        client.delete_log_segment_data(SEGMENT)
+    assert manager.actors == ["anonymous"]

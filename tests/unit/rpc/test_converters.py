@@ -1,0 +1,179 @@
+"""What goes over the wire comes back equal; what is malformed is refused by field path."""
+
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.api.calls import MutationContext
+from services.api.errors import InvalidRequestError, NotServedError
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition
+from services.api.remote_storage_manager import LogSegmentData, SegmentChunk, SegmentFile
+from services.api.remote_storage_manager import SegmentFileHeader as FileHeader
+from services.api.segments import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+    segment_leader_epochs,
+)
+from services.rpc.converters.log import fetch_request_from_proto
+from services.rpc.converters.shared import (
+    context_from_proto,
+    context_to_proto,
+    metadata_from_proto,
+    metadata_to_proto,
+)
+from services.rpc.converters.storage import copy_from_proto, copy_to_proto
+from tieredstorage.v1 import remote_log_manager_pb2 as rlm_pb
+from tieredstorage.v1 import remote_log_segment_pb2 as pb
+from tieredstorage.v1 import remote_storage_manager_pb2 as rsm_pb
+
+OFFSETS = st.integers(0, 2**62)
+IDS = st.uuids().filter(lambda uuid: uuid.int != 0)
+NAMES = st.from_regex(r"[a-zA-Z0-9._-]{1,249}", fullmatch=True).filter(
+    lambda name: name not in (".", "..")
+)
+
+
+@st.composite
+def segments(draw: st.DrawFn) -> RemoteLogSegmentMetadata:
+    start = draw(OFFSETS)
+    length = draw(st.integers(0, 2**32))
+    later = draw(st.lists(st.integers(0, length), max_size=4))
+    epochs = sorted(draw(st.sets(st.integers(0, 2**31 - 1), min_size=5, max_size=5)))
+    starts = [start, *sorted(start + offset for offset in later)]
+    tp = TopicIdPartition(draw(IDS), draw(NAMES), draw(st.integers(0, 2**31 - 1)))
+    return RemoteLogSegmentMetadata(
+        remote_log_segment_id=RemoteLogSegmentId(tp, draw(IDS)),
+        start_offset=start,
+        end_offset=start + length,
+        max_timestamp_ms=draw(st.integers(-1, 2**62)),
+        broker_id=draw(st.integers(-1, 2**31 - 1)),
+        event_timestamp_ms=draw(OFFSETS),
+        segment_leader_epochs=segment_leader_epochs(list(zip(epochs, starts, strict=False))),
+        segment_size_in_bytes=draw(st.integers(-1, 2**31 - 1)),
+        custom_metadata=draw(st.none() | st.binary(max_size=128)),
+        state=draw(st.sampled_from(RemoteLogSegmentState)),
+        txn_idx_empty=draw(st.booleans()),
+        broker_leader_epoch=draw(st.none() | st.integers(0, 2**31 - 1)),
+    )
+
+
+SEGMENT = RemoteLogSegmentMetadata(
+    remote_log_segment_id=RemoteLogSegmentId(
+        TopicIdPartition(UUID(int=1), "orders", 0), UUID(int=2)
+    ),
+    start_offset=0,
+    end_offset=9,
+    max_timestamp_ms=-1,
+    broker_id=1,
+    event_timestamp_ms=0,
+    segment_leader_epochs=segment_leader_epochs([(0, 0)]),
+    segment_size_in_bytes=3,
+)
+
+
+@given(segments())
+def test_segment_metadata_comes_back_equal(metadata: RemoteLogSegmentMetadata) -> None:
+    over_the_wire = pb.RemoteLogSegmentMetadata.FromString(
+        metadata_to_proto(metadata).SerializeToString()
+    )
+    assert metadata_from_proto(over_the_wire) == metadata
+
+
+@given(
+    st.builds(
+        MutationContext,
+        request_id=st.none() | st.text(min_size=1, max_size=20),
+        reason=st.text(max_size=20),
+        rule_detail=st.none() | st.text(max_size=20),
+        plan_id=st.none() | st.text(max_size=20),
+        broker_leader_epoch=st.none() | st.integers(0, 2**31 - 1),
+    )
+)
+def test_a_mutation_context_comes_back_equal(context: MutationContext) -> None:
+    assert context_from_proto(context_to_proto(context)) == context
+
+
+@pytest.mark.parametrize(
+    ("damage", "path"),
+    [
+        (lambda m: m.ClearField("remote_log_segment_id"), "remote_log_segment_id: must be set"),
+        (
+            lambda m: m.remote_log_segment_id.ClearField("topic_id_partition"),
+            "remote_log_segment_id.topic_id_partition: must be set",
+        ),
+        (
+            lambda m: setattr(m.remote_log_segment_id.topic_id_partition, "topic_id", "x"),
+            "remote_log_segment_id.topic_id_partition.topic_id: must be 22",
+        ),
+        (lambda m: m.ClearField("state"), "state: must be set"),
+        (lambda m: setattr(m, "state", 99), "state: must be set to a known value, is 99"),
+        (
+            lambda m: setattr(m.segment_leader_epochs[0], "leader_epoch", -1),
+            "segment_leader_epochs.leader_epoch: must be 0",
+        ),
+    ],
+)
+def test_a_malformed_segment_is_refused_by_path(damage: object, path: str) -> None:
+    message = metadata_to_proto(SEGMENT)
+    assert callable(damage)
+    damage(message)
+    with pytest.raises(InvalidRequestError, match=f"^{path}"):
+        metadata_from_proto(message)
+
+
+def copy_messages() -> list[rsm_pb.CopyLogSegmentDataRequest]:
+    files = [FileHeader(kind, 3, crc32c=7) for kind in SegmentFile]
+    chunks = [SegmentChunk(kind, b"abc") for kind in SegmentFile]
+    return list(copy_to_proto(SEGMENT, LogSegmentData(files, chunks)))
+
+
+def test_a_copy_comes_back_with_its_files_and_chunks_in_order() -> None:
+    metadata, data = copy_from_proto(copy_messages())
+    assert metadata == SEGMENT
+    assert [(f.file, f.size_bytes, f.crc32c) for f in data.files] == [
+        (kind, 3, 7) for kind in SegmentFile
+    ]
+    assert [(c.file, c.data) for c in data.chunks] == [(kind, b"abc") for kind in SegmentFile]
+
+
+def test_a_copy_without_a_header_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match=r"^header"):
+        copy_from_proto(copy_messages()[1:])
+
+
+def test_a_copy_without_any_message_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match=r"^header"):
+        copy_from_proto([])
+
+
+def test_a_second_header_is_refused() -> None:
+    messages = copy_messages()
+    _, data = copy_from_proto([*messages, messages[0]])
+    with pytest.raises(InvalidRequestError, match=r"^chunk"):
+        list(data.chunks)
+
+
+@pytest.mark.parametrize("missing", [kind for kind in SegmentFile if kind.name != "TRANSACTION"])
+def test_every_file_but_the_transaction_index_must_be_announced(missing: SegmentFile) -> None:
+    files = [FileHeader(kind, 0) for kind in SegmentFile if kind is not missing]
+    with pytest.raises(InvalidRequestError, match=f"files: {missing.name} is missing"):
+        LogSegmentData(files, [])
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("role", rlm_pb.FETCH_ROLE_FOLLOWER),
+        ("isolation_level", rlm_pb.ISOLATION_LEVEL_READ_COMMITTED),
+        ("max_wait_ms", 1),
+        ("min_bytes", 1),
+        ("role", 99),
+    ],
+)
+def test_what_a_fetch_does_not_serve_yet_is_refused_by_name(field: str, value: int) -> None:
+    message = rlm_pb.FetchRequest(max_bytes=1)
+    setattr(message, field, value)
+    with pytest.raises(NotServedError, match=f"^{field}"):
+        fetch_request_from_proto(message)
