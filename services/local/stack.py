@@ -1,0 +1,143 @@
+"""Everything on one machine: PostgreSQL, an S3 server and the three services, as processes."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from services.local.data_directory import default_directory, locked
+from services.local.environments import (
+    rlm_settings,
+    rlmm_settings,
+    rsm_settings,
+    settings_of,
+)
+from services.local.postgres import EmbeddedPostgres
+from services.local.seaweedfs import SeaweedFS
+from services.local.service import ServiceProcess, run_to_end
+from services.local.state import StackEndpoints, remove_state, write_state
+
+BUCKET = "sediment"
+PREFIX = ""
+DATABASE = "sediment"
+UPGRADE_SCHEMA = (sys.executable, "-m", "services.cli", "db", "upgrade")
+"""Run with RLMM's settings before RLMM starts."""
+
+
+class EmbeddedStack:
+    """The stack on a data directory, which it keeps; runs while it is entered.
+
+    Whatever way this process ends, all that it started ends soon after; should it still find
+    something left of an earlier run, it ends that before it starts. Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path | None = None,
+        *,
+        log_dirs: Sequence[Path] = (),
+        fresh: bool = False,
+        task_interval_ms: int | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """`data_dir` of None is the default directory; `fresh` forgets what it holds.
+
+        `settings` are more environment variables, RSM_*, RLMM_* or RLM_*; each goes to the service
+        of its prefix only.
+        """
+        self._directory = (data_dir or default_directory()).absolute()
+        self._log_dirs = log_dirs
+        self._fresh = fresh
+        self._task_interval_ms = task_interval_ms
+        self._settings = settings or {}
+        self._cleanup = ExitStack()
+        self.services: dict[str, ServiceProcess] = {}
+        self.postgres = EmbeddedPostgres(self._directory / "postgres")
+        self.s3 = SeaweedFS(self._directory / "s3")
+
+    @property
+    def endpoints(self) -> StackEndpoints:
+        """Where everything is; pids are those of now."""
+        s3 = self.s3.endpoint
+        rsm, rlmm, rlm = (self.services[name].announcement for name in ("rsm", "rlmm", "rlm"))
+        pids = {name: service.process.pid for name, service in self.services.items()}
+        return StackEndpoints(
+            rsm=rsm.address,
+            rsm_health=rsm.health,
+            rsm_metrics=rsm.metrics,
+            rlmm=rlmm.address,
+            rlmm_health=rlmm.health,
+            rlmm_metrics=rlmm.metrics,
+            rlm=rlm.address,
+            rlm_health=rlm.health,
+            rlm_metrics=rlm.metrics,
+            s3_endpoint=s3.endpoint,
+            s3_region=s3.region,
+            s3_access_key=s3.access_key,
+            s3_secret_key=s3.secret_key,
+            s3_bucket=BUCKET,
+            s3_prefix=PREFIX,
+            database_url=self.postgres.url(DATABASE),
+            data_directory=str(self._directory),
+            pids={**pids, "postgres": self.postgres.pid, "s3": self.s3.pid},
+        )
+
+    def __enter__(self) -> Self:
+        """Start everything and wait until all of it is ready.
+
+        Raises:
+            DataDirectoryError: the data directory cannot be used.
+            ClusterError, ProcessError: a part did not start; what did is stopped again.
+        """
+        with ExitStack() as cleanup:
+            cleanup.enter_context(locked(self._directory, self._fresh))
+            self._start(cleanup)
+            write_state(self._directory, self.endpoints)
+            cleanup.callback(remove_state, self._directory)
+            self._cleanup = cleanup.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._cleanup.close()
+
+    def _start(self, cleanup: ExitStack) -> None:
+        # Side by side, for both take seconds. What is started later is stopped earlier.
+        with ThreadPoolExecutor(2) as lanes:
+            futures = [
+                lanes.submit(self._start_metadata, cleanup),
+                lanes.submit(self._start_store, cleanup),
+            ]
+        for future in futures:
+            future.result()
+        rsm, rlmm = self.services["rsm"].address, self.services["rlmm"].address
+        settings = rlm_settings(rsm, rlmm, self._log_dirs, self._task_interval_ms)
+        self._start_service("rlm", settings, cleanup)
+
+    def _start_metadata(self, cleanup: ExitStack) -> None:
+        self.postgres.start()
+        cleanup.callback(self.postgres.stop)
+        settings = rlmm_settings(self.postgres.ensure_database(DATABASE))
+        run_to_end(UPGRADE_SCHEMA, settings)
+        self._start_service("rlmm", settings, cleanup)
+
+    def _start_store(self, cleanup: ExitStack) -> None:
+        self.s3.start()
+        # Not stop(): that waits 15 s, and those who write are gone before.
+        cleanup.callback(self.s3.kill)
+        self.s3.endpoint.ensure_bucket(BUCKET)
+        self._start_service("rsm", rsm_settings(self.s3.endpoint, BUCKET, PREFIX), cleanup)
+
+    def _start_service(self, name: str, settings: dict[str, str], cleanup: ExitStack) -> None:
+        more = settings_of(name, self._settings)
+        service = ServiceProcess(name, {**settings, **more}, self._directory / "services")
+        service.start()
+        cleanup.callback(service.stop)
+        self.services[name] = service

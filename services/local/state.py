@@ -1,0 +1,64 @@
+"""The file by which other commands find a running stack."""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from services.local.data_directory import default_directory
+from services.local.leftovers import names_running_process, write_pid_file
+
+_STATE = "stack.json"
+_OWNER = "stack.pid"
+
+
+@dataclass(frozen=True)
+class StackEndpoints:
+    """Where everything of a running stack is; addresses are HOST:PORT."""
+
+    rsm: str
+    rsm_health: str
+    rsm_metrics: str
+    rlmm: str
+    rlmm_health: str
+    rlmm_metrics: str
+    rlm: str
+    rlm_health: str
+    rlm_metrics: str
+    s3_endpoint: str
+    s3_region: str
+    s3_access_key: str
+    s3_secret_key: str
+    s3_bucket: str
+    s3_prefix: str
+    database_url: str
+    data_directory: str
+    pids: dict[str, int]
+
+
+def write_state(directory: Path, endpoints: StackEndpoints) -> None:
+    """Say that this process runs a stack on `directory`; readable by its user only."""
+    making = directory / f"{_STATE}.new"
+    making.unlink(missing_ok=True)
+    making.touch(mode=0o600)
+    making.write_text(json.dumps(asdict(endpoints), indent=2) + "\n")
+    write_pid_file(directory / _OWNER, os.getpid())
+    making.rename(directory / _STATE)
+
+
+def remove_state(directory: Path) -> None:
+    """Take back `write_state`; nothing to take back is no error."""
+    (directory / _STATE).unlink(missing_ok=True)
+    (directory / _OWNER).unlink(missing_ok=True)
+
+
+def running_stack(directory: Path | None = None) -> StackEndpoints | None:
+    """The stack that runs on `directory` (default: the default one) now, or None."""
+    where = directory or default_directory()
+    try:
+        stored = json.loads((where / _STATE).read_text())
+    except FileNotFoundError:
+        return None
+    if not names_running_process(where / _OWNER):
+        return None  # killed before it could take its state back
+    return StackEndpoints(**stored)

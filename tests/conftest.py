@@ -1,0 +1,76 @@
+"""The real servers that tests run against: started when a test first asks for one."""
+
+import os
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from services.local.postgres import EmbeddedPostgres
+from services.local.s3_endpoint import S3Endpoint
+from services.local.seaweedfs import SeaweedFS
+from services.rlmm import schema
+
+_MIGRATED = "migrated"
+
+
+@pytest.fixture(scope="session")
+def server_directory() -> Iterator[Path]:
+    """Where embedded servers keep their data: short, and open to PostgreSQL's own user."""
+    with tempfile.TemporaryDirectory(prefix="sediment-tests-") as name:
+        directory = Path(name)
+        directory.chmod(0o711)
+        yield directory
+
+
+@pytest.fixture(scope="session")
+def postgres(server_directory: Path) -> Iterator[EmbeddedPostgres]:
+    """One PostgreSQL for all tests. Who stops or kills a server starts one of their own."""
+    with EmbeddedPostgres(server_directory / "postgres") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def migrated_database(postgres: EmbeddedPostgres) -> str:
+    """The name of a database with RLMM's schema and no rows, to copy from."""
+    schema.upgrade(postgres.create_database(_MIGRATED))
+    return _MIGRATED
+
+
+@pytest.fixture
+def database_url(postgres: EmbeddedPostgres, migrated_database: str) -> Iterator[str]:
+    """A database of the test's own, with RLMM's schema and no rows."""
+    name = f"test_{uuid.uuid4().hex}"
+    yield postgres.create_database(name, template=migrated_database)
+    postgres.drop_database(name)
+
+
+@pytest.fixture
+def empty_database_url(postgres: EmbeddedPostgres) -> Iterator[str]:
+    """A database of the test's own without any schema."""
+    name = f"test_{uuid.uuid4().hex}"
+    yield postgres.create_database(name)
+    postgres.drop_database(name)
+
+
+@pytest.fixture(scope="session")
+def s3(server_directory: Path) -> Iterator[S3Endpoint]:
+    """One S3 store for all tests: the embedded one, or that of TEST_S3_ENDPOINT (HOST:PORT)."""
+    external = os.environ.get("TEST_S3_ENDPOINT")
+    if external:
+        access_key, secret_key = os.environ["TEST_S3_ACCESS_KEY"], os.environ["TEST_S3_SECRET_KEY"]
+        yield S3Endpoint(external, access_key, secret_key)
+        return
+    with SeaweedFS(server_directory / "s3") as server:
+        yield server.endpoint
+
+
+@pytest.fixture
+def bucket(s3: S3Endpoint) -> Iterator[str]:
+    """The name of an empty bucket of the test's own."""
+    name = f"test-{uuid.uuid4().hex}"
+    s3.ensure_bucket(name)
+    yield name
+    s3.remove_bucket(name)

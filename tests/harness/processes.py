@@ -1,0 +1,34 @@
+"""Services as processes that tests kill; thin over services.local."""
+
+import psutil
+
+from services.local.service import ServiceProcess
+from tests.harness.eventually import eventually
+
+
+def start_with_failpoint(service: ServiceProcess, name: str, nth: int = 1) -> None:
+    """Start a service that kills itself when it passes the failpoint for the n-th time."""
+    service.start({"SEDIMENT_FAILPOINT": f"{name}:{nth}"})
+
+
+def wait_until_dead(service: ServiceProcess, deadline_ms: int = 30_000) -> None:
+    """Wait until the service has ended by itself, as at a failpoint.
+
+    Raises:
+        AssertionError: it still runs at the deadline.
+    """
+    eventually(lambda: not service.process.is_running(), deadline_ms)
+
+
+def kill_and_restart(service: ServiceProcess) -> None:
+    """SIGKILL, then a start without failpoints on the same ports."""
+    service.kill()
+    service.start()
+
+
+def runs(pid: int) -> bool:
+    """Whether a process runs; one that ended and that nobody has waited for does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,136 @@
+"""A proxy on the loopback that does wrong what a test asks for; HTTP is in http_proxy."""
+
+import socket
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from threading import Event, Lock, Thread
+from types import TracebackType
+from typing import Self
+
+from tests.harness.faults import Cut, Delay, Direction, Faults, cutting
+from tests.harness.http_messages import Send
+
+LOOPBACK = "127.0.0.1"
+_BACKLOG = 128
+_CONNECT_TIMEOUT_S = 10.0
+_PIECE_BYTES = 65_536
+
+
+class Proxy(ABC):
+    """Listens on a free port of the loopback while it is entered, and keeps that port."""
+
+    def __init__(self, upstream: str, seed: int = 0) -> None:
+        """`upstream` is HOST:PORT; it need not be there yet."""
+        host, _, port = upstream.rpartition(":")
+        self._upstream = (host, int(port))
+        self._lock = Lock()
+        self._open: set[socket.socket] = set()
+        self._listener: socket.socket | None = None
+        self._port = 0
+        self.faults = Faults(seed)
+
+    @property
+    def address(self) -> str:
+        return f"{LOOPBACK}:{self._port}"
+
+    def accept_connections(self) -> None:
+        """Listen (again), on the same port as before."""
+        listener = socket.create_server((LOOPBACK, self._port), backlog=_BACKLOG)
+        self._port = listener.getsockname()[1]
+        self._listener = listener
+        Thread(target=self._accept, args=[listener], daemon=True).start()
+
+    def refuse_connections(self) -> None:
+        """Refuse new connections, as a server that is down; those that are open go on."""
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            with suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+            listener.close()
+
+    def cut_connections(self) -> None:
+        """End every connection that is open now."""
+        with self._lock:
+            for one in self._open:
+                _hang_up(one)
+
+    def __enter__(self) -> Self:
+        self.accept_connections()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.refuse_connections()
+        self.cut_connections()
+
+    def _accept(self, listener: socket.socket) -> None:
+        with suppress(OSError):  # the listener was closed
+            while True:
+                client, _ = listener.accept()
+                Thread(target=self._serve, args=[client], daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        try:
+            server = socket.create_connection(self._upstream, _CONNECT_TIMEOUT_S)
+        except OSError:
+            client.close()
+            return
+        server.settimeout(None)
+        pair = {client, server}
+        with self._lock:
+            self._open |= pair
+        try:
+            self._relay(client, server)
+        except OSError:  # one side is gone, or a fault ends both
+            _hang_up(client)
+            _hang_up(server)
+        finally:
+            with self._lock:
+                self._open -= pair
+            client.close()
+            server.close()
+
+    @abstractmethod
+    def _relay(self, client: socket.socket, server: socket.socket) -> None: ...
+
+
+class TcpProxy(Proxy):
+    """Relays bytes both ways (PostgreSQL, gRPC).
+
+    A connection takes its fault when it is made, as operation "connection".
+    """
+
+    def _relay(self, client: socket.socket, server: socket.socket) -> None:
+        fault = self.faults.take("connection")
+        to_server: Send = server.sendall
+        to_client: Send = client.sendall
+        if isinstance(fault, Delay):
+            Event().wait(fault.delay_ms / 1000)
+        elif isinstance(fault, Cut) and fault.direction is Direction.REQUEST:
+            to_server = cutting(to_server, fault.after_bytes)
+        elif isinstance(fault, Cut):
+            to_client = cutting(to_client, fault.after_bytes)
+        back = Thread(target=_pump, args=[server, client, to_client], daemon=True)
+        back.start()
+        _pump(client, server, to_server)
+        back.join()
+
+
+def _pump(source: socket.socket, sink: socket.socket, send: Send) -> None:
+    try:
+        while data := source.recv(_PIECE_BYTES):
+            send(data)
+        sink.shutdown(socket.SHUT_WR)
+    except OSError:  # one side is gone, or a fault ends both
+        _hang_up(source)
+        _hang_up(sink)
+
+
+def _hang_up(one: socket.socket) -> None:
+    """End it in order: what was sent before still arrives; who waits on it wakes."""
+    with suppress(OSError):  # it has ended already
+        one.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,29 @@
+"""Names of S3 operations, told from an HTTP request as S3 itself does."""
+
+from urllib.parse import parse_qs, urlsplit
+
+# What a query parameter makes of a method, before the path is looked at.
+_BY_PARAMETER = {
+    ("POST", "uploads"): "CreateMultipartUpload",
+    ("POST", "uploadId"): "CompleteMultipartUpload",
+    ("POST", "delete"): "DeleteObjects",
+    ("PUT", "uploadId"): "UploadPart",
+    ("DELETE", "uploadId"): "AbortMultipartUpload",
+    ("GET", "uploadId"): "ListParts",
+    ("GET", "uploads"): "ListMultipartUploads",
+    ("GET", "location"): "GetBucketLocation",
+    ("GET", "list-type"): "ListObjectsV2",
+}
+
+
+def s3_operation(method: str, target: str) -> str:
+    """`s3_operation("PUT", "/bucket/key?uploadId=1&partNumber=2")` is "UploadPart"."""
+    parts = urlsplit(target)
+    for parameter in parse_qs(parts.query, keep_blank_values=True):
+        if (method, parameter) in _BY_PARAMETER:
+            return _BY_PARAMETER[method, parameter]
+    _, _, key = parts.path.lstrip("/").partition("/")
+    noun = "Object" if key else "Bucket"
+    if (method, noun) == ("GET", "Bucket"):
+        return "ListObjects"
+    return f"{method.capitalize()}{noun}"

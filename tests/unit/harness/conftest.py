@@ -1,0 +1,87 @@
+"""A tiny real HTTP server behind a proxy."""
+
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+import pytest
+
+from tests.harness.http_proxy import HttpProxy
+
+
+class Store(BaseHTTPRequestHandler):
+    """PUT keeps a body of either framing, GET gives it back, chunked if the path says so."""
+
+    protocol_version = "HTTP/1.1"
+    timeout = 10.0
+    kept: dict[str, bytes]
+
+    def do_PUT(self) -> None:
+        self.kept[self.path] = self._read_body()
+        self._answer(200, b"")
+
+    def do_GET(self) -> None:
+        body = self.kept.get(self.path)
+        if body is None:
+            self._answer(404, b"nothing here")
+        elif "chunked" in self.path:
+            self._answer_chunked(body)
+        else:
+            self._answer(200, body)
+
+    def do_HEAD(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(self.kept[self.path])))
+        self.end_headers()
+
+    def _read_body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            return self.rfile.read(int(self.headers["Content-Length"]))
+        body = b""
+        while size := int(self.rfile.readline(), 16):
+            body += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return body
+
+    def _answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _answer_chunked(self, body: bytes) -> None:
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        middle = len(body) // 2
+        for piece in (body[:middle], body[middle:], b""):
+            self.wfile.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def kept() -> dict[str, bytes]:
+    """What the server behind the proxy has, by path."""
+    return {}
+
+
+@pytest.fixture
+def server_address(kept: dict[str, bytes]) -> Iterator[str]:
+    handler = type("KeepingStore", (Store,), {"kept": kept})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        server.daemon_threads = True
+        server.block_on_close = False
+        thread = Thread(target=server.serve_forever, args=[0.01])
+        thread.start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def proxy(server_address: str) -> Iterator[HttpProxy]:
+    with HttpProxy(server_address) as proxy:
+        yield proxy

@@ -1,0 +1,171 @@
+import time
+from collections.abc import Iterator
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+
+import pytest
+
+from tests.harness.faults import Answer, Cut, Delay, Direction
+from tests.harness.http_proxy import HttpProxy
+
+BODY = bytes(range(256)) * 1_000
+
+
+@pytest.fixture
+def client(proxy: HttpProxy) -> Iterator[HTTPConnection]:
+    connection = HTTPConnection(proxy.address, timeout=10)
+    yield connection
+    connection.close()
+
+
+def answer(client: HTTPConnection, method: str, path: str, body: bytes | None = None) -> bytes:
+    """The body of one exchange on the kept-alive connection."""
+    client.request(method, path, body)
+    return _response(client).read()
+
+
+def _response(client: HTTPConnection) -> HTTPResponse:
+    return client.getresponse()
+
+
+def status(client: HTTPConnection, method: str, path: str, body: bytes | None = None) -> int:
+    client.request(method, path, body)
+    response = _response(client)
+    response.read()
+    return response.status
+
+
+def test_requests_on_one_connection_are_counted_by_method_and_path(
+    proxy: HttpProxy, client: HTTPConnection
+) -> None:
+    answer(client, "PUT", "/a", BODY)
+    answer(client, "PUT", "/a", BODY)
+    answer(client, "GET", "/a?part=1")
+    assert proxy.counts() == {"PUT /a": 2, "GET /a": 1}
+
+
+def test_bodies_pass_unchanged_both_ways(client: HTTPConnection, kept: dict[str, bytes]) -> None:
+    answer(client, "PUT", "/a", BODY)
+    assert (kept["/a"], answer(client, "GET", "/a")) == (BODY, BODY)
+
+
+def test_chunked_bodies_pass_unchanged_and_the_connection_goes_on(
+    proxy: HttpProxy, client: HTTPConnection, kept: dict[str, bytes]
+) -> None:
+    client.request("PUT", "/chunked", iter([BODY, BODY]), encode_chunked=True)
+    client.getresponse().read()
+    read_back = answer(client, "GET", "/chunked")
+    assert (kept["/chunked"], read_back) == (BODY * 2, BODY * 2)
+    assert [request.status for request in proxy.requests] == [200, 200]
+
+
+def test_a_head_response_has_no_body_whatever_its_length_says(
+    proxy: HttpProxy, client: HTTPConnection
+) -> None:
+    answer(client, "PUT", "/a", BODY)
+    answer(client, "HEAD", "/a")
+    answer(client, "GET", "/a")
+    assert proxy.counts() == {"PUT /a": 1, "HEAD /a": 1, "GET /a": 1}
+
+
+def test_the_next_requests_are_answered_503_and_never_reach_the_server(
+    proxy: HttpProxy, client: HTTPConnection, kept: dict[str, bytes]
+) -> None:
+    proxy.faults.add(Answer(503), times=2)
+    statuses = [status(client, "PUT", f"/{n}", BODY) for n in range(3)]
+    assert (statuses, list(kept)) == ([503, 503, 200], ["/2"])
+
+
+def test_a_fault_hits_only_its_operation_and_skips_what_it_is_told_to(
+    proxy: HttpProxy, client: HTTPConnection
+) -> None:
+    proxy.faults.add(Answer(500), operation="PUT /a", skip=1)
+    statuses = [status(client, "PUT", path, BODY) for path in ("/b", "/a", "/a", "/a")]
+    assert statuses == [200, 200, 500, 200]
+
+
+def test_an_upload_is_cut_after_so_many_bytes(
+    proxy: HttpProxy, client: HTTPConnection, kept: dict[str, bytes]
+) -> None:
+    proxy.faults.add(Cut(1_000, Direction.REQUEST))
+    with pytest.raises((ConnectionError, HTTPException)):
+        answer(client, "PUT", "/a", BODY)
+    assert kept.get("/a") in (None, BODY[:1_000])
+
+
+def test_a_download_is_cut_after_exactly_so_many_bytes(
+    proxy: HttpProxy, client: HTTPConnection
+) -> None:
+    answer(client, "PUT", "/a", BODY)
+    proxy.faults.add(Cut(1_000, Direction.RESPONSE))
+    client.request("GET", "/a")
+    response = client.getresponse()
+    assert response.read(1_000) == BODY[:1_000]
+    with pytest.raises((ConnectionError, HTTPException)):
+        response.read()
+
+
+def test_a_request_can_be_carried_out_and_its_answer_lost(
+    proxy: HttpProxy, client: HTTPConnection, kept: dict[str, bytes]
+) -> None:
+    answer(client, "PUT", "/a", BODY)
+    proxy.faults.add(Cut(0, Direction.RESPONSE), operation="GET /a")
+    with pytest.raises((ConnectionError, HTTPException)):
+        answer(client, "GET", "/a")
+    assert proxy.requests[-1].status == 200
+
+
+def test_a_delayed_request_takes_at_least_that_long(
+    proxy: HttpProxy, client: HTTPConnection
+) -> None:
+    proxy.faults.add(Delay(200))
+    started = time.monotonic()
+    answer(client, "PUT", "/a", BODY)
+    assert time.monotonic() - started >= 0.2
+
+
+def test_a_refusing_proxy_refuses_until_it_accepts_again_on_the_same_port(
+    proxy: HttpProxy,
+) -> None:
+    address = proxy.address
+    proxy.refuse_connections()
+    with pytest.raises(ConnectionRefusedError):
+        status(HTTPConnection(address, timeout=10), "GET", "/a")
+    proxy.accept_connections()
+    client = HTTPConnection(address, timeout=10)
+    assert status(client, "GET", "/a") == 404
+    client.close()
+
+
+def test_open_connections_are_cut_on_demand(proxy: HttpProxy, client: HTTPConnection) -> None:
+    answer(client, "PUT", "/a", BODY)
+    proxy.cut_connections()
+    with pytest.raises((ConnectionError, HTTPException)):
+        answer(client, "GET", "/a")
+
+
+def test_a_share_of_requests_fails_the_same_way_for_the_same_seed(server_address: str) -> None:
+    def statuses(seed: int) -> list[int]:
+        with HttpProxy(server_address, seed=seed) as proxy:
+            proxy.faults.fail_share(0.5)
+            client = HTTPConnection(proxy.address, timeout=10)
+            got = [status(client, "GET", "/a") for _ in range(20)]
+            client.close()
+            return got
+
+    assert statuses(seed=7) == statuses(seed=7)
+    assert set(statuses(seed=7)) == {404, 503}
+
+
+def test_cleared_faults_do_nothing_more(proxy: HttpProxy, client: HTTPConnection) -> None:
+    proxy.faults.add(Answer(503), times=100)
+    proxy.faults.fail_share(1.0)
+    proxy.faults.clear()
+    assert status(client, "PUT", "/a", BODY) == 200
+
+
+def test_the_connection_breaks_where_the_server_is_not_there() -> None:
+    with HttpProxy("127.0.0.1:1") as proxy:
+        client = HTTPConnection(proxy.address, timeout=10)
+        with pytest.raises((ConnectionError, HTTPException)):
+            answer(client, "GET", "/a")
+        client.close()
