@@ -1,0 +1,27 @@
+"""`python -m services.rsm`: the RSM process."""
+
+import grpc
+
+from services.rpc.logs import configure_logging
+from services.rpc.server import Service, serve
+from services.rsm.factory import build_manager
+from services.rsm.servicer import RemoteStorageManagerServicer
+from services.rsm.settings import RsmSettings
+from tieredstorage.v1 import remote_storage_manager_pb2_grpc as pb_grpc
+
+
+def main() -> None:
+    settings = RsmSettings.from_environment()
+    configure_logging(settings.log_level)
+    manager = build_manager(settings)
+
+    def add_to(server: grpc.Server) -> None:
+        servicer = RemoteStorageManagerServicer(manager)
+        pb_grpc.add_RemoteStorageManagerServicer_to_server(servicer, server)
+
+    name = "tieredstorage.v1.RemoteStorageManager"
+    serve(Service("rsm", name, add_to, manager.check, manager.close), settings)
+
+
+if __name__ == "__main__":
+    main()

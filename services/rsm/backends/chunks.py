@@ -1,0 +1,27 @@
+"""How a range of bytes is cut into chunks on its way out."""
+
+from collections.abc import Callable, Iterator
+
+from services.api.errors import RetriableRemoteStorageError
+
+# A small first chunk brings the first byte early, large ones after it cost the least per byte.
+FIRST_CHUNK_BYTES = 16 * 1024
+CHUNK_BYTES = 1024 * 1024
+
+
+def read_chunks(read: Callable[[int], bytes], size_bytes: int, what: str) -> Iterator[bytes]:
+    """Chunks of `size_bytes` in all from `read(at most so many bytes)`.
+
+    Raises:
+        RetriableRemoteStorageError: `read` came to its end before that.
+    """
+    left = size_bytes
+    limit = FIRST_CHUNK_BYTES
+    while left:
+        chunk = read(min(limit, left))
+        if not chunk:
+            missing = f"{what}: the body ended {left} of {size_bytes} bytes early"
+            raise RetriableRemoteStorageError(missing)
+        left -= len(chunk)
+        limit = CHUNK_BYTES
+        yield chunk

@@ -1,0 +1,176 @@
+"""Objects as files below a directory."""
+
+import errno
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from crc32c import crc32c
+
+from services.api.errors import (
+    InvalidRangeError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+)
+from services.rsm.backends.chunks import read_chunks
+from services.rsm.backends.protocol import MAX_SMALL_OBJECT_BYTES, Upload, UploadedPart
+
+# Stands between a key and an upload id in the name of an unfinished file; no key contains it.
+_MARK = "~"
+_RETRIABLE_ERRNO = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ESTALE})
+
+
+class FilesystemStorage:
+    """StorageBackend of which each key is a path below `root`, a directory that must exist.
+
+    An object appears by rename or link, after its bytes and before its directory are synced to
+    disk: it is there whole or not at all, and once a write returns it survives a crash. What is
+    not finished stands beside its object as <key>~<upload id>. Directories are never removed.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def check(self) -> None:
+        if not self._root.is_dir():
+            raise RemoteStorageError(f"directory {str(self._root)!r}: there is no such directory")
+        if not os.access(self._root, os.R_OK | os.W_OK | os.X_OK):
+            raise RemoteStorageError(f"directory {str(self._root)!r}: may not be read and written")
+
+    def put(self, key: str, data: bytes | memoryview) -> None:
+        with self._errors(f"writing {key}"):
+            os.replace(self._write_aside(key, data), self._path(key))
+            self._sync_directories(key)
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        with self._errors(f"writing {key}"):
+            aside = self._write_aside(key, data)
+            try:
+                os.link(aside, self._path(key))
+            except FileExistsError:
+                return False
+            finally:
+                aside.unlink()
+            self._sync_directories(key)
+            return True
+
+    def begin_upload(self, key: str) -> Upload:
+        upload = Upload(key, secrets.token_hex(8))
+        with self._errors(f"beginning {key}"):
+            self._path(key).parent.mkdir(parents=True, exist_ok=True)
+            self._aside(upload).touch(exist_ok=False)
+        return upload
+
+    def upload_part(
+        self, upload: Upload, number: int, offset: int, data: memoryview
+    ) -> UploadedPart:
+        with self._errors(f"writing {upload.key}"), self._aside(upload).open("r+b") as file:
+            file.seek(offset)
+            file.write(data)
+        return UploadedPart(number, "", crc32c(data))
+
+    def complete_upload(self, upload: Upload, parts: Sequence[UploadedPart]) -> None:
+        del parts  # Each was written at its place.
+        with self._errors(f"completing {upload.key}"):
+            aside = self._aside(upload)
+            with aside.open("r+b") as file:
+                os.fsync(file.fileno())
+            os.replace(aside, self._path(upload.key))
+            self._sync_directories(upload.key)
+
+    def abort_upload(self, upload: Upload) -> None:
+        with self._errors(f"ending the upload of {upload.key}"):
+            self._unlink(self._aside(upload))
+
+    def get(self, key: str) -> bytes:
+        with self._errors(f"reading {key}"), self._path(key).open("rb") as file:
+            data = file.read(MAX_SMALL_OBJECT_BYTES + 1)
+        if len(data) > MAX_SMALL_OBJECT_BYTES:
+            raise RemoteStorageError(f"reading {key}: over {MAX_SMALL_OBJECT_BYTES} bytes")
+        return data
+
+    def fetch(self, key: str, start: int, end: int) -> Iterator[bytes]:
+        what = f"reading {key} from {start} to {end}"
+        with self._errors(what), self._path(key).open("rb", buffering=0) as file:
+            if start >= os.fstat(file.fileno()).st_size:
+                raise InvalidRangeError(f"{what}: the file ends before")
+            file.seek(start)
+            yield from read_chunks(file.read, end - start + 1, what)
+
+    def list_keys(self, prefix: str) -> Iterator[str]:
+        return (key for key in self._names(prefix) if _MARK not in key)
+
+    def list_uploads(self, prefix: str) -> Iterator[Upload]:
+        unfinished = (name.split(_MARK) for name in self._names(prefix) if _MARK in name)
+        return (Upload(key, upload_id) for key, upload_id in unfinished)
+
+    def delete(self, keys: Sequence[str]) -> Mapping[str, RemoteStorageError]:
+        failures: dict[str, RemoteStorageError] = {}
+        for key in keys:
+            try:
+                with self._errors(f"deleting {key}"):
+                    self._unlink(self._path(key))
+            except RemoteStorageError as e:
+                failures[key] = e
+        return failures
+
+    def _path(self, key: str) -> Path:
+        return self._root / key
+
+    def _aside(self, upload: Upload) -> Path:
+        return self._path(f"{upload.key}{_MARK}{upload.upload_id}")
+
+    def _write_aside(self, key: str, data: bytes | memoryview) -> Path:
+        aside = self._aside(self.begin_upload(key))
+        try:
+            with aside.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except BaseException:
+            aside.unlink()
+            raise
+        return aside
+
+    def _unlink(self, path: Path) -> None:
+        """Remove a file if it is there; without the root nobody knows whether it is."""
+        os.stat(self._root)
+        path.unlink(missing_ok=True)
+
+    def _names(self, prefix: str) -> Iterator[str]:
+        """Paths of files that begin with `prefix`, relative to the root."""
+        with self._errors(f"listing {prefix}"):
+            os.stat(self._root)
+            for folder, _, files in os.walk(self._path(prefix.rpartition("/")[0])):
+                for file in files:
+                    name = Path(folder, file).relative_to(self._root).as_posix()
+                    if name.startswith(prefix):
+                        yield name
+
+    def _sync_directories(self, key: str) -> None:
+        """Make the entry of `key` durable, and those of its directories, which may be new."""
+        for folder in self._path(key).parents:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            if folder == self._root:
+                return
+
+    @contextmanager
+    def _errors(self, what: str) -> Iterator[None]:
+        """Translate an OSError raised inside, by its number."""
+        try:
+            yield
+        except OSError as e:
+            number = errno.errorcode.get(e.errno or 0, "unknown error")
+            text = f"{what}: the file system answered {number}"
+            if isinstance(e, FileNotFoundError) and self._root.is_dir():
+                raise RemoteResourceNotFoundError(text) from e
+            if e.errno in _RETRIABLE_ERRNO:
+                raise RetriableRemoteStorageError(text) from e
+            raise RemoteStorageError(text) from e

@@ -1,0 +1,49 @@
+"""From what the minio SDK and urllib3 raise to our errors, by code and status, never by text."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from minio.error import MinioException, S3Error, ServerError
+from urllib3.exceptions import HTTPError
+
+from services.api.errors import (
+    InvalidRangeError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+)
+
+# Below 500 and yet a matter of the moment.
+_RETRIABLE_CODES = frozenset(
+    {"ConditionalRequestConflict", "OperationAborted", "RequestTimeout", "SlowDown"}
+)
+
+
+def error_for(code: str | None, status: int, what: str) -> RemoteStorageError:
+    """The error for an answer of the store; `what` says what was tried, and on what."""
+    text = f"{what}: the object store answered {status} {code}"
+    if code == "NoSuchKey":
+        return RemoteResourceNotFoundError(text)
+    if code == "InvalidRange" or status == 416:
+        return InvalidRangeError(text)
+    if code in _RETRIABLE_CODES or status == 429 or (status >= 500 and status != 501):
+        return RetriableRemoteStorageError(text)
+    return RemoteStorageError(text)
+
+
+@contextmanager
+def s3_errors(what: str) -> Iterator[None]:
+    """Translate what the SDK raises inside; `what` says what is tried, and on what."""
+    try:
+        yield
+    except S3Error as e:
+        raise error_for(e.code, e.response.status, what) from e
+    except ServerError as e:
+        raise error_for(None, e.status_code, what) from e
+    except MinioException as e:
+        # InvalidResponseError: no XML, so something between us and the store answered.
+        raise RetriableRemoteStorageError(f"{what}: not an answer of an S3 store") from e
+    except HTTPError as e:
+        # Refused, reset, timed out, cut off: urllib3 has retried what may be retried.
+        text = f"{what}: the object store cannot be reached ({type(e).__name__})"
+        raise RetriableRemoteStorageError(text) from e

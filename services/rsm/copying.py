@@ -1,0 +1,114 @@
+"""One copy: the log, the indexes, and last the manifest that makes it count."""
+
+import logging
+import secrets
+from collections.abc import Sequence
+from time import time_ns
+
+from services.api.errors import (
+    RemoteResourceNotFoundError,
+    RetriableRemoteStorageError,
+    SegmentAlreadyExistsError,
+)
+from services.api.failpoints import failpoint
+from services.api.remote_storage_manager import IndexType, LogSegmentData, SegmentFileHeader
+from services.api.segments import RemoteLogSegmentMetadata
+from services.rsm.digest import FileDigest, LogDigest, RunningDigest
+from services.rsm.incoming import IncomingFiles
+from services.rsm.keys import SegmentKeys
+from services.rsm.location import Location
+from services.rsm.manifest import Manifest
+from services.rsm.upload import Uploader
+
+_log = logging.getLogger(__name__)
+
+
+class SegmentCopier:
+    """copy_log_segment_data. Each call is an attempt and writes objects of its own."""
+
+    def __init__(self, location: Location, uploader: Uploader) -> None:
+        self._location = location
+        self._backend = location.backend
+        self._uploader = uploader
+
+    def copy(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes:
+        """The custom metadata of the copy that counts, which may be an earlier one."""
+        keys = self._location.keys(metadata)
+        attempt = secrets.token_hex(8)
+        try:
+            manifest = self._write_files(metadata, data, keys, attempt)
+            counting = self._commit(keys, manifest)
+        except BaseException:
+            self._remove(keys, attempt)
+            raise
+        failpoint("rsm.manifest_written")
+        if counting.attempt != attempt:
+            self._remove(keys, attempt)
+            self._require_same_segment(keys, counting, manifest)
+        return counting.custom_metadata(self._location.location_id).to_bytes()
+
+    def _write_files(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        data: LogSegmentData,
+        keys: SegmentKeys,
+        attempt: str,
+    ) -> Manifest:
+        incoming = IncomingFiles(data.chunks)
+        log = self._write_log(keys.log(attempt), data.files[0], incoming)
+        failpoint("rsm.log_written")
+        indexes = self._write_indexes(keys.indexes(attempt), data.files[1:], incoming)
+        failpoint("rsm.indexes_written")
+        return Manifest(metadata, attempt, time_ns() // 1_000_000, log, indexes)
+
+    def _write_log(self, key: str, header: SegmentFileHeader, incoming: IncomingFiles) -> LogDigest:
+        digest = RunningDigest()
+        with self._uploader.object(key, header.size_bytes) as upload:
+            for piece in incoming.take(header, digest):
+                upload.write(piece)
+        return digest.log
+
+    def _write_indexes(
+        self, key: str, headers: Sequence[SegmentFileHeader], incoming: IncomingFiles
+    ) -> dict[IndexType, FileDigest]:
+        written: dict[IndexType, FileDigest] = {}
+        with self._uploader.object(key, sum(header.size_bytes for header in headers)) as upload:
+            for header in headers:
+                digest = RunningDigest()
+                for piece in incoming.take(header, digest):
+                    upload.write(piece)
+                written[IndexType[header.file.name]] = digest.whole
+            incoming.expect_end()
+        return written
+
+    def _commit(self, keys: SegmentKeys, manifest: Manifest) -> Manifest:
+        """Put the manifest, unless one is there: answer the one that counts."""
+        try:
+            if self._backend.put_if_absent(keys.manifest, manifest.to_bytes()):
+                return manifest
+            why = RetriableRemoteStorageError(f"{keys.manifest}: deleted while it was copied")
+        except RetriableRemoteStorageError as e:
+            why = e  # The store may have written it without our hearing of it.
+        try:
+            return self._location.read_manifest(keys)
+        except RemoteResourceNotFoundError:
+            raise why from None
+
+    def _require_same_segment(self, keys: SegmentKeys, counting: Manifest, mine: Manifest) -> None:
+        """Hold a repeat to the copy that counts.
+
+        A manifest whose objects are gone is left where the answer to its PUT was lost, the copy
+        removed its objects, and the PUT took effect after all.
+        """
+        segment = mine.metadata.remote_log_segment_id
+        if not counting.holds_same_bytes(mine):
+            raise SegmentAlreadyExistsError(f"{segment} was copied with other content")
+        present = set(self._backend.list_keys(keys.prefix))
+        if not {keys.log(counting.attempt), keys.indexes(counting.attempt)} <= present:
+            raise SegmentAlreadyExistsError(f"{segment} has lost its objects; delete it first")
+
+    def _remove(self, keys: SegmentKeys, attempt: str) -> None:
+        """Delete what this attempt wrote; what cannot be deleted is logged, never raised."""
+        failures = self._backend.delete([keys.log(attempt), keys.indexes(attempt)])
+        for key, error in failures.items():
+            _log.warning("%s is left behind: %s", key, error)

@@ -1,0 +1,56 @@
+"""Digests of files, taken as their bytes pass by."""
+
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+DIGEST_CHUNK_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class FileDigest:
+    """Size and crc32c of a whole file."""
+
+    size_bytes: int
+    crc32c: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogDigest:
+    """Of a log: of the whole, and the crc32c of each DIGEST_CHUNK_BYTES of it, the last shorter."""
+
+    whole: FileDigest
+    chunk_crc32c: tuple[int, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return self.whole.size_bytes
+
+
+class RunningDigest:
+    """Takes a file's bytes in order, however they are cut."""
+
+    def __init__(self) -> None:
+        self._size_bytes = 0
+        self._crc32c = 0
+        self._chunks: list[int] = []
+
+    def update(self, data: bytes) -> None:
+        view = memoryview(data)
+        self._crc32c = crc32c(view, self._crc32c)
+        while view:
+            filled = self._size_bytes % DIGEST_CHUNK_BYTES
+            piece = view[: DIGEST_CHUNK_BYTES - filled]
+            if not filled:
+                self._chunks.append(0)
+            self._chunks[-1] = crc32c(piece, self._chunks[-1])
+            self._size_bytes += len(piece)
+            view = view[len(piece) :]
+
+    @property
+    def whole(self) -> FileDigest:
+        return FileDigest(self._size_bytes, self._crc32c)
+
+    @property
+    def log(self) -> LogDigest:
+        return LogDigest(self.whole, tuple(self._chunks))

@@ -1,0 +1,143 @@
+"""The manifest: written last, it makes a copy complete and says all that a rebuild needs."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from services.api.errors import CorruptSegmentError, InvalidRequestError
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition
+from services.api.remote_storage_manager import IndexType
+from services.api.segments import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+    segment_leader_epochs,
+)
+from services.rsm.custom_metadata import CustomMetadata
+from services.rsm.digest import DIGEST_CHUNK_BYTES, FileDigest, LogDigest
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One complete copy of one segment.
+
+    Attributes:
+        metadata: the segment as the caller described it when it asked for the copy.
+        attempt: names the objects that hold the bytes.
+        written_at_ms: when, by RSM's clock.
+        indexes: the index files in the order in which they stand in the .indexes object.
+    """
+
+    metadata: RemoteLogSegmentMetadata
+    attempt: str
+    written_at_ms: int
+    log: LogDigest
+    indexes: Mapping[IndexType, FileDigest]
+
+    def custom_metadata(self, location_id: int) -> CustomMetadata:
+        """What the copy answers, and answers again to a repeat."""
+        sizes = {kind: digest.size_bytes for kind, digest in self.indexes.items()}
+        return CustomMetadata(location_id, self.attempt, self.log.size_bytes, sizes)
+
+    def holds_same_bytes(self, other: "Manifest") -> bool:
+        """Whether every file of the two copies has the same size and digests."""
+        return self.log == other.log and self.indexes == other.indexes
+
+    def to_bytes(self) -> bytes:
+        position = 0
+        sections = {}
+        for kind, digest in self.indexes.items():
+            sections[kind.name] = {"position": position, **_digest_to_json(digest)}
+            position += digest.size_bytes
+        document = {
+            "version": VERSION,
+            "attempt": self.attempt,
+            "written_at_ms": self.written_at_ms,
+            "metadata": _metadata_to_json(self.metadata),
+            "log": {
+                **_digest_to_json(self.log.whole),
+                "chunk_bytes": DIGEST_CHUNK_BYTES,
+                "chunk_crc32c": list(self.log.chunk_crc32c),
+            },
+            "indexes": sections,
+        }
+        return json.dumps(document, separators=(",", ":")).encode("ascii")
+
+    @classmethod
+    def from_bytes(cls, data: bytes, key: str) -> "Manifest":
+        """Read what to_bytes wrote; `key` names it in errors.
+
+        Raises:
+            CorruptSegmentError: not a manifest, or of a version not known here.
+        """
+        try:
+            return _from_json(json.loads(data))
+        except (ValueError, KeyError, TypeError, InvalidRequestError) as e:
+            raise CorruptSegmentError(f"{key}: not a manifest of version {VERSION}") from e
+
+
+def _from_json(document: dict[str, Any]) -> Manifest:
+    log = document["log"]
+    if document["version"] != VERSION or log["chunk_bytes"] != DIGEST_CHUNK_BYTES:
+        raise ValueError("unknown version")
+    return Manifest(
+        metadata=_metadata_from_json(document["metadata"]),
+        attempt=document["attempt"],
+        written_at_ms=document["written_at_ms"],
+        log=LogDigest(_digest_from_json(log), tuple(log["chunk_crc32c"])),
+        indexes={
+            kind: _digest_from_json(document["indexes"][kind.name])
+            for kind in IndexType
+            if kind.name in document["indexes"]
+        },
+    )
+
+
+def _digest_to_json(digest: FileDigest) -> dict[str, int]:
+    return {"size_bytes": digest.size_bytes, "crc32c": digest.crc32c}
+
+
+def _digest_from_json(document: dict[str, Any]) -> FileDigest:
+    return FileDigest(size_bytes=document["size_bytes"], crc32c=document["crc32c"])
+
+
+def _metadata_to_json(metadata: RemoteLogSegmentMetadata) -> dict[str, Any]:
+    partition = metadata.topic_id_partition
+    custom_metadata = metadata.custom_metadata
+    return {
+        "topic_id": str(partition.topic_id),
+        "topic": partition.topic,
+        "partition": partition.partition,
+        "id": str(metadata.remote_log_segment_id.id),
+        "start_offset": metadata.start_offset,
+        "end_offset": metadata.end_offset,
+        "max_timestamp_ms": metadata.max_timestamp_ms,
+        "broker_id": metadata.broker_id,
+        "broker_leader_epoch": metadata.broker_leader_epoch,
+        "event_timestamp_ms": metadata.event_timestamp_ms,
+        "segment_leader_epochs": [
+            [epoch.leader_epoch, epoch.start_offset] for epoch in metadata.segment_leader_epochs
+        ],
+        "segment_size_in_bytes": metadata.segment_size_in_bytes,
+        "custom_metadata": None if custom_metadata is None else custom_metadata.hex(),
+        "state": metadata.state.name,
+        "txn_idx_empty": metadata.txn_idx_empty,
+    }
+
+
+def _metadata_from_json(document: dict[str, Any]) -> RemoteLogSegmentMetadata:
+    fields = dict(document)
+    partition = TopicIdPartition(
+        UUID(fields.pop("topic_id")), fields.pop("topic"), fields.pop("partition")
+    )
+    custom_metadata = fields.pop("custom_metadata")
+    return RemoteLogSegmentMetadata(
+        remote_log_segment_id=RemoteLogSegmentId(partition, UUID(fields.pop("id"))),
+        segment_leader_epochs=segment_leader_epochs(fields.pop("segment_leader_epochs")),
+        custom_metadata=None if custom_metadata is None else bytes.fromhex(custom_metadata),
+        state=RemoteLogSegmentState[fields.pop("state")],
+        **fields,
+    )

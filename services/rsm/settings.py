@@ -1,0 +1,93 @@
+"""What RSM is told through its environment."""
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, SecretStr, model_validator
+from pydantic_settings import SettingsConfigDict
+
+from services.rpc.settings import ServiceSettings
+
+_MIB = 1024 * 1024
+_REQUIRED = {
+    "s3": ("endpoint", "region", "access_key", "secret_key", "bucket"),
+    "filesystem": ("directory",),
+}
+
+
+class RsmSettings(ServiceSettings):
+    """Settings of RSM, RSM_*. What depends on the environment must be given, by backend."""
+
+    # An error would print the whole input, and with it the secret key.
+    model_config = SettingsConfigDict(
+        frozen=True, extra="forbid", env_prefix="RSM_", hide_input_in_errors=True
+    )
+
+    backend: Literal["s3", "filesystem"] = Field(description="What keeps the objects.")
+    location_id: int = Field(
+        default=1,
+        ge=1,
+        le=65535,
+        description="The number that custom metadata gives this store; never give it to another.",
+    )
+    prefix: str = Field(
+        default="",
+        pattern=r"^([A-Za-z0-9._-]+/)*$",
+        max_length=512,
+        description="Before every key: empty, or folders ending with a slash.",
+    )
+    directory: Path | None = Field(
+        default=None, description="filesystem: the directory that holds the objects; must exist."
+    )
+    endpoint: str = Field(
+        default="", pattern=r"^[^/\s]*$", description="s3: HOST:PORT of the store."
+    )
+    region: str = Field(default="", description="s3: the region that requests name.")
+    access_key: SecretStr = Field(default=SecretStr(""), description="s3: the access key.")
+    secret_key: SecretStr = Field(default=SecretStr(""), description="s3: the secret key.")
+    bucket: str = Field(
+        default="",
+        pattern=r"^([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])?$",
+        description="s3: the bucket, which must exist.",
+    )
+    secure: bool = Field(default=True, description="s3: use TLS.")
+    sign_payload: bool = Field(
+        default=True,
+        description="s3: sign the sha256 of what is sent over plain HTTP; TLS needs no such.",
+    )
+    connect_timeout_ms: int = Field(
+        default=5_000, ge=1, description="s3: how long a connection may take to come about, ms."
+    )
+    read_timeout_ms: int = Field(
+        default=30_000, ge=1, description="s3: how long the store may be silent, ms."
+    )
+    retries: int = Field(
+        default=3, ge=0, le=10, description="s3: how often a failed request is repeated."
+    )
+    # S3 wants 5 MiB and takes 10,000 parts; the largest segment, 2 GiB, has 410 of that size.
+    part_size_bytes: int = Field(
+        default=8 * _MIB,
+        ge=5 * _MIB,
+        le=512 * _MIB,
+        description="Size of a part, bytes; a smaller object is sent whole.",
+    )
+    upload_threads: int = Field(
+        default=4, ge=1, le=64, description="Parts sent at once by one process."
+    )
+    buffer_timeout_ms: int = Field(
+        default=60_000, ge=1, description="How long a copy waits for a free part buffer, ms."
+    )
+
+    @property
+    def part_buffers(self) -> int:
+        """One to fill for each copy and one to send for each thread, so that no slow caller stops
+        the others; times part_size_bytes this bounds the memory of all copies."""
+        return self.stream_threads + self.upload_threads
+
+    @model_validator(mode="after")
+    def _has_what_the_backend_needs(self) -> Self:
+        missing = [name for name in _REQUIRED[self.backend] if not getattr(self, name)]
+        if missing:
+            names = ", ".join(f"RSM_{name.upper()}" for name in missing)
+            raise ValueError(f"RSM_BACKEND={self.backend} also needs {names}")
+        return self

@@ -1,0 +1,638 @@
+"""What every RemoteStorageManager must do: in process over each store, and across the wire."""
+
+import random
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from threading import Barrier
+from uuid import UUID, uuid4
+
+import pytest
+from crc32c import crc32c
+
+from services.api.errors import (
+    CorruptSegmentError,
+    InvalidRangeError,
+    InvalidRequestError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    SegmentAlreadyExistsError,
+)
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition
+from services.api.remote_storage_manager import (
+    MAX_DELETE_BATCH,
+    IndexType,
+    LogSegmentData,
+    RemoteStorageManager,
+    SegmentChunk,
+    SegmentFile,
+    SegmentFileHeader,
+)
+from services.api.segments import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+    segment_leader_epochs,
+)
+from tests.harness.eventually import eventually
+
+MIB = 1024 * 1024
+# More than one part and less than three, of parts of 5 to 8 MiB.
+LARGE = 12 * MIB + 123
+StoredKeys = Callable[[], Collection[str]]
+
+
+class SourceFailedError(Exception):
+    """What the source of the bytes raises in the middle of a copy."""
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of one segment, in memory."""
+
+    log: bytes
+    indexes: Mapping[IndexType, bytes] = field(
+        default_factory=lambda: {kind: kind.name.encode() * 40 for kind in IndexType}
+    )
+
+    def headers(self) -> list[SegmentFileHeader]:
+        contents = {"LOG": self.log} | {kind.name: self.indexes[kind] for kind in self.indexes}
+        return [
+            SegmentFileHeader(file, len(contents[file.name]), crc32c(contents[file.name]))
+            for file in SegmentFile
+            if file.name in contents
+        ]
+
+    def chunks(self, size: int = MIB) -> Iterator[SegmentChunk]:
+        yield from cut(SegmentFile.LOG, self.log, size)
+        for kind in IndexType:
+            yield from cut(SegmentFile[kind.name], self.indexes.get(kind, b""), size)
+
+    def data(self, chunk_size: int = MIB) -> LogSegmentData:
+        return LogSegmentData(self.headers(), self.chunks(chunk_size))
+
+
+def cut(file: SegmentFile, content: bytes, size: int) -> Iterator[SegmentChunk]:
+    for start in range(0, len(content), size):
+        yield SegmentChunk(file, content[start : start + size])
+
+
+def some_bytes(size: int, seed: int = 0) -> bytes:
+    return random.Random(seed).randbytes(size)
+
+
+def without(kind: IndexType) -> dict[IndexType, bytes]:
+    return {other: b"index" for other in IndexType if other is not kind}
+
+
+def a_segment(
+    size: int = 0, start_offset: int = 100, topic_id: UUID | None = None
+) -> RemoteLogSegmentMetadata:
+    partition = TopicIdPartition(topic_id or uuid4(), "orders.eu-1", 3)
+    return RemoteLogSegmentMetadata(
+        remote_log_segment_id=RemoteLogSegmentId(partition, uuid4()),
+        start_offset=start_offset,
+        end_offset=start_offset + 99,
+        max_timestamp_ms=1_700_000_000_000,
+        broker_id=1,
+        event_timestamp_ms=1_700_000_000_001,
+        segment_leader_epochs=segment_leader_epochs([(0, start_offset), (2, start_offset + 50)]),
+        segment_size_in_bytes=size,
+        broker_leader_epoch=2,
+    )
+
+
+def copied(
+    rsm: RemoteStorageManager, files: Files, metadata: RemoteLogSegmentMetadata | None = None
+) -> RemoteLogSegmentMetadata:
+    """Copy `files` and answer the metadata as a caller has it afterwards."""
+    metadata = metadata or a_segment(len(files.log))
+    custom_metadata = rsm.copy_log_segment_data(metadata, files.data())
+    return replace(
+        metadata,
+        custom_metadata=custom_metadata,
+        state=RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
+    )
+
+
+def fetched(
+    rsm: RemoteStorageManager,
+    metadata: RemoteLogSegmentMetadata,
+    start: int = 0,
+    end: int | None = None,
+) -> bytes:
+    return b"".join(rsm.fetch_log_segment(metadata, start, end))
+
+
+def index(rsm: RemoteStorageManager, metadata: RemoteLogSegmentMetadata, kind: IndexType) -> bytes:
+    return b"".join(rsm.fetch_index(metadata, kind))
+
+
+def assert_becomes_empty(stored_keys: StoredKeys) -> None:
+    """Across the wire the caller may hear of a failure before the service has cleaned up."""
+    eventually(lambda: not stored_keys())
+
+
+class RemoteStorageManagerContract:
+    """Subclass it, and give `rsm` and `stored_keys` for a store that is empty at first."""
+
+    @pytest.fixture
+    def rsm(self) -> RemoteStorageManager:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def stored_keys(self) -> StoredKeys:
+        """A function that lists what the store has now: objects and unfinished uploads."""
+        raise NotImplementedError
+
+    # Copy and fetch
+
+    def test_a_log_comes_back_byte_for_byte(self, rsm: RemoteStorageManager) -> None:
+        files = Files(some_bytes(100_001))
+        assert fetched(rsm, copied(rsm, files)) == files.log
+
+    def test_a_log_of_several_parts_comes_back_byte_for_byte(
+        self, rsm: RemoteStorageManager
+    ) -> None:
+        files = Files(some_bytes(LARGE))
+        assert fetched(rsm, copied(rsm, files)) == files.log
+
+    def test_how_a_log_is_cut_into_chunks_does_not_matter(self, rsm: RemoteStorageManager) -> None:
+        files, metadata = Files(some_bytes(100_000)), a_segment()
+        custom_metadata = rsm.copy_log_segment_data(metadata, files.data(chunk_size=777))
+        assert fetched(rsm, replace(metadata, custom_metadata=custom_metadata)) == files.log
+
+    def test_custom_metadata_has_less_than_64_bytes(self, rsm: RemoteStorageManager) -> None:
+        custom_metadata = copied(rsm, Files(some_bytes(10))).custom_metadata
+        assert custom_metadata is not None
+        assert 0 < len(custom_metadata) < 64
+
+    def test_a_copy_is_three_objects_named_by_ids(
+        self, rsm: RemoteStorageManager, stored_keys: StoredKeys
+    ) -> None:
+        metadata = copied(rsm, Files(some_bytes(10)))
+        segment_id = metadata.remote_log_segment_id
+        topic_id = segment_id.topic_id_partition.topic_id.hex
+        stem = f"{topic_id}/3/{'100'.zfill(20)}-{segment_id.id.hex}."
+        keys = sorted(stored_keys())
+        assert all(stem in key for key in keys)
+        assert sorted(key.rsplit(".", 1)[1] for key in keys) == ["indexes", "log", "manifest"]
+
+    @pytest.mark.parametrize(
+        ("start", "end"),
+        [(0, 0), (0, 9), (7, 7), (16_383, 16_384), (1, 99_998), (99_999, 99_999), (50_000, None)],
+    )
+    def test_both_ends_of_a_range_are_inclusive(
+        self, rsm: RemoteStorageManager, start: int, end: int | None
+    ) -> None:
+        files = Files(some_bytes(100_000))
+        expected = files.log[start:] if end is None else files.log[start : end + 1]
+        assert fetched(rsm, copied(rsm, files), start, end) == expected
+
+    def test_a_range_across_parts_is_whole(self, rsm: RemoteStorageManager) -> None:
+        files = Files(some_bytes(LARGE))
+        start, end = 4 * MIB, 9 * MIB
+        assert fetched(rsm, copied(rsm, files), start, end) == files.log[start : end + 1]
+
+    def test_a_range_ends_at_the_end_of_the_file(self, rsm: RemoteStorageManager) -> None:
+        metadata = copied(rsm, Files(b"0123456789"))
+        assert fetched(rsm, metadata, 8, 2**31 - 1) == b"89"
+
+    @pytest.mark.parametrize("start", [10, 11, 2**31 - 1])
+    def test_a_range_that_starts_beyond_the_file_is_refused(
+        self, rsm: RemoteStorageManager, start: int
+    ) -> None:
+        metadata = copied(rsm, Files(b"0123456789"))
+        with pytest.raises(InvalidRangeError):
+            fetched(rsm, metadata, start)
+
+    @pytest.mark.parametrize(("start", "end"), [(-1, None), (1, -1), (2, 1)])
+    def test_a_range_that_is_none_is_refused(
+        self, rsm: RemoteStorageManager, start: int, end: int | None
+    ) -> None:
+        metadata = copied(rsm, Files(b"0123456789"))
+        with pytest.raises(InvalidRequestError):
+            fetched(rsm, metadata, start, end)
+
+    def test_no_chunk_is_larger_than_a_mebibyte(self, rsm: RemoteStorageManager) -> None:
+        metadata = copied(rsm, Files(some_bytes(3 * MIB)))
+        assert max(len(chunk) for chunk in rsm.fetch_log_segment(metadata, 0)) <= MIB
+
+    def test_a_read_may_be_closed_early(self, rsm: RemoteStorageManager) -> None:
+        files = Files(some_bytes(LARGE))
+        metadata = copied(rsm, files)
+        for _ in range(20):
+            stream = rsm.fetch_log_segment(metadata, 0)
+            assert files.log.startswith(next(stream))
+            assert isinstance(stream, Generator)
+            stream.close()
+        assert fetched(rsm, metadata, LARGE - 5) == files.log[-5:]
+
+    def test_the_state_in_the_metadata_is_not_trusted(self, rsm: RemoteStorageManager) -> None:
+        metadata = copied(rsm, Files(b"0123456789"))
+        deleting = replace(metadata, state=RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
+        assert fetched(rsm, deleting) == b"0123456789"
+
+    # Empty and absent files
+
+    def test_an_empty_log_is_an_empty_stream(self, rsm: RemoteStorageManager) -> None:
+        assert fetched(rsm, copied(rsm, Files(b""))) == b""
+
+    def test_an_empty_log_has_no_byte_at_1(self, rsm: RemoteStorageManager) -> None:
+        metadata = copied(rsm, Files(b""))
+        with pytest.raises(InvalidRangeError):
+            fetched(rsm, metadata, 1)
+
+    @pytest.mark.parametrize("kind", IndexType)
+    def test_each_index_comes_back_byte_for_byte(
+        self, rsm: RemoteStorageManager, kind: IndexType
+    ) -> None:
+        sizes = {IndexType.OFFSET: 2 * MIB + 1, IndexType.TRANSACTION: 34}
+        indexes = {k: some_bytes(sizes.get(k, 1000), seed=at) for at, k in enumerate(IndexType)}
+        metadata = copied(rsm, Files(b"log", indexes))
+        assert index(rsm, metadata, kind) == indexes[kind]
+
+    @pytest.mark.parametrize("kind", IndexType)
+    def test_an_empty_index_is_an_empty_stream(
+        self, rsm: RemoteStorageManager, kind: IndexType
+    ) -> None:
+        metadata = copied(rsm, Files(b"log", {**without(kind), kind: b""}))
+        assert index(rsm, metadata, kind) == b""
+
+    def test_all_indexes_may_be_empty(self, rsm: RemoteStorageManager) -> None:
+        metadata = copied(rsm, Files(b"log", dict.fromkeys(IndexType, b"")))
+        assert [index(rsm, metadata, kind) for kind in IndexType] == [b""] * 5
+
+    def test_an_absent_transaction_index_is_not_found(self, rsm: RemoteStorageManager) -> None:
+        metadata = copied(rsm, Files(b"log", without(IndexType.TRANSACTION)))
+        with pytest.raises(RemoteResourceNotFoundError):
+            index(rsm, metadata, IndexType.TRANSACTION)
+
+    def test_the_index_after_an_absent_one_comes_back(self, rsm: RemoteStorageManager) -> None:
+        indexes = {**without(IndexType.TRANSACTION), IndexType.LEADER_EPOCH: b"0\n1\n0 0\n"}
+        metadata = copied(rsm, Files(b"log", indexes))
+        assert index(rsm, metadata, IndexType.LEADER_EPOCH) == b"0\n1\n0 0\n"
+
+    # What is not there
+
+    def test_the_log_of_a_segment_never_copied_is_not_found(
+        self, rsm: RemoteStorageManager
+    ) -> None:
+        with pytest.raises(RemoteResourceNotFoundError):
+            fetched(rsm, a_segment())
+
+    @pytest.mark.parametrize("kind", IndexType)
+    def test_an_index_of_a_segment_never_copied_is_not_found(
+        self, rsm: RemoteStorageManager, kind: IndexType
+    ) -> None:
+        with pytest.raises(RemoteResourceNotFoundError):
+            index(rsm, a_segment(), kind)
+
+    @pytest.mark.parametrize("log", [b"log", b""])
+    def test_a_deleted_log_is_not_found(self, rsm: RemoteStorageManager, log: bytes) -> None:
+        metadata = copied(rsm, Files(log))
+        rsm.delete_log_segment_data(metadata)
+        with pytest.raises(RemoteResourceNotFoundError):
+            fetched(rsm, metadata)
+
+    @pytest.mark.parametrize("kind", IndexType)
+    def test_a_deleted_index_is_not_found(self, rsm: RemoteStorageManager, kind: IndexType) -> None:
+        metadata = copied(rsm, Files(b"log"))
+        rsm.delete_log_segment_data(metadata)
+        with pytest.raises(RemoteResourceNotFoundError):
+            index(rsm, metadata, kind)
+
+    # Without and with foreign custom metadata
+
+    def test_a_complete_copy_is_read_without_custom_metadata(
+        self, rsm: RemoteStorageManager
+    ) -> None:
+        files = Files(some_bytes(1000))
+        metadata = replace(copied(rsm, files), custom_metadata=None)
+        assert fetched(rsm, metadata, 10, 20) == files.log[10:21]
+        assert index(rsm, metadata, IndexType.TIMESTAMP) == files.indexes[IndexType.TIMESTAMP]
+
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            pytest.param(lambda good: b"", id="empty"),
+            pytest.param(lambda good: b"\xff" + good[1:], id="other version"),
+            pytest.param(lambda good: good[:1] + b"\x7f\x7f" + good[3:], id="other location"),
+            pytest.param(lambda good: good[:-1], id="cut off"),
+            pytest.param(lambda good: good + b"x", id="too long"),
+            pytest.param(lambda good: good[:-4] + b"\xff" * 4, id="absent leader epochs"),
+        ],
+    )
+    def test_unknown_custom_metadata_is_refused_and_touches_nothing(
+        self,
+        rsm: RemoteStorageManager,
+        stored_keys: StoredKeys,
+        damage: Callable[[bytes], bytes],
+    ) -> None:
+        metadata = copied(rsm, Files(b"log"))
+        before = sorted(stored_keys())
+        foreign = replace(metadata, custom_metadata=damage(metadata.custom_metadata or b""))
+        with pytest.raises(InvalidRequestError, match="custom_metadata"):
+            rsm.delete_log_segment_data(foreign)
+        with pytest.raises(InvalidRequestError, match="custom_metadata"):
+            fetched(rsm, foreign)
+        with pytest.raises(InvalidRequestError, match="custom_metadata"):
+            index(rsm, foreign, IndexType.OFFSET)
+        assert sorted(stored_keys()) == before
+
+    # One id, several copies
+
+    def test_the_same_bytes_again_answer_the_first_custom_metadata(
+        self, rsm: RemoteStorageManager, stored_keys: StoredKeys
+    ) -> None:
+        files, metadata = Files(some_bytes(1000)), a_segment()
+        first = rsm.copy_log_segment_data(metadata, files.data())
+        before = sorted(stored_keys())
+        assert rsm.copy_log_segment_data(metadata, files.data()) == first
+        assert sorted(stored_keys()) == before
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            pytest.param(Files(b"other bytes of one size"), id="log"),
+            pytest.param(Files(b"longer bytes than those of the first"), id="size"),
+            pytest.param(
+                Files(b"bytes of the first copy", dict.fromkeys(IndexType, b"")), id="indexes"
+            ),
+        ],
+    )
+    def test_other_content_under_one_id_is_refused(
+        self, rsm: RemoteStorageManager, stored_keys: StoredKeys, other: Files
+    ) -> None:
+        first = copied(rsm, Files(b"bytes of the first copy"))
+        before = sorted(stored_keys())
+        with pytest.raises(SegmentAlreadyExistsError):
+            rsm.copy_log_segment_data(replace(first, custom_metadata=None), other.data())
+        assert fetched(rsm, first) == b"bytes of the first copy"
+        assert sorted(stored_keys()) == before
+
+    def test_an_absent_and_an_empty_transaction_index_are_other_content(
+        self, rsm: RemoteStorageManager
+    ) -> None:
+        metadata, absent = a_segment(), without(IndexType.TRANSACTION)
+        rsm.copy_log_segment_data(metadata, Files(b"log", absent).data())
+        empty = Files(b"log", {**absent, IndexType.TRANSACTION: b""})
+        with pytest.raises(SegmentAlreadyExistsError):
+            rsm.copy_log_segment_data(metadata, empty.data())
+
+    def test_of_two_copies_at_once_one_wins_and_stays_readable(
+        self, rsm: RemoteStorageManager, stored_keys: StoredKeys
+    ) -> None:
+        metadata, both = a_segment(), [Files(some_bytes(50_000, seed)) for seed in (1, 2)]
+        outcomes = copied_at_once(rsm, metadata, both)
+        won = [outcome for outcome in outcomes if isinstance(outcome, bytes)]
+        lost = [o for o in outcomes if isinstance(o, SegmentAlreadyExistsError)]
+        assert (len(won), len(lost)) == (1, 1)
+        assert fetched(rsm, replace(metadata, custom_metadata=won[0])) in [b.log for b in both]
+        assert len(stored_keys()) == 3
+
+    def test_two_copies_of_equal_bytes_at_once_both_succeed(
+        self, rsm: RemoteStorageManager, stored_keys: StoredKeys
+    ) -> None:
+        metadata, files = a_segment(), Files(some_bytes(50_000))
+        first, second = copied_at_once(rsm, metadata, [files, files])
+        assert isinstance(first, bytes)
+        assert first == second
+        assert fetched(rsm, replace(metadata, custom_metadata=first)) == files.log
+        assert len(stored_keys()) == 3
+
+    def test_one_range_of_offsets_under_two_ids_is_two_segments(
+        self, rsm: RemoteStorageManager
+    ) -> None:
+        topic_id = uuid4()
+        first = copied(rsm, Files(b"first"), a_segment(topic_id=topic_id))
+        second = copied(rsm, Files(b"second"), a_segment(topic_id=topic_id))
+        assert (fetched(rsm, first), fetched(rsm, second)) == (b"first", b"second")
+
+    # Copies that fail
+
+    @pytest.mark.parametrize("log_size", [100, LARGE], ids=["one part", "several parts"])
+    @pytest.mark.parametrize(
+        ("change", "named"),
+        [
+            pytest.param(lambda chunks: chunks[1:], "LOG", id="a chunk of the log is missing"),
+            pytest.param(lambda chunks: chunks[:-1], "LEADER_EPOCH", id="the end is missing"),
+            pytest.param(lambda chunks: [], "LOG", id="no chunk at all"),
+            pytest.param(lambda chunks: [*chunks, chunks[-1]], "LEADER_EPOCH", id="one too many"),
+            pytest.param(lambda chunks: chunks[::-1], "LEADER_EPOCH", id="in reverse order"),
+            pytest.param(lambda chunks: [chunks[0], *chunks], "LOG", id="a chunk of the log twice"),
+        ],
+    )
+    def test_chunks_that_differ_from_what_was_announced_are_refused_and_leave_nothing(
+        self,
+        rsm: RemoteStorageManager,
+        stored_keys: StoredKeys,
+        log_size: int,
+        change: Callable[[list[SegmentChunk]], list[SegmentChunk]],
+        named: str,
+    ) -> None:
+        files = Files(some_bytes(log_size))
+        data = LogSegmentData(files.headers(), iter(change(list(files.chunks()))))
+        with pytest.raises(InvalidRequestError, match=named):
+            rsm.copy_log_segment_data(a_segment(), data)
+        assert_becomes_empty(stored_keys)
+
+    @pytest.mark.parametrize("file", SegmentFile)
+    def test_a_file_with_another_crc_is_refused_and_leaves_nothing(
+        self, rsm: RemoteStorageManager, stored_keys: StoredKeys, file: SegmentFile
+    ) -> None:
+        files = Files(some_bytes(LARGE))
+        headers = [
+            replace(header, crc32c=(header.crc32c or 0) ^ 1) if header.file is file else header
+            for header in files.headers()
+        ]
+        with pytest.raises(CorruptSegmentError, match=file.name):
+            rsm.copy_log_segment_data(a_segment(), LogSegmentData(headers, files.chunks()))
+        assert_becomes_empty(stored_keys)
+
+    def test_a_file_without_an_announced_crc_is_taken(self, rsm: RemoteStorageManager) -> None:
+        files, metadata = Files(b"log"), a_segment()
+        headers = [replace(header, crc32c=None) for header in files.headers()]
+        data = LogSegmentData(headers, files.chunks())
+        custom_metadata = rsm.copy_log_segment_data(metadata, data)
+        assert fetched(rsm, replace(metadata, custom_metadata=custom_metadata)) == b"log"
+
+    @pytest.mark.parametrize("taken", [0, 1, 7, 11, 13], ids=lambda taken: f"after {taken} chunks")
+    def test_a_source_that_fails_leaves_nothing(
+        self, rsm: RemoteStorageManager, stored_keys: StoredKeys, taken: int
+    ) -> None:
+        files = Files(some_bytes(LARGE))
+        chunks = list(files.chunks())[:taken]
+        data = LogSegmentData(files.headers(), chain(chunks, failing_source()))
+        with pytest.raises((SourceFailedError, RemoteStorageError)):
+            rsm.copy_log_segment_data(a_segment(), data)
+        assert_becomes_empty(stored_keys)
+
+    def test_a_copy_that_failed_is_not_readable(
+        self, rsm: RemoteStorageManager, stored_keys: StoredKeys
+    ) -> None:
+        metadata, files = a_segment(), Files(b"log")
+        data = LogSegmentData(files.headers(), chain(list(files.chunks())[:2], failing_source()))
+        with pytest.raises((SourceFailedError, RemoteStorageError)):
+            rsm.copy_log_segment_data(metadata, data)
+        assert_becomes_empty(stored_keys)
+        with pytest.raises(RemoteResourceNotFoundError):
+            fetched(rsm, metadata)
+
+    def test_a_copy_that_failed_may_be_repeated_under_its_id(
+        self, rsm: RemoteStorageManager, stored_keys: StoredKeys
+    ) -> None:
+        metadata, files = a_segment(), Files(some_bytes(1000))
+        data = LogSegmentData(files.headers(), failing_source())
+        with pytest.raises((SourceFailedError, RemoteStorageError)):
+            rsm.copy_log_segment_data(metadata, data)
+        assert_becomes_empty(stored_keys)
+        assert fetched(rsm, copied(rsm, files, metadata)) == files.log
+
+    def test_a_copy_that_failed_leaves_the_earlier_one_readable(
+        self, rsm: RemoteStorageManager
+    ) -> None:
+        files = Files(some_bytes(1000))
+        metadata = copied(rsm, files)
+        data = LogSegmentData(files.headers(), failing_source())
+        with pytest.raises((SourceFailedError, RemoteStorageError)):
+            rsm.copy_log_segment_data(replace(metadata, custom_metadata=None), data)
+        assert fetched(rsm, metadata) == files.log
+
+    # Delete
+
+    def test_delete_removes_every_object(
+        self, rsm: RemoteStorageManager, stored_keys: StoredKeys
+    ) -> None:
+        rsm.delete_log_segment_data(copied(rsm, Files(b"log")))
+        assert not stored_keys()
+
+    def test_delete_of_a_segment_without_a_transaction_index_removes_every_object(
+        self, rsm: RemoteStorageManager, stored_keys: StoredKeys
+    ) -> None:
+        files = Files(b"log", without(IndexType.TRANSACTION))
+        rsm.delete_log_segment_data(copied(rsm, files))
+        assert not stored_keys()
+
+    def test_delete_leaves_the_other_segments_of_the_partition(
+        self, rsm: RemoteStorageManager
+    ) -> None:
+        topic_id = uuid4()
+        gone = copied(rsm, Files(b"gone"), a_segment(topic_id=topic_id))
+        kept = copied(rsm, Files(b"kept"), a_segment(topic_id=topic_id))
+        rsm.delete_log_segment_data(gone)
+        assert fetched(rsm, kept) == b"kept"
+
+    def test_delete_again_is_a_success(self, rsm: RemoteStorageManager) -> None:
+        metadata = copied(rsm, Files(b"log"))
+        rsm.delete_log_segment_data(metadata)
+        rsm.delete_log_segment_data(metadata)
+
+    def test_delete_of_a_segment_never_copied_is_a_success(self, rsm: RemoteStorageManager) -> None:
+        rsm.delete_log_segment_data(a_segment())
+
+    def test_delete_without_custom_metadata_removes_every_object(
+        self, rsm: RemoteStorageManager, stored_keys: StoredKeys
+    ) -> None:
+        metadata = copied(rsm, Files(some_bytes(1000)))
+        rsm.delete_log_segment_data(replace(metadata, custom_metadata=None))
+        assert not stored_keys()
+
+    def test_delete_without_custom_metadata_leaves_the_other_segments(
+        self, rsm: RemoteStorageManager
+    ) -> None:
+        topic_id = uuid4()
+        gone = copied(rsm, Files(b"gone"), a_segment(topic_id=topic_id))
+        kept = copied(rsm, Files(b"kept"), a_segment(topic_id=topic_id))
+        rsm.delete_log_segment_data(replace(gone, custom_metadata=None))
+        assert fetched(rsm, kept) == b"kept"
+
+    def test_after_a_delete_the_id_is_free_again(self, rsm: RemoteStorageManager) -> None:
+        metadata = copied(rsm, Files(b"first"))
+        rsm.delete_log_segment_data(metadata)
+        again = copied(rsm, Files(b"second"), replace(metadata, custom_metadata=None))
+        assert fetched(rsm, again) == b"second"
+
+    # Batch delete
+
+    def test_a_batch_deletes_every_segment(
+        self, rsm: RemoteStorageManager, stored_keys: StoredKeys
+    ) -> None:
+        batch = [copied(rsm, Files(b"log")) for _ in range(5)]
+        assert rsm.delete_log_segment_data_batch(batch) == [None] * 5
+        assert not stored_keys()
+
+    def test_a_batch_leaves_what_is_not_in_it(self, rsm: RemoteStorageManager) -> None:
+        kept, gone = copied(rsm, Files(b"kept")), copied(rsm, Files(b"gone"))
+        rsm.delete_log_segment_data_batch([gone])
+        assert fetched(rsm, kept) == b"kept"
+
+    def test_a_segment_at_fault_does_not_stop_the_others_of_its_batch(
+        self, rsm: RemoteStorageManager
+    ) -> None:
+        first, faulty, last = (copied(rsm, Files(b"log")) for _ in range(3))
+        batch = [first, replace(faulty, custom_metadata=b"?"), last]
+        outcomes = rsm.delete_log_segment_data_batch(batch)
+        assert [type(outcome) for outcome in outcomes] == [
+            type(None),
+            InvalidRequestError,
+            type(None),
+        ]
+        assert fetched(rsm, faulty) == b"log"
+        with pytest.raises(RemoteResourceNotFoundError):
+            fetched(rsm, last)
+
+    def test_a_batch_may_name_a_segment_twice(
+        self, rsm: RemoteStorageManager, stored_keys: StoredKeys
+    ) -> None:
+        metadata = copied(rsm, Files(b"log"))
+        assert rsm.delete_log_segment_data_batch([metadata, metadata]) == [None, None]
+        assert not stored_keys()
+
+    def test_a_full_batch_is_deleted(
+        self, rsm: RemoteStorageManager, stored_keys: StoredKeys
+    ) -> None:
+        real = [copied(rsm, Files(b"log")) for _ in range(3)]
+        fill = [
+            replace(real[0], remote_log_segment_id=a_segment().remote_log_segment_id)
+            for _ in range(MAX_DELETE_BATCH - 3)
+        ]
+        batch = [real[0], *fill, *real[1:]]
+        assert rsm.delete_log_segment_data_batch(batch) == [None] * MAX_DELETE_BATCH
+        assert not stored_keys()
+
+    @pytest.mark.parametrize("size", [0, MAX_DELETE_BATCH + 1])
+    def test_a_batch_of_no_or_too_many_segments_is_refused(
+        self, rsm: RemoteStorageManager, size: int
+    ) -> None:
+        with pytest.raises(InvalidRequestError):
+            rsm.delete_log_segment_data_batch([a_segment()] * size)
+
+
+def failing_source() -> Iterator[SegmentChunk]:
+    """Raises where the first chunk is taken."""
+    yield from ()
+    raise SourceFailedError
+
+
+def copied_at_once(
+    rsm: RemoteStorageManager, metadata: RemoteLogSegmentMetadata, contents: Sequence[Files]
+) -> list[bytes | RemoteStorageError | None]:
+    """Copies of one id that send their last bytes together; what each answered or raised."""
+    together = Barrier(len(contents))
+
+    def chunks(files: Files) -> Iterator[SegmentChunk]:
+        *most, last = files.chunks()
+        yield from most
+        together.wait(timeout=30)
+        yield last
+
+    def copy(files: Files) -> bytes | RemoteStorageError | None:
+        data = LogSegmentData(files.headers(), chunks(files))
+        try:
+            return rsm.copy_log_segment_data(metadata, data)
+        except RemoteStorageError as e:
+            return e
+
+    with ThreadPoolExecutor(len(contents)) as pool:
+        return list(pool.map(copy, contents))

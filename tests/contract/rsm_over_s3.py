@@ -1,0 +1,44 @@
+"""What the tests of RSM over a real S3 store share."""
+
+import secrets
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from pydantic import SecretStr
+
+from services.local.s3_endpoint import S3Endpoint
+from services.rsm.backends.protocol import StorageBackend
+from services.rsm.settings import RsmSettings
+from tests.contract.remote_storage_manager_contract import MIB, StoredKeys
+
+PART = 5 * MIB
+# One for all, since the first object of a bucket takes seconds; each test has its own prefix.
+_BUCKET = "rsm-in-process"
+
+
+def settings_for(s3: S3Endpoint, changes: Mapping[str, Any] | None = None) -> RsmSettings:
+    """Settings for an empty prefix of a bucket that exists, without retries."""
+    s3.ensure_bucket(_BUCKET)
+    values = {
+        "backend": "s3",
+        "endpoint": s3.endpoint,
+        "region": s3.region,
+        "access_key": SecretStr(s3.access_key),
+        "secret_key": SecretStr(s3.secret_key),
+        "bucket": _BUCKET,
+        "prefix": f"{secrets.token_hex(8)}/",
+        "secure": s3.secure,
+        "part_size_bytes": PART,
+        "retries": 0,
+    }
+    return RsmSettings(**{**values, **(changes or {})})
+
+
+def everything_in(backend: StorageBackend, prefix: str) -> StoredKeys:
+    """A function that lists the objects and the unfinished uploads below `prefix`."""
+
+    def stored_keys() -> Collection[str]:
+        uploads = [f"{upload.key} (unfinished)" for upload in backend.list_uploads(prefix)]
+        return [*backend.list_keys(prefix), *uploads]
+
+    return stored_keys

@@ -1,0 +1,47 @@
+"""The gRPC client is just another RemoteStorageManager: the same suite, across the wire."""
+
+from collections.abc import Collection, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import grpc
+import pytest
+
+from services.rpc.clients.storage import RemoteStorageManagerClient
+from services.rsm.backends.filesystem import FilesystemStorage
+from services.rsm.factory import build_manager
+from services.rsm.servicer import RemoteStorageManagerServicer
+from services.rsm.settings import RsmSettings
+from tests.contract.remote_storage_manager_contract import (
+    MIB,
+    RemoteStorageManagerContract,
+    StoredKeys,
+)
+from tests.harness.grpc_server import served
+from tieredstorage.v1 import remote_storage_manager_pb2_grpc as pb_grpc
+
+
+class TestOverGrpc(RemoteStorageManagerContract):
+    @pytest.fixture
+    def rsm(self, tmp_path: Path) -> Iterator[RemoteStorageManagerClient]:
+        settings = RsmSettings(backend="filesystem", directory=tmp_path, part_size_bytes=5 * MIB)
+        with closing(build_manager(settings)) as manager:
+
+            def add(server: grpc.Server) -> None:
+                servicer = RemoteStorageManagerServicer(manager)
+                pb_grpc.add_RemoteStorageManagerServicer_to_server(servicer, server)
+
+            with served(add, "tieredstorage.v1.RemoteStorageManager") as (channel, address):
+                yield RemoteStorageManagerClient(channel, address)
+
+    @pytest.fixture
+    def stored_keys(self, tmp_path: Path) -> StoredKeys:
+        backend = FilesystemStorage(tmp_path)
+
+        def keys() -> Collection[str]:
+            return [
+                *backend.list_keys(""),
+                *(f"{u.key} (unfinished)" for u in backend.list_uploads("")),
+            ]
+
+        return keys

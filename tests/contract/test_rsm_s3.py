@@ -1,0 +1,277 @@
+"""RSM over a real S3 store: how many requests it makes, and what it does when they fail."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+from pydantic import SecretStr
+
+from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
+from services.api.remote_storage_manager import IndexType, RemoteStorageManager
+from services.local.s3_endpoint import S3Endpoint
+from services.rsm.backends.protocol import StorageBackend
+from services.rsm.factory import build_backend, build_manager
+from services.rsm.keys import segment_keys
+from services.rsm.manager import ObjectRemoteStorageManager
+from services.rsm.settings import RsmSettings
+from tests.contract.remote_storage_manager_contract import (
+    LARGE,
+    MIB,
+    Files,
+    StoredKeys,
+    a_segment,
+    copied,
+    fetched,
+    index,
+    some_bytes,
+)
+from tests.contract.rsm_over_s3 import PART, everything_in, settings_for
+from tests.harness.eventually import eventually
+from tests.harness.faults import Answer, Cut, Direction
+from tests.harness.http_proxy import HttpProxy
+from tests.harness.s3_operations import s3_operation
+
+
+@pytest.fixture
+def settings(s3: S3Endpoint) -> RsmSettings:
+    return settings_for(s3)
+
+
+@pytest.fixture
+def backend(settings: RsmSettings) -> StorageBackend:
+    return build_backend(settings)
+
+
+@pytest.fixture
+def stored_keys(backend: StorageBackend, settings: RsmSettings) -> StoredKeys:
+    return everything_in(backend, settings.prefix)
+
+
+@pytest.fixture
+def proxy(s3: S3Endpoint) -> Iterator[HttpProxy]:
+    with HttpProxy(s3.endpoint, s3_operation) as running:
+        yield running
+
+
+@pytest.fixture
+def rsm(proxy: HttpProxy, settings: RsmSettings) -> Iterator[ObjectRemoteStorageManager]:
+    """Behind the proxy, and ready: it has asked once what the store can do."""
+    behind = settings.model_copy(update={"endpoint": proxy.address})
+    with closing(build_manager(behind)) as manager:
+        manager.check()
+        proxy.forget_requests()
+        yield manager
+
+
+def test_a_copy_of_one_part_is_three_puts(rsm: RemoteStorageManager, proxy: HttpProxy) -> None:
+    copied(rsm, Files(some_bytes(PART)))
+    assert_requests(proxy, PutObject=3)
+
+
+def test_a_copy_of_three_parts_is_seven_requests(
+    rsm: RemoteStorageManager, proxy: HttpProxy
+) -> None:
+    copied(rsm, Files(some_bytes(LARGE)))
+    assert_requests(
+        proxy, CreateMultipartUpload=1, UploadPart=3, CompleteMultipartUpload=1, PutObject=2
+    )
+
+
+def test_a_fetch_is_one_get(rsm: RemoteStorageManager, proxy: HttpProxy) -> None:
+    fetched(rsm, copied(rsm, Files(some_bytes(PART))))
+    assert_requests(proxy, PutObject=3, GetObject=1)
+
+
+@pytest.mark.parametrize(("content", "gets"), [(b"index", 1), (b"", 0)])
+def test_an_index_is_one_get_and_an_empty_one_none(
+    rsm: RemoteStorageManager, proxy: HttpProxy, content: bytes, gets: int
+) -> None:
+    metadata = copied(rsm, Files(b"log", dict.fromkeys(IndexType, content)))
+    index(rsm, metadata, IndexType.TRANSACTION)
+    assert_requests(proxy, PutObject=3, GetObject=gets)
+
+
+def test_a_batch_of_334_segments_is_deleted_in_two_requests(
+    rsm: RemoteStorageManager, proxy: HttpProxy
+) -> None:
+    first = copied(rsm, Files(b"log"))
+    others = [
+        replace(first, remote_log_segment_id=a_segment().remote_log_segment_id) for _ in range(333)
+    ]
+    rsm.delete_log_segment_data_batch([first, *others])
+    assert_requests(proxy, PutObject=3, DeleteObjects=2)
+
+
+def test_the_first_chunk_of_a_fetch_is_small(rsm: RemoteStorageManager) -> None:
+    metadata = copied(rsm, Files(some_bytes(PART)))
+    assert len(next(rsm.fetch_log_segment(metadata, 0))) <= 16 * 1024
+
+
+@pytest.mark.parametrize(
+    ("operation", "skip"),
+    [
+        ("CreateMultipartUpload", 0),
+        ("UploadPart", 0),
+        ("UploadPart", 2),
+        ("CompleteMultipartUpload", 0),
+        pytest.param("PutObject", 0, id="the indexes"),
+        pytest.param("PutObject", 1, id="the manifest"),
+    ],
+)
+def test_a_copy_of_which_a_request_fails_is_retriable_and_leaves_nothing(
+    rsm: RemoteStorageManager,
+    proxy: HttpProxy,
+    stored_keys: StoredKeys,
+    operation: str,
+    skip: int,
+) -> None:
+    proxy.faults.add(Answer(503), operation=operation, skip=skip)
+    with pytest.raises(RetriableRemoteStorageError):
+        copied(rsm, Files(some_bytes(LARGE)))
+    assert not stored_keys()
+
+
+def test_a_copy_whose_completion_is_not_heard_of_leaves_nothing(
+    rsm: RemoteStorageManager, proxy: HttpProxy, stored_keys: StoredKeys
+) -> None:
+    proxy.faults.add(Cut(1, Direction.RESPONSE), operation="CompleteMultipartUpload")
+    with pytest.raises(RetriableRemoteStorageError):
+        copied(rsm, Files(some_bytes(LARGE)))
+    assert not stored_keys()
+
+
+def test_a_part_that_is_cut_off_fails_the_copy_and_leaves_nothing(
+    rsm: RemoteStorageManager, proxy: HttpProxy, stored_keys: StoredKeys
+) -> None:
+    proxy.faults.add(Cut(MIB, Direction.REQUEST), operation="UploadPart", skip=1)
+    with pytest.raises(RetriableRemoteStorageError):
+        copied(rsm, Files(some_bytes(LARGE)))
+    assert not stored_keys()
+
+
+def test_a_copy_whose_clean_up_fails_too_raises_the_first_error(
+    rsm: RemoteStorageManager, proxy: HttpProxy
+) -> None:
+    proxy.faults.add(Answer(507), operation="CompleteMultipartUpload")
+    proxy.faults.add(Answer(503), operation="AbortMultipartUpload")
+    proxy.faults.add(Answer(503), operation="DeleteObjects")
+    with pytest.raises(RetriableRemoteStorageError, match="507"):
+        copied(rsm, Files(some_bytes(LARGE)))
+
+
+def test_what_a_failed_clean_up_left_goes_with_a_delete_of_the_id(
+    rsm: RemoteStorageManager, proxy: HttpProxy, stored_keys: StoredKeys
+) -> None:
+    metadata = a_segment()
+    proxy.faults.add(Answer(503), operation="CompleteMultipartUpload")
+    proxy.faults.add(Answer(503), operation="AbortMultipartUpload")
+    with pytest.raises(RetriableRemoteStorageError):
+        copied(rsm, Files(some_bytes(LARGE)), metadata)
+    assert len(stored_keys()) == 1
+    rsm.delete_log_segment_data(metadata)
+    assert not stored_keys()
+
+
+def test_a_body_that_is_cut_off_is_retriable(rsm: RemoteStorageManager, proxy: HttpProxy) -> None:
+    metadata = copied(rsm, Files(some_bytes(3 * MIB)))
+    proxy.faults.add(Cut(2 * MIB, Direction.RESPONSE), operation="GetObject")
+    with pytest.raises(RetriableRemoteStorageError):
+        fetched(rsm, metadata)
+
+
+def test_a_delete_that_fails_is_retriable_and_may_be_repeated(
+    rsm: RemoteStorageManager, proxy: HttpProxy, stored_keys: StoredKeys
+) -> None:
+    metadata = copied(rsm, Files(b"log"))
+    proxy.faults.add(Answer(503), operation="DeleteObjects")
+    with pytest.raises(RetriableRemoteStorageError):
+        rsm.delete_log_segment_data(metadata)
+    rsm.delete_log_segment_data(metadata)
+    assert not stored_keys()
+
+
+def test_a_request_that_fails_once_is_repeated(
+    proxy: HttpProxy, settings: RsmSettings, stored_keys: StoredKeys
+) -> None:
+    patient = settings.model_copy(update={"endpoint": proxy.address, "retries": 2})
+    with closing(build_manager(patient)) as rsm:
+        rsm.check()
+        proxy.faults.add(Answer(503), operation="UploadPart")
+        proxy.faults.add(Answer(503), operation="GetObject")
+        files = Files(some_bytes(LARGE))
+        assert fetched(rsm, copied(rsm, files)) == files.log
+    assert len(stored_keys()) == 3
+
+
+def test_delete_without_custom_metadata_ends_unfinished_uploads(
+    rsm: RemoteStorageManager,
+    backend: StorageBackend,
+    settings: RsmSettings,
+    stored_keys: StoredKeys,
+) -> None:
+    metadata = a_segment()
+    upload = backend.begin_upload(segment_keys(settings.prefix, metadata).log("00c0ffee00c0ffee"))
+    backend.upload_part(upload, 1, 0, memoryview(b"part"))
+    assert len(stored_keys()) == 1
+    rsm.delete_log_segment_data(metadata)
+    assert not stored_keys()
+
+
+def test_check_leaves_nothing(settings: RsmSettings, stored_keys: StoredKeys) -> None:
+    build_backend(settings).check()
+    assert not stored_keys()
+
+
+def test_check_names_the_missing_bucket_and_the_endpoint(settings: RsmSettings) -> None:
+    missing = settings.model_copy(update={"bucket": "no-such-bucket"})
+    with pytest.raises(RemoteStorageError, match=rf"no-such-bucket.*{settings.endpoint}"):
+        build_backend(missing).check()
+
+
+def test_a_missing_bucket_is_never_a_missing_segment(settings: RsmSettings) -> None:
+    assert_every_call_raises(
+        RemoteStorageError, settings.model_copy(update={"bucket": "no-such-bucket"})
+    )
+
+
+def test_refused_credentials_are_an_error_for_good(settings: RsmSettings) -> None:
+    wrong = settings.model_copy(update={"secret_key": SecretStr("wrong")})
+    assert_every_call_raises(RemoteStorageError, wrong)
+
+
+def test_a_store_that_refuses_connections_is_retriable(
+    proxy: HttpProxy, settings: RsmSettings
+) -> None:
+    proxy.refuse_connections()
+    down = settings.model_copy(update={"endpoint": proxy.address})
+    assert_every_call_raises(RetriableRemoteStorageError, down)
+
+
+def test_a_store_that_answers_503_is_retriable(proxy: HttpProxy, settings: RsmSettings) -> None:
+    proxy.faults.fail_share(1)
+    down = settings.model_copy(update={"endpoint": proxy.address})
+    assert_every_call_raises(RetriableRemoteStorageError, down)
+
+
+def assert_requests(proxy: HttpProxy, **counts: int) -> None:
+    """The client may be done with a request a moment before the proxy has counted it."""
+    eventually(lambda: proxy.counts() == Counter(counts))
+
+
+def assert_every_call_raises(error: type[RemoteStorageError], settings: RsmSettings) -> None:
+    """Each call raises exactly `error`; above all never RemoteResourceNotFoundError."""
+    metadata = a_segment()
+    with closing(build_manager(settings)) as manager:
+        calls: list[Callable[[], object]] = [
+            manager.check,
+            lambda: copied(manager, Files(b"log"), metadata),
+            lambda: fetched(manager, metadata),
+            lambda: index(manager, metadata, IndexType.OFFSET),
+            lambda: manager.delete_log_segment_data(metadata),
+        ]
+        for call in calls:
+            with pytest.raises(RemoteStorageError) as caught:
+                call()
+            assert caught.type is error, caught.value

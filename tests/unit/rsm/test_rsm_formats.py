@@ -1,0 +1,203 @@
+"""What RSM writes down: keys, custom metadata, manifests, digests."""
+
+import json
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+from crc32c import crc32c
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from services.api.errors import CorruptSegmentError, InvalidRequestError
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition
+from services.api.remote_storage_manager import IndexType
+from services.api.segments import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+    SegmentLeaderEpoch,
+)
+from services.api.validation import INT32_MAX, INT64_MAX
+from services.rsm.custom_metadata import CustomMetadata
+from services.rsm.digest import DIGEST_CHUNK_BYTES, FileDigest, LogDigest, RunningDigest
+from services.rsm.keys import segment_keys
+from services.rsm.manifest import Manifest
+
+ids = st.uuids(allow_nil=False)
+int32s = st.integers(0, INT32_MAX)
+int64s = st.integers(0, INT64_MAX)
+crcs = st.integers(0, 2**32 - 1)
+attempts = st.binary(min_size=8, max_size=8).map(bytes.hex)
+digests = st.builds(FileDigest, int32s, crcs)
+topics = st.text("az09._-", min_size=3, max_size=9)
+REQUIRED: list[IndexType] = [kind for kind in IndexType if kind is not IndexType.TRANSACTION]
+
+
+@st.composite
+def metadatas(draw: st.DrawFn) -> RemoteLogSegmentMetadata:
+    start, end = sorted((draw(int64s), draw(int64s)))
+    epochs = sorted(draw(st.sets(int32s, min_size=1, max_size=5)))
+    starts = sorted(draw(st.integers(start, end)) for _ in epochs)
+    partition = TopicIdPartition(draw(ids), draw(topics), draw(int32s))
+    return RemoteLogSegmentMetadata(
+        remote_log_segment_id=RemoteLogSegmentId(partition, draw(ids)),
+        start_offset=start,
+        end_offset=end,
+        max_timestamp_ms=draw(st.integers(-1, INT64_MAX)),
+        broker_id=draw(st.integers(-1, INT32_MAX)),
+        event_timestamp_ms=draw(int64s),
+        segment_leader_epochs=tuple(map(SegmentLeaderEpoch, epochs, starts)),
+        segment_size_in_bytes=draw(st.integers(-1, INT32_MAX)),
+        custom_metadata=draw(st.none() | st.binary(max_size=40)),
+        state=draw(st.sampled_from(RemoteLogSegmentState)),
+        txn_idx_empty=draw(st.booleans()),
+        broker_leader_epoch=draw(st.none() | int32s),
+    )
+
+
+def of_each_index(values: st.SearchStrategy[int]) -> st.SearchStrategy[dict[IndexType, int]]:
+    """For each index; that of TRANSACTION may be missing."""
+    return st.fixed_dictionaries(
+        dict.fromkeys(REQUIRED, values), optional={IndexType.TRANSACTION: values}
+    )
+
+
+custom_metadatas = st.builds(
+    CustomMetadata, st.integers(1, 65535), attempts, int32s, of_each_index(int32s)
+)
+manifests = st.builds(
+    Manifest,
+    metadata=metadatas(),
+    attempt=attempts,
+    written_at_ms=int64s,
+    log=st.builds(LogDigest, digests, st.lists(crcs, max_size=4).map(tuple)),
+    indexes=of_each_index(int32s).map(
+        lambda sizes: {kind: FileDigest(sizes[kind], 7) for kind in IndexType if kind in sizes}
+    ),
+)
+
+
+@given(metadatas(), attempts)
+def test_keys_have_a_closed_alphabet(metadata: RemoteLogSegmentMetadata, attempt: str) -> None:
+    keys = segment_keys("", metadata)
+    allowed = set("0123456789abcdefghijklmnopqrstuvwxyz/-.")
+    for key in (keys.manifest, keys.log(attempt), keys.indexes(attempt)):
+        assert set(key) <= allowed
+        assert key.startswith(keys.prefix)
+
+
+@given(metadatas(), metadatas())
+def test_no_key_begins_with_the_prefix_of_another_segment(
+    one: RemoteLogSegmentMetadata, other: RemoteLogSegmentMetadata
+) -> None:
+    assume(one.remote_log_segment_id.id != other.remote_log_segment_id.id)
+    assert not segment_keys("", one).manifest.startswith(segment_keys("", other).prefix)
+
+
+@given(metadatas())
+def test_keys_are_made_as_the_layout_says(metadata: RemoteLogSegmentMetadata) -> None:
+    partition = TopicIdPartition(UUID(int=0xA0), "t", 3)
+    segment_id = RemoteLogSegmentId(partition, UUID(int=0xB0))
+    named = replace(
+        metadata,
+        remote_log_segment_id=segment_id,
+        start_offset=4711,
+        end_offset=4712,
+        segment_leader_epochs=(SegmentLeaderEpoch(0, 4711),),
+    )
+    stem = f"tier/{'a0'.zfill(32)}/3/00000000000000004711-{'b0'.zfill(32)}"
+    keys = segment_keys("tier/", named)
+    assert keys.manifest == f"{stem}.manifest"
+    assert keys.log("00c0ffee00c0ffee") == f"{stem}.00c0ffee00c0ffee.log"
+    assert keys.indexes("00c0ffee00c0ffee") == f"{stem}.00c0ffee00c0ffee.indexes"
+
+
+@given(custom_metadatas)
+def test_custom_metadata_comes_back_as_it_was(custom_metadata: CustomMetadata) -> None:
+    assert CustomMetadata.from_bytes(custom_metadata.to_bytes()) == custom_metadata
+
+
+@given(custom_metadatas)
+def test_custom_metadata_has_35_bytes(custom_metadata: CustomMetadata) -> None:
+    assert len(custom_metadata.to_bytes()) == 35
+
+
+def test_custom_metadata_is_written_as_it_always_was() -> None:
+    """These bytes are in databases: a change of them needs a new version."""
+    sizes = {kind: list(IndexType).index(kind) for kind in REQUIRED}
+    custom_metadata = CustomMetadata(258, "00c0ffee00c0ffee", 1000, sizes)
+    assert custom_metadata.to_bytes().hex() == (
+        "01" "0102" "00c0ffee00c0ffee" "000003e8"
+        "00000000" "00000001" "00000002" "ffffffff" "00000004"
+    )  # fmt: skip
+
+
+@given(st.binary(max_size=64))
+def test_custom_metadata_of_any_bytes_is_read_or_refused(data: bytes) -> None:
+    try:
+        read = CustomMetadata.from_bytes(data)
+    except InvalidRequestError:
+        return
+    assert read.to_bytes() == data
+
+
+@given(custom_metadatas)
+def test_indexes_stand_one_after_another(custom_metadata: CustomMetadata) -> None:
+    sizes, position = custom_metadata.index_sizes_bytes, 0
+    for kind in IndexType:
+        assert custom_metadata.index_position(kind) == position
+        position += sizes.get(kind, 0)
+
+
+@given(manifests)
+def test_a_manifest_comes_back_as_it_was(manifest: Manifest) -> None:
+    assert Manifest.from_bytes(manifest.to_bytes(), "key") == manifest
+
+
+@given(manifests)
+def test_a_manifest_and_its_custom_metadata_agree(manifest: Manifest) -> None:
+    custom_metadata = manifest.custom_metadata(1)
+    assert custom_metadata.attempt == manifest.attempt
+    assert custom_metadata.log_size_bytes == manifest.log.size_bytes
+    positions = json.loads(manifest.to_bytes())["indexes"]
+    for kind in manifest.indexes:
+        assert positions[kind.name]["position"] == custom_metadata.index_position(kind)
+
+
+@given(manifests)
+def test_a_manifest_of_another_version_is_refused(manifest: Manifest) -> None:
+    document = {**json.loads(manifest.to_bytes()), "version": 2}
+    with pytest.raises(CorruptSegmentError, match="key"):
+        Manifest.from_bytes(json.dumps(document).encode(), "key")
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b"null", b"\xff", b'{"version": 1}'])
+def test_what_is_no_manifest_is_refused(data: bytes) -> None:
+    with pytest.raises(CorruptSegmentError):
+        Manifest.from_bytes(data, "key")
+
+
+def test_a_digest_has_a_crc32c_of_each_mebibyte_and_of_the_whole() -> None:
+    data = bytes(range(256)) * 4096 * 2 + b"tail"
+    digest = RunningDigest()
+    digest.update(data)
+    assert digest.log.whole == FileDigest(len(data), crc32c(data))
+    assert digest.log.chunk_crc32c == tuple(
+        crc32c(data[at : at + DIGEST_CHUNK_BYTES]) for at in range(0, len(data), DIGEST_CHUNK_BYTES)
+    )
+
+
+@settings(max_examples=20)
+@given(st.lists(st.integers(1, 3 * DIGEST_CHUNK_BYTES // 2), max_size=4))
+def test_a_digest_does_not_depend_on_how_the_bytes_are_cut(sizes: list[int]) -> None:
+    data = memoryview(bytes(range(251)) * (sum(sizes) // 251 + 1))[: sum(sizes)]
+    at_once, cut = RunningDigest(), RunningDigest()
+    at_once.update(bytes(data))
+    for size in sizes:
+        cut.update(bytes(data[:size]))
+        data = data[size:]
+    assert cut.log == at_once.log
+
+
+def test_the_digest_of_nothing_has_no_chunk() -> None:
+    assert RunningDigest().log == LogDigest(FileDigest(0, 0), ())

@@ -1,0 +1,211 @@
+"""RSM over the file system, where its objects can be looked at and each step made to fail."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from services.api.errors import (
+    CorruptSegmentError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+    SegmentAlreadyExistsError,
+)
+from services.api.remote_storage_manager import IndexType, LogSegmentData, SegmentChunk
+from services.rsm.backends.filesystem import FilesystemStorage
+from services.rsm.backends.protocol import StorageBackend
+from services.rsm.location import Location
+from services.rsm.manager import ObjectRemoteStorageManager
+from services.rsm.upload import PartBuffers
+from tests.contract.remote_storage_manager_contract import (
+    Files,
+    a_segment,
+    copied,
+    fetched,
+    some_bytes,
+)
+
+PART = 64 * 1024
+
+
+def manager_over(backend: StorageBackend) -> ObjectRemoteStorageManager:
+    buffers = PartBuffers(3, PART, wait_timeout_ms=10_000)
+    return ObjectRemoteStorageManager(Location(1, backend, "tier/"), buffers, upload_threads=2)
+
+
+@pytest.fixture
+def rsm(tmp_path: Path) -> Iterator[ObjectRemoteStorageManager]:
+    with closing(manager_over(FilesystemStorage(tmp_path))) as manager:
+        yield manager
+
+
+def files_in(directory: Path) -> list[Path]:
+    return [path for path in directory.rglob("*") if path.is_file()]
+
+
+def test_the_log_object_is_the_log(rsm: ObjectRemoteStorageManager, tmp_path: Path) -> None:
+    files = Files(some_bytes(5 * PART + 1))
+    copied(rsm, files)
+    (log,) = tmp_path.rglob("*.log")
+    assert log.read_bytes() == files.log
+
+
+def test_the_manifest_says_where_each_index_is(
+    rsm: ObjectRemoteStorageManager, tmp_path: Path
+) -> None:
+    files = Files(b"log")
+    copied(rsm, files)
+    (indexes,), (manifest,) = tmp_path.rglob("*.indexes"), tmp_path.rglob("*.manifest")
+    sections = json.loads(manifest.read_bytes())["indexes"]
+    found = {
+        kind: indexes.read_bytes()[section["position"] :][: section["size_bytes"]]
+        for kind, section in ((kind, sections[kind.name]) for kind in IndexType)
+    }
+    assert found == files.indexes
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit, SystemExit])
+def test_an_interrupted_copy_leaves_nothing(
+    rsm: ObjectRemoteStorageManager, tmp_path: Path, error: type[BaseException]
+) -> None:
+    files = Files(some_bytes(5 * PART))
+
+    def chunks() -> Iterator[SegmentChunk]:
+        yield from list(files.chunks(PART))[:3]
+        raise error
+
+    with pytest.raises(error):
+        rsm.copy_log_segment_data(a_segment(), LogSegmentData(files.headers(), chunks()))
+    assert files_in(tmp_path) == []
+
+
+def test_more_copies_than_buffers_come_through_one_after_another(
+    rsm: ObjectRemoteStorageManager,
+) -> None:
+    for seed in range(20):
+        files = Files(some_bytes(3 * PART + seed, seed))
+        assert fetched(rsm, copied(rsm, files)) == files.log
+
+
+def test_buffers_come_back_from_copies_that_fail(rsm: ObjectRemoteStorageManager) -> None:
+    files = Files(some_bytes(5 * PART))
+    for taken in range(12):
+        data = LogSegmentData(files.headers(), list(files.chunks(PART // 2))[:taken])
+        with pytest.raises(RemoteStorageError):
+            rsm.copy_log_segment_data(a_segment(), data)
+    assert fetched(rsm, copied(rsm, files)) == files.log
+
+
+def test_a_manifest_whose_objects_are_gone_is_not_taken_for_a_copy(
+    rsm: ObjectRemoteStorageManager, tmp_path: Path
+) -> None:
+    files, metadata = Files(b"log"), a_segment()
+    copied(rsm, files, metadata)
+    (log,) = tmp_path.rglob("*.log")
+    log.unlink()
+    with pytest.raises(SegmentAlreadyExistsError, match="lost its objects"):
+        copied(rsm, files, metadata)
+
+
+def test_a_manifest_that_is_none_is_reported(
+    rsm: ObjectRemoteStorageManager, tmp_path: Path
+) -> None:
+    metadata = copied(rsm, Files(b"log"))
+    (manifest,) = tmp_path.rglob("*.manifest")
+    manifest.write_bytes(b"{}")
+    with pytest.raises(CorruptSegmentError, match="manifest"):
+        fetched(rsm, replace(metadata, custom_metadata=None))
+
+
+def test_a_log_shorter_than_it_was_is_a_short_body(
+    rsm: ObjectRemoteStorageManager, tmp_path: Path
+) -> None:
+    metadata = copied(rsm, Files(some_bytes(1000)))
+    (log,) = tmp_path.rglob("*.log")
+    log.write_bytes(log.read_bytes()[:-1])
+    with pytest.raises(RetriableRemoteStorageError):
+        fetched(rsm, metadata)
+
+
+class UnheardManifest(FilesystemStorage):
+    """Writes the manifest, and the answer is lost."""
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        super().put_if_absent(key, data)
+        raise RetriableRemoteStorageError("the answer is lost")
+
+
+def test_a_manifest_that_was_written_counts_though_its_answer_is_lost(tmp_path: Path) -> None:
+    files = Files(some_bytes(1000))
+    with closing(manager_over(UnheardManifest(tmp_path))) as rsm:
+        assert fetched(rsm, copied(rsm, files)) == files.log
+
+
+class KeepsManifests(FilesystemStorage):
+    """Refuses to delete manifests."""
+
+    def delete(self, keys: Sequence[str]) -> Mapping[str, RemoteStorageError]:
+        kept = [key for key in keys if key.endswith(".manifest")]
+        super().delete([key for key in keys if key not in kept])
+        return {key: RetriableRemoteStorageError(f"{key} is kept") for key in kept}
+
+
+def test_a_manifest_that_cannot_be_deleted_is_an_error_of_its_segment(tmp_path: Path) -> None:
+    with closing(manager_over(KeepsManifests(tmp_path))) as rsm:
+        metadata = copied(rsm, Files(b"log"))
+        with pytest.raises(RetriableRemoteStorageError, match="manifest is kept"):
+            rsm.delete_log_segment_data(metadata)
+
+
+def test_of_a_batch_no_bytes_go_before_their_manifest(tmp_path: Path) -> None:
+    """1,000 manifests fill the first request; bytes follow where it succeeded."""
+    with closing(manager_over(KeepsManifests(tmp_path))) as rsm:
+        real = copied(rsm, Files(b"log"))
+        fill = [
+            replace(real, remote_log_segment_id=a_segment().remote_log_segment_id)
+            for _ in range(999)
+        ]
+        outcomes = rsm.delete_log_segment_data_batch([real, *fill])
+        assert all(isinstance(outcome, RetriableRemoteStorageError) for outcome in outcomes)
+        assert fetched(rsm, real) == b"log"
+
+
+def test_a_missing_directory_is_named_by_check(tmp_path: Path) -> None:
+    with pytest.raises(RemoteStorageError, match="nowhere"):
+        FilesystemStorage(tmp_path / "nowhere").check()
+
+
+def test_a_missing_directory_is_never_a_missing_segment(tmp_path: Path) -> None:
+    with closing(manager_over(FilesystemStorage(tmp_path / "nowhere"))) as rsm:
+        for metadata in (a_segment(), replace(a_segment(), custom_metadata=CUSTOM_METADATA)):
+            with pytest.raises(RemoteStorageError) as caught:
+                fetched(rsm, metadata)
+            assert caught.type is not RemoteResourceNotFoundError
+            with pytest.raises(RemoteStorageError) as caught:
+                rsm.delete_log_segment_data(metadata)
+            assert caught.type is RemoteStorageError
+
+
+CUSTOM_METADATA = bytes.fromhex("010001" + "00c0ffee00c0ffee" + "00000003" + "00000001" * 5)
+
+
+def test_a_write_under_way_is_an_unfinished_upload_and_no_object(tmp_path: Path) -> None:
+    backend = FilesystemStorage(tmp_path)
+    upload = backend.begin_upload("topic/0/segment.attempt.log")
+    assert list(backend.list_keys("")) == []
+    assert list(backend.list_uploads("topic/0/seg")) == [upload]
+    assert list(backend.list_uploads("topic/0/other")) == []
+
+
+def test_a_prefix_is_exact_and_need_not_end_at_a_directory(tmp_path: Path) -> None:
+    backend = FilesystemStorage(tmp_path)
+    for key in ("a/1/x.log", "a/1/xy.log", "a/10/x.log", "b/1/x.log"):
+        backend.put(key, b"")
+    assert sorted(backend.list_keys("a/1")) == ["a/1/x.log", "a/1/xy.log", "a/10/x.log"]
+    assert sorted(backend.list_keys("a/1/")) == ["a/1/x.log", "a/1/xy.log"]
+    assert sorted(backend.list_keys("a/1/x.")) == ["a/1/x.log"]
+    assert len(list(backend.list_keys(""))) == 4

@@ -1,0 +1,77 @@
+"""RSM's settings: what is missing or wrong is named, and secrets stay secret."""
+
+import pytest
+from pydantic import SecretStr, ValidationError
+
+from services.rsm.backends.filesystem import FilesystemStorage
+from services.rsm.backends.s3 import S3Storage
+from services.rsm.factory import build_backend, s3_target
+from services.rsm.settings import RsmSettings
+
+S3 = {
+    "backend": "s3",
+    "endpoint": "store:9000",
+    "region": "eu-west-1",
+    "access_key": "access",
+    "secret_key": "hush",
+    "bucket": "tier",
+}
+
+
+@pytest.mark.parametrize("name", ["endpoint", "region", "access_key", "secret_key", "bucket"])
+def test_what_s3_needs_and_lacks_is_named(name: str) -> None:
+    given = {key: value for key, value in S3.items() if key != name}
+    with pytest.raises(ValidationError, match=f"RSM_BACKEND=s3 also needs RSM_{name.upper()}"):
+        RsmSettings.model_validate(given)
+
+
+def test_the_file_system_needs_a_directory() -> None:
+    with pytest.raises(ValidationError, match="RSM_DIRECTORY"):
+        RsmSettings.model_validate({"backend": "filesystem"})
+
+
+def test_a_backend_must_be_chosen() -> None:
+    with pytest.raises(ValidationError, match="backend"):
+        RsmSettings.model_validate({})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("endpoint", "http://store:9000"),
+        ("bucket", "Not_A_Bucket"),
+        ("prefix", "no-slash"),
+        ("prefix", "/rooted/"),
+        ("prefix", "til~de/"),
+        ("part_size_bytes", 5 * 1024 * 1024 - 1),
+        ("location_id", 0),
+        ("location_id", 65_536),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused(name: str, value: object) -> None:
+    with pytest.raises(ValidationError, match=name):
+        RsmSettings.model_validate({**S3, name: value})
+
+
+def test_an_error_does_not_show_the_secret_key() -> None:
+    with pytest.raises(ValidationError) as caught:
+        RsmSettings.model_validate({**S3, "bucket": ""})
+    assert "hush" not in str(caught.value)
+
+
+def test_settings_do_not_show_the_secret_key() -> None:
+    settings = RsmSettings.model_validate(S3)
+    assert settings.secret_key == SecretStr("hush")
+    assert "hush" not in repr(settings)
+
+
+def test_the_payload_is_signed_over_plain_http_and_not_over_tls() -> None:
+    plain = RsmSettings.model_validate({**S3, "secure": False})
+    assert s3_target(plain).sign_payload
+    assert not s3_target(RsmSettings.model_validate(S3)).sign_payload
+
+
+def test_each_backend_is_built_without_asking_the_store() -> None:
+    files = RsmSettings.model_validate({"backend": "filesystem", "directory": "nowhere"})
+    assert isinstance(build_backend(files), FilesystemStorage)
+    assert isinstance(build_backend(RsmSettings.model_validate(S3)), S3Storage)
