@@ -1,0 +1,30 @@
+"""`python -m services.rlmm`: the RLMM process."""
+
+import grpc
+
+from services.rlmm.database import create_database_engine
+from services.rlmm.manager import SqlRemoteLogMetadataManager
+from services.rlmm.servicer import RemoteLogMetadataManagerServicer
+from services.rlmm.settings import RlmmSettings
+from services.rpc.logs import configure_logging
+from services.rpc.server import Service, serve
+from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
+
+
+def main() -> None:
+    settings = RlmmSettings.from_environment()
+    configure_logging(settings.log_level)
+    url = settings.database_url.get_secret_value()
+    engine = create_database_engine(url, settings.database_limits())
+    manager = SqlRemoteLogMetadataManager(engine, settings.limits())
+
+    def add_to(server: grpc.Server) -> None:
+        servicer = RemoteLogMetadataManagerServicer(manager)
+        pb_grpc.add_RemoteLogMetadataManagerServicer_to_server(servicer, server)
+
+    name = "tieredstorage.v1.RemoteLogMetadataManager"
+    serve(Service("rlmm", name, add_to, manager.check, engine.dispose), settings)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Connections to PostgreSQL: a bounded pool, and a time limit on everything."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import Engine, create_engine, make_url
+from sqlalchemy.exc import ArgumentError
+
+from services.api.errors import InvalidRequestError
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseLimits:
+    """How many connections, and how long each thing may take; RlmmSettings says it in words."""
+
+    pool_size: int = 16
+    pool_timeout_ms: int = 5_000
+    connect_timeout_ms: int = 5_000
+    statement_timeout_ms: int = 20_000
+    lock_timeout_ms: int = 10_000
+    idle_in_transaction_timeout_ms: int = 10_000
+
+
+DEFAULT_LIMITS = DatabaseLimits()
+
+
+def create_database_engine(
+    database_url: str, limits: DatabaseLimits = DEFAULT_LIMITS, application_name: str = "rlmm"
+) -> Engine:
+    """An engine on PostgreSQL through psycopg 3. Opens no connection yet.
+
+    Raises:
+        InvalidRequestError: not the URL of a PostgreSQL database.
+    """
+    try:
+        url = make_url(database_url)
+    except ArgumentError as e:
+        raise InvalidRequestError("database_url: not a URL") from e
+    if url.get_backend_name() not in ("postgresql", "postgres"):
+        raise InvalidRequestError("database_url: must begin with postgresql://")
+    return create_engine(
+        url.set(drivername="postgresql+psycopg"),
+        isolation_level="READ COMMITTED",
+        hide_parameters=True,
+        pool_size=limits.pool_size,
+        max_overflow=0,
+        pool_timeout=limits.pool_timeout_ms / 1000,
+        connect_args=_connect_args(limits, application_name),
+    )
+
+
+def _connect_args(limits: DatabaseLimits, application_name: str) -> dict[str, str | int]:
+    session = {
+        "statement_timeout": limits.statement_timeout_ms,
+        "lock_timeout": limits.lock_timeout_ms,
+        "idle_in_transaction_session_timeout": limits.idle_in_transaction_timeout_ms,
+        "synchronous_commit": "on",
+        # Planning a look-up anew for its values takes longer than running it.
+        "plan_cache_mode": "force_generic_plan",
+    }
+    return {
+        "application_name": application_name,
+        "connect_timeout": -(-limits.connect_timeout_ms // 1000),
+        "options": " ".join(f"-c {name}={value}" for name, value in session.items()),
+        # A database host that vanished without a word is noticed within half a minute.
+        "keepalives": 1,
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 30_000,
+    }

@@ -1,0 +1,41 @@
+"""What a request may hold at most; checked before the database is asked anything."""
+
+from dataclasses import dataclass
+
+from services.api.calls import MutationContext
+from services.api.errors import CustomMetadataTooLargeError
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
+from services.api.validation import require
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Attributes:
+    custom_metadata_bytes: the longest custom metadata of a segment.
+    leader_epochs_per_segment: the most leader epochs of one segment.
+    """
+
+    custom_metadata_bytes: int = 128
+    leader_epochs_per_segment: int = 10_000
+
+    def check_update(self, update: RemoteLogSegmentMetadataUpdate) -> None:
+        self._check_custom_metadata("update", update.custom_metadata)
+
+    def check_segment(self, metadata: RemoteLogSegmentMetadata) -> None:
+        self._check_custom_metadata("metadata", metadata.custom_metadata)
+        count, most = len(metadata.segment_leader_epochs), self.leader_epochs_per_segment
+        require(count <= most, "metadata.segment_leader_epochs", f"at most {most}, has {count}")
+
+    def _check_custom_metadata(self, path: str, custom_metadata: bytes | None) -> None:
+        length = len(custom_metadata or b"")
+        if length > self.custom_metadata_bytes:
+            raise CustomMetadataTooLargeError(
+                f"{path}.custom_metadata: at most {self.custom_metadata_bytes} bytes, has {length}"
+            )
+
+
+def check_storable(context: MutationContext) -> None:
+    """PostgreSQL's text has no NUL character."""
+    for field in ("request_id", "reason", "rule_detail", "plan_id"):
+        text = getattr(context, field) or ""
+        require("\0" not in text, f"context.{field}", "must not contain NUL")

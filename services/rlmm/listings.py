@@ -1,0 +1,164 @@
+"""Lists, a page at a time, in the order of an index: each page is one bounded statement."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Select, and_, select, true, tuple_
+
+from services.api.ids import TopicIdPartition
+from services.api.partitions import RemotePartitionDeleteState
+from services.api.remote_log_metadata_manager import PartitionPage, PartitionSummary, SegmentPage
+from services.api.segments import RemoteLogSegmentState
+from services.api.validation import require_int32, require_int64
+from services.rlmm import page_tokens
+from services.rlmm.page_tokens import Position
+from services.rlmm.partitions import check_topic_name, unknown_partition
+from services.rlmm.rows import SEGMENT_COLUMNS, AnyRow, segment_from_row
+from services.rlmm.tables import LIVE, PartitionRow, SegmentEpochRow, SegmentRow, TopicRow
+
+_DELETED = RemotePartitionDeleteState.DELETE_PARTITION_FINISHED.value
+_KNOWN = PartitionRow.delete_state.is_distinct_from(_DELETED)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentQuery:
+    """Which of a partition's segments; the arguments of list_remote_log_segments."""
+
+    topic_id_partition: TopicIdPartition
+    leader_epoch: int | None
+    states: Sequence[RemoteLogSegmentState]
+    min_offset: int | None
+
+    def __post_init__(self) -> None:
+        if self.leader_epoch is not None:
+            require_int32(self.leader_epoch, "leader_epoch")
+        if self.min_offset is not None:
+            require_int64(self.min_offset, "min_offset")
+
+    def fingerprint(self) -> tuple[object, ...]:
+        """Equal for equal queries, for a page token to be bound to."""
+        states = sorted({state.value for state in self.states})
+        tp = str(self.topic_id_partition)
+        return ("segments", tp, self.leader_epoch, states, self.min_offset)
+
+
+def list_segments(
+    connection: Connection,
+    query: SegmentQuery,
+    *,
+    if_revision_not: int | None,
+    limit: int,
+    after: Position | None,
+) -> SegmentPage:
+    """One page of segments; see RemoteLogMetadataManager.list_remote_log_segments."""
+    tp = query.topic_id_partition
+    page = _page(query, if_revision_not, limit, after).lateral("page")
+    rows = connection.execute(
+        select(TopicRow.name, PartitionRow.revision, *page.c)
+        .select_from(PartitionRow)
+        .join(TopicRow, TopicRow.topic_id == PartitionRow.topic_id)
+        .outerjoin(page, onclause=true())
+        .where(PartitionRow.topic_id == tp.topic_id, PartitionRow.partition == tp.partition, _KNOWN)
+        .order_by(page.c.start_offset, page.c.segment_id)
+    ).all()
+    if not rows:
+        raise unknown_partition(tp)
+    check_topic_name(tp, rows[0].name)
+    revision = rows[0].revision
+    if revision == if_revision_not:
+        return SegmentPage((), "", revision, not_modified=True)
+    found = [row for row in rows if row.segment_id is not None]
+    segments = tuple(segment_from_row(row, tp) for row in found[:limit])
+    return SegmentPage(segments, _segment_token(query, found, limit), revision)
+
+
+def _segment_token(query: SegmentQuery, rows: Sequence[AnyRow], limit: int) -> str:
+    if len(rows) <= limit:
+        return ""
+    last = rows[limit - 1]
+    return page_tokens.encode(query.fingerprint(), (last.start_offset, last.segment_id))
+
+
+def _page(
+    query: SegmentQuery, if_revision_not: int | None, limit: int, after: Position | None
+) -> Select[*tuple[Any, ...]]:
+    """The page and one row more, which tells that there is a next one."""
+    columns = [SegmentRow.__table__.columns[name] for name in SEGMENT_COLUMNS]
+    tp = query.topic_id_partition
+    page = select(*columns).where(
+        SegmentRow.topic_id == tp.topic_id, SegmentRow.partition == tp.partition, LIVE
+    )
+    if query.leader_epoch is None:
+        page = _in_order(page, SegmentRow.start_offset, SegmentRow.segment_id, after)
+    else:
+        page = page.join(SegmentEpochRow, _epoch_of_segment()).where(
+            SegmentEpochRow.topic_id == tp.topic_id,
+            SegmentEpochRow.partition == tp.partition,
+            SegmentEpochRow.leader_epoch == query.leader_epoch,
+        )
+        start = SegmentEpochRow.segment_start_offset
+        page = _in_order(page, start, SegmentEpochRow.segment_id, after)
+    if query.states:
+        page = page.where(SegmentRow.state.in_([state.value for state in query.states]))
+    if query.min_offset is not None:
+        page = page.where(SegmentRow.end_offset >= query.min_offset)
+    if if_revision_not is not None:
+        page = page.where(PartitionRow.revision != if_revision_not).correlate(PartitionRow)
+    return page.limit(limit + 1)
+
+
+def _epoch_of_segment() -> Any:
+    return and_(
+        SegmentEpochRow.topic_id == SegmentRow.topic_id,
+        SegmentEpochRow.partition == SegmentRow.partition,
+        SegmentEpochRow.segment_id == SegmentRow.segment_id,
+    )
+
+
+def _in_order(
+    page: Select[*tuple[Any, ...]], start_offset: Any, segment_id: Any, after: Position | None
+) -> Select[*tuple[Any, ...]]:
+    page = page.order_by(start_offset, segment_id)
+    if after is None:
+        return page
+    return page.where(tuple_(start_offset, segment_id) > tuple_(*after))
+
+
+PARTITIONS = ("partitions",)
+
+
+def list_partitions(connection: Connection, *, limit: int, after: Position | None) -> PartitionPage:
+    """One page of the known partitions; see RemoteLogMetadataManager.list_partitions."""
+    key = tuple_(PartitionRow.topic_id, PartitionRow.partition)
+    query = (
+        select(
+            PartitionRow.topic_id,
+            PartitionRow.partition,
+            PartitionRow.revision,
+            PartitionRow.delete_state,
+            TopicRow.name,
+        )
+        .join(TopicRow, TopicRow.topic_id == PartitionRow.topic_id)
+        .where(_KNOWN)
+        .order_by(PartitionRow.topic_id, PartitionRow.partition)
+        .limit(limit + 1)
+    )
+    if after is not None:
+        partition, topic_id = after
+        query = query.where(key > tuple_(topic_id, partition))
+    rows = connection.execute(query).all()
+    token = ""
+    if len(rows) > limit:
+        last = rows[limit - 1]
+        token = page_tokens.encode(PARTITIONS, (last.partition, last.topic_id))
+    return PartitionPage(tuple(_summary(row) for row in rows[:limit]), token)
+
+
+def _summary(row: AnyRow) -> PartitionSummary:
+    state = row.delete_state
+    return PartitionSummary(
+        TopicIdPartition(row.topic_id, row.name, row.partition),
+        None if state is None else RemotePartitionDeleteState(state),
+        row.revision,
+    )

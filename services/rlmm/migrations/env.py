@@ -1,0 +1,25 @@
+"""Runs migrations on the connection that services.rlmm.schema.upgrade hands over."""
+
+from alembic import context
+from sqlalchemy import Connection, text
+
+from services.rlmm.tables import Base
+
+LOCK_TIMEOUT_MS = 4_000
+STATEMENT_TIMEOUT_MS = 60_000
+
+
+def run(connection: Connection) -> None:
+    """One transaction for all. A migration that cannot have its lock soon gives up: waiting, it
+    would make every query behind it wait as well."""
+    context.configure(connection=connection, target_metadata=Base.metadata)
+    with context.begin_transaction():
+        for name, value in (
+            ("lock_timeout", LOCK_TIMEOUT_MS),
+            ("statement_timeout", STATEMENT_TIMEOUT_MS),
+        ):
+            connection.execute(text(f"SET LOCAL {name} = {value}"))
+        context.run_migrations()
+
+
+run(context.config.attributes["connection"])

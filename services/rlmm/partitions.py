@@ -1,0 +1,160 @@
+"""The partition row: the lock that every change of a partition takes first, and its rules."""
+
+from sqlalchemy import exists, select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+
+from services.api.calls import NO_CONTEXT, MutationContext, MutationOutcome
+from services.api.errors import (
+    FencedLeaderEpochError,
+    InvalidStateTransitionError,
+    RemoteResourceNotFoundError,
+)
+from services.api.ids import TopicIdPartition
+from services.api.partitions import (
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+    delete_predecessor,
+)
+from services.api.remote_log_metadata_manager import PartitionLeadership
+from services.api.validation import require
+from services.rlmm.events import record
+from services.rlmm.tables import LIVE, EventRow, PartitionRow, SegmentRow, TopicRow
+
+MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
+FINISHED = RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
+
+
+def lock(session: Session, tp: TopicIdPartition) -> PartitionRow | None:
+    """Lock the partition for the rest of the transaction; None where there is no such row."""
+    found = session.execute(
+        select(PartitionRow, TopicRow.name)
+        .join(TopicRow, TopicRow.topic_id == PartitionRow.topic_id)
+        .where(PartitionRow.topic_id == tp.topic_id, PartitionRow.partition == tp.partition)
+        .with_for_update(of=PartitionRow)
+    ).one_or_none()
+    if found is None:
+        return None
+    partition, name = found
+    check_topic_name(tp, name)
+    return partition
+
+
+def lock_known(session: Session, tp: TopicIdPartition) -> PartitionRow:
+    """Lock a partition that must exist; it may be deleted already."""
+    partition = lock(session, tp)
+    if partition is None:
+        raise unknown_partition(tp)
+    return partition
+
+
+def lock_or_create(session: Session, tp: TopicIdPartition) -> PartitionRow:
+    """Lock the partition, made known at revision 0 if need be: the caller records an event."""
+    partition = lock(session, tp)
+    if partition is None:
+        topic = insert(TopicRow).values(topic_id=tp.topic_id, name=tp.topic)
+        session.execute(topic.on_conflict_do_nothing())
+        row = insert(PartitionRow).values(topic_id=tp.topic_id, partition=tp.partition, revision=0)
+        session.execute(row.on_conflict_do_nothing())
+        partition = lock_known(session, tp)
+    return partition
+
+
+def check_topic_name(tp: TopicIdPartition, name: str) -> None:
+    same = tp.topic == name
+    require(same, "topic", f"topic id {tp.topic_id} belongs to {name!r}, not to {tp.topic!r}")
+
+
+def unknown_partition(tp: TopicIdPartition) -> RemoteResourceNotFoundError:
+    return RemoteResourceNotFoundError(f"partition {tp} is not known")
+
+
+def is_older_leader(partition: PartitionRow, broker_leader_epoch: int | None) -> bool:
+    highest = partition.highest_broker_leader_epoch
+    if broker_leader_epoch is None or highest is None:
+        return False
+    return broker_leader_epoch < highest
+
+
+def fence(partition: PartitionRow, tp: TopicIdPartition, broker_leader_epoch: int | None) -> None:
+    if is_older_leader(partition, broker_leader_epoch):
+        raise FencedLeaderEpochError(
+            f"broker leader epoch {broker_leader_epoch} is older than "
+            f"{partition.highest_broker_leader_epoch} of partition {tp}"
+        )
+
+
+def raise_leader_epoch(partition: PartitionRow, broker_leader_epoch: int | None) -> bool:
+    """Make the partition's highest broker leader epoch at least this; True where it rose."""
+    highest = partition.highest_broker_leader_epoch
+    if broker_leader_epoch is None or (highest is not None and broker_leader_epoch <= highest):
+        return False
+    partition.highest_broker_leader_epoch = broker_leader_epoch
+    return True
+
+
+def announce(session: Session, leadership: PartitionLeadership, broker_id: int) -> None:
+    """Take note of a partition's leader. A deleted partition stays deleted: its topic id never
+    comes back. Nothing new is not an event, so that announcing idle partitions costs no write."""
+    partition = lock_or_create(session, leadership.topic_id_partition)
+    if partition.delete_state == FINISHED.value:
+        return
+    is_new = partition.revision == 0
+    if raise_leader_epoch(partition, leadership.leader_epoch) or is_new:
+        event = EventRow(
+            kind="LEADERSHIP", broker_id=broker_id, broker_leader_epoch=leadership.leader_epoch
+        )
+        record(session, partition, event, NO_CONTEXT)
+
+
+def move_deletion(
+    session: Session,
+    partition: PartitionRow,
+    metadata: RemotePartitionDeleteMetadata,
+    context: MutationContext,
+) -> MutationOutcome:
+    """Take the partition's deletion to `metadata.state`, or find that it is there already."""
+    tp, target = metadata.topic_id_partition, metadata.state
+    if target is MARKED:
+        fence(partition, tp, context.broker_leader_epoch)
+    present = partition.delete_state
+    if present is not None and target.value in (present, MARKED.value):
+        return MutationOutcome(applied=False, revision=_revision_of(session, partition, target))
+    before = delete_predecessor(target)
+    if present != (before.value if before else None):
+        raise InvalidStateTransitionError(f"partition {tp}: {present} to {target.value}")
+    if target is FINISHED and _has_live_segments(session, partition):
+        raise InvalidStateTransitionError(f"partition {tp} still has segments")
+    partition.delete_state = target.value
+    event = EventRow(
+        kind="PARTITION_DELETE",
+        from_state=present,
+        to_state=target.value,
+        broker_id=metadata.broker_id,
+        broker_leader_epoch=context.broker_leader_epoch,
+    )
+    return MutationOutcome(applied=True, revision=record(session, partition, event, context))
+
+
+def _has_live_segments(session: Session, partition: PartitionRow) -> bool:
+    segments = exists().where(
+        SegmentRow.topic_id == partition.topic_id,
+        SegmentRow.partition == partition.partition,
+        LIVE,
+    )
+    return bool(session.scalar(select(segments)))
+
+
+def _revision_of(
+    session: Session, partition: PartitionRow, state: RemotePartitionDeleteState
+) -> int:
+    """The revision that carries `state`; the present one where the audit trail lost it."""
+    revision = session.scalar(
+        select(EventRow.revision).where(
+            EventRow.topic_id == partition.topic_id,
+            EventRow.partition == partition.partition,
+            EventRow.kind == "PARTITION_DELETE",
+            EventRow.to_state == state.value,
+        )
+    )
+    return partition.revision if revision is None else revision

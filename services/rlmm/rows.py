@@ -1,0 +1,81 @@
+"""Between rows and Kafka's nouns."""
+
+from typing import Any, TypeAlias
+
+from sqlalchemy import Row
+
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition, uuid_to_text
+from services.api.segments import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+    segment_leader_epochs,
+)
+
+AnyRow: TypeAlias = Row[*tuple[Any, ...]]
+
+NO_LEADER_EPOCH = -1
+
+
+def segment_from_row(row: AnyRow, tp: TopicIdPartition) -> RemoteLogSegmentMetadata:
+    """From a row that has all columns of `segments`, or those of SEGMENT_COLUMNS."""
+    epochs = list(zip(row.leader_epochs, row.epoch_start_offsets, strict=True))
+    return RemoteLogSegmentMetadata(
+        remote_log_segment_id=RemoteLogSegmentId(tp, row.segment_id),
+        start_offset=row.start_offset,
+        end_offset=row.end_offset,
+        max_timestamp_ms=row.max_timestamp_ms,
+        broker_id=row.broker_id,
+        event_timestamp_ms=row.event_timestamp_ms,
+        segment_leader_epochs=segment_leader_epochs(epochs),
+        segment_size_in_bytes=row.segment_size_in_bytes,
+        custom_metadata=row.custom_metadata,
+        state=RemoteLogSegmentState(row.state),
+        txn_idx_empty=row.txn_idx_empty,
+        broker_leader_epoch=row.broker_leader_epoch,
+    )
+
+
+SEGMENT_COLUMNS = (
+    "segment_id",
+    "start_offset",
+    "end_offset",
+    "max_timestamp_ms",
+    "broker_id",
+    "event_timestamp_ms",
+    "leader_epochs",
+    "epoch_start_offsets",
+    "segment_size_in_bytes",
+    "custom_metadata",
+    "state",
+    "txn_idx_empty",
+    "broker_leader_epoch",
+)
+
+
+def row_values(metadata: RemoteLogSegmentMetadata) -> dict[str, object]:
+    """The columns of `segments` that the metadata holds."""
+    tp, epochs = metadata.topic_id_partition, metadata.segment_leader_epochs
+    return {
+        "topic_id": tp.topic_id,
+        "partition": tp.partition,
+        "segment_id": metadata.remote_log_segment_id.id,
+        "start_offset": metadata.start_offset,
+        "end_offset": metadata.end_offset,
+        "max_timestamp_ms": metadata.max_timestamp_ms,
+        "broker_id": metadata.broker_id,
+        "event_timestamp_ms": metadata.event_timestamp_ms,
+        "leader_epochs": [epoch.leader_epoch for epoch in epochs],
+        "epoch_start_offsets": [epoch.start_offset for epoch in epochs],
+        "segment_size_in_bytes": metadata.segment_size_in_bytes,
+        "custom_metadata": metadata.custom_metadata,
+        "state": metadata.state.value,
+        "txn_idx_empty": metadata.txn_idx_empty,
+        "broker_leader_epoch": metadata.broker_leader_epoch,
+    }
+
+
+def event_key(metadata: RemoteLogSegmentMetadata) -> str:
+    """topicId:partition:endOffset:brokerLeaderEpoch, by which the compaction KIP keys events."""
+    tp, epoch = metadata.topic_id_partition, metadata.broker_leader_epoch
+    epoch = NO_LEADER_EPOCH if epoch is None else epoch
+    return f"{uuid_to_text(tp.topic_id)}:{tp.partition}:{metadata.end_offset}:{epoch}"

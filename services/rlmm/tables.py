@@ -1,0 +1,280 @@
+"""The schema, as rows. They never leave this service: rows in, dataclasses out.
+
+    topics ──< partitions ──< segments ──< segment_epochs      which segment holds an offset
+                    │──────< highest_offsets                   survives the segments
+                    │──────< events                            the audit trail
+                    └──────< request_outcomes                  answers to repeated request ids
+
+`partitions` is the lock: whoever changes anything of a partition locks its row first. What
+migrations/ builds and what stands here is one schema; a test compares them.
+"""
+
+from datetime import datetime
+from typing import ClassVar
+from uuid import UUID
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    DateTime,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    MetaData,
+    Text,
+    func,
+    text,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, INTEGER
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from services.api.partitions import RemotePartitionDeleteState
+from services.api.segments import RemoteLogSegmentState
+
+NAMING_CONVENTION = {
+    "pk": "pk_%(table_name)s",
+    "fk": "fk_%(table_name)s_%(referred_table_name)s",
+    "ix": "ix_%(table_name)s_%(constraint_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+}
+NOW = func.clock_timestamp()
+
+
+class Base(DeclarativeBase):
+    metadata: ClassVar[MetaData] = MetaData(naming_convention=NAMING_CONVENTION)
+    type_annotation_map: ClassVar = {
+        str: Text(),
+        int: BigInteger(),
+        datetime: DateTime(timezone=True),
+    }
+
+
+def _one_of(column: str, names: list[str]) -> str:
+    return f"{column} IN ({', '.join(repr(name) for name in names)})"
+
+
+SEGMENT_STATES = [state.value for state in RemoteLogSegmentState]
+DELETE_STATES = [state.value for state in RemotePartitionDeleteState]
+LIVE = text("state <> 'DELETE_SEGMENT_FINISHED'")
+"""Of a segment that still counts; a literal, or the partial index on it would not serve."""
+
+
+class TopicRow(Base):
+    __tablename__ = "topics"
+
+    topic_id: Mapped[UUID] = mapped_column(primary_key=True)
+    name: Mapped[str]
+
+
+class PartitionRow(Base):
+    """A partition, also after its deletion: the revision goes on for ever."""
+
+    __tablename__ = "partitions"
+    __table_args__ = (
+        CheckConstraint("partition >= 0", name="partition"),
+        CheckConstraint("revision >= 0", name="revision"),
+        CheckConstraint(_one_of("delete_state", DELETE_STATES), name="delete_state"),
+    )
+
+    topic_id: Mapped[UUID] = mapped_column(ForeignKey("topics.topic_id"), primary_key=True)
+    partition: Mapped[int] = mapped_column(INTEGER, primary_key=True)
+    revision: Mapped[int]
+    highest_broker_leader_epoch: Mapped[int | None] = mapped_column(INTEGER)
+    delete_state: Mapped[str | None]
+    created_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    changed_at: Mapped[datetime] = mapped_column(server_default=NOW, onupdate=NOW)
+
+
+class SegmentRow(Base):
+    """A segment with all its metadata; in DELETE_SEGMENT_FINISHED, a tombstone.
+
+    The two arrays are RemoteLogSegmentMetadata.segment_leader_epochs, so that a read needs no
+    second table.
+    """
+
+    __tablename__ = "segments"
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["topic_id", "partition"], ["partitions.topic_id", "partitions.partition"]
+        ),
+        CheckConstraint(_one_of("state", SEGMENT_STATES), name="state"),
+        CheckConstraint("0 <= start_offset AND start_offset <= end_offset", name="offsets"),
+        CheckConstraint(
+            "cardinality(leader_epochs) > 0 "
+            "AND cardinality(leader_epochs) = cardinality(epoch_start_offsets)",
+            name="leader_epochs",
+        ),
+        Index(
+            "live",
+            "topic_id",
+            "partition",
+            "start_offset",
+            "segment_id",
+            postgresql_where=LIVE,
+        ),
+    )
+
+    # Which segment this is.
+    topic_id: Mapped[UUID] = mapped_column(primary_key=True)
+    partition: Mapped[int] = mapped_column(INTEGER, primary_key=True)
+    segment_id: Mapped[UUID] = mapped_column(primary_key=True)
+    # What never changes.
+    start_offset: Mapped[int]
+    end_offset: Mapped[int]
+    max_timestamp_ms: Mapped[int]
+    broker_leader_epoch: Mapped[int | None] = mapped_column(INTEGER)
+    leader_epochs: Mapped[list[int]] = mapped_column(ARRAY(INTEGER))
+    epoch_start_offsets: Mapped[list[int]] = mapped_column(ARRAY(BigInteger))
+    segment_size_in_bytes: Mapped[int] = mapped_column(INTEGER)
+    txn_idx_empty: Mapped[bool]
+    # What the latest event brought.
+    state: Mapped[str]
+    custom_metadata: Mapped[bytes | None]
+    broker_id: Mapped[int] = mapped_column(INTEGER)
+    event_timestamp_ms: Mapped[int]
+    # The partition's revision at the latest event, and at COPY_SEGMENT_FINISHED.
+    state_revision: Mapped[int]
+    finished_revision: Mapped[int | None]
+    created_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    changed_at: Mapped[datetime] = mapped_column(server_default=NOW, onupdate=NOW)
+
+
+class SegmentEpochRow(Base):
+    """The offsets that a live segment has in one of its leader epochs.
+
+    `referenced` and `overlapped` are true only of segments in COPY_SEGMENT_FINISHED, and of each
+    of these at least one is: what is displaced is flagged as overlapped.
+    """
+
+    __tablename__ = "segment_epochs"
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["topic_id", "partition", "segment_id"],
+            ["segments.topic_id", "segments.partition", "segments.segment_id"],
+        ),
+        # An epoch without offsets ends one before its start.
+        CheckConstraint("0 <= start_offset AND start_offset - 1 <= end_offset", name="offsets"),
+        Index(
+            "listed",
+            "topic_id",
+            "partition",
+            "leader_epoch",
+            "segment_start_offset",
+            "segment_id",
+        ),
+        Index(
+            "referenced",
+            "topic_id",
+            "partition",
+            "leader_epoch",
+            "start_offset",
+            unique=True,
+            postgresql_where=text("referenced"),
+        ),
+        Index(
+            "overlapped",
+            "topic_id",
+            "partition",
+            "leader_epoch",
+            "start_offset",
+            postgresql_where=text("overlapped"),
+        ),
+    )
+
+    topic_id: Mapped[UUID] = mapped_column(primary_key=True)
+    partition: Mapped[int] = mapped_column(INTEGER, primary_key=True)
+    segment_id: Mapped[UUID] = mapped_column(primary_key=True)
+    leader_epoch: Mapped[int] = mapped_column(INTEGER, primary_key=True)
+    segment_start_offset: Mapped[int] = mapped_column(
+        comment="of the whole segment: lists are in its order"
+    )
+    start_offset: Mapped[int] = mapped_column(comment="first offset within the epoch")
+    end_offset: Mapped[int] = mapped_column(comment="last offset within the epoch, inclusive")
+    referenced: Mapped[bool] = mapped_column(comment="in Kafka's map from start offset to segment")
+    overlapped: Mapped[bool] = mapped_column(
+        comment="when it or a neighbour finished, both had offsets in common"
+    )
+
+
+class HighestOffsetRow(Base):
+    """What has ever finished in an epoch of a partition; never falls and outlives the segments."""
+
+    __tablename__ = "highest_offsets"
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["topic_id", "partition"], ["partitions.topic_id", "partitions.partition"]
+        ),
+    )
+
+    topic_id: Mapped[UUID] = mapped_column(primary_key=True)
+    partition: Mapped[int] = mapped_column(INTEGER, primary_key=True)
+    leader_epoch: Mapped[int] = mapped_column(INTEGER, primary_key=True)
+    highest_offset: Mapped[int] = mapped_column(comment="last offset ever finished, inclusive")
+    longest_reach: Mapped[int] = mapped_column(
+        comment="largest end minus start of one segment: no search goes further back than that"
+    )
+
+
+class EventRow(Base):
+    """The audit trail: one row for each revision of a partition, without gaps."""
+
+    __tablename__ = "events"
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["topic_id", "partition"], ["partitions.topic_id", "partitions.partition"]
+        ),
+        CheckConstraint(
+            _one_of("kind", ["LEADERSHIP", "SEGMENT", "PARTITION_DELETE"]), name="kind"
+        ),
+        CheckConstraint("revision > 0", name="revision"),
+        Index(
+            "partition_delete",
+            "topic_id",
+            "partition",
+            "to_state",
+            postgresql_where=text("kind = 'PARTITION_DELETE'"),
+        ),
+    )
+
+    topic_id: Mapped[UUID] = mapped_column(primary_key=True)
+    partition: Mapped[int] = mapped_column(INTEGER, primary_key=True)
+    revision: Mapped[int] = mapped_column(primary_key=True)
+    at: Mapped[datetime] = mapped_column(server_default=NOW)
+    # What changed.
+    kind: Mapped[str]
+    from_state: Mapped[str | None]
+    to_state: Mapped[str | None]
+    segment_id: Mapped[UUID | None]
+    key: Mapped[str | None] = mapped_column(
+        comment="topicId:partition:endOffset:brokerLeaderEpoch of the segment, -1: no epoch known"
+    )
+    # Who changed it, and why.
+    actor: Mapped[str]
+    call_id: Mapped[str] = mapped_column(comment="names the one call, as in the log")
+    request_id: Mapped[str | None] = mapped_column(comment="chosen by the caller")
+    reason: Mapped[str]
+    rule_detail: Mapped[str | None]
+    plan_id: Mapped[str | None]
+    broker_id: Mapped[int] = mapped_column(INTEGER)
+    broker_leader_epoch: Mapped[int | None] = mapped_column(INTEGER)
+    # Further calls that asked for what this one had done.
+    repeat_count: Mapped[int] = mapped_column(server_default=text("0"))
+
+
+class RequestOutcomeRow(Base):
+    """What a request id was answered with; holds for a day."""
+
+    __tablename__ = "request_outcomes"
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["topic_id", "partition"], ["partitions.topic_id", "partitions.partition"]
+        ),
+        Index("at", "at"),
+    )
+
+    topic_id: Mapped[UUID] = mapped_column(primary_key=True)
+    partition: Mapped[int] = mapped_column(INTEGER, primary_key=True)
+    request_id: Mapped[str] = mapped_column(primary_key=True)
+    body_digest: Mapped[bytes]
+    revision: Mapped[int]
+    at: Mapped[datetime] = mapped_column(server_default=NOW)

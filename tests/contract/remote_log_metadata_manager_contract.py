@@ -1,0 +1,60 @@
+"""What every RemoteLogMetadataManager must do, in process and over the wire.
+
+    class TestMine(RemoteLogMetadataManagerContract):
+        @pytest.fixture
+        def rlmm(self) -> RemoteLogMetadataManager: ...
+
+The tables are those of Kafka's own tests. Two rows of table F no API can reach:
+tests.contract.rlmm.look_ups.UNREACHABLE_ROWS_OF_TABLE_F.
+"""
+
+from collections import Counter
+
+from tests.contract.rlmm.lists import (
+    Filters,
+    Pages,
+    Partitions,
+    Revisions,
+    TableB,
+    TableC,
+    TableE,
+)
+from tests.contract.rlmm.look_ups import LookUpInput, OverlapsBeyondKafka, TableA, TableF, TableG
+from tests.contract.rlmm.partition_deletion import AfterDeletion, DeletionOrder, TableD
+from tests.contract.rlmm.request_ids import RequestIds
+from tests.contract.rlmm.transitions import BadSegments, Fences, Leadership, Repeats, TableH
+
+
+class RemoteLogMetadataManagerContract(
+    TableA,
+    TableB,
+    TableC,
+    TableD,
+    TableE,
+    TableF,
+    TableG,
+    TableH,
+    OverlapsBeyondKafka,
+    LookUpInput,
+    Filters,
+    Revisions,
+    Pages,
+    Partitions,
+    Repeats,
+    BadSegments,
+    Fences,
+    Leadership,
+    DeletionOrder,
+    AfterDeletion,
+    RequestIds,
+):
+    """All of the contract."""
+
+    def test_no_part_of_the_contract_hides_a_test_of_another(self) -> None:
+        names = Counter(
+            name
+            for part in RemoteLogMetadataManagerContract.__bases__
+            for name in vars(part)
+            if name.startswith("test_")
+        )
+        assert [name for name, count in names.items() if count > 1] == []

@@ -1,0 +1,403 @@
+"""Which segment answers for an epoch and an offset: tables A, B, F, G and what we add to them."""
+
+import pytest
+
+from services.api.calls import MutationContext
+from services.api.errors import InvalidRequestError, RemoteResourceNotFoundError
+from services.api.ids import TopicIdPartition
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.api.validation import INT64_MAX
+from tests.contract.rlmm.segments import (
+    DELETE_FINISHED,
+    DELETE_STARTED,
+    FINISHED,
+    RlmmContractPart,
+    add,
+    finished,
+    id_at,
+    id_of,
+    ids,
+    move,
+    segment,
+)
+
+UNREACHABLE_ROWS_OF_TABLE_F = (
+    "FIN(0,s1,10), then list with a map lacking s1: RemoteResourceNotFoundException. Rows and "
+    "their epochs are one database with a foreign key; no call makes one without the other.",
+    "nothing, list: empty. Below the API that is an epoch's state object; through it, the list of "
+    "an unknown epoch, which test_an_unknown_epoch_lists_empty holds.",
+)
+"""The two rows of table F that no API can reach as Kafka's test does."""
+
+
+class TableA(RlmmContractPart):
+    @pytest.fixture
+    def table_a(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> list[RemoteLogSegmentMetadata]:
+        return [
+            finished(rlmm, tp, 0, 100, {0: 0, 1: 20, 2: 80}),
+            finished(rlmm, tp, 101, 200, {2: 101}),
+            finished(rlmm, tp, 201, 300, {2: 201, 3: 240}),
+            finished(rlmm, tp, 250, 400, {3: 250, 4: 370}),
+        ]
+
+    @pytest.mark.parametrize(
+        ("epoch", "offset", "answer"),
+        [
+            (1, 40, 0),
+            (2, 110, 1),
+            (3, 240, 2),
+            (3, 250, 3),
+            (4, 375, 3),
+            (1, 110, None),
+            (4, 401, None),
+            (5, 301, None),
+            # The edges of each epoch's range.
+            (0, 0, 0),
+            (0, 19, 0),
+            (0, 20, None),
+            (2, 79, None),
+            (2, 239, 2),
+            (2, 240, None),
+            (3, 369, 3),
+            (3, 370, None),
+            (4, 400, 3),
+            (0, INT64_MAX, None),
+        ],
+    )
+    def test_an_offset_is_found_in_the_segment_of_its_epoch(
+        self,
+        rlmm: RemoteLogMetadataManager,
+        tp: TopicIdPartition,
+        table_a: list[RemoteLogSegmentMetadata],
+        epoch: int,
+        offset: int,
+        answer: int | None,
+    ) -> None:
+        expected = None if answer is None else id_of(table_a[answer])
+        assert id_at(rlmm, tp, epoch, offset) == expected
+
+    @pytest.mark.parametrize(
+        ("epoch", "highest"), [(0, 19), (1, 79), (2, 239), (3, 369), (4, 400), (5, None)]
+    )
+    def test_the_highest_offset_of_an_epoch_survives_the_segments_deletion(
+        self,
+        rlmm: RemoteLogMetadataManager,
+        tp: TopicIdPartition,
+        table_a: list[RemoteLogSegmentMetadata],
+        epoch: int,
+        highest: int | None,
+    ) -> None:
+        for each in table_a:
+            move(rlmm, each, DELETE_STARTED, DELETE_FINISHED)
+        assert rlmm.highest_offset_for_epoch(tp, epoch).value == highest
+
+    @pytest.mark.parametrize("states", [[DELETE_STARTED], [DELETE_STARTED, DELETE_FINISHED]])
+    def test_a_segment_is_not_found_from_the_start_of_its_deletion_on(
+        self,
+        rlmm: RemoteLogMetadataManager,
+        tp: TopicIdPartition,
+        table_a: list[RemoteLogSegmentMetadata],
+        states: list[RemoteLogSegmentState],
+    ) -> None:
+        move(rlmm, table_a[0], *states)
+        assert id_at(rlmm, tp, 0, 10) is None
+        assert id_at(rlmm, tp, 2, 110) == id_of(table_a[1])
+
+    def test_a_started_copy_has_no_highest_offset_and_is_not_found(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        add(rlmm, segment(tp, 0, 100, {0: 0, 1: 20, 2: 80}))
+        highest = [rlmm.highest_offset_for_epoch(tp, epoch).value for epoch in range(3)]
+        assert highest == [None, None, None]
+        assert id_at(rlmm, tp, 1, 40) is None
+
+
+class TableF(RlmmContractPart):
+    """Kafka's referenced and unreferenced sets, seen as look-ups and lists of epoch 0."""
+
+    def test_segments_side_by_side_are_both_found(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        s1, s2 = finished(rlmm, tp, 10, 100), finished(rlmm, tp, 101, 200)
+        assert id_at(rlmm, tp, 0, 90) == id_of(s1)
+        assert id_at(rlmm, tp, 0, 150) == id_of(s2)
+        assert rlmm.highest_offset_for_epoch(tp, 0).value == 200
+
+    @pytest.mark.parametrize(
+        ("first", "second", "highest"),
+        [
+            pytest.param((10, 100), (5, 150), 150, id="starts before and reaches further"),
+            pytest.param((10, 100), (10, 100), 100, id="the same range"),
+            pytest.param((10, 100), (10, 150), 150, id="the same start, reaches further"),
+        ],
+    )
+    def test_a_later_segment_that_reaches_as_far_displaces_the_earlier_one(
+        self,
+        rlmm: RemoteLogMetadataManager,
+        tp: TopicIdPartition,
+        first: tuple[int, int],
+        second: tuple[int, int],
+        highest: int,
+    ) -> None:
+        s1, s2 = finished(rlmm, tp, *first), finished(rlmm, tp, *second)
+        assert id_at(rlmm, tp, 0, 50) == id_of(s2)
+        assert sorted(ids(rlmm, tp, 0)) == sorted([id_of(s1), id_of(s2)])
+        assert rlmm.highest_offset_for_epoch(tp, 0).value == highest
+
+    def test_deletion_takes_both_out_of_look_ups_and_leaves_them_listed(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        s1, s2 = finished(rlmm, tp, 10, 100), finished(rlmm, tp, 101, 200)
+        move(rlmm, s1, DELETE_STARTED)
+        move(rlmm, s2, DELETE_STARTED)
+        assert (id_at(rlmm, tp, 0, 50), id_at(rlmm, tp, 0, 150)) == (None, None)
+        assert ids(rlmm, tp, 0) == [id_of(s1), id_of(s2)]
+
+    def test_a_failed_copy_is_unlisted_when_its_deletion_finishes(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        add(rlmm, segment(tp, 10, 100), DELETE_STARTED, DELETE_FINISHED)
+        assert ids(rlmm, tp, 0) == []
+
+    def test_a_short_late_segment_sits_alongside_longer_ones(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        long = finished(rlmm, tp, 10, 200)
+        short = finished(rlmm, tp, 5, 50)
+        assert id_at(rlmm, tp, 0, 7) == id_of(short)
+        assert id_at(rlmm, tp, 0, 30) == id_of(long)
+        assert id_at(rlmm, tp, 0, 200) == id_of(long)
+
+    def test_a_finish_displaces_every_segment_after_its_start(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        before = finished(rlmm, tp, 0, 9)
+        for start in range(10, 100, 10):
+            finished(rlmm, tp, start, start + 9)
+        wide = finished(rlmm, tp, 10, 99)
+        assert {id_at(rlmm, tp, 0, offset) for offset in range(10, 100, 5)} == {id_of(wide)}
+        assert id_at(rlmm, tp, 0, 9) == id_of(before)
+
+
+class OverlapsBeyondKafka(RlmmContractPart):
+    """Declared difference: where Kafka's choice does not hold the offset, another one may."""
+
+    def test_a_range_behind_a_short_late_segment_stays_readable(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        long, _far = finished(rlmm, tp, 10, 200), finished(rlmm, tp, 201, 300)
+        short = finished(rlmm, tp, 50, 60)
+        assert id_at(rlmm, tp, 0, 55) == id_of(short)
+        assert id_at(rlmm, tp, 0, 61) == id_of(long)
+
+    def test_a_displaced_segment_is_found_again_when_its_displacer_goes(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        displaced, displacer = finished(rlmm, tp, 10, 100), finished(rlmm, tp, 5, 150)
+        move(rlmm, displacer, DELETE_STARTED)
+        assert id_at(rlmm, tp, 0, 50) == id_of(displaced)
+        assert id_at(rlmm, tp, 0, 7) is None
+
+    def test_a_segment_that_kafkas_quirk_would_drop_stays_listed_and_found(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        long, short = finished(rlmm, tp, 10, 100), finished(rlmm, tp, 10, 50)
+        assert id_at(rlmm, tp, 0, 30) == id_of(short)
+        assert id_at(rlmm, tp, 0, 80) == id_of(long)
+        assert sorted(ids(rlmm, tp, 0)) == sorted([id_of(long), id_of(short)])
+
+    def test_an_epoch_without_offsets_hides_no_segment_that_starts_where_it_does(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        whole = finished(rlmm, tp, 30, 40)
+        finished(rlmm, tp, 20, 35, {0: 30, 1: 30})
+        assert id_at(rlmm, tp, 0, 35) == id_of(whole)
+
+    def test_a_displaced_segment_under_deletion_is_never_the_answer(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        displaced, displacer = finished(rlmm, tp, 10, 100), finished(rlmm, tp, 5, 150)
+        move(rlmm, displaced, DELETE_STARTED)
+        move(rlmm, displacer, DELETE_STARTED)
+        assert id_at(rlmm, tp, 0, 50) is None
+
+    @pytest.mark.parametrize(
+        ("epochs", "chosen"),
+        [
+            pytest.param([7, 6], 0, id="the higher broker leader epoch"),
+            pytest.param([6, 7], 1, id="the higher one, finished later"),
+            pytest.param([7, 7], 1, id="equal: the later finish"),
+            pytest.param([7, None], 1, id="one has none: the later finish"),
+            pytest.param([None, 7], 1, id="the other has none: the later finish"),
+            pytest.param([None, None], 1, id="none has one: the later finish"),
+            pytest.param([9, None, 4, 6], 3, id="of those since the last one without"),
+            pytest.param([9, 6, None], 2, id="the last one has none"),
+        ],
+    )
+    def test_of_several_the_higher_broker_leader_epoch_or_the_later_finish_answers(
+        self,
+        rlmm: RemoteLogMetadataManager,
+        tp: TopicIdPartition,
+        epochs: list[int | None],
+        chosen: int,
+    ) -> None:
+        copies = [segment(tp, 10, 100, broker_leader_epoch=epoch) for epoch in epochs]
+        displacer = segment(tp, 5, 150)
+        for each in [*copies, displacer]:
+            # Without a fence: an old leader's copies may come in late.
+            rlmm.add_remote_log_segment_metadata(
+                each, MutationContext(broker_leader_epoch=max(filter(None, [*epochs, 1])))
+            )
+            move(rlmm, each, FINISHED)
+        move(rlmm, displacer, DELETE_STARTED)
+        assert id_at(rlmm, tp, 0, 50) == id_of(copies[chosen])
+
+    def test_offsets_beyond_every_copy_are_not_found(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        for _ in range(2):
+            for start in range(0, 50, 10):
+                finished(rlmm, tp, start, start + 7)
+        found = [id_at(rlmm, tp, 0, offset) is not None for offset in (7, 8, 9, 10, 47, 48)]
+        assert found == [True, False, False, True, True, False]
+
+
+class TableG(RlmmContractPart):
+    """The next segment that may have a transaction index."""
+
+    def chain(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, *txn_idx_empty: bool
+    ) -> list[RemoteLogSegmentMetadata]:
+        return [
+            finished(rlmm, tp, 10 * n, 10 * n + 9, txn_idx_empty=empty)
+            for n, empty in enumerate(txn_idx_empty)
+        ]
+
+    def test_segments_without_a_transaction_index_are_passed_over(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        chain = self.chain(rlmm, tp, True, True, False)
+        found = rlmm.next_segment_with_txn_index(tp, 0, 0).value
+        assert found is not None
+        assert id_of(found) == id_of(chain[2])
+
+    def test_the_segment_of_the_offset_itself_may_be_the_answer(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        chain = self.chain(rlmm, tp, False, False)
+        found = rlmm.next_segment_with_txn_index(tp, 0, 5).value
+        assert found is not None
+        assert id_of(found) == id_of(chain[0])
+
+    @pytest.mark.parametrize(
+        ("empty", "offset"),
+        [
+            pytest.param([True, True, False], 30, id="after the last segment"),
+            pytest.param([True, True, True], 0, id="none has one"),
+            pytest.param([], 0, id="nothing is there"),
+        ],
+    )
+    def test_the_end_of_the_epoch_is_the_end_of_the_search(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, empty: list[bool], offset: int
+    ) -> None:
+        self.chain(rlmm, tp, *empty)
+        finished(rlmm, tp, 30, 39, {1: 30}, txn_idx_empty=False)
+        assert rlmm.next_segment_with_txn_index(tp, 0, offset).value is None
+
+    def test_a_gap_ends_the_search(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        finished(rlmm, tp, 0, 9, txn_idx_empty=True)
+        finished(rlmm, tp, 11, 19, txn_idx_empty=False)
+        assert rlmm.next_segment_with_txn_index(tp, 0, 0).value is None
+
+    def test_a_segment_that_spans_epochs_ends_the_search_in_the_earlier_one(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        finished(rlmm, tp, 0, 19, {0: 0, 1: 10}, txn_idx_empty=True)
+        finished(rlmm, tp, 20, 29, {1: 20}, txn_idx_empty=False)
+        assert rlmm.next_segment_with_txn_index(tp, 0, 0).value is None
+        assert rlmm.next_segment_with_txn_index(tp, 1, 10).value is not None
+
+    def test_the_greatest_offset_that_there_is_ends_the_search(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        finished(rlmm, tp, 0, INT64_MAX, txn_idx_empty=True)
+        assert rlmm.next_segment_with_txn_index(tp, 0, 5).value is None
+
+
+class LookUpInput(RlmmContractPart):
+    def test_the_answer_is_the_segment_as_it_was_told(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        begun = segment(
+            tp,
+            5,
+            9,
+            {3: 5, 8: 7},
+            max_timestamp_ms=-1,
+            segment_size_in_bytes=-1,
+            txn_idx_empty=True,
+            broker_leader_epoch=8,
+        )
+        add(rlmm, begun)
+        move(rlmm, begun, FINISHED, custom_metadata=b"\x00\xff", event_timestamp_ms=8_000)
+        found = rlmm.remote_log_segment_metadata(tp, 8, 7).value
+        assert found is not None
+        assert found.segment_leader_epochs == begun.segment_leader_epochs
+        assert (found.custom_metadata, found.event_timestamp_ms) == (b"\x00\xff", 8_000)
+        assert (found.max_timestamp_ms, found.segment_size_in_bytes) == (-1, -1)
+        assert (found.txn_idx_empty, found.broker_leader_epoch) == (True, 8)
+
+    def test_an_unknown_partition_is_named(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        for read in (
+            lambda: rlmm.remote_log_segment_metadata(tp, 0, 0),
+            lambda: rlmm.highest_offset_for_epoch(tp, 0),
+            lambda: rlmm.list_remote_log_segments(tp),
+            lambda: rlmm.remote_log_size(tp, 0),
+            lambda: rlmm.next_segment_with_txn_index(tp, 0, 0),
+        ):
+            with pytest.raises(RemoteResourceNotFoundError, match="orders-0"):
+                read()
+
+    def test_negative_epochs_and_offsets_are_refused(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        finished(rlmm, tp, 0, 9)
+        for read, field in (
+            (lambda: rlmm.remote_log_segment_metadata(tp, -1, 0), "epoch_for_offset"),
+            (lambda: rlmm.remote_log_segment_metadata(tp, 0, -1), "offset"),
+            (lambda: rlmm.highest_offset_for_epoch(tp, -1), "leader_epoch"),
+            (lambda: rlmm.remote_log_size(tp, -1), "leader_epoch"),
+            (lambda: rlmm.next_segment_with_txn_index(tp, -1, 0), "epoch"),
+            (lambda: rlmm.list_remote_log_segments(tp, -1), "leader_epoch"),
+            (lambda: rlmm.list_remote_log_segments(tp, min_offset=-1), "min_offset"),
+        ):
+            with pytest.raises(InvalidRequestError, match=field):
+                read()
+
+    def test_a_partition_by_another_topic_name_is_refused(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        finished(rlmm, tp, 0, 9)
+        renamed = TopicIdPartition(tp.topic_id, "payments", tp.partition)
+        with pytest.raises(InvalidRequestError, match="topic"):
+            rlmm.remote_log_segment_metadata(renamed, 0, 0)
+        with pytest.raises(InvalidRequestError, match="topic"):
+            rlmm.list_remote_log_segments(renamed)
+        with pytest.raises(InvalidRequestError, match="topic"):
+            rlmm.add_remote_log_segment_metadata(segment(renamed, 10, 19))
+
+    def test_another_partition_of_the_topic_has_segments_of_its_own(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        other = TopicIdPartition(tp.topic_id, tp.topic, 1)
+        finished(rlmm, tp, 0, 9)
+        finished(rlmm, other, 10, 19)
+        assert id_at(rlmm, other, 0, 5) is None
+        assert rlmm.highest_offset_for_epoch(tp, 0).value == 9

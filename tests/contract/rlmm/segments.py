@@ -1,0 +1,143 @@
+"""What the RLMM contract's tests are written with."""
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from services.api.calls import NO_CONTEXT, MutationContext, MutationOutcome
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition
+from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_segments
+from services.api.segments import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+    segment_leader_epochs,
+)
+
+STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+DELETE_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
+PARTITION_STARTED = RemotePartitionDeleteState.DELETE_PARTITION_STARTED
+PARTITION_FINISHED = RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
+
+BROKER = 1
+OTHER_BROKER = 2
+
+
+class RlmmContractPart:
+    """Each test has a partition of its own, so that the database need not be empty."""
+
+    @pytest.fixture
+    def rlmm(self) -> RemoteLogMetadataManager:
+        """The implementation under test."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def tp(self) -> TopicIdPartition:
+        return TopicIdPartition(uuid4(), "orders", 0)
+
+
+def segment(
+    tp: TopicIdPartition,
+    start: int,
+    end: int,
+    epochs: Mapping[int, int] | None = None,
+    **fields: Any,
+) -> RemoteLogSegmentMetadata:
+    """A copy that begins; all its offsets are in epoch 0 unless `epochs` says otherwise."""
+    values: dict[str, Any] = {
+        "max_timestamp_ms": 1_000,
+        "broker_id": BROKER,
+        "event_timestamp_ms": 5_000,
+        "segment_size_in_bytes": 1_048_576,
+        **fields,
+    }
+    return RemoteLogSegmentMetadata(
+        remote_log_segment_id=RemoteLogSegmentId(tp, uuid4()),
+        start_offset=start,
+        end_offset=end,
+        segment_leader_epochs=segment_leader_epochs(sorted((epochs or {0: start}).items())),
+        **values,
+    )
+
+
+def update_to(
+    metadata: RemoteLogSegmentMetadata, state: RemoteLogSegmentState, **fields: Any
+) -> RemoteLogSegmentMetadataUpdate:
+    values: dict[str, Any] = {"event_timestamp_ms": 6_000, "broker_id": BROKER, **fields}
+    return RemoteLogSegmentMetadataUpdate(metadata.remote_log_segment_id, state=state, **values)
+
+
+def move(
+    rlmm: RemoteLogMetadataManager,
+    metadata: RemoteLogSegmentMetadata,
+    *states: RemoteLogSegmentState,
+    context: MutationContext = NO_CONTEXT,
+    **fields: Any,
+) -> MutationOutcome:
+    """Take the segment through `states`; the outcome of the last step."""
+    for state in states:
+        update = update_to(metadata, state, **fields)
+        outcome = rlmm.update_remote_log_segment_metadata(update, context)
+    return outcome
+
+
+def add(
+    rlmm: RemoteLogMetadataManager,
+    metadata: RemoteLogSegmentMetadata,
+    *states: RemoteLogSegmentState,
+) -> RemoteLogSegmentMetadata:
+    """Add the segment, take it through `states`, answer it as it was added."""
+    rlmm.add_remote_log_segment_metadata(metadata)
+    if states:
+        move(rlmm, metadata, *states)
+    return metadata
+
+
+def finished(
+    rlmm: RemoteLogMetadataManager,
+    tp: TopicIdPartition,
+    start: int,
+    end: int,
+    epochs: Mapping[int, int] | None = None,
+    **fields: Any,
+) -> RemoteLogSegmentMetadata:
+    return add(rlmm, segment(tp, start, end, epochs, **fields), FINISHED)
+
+
+def put_deletion(
+    rlmm: RemoteLogMetadataManager,
+    tp: TopicIdPartition,
+    *states: RemotePartitionDeleteState,
+    context: MutationContext = NO_CONTEXT,
+) -> MutationOutcome:
+    for state in states:
+        event = RemotePartitionDeleteMetadata(tp, state, event_timestamp_ms=7_000, broker_id=BROKER)
+        outcome = rlmm.put_remote_partition_delete_metadata(event, context)
+    return outcome
+
+
+def id_at(
+    rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, epoch: int, offset: int
+) -> UUID | None:
+    found = rlmm.remote_log_segment_metadata(tp, epoch, offset).value
+    return None if found is None else id_of(found)
+
+
+def id_of(metadata: RemoteLogSegmentMetadata) -> UUID:
+    return metadata.remote_log_segment_id.id
+
+
+def ids(
+    rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, epoch: int | None = None
+) -> list[UUID]:
+    return [id_of(each) for each in all_segments(rlmm, tp, epoch)]
+
+
+def revision_of(rlmm: RemoteLogMetadataManager, tp: TopicIdPartition) -> int:
+    return rlmm.list_remote_log_segments(tp, page_size=1).revision

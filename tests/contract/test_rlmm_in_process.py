@@ -1,0 +1,28 @@
+"""RLMM in process, on a real PostgreSQL."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from services.local.postgres import EmbeddedPostgres
+from services.rlmm.database import create_database_engine
+from services.rlmm.manager import SqlRemoteLogMetadataManager
+from tests.contract.remote_log_metadata_manager_contract import RemoteLogMetadataManagerContract
+
+
+@pytest.fixture(scope="module")
+def manager(
+    postgres: EmbeddedPostgres, migrated_database: str
+) -> Iterator[SqlRemoteLogMetadataManager]:
+    """On one database for all tests: each has a topic of its own."""
+    name = "rlmm_in_process"
+    engine = create_database_engine(postgres.create_database(name, template=migrated_database))
+    yield SqlRemoteLogMetadataManager(engine)
+    engine.dispose()
+    postgres.drop_database(name)
+
+
+class TestSqlRemoteLogMetadataManager(RemoteLogMetadataManagerContract):
+    @pytest.fixture
+    def rlmm(self, manager: SqlRemoteLogMetadataManager) -> SqlRemoteLogMetadataManager:
+        return manager

@@ -1,0 +1,149 @@
+"""The schema: how it comes to be, and what RLMM does on one that it does not know."""
+
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from uuid import uuid4
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import Connection, Engine, text
+
+from services.api.errors import (
+    InvalidRequestError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+)
+from services.api.ids import TopicIdPartition
+from services.api.remote_log_metadata_manager import PartitionLeadership
+from services.local.postgres import EmbeddedPostgres
+from services.rlmm.database import DatabaseLimits, create_database_engine
+from services.rlmm.manager import SqlRemoteLogMetadataManager
+from services.rlmm.schema import current_revision, known_revision, upgrade
+from services.rlmm.tables import Base
+
+TP = TopicIdPartition(uuid4(), "orders", 0)
+
+CONSTRAINTS = """
+    SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
+    WHERE connamespace = 'public'::regnamespace AND conrelid::regclass::text <> 'alembic_version'
+    ORDER BY 1, 2"""
+INDEXES = """
+    SELECT tablename, indexname, indexdef FROM pg_indexes
+    WHERE schemaname = 'public' AND tablename <> 'alembic_version' ORDER BY 1, 2"""
+
+
+@pytest.fixture
+def engine(empty_database_url: str) -> Iterator[Engine]:
+    engine = create_database_engine(empty_database_url)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """A port that is ours and that nobody listens on."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
+
+
+def rules(connection: Connection) -> list[tuple[str, ...]]:
+    found = [*connection.execute(text(CONSTRAINTS)), *connection.execute(text(INDEXES))]
+    return [tuple(row) for row in found]
+
+
+def test_an_empty_database_is_upgraded_and_an_upgraded_one_stays(empty_database_url: str) -> None:
+    assert current_revision(empty_database_url) is None
+    upgrade(empty_database_url)
+    upgrade(empty_database_url)
+    assert current_revision(empty_database_url) == known_revision()
+
+
+def test_of_two_upgrades_at_once_both_succeed(empty_database_url: str) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(upgrade, [empty_database_url] * 2))
+    assert current_revision(empty_database_url) == known_revision()
+
+
+def test_an_unknown_revision_is_not_upgraded(empty_database_url: str, engine: Engine) -> None:
+    upgrade(empty_database_url)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = 'from_tomorrow'"))
+    with pytest.raises(RemoteStorageError, match="from_tomorrow"):
+        upgrade(empty_database_url)
+
+
+def test_the_migrations_build_the_tables_that_the_code_knows(
+    empty_database_url: str, engine: Engine
+) -> None:
+    upgrade(empty_database_url)
+    with engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
+
+
+def test_the_migrations_build_the_rules_and_indexes_that_the_code_knows(
+    postgres: EmbeddedPostgres, empty_database_url: str, engine: Engine
+) -> None:
+    # Alembic's comparison does not look at CHECK constraints nor at what an index is partial by.
+    upgrade(empty_database_url)
+    name = f"from_tables_{uuid4().hex}"
+    declared = create_database_engine(postgres.create_database(name))
+    Base.metadata.create_all(declared)
+    with engine.connect() as migrated, declared.connect() as created:
+        assert rules(migrated) == rules(created)
+        assert len(rules(migrated)) > 20
+    declared.dispose()
+    postgres.drop_database(name)
+
+
+def test_rlmm_is_ready_on_its_schema_alone(empty_database_url: str, engine: Engine) -> None:
+    manager = SqlRemoteLogMetadataManager(engine)
+    assert not manager.is_ready(TP)
+    upgrade(empty_database_url)
+    assert manager.is_ready(TP)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = 'from_tomorrow'"))
+    assert not manager.is_ready(TP)
+    with pytest.raises(RetriableRemoteStorageError, match="from_tomorrow"):
+        manager.check()
+
+
+def test_a_database_without_the_schema_is_retriable(engine: Engine) -> None:
+    manager = SqlRemoteLogMetadataManager(engine)
+    with pytest.raises(RetriableRemoteStorageError):
+        manager.list_partitions()
+
+
+def test_an_unreachable_database_is_retriable_and_never_ready(closed_port: int) -> None:
+    url = f"postgresql://nobody:secret@127.0.0.1:{closed_port}/nothing"
+    engine = create_database_engine(url)
+    manager = SqlRemoteLogMetadataManager(engine)
+    assert not manager.is_ready(TP)
+    change = PartitionLeadership(TP, 1)
+    for call in (
+        manager.list_partitions,
+        lambda: manager.on_partition_leadership_changes([change], [], 1),
+    ):
+        with pytest.raises(RetriableRemoteStorageError) as refusal:
+            call()
+        assert "secret" not in str(refusal.value)
+    for step in (upgrade, current_revision):
+        with pytest.raises(RetriableRemoteStorageError):
+            step(url)
+
+
+def test_a_used_up_pool_is_retriable(database_url: str) -> None:
+    engine = create_database_engine(database_url, DatabaseLimits(pool_size=1, pool_timeout_ms=50))
+    manager = SqlRemoteLogMetadataManager(engine)
+    with engine.connect(), pytest.raises(RetriableRemoteStorageError):
+        manager.list_partitions()
+    assert manager.list_partitions().partitions == ()
+    engine.dispose()
+
+
+@pytest.mark.parametrize("url", ["", "no url", "mysql://localhost/x", "sqlite://"])
+def test_another_kind_of_database_is_refused(url: str) -> None:
+    with pytest.raises(InvalidRequestError, match="database_url"):
+        create_database_engine(url)
