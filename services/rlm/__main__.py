@@ -1,0 +1,79 @@
+"""`python -m services.rlm`: the RLM process."""
+
+from contextlib import ExitStack
+
+import grpc
+
+from services.rlm.backoff import Backoff
+from services.rlm.kafka_log.errors import LogDirError
+from services.rlm.manager import RlmLimits, StaticRemoteLogManager
+from services.rlm.segment_copy import CopyLimits
+from services.rlm.segment_reader import RemoteReadLimits
+from services.rlm.servicer import RemoteLogManagerServicer
+from services.rlm.settings import RlmSettings
+from services.rpc.channels import open_channel
+from services.rpc.clients.metadata import RemoteLogMetadataManagerClient
+from services.rpc.clients.storage import RemoteStorageManagerClient
+from services.rpc.logs import configure_logging
+from services.rpc.server import Service, serve
+from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc
+
+
+def main() -> None:
+    settings = RlmSettings.from_environment()
+    configure_logging(settings.log_level)
+    with ExitStack() as channels:
+        rsm = channels.enter_context(open_channel(settings.rsm_address))
+        rlmm = channels.enter_context(open_channel(settings.rlmm_address))
+        manager = _build_manager(
+            settings,
+            RemoteStorageManagerClient(rsm, settings.rsm_address),
+            RemoteLogMetadataManagerClient(rlmm, settings.rlmm_address),
+        )
+        manager.start()
+
+        def add_to(server: grpc.Server) -> None:
+            servicer = RemoteLogManagerServicer(manager)
+            pb_grpc.add_RemoteLogManagerServicer_to_server(servicer, server)
+
+        def stop() -> None:
+            manager.stop(settings.drain_timeout_ms / 1000)
+
+        name = "tieredstorage.v1.RemoteLogManager"
+        serve(Service("rlm", name, add_to, _always_ready, stop), settings)
+
+
+def _always_ready() -> None:
+    """What is local is served without store and database; reads of the tier say what is wrong."""
+
+
+def _build_manager(
+    settings: RlmSettings,
+    rsm: RemoteStorageManagerClient,
+    rlmm: RemoteLogMetadataManagerClient,
+) -> StaticRemoteLogManager:
+    limits = RlmLimits(
+        interval_s=settings.remote_log_manager_task_interval_ms / 1000,
+        copier_threads=settings.remote_log_manager_copier_thread_pool_size,
+        backoff=Backoff(
+            initial_s=settings.remote_log_manager_task_retry_backoff_ms / 1000,
+            max_s=settings.remote_log_manager_task_retry_backoff_max_ms / 1000,
+        ),
+        copy=CopyLimits(
+            chunk_bytes=settings.copy_chunk_bytes,
+            custom_metadata_max_bytes=settings.remote_log_metadata_custom_metadata_max_bytes,
+        ),
+        read=RemoteReadLimits(
+            threads=settings.remote_log_reader_threads,
+            wait_s=settings.remote_log_reader_max_wait_ms / 1000,
+        ),
+        index_cache_bytes=settings.remote_log_index_cache_total_size_bytes,
+    )
+    try:
+        return StaticRemoteLogManager(settings.log_dirs, rsm, rlmm, limits)
+    except LogDirError as e:
+        raise SystemExit(f"RLM_LOG_DIRS: {e}") from e
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Which segments are to be copied: a pure rule over what is here and what the tier has."""
+
+from collections.abc import Sequence
+
+from services.api.ids import TopicIdPartition
+from services.api.lineage import Lineage
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.rlm.kafka_log.partition_dir import LocalSegment
+from services.rlm.local_log import LocalLog
+from services.rlm.offset_ranges import OffsetRanges
+
+
+def candidate_log_segments(
+    log: LocalLog, covered: OffsetRanges, highest_copied_offset: int
+) -> list[LocalSegment]:
+    """The rolled segments to copy, earliest first, all of them stable.
+
+    Those above the highest copied offset, and any below it that has something copied before it but
+    is not in the tier itself: the copied prefix must have no gap. What the tier once had at its
+    beginning and no longer has was deleted from it and stays so.
+
+    Source: RemoteLogManager.candidateLogSegments; Kafka does not look for gaps.
+    """
+    found = []
+    for segment in log.rolled:
+        end = segment.end_offset
+        if end >= log.last_stable_offset:
+            break
+        if end < log.log_start_offset or _is_covered(segment, log, covered):
+            continue
+        if end > highest_copied_offset or covered.last_below(segment.base_offset) is not None:
+            found.append(segment)
+    return found
+
+
+def in_tier(log: LocalLog, covered: OffsetRanges) -> list[LocalSegment]:
+    """The rolled segments whose readable offsets are all in the tier."""
+    return [segment for segment in log.rolled if _is_covered(segment, log, covered)]
+
+
+def _is_covered(segment: LocalSegment, log: LocalLog, covered: OffsetRanges) -> bool:
+    first = max(segment.base_offset, log.log_start_offset)
+    return first <= segment.end_offset and covered.covers(first, segment.end_offset)
+
+
+def copied_through_offset(covered: OffsetRanges, candidates: Sequence[LocalSegment]) -> int:
+    """The last offset of the copied prefix, before the first segment that is to be copied; -1:
+    none."""
+    end = candidates[0].base_offset if candidates else covered.last + 1
+    below = covered.last_below(end)
+    return -1 if below is None else below
+
+
+def find_highest_remote_offset(
+    rlmm: RemoteLogMetadataManager,
+    topic_id_partition: TopicIdPartition,
+    lineage: Lineage,
+    log_end_offset: int,
+) -> int:
+    """The highest offset ever copied in this lineage; -1: none.
+
+    Source: RemoteLogManager.findHighestRemoteOffset: of the latest epoch that has one, and no
+    further than that epoch goes.
+    """
+    for entry in reversed(lineage.entries):
+        epoch = entry.leader_epoch
+        highest = rlmm.highest_offset_for_epoch(topic_id_partition, epoch).value
+        if highest is not None:
+            return min(lineage.end_offset_for(epoch, log_end_offset) - 1, highest)
+    return -1

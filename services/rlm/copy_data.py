@@ -1,0 +1,78 @@
+"""A segment's files on their way to RSM, in chunks, with bounded memory."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Event
+
+from services.api.remote_log_manager import ProblemKind
+from services.api.remote_storage_manager import (
+    LogSegmentData,
+    SegmentChunk,
+    SegmentFile,
+    SegmentFileHeader,
+)
+from services.rlm.inspection import InspectedSegment
+from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
+from services.rlm.kafka_log.partition_dir import reading_segment
+
+BytesSent = Callable[[int], None]
+
+
+class CopyCancelledError(Exception):
+    """This process is stopping; the next one cleans up what was begun."""
+
+
+class SegmentSource:
+    """Reads an inspected segment for one copy. Single use.
+
+    The log comes from the file again, announced with the length and CRC it was inspected with; the
+    other files are the very bytes that were checked.
+
+    Attributes:
+        failure: why reading ended early. A client may report such an end as its own error, so look
+            here first.
+    """
+
+    def __init__(
+        self, inspected: InspectedSegment, chunk_bytes: int, sent: BytesSent, cancelled: Event
+    ) -> None:
+        self._inspected = inspected
+        self._chunk_bytes = chunk_bytes
+        self._sent = sent
+        self._cancelled = cancelled
+        self.failure: CopyCancelledError | LogFileError | SegmentVanishedError | None = None
+
+    def data(self) -> LogSegmentData:
+        log, others = self._inspected, self._side_files()
+        headers = [SegmentFileHeader(SegmentFile.LOG, log.size_bytes, log.crc32c)]
+        headers += [SegmentFileHeader(file, len(data)) for file, data in others]
+        return LogSegmentData(headers, self._chunks())
+
+    def _side_files(self) -> list[tuple[SegmentFile, bytes]]:
+        files = self._inspected.side_files
+        return [(file, files[file]) for file in SegmentFile if file in files]
+
+    def _chunks(self) -> Iterator[SegmentChunk]:
+        try:
+            for data in self._log_chunks(self._inspected.segment.log_path):
+                yield SegmentChunk(SegmentFile.LOG, data)
+                self._sent(len(data))
+            for file, whole in self._side_files():
+                for at in range(0, len(whole), self._chunk_bytes):
+                    yield SegmentChunk(file, whole[at : at + self._chunk_bytes])
+        except (CopyCancelledError, LogFileError, SegmentVanishedError) as e:
+            self.failure = e
+            raise
+
+    def _log_chunks(self, path: Path) -> Iterator[bytes]:
+        left = self._inspected.size_bytes
+        with reading_segment(path), path.open("rb", buffering=0) as file:
+            while left:
+                if self._cancelled.is_set():
+                    raise CopyCancelledError(f"{path}: stopped while it was being copied")
+                data = file.read(min(left, self._chunk_bytes))
+                if not data:
+                    reason = f"cut off while it was being copied, {left} bytes are missing"
+                    raise LogFileError(ProblemKind.COPY_FAILED, path, reason)
+                left -= len(data)
+                yield data

@@ -1,0 +1,240 @@
+"""One pass over one partition: end what was left behind, copy what is rolled and not yet copied.
+
+Source: RemoteLogManager.RLMCopyTask.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Event
+
+from services.api.errors import (
+    CorruptSegmentError,
+    CustomMetadataTooLargeError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+)
+from services.api.lineage import Lineage
+from services.api.remote_log_manager import Problem, ProblemKind
+from services.api.remote_log_metadata_manager import PartitionLeadership, RemoteLogMetadataManager
+from services.rlm.candidates import candidate_log_segments, find_highest_remote_offset, in_tier
+from services.rlm.copy_data import CopyCancelledError
+from services.rlm.exclusive import PartitionBusyError, exclusive
+from services.rlm.inspection import InspectedSegment, inspect
+from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
+from services.rlm.kafka_log.partition_dir import LocalSegment
+from services.rlm.local_log import LocalLog, LocalPartition
+from services.rlm.partition import Partition
+from services.rlm.progress import Progress
+from services.rlm.segment_copy import RETRIABLE_ERRORS, SegmentCopier
+from services.rlm.tier import Tier
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class PassReport:
+    """What one pass did.
+
+    Attributes:
+        copied_segments, copied_bytes: COPY_SEGMENT_FINISHED by this pass.
+        present_segments, present_bytes: rolled segments that the tier had before.
+        cleaned_attempts: attempts left behind that are gone now.
+        problems: what is held back, and what was mended.
+        failure: why the pass did not do all that can be done; empty: it did.
+        may_pass: the failure may be gone when the pass is repeated soon.
+    """
+
+    copied_segments: int = 0
+    copied_bytes: int = 0
+    present_segments: int = 0
+    present_bytes: int = 0
+    cleaned_attempts: int = 0
+    problems: list[Problem] = field(default_factory=list)
+    failure: str = ""
+    may_pass: bool = False
+
+    def failed(self, error: Exception | str, *, may_pass: bool) -> None:
+        self.failure, self.may_pass = str(error), may_pass
+
+    @property
+    def held_segments(self) -> int:
+        return sum(problem.held_segments for problem in self.problems)
+
+
+class CopyTask:
+    """Passes over one partition, one at a time.
+
+    Args:
+        stopping: set: begin no other segment.
+        cancelled: set: leave the segment under way too.
+    """
+
+    def __init__(
+        self,
+        partition: Partition,
+        copier: SegmentCopier,
+        rlmm: RemoteLogMetadataManager,
+        broker_id: int,
+        progress: Progress,
+        stopping: Event,
+        cancelled: Event,
+    ) -> None:
+        self._partition = partition
+        self._name = partition.topic_id_partition
+        self._copier = copier
+        self._rlmm = rlmm
+        self._broker_id = broker_id
+        self._progress = progress
+        self._stopping = stopping
+        self._cancelled = cancelled
+
+    def run(self) -> PassReport:
+        """One pass. What can be wrong with files, store or database is in the report."""
+        report = PassReport()
+        local = self._partition.local
+        if local is None:
+            return report
+        try:
+            with exclusive(local.found.path):
+                self._pass(local, report)
+        except FileNotFoundError:
+            _log.info("%s: its folder is gone", self._name)
+        except (PartitionBusyError, CopyCancelledError, SegmentVanishedError) as e:
+            report.failed(e, may_pass=True)
+        except LogFileError as e:
+            report.problems.append(e.problem(held_segments=0))
+            report.failed(e, may_pass=False)
+        except RemoteStorageError as e:
+            report.problems.append(_refused(e, str(local.found.path), held_segments=0))
+            report.failed(e, may_pass=isinstance(e, RETRIABLE_ERRORS))
+        self._partition.note(tuple(report.problems))
+        return report
+
+    def _pass(self, local: LocalPartition, report: PassReport) -> None:
+        log = local.look()
+        if log is None:
+            return
+        self._announce(log.lineage.latest_epoch)
+        tier = self._partition.tier.refresh()
+        self._clean_up(tier, report)
+        if log.lineage_problem is not None:
+            report.problems.append(log.lineage_problem)
+            return
+        candidates = self._candidates(log, tier, report)
+        blocked = self._partition.blocked
+        if blocked is not None and candidates:
+            report.problems.append(_held(blocked, len(candidates)))
+            return
+        self._progress.planned(
+            self._name, len(candidates), sum(segment.size_bytes for segment in candidates)
+        )
+        if candidates:
+            lineage = self._lineage(tier, log.lineage)
+            self._copy_all(log, lineage, candidates, report)
+
+    def _announce(self, epoch: int | None) -> None:
+        partition = self._partition
+        if partition.announced and partition.announced_epoch == epoch:
+            return
+        leadership = PartitionLeadership(self._name, epoch)
+        self._rlmm.on_partition_leadership_changes([leadership], [], self._broker_id)
+        partition.announced, partition.announced_epoch = True, epoch
+
+    def _clean_up(self, tier: Tier, report: PassReport) -> None:
+        """Under the folder's lock none of this broker's attempts is under way."""
+        for segment in tier.unfinished:
+            if segment.broker_id == self._broker_id:
+                self._copier.clean_up(segment)
+                report.cleaned_attempts += 1
+
+    def _candidates(self, log: LocalLog, tier: Tier, report: PassReport) -> list[LocalSegment]:
+        covered = tier.covered(log.lineage)
+        present = in_tier(log, covered)
+        report.present_segments = len(present)
+        report.present_bytes = sum(segment.size_bytes for segment in present)
+        highest = find_highest_remote_offset(
+            self._rlmm, self._name, log.lineage, log.log_end_offset
+        )
+        return candidate_log_segments(log, covered, highest)
+
+    def _lineage(self, tier: Tier, local: Lineage) -> Lineage:
+        try:
+            return self._partition.tier_lineage.merged(tier, local)
+        except (RemoteResourceNotFoundError, CorruptSegmentError):
+            # Copying goes on: the broker's own epochs are enough for what it still has.
+            _log.warning("%s: the tier's leader epochs cannot be read", self._name, exc_info=True)
+            return local
+
+    def _copy_all(
+        self,
+        log: LocalLog,
+        lineage: Lineage,
+        candidates: Sequence[LocalSegment],
+        report: PassReport,
+    ) -> None:
+        for number, segment in enumerate(candidates):
+            if self._stopping.is_set():
+                report.failed("stopping", may_pass=False)
+                return
+            with self._held_back(segment, len(candidates) - number, report) as trouble:
+                inspected = inspect(log.segments, segment, lineage, log.log_start_offset)
+                self._copy(inspected, lineage)
+            if trouble:
+                return
+            report.problems += inspected.mended
+            report.copied_segments += 1
+            report.copied_bytes += inspected.size_bytes
+            self._progress.copied(self._name, segment.base_offset, inspected.size_bytes)
+
+    def _copy(self, inspected: InspectedSegment, lineage: Lineage) -> None:
+        counted = 0
+
+        def sent(size_bytes: int) -> None:
+            nonlocal counted
+            counted += size_bytes
+            self._progress.sent(self._name, size_bytes)
+
+        try:
+            self._copier.copy(self._name, inspected, lineage.latest_epoch, sent, self._cancelled)
+        except BaseException:
+            self._progress.sent(self._name, -counted)
+            raise
+
+    @contextmanager
+    def _held_back(
+        self, segment: LocalSegment, held: int, report: PassReport
+    ) -> Iterator[list[Problem]]:
+        """Turns what goes wrong with a segment inside into a problem that holds it and all behind
+        it back; the caller sees it in the list it is given."""
+        trouble: list[Problem] = []
+        try:
+            yield trouble
+        except LogFileError as e:
+            trouble.append(e.problem(held))
+        except SegmentVanishedError as e:
+            reason = "deleted by the broker before it was copied"
+            path = str(segment.log_path)
+            kind = ProblemKind.UNREADABLE
+            trouble.append(Problem(kind, path, reason, segment.base_offset, held))
+            report.failed(e, may_pass=True)
+        except RemoteStorageError as e:
+            trouble.append(_refused(e, str(segment.log_path), held, segment.base_offset))
+            report.failed(e, may_pass=isinstance(e, RETRIABLE_ERRORS))
+            if isinstance(e, CustomMetadataTooLargeError):
+                # As in Kafka: every further attempt would upload the bytes only to delete them.
+                self._partition.blocked = trouble[0]
+        report.problems += trouble
+
+
+def _refused(
+    error: RemoteStorageError, path: str, held_segments: int, offset: int | None = None
+) -> Problem:
+    retriable = isinstance(error, RETRIABLE_ERRORS)
+    kind = ProblemKind.STORE_UNAVAILABLE if retriable else ProblemKind.COPY_FAILED
+    return Problem(kind, path, f"{type(error).__name__}: {error}", offset, held_segments)
+
+
+def _held(problem: Problem, held_segments: int) -> Problem:
+    return Problem(problem.kind, problem.path, problem.message, problem.offset, held_segments)

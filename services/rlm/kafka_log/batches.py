@@ -1,0 +1,147 @@
+"""Record batches of message format v2: their 61-byte headers and their CRC, nothing inside.
+
+Source: kafka-clients DefaultRecordBatch.
+"""
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from services.api.remote_log_manager import ProblemKind
+from services.rlm.kafka_log.errors import BatchError
+from services.rlm.kafka_log.windows import Window
+
+HEADER_BYTES = 61
+MAX_BATCH_BYTES = 128 * 1024 * 1024
+"""A longer batch is taken for a damaged length: it would be read into memory."""
+
+_HEADER = Struct(">qiibIhiqqqhii")
+_LENGTH_COUNTED_FROM = 12
+_CRC = Struct(">I")
+_CRC_AT = 17
+_CRC_COVERS_FROM = 21
+_MAGIC_AT = 16
+_MAGIC = 2
+_TRANSACTIONAL = 0x10
+_CONTROL = 0x20
+
+
+class Batch(NamedTuple):
+    """One record batch.
+
+    Attributes:
+        position: of its first byte in the segment.
+        last_offset: inclusive.
+        max_timestamp_ms: -1 where its records have none.
+        producer_id: -1 where the producer has none.
+        data: the whole batch where the walk verifies, else at least its header.
+    """
+
+    position: int
+    size_bytes: int
+    base_offset: int
+    last_offset: int
+    max_timestamp_ms: int
+    producer_id: int
+    attributes: int
+    data: memoryview
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & _TRANSACTIONAL)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & _CONTROL)
+
+    @property
+    def next_position(self) -> int:
+        return self.position + self.size_bytes
+
+
+def walk_batches(
+    window: Window, position: int, end_position: int, next_offset: int, *, verify: bool
+) -> Iterator[Batch]:
+    """Every batch from `position`, where one must begin, up to `end_position` (exclusive).
+
+    Args:
+        next_offset: no batch may begin below it; nor below the end of the batch before.
+        verify: read each batch whole and check its CRC-32C. False: do so with control batches
+            only, and of the others read the header.
+
+    Raises:
+        BatchError: a batch that is cut off (TRUNCATED_BATCH), has a wrong CRC, length or offset
+            (CORRUPT_BATCH), or is of magic 0 or 1 (OLD_MESSAGE_FORMAT).
+    """
+    while position < end_position:
+        batch = _read_batch(window, position, end_position, next_offset, verify)
+        if batch.base_offset < next_offset or batch.last_offset < batch.base_offset:
+            raise BatchError(
+                ProblemKind.CORRUPT_BATCH,
+                position,
+                batch.base_offset,
+                f"batch {batch.base_offset} to {batch.last_offset} where {next_offset} is next",
+            )
+        yield batch
+        next_offset = batch.last_offset + 1
+        position += batch.size_bytes
+
+
+def verified(window: Window, batch: Batch) -> Batch:
+    """The batch with all of its bytes, which match their CRC-32C.
+
+    Raises:
+        BatchError: TRUNCATED_BATCH, CORRUPT_BATCH.
+    """
+    (crc,) = _CRC.unpack_from(batch.data, _CRC_AT)
+    return Batch(
+        *batch[:-1], _whole(window, batch.position, batch.size_bytes, batch.base_offset, crc)
+    )
+
+
+def _read_batch(
+    window: Window, position: int, end_position: int, next_offset: int, verify: bool
+) -> Batch:
+    data = window.read(position, min(HEADER_BYTES, end_position - position))
+    if len(data) < HEADER_BYTES or data[_MAGIC_AT] != _MAGIC:
+        raise _no_header(data, position, next_offset)
+    (base, length, _, _, crc, attributes, last_delta, _, max_timestamp, producer, *_) = (
+        _HEADER.unpack(data)
+    )
+    size = length + _LENGTH_COUNTED_FROM
+    if not HEADER_BYTES <= size <= MAX_BATCH_BYTES:
+        reason = f"impossible batch length {length}"
+        raise BatchError(ProblemKind.CORRUPT_BATCH, position, next_offset, reason)
+    if size > end_position - position:
+        raise _truncated(position, base, end_position - position, size)
+    if verify or attributes & _CONTROL:
+        data = _whole(window, position, size, base, crc)
+    return Batch(position, size, base, base + last_delta, max_timestamp, producer, attributes, data)
+
+
+def _whole(window: Window, position: int, size: int, offset: int, crc: int) -> memoryview:
+    data = window.read(position, size)
+    if len(data) < size:
+        raise _truncated(position, offset, len(data), size)
+    if crc32c(data[_CRC_COVERS_FROM:]) != crc:
+        raise BatchError(ProblemKind.CORRUPT_BATCH, position, offset, "wrong CRC-32C")
+    return data
+
+
+def _no_header(data: memoryview, position: int, next_offset: int) -> BatchError:
+    """Formats 0 and 1 have their magic at the same place and may be shorter than a v2 header."""
+    if len(data) <= _MAGIC_AT or data[_MAGIC_AT] == _MAGIC:
+        return _truncated(position, next_offset, len(data), HEADER_BYTES)
+    base = int.from_bytes(data[:8], "big", signed=True)
+    magic = data[_MAGIC_AT]
+    if magic in (0, 1) and any(data[:_MAGIC_AT]):  # all zeroes is a hole that a crash left
+        reason = f"message format {magic}; only 2 can be shipped"
+        return BatchError(ProblemKind.OLD_MESSAGE_FORMAT, position, base, reason)
+    return BatchError(ProblemKind.CORRUPT_BATCH, position, base, "not a record batch")
+
+
+def _truncated(position: int, offset: int, have: int, need: int) -> BatchError:
+    reason = f"batch cut off: {have} bytes of {need}"
+    return BatchError(ProblemKind.TRUNCATED_BATCH, position, offset, reason)

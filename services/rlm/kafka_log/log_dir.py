@@ -1,0 +1,155 @@
+"""Which partitions lie in a broker's log directories."""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from services.api.ids import TopicIdPartition
+from services.api.remote_log_manager import Problem, ProblemKind
+from services.rlm.kafka_log.checkpoints import (
+    META_PROPERTIES,
+    read_broker_id,
+    read_log_start_offsets,
+    read_partition_metadata,
+)
+from services.rlm.kafka_log.errors import LogDirError, LogFileError
+from services.rlm.kafka_log.partition_dir import list_segments
+
+_PARTITION_DIR = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>0|[1-9]\d{0,9})")
+_INTERNAL_PREFIX = "__"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDir:
+    """A partition of a log directory.
+
+    Attributes:
+        log_start_offset: of log-start-offset-checkpoint; None where that does not list it.
+    """
+
+    topic_id_partition: TopicIdPartition
+    path: Path
+    log_start_offset: int | None
+
+
+@dataclass
+class LogDirs:
+    """What was found.
+
+    Attributes:
+        broker_id: of meta.properties.
+        problems: directories that cannot be used while others can, and folders of partitions that
+            cannot be shipped.
+    """
+
+    broker_id: int
+    partitions: dict[TopicIdPartition, PartitionDir] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def find_partitions(log_dirs: Sequence[Path]) -> LogDirs:
+    """Every partition in `log_dirs` but internal topics' (`__*`); nothing of `-delete`, `-future`
+    and `-stray` folders.
+
+    Raises:
+        LogDirError: none of the directories can be used (missing, empty, unreadable, not Kafka's),
+            or they do not tell one broker's id.
+    """
+    usable, problems, last_error = [], [], None
+    for log_dir in log_dirs:
+        try:
+            _check_is_kafkas(log_dir)
+            usable.append(log_dir)
+        except LogDirError as e:
+            last_error = e
+            problems.append(Problem(ProblemKind.UNREADABLE, str(e.path), e.reason))
+    if last_error is not None and not usable:
+        raise last_error
+    found = LogDirs(_broker_id(usable), problems=problems)
+    for log_dir in usable:
+        _scan(log_dir, found)
+    return found
+
+
+def _check_is_kafkas(log_dir: Path) -> None:
+    try:
+        names = os.listdir(log_dir)
+    except FileNotFoundError as e:
+        raise LogDirError(log_dir, "no such directory") from e
+    except OSError as e:
+        raise LogDirError(log_dir, e.strerror or type(e).__name__) from e
+    if not names:
+        raise LogDirError(log_dir, "is empty")
+    if META_PROPERTIES in names:
+        return
+    if any(_PARTITION_DIR.fullmatch(name) and _has_log(log_dir / name) for name in names):
+        reason = f"has partitions but no {META_PROPERTIES}, which tells the broker's id"
+        raise LogDirError(log_dir, reason)
+    if any(name.endswith(".log") for name in names):
+        raise LogDirError(log_dir, "is a partition's folder; name the log directory above it")
+    raise LogDirError(log_dir, f"not a Kafka log directory: no {META_PROPERTIES}, no partitions")
+
+
+def _broker_id(log_dirs: Sequence[Path]) -> int:
+    ids: dict[int, Path] = {}
+    for log_dir in log_dirs:
+        path = log_dir / META_PROPERTIES
+        try:
+            broker_id = read_broker_id(log_dir)
+        except LogFileError as e:
+            raise LogDirError(e.path, e.reason) from e
+        if broker_id is None:
+            raise LogDirError(path, "has neither node.id nor broker.id")
+        ids.setdefault(broker_id, path)
+    if len(ids) > 1:
+        told = ", ".join(f"{broker_id} in {path}" for broker_id, path in ids.items())
+        raise LogDirError(log_dirs[0], f"log directories of several brokers: {told}")
+    return next(iter(ids))
+
+
+def _scan(log_dir: Path, found: LogDirs) -> None:
+    try:
+        starts = read_log_start_offsets(log_dir)
+    except LogFileError as e:
+        starts = {}
+        found.problems.append(e.problem(held_segments=0))
+    others = {(name.topic, name.partition): p.path for name, p in found.partitions.items()}
+    for path, topic, partition in _partition_folders(log_dir):
+        try:
+            name = read_partition_metadata(path, topic, partition)
+            if (topic, partition) in others:
+                reason = f"the same partition lies in {others[topic, partition]}"
+                raise LogFileError(ProblemKind.PARTITION_METADATA_INVALID, path, reason)
+        except LogFileError as e:
+            if path.exists():
+                found.problems.append(e.problem(_rolled_segments(path)))
+        else:
+            start = starts.get((topic, partition))
+            found.partitions[name] = PartitionDir(name, path, start)
+
+
+def _partition_folders(log_dir: Path) -> Iterator[tuple[Path, str, int]]:
+    for name in sorted(os.listdir(log_dir)):
+        match = _PARTITION_DIR.fullmatch(name)
+        if match is None or name.startswith(_INTERNAL_PREFIX):
+            continue
+        path = log_dir / name
+        # Of a folder without a log there is nothing to ship, whoever made it.
+        if path.is_dir() and (_has_log(path) or not os.access(path, os.R_OK | os.X_OK)):
+            yield path, match["topic"], int(match["partition"])
+
+
+def _has_log(path: Path) -> bool:
+    try:
+        return bool(list_segments(path))
+    except (LogFileError, OSError):
+        return False
+
+
+def _rolled_segments(path: Path) -> int:
+    try:
+        return max(len(list_segments(path)) - 1, 0)
+    except (LogFileError, OSError):
+        return 0

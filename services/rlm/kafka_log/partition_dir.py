@@ -1,0 +1,175 @@
+"""The files of one partition: segments by their base offset, snapshots, leader epochs."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.api.errors import InvalidRequestError
+from services.api.lineage import Lineage, parse_checkpoint
+from services.api.remote_log_manager import ProblemKind
+from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError, unreadable
+from services.rlm.kafka_log.producer_snapshot import open_transactions
+
+LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
+MAX_SIDE_FILE_BYTES = 256 * 1024 * 1024
+"""Indexes and snapshots are read into memory; Kafka's own limit of an index is far below."""
+
+_LOG = ".log"
+_SNAPSHOT = ".snapshot"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSegment:
+    """One segment on the disk.
+
+    Attributes:
+        size_bytes: of the log file when the directory was listed.
+        next_base_offset: of the segment behind it; None: this one is active.
+    """
+
+    directory: Path
+    base_offset: int
+    size_bytes: int
+    next_base_offset: int | None
+
+    @property
+    def is_rolled(self) -> bool:
+        return self.next_base_offset is not None
+
+    @property
+    def end_offset(self) -> int:
+        """Inclusive; of a rolled segment."""
+        assert self.next_base_offset is not None
+        return self.next_base_offset - 1
+
+    @property
+    def log_path(self) -> Path:
+        return self.file(_LOG)
+
+    @property
+    def producer_snapshot_path(self) -> Path:
+        """The producers' state at the end of this rolled segment."""
+        return snapshot_path(self.directory, self.end_offset + 1)
+
+    def file(self, suffix: str) -> Path:
+        return self.directory / f"{self.base_offset:020}{suffix}"
+
+
+def snapshot_path(directory: Path, offset: int) -> Path:
+    return directory / f"{offset:020}{_SNAPSHOT}"
+
+
+def list_segments(directory: Path) -> tuple[LocalSegment, ...]:
+    """The segments by base offset, the last one active. Files that vanish meanwhile are left out;
+    so are `.deleted`, `.cleaned` and `.swap`, which are not a log's any more or not yet.
+
+    Raises:
+        LogFileError: UNREADABLE.
+    """
+    sizes = dict(_files(directory, _LOG))
+    bases: list[int] = sorted(sizes)
+    nexts: list[int | None] = [*bases[1:], None]
+    return tuple(
+        LocalSegment(directory, base, sizes[base], following)
+        for base, following in zip(bases, nexts, strict=False)
+    )
+
+
+def list_snapshots(directory: Path) -> list[int]:
+    """The offsets of the producer snapshots, ascending.
+
+    Raises:
+        LogFileError: UNREADABLE.
+    """
+    return sorted(offset for offset, _ in _files(directory, _SNAPSHOT))
+
+
+def read_side_file(path: Path) -> bytes | None:
+    """An index, a snapshot or a checkpoint; None where it does not exist.
+
+    Raises:
+        LogFileError: UNREADABLE.
+    """
+    with reading(path):
+        try:
+            with path.open("rb") as file:
+                data = file.read(MAX_SIDE_FILE_BYTES + 1)
+        except FileNotFoundError:
+            return None
+    if len(data) > MAX_SIDE_FILE_BYTES:
+        raise LogFileError(ProblemKind.UNREADABLE, path, f"over {MAX_SIDE_FILE_BYTES} bytes")
+    return data
+
+
+def read_producer_snapshot(path: Path) -> tuple[bytes, dict[int, int]]:
+    """The file, and producer id to first offset of the transactions that are open in it.
+
+    Raises:
+        LogFileError: PRODUCER_SNAPSHOT_MISSING where it does not exist or is damaged; UNREADABLE.
+    """
+    data = read_side_file(path)
+    try:
+        if data is None:
+            raise ValueError("missing")
+        return data, open_transactions(data)
+    except ValueError as e:
+        reason = f"producer snapshot: {e}"
+        raise LogFileError(ProblemKind.PRODUCER_SNAPSHOT_MISSING, path, reason) from e
+
+
+def read_lineage(directory: Path) -> Lineage:
+    """The partition's leader epochs.
+
+    Raises:
+        LogFileError: LEADER_EPOCHS_MISSING where the file does not exist, is empty of epochs or is
+            damaged; UNREADABLE.
+    """
+    path = directory / LEADER_EPOCH_CHECKPOINT
+    data = read_side_file(path)
+    try:
+        if data is None:
+            raise ValueError("missing")
+        lineage = parse_checkpoint(data.decode("ascii"))
+    except (ValueError, InvalidRequestError) as e:
+        raise LogFileError(ProblemKind.LEADER_EPOCHS_MISSING, path, str(e)) from e
+    if not lineage.entries:
+        raise LogFileError(ProblemKind.LEADER_EPOCHS_MISSING, path, "no leader epochs in it")
+    return lineage
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turns the system's refusals into UNREADABLE of `path`, but for a file that is not there."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as e:
+        raise unreadable(path, e) from e
+
+
+@contextmanager
+def reading_segment(path: Path) -> Iterator[None]:
+    """As `reading`; a segment that is gone is a SegmentVanishedError."""
+    try:
+        with reading(path):
+            yield
+    except FileNotFoundError as e:
+        raise SegmentVanishedError(f"{path}: gone while it was being read") from e
+
+
+def _files(directory: Path, suffix: str) -> Sequence[tuple[int, int]]:
+    """(offset, size) of the files named by a 20-digit offset and `suffix`."""
+    found = []
+    with reading(directory), os.scandir(directory) as entries:
+        for entry in entries:
+            stem = entry.name.removesuffix(suffix)
+            if stem == entry.name or len(stem) != 20 or not stem.isdecimal():
+                continue
+            try:
+                found.append((int(stem), entry.stat().st_size))
+            except FileNotFoundError:
+                continue
+    return found

@@ -1,0 +1,130 @@
+"""One partition's log on the local disk, as it is at one moment."""
+
+import os
+import threading
+import time
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from services.api.ids import TopicIdPartition
+from services.api.lineage import Lineage
+from services.api.remote_log_manager import Problem
+from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
+from services.rlm.kafka_log.log_dir import PartitionDir
+from services.rlm.kafka_log.partition_dir import (
+    LocalSegment,
+    list_segments,
+    read_lineage,
+    reading_segment,
+)
+from services.rlm.kafka_log.tail import LogTail
+
+_ATTEMPTS = 3
+_MTIME_GRANULARITY_NS = 100_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class LocalLog:
+    """What the disk has of a partition.
+
+    Attributes:
+        segments: at least one; the last one is active.
+        lineage: empty where `lineage_problem` says why.
+        log_start_offset: the first offset that may be read here.
+        log_end_offset: the offset that the next record will get.
+        active_end_position: where the last whole batch of the active segment ends.
+    """
+
+    segments: tuple[LocalSegment, ...]
+    lineage: Lineage
+    lineage_problem: Problem | None
+    log_start_offset: int
+    last_stable_offset: int
+    log_end_offset: int
+    active_end_position: int
+
+    @property
+    def rolled(self) -> tuple[LocalSegment, ...]:
+        return self.segments[:-1]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self.segments)
+
+    def segment_for(self, offset: int) -> LocalSegment | None:
+        """The segment in whose range `offset` lies; None where it is not here."""
+        if not self.log_start_offset <= offset < self.log_end_offset:
+            return None
+        at = bisect_right(self.segments, offset, key=lambda segment: segment.base_offset)
+        return self.segments[at - 1] if at else None
+
+
+class LocalPartition:
+    """Looks at a partition's folder again and again, reading only what is new. Thread-safe."""
+
+    def __init__(self, found: PartitionDir) -> None:
+        self.found = found
+        self._lock = threading.Lock()
+        self._tail = LogTail()
+        self._segments: tuple[LocalSegment, ...] = ()
+        self._listed_mtime_ns = -1
+
+    @property
+    def topic_id_partition(self) -> TopicIdPartition:
+        return self.found.topic_id_partition
+
+    def look(self) -> LocalLog | None:
+        """The log as it is now; None where nothing is left of it.
+
+        Raises:
+            LogFileError: UNREADABLE.
+            SegmentVanishedError: segments vanish faster than they can be looked at.
+        """
+        with self._lock:
+            for _ in range(_ATTEMPTS):
+                try:
+                    return self._look()
+                except FileNotFoundError:
+                    return None
+                except SegmentVanishedError:
+                    self._listed_mtime_ns = -1
+            raise SegmentVanishedError(f"{self.found.path}: segments vanish while it is read")
+
+    def _look(self) -> LocalLog | None:
+        segments = self._list()
+        if not segments:
+            return None
+        self._tail.follow(segments)
+        lineage, problem = self._lineage(len(segments) - 1)
+        start = max(segments[0].base_offset, self.found.log_start_offset or 0)
+        return LocalLog(
+            segments,
+            lineage,
+            problem,
+            min(start, self._tail.log_end_offset),
+            self._tail.last_stable_offset,
+            self._tail.log_end_offset,
+            self._tail.end_position,
+        )
+
+    def _list(self) -> tuple[LocalSegment, ...]:
+        """The segments; an unchanged folder is not listed again, only its active log measured."""
+        mtime_ns = os.stat(self.found.path).st_mtime_ns
+        if mtime_ns == self._listed_mtime_ns and self._segments:
+            active = self._segments[-1]
+            with reading_segment(active.log_path):
+                size = active.log_path.stat().st_size
+            now = LocalSegment(active.directory, active.base_offset, size, None)
+            self._segments = (*self._segments[:-1], now)
+            return self._segments
+        # A change within the clock's granularity would not show in the folder's time.
+        settled = time.time_ns() - mtime_ns > _MTIME_GRANULARITY_NS
+        self._segments = list_segments(self.found.path)
+        self._listed_mtime_ns = mtime_ns if settled else -1
+        return self._segments
+
+    def _lineage(self, rolled_segments: int) -> tuple[Lineage, Problem | None]:
+        try:
+            return read_lineage(self.found.path), None
+        except LogFileError as e:
+            return Lineage(), e.problem(rolled_segments)

@@ -1,0 +1,197 @@
+"""RLM over a broker's log directories, all of whose partitions are led here."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cachetools import LRUCache
+
+from services.api.errors import RemoteStorageError
+from services.api.ids import TopicIdPartition
+from services.api.remote_log_manager import (
+    DescribePage,
+    FetchPart,
+    FetchRequest,
+    Problem,
+    ProblemKind,
+    RemoteLogManager,
+)
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_partitions
+from services.api.remote_storage_manager import RemoteStorageManager
+from services.rlm.backoff import Backoff
+from services.rlm.copy_task import CopyTask
+from services.rlm.describe import UNKNOWN_LEADER, describe, page_of
+from services.rlm.fetch import Fetcher
+from services.rlm.index_cache import RemoteIndexCache
+from services.rlm.kafka_log.errors import LogDirError
+from services.rlm.kafka_log.log_dir import LogDirs, PartitionDir, find_partitions
+from services.rlm.local_log import LocalPartition
+from services.rlm.partition import Partition, new_partition
+from services.rlm.progress import NoProgress
+from services.rlm.scheduler import Scheduler, Task
+from services.rlm.segment_copy import CopyLimits, SegmentCopier
+from services.rlm.segment_reader import RemoteReadLimits, RemoteSegmentReader
+
+_SCAN = "scan of the log directories"
+_MAX_ONLY_REMOTE = 10_000
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RlmLimits:
+    """What RlmSettings says, as the parts of RLM need it."""
+
+    interval_s: float = 30.0
+    copier_threads: int = 10
+    backoff: Backoff = field(default_factory=lambda: Backoff(initial_s=0.5, max_s=30.0))
+    copy: CopyLimits = field(default_factory=CopyLimits)
+    read: RemoteReadLimits = field(default_factory=RemoteReadLimits)
+    index_cache_bytes: int = 32 * 1024 * 1024
+
+
+class PassFailedError(Exception):
+    """A pass did not do all that can be done; the scheduler backs off."""
+
+
+class StaticRemoteLogManager:
+    """Copies rolled segments of the partitions in `log_dirs` and serves reads of them, and of
+    whatever the tier has. Without log directories it serves the tier only.
+
+    Raises:
+        LogDirError: none of the directories can be used.
+    """
+
+    def __init__(
+        self,
+        log_dirs: Sequence[Path],
+        rsm: RemoteStorageManager,
+        rlmm: RemoteLogMetadataManager,
+        limits: RlmLimits | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        limits = limits or RlmLimits()
+        self._log_dirs = tuple(log_dirs)
+        self._rsm = rsm
+        self._rlmm = rlmm
+        self._lock = threading.Lock()
+        self._partitions: dict[TopicIdPartition, Partition] = {}
+        self._only_remote: LRUCache[TopicIdPartition, Partition] = LRUCache(_MAX_ONLY_REMOTE)
+        self._log_dir_problems: tuple[Problem, ...] = ()
+        self._stopping = threading.Event()
+        self._cancelled = threading.Event()
+        found = find_partitions(log_dirs) if log_dirs else LogDirs(UNKNOWN_LEADER)
+        self.broker_id = found.broker_id
+        self._copier = SegmentCopier(rsm, rlmm, found.broker_id, now_ms, limits.copy)
+        cache = RemoteIndexCache(rsm, limits.index_cache_bytes)
+        remote = RemoteSegmentReader(rsm, rlmm, cache, limits.read)
+        self._fetcher = Fetcher(self._partition_of, remote)
+        self.scheduler = Scheduler(
+            "copier", limits.copier_threads, limits.interval_s, limits.backoff, clock
+        )
+        self._adopt(found)
+        if log_dirs:
+            self.scheduler.schedule(_SCAN, self._scan)
+
+    def start(self) -> None:
+        """Copy from now on. Reads are served without it."""
+        self.scheduler.start()
+
+    def stop(self, grace_s: float) -> None:
+        """Finish the segments under way if that takes no longer than `grace_s`, else leave them to
+        be cleaned up by the next start."""
+        self._stopping.set()
+        if not self.scheduler.stop(grace_s):
+            self._cancelled.set()
+            self.scheduler.wait_idle(grace_s)
+
+    def fetch(self, request: FetchRequest) -> Iterator[FetchPart]:
+        return self._fetcher.fetch(request)
+
+    def describe_partitions(
+        self, topics: Sequence[str] = (), *, page_size: int = 0, page_token: str = ""
+    ) -> DescribePage:
+        """As RemoteLogManager.describe_partitions. Partitions that only the tier knows are listed
+        too, without a leader."""
+        partitions, problems = self._all_partitions()
+        chosen = [p for p in partitions if not topics or p.topic_id_partition.topic in topics]
+        page, token = page_of(chosen, page_size, page_token)
+        described = tuple(describe(partition, self.broker_id) for partition in page)
+        return DescribePage(described, token, (*self._log_dir_problems, *problems))
+
+    def _all_partitions(self) -> tuple[list[Partition], list[Problem]]:
+        with self._lock:
+            found = dict(self._partitions)
+        problems = []
+        try:
+            for summary in all_partitions(self._rlmm):
+                name = summary.topic_id_partition
+                if name not in found:
+                    found[name] = self._partition_of(name)
+        except RemoteStorageError as e:
+            text = f"partitions that only the tier has are not listed: {e}"
+            problems.append(Problem(ProblemKind.STORE_UNAVAILABLE, "", text))
+        return list(found.values()), problems
+
+    def _partition_of(self, name: TopicIdPartition) -> Partition:
+        with self._lock:
+            partition = self._partitions.get(name) or self._only_remote.get(name)
+            if partition is None:
+                partition = new_partition(name, None, self._rsm, self._rlmm)
+                self._only_remote[name] = partition
+            return partition
+
+    def _scan(self) -> None:
+        """Find partitions that came and forget those that went."""
+        try:
+            self._adopt(find_partitions(self._log_dirs))
+        except LogDirError as e:
+            problem = Problem(ProblemKind.UNREADABLE, str(e.path), e.reason)
+            self._log_dir_problems = (problem,)
+            raise
+
+    def _adopt(self, found: LogDirs) -> None:
+        self._log_dir_problems = tuple(found.problems)
+        with self._lock:
+            adopted = {name: self._adopt_one(p) for name, p in found.partitions.items()}
+            self._partitions = adopted
+        self.scheduler.retain([_SCAN, *adopted])
+        for name, partition in adopted.items():
+            self.scheduler.schedule(name, self._task(partition))
+
+    def _adopt_one(self, found: PartitionDir) -> Partition:
+        known = self._partitions.get(found.topic_id_partition)
+        if known is not None and known.local is not None and known.local.found.path == found.path:
+            known.local.found = found  # its log start offset may have moved
+            return known
+        local = LocalPartition(found)
+        return new_partition(found.topic_id_partition, local, self._rsm, self._rlmm)
+
+    def _task(self, partition: Partition) -> Task:
+        task = CopyTask(
+            partition,
+            self._copier,
+            self._rlmm,
+            self.broker_id,
+            NoProgress(),
+            self._stopping,
+            self._cancelled,
+        )
+
+        def run() -> None:
+            report = task.run()
+            if report.copied_segments:
+                _log.info(
+                    "%s: copied %d segments", partition.topic_id_partition, report.copied_segments
+                )
+            if report.failure:
+                raise PassFailedError(report.failure)
+
+        return run
+
+
+def _conforms(manager: StaticRemoteLogManager) -> RemoteLogManager:
+    return manager

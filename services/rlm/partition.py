@@ -1,0 +1,53 @@
+"""All that RLM keeps in memory of one partition."""
+
+from dataclasses import dataclass, field
+
+from services.api.ids import TopicIdPartition
+from services.api.remote_log_manager import Problem, ProblemKind
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.remote_storage_manager import RemoteStorageManager
+from services.rlm.local_log import LocalPartition
+from services.rlm.tier import TierView
+from services.rlm.tier_lineage import TierLineage
+
+MAX_MENDED = 100
+
+
+@dataclass
+class Partition:
+    """One partition: its folder, its part of the tier, and what the latest pass found.
+
+    Attributes:
+        local: None: this broker has no folder of it (any more).
+        announced: RLMM was told that it is led here, under `announced_epoch`.
+        blocked: why no pass will copy it before a restart.
+    """
+
+    topic_id_partition: TopicIdPartition
+    local: LocalPartition | None
+    tier: TierView
+    tier_lineage: TierLineage
+    announced: bool = False
+    announced_epoch: int | None = None
+    blocked: Problem | None = None
+    problems: tuple[Problem, ...] = ()
+    mended: list[Problem] = field(default_factory=list)
+
+    def note(self, problems: tuple[Problem, ...]) -> None:
+        """Keep what a pass found. What was mended stays known, the newest hundred of it: later
+        passes do not look at a copied segment again."""
+        self.problems = tuple(p for p in problems if p.kind is not ProblemKind.INDEX_REBUILT)
+        known = {p.path for p in self.mended}
+        rebuilt = (p for p in problems if p.kind is ProblemKind.INDEX_REBUILT)
+        self.mended += [p for p in rebuilt if p.path not in known]
+        del self.mended[:-MAX_MENDED]
+
+
+def new_partition(
+    topic_id_partition: TopicIdPartition,
+    local: LocalPartition | None,
+    rsm: RemoteStorageManager,
+    rlmm: RemoteLogMetadataManager,
+) -> Partition:
+    view = TierView(rlmm, topic_id_partition)
+    return Partition(topic_id_partition, local, view, TierLineage(rsm))

@@ -1,0 +1,184 @@
+"""Reads one partition from an offset on: local segments first, below them the tier.
+
+Source: RemoteLogManager.read, ReplicaManager.readFromLog.
+"""
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+
+from services.api.errors import InvalidRequestError, RemoteResourceNotFoundError
+from services.api.lineage import Lineage
+from services.api.remote_log_manager import RecordSource
+from services.api.segments import RemoteLogSegmentMetadata
+from services.rlm.fetch_budget import PartitionBudget
+from services.rlm.kafka_log.batches import Batch
+from services.rlm.kafka_log.errors import SegmentVanishedError
+from services.rlm.kafka_log.partition_dir import LocalSegment
+from services.rlm.local_log import LocalLog
+from services.rlm.partition import Partition
+from services.rlm.segment_reader import RemoteSegmentReader, local_batches
+from services.rlm.tier import Tier
+
+_ATTEMPTS = 3
+
+
+class OffsetOutOfRangeError(Exception):
+    """The offset is below the log start, beyond the log end, or in a hole between segments."""
+
+
+class UnknownPartitionError(Exception):
+    """Neither the log directories nor the tier know the partition."""
+
+
+class LostSegmentError(Exception):
+    """A finished segment's objects are not in the store: data is lost, and must not look like an
+    offset that never was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What of a partition can be read.
+
+    Attributes:
+        log_start_offset: the first offset, in the tier or here.
+        high_watermark: the offset after the last one.
+    """
+
+    log_start_offset: int
+    last_stable_offset: int
+    high_watermark: int
+
+
+class PartitionFetch:
+    """One read of one partition. Single use."""
+
+    def __init__(self, partition: Partition, remote: RemoteSegmentReader, offset: int) -> None:
+        self._partition = partition
+        self._remote = remote
+        self._offset = offset
+        self._log: LocalLog | None = None
+        self._tier = Tier()
+
+    def look(self) -> Bounds:
+        """Find out what there is; of an offset that is here the tier is not asked, so that a dead
+        store or database never slows it.
+
+        Raises:
+            UnknownPartitionError.
+            RetriableRemoteStorageError: the tier must be asked and cannot be.
+        """
+        local = self._partition.local
+        self._log = local.look() if local else None
+        self._tier = self._partition.tier.last_seen
+        if self._log is None or self._log.segment_for(self._offset) is None:
+            self._refresh_tier()
+        if self._log is None and not self._tier.known:
+            raise UnknownPartitionError(f"{self._partition.topic_id_partition} is not known here")
+        return self._bounds()
+
+    def check_range(self, bounds: Bounds) -> None:
+        """
+        Raises:
+            OffsetOutOfRangeError: the offset to fetch is outside of `bounds`.
+        """
+        if not bounds.log_start_offset <= self._offset <= bounds.high_watermark:
+            raise OffsetOutOfRangeError(
+                f"offset {self._offset} is not in {bounds.log_start_offset} to "
+                f"{bounds.high_watermark}"
+            )
+
+    def batches(self, budget: PartitionBudget) -> Iterator[tuple[RecordSource, Batch]]:
+        """Whole batches from the offset on, until the budget or the log ends.
+
+        Raises:
+            OffsetOutOfRangeError: no segment holds the offset that comes next.
+            LostSegmentError, BatchError, LogFileError, RemoteStorageError: it cannot be read.
+        """
+        vanished = 0
+        end = self._bounds().high_watermark
+        while self._offset < end and not budget.exhausted:
+            segment = self._log.segment_for(self._offset) if self._log else None
+            try:
+                if segment is not None:
+                    yield from self._local(segment, budget)
+                else:
+                    yield from self._from_tier(budget)
+            except SegmentVanishedError:
+                # What the broker has deleted since is in the tier, or lost.
+                vanished += 1
+                if vanished > _ATTEMPTS or self._partition.local is None:
+                    raise
+                self._log = self._partition.local.look()
+                self._refresh_tier()
+
+    def _bounds(self) -> Bounds:
+        starts = [] if self._log is None else [self._log.log_start_offset]
+        if self._tier.start_offset is not None:
+            starts.append(self._tier.start_offset)
+        if self._log is None:
+            end = self._tier.end_offset
+            return Bounds(min(starts, default=end), end, end)
+        return Bounds(min(starts), self._log.last_stable_offset, self._log.log_end_offset)
+
+    def _refresh_tier(self) -> None:
+        try:
+            self._tier = self._partition.tier.refresh()
+        except InvalidRequestError as e:  # the topic's id belongs to another name
+            raise UnknownPartitionError(str(e)) from e
+
+    def _local(
+        self, segment: LocalSegment, budget: PartitionBudget
+    ) -> Iterator[tuple[RecordSource, Batch]]:
+        assert self._log is not None
+        for batch in local_batches(self._log, segment, self._offset, budget.takes):
+            yield RecordSource.LOCAL, batch
+            self._offset = batch.last_offset + 1
+        following = segment.next_base_offset or self._log.log_end_offset
+        if budget.exhausted or self._offset >= following:
+            return
+        # A segment's file is missing behind this one, or the log was compacted.
+        hole = self._find_remote(self._offset)
+        if hole is None:
+            self._offset = following
+        else:
+            yield from self._segment_of_tier(hole, budget)
+
+    def _from_tier(self, budget: PartitionBudget) -> Iterator[tuple[RecordSource, Batch]]:
+        segment = self._find_remote(self._offset)
+        if segment is None:
+            raise OffsetOutOfRangeError(f"no segment holds offset {self._offset}")
+        yield from self._segment_of_tier(segment, budget)
+
+    def _segment_of_tier(
+        self, segment: RemoteLogSegmentMetadata, budget: PartitionBudget
+    ) -> Iterator[tuple[RecordSource, Batch]]:
+        batches = self._remote.batches(segment, self._offset, budget.takes, budget.left_bytes)
+        try:
+            with closing(batches):
+                for batch in batches:
+                    yield RecordSource.REMOTE, batch
+                    self._offset = batch.last_offset + 1
+        except RemoteResourceNotFoundError as e:
+            raise self._lost_or_deleted(segment) from e
+        if not budget.exhausted:
+            self._offset = max(self._offset, segment.end_offset + 1)
+
+    def _lost_or_deleted(
+        self, segment: RemoteLogSegmentMetadata
+    ) -> OffsetOutOfRangeError | LostSegmentError:
+        now = self._find_remote(self._offset)
+        if now is None or now.remote_log_segment_id != segment.remote_log_segment_id:
+            return OffsetOutOfRangeError(f"offset {self._offset} was deleted while it was read")
+        return LostSegmentError(
+            f"offset {self._offset}: segment {segment.remote_log_segment_id} "
+            f"({segment.start_offset} to {segment.end_offset}) is not in the store"
+        )
+
+    def _find_remote(self, offset: int) -> RemoteLogSegmentMetadata | None:
+        if self._tier.newest is None:
+            self._refresh_tier()
+        local = self._log.lineage if self._log else Lineage()
+        lineage = self._partition.tier_lineage.merged(self._tier, local)
+        name = self._partition.topic_id_partition
+        return self._remote.find(name, lineage, offset)

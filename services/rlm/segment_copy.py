@@ -1,0 +1,180 @@
+"""The copy of one segment: COPY_SEGMENT_STARTED, bytes, COPY_SEGMENT_FINISHED; or a clean-up.
+
+Source: RemoteLogManager.RLMCopyTask.copyLogSegment, deleteRemoteLogSegment.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from threading import Event
+from uuid import uuid4
+
+from services.api.calls import MutationContext
+from services.api.errors import (
+    ConcurrentUpdateError,
+    CustomMetadataTooLargeError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+    ThrottledError,
+)
+from services.api.failpoints import failpoint
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.remote_storage_manager import RemoteStorageManager
+from services.api.segments import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+)
+from services.rlm.copy_data import BytesSent, CopyCancelledError, SegmentSource
+from services.rlm.inspection import InspectedSegment
+from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
+
+RETRIABLE_ERRORS = (RetriableRemoteStorageError, ThrottledError, ConcurrentUpdateError)
+
+_State = RemoteLogSegmentState
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyLimits:
+    """
+    Attributes:
+        chunk_bytes: of the log that are in memory at once.
+        custom_metadata_max_bytes: RSM's answer may not be longer.
+    """
+
+    chunk_bytes: int = 1024 * 1024
+    custom_metadata_max_bytes: int = 128
+
+
+class SegmentCopier:
+    """Copies inspected segments, and ends what earlier attempts left behind.
+
+    Each attempt has a new segment id. A failure that may pass leaves the segment
+    COPY_SEGMENT_STARTED for the next pass to clean up; any other is cleaned up at once.
+    """
+
+    def __init__(
+        self,
+        rsm: RemoteStorageManager,
+        rlmm: RemoteLogMetadataManager,
+        broker_id: int,
+        now_ms: Callable[[], int],
+        limits: CopyLimits,
+    ) -> None:
+        self._rsm = rsm
+        self._rlmm = rlmm
+        self._broker_id = broker_id
+        self._now_ms = now_ms
+        self._limits = limits
+
+    def copy(
+        self,
+        name: TopicIdPartition,
+        inspected: InspectedSegment,
+        broker_leader_epoch: int | None,
+        sent: BytesSent,
+        cancelled: Event,
+    ) -> None:
+        """Copy a segment; on return it is COPY_SEGMENT_FINISHED.
+
+        Raises:
+            RETRIABLE_ERRORS: the attempt is left as it is; try again later.
+            RemoteStorageError: for good, and cleaned up as far as that worked; a
+                CustomMetadataTooLargeError will not be another time either.
+            LogFileError, SegmentVanishedError: the file changed meanwhile; cleaned up.
+            CopyCancelledError: left as it is.
+        """
+        started = self._describe(name, inspected, broker_leader_epoch)
+        self._rlmm.add_remote_log_segment_metadata(started, self._context(started, "copy"))
+        failpoint("copy.started_registered")
+        custom_metadata = self._send(started, inspected, sent, cancelled)
+        failpoint("copy.bytes_sent")
+        copied = replace(started, custom_metadata=custom_metadata)
+        self._check_custom_metadata(copied)
+        self._update(copied, _State.COPY_SEGMENT_FINISHED, "copy")
+        failpoint("copy.finished_registered")
+
+    def clean_up(self, segment: RemoteLogSegmentMetadata) -> None:
+        """Remove what is left of an attempt of this broker: DELETE_SEGMENT_STARTED, objects,
+        DELETE_SEGMENT_FINISHED. Idempotent.
+
+        Raises:
+            RemoteStorageError: to be tried again.
+        """
+        if segment.state is not _State.DELETE_SEGMENT_STARTED:
+            self._update(segment, _State.DELETE_SEGMENT_STARTED, "copy not finished")
+        failpoint("cleanup.delete_started")
+        self._rsm.delete_log_segment_data(segment)
+        failpoint("cleanup.objects_deleted")
+        self._update(segment, _State.DELETE_SEGMENT_FINISHED, "copy not finished")
+
+    def _send(
+        self,
+        started: RemoteLogSegmentMetadata,
+        inspected: InspectedSegment,
+        sent: BytesSent,
+        cancelled: Event,
+    ) -> bytes | None:
+        source = SegmentSource(inspected, self._limits.chunk_bytes, sent, cancelled)
+        try:
+            return self._rsm.copy_log_segment_data(started, source.data())
+        except (RemoteStorageError, LogFileError, SegmentVanishedError) as e:
+            failure = source.failure or e
+            if not isinstance(failure, (*RETRIABLE_ERRORS, CopyCancelledError)):
+                self._try_clean_up(started)
+            raise failure from e
+
+    def _check_custom_metadata(self, copied: RemoteLogSegmentMetadata) -> None:
+        length = len(copied.custom_metadata or b"")
+        limit = self._limits.custom_metadata_max_bytes
+        if length > limit:
+            self._try_clean_up(copied)
+            raise CustomMetadataTooLargeError(
+                f"custom_metadata: {length} bytes, the limit is {limit}"
+            )
+
+    def _try_clean_up(self, segment: RemoteLogSegmentMetadata) -> None:
+        try:
+            self.clean_up(segment)
+        except RemoteStorageError:
+            # The copy's own failure is what the caller must hear of; the next pass cleans up.
+            _log.warning("clean-up of %s failed", segment.remote_log_segment_id, exc_info=True)
+
+    def _describe(
+        self,
+        name: TopicIdPartition,
+        inspected: InspectedSegment,
+        broker_leader_epoch: int | None,
+    ) -> RemoteLogSegmentMetadata:
+        return RemoteLogSegmentMetadata(
+            remote_log_segment_id=RemoteLogSegmentId(name, uuid4()),
+            start_offset=inspected.segment.base_offset,
+            end_offset=inspected.segment.end_offset,
+            max_timestamp_ms=inspected.max_timestamp_ms,
+            broker_id=self._broker_id,
+            event_timestamp_ms=self._now_ms(),
+            segment_leader_epochs=inspected.leader_epochs,
+            segment_size_in_bytes=inspected.size_bytes,
+            txn_idx_empty=inspected.txn_idx_empty,
+            broker_leader_epoch=broker_leader_epoch,
+        )
+
+    def _update(
+        self, segment: RemoteLogSegmentMetadata, state: RemoteLogSegmentState, reason: str
+    ) -> None:
+        update = RemoteLogSegmentMetadataUpdate(
+            remote_log_segment_id=segment.remote_log_segment_id,
+            event_timestamp_ms=self._now_ms(),
+            state=state,
+            broker_id=self._broker_id,
+            custom_metadata=segment.custom_metadata,
+        )
+        self._rlmm.update_remote_log_segment_metadata(update, self._context(segment, reason))
+
+    @staticmethod
+    def _context(segment: RemoteLogSegmentMetadata, reason: str) -> MutationContext:
+        return MutationContext(
+            request_id=uuid4().hex, reason=reason, broker_leader_epoch=segment.broker_leader_epoch
+        )

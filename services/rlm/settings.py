@@ -1,0 +1,64 @@
+"""RLM's settings: RLM_ and the field's name in capitals; Kafka's names where Kafka has them."""
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, field_validator
+from pydantic_settings import NoDecode, SettingsConfigDict
+
+from services.rpc.settings import ServiceSettings
+
+_INT32_MAX = 2**31 - 1
+
+
+class RlmSettings(ServiceSettings):
+    """Read once in `__main__`."""
+
+    model_config = SettingsConfigDict(env_prefix="RLM_")
+
+    rsm_address: str = Field(description="Where RSM is served, HOST:PORT.")
+    rlmm_address: str = Field(description="Where RLMM is served, HOST:PORT.")
+    log_dirs: Annotated[tuple[Path, ...], NoDecode] = Field(
+        default=(),
+        description="The broker's log directories, separated by commas (Kafka: log.dirs). Never "
+        "written to. None: only what the tier has is served.",
+    )
+    remote_log_manager_task_interval_ms: int = Field(
+        default=30_000, ge=1, le=_INT32_MAX, description="Between two passes of a partition, ms."
+    )
+    remote_log_manager_copier_thread_pool_size: int = Field(
+        default=10, ge=1, le=128, description="Partitions that are copied at once."
+    )
+    remote_log_manager_task_retry_backoff_ms: int = Field(
+        default=500, ge=1, le=_INT32_MAX, description="Wait after a partition's first failure, ms."
+    )
+    remote_log_manager_task_retry_backoff_max_ms: int = Field(
+        default=30_000, ge=1, le=_INT32_MAX, description="The longest wait after failures, ms."
+    )
+    remote_log_reader_threads: int = Field(
+        default=10, ge=1, le=512, description="Reads of the tier at once."
+    )
+    remote_log_reader_max_wait_ms: int = Field(
+        default=30_000, ge=1, le=_INT32_MAX, description="How long a read waits for its turn, ms."
+    )
+    remote_log_index_cache_total_size_bytes: int = Field(
+        default=32 * 1024 * 1024,
+        ge=1,
+        description="Memory for offset indexes of remote segments, bytes.",
+    )
+    remote_log_metadata_custom_metadata_max_bytes: int = Field(
+        default=128, ge=0, le=_INT32_MAX, description="Longest custom metadata that RSM may give."
+    )
+    copy_chunk_bytes: int = Field(
+        default=1024 * 1024,
+        ge=4096,
+        le=2 * 1024 * 1024,
+        description="How much of a segment one message to RSM carries, bytes.",
+    )
+
+    @field_validator("log_dirs", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return value

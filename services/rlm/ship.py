@@ -1,0 +1,188 @@
+"""One shot: copy all that is rolled in a broker's log directories, then say what was done."""
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from threading import Event
+
+from services.api.ids import TopicIdPartition
+from services.api.remote_log_manager import Problem, ProblemKind
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.remote_storage_manager import RemoteStorageManager
+from services.rlm.backoff import Backoff
+from services.rlm.copy_task import CopyTask, PassReport
+from services.rlm.kafka_log.log_dir import PartitionDir, find_partitions
+from services.rlm.local_log import LocalPartition
+from services.rlm.partition import new_partition
+from services.rlm.progress import NoProgress, Progress
+from services.rlm.segment_copy import CopyLimits, SegmentCopier
+
+
+@dataclass(frozen=True, slots=True)
+class ShipSettings:
+    """
+    Attributes:
+        threads: partitions that are copied side by side.
+        retry_for_s: how long to try again while store or database is away, seconds; counted anew
+            from the last segment of any partition that got through.
+    """
+
+    threads: int = 4
+    retry_for_s: float = 60.0
+    backoff: Backoff = field(default_factory=lambda: Backoff(initial_s=0.5, max_s=10.0))
+    limits: CopyLimits = field(default_factory=CopyLimits)
+
+
+class ShipOutcome(Enum):
+    """DONE: all that is rolled and stable is in the tier. PARTIAL: something is held back or
+    failed. FAILED: so it is, and no partition got through."""
+
+    DONE = "DONE"
+    PARTIAL = "PARTIAL"
+    FAILED = "FAILED"
+
+
+@dataclass
+class PartitionShipReport:
+    """What became of one partition.
+
+    Attributes:
+        copied_segments, copied_bytes: by this run.
+        present_segments, present_bytes: rolled segments that were in the tier before.
+        held_segments: rolled segments that are not in the tier; `problems` say why.
+        cleaned_attempts: attempts of earlier runs that were ended.
+    """
+
+    topic_id_partition: TopicIdPartition
+    copied_segments: int = 0
+    copied_bytes: int = 0
+    present_segments: int = 0
+    present_bytes: int = 0
+    held_segments: int = 0
+    cleaned_attempts: int = 0
+    problems: tuple[Problem, ...] = ()
+    complete: bool = False
+
+    def add(self, report: PassReport, *, first: bool) -> None:
+        if first:
+            self.present_segments = report.present_segments
+            self.present_bytes = report.present_bytes
+        self.copied_segments += report.copied_segments
+        self.copied_bytes += report.copied_bytes
+        self.cleaned_attempts += report.cleaned_attempts
+        mended = tuple(p for p in self.problems if p.kind is ProblemKind.INDEX_REBUILT)
+        self.problems = (*mended, *report.problems)
+        self.held_segments = report.held_segments
+        self.complete = not report.failure and report.held_segments == 0
+
+
+@dataclass(frozen=True, slots=True)
+class ShipReport:
+    """What became of everything, partitions by topic and number."""
+
+    partitions: tuple[PartitionShipReport, ...]
+    log_dir_problems: tuple[Problem, ...]
+
+    @property
+    def outcome(self) -> ShipOutcome:
+        complete = [partition.complete for partition in self.partitions]
+        if all(complete) and not self.log_dir_problems:
+            return ShipOutcome.DONE
+        return ShipOutcome.PARTIAL if any(complete) else ShipOutcome.FAILED
+
+
+def ship(
+    log_dirs: Sequence[Path],
+    rsm: RemoteStorageManager,
+    rlmm: RemoteLogMetadataManager,
+    settings: ShipSettings | None = None,
+    progress: Progress | None = None,
+    *,
+    topics: Sequence[str] = (),
+    cancelled: Event | None = None,
+    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+) -> ShipReport:
+    """Copy every rolled segment that is not in the tier yet; a rerun finishes what was not.
+
+    Args:
+        topics: only these; empty: all.
+        cancelled: set it to end early; what is under way then is cleaned up by the next run.
+
+    Raises:
+        LogDirError: no directory can be used. All other trouble is in the report.
+    """
+    settings = settings or ShipSettings()
+    found = find_partitions(log_dirs)
+    shipper = _Shipper(
+        SegmentCopier(rsm, rlmm, found.broker_id, now_ms, settings.limits),
+        rsm,
+        rlmm,
+        found.broker_id,
+        settings,
+        progress or NoProgress(),
+        cancelled or Event(),
+        _Patience(settings.retry_for_s),
+    )
+    chosen = [p for name, p in found.partitions.items() if not topics or name.topic in topics]
+    chosen.sort(key=lambda p: (p.topic_id_partition.topic, p.topic_id_partition.partition))
+    with ThreadPoolExecutor(settings.threads, thread_name_prefix="ship") as pool:
+        reports = tuple(pool.map(shipper.ship, chosen))
+    return ShipReport(reports, tuple(found.problems))
+
+
+@dataclass(frozen=True, slots=True)
+class _Shipper:
+    copier: SegmentCopier
+    rsm: RemoteStorageManager
+    rlmm: RemoteLogMetadataManager
+    broker_id: int
+    settings: ShipSettings
+    progress: Progress
+    cancelled: Event
+    patience: "_Patience"
+
+    def ship(self, found: PartitionDir) -> PartitionShipReport:
+        partition = new_partition(
+            found.topic_id_partition, LocalPartition(found), self.rsm, self.rlmm
+        )
+        task = CopyTask(
+            partition,
+            self.copier,
+            self.rlmm,
+            self.broker_id,
+            self.progress,
+            stopping=self.cancelled,
+            cancelled=self.cancelled,
+        )
+        total = PartitionShipReport(found.topic_id_partition)
+        failures = passes = 0
+        while True:
+            report = task.run()
+            total.add(report, first=passes == 0)
+            passes += 1
+            if report.copied_segments:
+                failures = 0
+                self.patience.renew()
+            if not report.may_pass:
+                return total
+            failures += 1
+            wait_s = self.settings.backoff.delay_s(failures)
+            if not self.patience.lasts(wait_s) or self.cancelled.wait(wait_s):
+                return total
+
+
+class _Patience:
+    """Ends some time after the last success of any partition."""
+
+    def __init__(self, for_s: float) -> None:
+        self._for_s = for_s
+        self.renew()
+
+    def renew(self) -> None:
+        self._until_s = time.monotonic() + self._for_s
+
+    def lasts(self, wait_s: float) -> bool:
+        return time.monotonic() + wait_s <= self._until_s

@@ -1,0 +1,141 @@
+"""One partition's part of the tier, as RLMM lists it; read anew only when its revision moved."""
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from services.api.errors import RemoteResourceNotFoundError
+from services.api.ids import TopicIdPartition
+from services.api.lineage import Lineage
+from services.api.remote_log_metadata_manager import (
+    MAX_PAGE_SIZE,
+    RemoteLogMetadataManager,
+    SegmentPage,
+)
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.rlm.offset_ranges import OffsetRanges
+
+_FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+
+
+@dataclass(slots=True)
+class Tier:
+    """What is copied of a partition. Holds no list of segments: one may have hundreds of thousands.
+
+    Attributes:
+        known: RLMM has the partition.
+        segments, size_bytes: finished ones.
+        start_offset: the lowest that a look-up in a finished segment finds; None: there is none.
+        newest: the finished segment with the latest epoch, of these the one that ends last.
+        unfinished: copies and deletions under way or left behind, whoever began them.
+        ranges: of each leader epoch, the offsets in finished segments.
+    """
+
+    known: bool = False
+    revision: int | None = None
+    segments: int = 0
+    size_bytes: int = 0
+    start_offset: int | None = None
+    newest: RemoteLogSegmentMetadata | None = None
+    unfinished: list[RemoteLogSegmentMetadata] = field(default_factory=list)
+    ranges: dict[int, OffsetRanges] = field(default_factory=lambda: defaultdict(OffsetRanges))
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the newest segment's last one; 0 where there is none."""
+        return self.newest.end_offset + 1 if self.newest else 0
+
+    def covered(self, lineage: Lineage) -> OffsetRanges:
+        """The offsets that are copied in `lineage`; what an overruled leader wrote is not.
+
+        Epochs before the first one of the lineage count up to where that begins: brokers forget
+        the epochs of what they no longer have.
+        """
+        return OffsetRanges(_clipped(self.ranges, lineage))
+
+    def add(self, segment: RemoteLogSegmentMetadata) -> None:
+        """Take the next segment in the order of start offsets."""
+        if segment.state is not _FINISHED:
+            self.unfinished.append(segment)
+            return
+        self.segments += 1
+        self.size_bytes += max(segment.segment_size_in_bytes, 0)
+        if self.start_offset is None:
+            # Below its first epoch a segment has what was deleted while it was still local.
+            self.start_offset = max(segment.start_offset, segment.epoch_ranges()[0][1])
+        if self.newest is None or _age(segment) > _age(self.newest):
+            self.newest = segment
+        for epoch, first, last in segment.epoch_ranges():
+            self.ranges[epoch].add(max(first, segment.start_offset), last)
+
+
+def _age(segment: RemoteLogSegmentMetadata) -> tuple[int, int]:
+    return segment.segment_leader_epochs[-1].leader_epoch, segment.end_offset
+
+
+def _clipped(ranges: dict[int, OffsetRanges], lineage: Lineage) -> Iterator[tuple[int, int]]:
+    if not lineage.entries:
+        for of_epoch in ranges.values():
+            yield from of_epoch
+        return
+    starts = {entry.leader_epoch: entry.start_offset for entry in lineage.entries}
+    first_epoch = lineage.entries[0].leader_epoch
+    for epoch, of_epoch in ranges.items():
+        if epoch >= first_epoch and epoch not in starts:
+            continue
+        # The broker clamps its first entry to its own log start, so that bounds nothing.
+        lowest = starts[epoch] if epoch > first_epoch else 0
+        no_end = of_epoch.last + 1
+        end = lineage.end_offset_for(epoch, no_end)
+        for first, last in of_epoch:
+            yield max(first, lowest), min(last, end - 1)
+
+
+class TierView:
+    """Follows one partition in RLMM. Thread-safe; an unchanged partition costs one row."""
+
+    def __init__(
+        self, rlmm: RemoteLogMetadataManager, topic_id_partition: TopicIdPartition
+    ) -> None:
+        self._rlmm = rlmm
+        self._name = topic_id_partition
+        self._lock = threading.Lock()
+        self._tier = Tier()
+
+    @property
+    def last_seen(self) -> Tier:
+        return self._tier
+
+    def refresh(self) -> Tier:
+        """The tier as RLMM has it now; an empty one where the partition is not known.
+
+        Raises:
+            RetriableRemoteStorageError: RLMM or its database cannot be reached.
+        """
+        with self._lock:
+            try:
+                page = self._page("", self._tier.revision)
+                if not page.not_modified:
+                    self._tier = self._read(page)
+            except RemoteResourceNotFoundError:
+                self._tier = Tier()
+            return self._tier
+
+    def _read(self, page: SegmentPage) -> Tier:
+        # The first page's revision: what changes between the pages is looked at again.
+        tier = Tier(known=True, revision=page.revision)
+        while True:
+            for segment in page.segments:
+                tier.add(segment)
+            if not page.next_page_token:
+                return tier
+            page = self._page(page.next_page_token, None)
+
+    def _page(self, token: str, if_revision_not: int | None) -> SegmentPage:
+        return self._rlmm.list_remote_log_segments(
+            self._name,
+            if_revision_not=if_revision_not,
+            page_size=MAX_PAGE_SIZE,
+            page_token=token,
+        )

@@ -1,0 +1,703 @@
+"""Ship a log, lose the local copy, read it back: RSM on files, RLMM on PostgreSQL, no wire.
+
+Trouble is made by wrappers round the real managers that fail one call and know nothing else.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from socket import socket
+from threading import Event
+from typing import Any
+
+import grpc
+import pytest
+
+from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
+from services.api.ids import TopicIdPartition
+from services.api.remote_log_manager import (
+    FetchError,
+    FetchPart,
+    FetchPartition,
+    FetchRequest,
+    PartitionDescription,
+    ProblemKind,
+    RecordSource,
+    all_descriptions,
+)
+from services.api.remote_log_metadata_manager import all_segments
+from services.api.remote_storage_manager import LogSegmentData, SegmentChunk
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.local.postgres import EmbeddedPostgres
+from services.rlm.backoff import Backoff
+from services.rlm.kafka_log.log_dir import find_partitions
+from services.rlm.manager import RlmLimits, StaticRemoteLogManager
+from services.rlm.segment_copy import CopyLimits
+from services.rlm.ship import ShipOutcome, ShipReport, ShipSettings, ship
+from services.rlmm.database import create_database_engine
+from services.rlmm.manager import SqlRemoteLogMetadataManager
+from services.rpc.clients.metadata import RemoteLogMetadataManagerClient
+from services.rsm.backends.filesystem import FilesystemStorage
+from services.rsm.location import Location
+from services.rsm.manager import ObjectRemoteStorageManager
+from services.rsm.upload import PartBuffers
+from tests.unit.rlm.kafka_bytes import (
+    NAME,
+    PartitionFiles,
+    batch,
+    in_transaction,
+    three_segments,
+    write_log_dir,
+)
+
+BUNDLED = Path(__file__).parents[1] / "data" / "kafka-log"
+EVERYTHING = 64 * 1024 * 1024
+ONE_TRY = ShipSettings(threads=2, retry_for_s=0.0)
+FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+
+
+@dataclass
+class Stack:
+    """The two managers, and the folder in which RSM keeps its objects."""
+
+    rlmm: SqlRemoteLogMetadataManager
+    rsm: ObjectRemoteStorageManager
+    objects: Path
+
+    def ship(self, log_dir: Path, settings: ShipSettings = ONE_TRY) -> ShipReport:
+        return ship([log_dir], self.rsm, self.rlmm, settings)
+
+    def rlm(self, *log_dirs: Path) -> StaticRemoteLogManager:
+        return StaticRemoteLogManager(log_dirs, self.rsm, self.rlmm)
+
+    def segments(self, name: TopicIdPartition = NAME) -> list[RemoteLogSegmentMetadata]:
+        return list(all_segments(self.rlmm, name))
+
+    def ranges(self, name: TopicIdPartition = NAME) -> list[tuple[int, int]]:
+        """Of the finished segments; fails if there is any other."""
+        found = self.segments(name)
+        assert {segment.state for segment in found} <= {FINISHED}
+        return [(segment.start_offset, segment.end_offset) for segment in found]
+
+    def object_of(self, segment: RemoteLogSegmentMetadata) -> Path:
+        (path,) = self.objects.rglob(f"*{segment.remote_log_segment_id.id.hex}*.log")
+        return path
+
+    def keys(self) -> list[Path]:
+        return [path for path in self.objects.rglob("*") if path.is_file()]
+
+
+@contextmanager
+def running_stack(database_url: str, objects: Path) -> Iterator[Stack]:
+    engine = create_database_engine(database_url)
+    objects.mkdir()
+    buffers = PartBuffers(4, 8 * 1024 * 1024, 10_000)
+    rsm = ObjectRemoteStorageManager(Location(1, FilesystemStorage(objects), ""), buffers, 2)
+    yield Stack(SqlRemoteLogMetadataManager(engine), rsm, objects)
+    rsm.close()
+    engine.dispose()
+
+
+@pytest.fixture
+def stack(database_url: str, tmp_path: Path) -> Iterator[Stack]:
+    with running_stack(database_url, tmp_path / "objects") as made:
+        yield made
+
+
+@dataclass
+class Shipped:
+    """The bundled log, shipped once for all tests that only look."""
+
+    stack: Stack
+    log_dir: Path
+    before: list[tuple[Path, int]]
+    progress: "Counting"
+    report: ShipReport
+
+
+@pytest.fixture(scope="module")
+def shipped(
+    postgres: EmbeddedPostgres, migrated_database: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Shipped]:
+    directory = tmp_path_factory.mktemp("shipped")
+    log_dir = Path(shutil.copytree(BUNDLED, directory / "logs"))
+    url = postgres.create_database("ship_in_process", template=migrated_database)
+    with running_stack(url, directory / "objects") as stack:
+        before, progress = files_in(log_dir), Counting()
+        report = ship([log_dir], stack.rsm, stack.rlmm, ONE_TRY, progress)
+        yield Shipped(stack, log_dir, before, progress, report)
+    postgres.drop_database("ship_in_process")
+
+
+def files_in(log_dir: Path) -> list[tuple[Path, int]]:
+    return [(path, path.stat().st_mtime_ns) for path in sorted(log_dir.rglob("*"))]
+
+
+def bundled_name(topic: str, partition: int = 0) -> TopicIdPartition:
+    found = find_partitions([BUNDLED]).partitions
+    return next(n for n in found if (n.topic, n.partition) == (topic, partition))
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    return write_log_dir(tmp_path / "logs")
+
+
+@pytest.fixture
+def bundled(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(BUNDLED, tmp_path / "bundled"))
+
+
+def fetch(
+    rlm: StaticRemoteLogManager,
+    offset: int,
+    name: TopicIdPartition = NAME,
+    max_bytes: int = EVERYTHING,
+) -> list[FetchPart]:
+    wanted = FetchPartition(name, offset, max_bytes)
+    return list(rlm.fetch(FetchRequest((wanted,), EVERYTHING)))
+
+
+def read(
+    rlm: StaticRemoteLogManager, offset: int, name: TopicIdPartition = NAME
+) -> bytes | FetchError:
+    parts = fetch(rlm, offset, name)
+    if parts[0].error is not FetchError.NONE:
+        return parts[0].error
+    return b"".join(part.record_batches for part in parts)
+
+
+def description(rlm: StaticRemoteLogManager, topic: str = "t") -> PartitionDescription:
+    (found,) = all_descriptions(rlm, [topic])
+    return found
+
+
+def lose_rolled_segments(log_dir: Path) -> None:
+    for folder in log_dir.iterdir():
+        if folder.is_dir():
+            for log in sorted(folder.glob("*.log"))[:-1]:
+                for file in folder.glob(f"{log.stem}.*"):
+                    file.unlink()
+
+
+def bytes_of(folder: Path) -> bytes:
+    return b"".join(log.read_bytes() for log in sorted(folder.glob("*.log")))
+
+
+def test_a_real_log_is_shipped_lost_and_read_back_byte_for_byte(
+    shipped: Shipped, bundled: Path
+) -> None:
+    assert shipped.report.outcome is ShipOutcome.DONE
+    assert sum(p.copied_segments for p in shipped.report.partitions) == 72
+    lose_rolled_segments(bundled)
+    rlm = shipped.stack.rlm(bundled)
+    for found in all_descriptions(rlm):
+        name = found.topic_id_partition
+        whole = read(rlm, found.log_start_offset, name)
+        assert whole == bytes_of(BUNDLED / f"{name.topic}-{name.partition}")
+
+
+def test_a_rerun_starts_no_copy(shipped: Shipped) -> None:
+    names = [p.topic_id_partition for p in shipped.report.partitions]
+    before = {name: shipped.stack.segments(name) for name in names}
+    second = shipped.stack.ship(shipped.log_dir)
+    assert second.outcome is ShipOutcome.DONE
+    assert [p.copied_segments for p in second.partitions] == [0] * 11
+    assert [p.present_segments for p in second.partitions] == [
+        p.copied_segments for p in shipped.report.partitions
+    ]
+    assert {name: shipped.stack.segments(name) for name in names} == before
+
+
+def test_what_is_registered_is_what_kafka_would_register(shipped: Shipped) -> None:
+    third = shipped.stack.segments(bundled_name("telemetry"))[2]
+    log = BUNDLED / "telemetry-0" / f"{third.start_offset:020}.log"
+    assert third.segment_size_in_bytes == log.stat().st_size
+    assert third.broker_id == 1
+    assert third.broker_leader_epoch == 4
+    assert third.txn_idx_empty
+
+
+def test_every_partition_is_made_known_even_an_empty_one(shipped: Shipped) -> None:
+    assert shipped.stack.segments(bundled_name("orders.eu-west", 2)) == []
+
+
+def test_nothing_is_written_into_the_log_directory(shipped: Shipped) -> None:
+    rlm = shipped.stack.rlm(shipped.log_dir)
+    for found in all_descriptions(rlm):
+        read(rlm, found.log_start_offset, found.topic_id_partition)
+    assert files_in(shipped.log_dir) == shipped.before
+
+
+def test_progress_counts_every_byte_once(shipped: Shipped) -> None:
+    copied = sum(p.copied_bytes for p in shipped.report.partitions)
+    told = shipped.progress
+    assert (told.planned_bytes, told.sent_bytes, told.copied_segments) == (copied, copied, 72)
+
+
+def test_one_lost_object_makes_exactly_its_offsets_fail(stack: Stack, log_dir: Path) -> None:
+    three_segments(log_dir)
+    stack.ship(log_dir)
+    lose_rolled_segments(log_dir)
+    stack.object_of(stack.segments()[0]).unlink()
+    rlm = stack.rlm(log_dir)
+    answers = {offset: read(rlm, offset) for offset in range(26)}
+    failed = [offset for offset, answer in answers.items() if isinstance(answer, FetchError)]
+    assert failed == list(range(10))
+    assert {answers[offset] for offset in failed} == {FetchError.UNKNOWN_SERVER_ERROR}
+    (part,) = fetch(rlm, 3)
+    assert "offset 3" in part.error_message
+    assert str(stack.segments()[0].remote_log_segment_id) in part.error_message
+
+
+def test_a_fetch_that_meets_a_lost_object_returns_what_comes_before_it(
+    stack: Stack, log_dir: Path
+) -> None:
+    files = three_segments(log_dir)
+    first = files.file(0, ".log").read_bytes()
+    stack.ship(log_dir)
+    lose_rolled_segments(log_dir)
+    stack.object_of(stack.segments()[1]).unlink()
+    assert read(stack.rlm(log_dir), 0) == first
+    assert read(stack.rlm(log_dir), 10) is FetchError.UNKNOWN_SERVER_ERROR
+
+
+def test_a_damaged_object_is_a_corrupt_message(stack: Stack, log_dir: Path) -> None:
+    three_segments(log_dir)
+    stack.ship(log_dir)
+    lose_rolled_segments(log_dir)
+    path = stack.object_of(stack.segments()[0])
+    damaged = bytearray(path.read_bytes())
+    damaged[-1] ^= 1
+    path.write_bytes(damaged)
+    rlm = stack.rlm(log_dir)
+    assert read(rlm, 5) is FetchError.CORRUPT_MESSAGE
+    assert read(rlm, 10) != FetchError.CORRUPT_MESSAGE
+
+
+def test_a_lost_disk_is_served_from_the_tier_alone(shipped: Shipped) -> None:
+    rlm = shipped.stack.rlm()
+    found = description(rlm, "mixed-codecs")
+    assert (found.log_start_offset, found.log_end_offset) == (0, 534)
+    assert (found.local_segments, found.remote_segments) == (0, 10)
+    whole = bytes_of(BUNDLED / "mixed-codecs-0")
+    last = (BUNDLED / "mixed-codecs-0" / f"{534:020}.log").stat().st_size
+    assert read(rlm, 0, found.topic_id_partition) == whole[:-last]
+
+
+def test_epochs_that_the_broker_forgot_are_read_from_the_tier(stack: Stack, log_dir: Path) -> None:
+    files = three_segments(log_dir)
+    files.epochs((0, 0), (2, 12))
+    whole = bytes_of(files.path)
+    stack.ship(log_dir)
+    lose_rolled_segments(log_dir)
+    files.epochs((2, 20))
+    assert read(stack.rlm(log_dir), 0) == whole
+
+
+@pytest.mark.parametrize(
+    ("offset", "expected"),
+    [(24, FetchError.NONE), (25, FetchError.NONE), (26, FetchError.OFFSET_OUT_OF_RANGE)],
+)
+def test_the_log_end_is_the_last_offset_that_may_be_asked_for(
+    stack: Stack, log_dir: Path, offset: int, expected: FetchError
+) -> None:
+    three_segments(log_dir)
+    stack.ship(log_dir)
+    assert fetch(stack.rlm(log_dir), offset)[-1].error is expected
+
+
+def test_below_the_log_start_is_out_of_range(stack: Stack, log_dir: Path) -> None:
+    three_segments(log_dir)
+    lose_rolled_segments(log_dir)
+    assert read(stack.rlm(log_dir), 3) is FetchError.OFFSET_OUT_OF_RANGE
+
+
+def test_an_unknown_partition_is_named(stack: Stack) -> None:
+    assert read(stack.rlm(), 0) is FetchError.UNKNOWN_TOPIC_ID
+
+
+def test_whole_batches_up_to_the_limit_and_at_least_one(stack: Stack, log_dir: Path) -> None:
+    files = three_segments(log_dir)
+    stack.ship(log_dir)
+    lose_rolled_segments(log_dir)
+    rlm = stack.rlm(log_dir)
+    size = len(batch(0, 5))
+    assert files.path.exists()
+    for limit, batches in ((1, 1), (size, 1), (2 * size - 1, 1), (2 * size, 2), (3 * size, 3)):
+        (part,) = fetch(rlm, 0, max_bytes=limit)
+        assert len(part.record_batches) == batches * size
+
+
+def test_a_read_in_the_middle_of_a_batch_begins_with_that_batch(
+    stack: Stack, log_dir: Path
+) -> None:
+    three_segments(log_dir)
+    stack.ship(log_dir)
+    lose_rolled_segments(log_dir)
+    (part,) = fetch(stack.rlm(log_dir), 7, max_bytes=1)
+    assert (part.record_batches, part.source) == (batch(5, 5), RecordSource.REMOTE)
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_batch_larger_than_a_message_is_cut_and_joins_again(
+    stack: Stack, log_dir: Path, lost: bool
+) -> None:
+    files = PartitionFiles(log_dir)
+    large = batch(0, payload=b"x" * 3_000_000)
+    files.segment(0, [large, batch(1)])
+    files.snapshot(2)
+    files.segment(2, [batch(2)])
+    stack.ship(log_dir)
+    if lost:
+        lose_rolled_segments(log_dir)
+    parts = fetch(stack.rlm(log_dir), 0, max_bytes=1)
+    assert max(len(part.record_batches) for part in parts) <= 1024 * 1024
+    assert b"".join(part.record_batches for part in parts) == large
+
+
+def test_a_request_of_several_partitions_shares_its_limit(stack: Stack, log_dir: Path) -> None:
+    second = TopicIdPartition(NAME.topic_id, NAME.topic, 1)
+    three_segments(log_dir)
+    three_segments(log_dir, second)
+    size = len(batch(0, 5))
+    wanted = tuple(FetchPartition(name, 0, EVERYTHING) for name in (NAME, second))
+    parts = list(stack.rlm(log_dir).fetch(FetchRequest(wanted, 6 * size)))
+    assert [(p.topic_id_partition, len(p.record_batches)) for p in parts] == [
+        (NAME, 5 * size),
+        (second, size),
+    ]
+
+
+def test_a_dead_database_never_slows_local_reads(stack: Stack, log_dir: Path) -> None:
+    files = three_segments(log_dir)
+    with closing(socket()) as nobody_listens:
+        nobody_listens.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{nobody_listens.getsockname()[1]}"
+        with grpc.insecure_channel(address) as channel:
+            dead = RemoteLogMetadataManagerClient(channel, address)
+            _check_local_reads_only(stack, log_dir, files, dead)
+
+
+def _check_local_reads_only(
+    stack: Stack, log_dir: Path, files: PartitionFiles, dead: RemoteLogMetadataManagerClient
+) -> None:
+    rlm = StaticRemoteLogManager([log_dir], stack.rsm, dead)
+    assert read(rlm, 0) == bytes_of(files.path)
+    lose_rolled_segments(log_dir)
+    assert read(rlm, 3) is FetchError.TIERED_STORAGE_NOT_AVAILABLE
+
+
+def test_an_open_transaction_holds_its_segment_back(stack: Stack, log_dir: Path) -> None:
+    files = PartitionFiles(log_dir)
+    files.segment(0, [batch(0, 10)])
+    files.snapshot(10)
+    files.segment(10, [in_transaction(10, 9, 10)])
+    files.snapshot(20, {9: 10})
+    files.segment(20, [batch(20)])
+    assert stack.ship(log_dir).outcome is ShipOutcome.DONE
+    assert stack.ranges() == [(0, 9)]
+
+
+def test_a_damaged_segment_holds_back_itself_and_those_behind_it_only(
+    stack: Stack, log_dir: Path
+) -> None:
+    sick, well = three_segments(log_dir), TopicIdPartition(NAME.topic_id, NAME.topic, 1)
+    three_segments(log_dir, well)
+    log = sick.segment(10, [batch(10, 5), batch(15, 5)[:-1]])
+    report = stack.ship(log_dir)
+    assert report.outcome is ShipOutcome.PARTIAL
+    first, second = report.partitions
+    (problem,) = first.problems
+    assert (problem.kind, problem.path, problem.offset) == (
+        ProblemKind.TRUNCATED_BATCH,
+        str(log),
+        15,
+    )
+    assert (first.copied_segments, first.held_segments) == (1, 1)
+    assert second.complete
+    assert stack.ranges() == [(0, 9)]
+    assert stack.ranges(well) == [(0, 9), (10, 19)]
+
+
+def test_a_missing_snapshot_holds_back_and_a_repaired_one_lets_go(
+    stack: Stack, log_dir: Path
+) -> None:
+    files = three_segments(log_dir)
+    files.file(10, ".snapshot").unlink()
+    report = stack.ship(log_dir)
+    assert report.outcome is ShipOutcome.FAILED
+    assert report.partitions[0].held_segments == 2
+    assert stack.segments() == []
+    files.snapshot(10)
+    assert stack.ship(log_dir).outcome is ShipOutcome.DONE
+
+
+def test_missing_leader_epochs_hold_the_partition(stack: Stack, log_dir: Path) -> None:
+    files = three_segments(log_dir)
+    (files.path / "leader-epoch-checkpoint").unlink()
+    (partition,) = stack.ship(log_dir).partitions
+    assert [p.kind for p in partition.problems] == [ProblemKind.LEADER_EPOCHS_MISSING]
+    assert partition.held_segments == 2
+
+
+def test_a_rebuilt_index_is_reported_and_shipped(stack: Stack, log_dir: Path) -> None:
+    files = three_segments(log_dir)
+    files.file(0, ".index").write_bytes(b"\0" * 7)
+    report = stack.ship(log_dir)
+    assert report.outcome is ShipOutcome.DONE
+    assert [p.kind for p in report.partitions[0].problems] == [ProblemKind.INDEX_REBUILT]
+
+
+class FailingRsm:
+    """The real RSM, but for one copy or delete."""
+
+    def __init__(self, rsm: ObjectRemoteStorageManager) -> None:
+        self._rsm = rsm
+        self.before_copy: Callable[[RemoteLogSegmentMetadata], None] = lambda _: None
+        self.after_copy: Callable[[bytes | None], bytes | None] = lambda answer: answer
+        self.before_delete: Callable[[], None] = lambda: None
+
+    def copy_log_segment_data(
+        self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
+    ) -> bytes | None:
+        self.before_copy(metadata)
+        return self.after_copy(self._rsm.copy_log_segment_data(metadata, data))
+
+    def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
+        self.before_delete()
+        self._rsm.delete_log_segment_data(metadata)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rsm, name)
+
+
+def raising(error: Exception) -> Callable[..., Any]:
+    def fail(*_: object) -> None:
+        raise error
+
+    return fail
+
+
+@dataclass
+class FailingOnce:
+    """Raises `error` the first time."""
+
+    error: Exception
+    calls: list[object] = field(default_factory=list)
+
+    def __call__(self, *arguments: object) -> None:
+        self.calls.append(arguments)
+        if len(self.calls) == 1:
+            raise self.error
+
+
+def test_a_copy_that_fails_for_good_is_cleaned_up(stack: Stack, log_dir: Path) -> None:
+    three_segments(log_dir)
+    rsm = FailingRsm(stack.rsm)
+    rsm.before_copy = raising(RemoteStorageError("no bucket"))
+    report = ship([log_dir], rsm, stack.rlmm, ONE_TRY)
+    (problem,) = report.partitions[0].problems
+    assert (problem.kind, problem.held_segments) == (ProblemKind.COPY_FAILED, 2)
+    assert report.outcome is ShipOutcome.FAILED
+    assert stack.segments() == []
+    assert stack.keys() == []
+
+
+def test_a_copy_that_may_have_worked_is_left_and_cleaned_up_by_the_next_pass(
+    stack: Stack, log_dir: Path
+) -> None:
+    three_segments(log_dir)
+    rsm = FailingRsm(stack.rsm)
+
+    def lost_answer(answer: bytes | None) -> bytes | None:
+        raise RetriableRemoteStorageError("the connection broke")
+
+    rsm.after_copy = lost_answer
+    progress = Counting()
+    report = ship([log_dir], rsm, stack.rlmm, ONE_TRY, progress)
+    assert (progress.sent_bytes, progress.copied_segments) == (0, 0)
+    assert [p.kind for p in report.partitions[0].problems] == [ProblemKind.STORE_UNAVAILABLE]
+    (dangling,) = stack.segments()
+    assert dangling.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED
+    (partition,) = stack.ship(log_dir).partitions
+    assert (partition.cleaned_attempts, partition.copied_segments) == (1, 2)
+    assert stack.ranges() == [(0, 9), (10, 19)]
+    assert dangling.remote_log_segment_id not in {s.remote_log_segment_id for s in stack.segments()}
+    assert len(stack.keys()) == 2 * 3
+
+
+def test_a_deletion_left_behind_is_finished(stack: Stack, log_dir: Path) -> None:
+    three_segments(log_dir)
+    rsm = FailingRsm(stack.rsm)
+    rsm.before_copy = raising(RemoteStorageError("no bucket"))
+    rsm.before_delete = raising(RetriableRemoteStorageError("away"))
+    ship([log_dir], rsm, stack.rlmm, ONE_TRY)
+    (left,) = stack.segments()
+    assert left.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+    stack.ship(log_dir)
+    assert stack.ranges() == [(0, 9), (10, 19)]
+
+
+def test_attempts_of_another_broker_are_not_touched(
+    stack: Stack, log_dir: Path, tmp_path: Path
+) -> None:
+    three_segments(log_dir)
+    rsm = FailingRsm(stack.rsm)
+    rsm.before_copy = raising(RetriableRemoteStorageError("away"))
+    ship([log_dir], rsm, stack.rlmm, ONE_TRY)
+    other = write_log_dir(tmp_path / "other", broker_id=8)
+    three_segments(other)
+    (partition,) = stack.ship(other).partitions
+    assert partition.cleaned_attempts == 0
+    assert len(stack.segments()) == 3
+
+
+def test_an_outage_is_waited_out(stack: Stack, log_dir: Path) -> None:
+    three_segments(log_dir)
+    rsm = FailingRsm(stack.rsm)
+    once = FailingOnce(RetriableRemoteStorageError("away"))
+    rsm.before_copy = once
+    settings = ShipSettings(retry_for_s=30.0, backoff=Backoff(initial_s=0.01))
+    report = ship([log_dir], rsm, stack.rlmm, settings)
+    assert report.outcome is ShipOutcome.DONE
+    assert len(once.calls) == 3
+    assert stack.ranges() == [(0, 9), (10, 19)]
+
+
+def test_custom_metadata_over_the_limit_is_cleaned_up_and_not_tried_again(
+    stack: Stack, log_dir: Path
+) -> None:
+    three_segments(log_dir)
+    rsm = FailingRsm(stack.rsm)
+    copies: list[RemoteLogSegmentMetadata] = []
+    rsm.before_copy = copies.append
+    limits = RlmLimits(interval_s=0.0, copy=CopyLimits(custom_metadata_max_bytes=1))
+    rlm = StaticRemoteLogManager([log_dir], rsm, stack.rlmm, limits)
+    for _ in range(2):
+        rlm.scheduler.tick()
+        assert rlm.scheduler.wait_idle(30.0)
+    assert len(copies) == 1
+    assert stack.segments() == []
+    assert stack.keys() == []
+    (problem,) = description(rlm).problems
+    assert "custom_metadata" in problem.message
+    rlm.stop(1.0)
+
+
+class CutWhileCopied(FailingRsm):
+    """Cuts the log file when its first chunk was taken."""
+
+    def __init__(self, rsm: ObjectRemoteStorageManager, log: Path) -> None:
+        super().__init__(rsm)
+        self._log = log
+
+    def copy_log_segment_data(
+        self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
+    ) -> bytes | None:
+        def chunks() -> Iterator[SegmentChunk]:
+            for number, chunk in enumerate(data.chunks):
+                yield chunk
+                if number == 0:
+                    self._log.write_bytes(b"")
+
+        return super().copy_log_segment_data(metadata, LogSegmentData(data.files, chunks()))
+
+
+def test_a_file_that_is_cut_while_it_is_copied_fails_the_copy(stack: Stack, log_dir: Path) -> None:
+    files = PartitionFiles(log_dir)
+    log = files.segment(0, [batch(0, payload=b"x" * 3_000_000)])
+    files.snapshot(1)
+    files.segment(1, [batch(1)])
+    (partition,) = ship([log_dir], CutWhileCopied(stack.rsm, log), stack.rlmm, ONE_TRY).partitions
+    (problem,) = partition.problems
+    assert (problem.kind, problem.path) == (ProblemKind.COPY_FAILED, str(log))
+    assert stack.segments() == []
+    assert stack.keys() == []
+
+
+def test_two_copiers_of_one_folder_do_not_meet(stack: Stack, log_dir: Path) -> None:
+    three_segments(log_dir)
+    rsm = FailingRsm(stack.rsm)
+    inner: list[ShipReport] = []
+
+    def ship_meanwhile(_: RemoteLogSegmentMetadata) -> None:
+        if not inner:
+            inner.append(stack.ship(log_dir))
+
+    rsm.before_copy = ship_meanwhile
+    outer = ship([log_dir], rsm, stack.rlmm, ONE_TRY)
+    assert outer.outcome is ShipOutcome.DONE
+    (partition,) = inner[0].partitions
+    assert (partition.copied_segments, partition.cleaned_attempts) == (0, 0)
+    assert not partition.complete
+
+
+def test_a_cancelled_ship_leaves_what_the_next_one_finishes(stack: Stack, log_dir: Path) -> None:
+    three_segments(log_dir)
+    cancelled = Event()
+    rsm = FailingRsm(stack.rsm)
+
+    def cancel(_: RemoteLogSegmentMetadata) -> None:
+        cancelled.set()
+
+    rsm.before_copy = cancel
+    report = ship([log_dir], rsm, stack.rlmm, ONE_TRY, cancelled=cancelled)
+    assert report.outcome is ShipOutcome.FAILED
+    assert [s.state for s in stack.segments()] == [RemoteLogSegmentState.COPY_SEGMENT_STARTED]
+    assert stack.ship(log_dir).outcome is ShipOutcome.DONE
+    assert stack.ranges() == [(0, 9), (10, 19)]
+
+
+@dataclass
+class Counting:
+    planned_bytes: int = 0
+    sent_bytes: int = 0
+    copied_segments: int = 0
+
+    def planned(self, name: TopicIdPartition, segments: int, size_bytes: int) -> None:
+        self.planned_bytes += size_bytes
+
+    def sent(self, name: TopicIdPartition, size_bytes: int) -> None:
+        self.sent_bytes += size_bytes
+
+    def copied(self, name: TopicIdPartition, start_offset: int, size_bytes: int) -> None:
+        self.copied_segments += 1
+
+
+def test_the_service_copies_and_describes(stack: Stack, log_dir: Path) -> None:
+    files = three_segments(log_dir)
+    rlm = stack.rlm(log_dir)
+    before = description(rlm)
+    assert (before.pending_segments, before.copied_through_offset) == (2, -1)
+    rlm.scheduler.tick()
+    assert rlm.scheduler.wait_idle(30.0)
+    after = description(rlm)
+    assert (after.leader_id, after.leader_epoch) == (7, 0)
+    assert (after.log_start_offset, after.log_end_offset) == (0, 25)
+    assert (after.pending_segments, after.copied_through_offset) == (0, 19)
+    assert (after.local_segments, after.remote_segments) == (3, 2)
+    assert after.remote_size_bytes == sum(
+        files.file(base, ".log").stat().st_size for base in (0, 10)
+    )
+    rlm.stop(1.0)
+
+
+def test_descriptions_come_in_pages(shipped: Shipped) -> None:
+    rlm = shipped.stack.rlm(shipped.log_dir)
+    names: list[tuple[str, int]] = []
+    token = ""
+    for _ in range(4):
+        page = rlm.describe_partitions(page_size=3, page_token=token)
+        names += _names(page.partitions)
+        token = page.next_page_token
+    assert token == ""
+    assert names == sorted(names)
+    assert len(names) == 11
+
+
+def _names(partitions: Sequence[PartitionDescription]) -> list[tuple[str, int]]:
+    found = (p.topic_id_partition for p in partitions)
+    return [(name.topic, name.partition) for name in found]

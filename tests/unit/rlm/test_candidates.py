@@ -1,0 +1,184 @@
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from services.api.ids import RemoteLogSegmentId
+from services.api.lineage import Lineage
+from services.api.segments import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+    segment_leader_epochs,
+)
+from services.rlm.candidates import candidate_log_segments, copied_through_offset, in_tier
+from services.rlm.kafka_log.partition_dir import LocalSegment
+from services.rlm.local_log import LocalLog
+from services.rlm.offset_ranges import OffsetRanges
+from services.rlm.tier import Tier
+from tests.unit.rlm.kafka_bytes import NAME
+
+STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+
+
+def lineage(*entries: tuple[int, int]) -> Lineage:
+    return Lineage(segment_leader_epochs(entries))
+
+
+def log(*bases: int, stable: int, start: int | None = None) -> LocalLog:
+    """Segments at `bases`, the last one active."""
+    nexts: list[int | None] = [*bases[1:], None]
+    segments = tuple(
+        LocalSegment(Path("t-0"), base, 100, following)
+        for base, following in zip(bases, nexts, strict=True)
+    )
+    first = bases[0] if start is None else start
+    return LocalLog(segments, lineage((0, 0)), None, first, stable, stable, 100)
+
+
+def bases(segments: list[LocalSegment]) -> list[int]:
+    return [segment.base_offset for segment in segments]
+
+
+@pytest.mark.parametrize(
+    ("stable", "expected"),
+    [(20, [5, 10]), (15, [5, 10]), (14, [5]), (10, [5]), (9, [])],
+)
+def test_a_segment_is_a_candidate_when_the_next_one_begins_at_or_below_the_last_stable_offset(
+    stable: int, expected: list[int]
+) -> None:
+    assert bases(candidate_log_segments(log(5, 10, 15, stable=stable), OffsetRanges(), -1)) == (
+        expected
+    )
+
+
+def test_the_active_segment_is_never_a_candidate() -> None:
+    assert candidate_log_segments(log(5, stable=50), OffsetRanges(), -1) == []
+
+
+def test_what_is_in_the_tier_is_not_copied_again() -> None:
+    covered = OffsetRanges([(0, 9)])
+    assert bases(candidate_log_segments(log(0, 10, 20, stable=30), covered, 9)) == [10]
+
+
+def test_a_segment_that_is_in_the_tier_in_part_only_is_copied_whole() -> None:
+    covered = OffsetRanges([(0, 14)])
+    assert bases(candidate_log_segments(log(0, 10, 20, stable=30), covered, 14)) == [10]
+
+
+def test_a_gap_in_the_copied_prefix_is_filled() -> None:
+    covered = OffsetRanges([(0, 9), (20, 29)])
+    found = candidate_log_segments(log(0, 10, 20, 30, stable=30), covered, 29)
+    assert bases(found) == [10]
+
+
+def test_what_was_deleted_from_the_tiers_beginning_stays_deleted() -> None:
+    covered = OffsetRanges([(20, 29)])
+    found = candidate_log_segments(log(0, 10, 20, 30, 40, stable=40), covered, 29)
+    assert bases(found) == [30]
+
+
+def test_segments_below_the_log_start_are_left_out_and_the_one_that_holds_it_is_copied() -> None:
+    found = candidate_log_segments(log(0, 10, 20, 30, stable=30, start=15), OffsetRanges(), -1)
+    assert bases(found) == [10, 20]
+
+
+def test_offsets_below_the_log_start_need_not_be_in_the_tier() -> None:
+    held = log(0, 10, stable=10, start=5)
+    assert bases(in_tier(held, OffsetRanges([(5, 9)]))) == [0]
+    assert in_tier(held, OffsetRanges([(6, 9)])) == []
+
+
+@pytest.mark.parametrize(
+    ("covered", "candidates", "expected"),
+    [
+        ([], [], -1),
+        ([], [0], -1),
+        ([(0, 9)], [], 9),
+        ([(0, 9)], [10], 9),
+        ([(0, 9), (20, 29)], [10], 9),
+        ([(50, 99)], [], 99),
+    ],
+)
+def test_copied_through_is_the_end_of_the_prefix_without_a_gap(
+    covered: list[tuple[int, int]], candidates: list[int], expected: int
+) -> None:
+    segments = [LocalSegment(Path("t-0"), base, 100, base + 10) for base in candidates]
+    assert copied_through_offset(OffsetRanges(covered), segments) == expected
+
+
+def test_ranges_that_touch_are_one() -> None:
+    assert list(OffsetRanges([(10, 19), (0, 9), (30, 39), (35, 36)])) == [(0, 19), (30, 39)]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "expected"),
+    [(0, 19, True), (5, 5, True), (0, 20, False), (20, 20, False), (30, 39, True)],
+)
+def test_ranges_cover_what_lies_in_one_of_them(first: int, last: int, expected: bool) -> None:
+    assert OffsetRanges([(0, 19), (30, 39)]).covers(first, last) is expected
+
+
+@pytest.mark.parametrize(("offset", "expected"), [(0, None), (1, 0), (25, 19), (30, 19), (99, 39)])
+def test_the_last_offset_below_another(offset: int, expected: int | None) -> None:
+    assert OffsetRanges([(0, 19), (30, 39)]).last_below(offset) == expected
+
+
+def remote(
+    start: int,
+    end: int,
+    *epochs: tuple[int, int],
+    state: RemoteLogSegmentState = FINISHED,
+) -> RemoteLogSegmentMetadata:
+    return RemoteLogSegmentMetadata(
+        remote_log_segment_id=RemoteLogSegmentId(NAME, uuid4()),
+        start_offset=start,
+        end_offset=end,
+        max_timestamp_ms=-1,
+        broker_id=1,
+        event_timestamp_ms=0,
+        segment_leader_epochs=segment_leader_epochs(epochs),
+        segment_size_in_bytes=1000,
+        state=state,
+    )
+
+
+def tier(*segments: RemoteLogSegmentMetadata) -> Tier:
+    made = Tier(known=True)
+    for segment in segments:
+        made.add(segment)
+    return made
+
+
+def test_only_finished_segments_count() -> None:
+    made = tier(
+        remote(0, 9, (0, 0)),
+        remote(10, 19, (0, 10), state=STARTED),
+        remote(20, 29, (0, 20), state=DELETING),
+    )
+    assert (made.segments, made.size_bytes, made.start_offset, made.end_offset) == (1, 1000, 0, 10)
+    assert list(made.covered(lineage((0, 0)))) == [(0, 9)]
+    assert [s.start_offset for s in made.unfinished] == [10, 20]
+
+
+def test_the_tier_begins_where_a_look_up_finds_something() -> None:
+    assert tier(remote(0, 9, (0, 5))).start_offset == 5
+
+
+def test_what_an_overruled_leader_wrote_is_not_covered() -> None:
+    made = tier(remote(0, 149, (0, 0), (1, 100)), remote(150, 199, (1, 150)))
+    assert list(made.covered(lineage((0, 0), (2, 120)))) == [(0, 99)]
+    assert list(made.covered(lineage((0, 0), (1, 100), (2, 180)))) == [(0, 179)]
+
+
+def test_epochs_that_the_broker_forgot_still_count() -> None:
+    made = tier(remote(0, 99, (0, 0), (1, 50)), remote(100, 199, (1, 100), (3, 150)))
+    assert list(made.covered(lineage((3, 180)))) == [(0, 199)]
+    assert list(made.covered(lineage((1, 60), (3, 150)))) == [(0, 199)]
+
+
+def test_the_newest_segment_is_of_the_latest_epoch() -> None:
+    made = tier(remote(0, 199, (1, 0)), remote(100, 149, (1, 100), (2, 120)))
+    assert made.newest is not None
+    assert made.end_offset == 150

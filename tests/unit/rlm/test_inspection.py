@@ -1,0 +1,204 @@
+from pathlib import Path
+from struct import pack
+
+import pytest
+from crc32c import crc32c
+
+from services.api.remote_log_manager import ProblemKind
+from services.api.remote_storage_manager import SegmentFile
+from services.rlm.inspection import InspectedSegment, inspect
+from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
+from services.rlm.kafka_log.partition_dir import list_segments, read_lineage
+from services.rlm.kafka_log.transactions import AbortedTxn
+from tests.unit.rlm.kafka_bytes import (
+    ABORT,
+    COMMIT,
+    PartitionFiles,
+    batch,
+    in_transaction,
+    marker,
+    old_message,
+    three_segments,
+    write_log_dir,
+)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> PartitionFiles:
+    return three_segments(write_log_dir(tmp_path / "logs"))
+
+
+def inspected(
+    files: PartitionFiles, number: int = 0, log_start_offset: int = 0
+) -> InspectedSegment:
+    segments = list_segments(files.path)
+    lineage = read_lineage(files.path)
+    return inspect(segments, segments[number], lineage, log_start_offset)
+
+
+def refusal(files: PartitionFiles, number: int = 0) -> LogFileError:
+    with pytest.raises(LogFileError) as caught:
+        inspected(files, number)
+    return caught.value
+
+
+def test_a_sound_segment_is_described(files: PartitionFiles) -> None:
+    files.epochs((0, 0), (2, 12))
+    found = inspected(files, 1)
+    log = files.file(10, ".log").read_bytes()
+    assert (found.size_bytes, found.crc32c) == (len(log), crc32c(log))
+    assert found.max_timestamp_ms == 1000
+    assert [(e.leader_epoch, e.start_offset) for e in found.leader_epochs] == [(0, 10), (2, 12)]
+    assert found.txn_idx_empty
+    assert found.mended == ()
+
+
+def test_all_files_but_an_absent_transaction_index_are_there(files: PartitionFiles) -> None:
+    found = inspected(files)
+    assert set(found.side_files) == set(SegmentFile) - {SegmentFile.LOG, SegmentFile.TRANSACTION}
+    assert (
+        found.side_files[SegmentFile.PRODUCER_SNAPSHOT] == files.file(10, ".snapshot").read_bytes()
+    )
+
+
+def test_the_leader_epoch_file_has_the_history_up_to_the_segments_end(
+    files: PartitionFiles,
+) -> None:
+    files.epochs((0, 0), (2, 12), (3, 20), (4, 22))
+    assert inspected(files, 1).side_files[SegmentFile.LEADER_EPOCH] == b"0\n2\n0 0\n2 12\n"
+
+
+@pytest.mark.parametrize(
+    ("batches", "kind", "offset"),
+    [
+        ([batch(0, 5), batch(5, 5)[:-1]], ProblemKind.TRUNCATED_BATCH, 5),
+        ([batch(0, 5)], ProblemKind.TRUNCATED_BATCH, 5),
+        ([], ProblemKind.TRUNCATED_BATCH, 0),
+        ([batch(0, 5), batch(5, 5)[:-1] + b"?"], ProblemKind.CORRUPT_BATCH, 5),
+        ([batch(0, 5), batch(5, 6)], ProblemKind.CORRUPT_BATCH, 10),
+        ([old_message(0, 0), batch(1, 9)], ProblemKind.OLD_MESSAGE_FORMAT, 0),
+        ([batch(0, 9), old_message(9, 1)], ProblemKind.OLD_MESSAGE_FORMAT, 9),
+    ],
+)
+def test_a_damaged_log_is_named_by_path_and_offset(
+    files: PartitionFiles, batches: list[bytes], kind: ProblemKind, offset: int
+) -> None:
+    log = files.segment(0, batches)
+    error = refusal(files)
+    assert (error.kind, error.path, error.offset) == (kind, log, offset)
+
+
+@pytest.mark.parametrize("damage", [None, b"", b"damaged"])
+def test_a_producer_snapshot_is_never_invented(files: PartitionFiles, damage: bytes | None) -> None:
+    snapshot = files.file(10, ".snapshot")
+    snapshot.unlink()
+    if damage is not None:
+        snapshot.write_bytes(damage)
+    error = refusal(files)
+    assert (error.kind, error.path, error.offset) == (
+        ProblemKind.PRODUCER_SNAPSHOT_MISSING,
+        snapshot,
+        0,
+    )
+
+
+def test_leader_epochs_that_begin_behind_the_segment_are_missing(files: PartitionFiles) -> None:
+    files.epochs((3, 4))
+    assert refusal(files).kind is ProblemKind.LEADER_EPOCHS_MISSING
+
+
+def test_below_the_log_start_no_epoch_is_needed(files: PartitionFiles) -> None:
+    files.epochs((3, 4))
+    (only,) = inspected(files, log_start_offset=4).leader_epochs
+    assert (only.leader_epoch, only.start_offset) == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "data"),
+    [
+        (".index", None),
+        (".index", b"\0" * 7),
+        (".index", pack(">ii", 9, 67)),  # not the start of a batch
+        (".index", pack(">ii", 8, 68)),  # not that batch's last offset
+        (".index", pack(">ii", 9, 68) + bytes(8)),  # preallocation that was never trimmed
+        (".index", pack(">ii", 9, 100)),  # within the last batch
+        (".index", pack(">ii", 9, 900)),  # beyond the file
+        (".timeindex", None),
+        (".timeindex", b"\0" * 11),
+        (".timeindex", pack(">qi", 999, 4)),  # not the greatest timestamp
+        (".timeindex", pack(">qi", 1000, 10)),  # beyond the segment
+        (".timeindex", pack(">qiqi", 1000, 4, 900, 9)),
+        (".txnindex", AbortedTxn(1, 2, 3, 4).to_bytes()),  # nothing was aborted
+        (".txnindex", b"\0" * 33),
+    ],
+)
+def test_a_wrong_index_is_rebuilt_and_named(
+    files: PartitionFiles, suffix: str, data: bytes | None
+) -> None:
+    path = files.file(0, suffix)
+    path.unlink(missing_ok=True)
+    if data is not None:
+        path.write_bytes(data)
+    found = inspected(files)
+    (problem,) = found.mended
+    assert (problem.kind, problem.path) == (ProblemKind.INDEX_REBUILT, str(path))
+    assert found.side_files[SegmentFile.OFFSET] == b""
+    assert found.side_files[SegmentFile.TIMESTAMP] == pack(">qi", 1000, 4)
+    assert found.txn_idx_empty
+
+
+def test_a_right_offset_index_is_left_as_it_is(files: PartitionFiles) -> None:
+    entry = pack(">ii", 9, 68)
+    files.file(0, ".index").write_bytes(entry)
+    found = inspected(files)
+    assert (found.side_files[SegmentFile.OFFSET], found.mended) == (entry, ())
+
+
+def test_an_empty_transaction_index_is_sent_as_it_is(files: PartitionFiles) -> None:
+    files.file(0, ".txnindex").write_bytes(b"")
+    found = inspected(files)
+    assert found.side_files[SegmentFile.TRANSACTION] == b""
+    assert found.txn_idx_empty
+
+
+def test_a_missing_transaction_index_is_rebuilt_from_control_batches(
+    files: PartitionFiles,
+) -> None:
+    files.snapshot(10, {7: 3, 6: 4})
+    files.segment(
+        10,
+        [
+            in_transaction(10, 8, 3),
+            marker(13, 7, ABORT),  # began at 3, in the segment before
+            marker(14, 8, COMMIT),
+            in_transaction(15, 8),
+            marker(16, 8, ABORT),
+            marker(17, 6, COMMIT),
+            marker(18, 5, ABORT),  # of no data: leaves no trace
+            batch(19),
+        ],
+    )
+    found = inspected(files, 1)
+    expected = [AbortedTxn(7, 3, 13, 4), AbortedTxn(8, 15, 16, 4)]
+    assert found.side_files[SegmentFile.TRANSACTION] == b"".join(e.to_bytes() for e in expected)
+    assert [p.path for p in found.mended] == [str(files.file(10, ".txnindex"))]
+    assert not found.txn_idx_empty
+
+
+def test_a_segment_that_vanishes_is_no_damage(files: PartitionFiles) -> None:
+    segments = list_segments(files.path)
+    files.file(0, ".log").unlink()
+    with pytest.raises(SegmentVanishedError):
+        inspect(segments, segments[0], read_lineage(files.path), 0)
+
+
+def test_nothing_in_the_folder_is_changed(files: PartitionFiles) -> None:
+    files.file(0, ".index").unlink()
+
+    def state() -> list[tuple[str, int, int]]:
+        stats = ((p.name, p.stat()) for p in sorted(files.path.iterdir()))
+        return [(name, s.st_size, s.st_mtime_ns) for name, s in stats]
+
+    before = state()
+    inspected(files)
+    assert state() == before

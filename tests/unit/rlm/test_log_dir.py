@@ -1,0 +1,214 @@
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from services.api.ids import TopicIdPartition, uuid_to_text
+from services.api.remote_log_manager import ProblemKind
+from services.rlm.kafka_log.checkpoints import read_log_start_offsets
+from services.rlm.kafka_log.errors import LogDirError, LogFileError
+from services.rlm.kafka_log.log_dir import find_partitions
+from services.rlm.kafka_log.partition_dir import list_segments, read_lineage
+from tests.unit.rlm.kafka_bytes import (
+    NAME,
+    PartitionFiles,
+    batch,
+    three_segments,
+    write_log_dir,
+)
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    return write_log_dir(tmp_path / "logs")
+
+
+def refusal(path: Path) -> LogDirError:
+    with pytest.raises(LogDirError) as caught:
+        find_partitions([path])
+    assert str(path) in str(caught.value)
+    return caught.value
+
+
+def test_a_missing_directory_is_named(tmp_path: Path) -> None:
+    assert "no such directory" in str(refusal(tmp_path / "nowhere"))
+
+
+def test_an_empty_directory_is_named(tmp_path: Path) -> None:
+    assert "is empty" in str(refusal(tmp_path))
+
+
+def test_an_unreadable_directory_is_named(tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)  # even root cannot read it
+    refusal(loop)
+
+
+def test_a_file_is_no_log_directory(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    assert "ot a directory" in str(refusal(file))
+
+
+def test_a_directory_of_other_things_is_not_kafkas(tmp_path: Path) -> None:
+    (tmp_path / "photos-2024").mkdir()
+    assert "not a Kafka log directory" in str(refusal(tmp_path))
+
+
+def test_a_partitions_own_folder_is_told_apart(log_dir: Path) -> None:
+    assert "log directory above" in str(refusal(three_segments(log_dir).path))
+
+
+def test_without_meta_properties_the_broker_is_not_known(log_dir: Path) -> None:
+    three_segments(log_dir)
+    (log_dir / "meta.properties").unlink()
+    assert "meta.properties" in str(refusal(log_dir))
+
+
+def test_a_broker_without_an_id_is_refused(log_dir: Path) -> None:
+    (log_dir / "meta.properties").write_text("version=1\n")
+    with pytest.raises(LogDirError, match=r"broker\.id"):
+        find_partitions([log_dir])
+
+
+@pytest.mark.parametrize("line", ["node.id=12", "broker.id=12", "broker.id = 12"])
+def test_the_broker_id_is_read_in_either_form(log_dir: Path, line: str) -> None:
+    (log_dir / "meta.properties").write_text(f"#comment\n{line}\nversion=0\n")
+    assert find_partitions([log_dir]).broker_id == 12
+
+
+def test_directories_of_several_brokers_are_refused(log_dir: Path, tmp_path: Path) -> None:
+    other = write_log_dir(tmp_path / "other", broker_id=8)
+    with pytest.raises(LogDirError, match="several brokers"):
+        find_partitions([log_dir, other])
+
+
+def test_one_bad_directory_does_not_stop_the_others(log_dir: Path, tmp_path: Path) -> None:
+    three_segments(log_dir)
+    found = find_partitions([tmp_path / "nowhere", log_dir])
+    assert list(found.partitions) == [NAME]
+    assert [p.path for p in found.problems] == [str(tmp_path / "nowhere")]
+
+
+def test_partitions_of_several_directories_are_found(log_dir: Path, tmp_path: Path) -> None:
+    other = write_log_dir(tmp_path / "other")
+    second = TopicIdPartition(NAME.topic_id, NAME.topic, 1)
+    three_segments(log_dir)
+    three_segments(other, second)
+    assert set(find_partitions([log_dir, other]).partitions) == {NAME, second}
+
+
+def test_the_same_partition_twice_is_a_problem(log_dir: Path, tmp_path: Path) -> None:
+    other = write_log_dir(tmp_path / "other")
+    first, second = three_segments(log_dir), three_segments(other)
+    found = find_partitions([log_dir, other])
+    assert found.partitions[NAME].path == first.path
+    (problem,) = found.problems
+    assert (problem.path, problem.held_segments) == (str(second.path), 2)
+
+
+def test_dots_and_dashes_belong_to_the_topic(log_dir: Path) -> None:
+    name = TopicIdPartition(uuid4(), "orders.eu-west-1", 12)
+    PartitionFiles(log_dir, name).segment(0, [batch(0)])
+    assert list(find_partitions([log_dir]).partitions) == [name]
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [
+        "t-0.3f2b9a6f1c2d4e5f8a9b0c1d2e3f4a5b-delete",
+        "t-0.3f2b9a6f1c2d4e5f8a9b0c1d2e3f4a5b-future",
+        "t-0.3f2b9a6f1c2d4e5f8a9b0c1d2e3f4a5b-stray",
+        "__consumer_offsets-0",
+        "__cluster_metadata-0",
+        "remote-log-index-cache",
+        "t-00",
+        "lost+found",
+    ],
+)
+def test_what_is_no_partition_of_a_users_topic_is_ignored(log_dir: Path, folder: str) -> None:
+    three_segments(log_dir).path.rename(log_dir / folder)
+    found = find_partitions([log_dir])
+    assert (found.partitions, found.problems) == ({}, [])
+
+
+def test_missing_partition_metadata_is_named_and_the_others_go_on(log_dir: Path) -> None:
+    three_segments(log_dir)
+    other = three_segments(log_dir, TopicIdPartition(uuid4(), "u", 0))
+    (other.path / "partition.metadata").unlink()
+    found = find_partitions([log_dir])
+    assert list(found.partitions) == [NAME]
+    (problem,) = found.problems
+    assert problem.kind is ProblemKind.PARTITION_METADATA_MISSING
+    assert (problem.path, problem.held_segments) == (str(other.path / "partition.metadata"), 2)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "version: 1\ntopic_id: x", "version: 0", "version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA"],
+)
+def test_damaged_partition_metadata_is_named(log_dir: Path, text: str) -> None:
+    (three_segments(log_dir).path / "partition.metadata").write_text(text)
+    (problem,) = find_partitions([log_dir]).problems
+    assert problem.kind is ProblemKind.PARTITION_METADATA_INVALID
+
+
+def test_segments_are_listed_by_base_offset_and_the_last_is_active(log_dir: Path) -> None:
+    segments = list_segments(three_segments(log_dir).path)
+    assert [(s.base_offset, s.next_base_offset) for s in segments] == [
+        (0, 10),
+        (10, 20),
+        (20, None),
+    ]
+
+
+@pytest.mark.parametrize("suffix", [".deleted", ".cleaned", ".swap"])
+def test_files_on_their_way_in_or_out_are_no_segments(log_dir: Path, suffix: str) -> None:
+    files = three_segments(log_dir)
+    files.file(0, ".log").rename(files.file(0, ".log" + suffix))
+    assert [s.base_offset for s in list_segments(files.path)] == [10, 20]
+
+
+def test_links_to_segments_are_segments(log_dir: Path, tmp_path: Path) -> None:
+    files = three_segments(log_dir)
+    for log in files.path.glob("*.log"):
+        log.rename(tmp_path / log.name)
+        log.symlink_to(tmp_path / log.name)
+    (tmp_path / f"{10:020}.log").unlink()  # a link that leads nowhere has vanished
+    segments = list_segments(files.path)
+    assert [s.base_offset for s in segments] == [0, 20]
+    assert segments[0].size_bytes == 136
+
+
+def test_log_start_offsets_are_read(log_dir: Path) -> None:
+    (log_dir / "log-start-offset-checkpoint").write_text("0\n2\nt 0 5\na.b-c 1 7\n")
+    assert read_log_start_offsets(log_dir) == {("t", 0): 5, ("a.b-c", 1): 7}
+
+
+@pytest.mark.parametrize("text", ["", "1\n0\n", "0\n2\nt 0 5\n", "0\n1\nt 0 x\n"])
+def test_a_damaged_log_start_checkpoint_is_named(log_dir: Path, text: str) -> None:
+    three_segments(log_dir)
+    (log_dir / "log-start-offset-checkpoint").write_text(text)
+    found = find_partitions([log_dir])
+    assert [p.kind for p in found.problems] == [ProblemKind.UNREADABLE]
+    assert found.partitions[NAME].log_start_offset is None
+
+
+@pytest.mark.parametrize("text", [None, "", "0\n0\n", "0\n1\nx y\n", "0\n2\n0 0\n"])
+def test_missing_or_damaged_leader_epochs_are_named(log_dir: Path, text: str | None) -> None:
+    checkpoint = three_segments(log_dir).path / "leader-epoch-checkpoint"
+    checkpoint.unlink()
+    if text is not None:
+        checkpoint.write_text(text)
+    with pytest.raises(LogFileError) as caught:
+        read_lineage(checkpoint.parent)
+    assert (caught.value.kind, caught.value.path) == (
+        ProblemKind.LEADER_EPOCHS_MISSING,
+        checkpoint,
+    )
+
+
+def test_topic_ids_are_read_in_kafkas_form(log_dir: Path) -> None:
+    text = (three_segments(log_dir).path / "partition.metadata").read_text()
+    assert uuid_to_text(NAME.topic_id) in text
+    assert list(find_partitions([log_dir]).partitions) == [NAME]

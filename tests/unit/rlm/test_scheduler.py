@@ -1,0 +1,187 @@
+import threading
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from services.rlm.backoff import Backoff
+from services.rlm.scheduler import Scheduler
+
+DEADLINE_S = 10.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def scheduler(clock: Clock) -> Iterator[Scheduler]:
+    backoff = Backoff(initial_s=10.0, max_s=80.0, chance=Random(1))
+    made = Scheduler("test", threads=2, interval_s=30.0, backoff=backoff, clock=clock)
+    yield made
+    made.stop(DEADLINE_S)
+
+
+def tick(scheduler: Scheduler) -> None:
+    scheduler.tick()
+    assert scheduler.wait_idle(DEADLINE_S)
+
+
+def test_a_task_runs_at_once_and_then_once_an_interval(scheduler: Scheduler, clock: Clock) -> None:
+    runs: list[float] = []
+    scheduler.schedule("p", lambda: runs.append(clock.now_s))
+    for clock.now_s in (0.0, 29.0, 30.0, 31.0, 60.0):
+        tick(scheduler)
+    assert runs == [0.0, 30.0, 60.0]
+
+
+@pytest.mark.parametrize("error", [ValueError, MemoryError, SystemExit, KeyboardInterrupt])
+def test_whatever_a_task_raises_it_is_run_again(
+    scheduler: Scheduler, clock: Clock, error: type[BaseException]
+) -> None:
+    runs: list[float] = []
+
+    def task() -> None:
+        runs.append(clock.now_s)
+        raise error
+
+    scheduler.schedule("p", task)
+    for clock.now_s in (0.0, 4.0, 10.0):
+        tick(scheduler)
+    assert runs == [0.0, 10.0]
+
+
+def test_a_failing_partition_delays_no_other(scheduler: Scheduler, clock: Clock) -> None:
+    runs: list[str] = []
+
+    def sick() -> None:
+        runs.append("sick")
+        raise ValueError
+
+    scheduler.schedule("sick", sick)
+    scheduler.schedule("well", lambda: runs.append("well"))
+    for clock.now_s in (0.0, 30.0, 60.0):
+        tick(scheduler)
+    assert runs.count("well") == 3
+
+
+def test_success_ends_the_back_off(scheduler: Scheduler, clock: Clock) -> None:
+    outcomes = iter([True, True, False, True, False])
+    runs: list[float] = []
+
+    def task() -> None:
+        runs.append(clock.now_s)
+        if next(outcomes):
+            raise ValueError
+
+    scheduler.schedule("p", task)
+    for clock.now_s in (0.0, 10.0, 30.0, 59.0, 60.0, 64.0, 70.0):
+        tick(scheduler)
+    assert runs == [0.0, 10.0, 30.0, 60.0, 70.0]
+
+
+def test_no_more_tasks_run_at_once_than_there_are_threads(scheduler: Scheduler) -> None:
+    gate, started = threading.Event(), threading.Semaphore(0)
+    running: list[str] = []
+
+    def task(name: str) -> None:
+        running.append(name)
+        started.release()
+        assert gate.wait(DEADLINE_S)
+
+    for name in ("a", "b", "c"):
+        scheduler.schedule(name, lambda name=name: task(name))  # type: ignore[misc]
+    scheduler.tick()
+    assert started.acquire(timeout=DEADLINE_S)
+    assert started.acquire(timeout=DEADLINE_S)
+    scheduler.tick()
+    assert running == ["a", "b"]
+    gate.set()
+    assert scheduler.wait_idle(DEADLINE_S)
+    tick(scheduler)
+    assert running == ["a", "b", "c"]
+
+
+def test_a_task_under_way_is_not_started_twice(scheduler: Scheduler, clock: Clock) -> None:
+    gate, started = threading.Event(), threading.Event()
+    runs: list[float] = []
+
+    def task() -> None:
+        runs.append(clock.now_s)
+        started.set()
+        assert gate.wait(DEADLINE_S)
+
+    scheduler.schedule("p", task)
+    scheduler.tick()
+    assert started.wait(DEADLINE_S)
+    clock.now_s = 1000.0
+    scheduler.tick()
+    gate.set()
+    assert scheduler.wait_idle(DEADLINE_S)
+    assert runs == [0.0]
+
+
+def test_a_partition_that_went_is_not_run_again(scheduler: Scheduler, clock: Clock) -> None:
+    runs: list[str] = []
+    scheduler.schedule("p", lambda: runs.append("p"))
+    scheduler.schedule("q", lambda: runs.append("q"))
+    scheduler.retain(["q"])
+    tick(scheduler)
+    assert runs == ["q"]
+
+
+def test_after_a_stop_nothing_starts(scheduler: Scheduler) -> None:
+    runs: list[str] = []
+    scheduler.schedule("p", lambda: runs.append("p"))
+    assert scheduler.stop(DEADLINE_S)
+    scheduler.tick()
+    assert runs == []
+
+
+def test_a_stop_tells_when_a_task_outlasts_its_grace(scheduler: Scheduler) -> None:
+    gate, started = threading.Event(), threading.Event()
+
+    def task() -> None:
+        started.set()
+        gate.wait(DEADLINE_S)
+
+    scheduler.schedule("p", task)
+    scheduler.tick()
+    assert started.wait(DEADLINE_S)
+    assert not scheduler.stop(0.01)
+    gate.set()
+    assert scheduler.stop(DEADLINE_S)
+
+
+def test_the_ticker_runs_tasks_without_anybody_ticking() -> None:
+    twice = threading.Semaphore(0)
+    scheduler = Scheduler("test", threads=1, interval_s=0.01, backoff=Backoff())
+    scheduler.schedule("p", twice.release)
+    scheduler.start()
+    assert twice.acquire(timeout=DEADLINE_S)
+    assert twice.acquire(timeout=DEADLINE_S)
+    assert scheduler.stop(DEADLINE_S)
+
+
+def test_age_of_last_success_grows_until_the_next(scheduler: Scheduler, clock: Clock) -> None:
+    scheduler.schedule("p", lambda: None)
+    assert scheduler.age_of_last_success_s("p") is None
+    tick(scheduler)
+    clock.now_s = 12.0
+    assert scheduler.age_of_last_success_s("p") == 12.0
+
+
+@pytest.mark.parametrize(("failures", "full_s"), [(1, 1), (2, 2), (4, 8), (5, 10), (10_000, 10)])
+def test_back_off_doubles_up_to_its_maximum(failures: int, full_s: float) -> None:
+    backoff = Backoff(initial_s=1.0, max_s=10.0)
+    for _ in range(50):
+        assert full_s / 2 <= backoff.delay_s(failures) <= full_s

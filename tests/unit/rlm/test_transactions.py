@@ -1,0 +1,141 @@
+from pathlib import Path
+
+import pytest
+
+from services.rlm.kafka_log.partition_dir import list_segments
+from services.rlm.kafka_log.producer_snapshot import open_transactions
+from services.rlm.kafka_log.tail import LogTail
+from services.rlm.kafka_log.transactions import AbortedTxn, parse_aborted_txns
+from tests.unit.rlm.kafka_bytes import (
+    ABORT,
+    COMMIT,
+    PartitionFiles,
+    batch,
+    in_transaction,
+    marker,
+    producer_snapshot,
+    write_log_dir,
+)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> PartitionFiles:
+    return PartitionFiles(write_log_dir(tmp_path / "logs"))
+
+
+def tail_of(files: PartitionFiles) -> LogTail:
+    tail = LogTail()
+    tail.follow(list_segments(files.path))
+    return tail
+
+
+def test_without_transactions_all_is_stable(files: PartitionFiles) -> None:
+    files.segment(0, [batch(0, 5)])
+    tail = tail_of(files)
+    assert (tail.last_stable_offset, tail.log_end_offset) == (5, 5)
+
+
+def test_an_open_transaction_holds_the_last_stable_offset(files: PartitionFiles) -> None:
+    files.segment(0, [batch(0), in_transaction(1, 9, 3), batch(4)])
+    tail = tail_of(files)
+    assert (tail.last_stable_offset, tail.log_end_offset) == (1, 5)
+
+
+@pytest.mark.parametrize("kind", [ABORT, COMMIT])
+def test_a_marker_ends_its_own_producers_transaction_only(files: PartitionFiles, kind: int) -> None:
+    files.segment(0, [in_transaction(0, 8), in_transaction(1, 9), marker(2, 8, kind)])
+    assert tail_of(files).last_stable_offset == 1
+
+
+def test_a_transaction_that_began_in_an_earlier_segment_is_in_the_snapshot(
+    files: PartitionFiles,
+) -> None:
+    files.segment(0, [batch(0, 10)])
+    files.snapshot(10, {9: 4})
+    files.segment(10, [batch(10)])
+    assert tail_of(files).last_stable_offset == 4
+
+
+@pytest.mark.parametrize("snapshot", [None, b"damaged"])
+def test_without_a_valid_snapshot_the_log_is_walked_from_its_start(
+    files: PartitionFiles, snapshot: bytes | None
+) -> None:
+    files.segment(0, [batch(0), in_transaction(1, 9, 9)])
+    if snapshot:
+        files.file(10, ".snapshot").write_bytes(snapshot)
+    files.segment(10, [batch(10)])
+    assert tail_of(files).last_stable_offset == 1
+
+
+def test_an_older_snapshot_is_where_the_walk_begins(files: PartitionFiles) -> None:
+    files.segment(0, [batch(0, 10)])
+    files.snapshot(10, {9: 3})
+    files.segment(10, [marker(10, 9, COMMIT), in_transaction(11, 8)])
+    files.segment(12, [batch(12)])
+    assert tail_of(files).last_stable_offset == 11
+
+
+def test_a_torn_tail_just_ends_the_log(files: PartitionFiles) -> None:
+    files.segment(0, [batch(0, 5), batch(5)[:-1]])
+    assert tail_of(files).log_end_offset == 5
+
+
+def test_a_preallocated_tail_just_ends_the_log(files: PartitionFiles) -> None:
+    files.segment(0, [batch(0, 5), bytes(4096)])
+    assert tail_of(files).log_end_offset == 5
+
+
+def test_a_tail_is_followed_as_the_broker_appends(files: PartitionFiles) -> None:
+    log = files.segment(0, [batch(0), in_transaction(1, 9)])
+    tail = tail_of(files)
+    with log.open("ab") as file:
+        file.write(marker(2, 9, COMMIT) + batch(3)[:20])
+    tail.follow(list_segments(files.path))
+    assert (tail.last_stable_offset, tail.log_end_offset) == (3, 3)
+    with log.open("ab") as file:
+        file.write(batch(3)[20:])
+    tail.follow(list_segments(files.path))
+    assert tail.log_end_offset == 4
+
+
+def test_a_tail_survives_a_roll_and_a_truncation(files: PartitionFiles) -> None:
+    files.segment(0, [batch(0, 5)])
+    tail = tail_of(files)
+    files.snapshot(5)
+    active = files.segment(5, [batch(5, 5), batch(10)])
+    tail.follow(list_segments(files.path))
+    assert tail.log_end_offset == 11
+    active.write_bytes(batch(5, 5))
+    tail.follow(list_segments(files.path))
+    assert tail.log_end_offset == 10
+
+
+def test_only_open_transactions_of_a_snapshot_count() -> None:
+    assert open_transactions(producer_snapshot({1: -1, 2: 40})) == {2: 40}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[:-1],
+        lambda data: data[:5],
+        lambda data: b"\0\2" + data[2:],
+        lambda data: data[:-1] + bytes([data[-1] ^ 1]),
+        lambda data: data + b"\0",
+    ],
+)
+def test_a_damaged_snapshot_is_refused(damage: object) -> None:
+    assert callable(damage)
+    with pytest.raises(ValueError, match=r"version|CRC|bytes|announced"):
+        open_transactions(damage(producer_snapshot({1: 3})))
+
+
+def test_aborted_transactions_survive_their_file() -> None:
+    entries = [AbortedTxn(9, 1, 5, 6), AbortedTxn(8, 2, 7, 8)]
+    assert parse_aborted_txns(b"".join(e.to_bytes() for e in entries)) == entries
+
+
+@pytest.mark.parametrize("data", [b"\0" * 33, b"\0\1" + b"\0" * 32])
+def test_a_damaged_transaction_index_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match="entr"):
+        parse_aborted_txns(data)
