@@ -1,0 +1,93 @@
+# `make` prints the targets. CI calls the same ones.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+# The newest supported interpreter on the PATH, unless PYTHON names one.
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null \
+	&& { echo $$p; break; }; done)
+VENV := .venv
+BIN := $(VENV)/bin
+PROTOS := $(shell find protos -name '*.proto')
+LOG_DIR ?=
+PYTEST_ARGS ?=
+
+.PHONY: help
+help: ## Print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# --- installation -----------------------------------------------------------------------------
+
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { echo "make: needs Python 3.11, 3.12 or 3.13; set PYTHON=/path/to/it" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.runtime: pyproject.toml requirements.lock hatch_build.py $(PROTOS) | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev]'
+	@touch $@
+
+.PHONY: install
+install: $(VENV)/.runtime ## Install what running needs into .venv
+
+.PHONY: install-dev
+install-dev: $(VENV)/.dev ## Install what developing and testing need into .venv
+
+.PHONY: lock
+lock: $(VENV)/.dev ## Pin the newest versions into requirements.lock
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras pyproject.toml -o requirements.lock
+
+.PHONY: protos
+protos: $(VENV)/.dev ## Compile protos/ into gen/
+	$(BIN)/python hatch_build.py
+
+# --- use --------------------------------------------------------------------------------------
+
+.PHONY: demo
+demo: $(VENV)/.runtime ## Ship a Kafka log, lose the local copy, read every batch back (LOG_DIR=... for your own)
+	$(BIN)/sediment demo $(if $(LOG_DIR),--log-dir "$(LOG_DIR)",--log-dir tests/data/kafka-log)
+
+# --- checks -----------------------------------------------------------------------------------
+
+.PHONY: test
+test: $(VENV)/.dev ## Run all tests that embedded servers can serve
+	$(BIN)/pytest -m "not kafka" $(PYTEST_ARGS)
+
+.PHONY: test-kafka
+test-kafka: $(VENV)/.dev ## Run the tests that need a real Kafka broker (Java 17, Maven)
+	$(BIN)/pytest -m kafka $(PYTEST_ARGS)
+
+.PHONY: lint
+lint: $(VENV)/.dev build/googleapis ## ruff and buf: rules and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/buf lint
+	$(BIN)/buf format --diff --exit-code protos
+
+.PHONY: types
+types: $(VENV)/.dev ## mypy --strict over everything
+	$(BIN)/mypy .
+
+.PHONY: docs
+docs: $(VENV)/.dev ## Write docs/config.md from the settings classes
+	$(BIN)/python -m services.cli.config_reference > docs/config.md.new && mv docs/config.md.new docs/config.md
+
+.PHONY: check
+check: lint types test ## Everything that must be green before a commit
+
+.PHONY: bench
+bench: $(VENV)/.dev ## Measure (BENCH=name for one); tables here, JSON in build/bench/
+	$(BIN)/python -m benchmarks $(BENCH)
+
+build/googleapis: $(VENV)/.dev
+	@rm -rf $@ && mkdir -p $@/google
+	@cp -r "$$($(BIN)/python -c 'import hatch_build; print(hatch_build.google_protos())')/google/rpc" $@/google/
+	@find $@ -type f ! -name '*.proto' -delete
+
+.PHONY: clean
+clean: ## Remove what was built and installed here
+	rm -rf $(VENV) gen build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,25 @@
+"""`python -m benchmarks [NAME]`: run one benchmark, or all."""
+
+import sys
+from collections.abc import Callable
+
+from benchmarks import rlm_ship, rsm_copy, service_memory
+from benchmarks.measure import Result, report
+
+BENCHMARKS: dict[str, Callable[[], Result]] = {
+    "rsm_copy": rsm_copy.run,
+    "rlm_ship": rlm_ship.run,
+    "service_memory": service_memory.run,
+}
+
+
+def main(names: list[str]) -> None:
+    unknown = [name for name in names if name not in BENCHMARKS]
+    if unknown:
+        raise SystemExit(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
+    for name in names or BENCHMARKS:
+        report(BENCHMARKS[name]())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

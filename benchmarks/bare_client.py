@@ -1,0 +1,52 @@
+"""The fair opponent: the minio SDK alone, signing payloads as RSM does over plain HTTP."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+from minio import Minio
+
+from benchmarks.measure import mib_per_s
+
+THREADS = (1, 2, 4, 8)
+
+
+@dataclass(frozen=True)
+class BareClient:
+    """Uploads files to a bucket; `part_size_bytes` is RSM's."""
+
+    client: Minio
+    bucket: str
+    part_size_bytes: int
+
+    def upload(self, path: Path, threads: int) -> None:
+        """One file, its parts side by side."""
+        key = f"bare/{uuid4().hex}"
+        self.client.fput_object(
+            self.bucket,
+            key,
+            str(path),
+            part_size=self.part_size_bytes,
+            num_parallel_uploads=threads,
+        )
+        self.client.remove_object(self.bucket, key)
+
+    def upload_all(self, paths: Sequence[Path], threads: int) -> None:
+        """Many files, each in one thread."""
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(lambda path: self.upload(path, 1), paths))
+
+    def best_threads(self, path: Path) -> int:
+        """For one file: measured once for each candidate, after a warm-up."""
+        self.upload(path, 1)
+        size = path.stat().st_size
+        speeds = {n: mib_per_s(size, lambda n=n: self.upload(path, n)) for n in THREADS}  # type: ignore[misc]
+        return max(speeds, key=lambda n: speeds[n])
+
+    def best_threads_for_all(self, paths: Sequence[Path]) -> int:
+        """For many files."""
+        size = sum(path.stat().st_size for path in paths)
+        speeds = {n: mib_per_s(size, lambda n=n: self.upload_all(paths, n)) for n in THREADS}  # type: ignore[misc]
+        return max(speeds, key=lambda n: speeds[n])

@@ -1,0 +1,85 @@
+"""The services as they are deployed: own processes, interceptors on, embedded real servers."""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+from minio import Minio
+from minio.deleteobjects import DeleteObject
+
+from services.local.stack import EmbeddedStack
+from services.rpc.channels import open_channel
+from services.rpc.clients.log import RemoteLogManagerClient
+from services.rpc.clients.metadata import RemoteLogMetadataManagerClient
+from services.rpc.clients.storage import RemoteStorageManagerClient
+from services.rsm.settings import RsmSettings
+
+SERVICES = ("rsm", "rlmm", "rlm")
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """Clients of running services, and what a benchmark must know of them."""
+
+    stack: EmbeddedStack
+    rsm: RemoteStorageManagerClient
+    rlmm: RemoteLogMetadataManagerClient
+    rlm: RemoteLogManagerClient
+
+    @property
+    def pids(self) -> dict[str, int]:
+        pids = self.stack.endpoints.pids
+        return {name: pids[name] for name in SERVICES}
+
+    @property
+    def bucket(self) -> str:
+        return self.stack.endpoints.s3_bucket
+
+    @property
+    def part_size_bytes(self) -> int:
+        """RSM's default, which the deployment keeps."""
+        return int(RsmSettings.model_fields["part_size_bytes"].default)
+
+    def s3_client(self) -> Minio:
+        return self.stack.s3.endpoint.client()
+
+    def empty_bucket(self) -> None:
+        client = self.s3_client()
+        listed = client.list_objects(self.bucket, recursive=True)
+        keys = [DeleteObject(str(item.object_name)) for item in listed]
+        for error in client.remove_objects(self.bucket, keys):
+            raise RuntimeError(f"cannot empty the bucket: {error}")
+
+    def durability(self) -> str:
+        """fsync and synchronous_commit, as the server says."""
+        url = self.stack.endpoints.database_url.replace("+psycopg", "")
+        with psycopg.connect(url) as connection:
+            shown = [connection.execute(f"SHOW {name}").fetchone() for name in _DURABILITY]
+        return ", ".join(str(row[0]) for row in shown if row)
+
+
+_DURABILITY = ("fsync", "synchronous_commit")
+
+
+@contextmanager
+def deployed(log_dirs: Sequence[Path] = ()) -> Iterator[Deployment]:
+    """Everything on a data directory of its own, gone at the end."""
+    with tempfile.TemporaryDirectory(prefix="sediment-bench-") as name:
+        directory = Path(name)
+        directory.chmod(0o711)
+        stack = EmbeddedStack(directory, log_dirs=log_dirs, task_interval_ms=1000)
+        with (
+            stack,
+            open_channel(stack.endpoints.rsm) as rsm,
+            open_channel(stack.endpoints.rlmm) as rlmm,
+            open_channel(stack.endpoints.rlm) as rlm,
+        ):
+            yield Deployment(
+                stack,
+                RemoteStorageManagerClient(rsm, stack.endpoints.rsm),
+                RemoteLogMetadataManagerClient(rlmm, stack.endpoints.rlmm),
+                RemoteLogManagerClient(rlm, stack.endpoints.rlm),
+            )

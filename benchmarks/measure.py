@@ -1,0 +1,141 @@
+"""Two sides measured turn by turn, so that a machine that changes its mood changes it for both."""
+
+import json
+import os
+import resource
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import psutil
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+OUTPUT = Path("build/bench")
+MIB = 1024 * 1024
+
+
+@dataclass
+class Side:
+    """One side of a ratio.
+
+    Attributes:
+        samples: what each round measured, in the result's own unit of a side.
+        cpu_seconds: of all its processes together, one for each round.
+        peak_rss_bytes: of its processes, the largest that was seen, by name.
+    """
+
+    what: str
+    samples: list[float] = field(default_factory=list)
+    cpu_seconds: list[float] = field(default_factory=list)
+    peak_rss_bytes: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class Result:
+    """A figure of quality.md.
+
+    Attributes:
+        value: the median of `samples`.
+        samples: numerator over denominator, round by round.
+    """
+
+    name: str
+    unit: str
+    value: float
+    samples: list[float]
+    numerator: Side
+    denominator: Side
+    conditions: dict[str, object]
+
+
+def ratio(
+    name: str,
+    rounds: int,
+    numerator: tuple[str, Callable[[], float]],
+    denominator: tuple[str, Callable[[], float]],
+    numerator_pids: Mapping[str, int],
+    conditions: Mapping[str, object],
+) -> Result:
+    """Measure both sides `rounds` times, by turns.
+
+    Args:
+        numerator, denominator: what it is, and a function that does it once and answers the figure.
+        numerator_pids: the processes that serve the numerator, by name; this one counts to both.
+    """
+    top, bottom = Side(numerator[0]), Side(denominator[0])
+    for _ in track(range(rounds), description=name, console=Console(stderr=True)):
+        _measure(top, numerator[1], numerator_pids)
+        _measure(bottom, denominator[1], {})
+    samples = [a / b for a, b in zip(top.samples, bottom.samples, strict=True)]
+    return Result(
+        name,
+        "ratio",
+        statistics.median(samples),
+        samples,
+        top,
+        bottom,
+        {"rounds": rounds, "cores": os.cpu_count(), **conditions},
+    )
+
+
+def _measure(side: Side, work: Callable[[], float], pids: Mapping[str, int]) -> None:
+    before = _cpu_seconds(pids.values())
+    side.samples.append(work())
+    side.cpu_seconds.append(_cpu_seconds(pids.values()) - before)
+    for name, pid in pids.items():
+        side.peak_rss_bytes[name] = peak_rss_bytes(pid)
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    side.peak_rss_bytes["benchmark"] = own
+
+
+def _cpu_seconds(pids: Iterable[int]) -> float:
+    times = [psutil.Process(pid).cpu_times() for pid in [os.getpid(), *pids]]
+    return float(sum(t.user + t.system for t in times))
+
+
+def peak_rss_bytes(pid: int) -> int:
+    """The most memory a process ever had resident (VmHWM; where there is none, what it has)."""
+    status = Path(f"/proc/{pid}/status")
+    if not status.exists():
+        return int(psutil.Process(pid).memory_info().rss)
+    lines = (line.split() for line in status.read_text().splitlines())
+    return next(int(words[1]) * 1024 for words in lines if words[0] == "VmHWM:")
+
+
+def mib_per_s(size_bytes: int, work: Callable[[], object]) -> float:
+    """How fast `work`, which moves so many bytes, was."""
+    started = time.perf_counter()
+    work()
+    return size_bytes / MIB / (time.perf_counter() - started)
+
+
+def report(result: Result) -> None:
+    """Print the table and write build/bench/<name>.json."""
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    (OUTPUT / f"{result.name}.json").write_text(json.dumps(asdict(result), indent=2) + "\n")
+    table = Table(title=result.name, title_justify="left")
+    for column in ("", "median", "spread", "CPU s a round", "peak RSS"):
+        table.add_column(column)
+    for side in (result.numerator, result.denominator):
+        if side.samples:
+            table.add_row(side.what, *_figures(side.samples), _cpu(side), _memory(side))
+    table.add_row(result.unit, *_figures(result.samples), "", "", style="bold")
+    Console().print(table)
+    Console().print(result.conditions)
+
+
+def _figures(samples: Sequence[float]) -> tuple[str, str]:
+    return f"{statistics.median(samples):.2f}", f"{min(samples):.2f} - {max(samples):.2f}"
+
+
+def _cpu(side: Side) -> str:
+    return f"{statistics.median(side.cpu_seconds):.2f}" if side.cpu_seconds else ""
+
+
+def _memory(side: Side) -> str:
+    sizes = ((name, size / MIB) for name, size in sorted(side.peak_rss_bytes.items()))
+    return ", ".join(f"{name} {size:.0f} MiB" for name, size in sizes)

@@ -1,0 +1,77 @@
+"""Clients of the services a command is to talk to: by address, or of a running `sediment up`."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from services.api.ids import TopicIdPartition, uuid_from_text, uuid_to_text
+from services.api.remote_log_manager import RemoteLogManager
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_partitions
+from services.api.remote_storage_manager import RemoteStorageManager
+from services.cli.failures import CommandError
+from services.local.state import running_stack
+from services.rpc.channels import open_channel
+from services.rpc.clients.log import RemoteLogManagerClient
+from services.rpc.clients.metadata import RemoteLogMetadataManagerClient
+from services.rpc.clients.storage import RemoteStorageManagerClient
+
+_TOPIC_PARTITION = re.compile(r"(?:(?P<id>[^:]+):)?(?P<topic>.+)-(?P<partition>\d{1,10})")
+
+
+@contextmanager
+def connected_rsm(address: str | None, data_dir: Path | None) -> Iterator[RemoteStorageManager]:
+    where = address or _address_of("rsm", data_dir)
+    with open_channel(where) as channel:
+        yield RemoteStorageManagerClient(channel, where)
+
+
+@contextmanager
+def connected_rlmm(
+    address: str | None, data_dir: Path | None
+) -> Iterator[RemoteLogMetadataManager]:
+    where = address or _address_of("rlmm", data_dir)
+    with open_channel(where) as channel:
+        yield RemoteLogMetadataManagerClient(channel, where)
+
+
+@contextmanager
+def connected_rlm(address: str | None, data_dir: Path | None) -> Iterator[RemoteLogManager]:
+    where = address or _address_of("rlm", data_dir)
+    with open_channel(where) as channel:
+        yield RemoteLogManagerClient(channel, where)
+
+
+def _address_of(service: str, data_dir: Path | None) -> str:
+    endpoints = running_stack(data_dir)
+    if endpoints is None:
+        raise CommandError(
+            f"no `sediment up` is running here; start it, or use --{service} HOST:PORT"
+        )
+    return str(getattr(endpoints, service))
+
+
+def find_partition(manager: RemoteLogMetadataManager, name: str) -> TopicIdPartition:
+    """The known partition that `name` means: TOPIC-PARTITION, or TOPIC_ID:TOPIC-PARTITION.
+
+    Raises:
+        CommandError: not of this form, not known, or the name of several topics.
+    """
+    match = _TOPIC_PARTITION.fullmatch(name)
+    if match is None:
+        raise CommandError(f"{name!r} is not TOPIC-PARTITION, for example orders-0")
+    topic, partition = match["topic"], int(match["partition"])
+    if match["id"]:
+        return TopicIdPartition(uuid_from_text(match["id"], "topic id"), topic, partition)
+    found = [
+        summary.topic_id_partition
+        for summary in all_partitions(manager)
+        if summary.topic_id_partition.topic == topic
+        and summary.topic_id_partition.partition == partition
+    ]
+    if not found:
+        raise CommandError(f"no partition {name} is known; `sediment partitions` lists them")
+    if len(found) > 1:
+        ids = ", ".join(f"{uuid_to_text(tp.topic_id)}:{name}" for tp in found)
+        raise CommandError(f"several topics have had this name; say which: {ids}")
+    return found[0]

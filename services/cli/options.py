@@ -1,0 +1,21 @@
+"""Options that several commands share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from services.cli.output import Format
+
+JsonOrTable = Annotated[Format, typer.Option("-o", "--output", help="For people or for scripts.")]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(help="Where `sediment up` keeps its data; by default the user's data directory."),
+]
+TopicPartition = Annotated[
+    str, typer.Argument(help="TOPIC-PARTITION, or TOPIC_ID:TOPIC-PARTITION where names recur.")
+]
+_ADDRESS_HELP = "HOST:PORT; by default that of a running `sediment up`."
+Rsm = Annotated[str | None, typer.Option(envvar="SEDIMENT_RSM", help=_ADDRESS_HELP)]
+Rlmm = Annotated[str | None, typer.Option(envvar="SEDIMENT_RLMM", help=_ADDRESS_HELP)]
+Rlm = Annotated[str | None, typer.Option(envvar="SEDIMENT_RLM", help=_ADDRESS_HELP)]

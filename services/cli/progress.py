@@ -1,0 +1,76 @@
+"""A progress bar over the bytes of a copy, on standard error."""
+
+import threading
+from collections import defaultdict
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+from services.api.ids import TopicIdPartition
+
+
+class ShipBar:
+    """Satisfies services.rlm.progress.Progress. Not a terminal: nothing is drawn."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._planned: dict[TopicIdPartition, int] = defaultdict(int)
+        self._sent: dict[TopicIdPartition, int] = defaultdict(int)
+        self._segments = 0
+        self._bar = bytes_bar()
+        self._task = self._bar.add_task("shipping", total=None)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def planned(self, name: TopicIdPartition, segments: int, size_bytes: int) -> None:
+        with self._lock:
+            self._planned[name] = self._sent[name] + size_bytes
+            self._show()
+
+    def sent(self, name: TopicIdPartition, size_bytes: int) -> None:
+        with self._lock:
+            self._sent[name] += size_bytes
+            self._show()
+
+    def copied(self, name: TopicIdPartition, start_offset: int, size_bytes: int) -> None:
+        with self._lock:
+            self._segments += 1
+            self._show()
+
+    def _show(self) -> None:
+        self._bar.update(
+            self._task,
+            total=sum(self._planned.values()),
+            completed=sum(self._sent.values()),
+            description=f"shipped {self._segments} segments",
+        )
+
+
+def bytes_bar() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )

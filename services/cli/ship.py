@@ -1,0 +1,79 @@
+"""`sediment ship`: one pass over log directories, to the services' RSM and RLMM."""
+
+from pathlib import Path
+
+from services.api.ids import uuid_to_text
+from services.cli.connections import connected_rlmm, connected_rsm
+from services.cli.failures import EXIT_FAILED, EXIT_USAGE, CommandError
+from services.cli.output import Format, print_json, print_table, say, size_text
+from services.cli.partitions import problem_as_json, problem_text
+from services.cli.progress import ShipBar
+from services.rlm.kafka_log.errors import LogDirError
+from services.rlm.ship import PartitionShipReport, ShipOutcome, ShipReport, ship
+
+EXIT_CODES = {ShipOutcome.DONE: 0, ShipOutcome.PARTIAL: 1, ShipOutcome.FAILED: EXIT_FAILED}
+
+
+def run(
+    log_dirs: list[Path], rsm: str | None, rlmm: str | None, data_dir: Path | None, output: Format
+) -> int:
+    """Answer the exit code that the report deserves."""
+    with connected_rsm(rsm, data_dir) as storage, connected_rlmm(rlmm, data_dir) as metadata:
+        try:
+            with ShipBar() as bar:
+                report = ship(log_dirs, storage, metadata, progress=bar)
+        except LogDirError as e:
+            raise CommandError(str(e), EXIT_USAGE) from e
+    if output is Format.JSON:
+        print_json(_as_json(report))
+    else:
+        _print(report)
+    return EXIT_CODES[report.outcome]
+
+
+def _print(report: ShipReport) -> None:
+    columns = ("partition", "shipped now", "bytes", "there before", "held back")
+    print_table("Shipped", columns, map(_as_row, report.partitions))
+    for problem in report.log_dir_problems:
+        say(problem_text(problem))
+    for partition in report.partitions:
+        for problem in partition.problems:
+            say(problem_text(problem))
+    copied = sum(partition.copied_segments for partition in report.partitions)
+    size = size_text(sum(partition.copied_bytes for partition in report.partitions))
+    say(f"{report.outcome.value}: {copied} segments, {size} shipped")
+
+
+def _as_row(report: PartitionShipReport) -> tuple[object, ...]:
+    tp = report.topic_id_partition
+    return (
+        f"{tp.topic}-{tp.partition}",
+        report.copied_segments,
+        report.copied_bytes,
+        report.present_segments,
+        report.held_segments,
+    )
+
+
+def _as_json(report: ShipReport) -> dict[str, object]:
+    return {
+        "outcome": report.outcome.value,
+        "partitions": [_partition_as_json(partition) for partition in report.partitions],
+        "log_dir_problems": [problem_as_json(problem) for problem in report.log_dir_problems],
+    }
+
+
+def _partition_as_json(report: PartitionShipReport) -> dict[str, object]:
+    tp = report.topic_id_partition
+    return {
+        "topic_id": uuid_to_text(tp.topic_id),
+        "topic": tp.topic,
+        "partition": tp.partition,
+        "copied_segments": report.copied_segments,
+        "copied_bytes": report.copied_bytes,
+        "present_segments": report.present_segments,
+        "present_bytes": report.present_bytes,
+        "held_segments": report.held_segments,
+        "cleaned_attempts": report.cleaned_attempts,
+        "problems": [problem_as_json(problem) for problem in report.problems],
+    }

@@ -1,0 +1,25 @@
+"""`sediment up`: the embedded stack in the foreground."""
+
+import signal
+from dataclasses import asdict
+from pathlib import Path
+from threading import Event
+
+from services.cli.output import Format, print_json, print_table, say
+from services.local.stack import EmbeddedStack
+
+
+def run(log_dirs: list[Path], data_dir: Path | None, fresh: bool, output: Format) -> None:
+    """Return on SIGTERM or SIGINT, with everything stopped and the data kept."""
+    stopping = Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    say("starting PostgreSQL, an S3 server and the three services ...")
+    with EmbeddedStack(data_dir, log_dirs=log_dirs, fresh=fresh) as stack:
+        endpoints = asdict(stack.endpoints)
+        if output is Format.JSON:
+            print_json(endpoints)
+        else:
+            print_table("Sediment is up; Ctrl-C stops it", ("what", "where"), endpoints.items())
+        stopping.wait()
+        say("stopping ...")

@@ -1,0 +1,36 @@
+"""One deployment for all tests of a module; each test ships topics with ids of its own."""
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from services.local.postgres import EmbeddedPostgres
+from services.local.s3_endpoint import S3Endpoint
+from tests.scenarios.world import World, linked_log, name_topics_anew, running_world
+
+
+@pytest.fixture(scope="module")
+def deployment(
+    tmp_path_factory: pytest.TempPathFactory,
+    postgres: EmbeddedPostgres,
+    migrated_database: str,
+    s3: S3Endpoint,
+) -> Iterator[World]:
+    directory = tmp_path_factory.mktemp("world")
+    name = f"world-{uuid.uuid4().hex[:12]}"
+    s3.ensure_bucket(name)
+    database_url = postgres.create_database(name, template=migrated_database)
+    with running_world(directory, database_url, s3, name, linked_log(directory)) as made:
+        yield made
+    postgres.drop_database(name)
+    s3.remove_bucket(name)
+
+
+@pytest.fixture
+def world(deployment: World, tmp_path: Path) -> World:
+    """RSM and RLMM as processes, and a small log that neither has seen before."""
+    deployment.log_dir = linked_log(tmp_path)
+    name_topics_anew(deployment.log_dir)
+    return deployment

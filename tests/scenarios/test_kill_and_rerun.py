@@ -1,0 +1,93 @@
+"""Kill -9 anywhere, run again: the same finished set, the same bytes, nothing left over."""
+
+import random
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from services.api.failpoints import FAILPOINTS
+from services.local.service import ServiceProcess
+from tests.harness.processes import kill_and_restart, start_with_failpoint, wait_until_dead
+from tests.harness.synthetic_log import make_log_dir
+from tests.scenarios.world import SMALLEST_PART_BYTES, World, name_topics_anew
+
+RSM = [name for name in FAILPOINTS if name.startswith("rsm.")]
+RLMM = [name for name in FAILPOINTS if name.startswith("rlmm.")]
+SHIP = [name for name in FAILPOINTS if name.startswith("copy.")]
+CLEAN_UP = [name for name in FAILPOINTS if name.startswith("cleanup.")]
+KILLED = -9
+
+
+def test_every_failpoint_belongs_to_a_process_that_is_killed_here() -> None:
+    assert sorted([*RSM, *RLMM, *SHIP, *CLEAN_UP]) == sorted(FAILPOINTS)
+
+
+@pytest.mark.parametrize("name", SHIP)
+@pytest.mark.parametrize("nth", [1, 7])
+def test_ship_killed_while_copying(world: World, name: str, nth: int) -> None:
+    with world.start_shipping(failpoint=f"{name}:{nth}") as process:
+        assert process.wait(60) == KILLED
+    world.ship()
+    world.assert_all_shipped()
+
+
+@pytest.mark.parametrize("name", CLEAN_UP)
+def test_ship_killed_while_cleaning_up(world: World, name: str) -> None:
+    with world.start_shipping(failpoint="copy.bytes_sent:3") as process:
+        assert process.wait(60) == KILLED
+    with world.start_shipping(failpoint=name) as process:
+        assert process.wait(60) == KILLED
+    world.ship()
+    world.assert_all_shipped()
+
+
+def ship_while_it_dies(world: World, service: ServiceProcess, name: str, nth: int = 1) -> None:
+    """Ship once, with a service that kills itself on the way and is started again."""
+    service.kill()
+    start_with_failpoint(service, name, nth)
+    with world.start_shipping() as process:
+        wait_until_dead(service)
+        kill_and_restart(service)
+        assert process.wait(120) == 0
+    world.assert_all_shipped()
+
+
+@pytest.mark.parametrize("name", ["rsm.log_written", "rsm.indexes_written", "rsm.manifest_written"])
+def test_rsm_killed_while_copying(world: World, name: str) -> None:
+    ship_while_it_dies(world, world.rsm, name, nth=3)
+
+
+def test_rsm_killed_between_the_parts_of_a_log(world: World, tmp_path: Path) -> None:
+    world.log_dir = tmp_path / "large"
+    make_log_dir(world.log_dir, partitions=2, segments=1, segment_bytes=3 * SMALLEST_PART_BYTES)
+    ship_while_it_dies(world, world.rsm, "rsm.part_written", nth=2)
+
+
+def test_rsm_killed_while_deleting(world: World) -> None:
+    with world.start_shipping(failpoint="copy.bytes_sent:3") as process:
+        assert process.wait(60) == KILLED
+    ship_while_it_dies(world, world.rsm, "rsm.delete_some")
+
+
+@pytest.mark.parametrize("name", RLMM)
+@pytest.mark.parametrize("nth", [1, 8])
+def test_rlmm_killed_around_a_commit(world: World, name: str, nth: int) -> None:
+    ship_while_it_dies(world, world.rlmm, name, nth)
+
+
+@pytest.mark.slow
+def test_any_process_killed_at_random_moments(world: World) -> None:
+    chance = random.Random(405)
+    for _ in range(20):
+        name_topics_anew(world.log_dir)
+        victim = chance.choice(["ship", "rsm", "rlmm"])
+        with world.start_shipping() as process:
+            Event().wait(chance.uniform(0.3, 2.5))
+            if victim == "ship":
+                process.kill()
+            else:
+                kill_and_restart(getattr(world, victim))
+            process.wait(120)
+        world.ship()
+        world.assert_all_shipped()

@@ -1,0 +1,14 @@
+"""The registry of failpoints is the list of the places that call failpoint()."""
+
+import re
+from pathlib import Path
+
+import services
+from services.api.failpoints import FAILPOINTS
+
+
+def test_every_failpoint_is_passed_somewhere_and_none_is_unregistered() -> None:
+    root = Path(services.__file__).parent
+    sources = [path.read_text() for path in root.rglob("*.py") if path.name != "failpoints.py"]
+    passed = set(re.findall(r'failpoint\("([^"]+)"\)', "\n".join(sources)))
+    assert passed == set(FAILPOINTS)
