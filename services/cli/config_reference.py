@@ -42,7 +42,9 @@ def _default(field: FieldInfo) -> str:
     if field.default is PydanticUndefined and field.default_factory is None:
         return "**required**"
     value = field.get_default(call_default_factory=True)
-    return "" if value in (None, "", (), []) or "SecretStr" in repr(value) else f"`{value}`"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    return "" if value in (None, "", ()) or "SecretStr" in repr(value) else f"`{value}`"
 
 
 def _bounds(field: FieldInfo) -> str:
