@@ -3,7 +3,8 @@
 import base64
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from itertools import islice
+from itertools import groupby, islice
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -57,33 +58,37 @@ def records(
         CommandError: the fetch of this partition failed; names the offset.
     """
     while True:
-        batches, source, log_end = _fetch_once(manager, tp, offset)
-        if not batches:
+        runs, log_end = _fetch_once(manager, tp, offset)
+        if not runs:
             return
-        reader = MemoryRecords(batches)
-        while reader.has_next():
-            batch = reader.next_batch()
-            for record in batch:
-                if record.offset >= offset and not batch.is_control_batch:
-                    yield _printed(record, source)
-            offset = max(offset, batch.next_offset)
+        for source, batches in runs:
+            reader = MemoryRecords(batches)
+            while reader.has_next():
+                batch = reader.next_batch()
+                for record in batch:
+                    if record.offset >= offset and not batch.is_control_batch:
+                        yield _printed(record, source)
+                offset = max(offset, batch.next_offset)
         if offset >= log_end:
             return
 
 
 def _fetch_once(
     manager: RemoteLogManager, tp: TopicIdPartition, offset: int
-) -> tuple[bytes, RecordSource | None, int]:
+) -> tuple[list[tuple[RecordSource | None, bytes]], int]:
+    """What one fetch brings, whole batches by where they were read, and where the log ends."""
     request = FetchRequest((FetchPartition(tp, offset, FETCH_BYTES),), FETCH_BYTES)
-    pieces, source, log_end = [], None, -1
-    for part in manager.fetch(request):
+    parts = list(manager.fetch(request))
+    for part in parts:
         if part.error is not FetchError.NONE:
             reason = f"{tp.topic}-{tp.partition} at offset {offset}: {part.error.value}"
             raise CommandError(f"{reason}: {part.error_message}", EXIT_FAILED)
-        pieces.append(part.record_batches)
-        source = part.source or source
-        log_end = max(log_end, part.high_watermark)
-    return b"".join(pieces), source, log_end
+    filled = [part for part in parts if part.record_batches]
+    runs = [
+        (source, b"".join(part.record_batches for part in run))
+        for source, run in groupby(filled, key=attrgetter("source"))
+    ]
+    return runs, max((part.high_watermark for part in parts), default=-1)
 
 
 def _printed(record: Any, source: RecordSource | None) -> PrintedRecord:

@@ -1,0 +1,110 @@
+"""A Kafka broker's jars from Maven Central, and the Java that runs them.
+
+``tests/kafka/broker/pom.xml`` names the version; the jars are kept in the user's cache directory,
+outside the repository.
+"""
+
+import fcntl
+import hashlib
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from xml.etree import ElementTree
+
+import platformdirs
+
+POM = Path(__file__).resolve().parents[1] / "kafka" / "broker" / "pom.xml"
+MINIMUM_JAVA = 17
+_MAVEN_TIMEOUT_S = 900.0
+_TAIL_CHARACTERS = 4096
+
+
+class KafkaUnavailableError(RuntimeError):
+    """Something that a broker needs is not on this machine and cannot be had."""
+
+
+def ensure_kafka_jars(version: str | None = None) -> Path:
+    """Return a directory with all jars of a broker, downloading them once per version and pom.
+
+    The directory appears complete or not at all, and any number of processes may ask at the same
+    time: one downloads, the others wait. ``version`` is Kafka's, by default the one in the pom.
+
+    Raises:
+        KafkaUnavailableError: the jars are not there yet, and ``mvn`` is missing or failed.
+    """
+    version = version or pinned_kafka_version()
+    pom_digest = hashlib.sha256(POM.read_bytes()).hexdigest()[:12]
+    jars = platformdirs.user_cache_path("sediment") / f"kafka-{version}" / pom_digest
+    if jars.is_dir():
+        return jars
+    mvn = _find_program("mvn", "Apache Maven, to fetch Kafka's jars")
+    find_java()
+    jars.parent.mkdir(parents=True, exist_ok=True)
+    with (jars.parent / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # released when the file is closed, also by a crash
+        if not jars.is_dir():
+            _download_jars(mvn, version, jars)
+    return jars
+
+
+def pinned_kafka_version() -> str:
+    """Kafka's version in the pom, the only place that names it."""
+    version = ElementTree.parse(POM).findtext(".//{*}properties/{*}kafka.version")
+    if version is None:
+        raise KafkaUnavailableError(f"{POM.name} names no kafka.version")
+    return version
+
+
+def find_java() -> str:
+    """The java on the PATH.
+
+    Raises:
+        KafkaUnavailableError: there is none, or it is too old for Kafka.
+    """
+    java = _find_program("java", f"a Java runtime, {MINIMUM_JAVA} or newer, to run Kafka")
+    command = [java, "-version"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    match = re.search(r'version "(\d+)', done.stderr + done.stdout)
+    if match is None or int(match[1]) < MINIMUM_JAVA:
+        found = match[1] if match else "unknown"
+        raise KafkaUnavailableError(
+            f"Kafka needs Java {MINIMUM_JAVA} or newer; the java on the PATH is version {found}"
+        )
+    return java
+
+
+def _download_jars(mvn: str, version: str, jars: Path) -> None:
+    """Fetch into a sibling and rename: who looks without the lock sees all of it or nothing."""
+    with tempfile.TemporaryDirectory(dir=jars.parent, prefix="download-") as parent:
+        incoming = Path(parent) / "jars"
+        done = subprocess.run(
+            [
+                mvn,
+                "-q",
+                "-B",
+                "-Dstyle.color=never",
+                f"--file={POM}",
+                "dependency:copy-dependencies",
+                f"-Dkafka.version={version}",
+                f"-DoutputDirectory={incoming}",
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_MAVEN_TIMEOUT_S,
+            check=False,
+        )
+        if done.returncode != 0:
+            tail = done.stdout[-_TAIL_CHARACTERS:]
+            raise KafkaUnavailableError(f"mvn could not fetch Kafka {version}:\n{tail}")
+        incoming.rename(jars)
+
+
+def _find_program(name: str, purpose: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        raise KafkaUnavailableError(f"{name} is not on the PATH: it is needed as {purpose}")
+    return found

@@ -1,0 +1,126 @@
+"""A live broker beside RSM and RLMM, and how a test looks at both."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.api.errors import RemoteResourceNotFoundError
+from services.api.ids import TopicIdPartition
+from services.api.remote_log_manager import PartitionDescription, RemoteLogManager
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_segments
+from services.api.remote_storage_manager import IndexType, RemoteStorageManager
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.cli.scratch import link_log_dir, unlink_segments
+from services.rlm.kafka_log.log_dir import find_partitions
+from services.rlm.kafka_log.partition_dir import LocalSegment, list_segments
+from services.rlm.manager import StaticRemoteLogManager
+from services.rlm.ship import ShipOutcome, ShipReport, ship
+from tests.harness.eventually import eventually
+from tests.harness.kafka_broker import KafkaBroker
+from tests.harness.kafka_client import NOW, Cluster, Offsets, Record, Topic, send_batch
+from tests.scenarios.world import World
+
+FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+NO_END = 2**62
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class TieredBroker:
+    """A running broker, and clients of the processes that keep its tier."""
+
+    broker: KafkaBroker
+    world: World
+    rsm: RemoteStorageManager
+    rlmm: RemoteLogMetadataManager
+    cluster: Cluster
+
+    def create(self, topic: Topic) -> tuple[TopicIdPartition, Path]:
+        """Make a topic of one partition; answer its name and its folder, once that is there."""
+        self.cluster.create(topic)
+        ((name, folder),) = eventually(lambda: self.partitions(topic)).items()
+        return name, folder
+
+    def partitions(self, *topics: Topic) -> dict[TopicIdPartition, Path]:
+        """The folders of these topics' partitions."""
+        names = {topic.name for topic in topics}
+        found = find_partitions(self.broker.log_dirs).partitions
+        return {name: p.path for name, p in found.items() if name.topic in names}
+
+    def ship(self, *topics: Topic) -> ShipReport:
+        """Ship these topics from the directories of the running broker; nothing may be amiss."""
+        names = [topic.name for topic in topics]
+        report = ship(self.broker.log_dirs, self.rsm, self.rlmm, topics=names)
+        assert report.outcome is ShipOutcome.DONE, report
+        assert [p for partition in report.partitions for p in partition.problems] == []
+        return report
+
+    def finished(self, name: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
+        """The partition's segments in the tier; fails if any is not finished."""
+        found = list(all_segments(self.rlmm, name))
+        assert {segment.state for segment in found} <= {FINISHED}
+        return found
+
+    def objects(self) -> dict[str, tuple[str, str]]:
+        """Every object of the tier: key to ETag and time of writing."""
+        listed = self.world.s3.client().list_objects(self.world.bucket, recursive=True)
+        return {str(o.object_name): (str(o.etag), str(o.last_modified)) for o in listed}
+
+    def manager(self, *log_dirs: Path) -> StaticRemoteLogManager:
+        """RLM over these directories; it serves and describes, and copies nothing."""
+        return StaticRemoteLogManager(log_dirs, self.rsm, self.rlmm)
+
+    def describe(self, name: TopicIdPartition) -> PartitionDescription:
+        """What RLM sees of a partition in the broker's own directories."""
+        page = self.manager(*self.broker.log_dirs).describe_partitions([name.topic])
+        return next(d for d in page.partitions if d.topic_id_partition == name)
+
+    def bounds(self, name: TopicIdPartition) -> Offsets:
+        """What RLM makes of the broker's files."""
+        seen = self.describe(name)
+        return Offsets(seen.log_start_offset, seen.last_stable_offset, seen.log_end_offset)
+
+    def index(self, segment: RemoteLogSegmentMetadata, index_type: IndexType) -> bytes:
+        """An index of a remote segment; empty where it has none."""
+        try:
+            return b"".join(self.rsm.fetch_index(segment, index_type))
+        except RemoteResourceNotFoundError:
+            return b""
+
+    def without_rolled_segments(self, scratch: Path) -> RemoteLogManager:
+        """RLM over links to the broker's files, of which those of rolled segments are gone."""
+        links = [scratch / log_dir.name for log_dir in self.broker.log_dirs]
+        for log_dir, target in zip(self.broker.log_dirs, links, strict=True):
+            link_log_dir(log_dir, target)
+        for found in find_partitions(links).partitions.values():
+            unlink_segments(found.path, NO_END)
+        return self.manager(*links)
+
+
+def produce_segments(cluster: Cluster, topic: Topic, records: int = 10) -> None:
+    """Records of now into partition 0, three to a segment."""
+    with cluster.idempotent("none") as producer:
+        for number in range(records):
+            value = f"{number:04}".encode() * 600
+            send_batch(producer, topic, 0, [Record(b"key", value, NOW)])
+
+
+def rolled(folder: Path) -> list[LocalSegment]:
+    return [segment for segment in list_segments(folder) if segment.is_rolled]
+
+
+def ranges_on_disk(folder: Path, below_offset: int = NO_END) -> list[Range]:
+    """The rolled segments that lie below an offset as a whole."""
+    found = ((s.base_offset, s.end_offset) for s in rolled(folder))
+    return [(first, last) for first, last in found if last < below_offset]
+
+
+def ranges_in_tier(segments: list[RemoteLogSegmentMetadata]) -> list[Range]:
+    return [(segment.start_offset, segment.end_offset) for segment in segments]
+
+
+@contextmanager
+def tiered(broker: KafkaBroker, world: World) -> Iterator[TieredBroker]:
+    with world.storage() as rsm, world.metadata() as rlmm:
+        yield TieredBroker(broker, world, rsm, rlmm, Cluster(broker.bootstrap_servers))
