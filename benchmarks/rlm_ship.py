@@ -6,7 +6,7 @@ from pathlib import Path
 from benchmarks.bare_client import BareClient
 from benchmarks.deployment import deployed
 from benchmarks.measure import MIB, Result, mib_per_s, ratio
-from services.rlm.ship import ShipOutcome, ship
+from services.rlm.copying.ship import ShipOutcome, ship
 from tests.harness.synthetic_log import make_log_dir, name_anew
 
 PARTITIONS = 8

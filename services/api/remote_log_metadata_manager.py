@@ -174,7 +174,8 @@ class RemoteLogMetadataManager(Protocol):
             states: only these; empty: all.
             min_offset: only segments with end_offset >= min_offset.
             if_revision_not: answer `not_modified` where the partition has this revision still.
-            page_size: 0 means DEFAULT_PAGE_SIZE; above MAX_PAGE_SIZE means MAX_PAGE_SIZE.
+            page_size: 0 means DEFAULT_PAGE_SIZE; above MAX_PAGE_SIZE means MAX_PAGE_SIZE. A page
+                holds fewer where so many would not fit into a message.
             page_token: of the page before, from the same query.
 
         Raises:

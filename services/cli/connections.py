@@ -56,6 +56,7 @@ def find_partition(manager: RemoteLogMetadataManager, name: str) -> TopicIdParti
 
     Raises:
         CommandError: not of this form, not known, or the name of several topics.
+        InvalidRequestError: TOPIC_ID is none.
     """
     match = _TOPIC_PARTITION.fullmatch(name)
     if match is None:

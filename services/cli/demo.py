@@ -1,10 +1,13 @@
 """`sediment demo`: the main job as a show, on embedded real servers and a copy made of links."""
 
 import shutil
+import signal
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
@@ -14,14 +17,14 @@ from services.api.remote_log_manager import (
     all_descriptions,
 )
 from services.cli.connections import connected_rlm
-from services.cli.failures import EXIT_FAILED, EXIT_USAGE, CommandError
-from services.cli.output import Format, print_json, print_table, say, size_text
+from services.cli.demo_report import DemoReport, show
+from services.cli.failures import EXIT_FAILED, CommandError
+from services.cli.output import Format, say, size_text
 from services.cli.partitions import problem_text
 from services.cli.progress import bytes_bar
 from services.cli.read_back import Reading, read_back
 from services.cli.scratch import link_log_dir, unlink_segments
 from services.local.stack import EmbeddedStack
-from services.rlm.kafka_log.errors import LogDirError
 from services.rlm.kafka_log.log_dir import LogDirs, find_partitions
 from services.rlm.kafka_log.partition_dir import list_segments
 
@@ -29,12 +32,20 @@ from services.rlm.kafka_log.partition_dir import list_segments
 SPARE_BYTES = 1024 * 1024 * 1024
 SHIP_TIMEOUT_WITHOUT_PROGRESS_S = 120.0
 POLL_S = 0.2
+_ENDED_BY_SIGTERM = 128 + signal.SIGTERM
 
 
 def run(log_dir: Path, output: Format) -> int:
-    """Answer 0 where every batch came back as it was; 1 where not all could be shipped or read."""
+    """Answer 0 where every batch came back as it was; 1 where not all could be shipped or read.
+
+    Raises:
+        LogDirError: the log directory cannot be used.
+        CommandError: the disk has no room for it; shipping makes no progress.
+    """
+    # What was started ends with us in any case; the scratch directory goes only if we end in order.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_ENDED_BY_SIGTERM))
     started = time.monotonic()
-    found = _find(log_dir)
+    found = find_partitions([log_dir])
     with _scratch() as scratch:
         _announce_size(found, log_dir, scratch)
         link_log_dir(log_dir, scratch / "log")
@@ -47,23 +58,11 @@ def run(log_dir: Path, output: Format) -> int:
             shipped = _wait_until_shipped(rlm)
             removed = _lose_local_copies(found, scratch / "log", log_dir, shipped)
             say(f"removed {removed} local segments (links) that are in the tier; reading back ...")
-            readings = [
-                read_back(
-                    rlm,
-                    description.topic_id_partition,
-                    found.partitions[description.topic_id_partition].path,
-                    description.log_start_offset,
-                )
-                for description in shipped
-            ]
-    return _conclude(shipped, readings, time.monotonic() - started, output)
-
-
-def _find(log_dir: Path) -> LogDirs:
-    try:
-        return find_partitions([log_dir])
-    except LogDirError as e:
-        raise CommandError(str(e), EXIT_USAGE) from e
+            readings = _read_all_back(rlm, found, shipped)
+        shipped = [_naming_originals(d, scratch / "log", log_dir) for d in shipped]
+    report = DemoReport(found.problems, shipped, readings, time.monotonic() - started)
+    show(report, output)
+    return report.exit_code
 
 
 @contextmanager
@@ -83,14 +82,22 @@ def _announce_size(found: LogDirs, log_dir: Path, scratch: Path) -> None:
         for segment in list_segments(partition.path)
         if segment.is_rolled
     ]
-    needed, free = sum(sizes), shutil.disk_usage(scratch).free
+    size_bytes = sum(sizes)
     say(
         f"{log_dir}: {len(found.partitions)} partitions, {len(sizes)} rolled segments; "
-        f"{size_text(needed)} ({needed:,} bytes) will go to the embedded store below {scratch}"
+        f"{size_text(size_bytes)} ({size_bytes:,} bytes) will go to the embedded store "
+        f"below {scratch}"
     )
-    if needed + SPARE_BYTES > free:
+    check_room(size_bytes, shutil.disk_usage(scratch).free, scratch)
+
+
+def check_room(size_bytes: int, free_bytes: int, scratch: Path) -> None:
+    """Raise CommandError unless `size_bytes` of segments, and what the servers need besides, fit
+    into `free_bytes`."""
+    needed = size_bytes + SPARE_BYTES
+    if needed > free_bytes:
         raise CommandError(
-            f"the disk of {scratch} has {size_text(free)} free, {size_text(needed + SPARE_BYTES)} "
+            f"the disk of {scratch} has {size_text(free_bytes)} free, {size_text(needed)} "
             "are needed; set TMPDIR to a larger one",
             EXIT_FAILED,
         )
@@ -139,84 +146,27 @@ def _lose_local_copies(
     )
 
 
-def _conclude(
-    shipped: Sequence[PartitionDescription],
-    readings: Sequence[Reading],
-    seconds: float,
-    output: Format,
-) -> int:
-    problems = [problem for description in shipped for problem in description.problems]
-    failures = [failure for reading in readings for failure in reading.failures]
-    if output is Format.JSON:
-        print_json(_as_json(shipped, readings, seconds))
-    else:
-        _print(shipped, readings, seconds)
-    for problem in problems:
-        say(problem_text(problem))
-    for reading in readings:
-        tp = reading.topic_id_partition
-        for failure in reading.failures[:10]:
-            offsets = f"{failure.first_offset}-{failure.last_offset}"
-            say(f"{tp.topic}-{tp.partition} offsets {offsets}: {failure.reason}")
-    held = sum(problem.held_segments for problem in problems)
-    return 1 if failures or held else 0
-
-
-def _print(
-    shipped: Sequence[PartitionDescription], readings: Sequence[Reading], seconds: float
-) -> None:
-    columns = (
-        "partition",
-        "shipped",
-        "offsets read",
-        "batches",
-        "tier bytes",
-        "disk bytes",
-        "failed",
+def _naming_originals(
+    description: PartitionDescription, scratch: Path, log_dir: Path
+) -> PartitionDescription:
+    """Problems by the user's own paths: those of the links are gone when they are read."""
+    problems = tuple(
+        replace(problem, path=problem.path.replace(str(scratch), str(log_dir), 1))
+        for problem in description.problems
     )
-    rows = [_as_row(d, r) for d, r in zip(shipped, readings, strict=True)]
-    print_table("Read back, every batch compared with the broker's own file", columns, rows)
-    remote = sum(reading.remote_bytes for reading in readings)
-    local = sum(reading.local_bytes for reading in readings)
-    batches = sum(reading.batches for reading in readings)
-    failed = sum(len(reading.failures) for reading in readings)
-    segments = sum(description.remote_segments for description in shipped)
-    say(
-        f"{segments} segments shipped; {batches:,} batches read back, {size_text(remote)} from the "
-        f"tier and {size_text(local)} from disk; {failed} failed; {seconds:.0f} s in all"
-    )
+    return replace(description, problems=problems)
 
 
-def _as_row(description: PartitionDescription, reading: Reading) -> tuple[object, ...]:
-    tp = description.topic_id_partition
-    offsets = f"{reading.first_offset}-{reading.last_offset}" if reading.batches else "none"
-    return (
-        f"{tp.topic}-{tp.partition}",
-        description.remote_segments,
-        offsets,
-        reading.batches,
-        reading.remote_bytes,
-        reading.local_bytes,
-        len(reading.failures),
-    )
-
-
-def _as_json(
-    shipped: Sequence[PartitionDescription], readings: Sequence[Reading], seconds: float
-) -> dict[str, object]:
-    partitions = [
-        {
-            "topic": d.topic_id_partition.topic,
-            "partition": d.topic_id_partition.partition,
-            "remote_segments": d.remote_segments,
-            "remote_size_bytes": d.remote_size_bytes,
-            "batches": r.batches,
-            "first_offset": r.first_offset,
-            "last_offset": r.last_offset,
-            "read_from_tier_bytes": r.remote_bytes,
-            "read_from_disk_bytes": r.local_bytes,
-            "failures": [[f.first_offset, f.last_offset, f.reason] for f in r.failures],
-        }
-        for d, r in zip(shipped, readings, strict=True)
+def _read_all_back(
+    rlm: RemoteLogManager, found: LogDirs, shipped: Sequence[PartitionDescription]
+) -> list[Reading]:
+    """Compared with the folders as the broker left them."""
+    return [
+        read_back(
+            rlm,
+            d.topic_id_partition,
+            found.partitions[d.topic_id_partition].path,
+            d.log_start_offset,
+        )
+        for d in shipped
     ]
-    return {"partitions": partitions, "seconds": round(seconds, 1)}

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+EXIT_PARTIAL = 1
 EXIT_USAGE = 2
 EXIT_FAILED = 3
 
@@ -23,16 +24,30 @@ def reported() -> Iterator[None]:
     try:
         yield
     except CommandError as e:
-        _exit(str(e), e.exit_code)
+        _exit(e, e.exit_code)
     except Exception as e:
-        # Imported only now: a command that succeeds need not wait for it.
-        from services.api.errors import RemoteStorageError
-
-        if not isinstance(e, RemoteStorageError):
+        exit_code = _exit_code(e)
+        if exit_code is None:
             raise
-        _exit(str(e), EXIT_FAILED)
+        _exit(e, exit_code)
 
 
-def _exit(message: str, exit_code: int) -> None:
-    print(f"sediment: {message}", file=sys.stderr)
+def _exit_code(error: Exception) -> int | None:
+    """None: no failure that a user must know by a sentence."""
+    # Imported only now: a command that succeeds need not wait for them.
+    from services.api.errors import InvalidRequestError, RemoteStorageError
+    from services.local.data_directory import DataDirectoryError
+    from services.local.postgres_cluster import ClusterError
+    from services.local.process import ProcessError
+    from services.rlm.kafka_log.errors import LogDirError
+
+    if isinstance(error, InvalidRequestError | DataDirectoryError | ClusterError | LogDirError):
+        return EXIT_USAGE
+    if isinstance(error, RemoteStorageError | ProcessError):
+        return EXIT_FAILED
+    return None
+
+
+def _exit(error: Exception, exit_code: int) -> None:
+    print(f"sediment: {error}", file=sys.stderr)
     raise SystemExit(exit_code)

@@ -12,13 +12,15 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # its help would import rich and a Markdown parser, 0.2 s of nothing
     help="Kafka tiered storage as services: ship segments, look at the tier, read it.",
 )
 db = typer.Typer(no_args_is_help=True, help="The metadata database's schema.")
 app.add_typer(db, name="db")
 
 LogDirs = Annotated[
-    list[Path], typer.Argument(help="A Kafka log directory (one of the broker's log.dirs).")
+    list[Path],
+    typer.Argument(metavar="LOG_DIR...", help="Kafka log directories: the broker's log.dirs."),
 ]
 
 
@@ -32,7 +34,10 @@ def up(
     fresh: Annotated[bool, typer.Option(help="Forget what an earlier run stored.")] = False,
     output: JsonOrTable = Format.TABLE,
 ) -> None:
-    """Run PostgreSQL, an S3 server and the three services here, in the foreground."""
+    """Run PostgreSQL, an S3 server and the services right here.
+
+    In the foreground, until Ctrl-C or SIGTERM. The data is kept.
+    """
     from services.cli.up import run
 
     run(log_dir or [], data_dir, fresh, output)
@@ -43,7 +48,12 @@ def demo(
     log_dir: Annotated[Path, typer.Option(help="The Kafka log to ship; it is only read.")],
     output: JsonOrTable = Format.TABLE,
 ) -> None:
-    """Ship a Kafka log, lose the local copy, read every batch back from the object store."""
+    """Ship a Kafka log, lose it locally, read every batch back.
+
+    On servers of its own that end with it, over links: the log itself is only read. Exit code 0:
+    all of it came back as it was. 1: some of it was held back or did not, and is named. 2: the log
+    directory cannot be used. 3: the demo could not go on.
+    """
     from services.cli.demo import run
 
     raise typer.Exit(run(log_dir, output))
@@ -55,6 +65,10 @@ def ship(
     rsm: Rsm = None,
     rlmm: Rlmm = None,
     data_dir: DataDir = None,
+    retry_for_s: Annotated[
+        float,
+        typer.Option(min=0, help="How long to try again while a service is away, seconds."),
+    ] = 60.0,
     output: JsonOrTable = Format.TABLE,
 ) -> None:
     """Copy every rolled segment that is not in the tier yet, once.
@@ -64,14 +78,14 @@ def ship(
     """
     from services.cli.ship import run
 
-    raise typer.Exit(run(log_dirs, rsm, rlmm, data_dir, output))
+    raise typer.Exit(run(log_dirs, rsm, rlmm, data_dir, retry_for_s, output))
 
 
 @app.command()
 def partitions(
     rlm: Rlm = None, data_dir: DataDir = None, output: JsonOrTable = Format.TABLE
 ) -> None:
-    """Show the partitions of an RLM: what is local, what is in the tier, what is held back."""
+    """Show what an RLM ships and serves: local, remote, held back."""
     from services.cli.partitions import run
 
     run(rlm, data_dir, output)
@@ -84,7 +98,7 @@ def segments(
     data_dir: DataDir = None,
     output: JsonOrTable = Format.TABLE,
 ) -> None:
-    """Show the segments of a partition in the tier, in any state."""
+    """Show a partition's segments in the tier, in any state."""
     from services.cli.segments import run
 
     run(topic_partition, rlmm, data_dir, output)
@@ -100,7 +114,7 @@ def fetch(
     data_dir: DataDir = None,
     output: JsonOrTable = Format.TABLE,
 ) -> None:
-    """Print records of a partition, as a console consumer would, wherever they lie."""
+    """Print records, as a console consumer, wherever they lie."""
     from services.cli.fetch import run
 
     run(topic_partition, offset, max_records, rlm, rlmm, data_dir, output)
@@ -112,7 +126,10 @@ def upgrade(
         str, typer.Option(envvar="RLMM_DATABASE_URL", help="postgresql+psycopg://...")
     ],
 ) -> None:
-    """Bring the schema to this release's; safe to run twice, and from two places at once."""
+    """Bring the schema to this release's; safe to run twice.
+
+    Also from two places at once: one waits for the other.
+    """
     from services.cli.db import upgrade_schema
 
     upgrade_schema(database_url)

@@ -13,7 +13,10 @@ DataDir = Annotated[
     typer.Option(help="Where `sediment up` keeps its data; by default the user's data directory."),
 ]
 TopicPartition = Annotated[
-    str, typer.Argument(help="TOPIC-PARTITION, or TOPIC_ID:TOPIC-PARTITION where names recur.")
+    str,
+    typer.Argument(
+        metavar="TOPIC-PARTITION", help="For example orders-0; TOPIC_ID:orders-0 where names recur."
+    ),
 ]
 _ADDRESS_HELP = "HOST:PORT; by default that of a running `sediment up`."
 Rsm = Annotated[str | None, typer.Option(envvar="SEDIMENT_RSM", help=_ADDRESS_HELP)]

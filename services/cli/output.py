@@ -1,8 +1,12 @@
 """Tables for people, JSON for scripts; both on standard output, all else on standard error."""
 
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
+
+# A table that goes into a file or a pipe is as wide as it needs to be.
+_WIDTH_OF_NO_TERMINAL = 1_000
 
 
 class Format(StrEnum):
@@ -18,25 +22,29 @@ def print_json(value: object) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table; columns of numbers are set to the right."""
+    """A table; columns of numbers are set to the right. Nothing is cut off: what is too long for
+    the terminal goes on in the next line."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     made = [list(row) for row in rows]
-    table = Table(title=title, title_justify="left", title_style="bold")
+    table = Table(title=Text(title, "bold"), title_justify="left")
     for number, column in enumerate(columns):
         numeric = bool(made) and all(isinstance(row[number], int) for row in made)
-        table.add_column(column, justify="right" if numeric else "left", no_wrap=number == 0)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in made:
-        table.add_row(*(f"{v:,}" if isinstance(v, int) else str(v) for v in row))
-    Console().print(table)
+        table.add_row(*(Text(f"{v:,}" if isinstance(v, int) else str(v)) for v in row))
+    Console(width=None if sys.stdout.isatty() else _WIDTH_OF_NO_TERMINAL).print(table)
 
 
 def say(text: str) -> None:
     """A line of progress, for people, on standard error."""
     from rich.console import Console
 
-    Console(stderr=True).print(text, highlight=False, soft_wrap=True)
+    # Without markup: a path may have brackets in it.
+    console = Console(stderr=True, markup=False, emoji=False)
+    console.print(text, highlight=False, soft_wrap=True)
 
 
 def size_text(size_bytes: int) -> str:

@@ -19,7 +19,7 @@ from services.api.ids import TopicIdPartition
 
 
 class ShipBar:
-    """Satisfies services.rlm.progress.Progress. Not a terminal: nothing is drawn."""
+    """Satisfies services.rlm.copying.progress.Progress."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -66,11 +66,14 @@ class ShipBar:
 
 
 def bytes_bar() -> Progress:
+    """Not started yet; where standard error is no terminal, it draws nothing."""
+    console = Console(stderr=True)
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         DownloadColumn(binary_units=True),
         TransferSpeedColumn(),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=console,
+        disable=not console.is_terminal,
     )

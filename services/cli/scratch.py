@@ -1,6 +1,7 @@
 """A log directory made of links: what is deleted in it is a link, never a user's file."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from services.rlm.kafka_log.partition_dir import list_segments
@@ -11,13 +12,26 @@ SEGMENT_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
 def link_log_dir(source: Path, scratch: Path) -> None:
     """Make `scratch` look like the log directory `source`, with a symbolic link for each file.
 
-    Only the folders are made anew; not a byte is copied, and nothing is written below `source`.
+    Only the folders are made anew, those of partitions too that are links themselves; not a byte is
+    copied, and nothing is written below `source`. A folder that cannot be read stays empty.
     """
-    for folder, _, files in os.walk(source):
-        target = scratch / Path(folder).relative_to(source)
+    for folder in (source, *_folders(source)):
+        target = scratch / folder.relative_to(source)
         target.mkdir(parents=True, exist_ok=True)
-        for name in files:
-            (target / name).symlink_to(Path(folder, name).resolve())
+        for file in _entries(folder):
+            if not file.is_dir():
+                (target / file.name).symlink_to(file.resolve())
+
+
+def _folders(source: Path) -> Iterator[Path]:
+    return (entry for entry in _entries(source) if entry.is_dir())
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except PermissionError:  # find_partitions names it
+        return []
 
 
 def unlink_segments(folder: Path, through_offset: int) -> int:

@@ -3,42 +3,68 @@
 from pathlib import Path
 
 from services.api.ids import uuid_to_text
+from services.api.remote_log_manager import Problem, ProblemKind
 from services.cli.connections import connected_rlmm, connected_rsm
-from services.cli.failures import EXIT_FAILED, EXIT_USAGE, CommandError
+from services.cli.failures import EXIT_FAILED, EXIT_PARTIAL
 from services.cli.output import Format, print_json, print_table, say, size_text
 from services.cli.partitions import problem_as_json, problem_text
 from services.cli.progress import ShipBar
-from services.rlm.kafka_log.errors import LogDirError
-from services.rlm.ship import PartitionShipReport, ShipOutcome, ShipReport, ship
-
-EXIT_CODES = {ShipOutcome.DONE: 0, ShipOutcome.PARTIAL: 1, ShipOutcome.FAILED: EXIT_FAILED}
+from services.rlm.copying.ship import (
+    PartitionShipReport,
+    ShipOutcome,
+    ShipReport,
+    ShipSettings,
+    ship,
+)
 
 
 def run(
-    log_dirs: list[Path], rsm: str | None, rlmm: str | None, data_dir: Path | None, output: Format
+    log_dirs: list[Path],
+    rsm: str | None,
+    rlmm: str | None,
+    data_dir: Path | None,
+    retry_for_s: float,
+    output: Format,
 ) -> int:
     """Answer the exit code that the report deserves."""
     with connected_rsm(rsm, data_dir) as storage, connected_rlmm(rlmm, data_dir) as metadata:
-        try:
-            with ShipBar() as bar:
-                report = ship(log_dirs, storage, metadata, progress=bar)
-        except LogDirError as e:
-            raise CommandError(str(e), EXIT_USAGE) from e
+        settings = ShipSettings(retry_for_s=retry_for_s)
+        with ShipBar() as bar:
+            report = ship(log_dirs, storage, metadata, settings, bar)
     if output is Format.JSON:
         print_json(_as_json(report))
     else:
         _print(report)
-    return EXIT_CODES[report.outcome]
+    _say_problems(report)
+    return _exit_code(report)
+
+
+def _exit_code(report: ShipReport) -> int:
+    if any(problem.kind is ProblemKind.STORE_UNAVAILABLE for problem in _problems(report)):
+        return EXIT_FAILED
+    return 0 if report.outcome is ShipOutcome.DONE else EXIT_PARTIAL
+
+
+def _problems(report: ShipReport) -> list[Problem]:
+    of_partitions = [problem for partition in report.partitions for problem in partition.problems]
+    return [*report.log_dir_problems, *of_partitions]
+
+
+def _say_problems(report: ShipReport) -> None:
+    """Each problem; a service that is away is one, however many partitions had to wait for it."""
+    problems = _problems(report)
+    for problem in problems:
+        if problem.kind is not ProblemKind.STORE_UNAVAILABLE:
+            say(problem_text(problem))
+    away = [problem for problem in problems if problem.kind is ProblemKind.STORE_UNAVAILABLE]
+    for message in sorted({problem.message for problem in away}):
+        waiting = sum(problem.message == message for problem in away)
+        say(f"{message}; {waiting} partition(s) not finished: run it again")
 
 
 def _print(report: ShipReport) -> None:
     columns = ("partition", "shipped now", "bytes", "there before", "held back")
     print_table("Shipped", columns, map(_as_row, report.partitions))
-    for problem in report.log_dir_problems:
-        say(problem_text(problem))
-    for partition in report.partitions:
-        for problem in partition.problems:
-            say(problem_text(problem))
     copied = sum(partition.copied_segments for partition in report.partitions)
     size = size_text(sum(partition.copied_bytes for partition in report.partitions))
     say(f"{report.outcome.value}: {copied} segments, {size} shipped")

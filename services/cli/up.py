@@ -7,10 +7,17 @@ from threading import Event
 
 from services.cli.output import Format, print_json, print_table, say
 from services.local.stack import EmbeddedStack
+from services.rlm.kafka_log.log_dir import find_partitions
 
 
 def run(log_dirs: list[Path], data_dir: Path | None, fresh: bool, output: Format) -> None:
-    """Return on SIGTERM or SIGINT, with everything stopped and the data kept."""
+    """Return on SIGTERM or SIGINT, with everything stopped and the data kept.
+
+    Raises:
+        LogDirError: RLM could not start on these.
+    """
+    if log_dirs:
+        find_partitions(log_dirs)
     stopping = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())

@@ -18,6 +18,7 @@ from threading import Event, Lock
 
 GRACE_S = 2.0
 _POLL_S = 0.05
+_making = Lock()
 
 
 class OrphanGuard:
@@ -28,6 +29,8 @@ class OrphanGuard:
         self._process = subprocess.Popen(
             [sys.executable, "-I", __file__],
             stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,  # whoever reads our output need not wait for the guard
+            stderr=subprocess.DEVNULL,
             start_new_session=True,  # a Ctrl-C at the terminal is for us, not for the guard
         )
         atexit.register(self._close)
@@ -50,8 +53,14 @@ class OrphanGuard:
         self._process.communicate()
 
 
-@cache
 def orphan_guard() -> OrphanGuard:
+    """The one guard of this process, made when first asked for; thread-safe."""
+    with _making:
+        return _make_guard()
+
+
+@cache
+def _make_guard() -> OrphanGuard:
     return OrphanGuard()
 
 

@@ -2,7 +2,7 @@
 
 import random
 import socket
-from collections.abc import Iterator
+from collections.abc import Sequence
 from contextlib import ExitStack
 
 LOOPBACK = "127.0.0.1"
@@ -11,10 +11,10 @@ TWIN_DISTANCE = 10_000
 
 # Port and twin stay below 32,768, where Linux begins to hand out ports to outgoing connections:
 # one of those could take a port between our look and the server's bind.
-_CANDIDATES = range(10_000, 22_768)
+CANDIDATES = range(10_000, 22_768)
 
 
-def free_ports(count: int) -> list[int]:
+def free_ports(count: int, candidates: Sequence[int] = CANDIDATES) -> list[int]:
     """Return `count` different ports, each free on the loopback together with its gRPC twin.
 
     Nothing reserves them: whoever starts a server on one tries again with others if that fails.
@@ -22,13 +22,13 @@ def free_ports(count: int) -> list[int]:
     Raises:
         RuntimeError: fewer than `count` candidates are free.
     """
+    ports: list[int] = []
     with ExitStack() as held:
-        ports: list[int] = []
-        for port in _shuffled_candidates():
-            if len(ports) == count:
-                return ports
+        for port in random.sample(candidates, len(candidates)):
             if _hold(held, port) and _hold(held, port + TWIN_DISTANCE):
                 ports.append(port)
+            if len(ports) == count:
+                return ports
     raise RuntimeError(f"fewer than {count} loopback ports are free")
 
 
@@ -36,10 +36,6 @@ def is_free(port: int) -> bool:
     """Whether a server could listen on this loopback port now."""
     with ExitStack() as held:
         return _hold(held, port)
-
-
-def _shuffled_candidates() -> Iterator[int]:
-    yield from random.sample(_CANDIDATES, len(_CANDIDATES))
 
 
 def _hold(held: ExitStack, port: int) -> bool:

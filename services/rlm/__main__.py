@@ -5,10 +5,10 @@ from contextlib import ExitStack
 import grpc
 
 from services.rlm.backoff import Backoff
+from services.rlm.copying.segment_copy import CopyLimits
 from services.rlm.kafka_log.errors import LogDirError
 from services.rlm.manager import RlmLimits, StaticRemoteLogManager
-from services.rlm.segment_copy import CopyLimits
-from services.rlm.segment_reader import RemoteReadLimits
+from services.rlm.reading.segment_reader import RemoteReadLimits
 from services.rlm.servicer import RemoteLogManagerServicer
 from services.rlm.settings import RlmSettings
 from services.rpc.channels import open_channel

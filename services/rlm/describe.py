@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from services.api.errors import InvalidRequestError, RemoteStorageError
 from services.api.remote_log_manager import PartitionDescription, Problem, ProblemKind
 from services.api.validation import require
-from services.rlm.candidates import candidate_log_segments, copied_through_offset
+from services.rlm.copying.candidates import candidate_log_segments, copied_through_offset
 from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
 from services.rlm.local_log import LocalLog
 from services.rlm.partition import Partition
-from services.rlm.tier import Tier
+from services.rlm.tier_view.tier import Tier
 
 DEFAULT_PAGE_SIZE = 100
 MAX_PAGE_SIZE = 1000

@@ -15,6 +15,7 @@ from services.rlm.kafka_log.partition_dir import (
     LocalSegment,
     list_segments,
     read_lineage,
+    reading,
     reading_segment,
 )
 from services.rlm.kafka_log.tail import LogTail
@@ -109,7 +110,8 @@ class LocalPartition:
 
     def _list(self) -> tuple[LocalSegment, ...]:
         """The segments; an unchanged folder is not listed again, only its active log measured."""
-        mtime_ns = os.stat(self.found.path).st_mtime_ns
+        with reading(self.found.path):
+            mtime_ns = os.stat(self.found.path).st_mtime_ns
         if mtime_ns == self._listed_mtime_ns and self._segments:
             active = self._segments[-1]
             with reading_segment(active.log_path):

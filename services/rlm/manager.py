@@ -22,18 +22,18 @@ from services.api.remote_log_manager import (
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_partitions
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.rlm.backoff import Backoff
-from services.rlm.copy_task import CopyTask
+from services.rlm.copying.copy_task import CopyTask
+from services.rlm.copying.progress import NoProgress
+from services.rlm.copying.segment_copy import CopyLimits, SegmentCopier
 from services.rlm.describe import UNKNOWN_LEADER, describe, page_of
-from services.rlm.fetch import Fetcher
-from services.rlm.index_cache import RemoteIndexCache
 from services.rlm.kafka_log.errors import LogDirError
 from services.rlm.kafka_log.log_dir import LogDirs, PartitionDir, find_partitions
 from services.rlm.local_log import LocalPartition
 from services.rlm.partition import Partition, new_partition
-from services.rlm.progress import NoProgress
+from services.rlm.reading.fetch import Fetcher
+from services.rlm.reading.index_cache import RemoteIndexCache
+from services.rlm.reading.segment_reader import RemoteReadLimits, RemoteSegmentReader
 from services.rlm.scheduler import Scheduler, Task
-from services.rlm.segment_copy import CopyLimits, SegmentCopier
-from services.rlm.segment_reader import RemoteReadLimits, RemoteSegmentReader
 
 _SCAN = "scan of the log directories"
 _MAX_ONLY_REMOTE = 10_000

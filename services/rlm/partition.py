@@ -7,8 +7,8 @@ from services.api.remote_log_manager import Problem, ProblemKind
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.rlm.local_log import LocalPartition
-from services.rlm.tier import TierView
-from services.rlm.tier_lineage import TierLineage
+from services.rlm.tier_view.tier import TierView
+from services.rlm.tier_view.tier_lineage import TierLineage
 
 MAX_MENDED = 100
 

@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import Field, field_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
-from services.rpc.settings import ServiceSettings
+from services.rpc.settings import Address, ServiceSettings
 
 _INT32_MAX = 2**31 - 1
 
@@ -16,8 +16,8 @@ class RlmSettings(ServiceSettings):
 
     model_config = SettingsConfigDict(env_prefix="RLM_")
 
-    rsm_address: str = Field(description="Where RSM is served, HOST:PORT.")
-    rlmm_address: str = Field(description="Where RLMM is served, HOST:PORT.")
+    rsm_address: Address = Field(description="Where RSM is served, HOST:PORT.")
+    rlmm_address: Address = Field(description="Where RLMM is served, HOST:PORT.")
     log_dirs: Annotated[tuple[Path, ...], NoDecode] = Field(
         default=(),
         description="The broker's log directories, separated by commas (Kafka: log.dirs). Never "

@@ -2,6 +2,7 @@
 
 import grpc
 
+from services.api.errors import InvalidRequestError
 from services.rlmm.database import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.servicer import RemoteLogMetadataManagerServicer
@@ -15,7 +16,10 @@ def main() -> None:
     settings = RlmmSettings.from_environment()
     configure_logging(settings.log_level)
     url = settings.database_url.get_secret_value()
-    engine = create_database_engine(url, settings.database_limits())
+    try:
+        engine = create_database_engine(url, settings.database_limits())
+    except InvalidRequestError as e:
+        raise SystemExit(f"RLMM_DATABASE_URL: {e}") from e
     manager = SqlRemoteLogMetadataManager(engine, settings.limits())
 
     def add_to(server: grpc.Server) -> None:

@@ -33,8 +33,9 @@ def create_database_engine(
     """
     try:
         url = make_url(database_url)
-    except ArgumentError as e:
-        raise InvalidRequestError("database_url: not a URL") from e
+    except (ArgumentError, ValueError):
+        # Without the cause, whose text may hold a piece of the password.
+        raise InvalidRequestError("database_url: not a URL") from None
     if url.get_backend_name() not in ("postgresql", "postgres"):
         raise InvalidRequestError("database_url: must begin with postgresql://")
     return create_engine(

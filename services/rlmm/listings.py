@@ -1,7 +1,9 @@
 """Lists, a page at a time, in the order of an index: each page is one bounded statement."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from sqlalchemy import Connection, Select, and_, select, true, tuple_
@@ -16,6 +18,11 @@ from services.rlmm.page_tokens import Position
 from services.rlmm.partitions import check_topic_name, unknown_partition
 from services.rlmm.rows import SEGMENT_COLUMNS, AnyRow, segment_from_row
 from services.rlmm.tables import LIVE, PartitionRow, SegmentEpochRow, SegmentRow, TopicRow
+
+MAX_PAGE_BYTES = 3 * 1024 * 1024
+"""A page is one message, and none may be larger than 4 MiB."""
+MAX_NAMES_AND_NUMBERS_BYTES = 512
+MAX_LEADER_EPOCH_BYTES = 24
 
 _DELETED = RemotePartitionDeleteState.DELETE_PARTITION_FINISHED.value
 _KNOWN = PartitionRow.delete_state.is_distinct_from(_DELETED)
@@ -69,8 +76,21 @@ def list_segments(
     if revision == if_revision_not:
         return SegmentPage((), "", revision, not_modified=True)
     found = [row for row in rows if row.segment_id is not None]
-    segments = tuple(segment_from_row(row, tp) for row in found[:limit])
-    return SegmentPage(segments, _segment_token(query, found, limit), revision)
+    fitting = _fitting(found[:limit])
+    segments = tuple(segment_from_row(row, tp) for row in found[:fitting])
+    return SegmentPage(segments, _segment_token(query, found, fitting), revision)
+
+
+def _fitting(rows: Sequence[AnyRow]) -> int:
+    """How many of `rows` one message holds: at least one, which the limits of a segment see to."""
+    sizes = accumulate(_size_bytes(row) for row in rows)
+    return max(bisect_right(list(sizes), MAX_PAGE_BYTES), min(len(rows), 1))
+
+
+def _size_bytes(row: AnyRow) -> int:
+    """No less than the segment takes in a message."""
+    of_epochs = MAX_LEADER_EPOCH_BYTES * len(row.leader_epochs)
+    return MAX_NAMES_AND_NUMBERS_BYTES + len(row.custom_metadata or b"") + of_epochs
 
 
 def _segment_token(query: SegmentQuery, rows: Sequence[AnyRow], limit: int) -> str:

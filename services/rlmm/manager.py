@@ -40,6 +40,7 @@ class SqlRemoteLogMetadataManager:
         self._transactions = Transactions(engine)
         self._limits = limits or Limits()
         self._known_revision = known_revision()
+        self._database = f"{engine.url.host}:{engine.url.port}/{engine.url.database}"
 
     def add_remote_log_segment_metadata(
         self, metadata: RemoteLogSegmentMetadata, context: MutationContext = NO_CONTEXT
@@ -214,11 +215,14 @@ class SqlRemoteLogMetadataManager:
         Raises:
             RetriableRemoteStorageError: it is unreachable, or its schema is not this release's.
         """
-        revision = self._transactions.read(revision_in)
+        try:
+            revision = self._transactions.read(revision_in)
+        except RetriableRemoteStorageError as e:
+            raise RetriableRemoteStorageError(f"{self._database}: {e}") from e
         if revision != self._known_revision:
             raise RetriableRemoteStorageError(
-                f"the database has schema revision {revision}, this release knows "
-                f"{self._known_revision}"
+                f"{self._database}: the database has schema revision {revision}, this release "
+                f"knows {self._known_revision}; `sediment db upgrade` makes it"
             )
 
 

@@ -71,10 +71,11 @@ def serve(service: Service, settings: ServiceSettings) -> None:
         signal.signal(number, lambda *_: stopping.set())
     with ExitStack() as cleanup:
         cleanup.callback(service.close)
-        address = start_grpc(service, settings, cleanup)
+        # Started before the calls that they tell of, so that they end after them.
         health_servicer, health_address = _start_health(settings, cleanup)
         metrics_address = _start_metrics(settings.metrics_address, cleanup)
-        cleanup.callback(health_servicer.enter_graceful_shutdown)
+        address = start_grpc(service, settings, cleanup)
+        cleanup.callback(_set_readiness, service, health_servicer, _NOT_SERVING)
         announcement = Announcement(service.name, address, health_address, metrics_address)
         _watch_readiness(service, health_servicer, announcement, stopping)
         _log.info("stopping", extra={"service": service.name})
@@ -99,9 +100,16 @@ def start_grpc(service: Service, settings: ServiceSettings, cleanup: ExitStack) 
 
 
 def _bind(server: grpc.Server, address: str) -> str:
-    """Bind and answer HOST:PORT with the port that was given."""
-    host = address.rpartition(":")[0]
-    return f"{host}:{server.add_insecure_port(address)}"
+    """Bind and answer HOST:PORT with the port that was given.
+
+    Raises:
+        SystemExit: somebody else listens there, or it is no address of this machine.
+    """
+    try:
+        port = server.add_insecure_port(address)
+    except RuntimeError as e:
+        raise SystemExit(f"cannot listen on {address}") from e
+    return f"{address.rpartition(':')[0]}:{port}"
 
 
 def _start_health(
@@ -110,7 +118,9 @@ def _start_health(
     servicer = health.HealthServicer(experimental_non_blocking=True)
     servicer.set("", _NOT_SERVING)
     servicer.set(LIVENESS, _SERVING)
-    server = grpc.server(cleanup.enter_context(ThreadPoolExecutor(2, "health")))
+    pool = cleanup.enter_context(ThreadPoolExecutor(2, "health"))
+    # Sharing the port with another process would have it answer for us.
+    server = grpc.server(pool, options=[("grpc.so_reuseport", 0)])
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     address = _bind(server, settings.health_address)
     server.start()
@@ -120,7 +130,10 @@ def _start_health(
 
 def _start_metrics(address: str, cleanup: ExitStack) -> str:
     host, _, port = address.rpartition(":")
-    server, thread = prometheus_client.start_http_server(int(port), host)
+    try:
+        server, thread = prometheus_client.start_http_server(int(port), host.strip("[]"))
+    except OSError as e:
+        raise SystemExit(f"cannot listen on {address}: {e.strerror}") from e
 
     def stop() -> None:
         server.shutdown()
@@ -140,9 +153,7 @@ def _watch_readiness(
     announced, before = False, "not checked yet"
     while not stopping.is_set():
         trouble = _trouble(service)
-        status = _NOT_SERVING if trouble else _SERVING
-        health_servicer.set("", status)
-        health_servicer.set(service.full_name, status)
+        _set_readiness(service, health_servicer, _NOT_SERVING if trouble else _SERVING)
         if not trouble and not announced:
             sys.stdout.write(json.dumps(asdict(announcement)) + "\n")
             sys.stdout.flush()
@@ -153,6 +164,16 @@ def _watch_readiness(
             )
             before = trouble
         stopping.wait(READINESS_INTERVAL_S)
+
+
+def _set_readiness(
+    service: Service,
+    health_servicer: health.HealthServicer,
+    status: health_pb2.HealthCheckResponse.ServingStatus.ValueType,
+) -> None:
+    """Liveness stays as it is: a process that drains must not be killed for it."""
+    health_servicer.set("", status)
+    health_servicer.set(service.full_name, status)
 
 
 def _trouble(service: Service) -> str:

@@ -1,10 +1,25 @@
 """What every service process is told through its environment."""
 
 import os
-from typing import Literal, Self
+import re
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+_HOST_AND_PORT = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^:/\s\[\]]+):(?P<port>\d{1,5})")
+_MAX_PORT = 65_535
+
+
+def _host_and_port(value: str) -> str:
+    match = _HOST_AND_PORT.fullmatch(value)
+    if match is None or int(match["port"]) > _MAX_PORT:
+        raise ValueError(f"must be HOST:PORT, the port 0 to {_MAX_PORT}")
+    return value
+
+
+Address = Annotated[str, AfterValidator(_host_and_port)]
+"""HOST:PORT; an IPv6 host in brackets."""
 
 
 class ServiceSettings(BaseSettings):
@@ -15,14 +30,14 @@ class ServiceSettings(BaseSettings):
 
     model_config = SettingsConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    listen_address: str = Field(
+    listen_address: Address = Field(
         default="127.0.0.1:0", description="Where gRPC is served, HOST:PORT; port 0: a free one."
     )
-    health_address: str = Field(
+    health_address: Address = Field(
         default="127.0.0.1:0",
         description="Where grpc.health.v1 is served, HOST:PORT; port 0: a free one.",
     )
-    metrics_address: str = Field(
+    metrics_address: Address = Field(
         default="127.0.0.1:0",
         description="Where Prometheus metrics are served, HOST:PORT; port 0: a free one.",
     )
@@ -64,6 +79,12 @@ class ServiceSettings(BaseSettings):
 def _complaints(error: ValidationError, prefix: str) -> list[str]:
     """A line for each setting at fault, by its variable, never with its value: it may be secret."""
     return [
-        f"{prefix}{'_'.join(map(str, complaint['loc'])).upper()}: {complaint['msg']}"
+        f"{_variable(complaint['loc'], prefix)}{complaint['msg'].removeprefix('Value error, ')}"
         for complaint in error.errors(include_input=False)
     ]
+
+
+def _variable(location: tuple[int | str, ...], prefix: str) -> str:
+    """ "RSM_BUCKET: "; empty where several settings do not fit together: the message names them."""
+    name = "_".join(map(str, location)).upper()
+    return f"{prefix}{name}: " if name else ""

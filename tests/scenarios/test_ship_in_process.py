@@ -6,7 +6,7 @@ Trouble is made by wrappers round the real managers that fail one call and know 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from socket import socket
 from threading import Event
@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 import pytest
 
+from services.api.calls import NO_CONTEXT, AtRevision, MutationContext, MutationOutcome
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import (
@@ -29,13 +30,17 @@ from services.api.remote_log_manager import (
 )
 from services.api.remote_log_metadata_manager import all_segments
 from services.api.remote_storage_manager import LogSegmentData, SegmentChunk
-from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.api.segments import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+)
 from services.local.postgres import EmbeddedPostgres
 from services.rlm.backoff import Backoff
+from services.rlm.copying.segment_copy import CopyLimits
+from services.rlm.copying.ship import ShipOutcome, ShipReport, ShipSettings, ship
 from services.rlm.kafka_log.log_dir import find_partitions
 from services.rlm.manager import RlmLimits, StaticRemoteLogManager
-from services.rlm.segment_copy import CopyLimits
-from services.rlm.ship import ShipOutcome, ShipReport, ShipSettings, ship
 from services.rlmm.database import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rpc.clients.metadata import RemoteLogMetadataManagerClient
@@ -390,6 +395,25 @@ def _check_local_reads_only(
     assert read(rlm, 3) is FetchError.TIERED_STORAGE_NOT_AVAILABLE
 
 
+def test_a_dead_database_is_not_asked_about_what_is_still_to_come(
+    stack: Stack, log_dir: Path
+) -> None:
+    three_segments(log_dir)
+    rlm = StaticRemoteLogManager([log_dir], stack.rsm, FailingRlmm(stack.rlmm))
+    assert read(rlm, 25) == b""
+    assert read(rlm, 26) is FetchError.OFFSET_OUT_OF_RANGE
+
+
+def test_a_segment_of_unknown_size_is_an_error_and_never_skipped(
+    stack: Stack, log_dir: Path
+) -> None:
+    three_segments(log_dir)
+    stack.ship(log_dir)
+    lose_rolled_segments(log_dir)
+    rlm = StaticRemoteLogManager([log_dir], stack.rsm, SizesUnknown(stack.rlmm))
+    assert read(rlm, 0) is FetchError.UNKNOWN_SERVER_ERROR
+
+
 def test_an_open_transaction_holds_its_segment_back(stack: Stack, log_dir: Path) -> None:
     files = PartitionFiles(log_dir)
     files.segment(0, [batch(0, 10)])
@@ -474,6 +498,58 @@ class FailingRsm:
         return getattr(self._rsm, name)
 
 
+class FailingRlmm:
+    """Away, whatever is asked."""
+
+    def __init__(self, rlmm: SqlRemoteLogMetadataManager) -> None:
+        self._rlmm = rlmm
+
+    def __getattr__(self, name: str) -> Any:
+        assert callable(getattr(self._rlmm, name))
+        return raising(RetriableRemoteStorageError("away"))
+
+
+class SizesUnknown:
+    """The real RLMM, of segments whose copier did not know their size."""
+
+    def __init__(self, rlmm: SqlRemoteLogMetadataManager) -> None:
+        self._rlmm = rlmm
+
+    def remote_log_segment_metadata(
+        self, name: TopicIdPartition, epoch: int, offset: int
+    ) -> AtRevision[RemoteLogSegmentMetadata | None]:
+        found = self._rlmm.remote_log_segment_metadata(name, epoch, offset)
+        assert found.value is not None
+        return replace(found, value=replace(found.value, segment_size_in_bytes=-1))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rlmm, name)
+
+
+class LateFinish:
+    """The real RLMM; the first COPY_SEGMENT_FINISHED is answered UNAVAILABLE and takes effect only
+    just before the next change."""
+
+    def __init__(self, rlmm: SqlRemoteLogMetadataManager) -> None:
+        self._rlmm = rlmm
+        self._late: list[tuple[RemoteLogSegmentMetadataUpdate, MutationContext]] = []
+        self._delayed = False
+
+    def update_remote_log_segment_metadata(
+        self, update: RemoteLogSegmentMetadataUpdate, context: MutationContext = NO_CONTEXT
+    ) -> MutationOutcome:
+        if update.state is FINISHED and not self._delayed:
+            self._delayed = True
+            self._late.append((update, context))
+            raise RetriableRemoteStorageError("the connection broke")
+        while self._late:
+            self._rlmm.update_remote_log_segment_metadata(*self._late.pop())
+        return self._rlmm.update_remote_log_segment_metadata(update, context)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rlmm, name)
+
+
 def raising(error: Exception) -> Callable[..., Any]:
     def fail(*_: object) -> None:
         raise error
@@ -527,6 +603,38 @@ def test_a_copy_that_may_have_worked_is_left_and_cleaned_up_by_the_next_pass(
     assert stack.ranges() == [(0, 9), (10, 19)]
     assert dangling.remote_log_segment_id not in {s.remote_log_segment_id for s in stack.segments()}
     assert len(stack.keys()) == 2 * 3
+
+
+def test_a_finish_that_takes_effect_late_is_not_taken_back_by_the_clean_up(
+    stack: Stack, log_dir: Path
+) -> None:
+    three_segments(log_dir)
+    settings = ShipSettings(retry_for_s=30.0, backoff=Backoff(initial_s=0.01))
+    report = ship([log_dir], stack.rsm, LateFinish(stack.rlmm), settings)
+    assert report.outcome is ShipOutcome.DONE
+    assert stack.ranges() == [(0, 9), (10, 19)]
+    assert len(stack.keys()) == 2 * 3
+
+
+def test_a_folder_that_becomes_unreadable_is_named_and_the_others_go_on(
+    stack: Stack, log_dir: Path
+) -> None:
+    well = three_segments(log_dir)
+    sick = three_segments(log_dir, TopicIdPartition(NAME.topic_id, NAME.topic, 1))
+    rsm = FailingRsm(stack.rsm)
+
+    def make_unreadable(_: RemoteLogSegmentMetadata) -> None:
+        if not sick.path.is_symlink():
+            sick.path.rename(log_dir / "elsewhere")
+            sick.path.symlink_to(sick.path)  # even root cannot read it
+
+    rsm.before_copy = make_unreadable
+    settings = ShipSettings(threads=1, retry_for_s=0.0)
+    first, second = ship([log_dir], rsm, stack.rlmm, settings).partitions
+    assert first.complete
+    assert stack.ranges(well.name) == [(0, 9), (10, 19)]
+    (problem,) = second.problems
+    assert (problem.kind, problem.path) == (ProblemKind.UNREADABLE, str(sick.path))
 
 
 def test_a_deletion_left_behind_is_finished(stack: Stack, log_dir: Path) -> None:

@@ -144,7 +144,8 @@ class FilesystemStorage:
         """Paths of files that begin with `prefix`, relative to the root."""
         with self._errors(f"listing {prefix}"):
             os.stat(self._root)
-            for folder, _, files in os.walk(self._path(prefix.rpartition("/")[0])):
+            top = self._path(prefix.rpartition("/")[0])
+            for folder, _, files in os.walk(top, onerror=_unless_gone):
                 for file in files:
                     name = Path(folder, file).relative_to(self._root).as_posix()
                     if name.startswith(prefix):
@@ -174,3 +175,9 @@ class FilesystemStorage:
             if e.errno in _RETRIABLE_ERRNO:
                 raise RetriableRemoteStorageError(text) from e
             raise RemoteStorageError(text) from e
+
+
+def _unless_gone(error: OSError) -> None:
+    """What cannot be listed must not count as empty: its objects would be taken for deleted."""
+    if not isinstance(error, FileNotFoundError):
+        raise error

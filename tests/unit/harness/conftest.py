@@ -62,6 +62,16 @@ class Store(BaseHTTPRequestHandler):
         """Quiet."""
 
 
+class QuietServer(ThreadingHTTPServer):
+    """Says nothing of connections that a test has cut."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Quiet."""
+
+
 @pytest.fixture
 def kept() -> dict[str, bytes]:
     """What the server behind the proxy has, by path."""
@@ -71,9 +81,7 @@ def kept() -> dict[str, bytes]:
 @pytest.fixture
 def server_address(kept: dict[str, bytes]) -> Iterator[str]:
     handler = type("KeepingStore", (Store,), {"kept": kept})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        server.daemon_threads = True
-        server.block_on_close = False
+    with QuietServer(("127.0.0.1", 0), handler) as server:
         thread = Thread(target=server.serve_forever, args=[0.01])
         thread.start()
         yield f"127.0.0.1:{server.server_port}"

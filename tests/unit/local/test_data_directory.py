@@ -1,6 +1,6 @@
 import os
 import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,6 +32,13 @@ ENDPOINTS = StackEndpoints(
 )
 
 
+@pytest.fixture
+def leftover() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield process
+        process.kill()
+
+
 def test_a_second_stack_on_a_directory_is_refused(tmp_path: Path) -> None:
     refused = pytest.raises(DataDirectoryError, match="another stack is running")
     with locked(tmp_path, fresh=False), refused, locked(tmp_path, fresh=True):
@@ -54,13 +61,13 @@ def test_what_a_directory_holds_is_kept_or_removed_as_asked(tmp_path: Path) -> N
         assert [entry.name for entry in tmp_path.iterdir()] == ["lock"]
 
 
-def test_what_a_killed_stack_left_running_is_ended(tmp_path: Path) -> None:
+def test_what_a_killed_stack_left_running_is_ended(
+    tmp_path: Path, leftover: subprocess.Popen[bytes]
+) -> None:
     (tmp_path / "s3").mkdir()
-    wait = "import signal; signal.pause()"
-    with subprocess.Popen([sys.executable, "-c", wait]) as leftover:
-        write_pid_file(tmp_path / "s3" / "weed.pid", leftover.pid)
-        with locked(tmp_path, fresh=False):
-            assert not runs(leftover.pid)
+    write_pid_file(tmp_path / "s3" / "weed.pid", leftover.pid)
+    with locked(tmp_path, fresh=False):
+        assert not runs(leftover.pid)
 
 
 def test_a_running_stack_is_found_by_its_state(tmp_path: Path) -> None:

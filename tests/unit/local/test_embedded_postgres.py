@@ -1,4 +1,3 @@
-import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from services.local.postgres_cluster import (
     check_reachable,
     ensure_cluster,
     programs,
+    server_account,
     wheel,
 )
 from services.local.process import ProcessDiedError
@@ -99,14 +99,22 @@ def test_data_and_password_are_found_again_by_another_object(server_directory: P
         assert row(second, "kept") == (42,)
 
 
-def test_a_lock_file_with_a_strange_programs_pid_does_not_stop_the_start(
-    server_directory: Path,
+@pytest.fixture
+def stranger() -> Iterator[int]:
+    """The pid of some other program of the user that PostgreSQL runs as."""
+    with subprocess.Popen(["sleep", "600"], user=server_account()) as process:
+        yield process.pid
+        process.kill()
+
+
+def test_a_lock_file_with_another_programs_pid_does_not_stop_the_start(
+    server_directory: Path, stranger: int
 ) -> None:
     directory = server_directory / "rebooted"
-    lock_file = ensure_cluster(directory) / "postmaster.pid"
-    lock_file.write_text(f"{os.getpid()}\n{directory}\n")
-    with EmbeddedPostgres(directory) as server:
-        assert server.url("postgres")
+    data = ensure_cluster(directory)
+    (data / "postmaster.pid").write_text(f"{stranger}\n{data}\n")
+    with EmbeddedPostgres(directory) as server, connect(server.url("postgres")) as connection:
+        assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
 def test_a_wrong_setting_is_shown_from_the_log(server_directory: Path) -> None:

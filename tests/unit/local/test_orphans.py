@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -38,24 +39,31 @@ def test_a_child_ends_soon_after_its_parent_is_killed(tmp_path: Path, source: st
     eventually(lambda: not runs(child), deadline_ms=10_000)
 
 
-def test_a_leftover_named_by_a_pid_file_is_ended(tmp_path: Path) -> None:
-    pid_file = tmp_path / "child.pid"
-    with subprocess.Popen([sys.executable, "-c", WAITS]) as leftover:
-        write_pid_file(pid_file, leftover.pid)
-        assert names_running_process(pid_file)
-        end_leftover(pid_file)
-        assert not runs(leftover.pid)
-    assert not pid_file.exists()
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield process
+        process.kill()
 
 
-def test_another_process_that_got_the_pid_of_a_leftover_is_left_alone(tmp_path: Path) -> None:
+def test_a_leftover_named_by_a_pid_file_is_ended(
+    tmp_path: Path, process: subprocess.Popen[bytes]
+) -> None:
     pid_file = tmp_path / "child.pid"
-    with subprocess.Popen([sys.executable, "-c", WAITS]) as stranger:
-        created = psutil.Process(stranger.pid).create_time()
-        pid_file.write_text(f"{stranger.pid} {created - 3_600}")
-        end_leftover(pid_file)
-        assert stranger.poll() is None
-        stranger.kill()
+    write_pid_file(pid_file, process.pid)
+    assert names_running_process(pid_file)
+    end_leftover(pid_file)
+    assert (runs(process.pid), pid_file.exists()) == (False, False)
+
+
+def test_another_process_that_got_the_pid_of_a_leftover_is_left_alone(
+    tmp_path: Path, process: subprocess.Popen[bytes]
+) -> None:
+    pid_file = tmp_path / "child.pid"
+    created = psutil.Process(process.pid).create_time()
+    pid_file.write_text(f"{process.pid} {created - 3_600}")
+    end_leftover(pid_file)
+    assert runs(process.pid)
 
 
 @pytest.mark.parametrize("content", ["", "12", "twelve 3.5"])

@@ -1,5 +1,7 @@
 import socket
 
+import pytest
+
 from services.local.ports import LOOPBACK, TWIN_DISTANCE, free_ports, is_free
 
 
@@ -25,3 +27,15 @@ def test_a_port_in_use_is_not_free() -> None:
     assert is_free(port)
     with listen(port):
         assert not is_free(port)
+
+
+def test_a_port_is_not_given_if_it_or_its_twin_is_in_use() -> None:
+    taken, twin_taken, free = free_ports(3)
+    with listen(taken), listen(twin_taken + TWIN_DISTANCE):
+        assert free_ports(1, [taken, twin_taken, free]) == [free]
+
+
+def test_too_few_free_ports_are_an_error() -> None:
+    port = free_ports(1)[0]
+    with listen(port), pytest.raises(RuntimeError, match="fewer than 1"):
+        free_ports(1, [port])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from services.api.remote_storage_manager import SegmentFile
-from services.rlm.inspection import inspect
+from services.rlm.copying.inspection import inspect
 from services.rlm.kafka_log.batches import walk_batches
 from services.rlm.kafka_log.indexes import IndexBuilder
 from services.rlm.kafka_log.log_dir import find_partitions

@@ -10,11 +10,11 @@ from services.api.segments import (
     RemoteLogSegmentState,
     segment_leader_epochs,
 )
-from services.rlm.candidates import candidate_log_segments, copied_through_offset, in_tier
+from services.rlm.copying.candidates import candidate_log_segments, copied_through_offset, in_tier
 from services.rlm.kafka_log.partition_dir import LocalSegment
 from services.rlm.local_log import LocalLog
-from services.rlm.offset_ranges import OffsetRanges
-from services.rlm.tier import Tier
+from services.rlm.tier_view.offset_ranges import OffsetRanges
+from services.rlm.tier_view.tier import Tier
 from tests.unit.rlm.kafka_bytes import NAME
 
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED

@@ -1,6 +1,7 @@
 """What RLMM refuses before it asks the database."""
 
 from dataclasses import replace
+from traceback import format_exception
 from uuid import UUID
 
 import pytest
@@ -14,6 +15,7 @@ from services.api.segments import (
     RemoteLogSegmentState,
     segment_leader_epochs,
 )
+from services.rlmm.database import create_database_engine
 from services.rlmm.limits import Limits, check_storable
 from services.rlmm.rows import event_key
 
@@ -70,3 +72,12 @@ def test_text_with_nul_is_refused_by_name(field: str, context: MutationContext) 
 def test_an_events_key_is_that_of_the_compaction_kip(epoch: int | None, last: str) -> None:
     key = event_key(replace(SEGMENT, broker_leader_epoch=epoch))
     assert key == f"AAAAAAAAAAAAAAAAAAAAAQ:3:9:{last}"
+
+
+@pytest.mark.parametrize(
+    "url", ["secret", "postgresql://u:p@secret:secret@h/db", "mysql://u:secret@h/db"]
+)
+def test_a_database_url_that_is_none_is_refused_without_being_shown(url: str) -> None:
+    with pytest.raises(InvalidRequestError, match=r"^database_url: ") as caught:
+        create_database_engine(url)
+    assert "secret" not in "".join(format_exception(caught.value))

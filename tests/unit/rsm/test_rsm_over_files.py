@@ -209,3 +209,15 @@ def test_a_prefix_is_exact_and_need_not_end_at_a_directory(tmp_path: Path) -> No
     assert sorted(backend.list_keys("a/1/")) == ["a/1/x.log", "a/1/xy.log"]
     assert sorted(backend.list_keys("a/1/x.")) == ["a/1/x.log"]
     assert len(list(backend.list_keys(""))) == 4
+
+
+def test_what_cannot_be_listed_does_not_count_as_deleted(tmp_path: Path) -> None:
+    metadata = a_segment()
+    with closing(manager_over(FilesystemStorage(tmp_path))) as rsm:
+        rsm.delete_log_segment_data(metadata)  # no folder at all: nothing is there
+        partition = metadata.topic_id_partition
+        folder = tmp_path / "tier" / partition.topic_id.hex / str(partition.partition)
+        folder.parent.mkdir(parents=True)
+        folder.symlink_to(folder)  # even root cannot read it
+        with pytest.raises(RemoteStorageError, match="ELOOP"):
+            rsm.delete_log_segment_data(metadata)

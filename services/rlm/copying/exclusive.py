@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from services.rlm.kafka_log.partition_dir import reading
+
 
 class PartitionBusyError(Exception):
     """Another process copies this partition now."""
@@ -21,13 +23,20 @@ def exclusive(directory: Path) -> Iterator[None]:
     Raises:
         PartitionBusyError: someone else holds it.
         FileNotFoundError: the folder is gone.
+        LogFileError: UNREADABLE, also where its file system knows no locks.
     """
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    with reading(directory):
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as e:
-            raise PartitionBusyError(f"{directory}: another process copies it now") from e
+        with reading(directory):
+            _lock(fd, directory)
         yield
     finally:
         os.close(fd)
+
+
+def _lock(fd: int, directory: Path) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as e:
+        raise PartitionBusyError(f"{directory}: another process copies it now") from e

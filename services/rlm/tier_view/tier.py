@@ -14,7 +14,7 @@ from services.api.remote_log_metadata_manager import (
     SegmentPage,
 )
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from services.rlm.offset_ranges import OffsetRanges
+from services.rlm.tier_view.offset_ranges import OffsetRanges
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 

@@ -13,12 +13,12 @@ from services.api.remote_log_manager import Problem, ProblemKind
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.rlm.backoff import Backoff
-from services.rlm.copy_task import CopyTask, PassReport
+from services.rlm.copying.copy_task import CopyTask, PassReport
+from services.rlm.copying.progress import NoProgress, Progress
+from services.rlm.copying.segment_copy import CopyLimits, SegmentCopier
 from services.rlm.kafka_log.log_dir import PartitionDir, find_partitions
 from services.rlm.local_log import LocalPartition
 from services.rlm.partition import new_partition
-from services.rlm.progress import NoProgress, Progress
-from services.rlm.segment_copy import CopyLimits, SegmentCopier
 
 
 @dataclass(frozen=True, slots=True)

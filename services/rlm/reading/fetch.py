@@ -16,19 +16,19 @@ from services.api.remote_log_manager import (
     FetchRequest,
     RecordSource,
 )
-from services.rlm.fetch_budget import PartitionBudget, RequestBudget
+from services.rlm.copying.segment_copy import RETRIABLE_ERRORS
 from services.rlm.kafka_log.batches import Batch
 from services.rlm.kafka_log.errors import BatchError, LogFileError, SegmentVanishedError
 from services.rlm.partition import Partition
-from services.rlm.partition_fetch import (
+from services.rlm.reading.fetch_budget import PartitionBudget, RequestBudget
+from services.rlm.reading.partition_fetch import (
     Bounds,
     LostSegmentError,
     OffsetOutOfRangeError,
     PartitionFetch,
     UnknownPartitionError,
 )
-from services.rlm.segment_copy import RETRIABLE_ERRORS
-from services.rlm.segment_reader import RemoteSegmentReader
+from services.rlm.reading.segment_reader import RemoteSegmentReader
 
 MAX_PART_BYTES = 1024 * 1024
 

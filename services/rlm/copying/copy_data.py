@@ -11,7 +11,7 @@ from services.api.remote_storage_manager import (
     SegmentFile,
     SegmentFileHeader,
 )
-from services.rlm.inspection import InspectedSegment
+from services.rlm.copying.inspection import InspectedSegment
 from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
 from services.rlm.kafka_log.partition_dir import reading_segment
 

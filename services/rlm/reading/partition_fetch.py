@@ -11,14 +11,14 @@ from services.api.errors import InvalidRequestError, RemoteResourceNotFoundError
 from services.api.lineage import Lineage
 from services.api.remote_log_manager import RecordSource
 from services.api.segments import RemoteLogSegmentMetadata
-from services.rlm.fetch_budget import PartitionBudget
 from services.rlm.kafka_log.batches import Batch
 from services.rlm.kafka_log.errors import SegmentVanishedError
 from services.rlm.kafka_log.partition_dir import LocalSegment
 from services.rlm.local_log import LocalLog
 from services.rlm.partition import Partition
-from services.rlm.segment_reader import RemoteSegmentReader, local_batches
-from services.rlm.tier import Tier
+from services.rlm.reading.fetch_budget import PartitionBudget
+from services.rlm.reading.segment_reader import RemoteSegmentReader, local_batches
+from services.rlm.tier_view.tier import Tier
 
 _ATTEMPTS = 3
 
@@ -61,8 +61,8 @@ class PartitionFetch:
         self._tier = Tier()
 
     def look(self) -> Bounds:
-        """Find out what there is; of an offset that is here the tier is not asked, so that a dead
-        store or database never slows it.
+        """Find out what there is; of an offset that is here, or that is still to come, the tier is
+        not asked, so that a dead store or database never slows it.
 
         Raises:
             UnknownPartitionError.
@@ -71,7 +71,7 @@ class PartitionFetch:
         local = self._partition.local
         self._log = local.look() if local else None
         self._tier = self._partition.tier.last_seen
-        if self._log is None or self._log.segment_for(self._offset) is None:
+        if self._log is None or self._offset < self._log.log_start_offset:
             self._refresh_tier()
         if self._log is None and not self._tier.known:
             raise UnknownPartitionError(f"{self._partition.topic_id_partition} is not known here")

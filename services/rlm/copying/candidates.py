@@ -7,7 +7,7 @@ from services.api.lineage import Lineage
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.rlm.kafka_log.partition_dir import LocalSegment
 from services.rlm.local_log import LocalLog
-from services.rlm.offset_ranges import OffsetRanges
+from services.rlm.tier_view.offset_ranges import OffsetRanges
 
 
 def candidate_log_segments(

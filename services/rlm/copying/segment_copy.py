@@ -13,6 +13,7 @@ from services.api.calls import MutationContext
 from services.api.errors import (
     ConcurrentUpdateError,
     CustomMetadataTooLargeError,
+    InvalidRequestError,
     RemoteStorageError,
     RetriableRemoteStorageError,
     ThrottledError,
@@ -26,12 +27,13 @@ from services.api.segments import (
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
-from services.rlm.copy_data import BytesSent, CopyCancelledError, SegmentSource
-from services.rlm.inspection import InspectedSegment
+from services.rlm.copying.copy_data import BytesSent, CopyCancelledError, SegmentSource
+from services.rlm.copying.inspection import InspectedSegment
 from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
 
 RETRIABLE_ERRORS = (RetriableRemoteStorageError, ThrottledError, ConcurrentUpdateError)
 
+NOT_FINISHED = "copy not finished"
 _State = RemoteLogSegmentState
 _log = logging.getLogger(__name__)
 
@@ -53,6 +55,9 @@ class SegmentCopier:
 
     Each attempt has a new segment id. A failure that may pass leaves the segment
     COPY_SEGMENT_STARTED for the next pass to clean up; any other is cleaned up at once.
+
+    How an attempt ends is decided once: its finish and its clean-up bear one request id, so that a
+    finish whose answer was lost and that takes effect late is never taken back by the clean-up.
     """
 
     def __init__(
@@ -87,13 +92,13 @@ class SegmentCopier:
             CopyCancelledError: left as it is.
         """
         started = self._describe(name, inspected, broker_leader_epoch)
-        self._rlmm.add_remote_log_segment_metadata(started, self._context(started, "copy"))
+        self._rlmm.add_remote_log_segment_metadata(started, _context(started, "copy"))
         failpoint("copy.started_registered")
         custom_metadata = self._send(started, inspected, sent, cancelled)
         failpoint("copy.bytes_sent")
         copied = replace(started, custom_metadata=custom_metadata)
         self._check_custom_metadata(copied)
-        self._update(copied, _State.COPY_SEGMENT_FINISHED, "copy")
+        self._end(copied, _State.COPY_SEGMENT_FINISHED, "copy")
         failpoint("copy.finished_registered")
 
     def clean_up(self, segment: RemoteLogSegmentMetadata) -> None:
@@ -101,14 +106,29 @@ class SegmentCopier:
         DELETE_SEGMENT_FINISHED. Idempotent.
 
         Raises:
+            ConcurrentUpdateError: how it ends was decided meanwhile; look again.
             RemoteStorageError: to be tried again.
         """
         if segment.state is not _State.DELETE_SEGMENT_STARTED:
-            self._update(segment, _State.DELETE_SEGMENT_STARTED, "copy not finished")
+            self._end(segment, _State.DELETE_SEGMENT_STARTED, NOT_FINISHED)
         failpoint("cleanup.delete_started")
         self._rsm.delete_log_segment_data(segment)
         failpoint("cleanup.objects_deleted")
-        self._update(segment, _State.DELETE_SEGMENT_FINISHED, "copy not finished")
+        context = _context(segment, NOT_FINISHED)
+        self._update(segment, _State.DELETE_SEGMENT_FINISHED, context)
+
+    def _end(
+        self, segment: RemoteLogSegmentMetadata, state: RemoteLogSegmentState, reason: str
+    ) -> None:
+        """Decide how an attempt ends, unless that was decided: the request id is taken then."""
+        request_id = f"end-of-{segment.remote_log_segment_id.id.hex}"
+        try:
+            self._update(segment, state, _context(segment, reason, request_id))
+        except CustomMetadataTooLargeError:
+            raise
+        except InvalidRequestError as e:
+            segment_id = segment.remote_log_segment_id
+            raise ConcurrentUpdateError(f"{segment_id}: its end was decided meanwhile") from e
 
     def _send(
         self,
@@ -162,7 +182,10 @@ class SegmentCopier:
         )
 
     def _update(
-        self, segment: RemoteLogSegmentMetadata, state: RemoteLogSegmentState, reason: str
+        self,
+        segment: RemoteLogSegmentMetadata,
+        state: RemoteLogSegmentState,
+        context: MutationContext,
     ) -> None:
         update = RemoteLogSegmentMetadataUpdate(
             remote_log_segment_id=segment.remote_log_segment_id,
@@ -171,10 +194,14 @@ class SegmentCopier:
             broker_id=self._broker_id,
             custom_metadata=segment.custom_metadata,
         )
-        self._rlmm.update_remote_log_segment_metadata(update, self._context(segment, reason))
+        self._rlmm.update_remote_log_segment_metadata(update, context)
 
-    @staticmethod
-    def _context(segment: RemoteLogSegmentMetadata, reason: str) -> MutationContext:
-        return MutationContext(
-            request_id=uuid4().hex, reason=reason, broker_leader_epoch=segment.broker_leader_epoch
-        )
+
+def _context(
+    segment: RemoteLogSegmentMetadata, reason: str, request_id: str | None = None
+) -> MutationContext:
+    return MutationContext(
+        request_id=request_id or uuid4().hex,
+        reason=reason,
+        broker_leader_epoch=segment.broker_leader_epoch,
+    )

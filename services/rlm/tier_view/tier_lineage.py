@@ -6,7 +6,7 @@ from services.api.errors import CorruptSegmentError, InvalidRequestError
 from services.api.ids import RemoteLogSegmentId
 from services.api.lineage import Lineage, parse_checkpoint
 from services.api.remote_storage_manager import IndexType, RemoteStorageManager
-from services.rlm.tier import Tier
+from services.rlm.tier_view.tier import Tier
 
 
 class TierLineage:

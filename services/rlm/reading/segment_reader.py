@@ -5,18 +5,22 @@ from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
-from services.api.errors import RemoteResourceNotFoundError, RetriableRemoteStorageError
+from services.api.errors import (
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+)
 from services.api.ids import TopicIdPartition
 from services.api.lineage import Lineage
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.segments import RemoteLogSegmentMetadata
-from services.rlm.index_cache import RemoteIndexCache
 from services.rlm.kafka_log.batches import Batch
 from services.rlm.kafka_log.partition_dir import LocalSegment, reading_segment
 from services.rlm.kafka_log.windows import FileWindow, StreamWindow
 from services.rlm.local_log import LocalLog
-from services.rlm.seek import SegmentBytes, TakesBatch, batches_from, entry_in_file
+from services.rlm.reading.index_cache import RemoteIndexCache
+from services.rlm.reading.seek import SegmentBytes, TakesBatch, batches_from, entry_in_file
 
 _LOCAL_READ_AHEAD_BYTES = 256 * 1024
 _SKIPPED_AHEAD_BYTES = 64 * 1024
@@ -99,10 +103,13 @@ class RemoteSegmentReader:
             RemoteResourceNotFoundError: the log or its index is not in the store.
             CorruptSegmentError: the index is not one.
             RetriableRemoteStorageError: the store cannot be reached, or no turn came in time.
+            RemoteStorageError: who copied the segment did not say how large it is.
         """
+        size = segment.segment_size_in_bytes
+        if size < 0:
+            raise RemoteStorageError(f"{segment.remote_log_segment_id}: its size is not known")
         with self._turn():
             entry = self._cache.offset_index(segment).lookup(offset)
-            size = segment.segment_size_in_bytes
 
             def open_range(start_position: int, end_position: int) -> Iterator[bytes]:
                 return self._rsm.fetch_log_segment(segment, start_position, end_position)

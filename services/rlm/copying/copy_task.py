@@ -18,17 +18,21 @@ from services.api.errors import (
 from services.api.lineage import Lineage
 from services.api.remote_log_manager import Problem, ProblemKind
 from services.api.remote_log_metadata_manager import PartitionLeadership, RemoteLogMetadataManager
-from services.rlm.candidates import candidate_log_segments, find_highest_remote_offset, in_tier
-from services.rlm.copy_data import CopyCancelledError
-from services.rlm.exclusive import PartitionBusyError, exclusive
-from services.rlm.inspection import InspectedSegment, inspect
+from services.rlm.copying.candidates import (
+    candidate_log_segments,
+    find_highest_remote_offset,
+    in_tier,
+)
+from services.rlm.copying.copy_data import CopyCancelledError
+from services.rlm.copying.exclusive import PartitionBusyError, exclusive
+from services.rlm.copying.inspection import InspectedSegment, inspect
+from services.rlm.copying.progress import Progress
+from services.rlm.copying.segment_copy import RETRIABLE_ERRORS, SegmentCopier
 from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
 from services.rlm.kafka_log.partition_dir import LocalSegment
 from services.rlm.local_log import LocalLog, LocalPartition
 from services.rlm.partition import Partition
-from services.rlm.progress import Progress
-from services.rlm.segment_copy import RETRIABLE_ERRORS, SegmentCopier
-from services.rlm.tier import Tier
+from services.rlm.tier_view.tier import Tier
 
 _log = logging.getLogger(__name__)
 

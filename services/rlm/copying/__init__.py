@@ -1,0 +1,1 @@
+"""Rolled segments on their way into the tier."""

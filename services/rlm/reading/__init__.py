@@ -1,0 +1,1 @@
+"""Reads: local segments first, below them the tier."""

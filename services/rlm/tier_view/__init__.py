@@ -1,0 +1,1 @@
+"""What RLMM and RSM have of a partition, followed as it changes."""

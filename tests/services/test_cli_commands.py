@@ -1,0 +1,73 @@
+"""The command `sediment` without any service: its start, its help, the schema's revision."""
+
+import json
+import subprocess
+import sys
+
+from services.local.environments import own_environment
+from services.rlmm.schema import known_revision
+
+# What a command needs it imports itself: help is for people who wait for it.
+HELP_AND_WHAT_IT_IMPORTED = """
+import sys
+from services.cli.main import app
+app(["--help"], standalone_mode=False)
+print(sorted({name.partition(".")[0] for name in sys.modules} & {
+    "aiokafka", "alembic", "google", "grpc", "minio", "psycopg", "pydantic", "rich", "sqlalchemy"
+}))
+print(sorted(name for name in sys.modules if name.startswith("services.")))
+"""
+
+
+def run(*command: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, *command],
+        env=own_environment({}),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def sediment(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return run("-m", "services.cli", *arguments)
+
+
+def test_help_imports_no_library_and_no_service() -> None:
+    *shown, libraries, ours = run("-c", HELP_AND_WHAT_IT_IMPORTED).stdout.splitlines()
+    assert "  partitions  " in "\n".join(shown)
+    assert libraries == "[]"
+    allowed = {"services.cli", "services.cli.main", "services.cli.options", "services.cli.output"}
+    assert set(ours.strip("[]").replace("'", "").split(", ")) == allowed
+
+
+def test_help_shows_the_first_sentence_of_every_command_in_full() -> None:
+    _, commands = sediment("--help").stdout.split("Commands:")
+    assert "..." not in commands
+
+
+def test_a_missing_argument_is_named() -> None:
+    done = sediment("ship")
+    assert done.returncode == 2
+    assert "LOG_DIR" in done.stderr
+
+
+def test_the_schema_is_made_and_shown(empty_database_url: str) -> None:
+    before = sediment("db", "current", "--database-url", empty_database_url, "-o", "json")
+    assert json.loads(before.stdout) == {"current": None, "known": known_revision()}
+    assert sediment("db", "upgrade", "--database-url", empty_database_url).returncode == 0
+    after = sediment("db", "current", "--database-url", empty_database_url)
+    assert after.stdout == f"database: {known_revision()}\nthis release: {known_revision()}\n"
+
+
+def test_a_database_url_that_is_none_is_refused_without_its_password() -> None:
+    done = sediment("db", "upgrade", "--database-url", "postgresql://u:hunter2@h:x/d")
+    assert (done.returncode, done.stderr) == (2, "sediment: database_url: not a URL\n")
+
+
+def test_a_database_that_is_away_is_told_in_one_line() -> None:
+    done = sediment("db", "upgrade", "--database-url", "postgresql://u:hunter2@127.0.0.1:1/d")
+    assert done.returncode == 3
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("sediment: the metadata database cannot be reached")

@@ -1,0 +1,393 @@
+"""The three services as processes: settings, what they need and when it is away, their end."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from signal import SIGTERM
+from threading import Event
+from urllib.request import urlopen
+
+import grpc
+import pytest
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthStub
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
+    ProtoReflectionDescriptorDatabase,
+)
+from pydantic import ValidationError
+from sqlalchemy import make_url
+
+from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
+from services.api.remote_storage_manager import LogSegmentData, SegmentChunk
+from services.api.segments import RemoteLogSegmentState
+from services.local.environments import (
+    listen_settings,
+    own_environment,
+    rlm_settings,
+    rlmm_settings,
+    rsm_settings,
+)
+from services.local.ports import LOOPBACK, free_ports
+from services.local.process import ChildProcess
+from services.local.s3_endpoint import S3Endpoint
+from services.rlmm import schema
+from services.rpc.channels import open_channel
+from services.rpc.clients.storage import RemoteStorageManagerClient
+from services.rpc.settings import ServiceSettings
+from tests.contract.remote_storage_manager_contract import MIB, Files, a_segment, fetched
+from tests.harness.eventually import eventually
+from tests.harness.http_proxy import HttpProxy
+from tests.harness.proxy import TcpProxy
+
+FULL_NAMES = {
+    "rsm": "tieredstorage.v1.RemoteStorageManager",
+    "rlmm": "tieredstorage.v1.RemoteLogMetadataManager",
+    "rlm": "tieredstorage.v1.RemoteLogManager",
+}
+SECRET = "hunter2-of-the-operator"
+NOBODY = f"{LOOPBACK}:1"
+S3_SETTINGS = rsm_settings(S3Endpoint(NOBODY, "key", SECRET), "segments", "")
+DATABASE = {"RLMM_DATABASE_URL": f"postgresql://sediment:{SECRET}@{NOBODY}/tier"}
+ADDRESSES = {"RLM_RSM_ADDRESS": NOBODY, "RLM_RLMM_ADDRESS": NOBODY}
+SERVING = HealthCheckResponse.SERVING
+NOT_SERVING = HealthCheckResponse.NOT_SERVING
+A_PART = 5 * MIB
+
+
+@dataclass(frozen=True)
+class Running:
+    """A service that need not be ready."""
+
+    process: ChildProcess
+    address: str
+    health: str
+    metrics: str
+
+    def status(self, service: str = "") -> int:
+        with grpc.insecure_channel(self.health) as channel:
+            request = HealthCheckRequest(service=service)
+            stub = HealthStub(channel)
+            return int(stub.Check(request, timeout=10, wait_for_ready=True).status)
+
+    def log(self) -> str:
+        return self.process.log_path.read_text()
+
+    def wait_until(self, status: int) -> None:
+        eventually(lambda: self.status() == status, deadline_ms=20_000)
+
+    def page(self) -> str:
+        with urlopen(f"http://{self.metrics}/metrics", timeout=10) as answer:
+            return str(answer.read(), "utf-8")
+
+
+@contextmanager
+def started(name: str, settings: Mapping[str, str], directory: Path) -> Iterator[Running]:
+    directory.mkdir(exist_ok=True)
+    ports = free_ports(3)
+    environment = own_environment({**settings, **listen_settings(name, ports, LOOPBACK)})
+    command = [sys.executable, "-m", f"services.{name}"]
+    process = ChildProcess(name, command, directory, environment)
+    process.start()
+    yield Running(process, *(f"{LOOPBACK}:{port}" for port in ports))
+    process.kill()
+
+
+def files_settings(directory: Path) -> dict[str, str]:
+    directory.mkdir(exist_ok=True)
+    return {
+        "RSM_BACKEND": "filesystem",
+        "RSM_DIRECTORY": str(directory),
+        "RSM_PART_SIZE_BYTES": str(A_PART),
+    }
+
+
+# Settings
+
+
+def last_words(name: str, settings: Mapping[str, str]) -> list[str]:
+    """What a service that will not start says; no secret."""
+    command = [sys.executable, "-m", f"services.{name}"]
+    done = subprocess.run(
+        command,
+        env=own_environment(settings),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert SECRET not in done.stderr
+    return done.stderr.splitlines()
+
+
+def refusal(name: str, settings: Mapping[str, str]) -> str:
+    (line,) = last_words(name, settings)
+    return line
+
+
+def test_a_missing_setting_is_named() -> None:
+    assert refusal("rsm", {}) == "RSM_BACKEND: Field required"
+
+
+def test_settings_that_a_backend_lacks_are_named() -> None:
+    settings = {name: v for name, v in S3_SETTINGS.items() if name != "RSM_BUCKET"}
+    assert refusal("rsm", settings) == "RSM_BACKEND=s3 also needs RSM_BUCKET"
+
+
+def test_a_mistyped_setting_is_named() -> None:
+    line = refusal("rsm", {**S3_SETTINGS, "RSM_SECRET_KEYS": SECRET})
+    assert line == "unknown setting: RSM_SECRET_KEYS (see docs/config.md)"
+
+
+def test_a_setting_out_of_bounds_is_named() -> None:
+    line = refusal("rlmm", {**DATABASE, "RLMM_DATABASE_POOL_SIZE": "0"})
+    assert line.startswith("RLMM_DATABASE_POOL_SIZE: ")
+
+
+@pytest.mark.parametrize("value", ["9000", "localhost", "localhost:99999", "http://localhost:1"])
+def test_an_address_has_a_host_and_a_port(value: str) -> None:
+    with pytest.raises(ValidationError, match="must be HOST:PORT, the port 0 to 65535"):
+        ServiceSettings(listen_address=value)
+
+
+@pytest.mark.parametrize("value", ["localhost:0", "0.0.0.0:65535", "[::]:9000", "rsm.tier.svc:1"])
+def test_an_address_may_be_a_name_or_a_number(value: str) -> None:
+    assert ServiceSettings(listen_address=value).listen_address == value
+
+
+def test_an_address_that_is_none_is_named() -> None:
+    line = refusal("rlm", {**ADDRESSES, "RLM_RSM_ADDRESS": "localhost"})
+    assert line == "RLM_RSM_ADDRESS: must be HOST:PORT, the port 0 to 65535"
+
+
+@pytest.mark.parametrize("value", [SECRET, f"postgresql://u:{SECRET}@h:x/d"])
+def test_a_database_url_that_is_none_is_named_without_its_password(value: str) -> None:
+    line = refusal("rlmm", {"RLMM_DATABASE_URL": value})
+    assert line == "RLMM_DATABASE_URL: database_url: not a URL"
+
+
+@pytest.mark.parametrize("port", ["LISTEN", "HEALTH", "METRICS"])
+def test_an_address_in_use_is_named(port: str) -> None:
+    with TcpProxy(NOBODY) as somebody:
+        lines = last_words("rlm", {**ADDRESSES, f"RLM_{port}_ADDRESS": somebody.address})
+    assert lines[-1].startswith(f"cannot listen on {somebody.address}")  # gRPC has its say before
+    assert "Traceback" not in str(lines)
+
+
+def not_kafkas(directory: Path) -> Path:
+    (directory / "holiday.jpg").touch()
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda directory: directory / "gone", "no such directory"),
+        (lambda directory: directory, "is empty"),
+        (not_kafkas, "not a Kafka log directory: no meta.properties, no partitions"),
+    ],
+)
+def test_a_log_directory_that_cannot_be_used_is_named(
+    make: Callable[[Path], Path], reason: str, tmp_path: Path
+) -> None:
+    directory = make(tmp_path)
+    line = refusal("rlm", {**ADDRESSES, "RLM_LOG_DIRS": str(directory)})
+    assert line == f"RLM_LOG_DIRS: {directory}: {reason}"
+
+
+# What a service needs
+
+
+def assert_becomes_ready(
+    service: Running, bring_back: Callable[[], object], *named: str, name: str
+) -> None:
+    """It says what is away, stays alive, and is ready once that is back."""
+    eventually(lambda: all(text in service.log() for text in named), deadline_ms=20_000)
+    assert (service.status(), service.status(FULL_NAMES[name])) == (NOT_SERVING, NOT_SERVING)
+    assert service.status("liveness") == SERVING
+    bring_back()
+    service.wait_until(SERVING)
+    assert service.status(FULL_NAMES[name]) == SERVING
+    assert "Traceback" not in service.log()
+
+
+@pytest.fixture
+def store(s3: S3Endpoint) -> Iterator[HttpProxy]:
+    with HttpProxy(s3.endpoint) as proxy:
+        yield proxy
+
+
+def test_rsm_waits_for_its_store(
+    s3: S3Endpoint, store: HttpProxy, bucket: str, tmp_path: Path
+) -> None:
+    settings = rsm_settings(replace(s3, endpoint=store.address), bucket, "")
+    store.refuse_connections()
+    with started("rsm", {**settings, "RSM_RETRIES": "0"}, tmp_path) as rsm:
+        named = (bucket, store.address)
+        assert_becomes_ready(rsm, store.accept_connections, *named, name="rsm")
+        store.refuse_connections()
+        store.cut_connections()
+        rsm.wait_until(NOT_SERVING)
+        store.accept_connections()
+        rsm.wait_until(SERVING)
+        assert rsm.status("liveness") == SERVING
+
+
+def test_rsm_waits_for_its_bucket(s3: S3Endpoint, tmp_path: Path) -> None:
+    name = f"late-{tmp_path.name.replace('_', '-').lower()}"[:60].strip("-")
+    settings = {**rsm_settings(s3, name, ""), "RSM_RETRIES": "0"}
+    with started("rsm", settings, tmp_path) as rsm:
+        missing = f"{name!r} at {s3.endpoint}: there is no such bucket"
+        assert_becomes_ready(rsm, lambda: s3.ensure_bucket(name), missing, name="rsm")
+    s3.remove_bucket(name)
+
+
+def test_rlmm_waits_for_its_database(database_url: str, tmp_path: Path) -> None:
+    url = make_url(database_url)
+    with TcpProxy(f"{url.host}:{url.port}") as proxy:
+        host, _, port = proxy.address.rpartition(":")
+        settings = rlmm_settings(
+            url.set(host=host, port=int(port)).render_as_string(hide_password=False)
+        )
+        proxy.refuse_connections()
+        with started("rlmm", settings, tmp_path) as rlmm:
+            where = f"{proxy.address}/{url.database}"
+            assert_becomes_ready(rlmm, proxy.accept_connections, where, name="rlmm")
+            proxy.refuse_connections()
+            proxy.cut_connections()
+            rlmm.wait_until(NOT_SERVING)
+            proxy.accept_connections()
+            rlmm.wait_until(SERVING)
+            assert rlmm.status("liveness") == SERVING
+            assert str(url.password) not in rlmm.log()
+
+
+def test_rlmm_waits_for_its_schema(empty_database_url: str, tmp_path: Path) -> None:
+    with started("rlmm", rlmm_settings(empty_database_url), tmp_path) as rlmm:
+        named = (schema.known_revision(), "sediment db upgrade")
+        upgrade = partial(schema.upgrade, empty_database_url)
+        assert_becomes_ready(rlmm, upgrade, *named, name="rlmm")
+
+
+def test_rlm_is_ready_without_the_others(tmp_path: Path) -> None:
+    with started("rlm", rlm_settings(NOBODY, NOBODY, [], None), tmp_path) as rlm:
+        rlm.wait_until(SERVING)
+
+
+# What every service process serves
+
+
+@pytest.fixture(scope="module")
+def services(
+    tmp_path_factory: pytest.TempPathFactory, server_directory: Path
+) -> Iterator[dict[str, Running]]:
+    """All three, with as little behind them as they can do with."""
+    directory = tmp_path_factory.mktemp("services")
+    settings = {
+        "rsm": files_settings(directory / "objects"),
+        "rlmm": DATABASE,
+        "rlm": rlm_settings(NOBODY, NOBODY, [], None),
+    }
+    with ExitStack() as cleanup:
+        yield {
+            name: cleanup.enter_context(started(name, settings[name], directory))
+            for name in settings
+        }
+
+
+@pytest.mark.parametrize("name", FULL_NAMES)
+def test_reflection_lists_the_service(services: dict[str, Running], name: str) -> None:
+    services[name].status()
+    with grpc.insecure_channel(services[name].address) as channel:
+        listed = ProtoReflectionDescriptorDatabase(channel).get_services()
+    assert FULL_NAMES[name] in listed
+
+
+def test_calls_are_measured_by_method_and_status(services: dict[str, Running]) -> None:
+    rsm = services["rsm"]
+    rsm.wait_until(SERVING)
+    with open_channel(rsm.address) as channel:
+        client = RemoteStorageManagerClient(channel, rsm.address)
+        client.delete_log_segment_data(a_segment())
+        with pytest.raises(RemoteStorageError):
+            fetched(client, a_segment(size=1))
+    page = rsm.page()
+    method = 'method="/tieredstorage.v1.RemoteStorageManager'
+    assert f'sediment_rpc_seconds_count{{code="OK",{method}/DeleteLogSegmentData"}} 1.0' in page
+    assert f'sediment_rpc_seconds_count{{code="NOT_FOUND",{method}/FetchLogSegment"}} 1.0' in page
+
+
+# The end
+
+
+def test_a_copy_under_way_ends_well_after_sigterm(tmp_path: Path) -> None:
+    """Meanwhile new calls are refused, readiness says no and liveness yes."""
+    objects = tmp_path / "objects"
+    files = Files(os.urandom(2 * A_PART))
+    metadata = a_segment(len(files.log))
+    go_on = Event()
+
+    def slowly() -> Iterator[SegmentChunk]:
+        for number, chunk in enumerate(files.chunks()):
+            if number == 7:
+                assert go_on.wait(60)
+            yield chunk
+
+    with (
+        started("rsm", files_settings(objects), tmp_path) as rsm,
+        open_channel(rsm.address) as channel,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        rsm.wait_until(SERVING)
+        client = RemoteStorageManagerClient(channel, rsm.address)
+        data = LogSegmentData(files.headers(), slowly())
+        copy = pool.submit(client.copy_log_segment_data, metadata, data)
+        eventually(lambda: any(path.is_file() for path in objects.rglob("*")))
+        os.kill(rsm.process.pid, SIGTERM)
+        rsm.wait_until(NOT_SERVING)
+        eventually(lambda: is_refused(rsm.address))
+        assert rsm.status("liveness") == SERVING
+        go_on.set()
+        finished = replace(
+            metadata,
+            custom_metadata=copy.result(30),
+            state=RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
+        )
+        eventually(lambda: not rsm.process.is_running())
+        assert rsm.process.returncode == 0
+    with (
+        started("rsm", files_settings(objects), tmp_path) as rsm,
+        open_channel(rsm.address) as channel,
+    ):
+        rsm.wait_until(SERVING)
+        assert fetched(RemoteStorageManagerClient(channel, rsm.address), finished) == files.log
+
+
+def is_refused(address: str) -> bool:
+    with open_channel(address) as channel:
+        try:
+            RemoteStorageManagerClient(channel, address).delete_log_segment_data(a_segment())
+        except RetriableRemoteStorageError:
+            return True
+        return False
+
+
+@pytest.mark.parametrize("name", FULL_NAMES)
+def test_an_idle_service_ends_well_at_sigterm(name: str, tmp_path: Path) -> None:
+    settings = {
+        "rsm": files_settings(tmp_path / "objects"),
+        "rlmm": DATABASE,
+        "rlm": ADDRESSES,
+    }
+    with started(name, settings[name], tmp_path) as service:
+        service.status()
+        service.process.stop()
+        assert service.process.returncode == 0
+        assert "Traceback" not in service.log()
