@@ -1,6 +1,6 @@
 """What travels beside a request: who calls, under which id, and why something is changed."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -13,25 +13,33 @@ MAX_TEXT_LENGTH = 256
 T = TypeVar("T")
 
 
+def _always() -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """The call that is being served in this thread.
 
     Attributes:
         actor: who calls, as the transport authenticated it; "anonymous" while TLS is off.
-        request_id: names this one call in logs and in error messages.
+        request_id: names this one call in logs and in error messages, also those of the services
+            that are called on its behalf.
+        is_active: whether the caller still waits for the answer. Once False it stays False: the
+            deadline passed, the caller cancelled, or the connection broke.
     """
 
     actor: str
     request_id: str
+    is_active: Callable[[], bool] = _always
 
 
-_IN_PROCESS = Call(actor="in-process", request_id="-")
-_current: ContextVar[Call] = ContextVar("call", default=_IN_PROCESS)
+IN_PROCESS = Call(actor="in-process", request_id="-")
+_current: ContextVar[Call] = ContextVar("call", default=IN_PROCESS)
 
 
 def current_call() -> Call:
-    """The call being served; a fixed one where no transport is between caller and service."""
+    """The call being served; IN_PROCESS where no transport is between caller and service."""
     return _current.get()
 
 

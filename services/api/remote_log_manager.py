@@ -72,7 +72,8 @@ class FetchPart:
         error_message: for people; empty where error is NONE.
         high_watermark: the offset after the last one that may be read; -1 where unknown.
         last_stable_offset: the offset of the first open transaction, else the high watermark.
-        log_start_offset: the first offset that is readable, in the tier or here.
+        log_start_offset: the first offset that is readable, in the tier or here; -1 where unknown,
+            as long as a local read was all that was asked and the tier was never looked at.
         record_batches: bytes as Kafka wrote them. Over a partition's parts, joined, these are
             whole batches; the first may begin before the fetch offset.
         source: None where there are no record batches.
@@ -102,6 +103,7 @@ class ProblemKind(Enum):
     INDEX_REBUILT = "INDEX_REBUILT"
     COPY_FAILED = "COPY_FAILED"
     STORE_UNAVAILABLE = "STORE_UNAVAILABLE"
+    LOST_BEFORE_COPY = "LOST_BEFORE_COPY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,8 @@ class Problem:
         path: the file or folder at fault.
         offset: the record offset it begins at, where that is known.
         held_segments: rolled segments that are not copied because of it, itself included; 0 where
-            it was mended (INDEX_REBUILT).
+            it was mended (INDEX_REBUILT) or where there is nothing left to copy
+            (LOST_BEFORE_COPY).
     """
 
     kind: ProblemKind
@@ -131,11 +134,13 @@ class PartitionDescription:
         log_start_offset: the first readable offset, in the tier or here.
         local_log_start_offset: the first offset that is here; log_end_offset where nothing is.
         log_end_offset: the offset that the next record will get.
-        copied_through_offset: the last offset of the contiguous copied prefix; -1: none.
+        copied_through_offset: the last offset of the contiguous copied prefix, which no lost
+            range is part of; -1: none.
         local_segments, local_size_bytes: what is here, the active segment included.
         pending_segments, pending_size_bytes: rolled segments that are not copied yet.
         remote_segments, remote_size_bytes: finished segments in the tier.
-        problems: what keeps the partition from being shipped, or was mended on the way.
+        problems: what keeps the partition from being shipped, was lost before, or was mended on the
+            way; the first twenty, and one more that counts the rest.
     """
 
     topic_id_partition: TopicIdPartition
@@ -160,8 +165,8 @@ class DescribePage:
     """Some of an RLM's partitions.
 
     Attributes:
-        log_dir_problems: folders and files that belong to no partition that can be shipped; the
-            same on every page.
+        log_dir_problems: folders and files that belong to no partition that can be shipped, the
+            same on every page; as many as of a partition.
     """
 
     partitions: tuple[PartitionDescription, ...]
@@ -189,7 +194,15 @@ class RemoteLogManager(Protocol):
         page_size: int = 0,
         page_token: str = "",
     ) -> DescribePage:
-        """One page of this RLM's partitions by topic and partition; of `topics`, or of all."""
+        """One page of this RLM's partitions by topic and partition; of `topics`, or of all.
+
+        A page may hold fewer than `page_size` though others follow: a message is at most 4 MiB.
+        While RLMM is away, figures of the tier are the last that were seen, and partitions that
+        only the tier has are left out; problems say so.
+
+        Raises:
+            InvalidRequestError: a negative page_size; a page_token that this call did not give.
+        """
         ...
 
 

@@ -134,6 +134,7 @@ class RemoteStorageManager(Protocol):
             InvalidRequestError: a position is negative, or end_position < start_position.
             InvalidRangeError: start_position is at or beyond the end of the file.
             RemoteResourceNotFoundError: the segment is not in the store.
+            CorruptSegmentError: the stored object is shorter than what was copied.
         """
         ...
 
@@ -145,6 +146,7 @@ class RemoteStorageManager(Protocol):
         Raises:
             RemoteResourceNotFoundError: the segment is not in the store, or it was copied without
                 a transaction index and that is asked for.
+            CorruptSegmentError: the stored object is shorter than what was copied.
         """
         ...
 
@@ -152,6 +154,9 @@ class RemoteStorageManager(Protocol):
         """Remove all that belongs to the segment id. Idempotent: already gone is success.
 
         For a copy that never finished (no custom metadata) it also ends unfinished uploads.
+
+        Raises:
+            RetriableRemoteStorageError: also where this service is copying it right now.
         """
         ...
 

@@ -5,9 +5,12 @@ from dataclasses import asdict
 from pathlib import Path
 from threading import Event
 
+from services.cli.failures import EXIT_FAILED, CommandError
 from services.cli.output import Format, print_json, print_table, say
 from services.local.stack import EmbeddedStack
 from services.rlm.kafka_log.log_dir import find_partitions
+
+WATCH_INTERVAL_S = 1.0
 
 
 def run(log_dirs: list[Path], data_dir: Path | None, fresh: bool, output: Format) -> None:
@@ -15,6 +18,7 @@ def run(log_dirs: list[Path], data_dir: Path | None, fresh: bool, output: Format
 
     Raises:
         LogDirError: RLM could not start on these.
+        CommandError: a part of it ended by itself; the rest is stopped too.
     """
     if log_dirs:
         find_partitions(log_dirs)
@@ -28,5 +32,7 @@ def run(log_dirs: list[Path], data_dir: Path | None, fresh: bool, output: Format
             print_json(endpoints)
         else:
             print_table("Sediment is up; Ctrl-C stops it", ("what", "where"), endpoints.items())
-        stopping.wait()
+        while not stopping.wait(WATCH_INTERVAL_S):
+            if ended := stack.ended():
+                raise CommandError(f"a part has ended, see {', '.join(ended)}", EXIT_FAILED)
         say("stopping ...")

@@ -46,6 +46,9 @@ class EmbeddedPostgres:
     def pid(self) -> int:
         return self._started().pid
 
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.is_running()
+
     @property
     def port(self) -> int:
         if self._port is None:

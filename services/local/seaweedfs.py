@@ -39,6 +39,9 @@ class SeaweedFS:
     def pid(self) -> int:
         return self._started().pid
 
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.is_running()
+
     @property
     def endpoint(self) -> S3Endpoint:
         if not self._ports:

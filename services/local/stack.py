@@ -85,6 +85,16 @@ class EmbeddedStack:
             pids={**pids, "postgres": self.postgres.pid, "s3": self.s3.pid},
         )
 
+    def ended(self) -> list[str]:
+        """Where the logs are of the parts that ended by themselves; empty: all of it runs."""
+        services = [service.process for service in self.services.values()]
+        ended = [str(process.log_path) for process in services if not process.is_running()]
+        if not self.postgres.is_running():
+            ended.append(str(self._directory / "postgres"))
+        if not self.s3.is_running():
+            ended.append(str(self._directory / "s3"))
+        return ended
+
     def __enter__(self) -> Self:
         """Start everything and wait until all of it is ready.
 

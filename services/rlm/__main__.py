@@ -3,11 +3,13 @@
 from contextlib import ExitStack
 
 import grpc
+from prometheus_client import REGISTRY
 
 from services.rlm.backoff import Backoff
 from services.rlm.copying.segment_copy import CopyLimits
 from services.rlm.kafka_log.errors import LogDirError
 from services.rlm.manager import RlmLimits, StaticRemoteLogManager
+from services.rlm.metrics import LastSuccessCollector
 from services.rlm.reading.segment_reader import RemoteReadLimits
 from services.rlm.servicer import RemoteLogManagerServicer
 from services.rlm.settings import RlmSettings
@@ -15,12 +17,14 @@ from services.rpc.channels import open_channel
 from services.rpc.clients.metadata import RemoteLogMetadataManagerClient
 from services.rpc.clients.storage import RemoteStorageManagerClient
 from services.rpc.logs import configure_logging
+from services.rpc.memory import return_large_blocks
 from services.rpc.server import Service, serve
 from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc
 
 
 def main() -> None:
     settings = RlmSettings.from_environment()
+    return_large_blocks()
     configure_logging(settings.log_level)
     with ExitStack() as channels:
         rsm = channels.enter_context(open_channel(settings.rsm_address))
@@ -30,6 +34,7 @@ def main() -> None:
             RemoteStorageManagerClient(rsm, settings.rsm_address),
             RemoteLogMetadataManagerClient(rlmm, settings.rlmm_address),
         )
+        REGISTRY.register(LastSuccessCollector(manager.scheduler))
         manager.start()
 
         def add_to(server: grpc.Server) -> None:
@@ -65,7 +70,7 @@ def _build_manager(
         ),
         read=RemoteReadLimits(
             threads=settings.remote_log_reader_threads,
-            wait_s=settings.remote_log_reader_max_wait_ms / 1000,
+            wait_s=settings.remote_fetch_max_wait_ms / 1000,
         ),
         index_cache_bytes=settings.remote_log_index_cache_total_size_bytes,
     )

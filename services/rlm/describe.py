@@ -5,9 +5,17 @@ import binascii
 from collections.abc import Iterable, Sequence
 
 from services.api.errors import InvalidRequestError, RemoteStorageError
+from services.api.ids import TopicIdPartition
+from services.api.lineage import Lineage
 from services.api.remote_log_manager import PartitionDescription, Problem, ProblemKind
 from services.api.validation import require
-from services.rlm.copying.candidates import candidate_log_segments, copied_through_offset
+from services.rlm.copying.candidates import (
+    candidate_log_segments,
+    copied_through_offset,
+    lost_before_copy,
+    lost_problem,
+)
+from services.rlm.copying.segment_copy import RETRIABLE_ERRORS
 from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
 from services.rlm.local_log import LocalLog
 from services.rlm.partition import Partition
@@ -15,35 +23,105 @@ from services.rlm.tier_view.tier import Tier
 
 DEFAULT_PAGE_SIZE = 100
 MAX_PAGE_SIZE = 1000
+MAX_LISTED_PROBLEMS = 20
+MAX_PAGE_PROBLEMS = 2000
+"""A problem names a path and why, some hundred bytes: so many stay well under 4 MiB."""
 UNKNOWN_LEADER = -1
 
 Key = tuple[str, int, str]
 
 
-def describe(partition: Partition, broker_id: int) -> PartitionDescription:
-    """One partition now. What cannot be reached is a problem in the description; the figures are
-    then the last that were seen."""
-    problems = list(partition.mended) + list(partition.problems)
-    log, tier = None, partition.tier.last_seen
-    try:
-        log = partition.local.look() if partition.local else None
-        tier = partition.tier.refresh()
-    except LogFileError as e:
-        problems.append(e.problem(held_segments=0))
-    except (RemoteStorageError, SegmentVanishedError) as e:
-        name = str(partition.topic_id_partition)
-        problems.append(Problem(ProblemKind.STORE_UNAVAILABLE, name, str(e)))
-    if log is None:
-        return _only_remote(partition, tier, problems)
-    known = {(p.kind, p.path) for p in problems}
-    missing = log.lineage_problem
-    if missing is not None and (missing.kind, missing.path) not in known:
-        problems.append(missing)
-    return _local(partition, log, tier, broker_id, problems)
+class PageDescriber:
+    """Describes the partitions of one page. Once RLMM cannot be reached it is not asked again for
+    the page: where it is silent, each question waits for its whole deadline.
+
+    Attributes:
+        unavailable: why RLMM is not asked any more; None: it answers.
+    """
+
+    def __init__(self, broker_id: int) -> None:
+        self._broker_id = broker_id
+        self.unavailable: RemoteStorageError | None = None
+
+    def page(self, partitions: Sequence[Partition]) -> tuple[list[PartitionDescription], int]:
+        """Descriptions that fit a message, by their problems, and of how many partitions they are:
+        at least of one. What only the tier has is left out while it cannot be asked."""
+        found: list[PartitionDescription] = []
+        problems = done = 0
+        for partition in partitions:
+            done += 1
+            description = self._describe(partition)
+            if partition.local is None and self.unavailable is not None:
+                continue
+            found.append(description)
+            problems += len(description.problems)
+            if problems >= MAX_PAGE_PROBLEMS:
+                break
+        return found, done
+
+    def _describe(self, partition: Partition) -> PartitionDescription:
+        """One partition now. What cannot be reached is a problem in the description; the figures
+        are then the last that were seen."""
+        problems = list(partition.problems)
+        log, is_fresh = None, False
+        try:
+            log = partition.local.look() if partition.local else None
+            is_fresh = self._refresh(partition, problems)
+        except LogFileError as e:
+            problems.append(e.problem(held_segments=0))
+        except SegmentVanishedError as e:
+            problems.append(_unavailable(partition, e))
+        tier = partition.tier.last_seen
+        covered = tier.covered(log.lineage if log else Lineage())
+        lost = lost_before_copy(log, covered, tier.removed_before_offset)
+        if log is None or partition.local is None:
+            problems += partition.mended
+            return _only_remote(partition, tier, copied_through_offset(covered, [], lost), problems)
+        now = [lost_problem(partition.local.found.path, r) for r in lost] if is_fresh else []
+        if log.lineage_problem is not None:
+            now.append(log.lineage_problem)
+        known = {(p.kind, p.path, p.offset) for p in problems}
+        problems += [p for p in now if (p.kind, p.path, p.offset) not in known]
+        problems += partition.mended
+        return _local(partition, log, tier, lost, self._broker_id, problems)
+
+    def _refresh(self, partition: Partition, problems: list[Problem]) -> bool:
+        try:
+            if self.unavailable is None:
+                partition.tier.refresh()
+                return True
+        except RETRIABLE_ERRORS as e:
+            self.unavailable = e
+        except RemoteStorageError as e:
+            problems.append(_unavailable(partition, e))
+            return False
+        problems.append(_unavailable(partition, self.unavailable))
+        return False
+
+
+def _unavailable(partition: Partition, error: Exception | None) -> Problem:
+    name = str(partition.topic_id_partition)
+    return Problem(ProblemKind.STORE_UNAVAILABLE, name, str(error))
+
+
+def at_most(problems: Sequence[Problem]) -> tuple[Problem, ...]:
+    """The first twenty, and one that stands for the others."""
+    listed, others = problems[:MAX_LISTED_PROBLEMS], problems[MAX_LISTED_PROBLEMS:]
+    if not others:
+        return tuple(listed)
+    first = others[0]
+    held = sum(problem.held_segments for problem in others)
+    more = Problem(first.kind, first.path, f"and {len(others)} more", first.offset, held)
+    return (*listed, more)
 
 
 def _local(
-    partition: Partition, log: LocalLog, tier: Tier, broker_id: int, problems: Sequence[Problem]
+    partition: Partition,
+    log: LocalLog,
+    tier: Tier,
+    lost: Sequence[tuple[int, int]],
+    broker_id: int,
+    problems: Sequence[Problem],
 ) -> PartitionDescription:
     covered = tier.covered(log.lineage)
     # Without RLMM's own highest offset: what was expired from the tier shows as copied through.
@@ -60,19 +138,19 @@ def _local(
         local_log_start_offset=log.log_start_offset,
         last_stable_offset=log.last_stable_offset,
         log_end_offset=log.log_end_offset,
-        copied_through_offset=copied_through_offset(covered, pending),
+        copied_through_offset=copied_through_offset(covered, pending, lost),
         local_segments=len(log.segments),
         local_size_bytes=log.size_bytes,
         pending_segments=len(pending),
         pending_size_bytes=sum(segment.size_bytes for segment in pending),
         remote_segments=tier.segments,
         remote_size_bytes=tier.size_bytes,
-        problems=tuple(problems),
+        problems=at_most(problems),
     )
 
 
 def _only_remote(
-    partition: Partition, tier: Tier, problems: Sequence[Problem]
+    partition: Partition, tier: Tier, copied_through: int, problems: Sequence[Problem]
 ) -> PartitionDescription:
     end = tier.end_offset
     newest = tier.newest
@@ -85,21 +163,21 @@ def _only_remote(
         local_log_start_offset=end,
         last_stable_offset=end,
         log_end_offset=end,
-        copied_through_offset=end - 1,
+        copied_through_offset=copied_through,
         local_segments=0,
         local_size_bytes=0,
         pending_segments=0,
         pending_size_bytes=0,
         remote_segments=tier.segments,
         remote_size_bytes=tier.size_bytes,
-        problems=tuple(problems),
+        problems=at_most(problems),
     )
 
 
 def page_of(
     partitions: Iterable[Partition], page_size: int, page_token: str
-) -> tuple[list[Partition], str]:
-    """The partitions of one page, by topic, number and topic id, and the token of the next page.
+) -> tuple[list[Partition], bool]:
+    """The partitions of one page, by topic, number and topic id, and whether others follow.
 
     Raises:
         InvalidRequestError: a negative size; a token of nobody's.
@@ -108,17 +186,18 @@ def page_of(
     size = min(page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
     after = _key_from(page_token) if page_token else ("", -1, "")
     waiting = sorted((p for p in partitions if _key(p) > after), key=_key)
-    page = waiting[:size]
-    return page, _token(_key(page[-1])) if len(waiting) > size else ""
+    return waiting[:size], len(waiting) > size
+
+
+def token_after(name: TopicIdPartition) -> str:
+    """For the page that begins behind this partition."""
+    key = name.topic, name.partition, name.topic_id.hex
+    return base64.urlsafe_b64encode("/".join(map(str, key)).encode("ascii")).decode("ascii")
 
 
 def _key(partition: Partition) -> Key:
     name = partition.topic_id_partition
     return name.topic, name.partition, name.topic_id.hex
-
-
-def _token(key: Key) -> str:
-    return base64.urlsafe_b64encode("/".join(map(str, key)).encode("ascii")).decode("ascii")
 
 
 def _key_from(token: str) -> Key:

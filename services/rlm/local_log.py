@@ -34,6 +34,8 @@ class LocalLog:
         log_start_offset: the first offset that may be read here.
         log_end_offset: the offset that the next record will get.
         active_end_position: where the last whole batch of the active segment ends.
+        removed_before_offset: the log start that the broker wrote down; it does so only where
+            records were deleted on request (DeleteRecords) and some are still in the first segment.
     """
 
     segments: tuple[LocalSegment, ...]
@@ -43,6 +45,7 @@ class LocalLog:
     last_stable_offset: int
     log_end_offset: int
     active_end_position: int
+    removed_before_offset: int = 0
 
     @property
     def rolled(self) -> tuple[LocalSegment, ...]:
@@ -97,7 +100,8 @@ class LocalPartition:
             return None
         self._tail.follow(segments)
         lineage, problem = self._lineage(len(segments) - 1)
-        start = max(segments[0].base_offset, self.found.log_start_offset or 0)
+        removed_before = self.found.log_start_offset or 0
+        start = max(segments[0].base_offset, removed_before)
         return LocalLog(
             segments,
             lineage,
@@ -106,6 +110,7 @@ class LocalPartition:
             self._tail.last_stable_offset,
             self._tail.log_end_offset,
             self._tail.end_position,
+            removed_before,
         )
 
     def _list(self) -> tuple[LocalSegment, ...]:

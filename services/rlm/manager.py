@@ -25,10 +25,17 @@ from services.rlm.backoff import Backoff
 from services.rlm.copying.copy_task import CopyTask
 from services.rlm.copying.progress import NoProgress
 from services.rlm.copying.segment_copy import CopyLimits, SegmentCopier
-from services.rlm.describe import UNKNOWN_LEADER, describe, page_of
+from services.rlm.describe import (
+    UNKNOWN_LEADER,
+    PageDescriber,
+    at_most,
+    page_of,
+    token_after,
+)
 from services.rlm.kafka_log.errors import LogDirError
 from services.rlm.kafka_log.log_dir import LogDirs, PartitionDir, find_partitions
 from services.rlm.local_log import LocalPartition
+from services.rlm.metrics import COPIED_BYTES, COPIED_SEGMENTS
 from services.rlm.partition import Partition, new_partition
 from services.rlm.reading.fetch import Fetcher
 from services.rlm.reading.index_cache import RemoteIndexCache
@@ -116,25 +123,33 @@ class StaticRemoteLogManager:
     ) -> DescribePage:
         """As RemoteLogManager.describe_partitions. Partitions that only the tier knows are listed
         too, without a leader."""
-        partitions, problems = self._all_partitions()
+        describer = PageDescriber(self.broker_id)
+        partitions = self._all_partitions(describer)
         chosen = [p for p in partitions if not topics or p.topic_id_partition.topic in topics]
-        page, token = page_of(chosen, page_size, page_token)
-        described = tuple(describe(partition, self.broker_id) for partition in page)
-        return DescribePage(described, token, (*self._log_dir_problems, *problems))
+        page, others_follow = page_of(chosen, page_size, page_token)
+        described, done = describer.page(page)
+        token = ""
+        if others_follow or done < len(page):
+            token = token_after(page[done - 1].topic_id_partition)
+        problems = list(self._log_dir_problems)
+        if describer.unavailable is not None:
+            text = f"partitions that only the tier has are not listed: {describer.unavailable}"
+            problems.insert(0, Problem(ProblemKind.STORE_UNAVAILABLE, "", text))
+        return DescribePage(tuple(described), token, at_most(problems))
 
-    def _all_partitions(self) -> tuple[list[Partition], list[Problem]]:
+    def _all_partitions(self, describer: PageDescriber) -> list[Partition]:
+        """Those here, and those of the tier if it can be asked: all of them or none."""
         with self._lock:
             found = dict(self._partitions)
-        problems = []
         try:
             for summary in all_partitions(self._rlmm):
                 name = summary.topic_id_partition
                 if name not in found:
                     found[name] = self._partition_of(name)
         except RemoteStorageError as e:
-            text = f"partitions that only the tier has are not listed: {e}"
-            problems.append(Problem(ProblemKind.STORE_UNAVAILABLE, "", text))
-        return list(found.values()), problems
+            describer.unavailable = e
+            return [partition for partition in found.values() if partition.local is not None]
+        return list(found.values())
 
     def _partition_of(self, name: TopicIdPartition) -> Partition:
         with self._lock:
@@ -183,6 +198,8 @@ class StaticRemoteLogManager:
 
         def run() -> None:
             report = task.run()
+            COPIED_SEGMENTS.inc(report.copied_segments)
+            COPIED_BYTES.inc(report.copied_bytes)
             if report.copied_segments:
                 _log.info(
                     "%s: copied %d segments", partition.topic_id_partition, report.copied_segments

@@ -22,7 +22,7 @@ class _Entry:
     task: Task
     due_s: float
     failures: int = 0
-    last_success_s: float | None = None
+    last_success_s: float = 0.0
     running: bool = False
 
 
@@ -58,7 +58,8 @@ class Scheduler:
     def schedule(self, key: Hashable, task: Task) -> None:
         """Run `task` from the next tick on; a key that is scheduled already keeps its turn."""
         with self._changed:
-            self._entries.setdefault(key, _Entry(task, self._clock())).task = task
+            now = self._clock()
+            self._entries.setdefault(key, _Entry(task, now, last_success_s=now)).task = task
             self._changed.notify_all()
 
     def retain(self, keys: Iterable[Hashable]) -> None:
@@ -82,13 +83,11 @@ class Scheduler:
         with self._changed:
             return self._changed.wait_for(lambda: self._running == 0, timeout_s)
 
-    def age_of_last_success_s(self, key: Hashable) -> float | None:
-        """Seconds since a task last ended well; None: it never did."""
+    def seconds_since_last_success(self) -> dict[Hashable, float]:
+        """Of each task, since it last ended well; of one that never did, since it was scheduled."""
         with self._changed:
-            entry = self._entries.get(key)
-            if entry is None or entry.last_success_s is None:
-                return None
-            return self._clock() - entry.last_success_s
+            now = self._clock()
+            return {key: now - entry.last_success_s for key, entry in self._entries.items()}
 
     def start(self) -> None:
         """Tick in a thread of its own until `stop`."""

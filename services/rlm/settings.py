@@ -1,9 +1,9 @@
 """RLM's settings: RLM_ and the field's name in capitals; Kafka's names where Kafka has them."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from services.rpc.settings import Address, ServiceSettings
@@ -36,10 +36,17 @@ class RlmSettings(ServiceSettings):
         default=30_000, ge=1, le=_INT32_MAX, description="The longest wait after failures, ms."
     )
     remote_log_reader_threads: int = Field(
-        default=10, ge=1, le=512, description="Reads of the tier at once."
+        default=10,
+        ge=1,
+        le=511,
+        description="Reads of the tier at once; less than the streams served at once, so that "
+        "local reads are served whatever the tier does.",
     )
-    remote_log_reader_max_wait_ms: int = Field(
-        default=30_000, ge=1, le=_INT32_MAX, description="How long a read waits for its turn, ms."
+    remote_fetch_max_wait_ms: int = Field(
+        default=500,
+        ge=1,
+        le=_INT32_MAX,
+        description="How long a read of the tier waits for its turn, ms.",
     )
     remote_log_index_cache_total_size_bytes: int = Field(
         default=32 * 1024 * 1024,
@@ -55,6 +62,16 @@ class RlmSettings(ServiceSettings):
         le=2 * 1024 * 1024,
         description="How much of a segment one message to RSM carries, bytes.",
     )
+
+    stream_threads: int = Field(
+        default=16, ge=2, le=512, description="Fetches served at once by one process."
+    )
+
+    @model_validator(mode="after")
+    def _leave_threads_to_local_reads(self) -> Self:
+        if self.remote_log_reader_threads >= self.stream_threads:
+            raise ValueError("RLM_REMOTE_LOG_READER_THREADS must be below RLM_STREAM_THREADS")
+        return self
 
     @field_validator("log_dirs", mode="before")
     @classmethod

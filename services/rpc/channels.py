@@ -7,6 +7,10 @@ CHUNK_BYTES = 1024 * 1024
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    # How far a sender may run ahead of a reader, on each stream. Left alone gRPC measures the
+    # connection and allows tens of MiB on a fast one: eight copies to a slow store fill memory.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", CHUNK_BYTES),
 )
 
 

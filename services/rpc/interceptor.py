@@ -26,13 +26,16 @@ Behavior = Callable[[Any, grpc.ServicerContext], Any]
 
 
 class CallInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generic in stubs only
-    """Runs each handler inside `_one_call`; streams run on a thread pool of their own.
+    """Runs each handler inside `_one_call`, and streams on thread pools of their own.
 
-    A stream holds its thread for as long as its peer likes; unary calls must not wait behind it.
+    A stream holds its thread for as long as its peer likes. Unary calls must not wait behind it,
+    nor what we stream out behind what callers stream in.
     """
 
-    def __init__(self, stream_pool: ThreadPoolExecutor) -> None:
-        self._stream_pool = stream_pool
+    def __init__(self, streams_in: ThreadPoolExecutor, streams_out: ThreadPoolExecutor) -> None:
+        """`streams_in` serves client streams; `streams_out` those of the server and of both."""
+        self._streams_in = streams_in
+        self._streams_out = streams_out
 
     def intercept_service(
         self,
@@ -51,22 +54,29 @@ class CallInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # gene
             )
         if handler.stream_unary:
             return grpc.stream_unary_rpc_method_handler(
-                self._on_stream_pool(_answering_once(handler.stream_unary, method)),
+                _on(self._streams_in, _answering_once(handler.stream_unary, method)),
                 handler.request_deserializer,
                 handler.response_serializer,
             )
         if handler.unary_stream:
             return grpc.unary_stream_rpc_method_handler(
-                self._on_stream_pool(_answering_many(handler.unary_stream, method)),
+                _on(self._streams_out, _answering_many(handler.unary_stream, method)),
                 handler.request_deserializer,
                 handler.response_serializer,
             )
-        return handler  # None of our contracts streams both ways; gRPC's own reflection does.
+        if handler.stream_stream:  # None of our contracts; gRPC's own reflection is one.
+            return grpc.stream_stream_rpc_method_handler(
+                _on(self._streams_out, _answering_many(handler.stream_stream, method)),
+                handler.request_deserializer,
+                handler.response_serializer,
+            )
+        return None
 
-    def _on_stream_pool(self, behavior: Behavior) -> Behavior:
-        # grpcio looks for this attribute on a handler's function.
-        setattr(behavior, "experimental_thread_pool", self._stream_pool)  # noqa: B010
-        return behavior
+
+def _on(pool: ThreadPoolExecutor, behavior: Behavior) -> Behavior:
+    # grpcio looks for this attribute on a handler's function.
+    setattr(behavior, "experimental_thread_pool", pool)  # noqa: B010
+    return behavior
 
 
 def _answering_once(behavior: Behavior, method: str) -> Behavior:
@@ -87,7 +97,7 @@ def _answering_many(behavior: Behavior, method: str) -> Behavior:
 
 @contextmanager
 def _one_call(method: str, context: grpc.ServicerContext) -> Iterator[None]:
-    call = Call(actor="anonymous", request_id=_request_id(context))
+    call = Call("anonymous", _request_id(context), context.is_active)
     started = time.monotonic()
     with serving(call):
         code = grpc.StatusCode.OK

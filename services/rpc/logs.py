@@ -29,3 +29,5 @@ def configure_logging(level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(level=level, handlers=[handler], force=True)
+    # It tells of every repeated request; what became of the call is told by who made it.
+    logging.getLogger("urllib3").setLevel(logging.ERROR)

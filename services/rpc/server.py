@@ -41,6 +41,7 @@ class Service:
         check: raises RemoteStorageError where what the service needs cannot be used; must end by
             itself.
         close: frees what the service holds; called once, after the last call.
+        client_stream_threads: calls served at once of which the caller streams to us.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Service:
     add_to: Callable[[grpc.Server], None]
     check: Callable[[], None]
     close: Callable[[], None]
+    client_stream_threads: int = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +85,15 @@ def serve(service: Service, settings: ServiceSettings) -> None:
 
 def start_grpc(service: Service, settings: ServiceSettings, cleanup: ExitStack) -> str:
     """Serve the service's gRPC until `cleanup` unwinds, which drains it; answer its HOST:PORT."""
-    stream_pool = cleanup.enter_context(ThreadPoolExecutor(settings.stream_threads, "stream"))
+    threads_in, threads_out = service.client_stream_threads, settings.stream_threads
+    streams_in = cleanup.enter_context(ThreadPoolExecutor(threads_in, "stream-in"))
+    streams_out = cleanup.enter_context(ThreadPoolExecutor(threads_out, "stream-out"))
     unary_pool = cleanup.enter_context(ThreadPoolExecutor(settings.unary_threads, "unary"))
     server = grpc.server(
         unary_pool,
-        interceptors=[CallInterceptor(stream_pool)],
+        interceptors=[CallInterceptor(streams_in, streams_out)],
         options=[*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0)],
-        maximum_concurrent_rpcs=4 * (settings.unary_threads + settings.stream_threads),
+        maximum_concurrent_rpcs=4 * (settings.unary_threads + threads_in + threads_out),
     )
     service.add_to(server)
     reflection.enable_server_reflection([service.full_name, reflection.SERVICE_NAME], server)
@@ -152,15 +156,18 @@ def _watch_readiness(
 ) -> None:
     announced, before = False, "not checked yet"
     while not stopping.is_set():
-        trouble = _trouble(service)
-        _set_readiness(service, health_servicer, _NOT_SERVING if trouble else _SERVING)
-        if not trouble and not announced:
+        error = _check_error(service)
+        trouble = _text_of(error)
+        _set_readiness(service, health_servicer, _NOT_SERVING if error else _SERVING)
+        if not error and not announced:
             sys.stdout.write(json.dumps(asdict(announcement)) + "\n")
             sys.stdout.flush()
             announced = True
         if trouble != before:
             _log.warning(
-                f"not ready: {trouble}" if trouble else "ready", extra={"service": service.name}
+                f"not ready: {trouble}" if error else "ready",
+                extra={"service": service.name},
+                exc_info=None if isinstance(error, RemoteStorageError) else error,
             )
             before = trouble
         stopping.wait(READINESS_INTERVAL_S)
@@ -176,10 +183,16 @@ def _set_readiness(
     health_servicer.set(service.full_name, status)
 
 
-def _trouble(service: Service) -> str:
-    """What is wrong with what the service needs; empty: nothing."""
+def _check_error(service: Service) -> Exception | None:
+    """What is wrong with what the service needs, or with the check itself; None: nothing."""
     try:
         service.check()
-    except RemoteStorageError as e:
-        return str(e)
-    return ""
+    except Exception as e:  # noqa: BLE001 - a boundary: no check may end the process
+        return e
+    return None
+
+
+def _text_of(error: Exception | None) -> str:
+    if error is None:
+        return ""
+    return str(error) if isinstance(error, RemoteStorageError) else repr(error)

@@ -45,7 +45,7 @@ class ServiceSettings(BaseSettings):
         default=16, ge=1, le=512, description="Unary calls served at once by one process."
     )
     stream_threads: int = Field(
-        default=8, ge=1, le=512, description="Byte streams served at once by one process."
+        default=8, ge=1, le=512, description="Streams to callers served at once by one process."
     )
     drain_timeout_ms: int = Field(
         default=10_000, ge=0, description="How long SIGTERM waits for calls under way, ms."

@@ -3,6 +3,7 @@
 import grpc
 
 from services.rpc.logs import configure_logging
+from services.rpc.memory import return_large_blocks
 from services.rpc.server import Service, serve
 from services.rsm.factory import build_manager
 from services.rsm.servicer import RemoteStorageManagerServicer
@@ -12,6 +13,7 @@ from tieredstorage.v1 import remote_storage_manager_pb2_grpc as pb_grpc
 
 def main() -> None:
     settings = RsmSettings.from_environment()
+    return_large_blocks()
     configure_logging(settings.log_level)
     manager = build_manager(settings)
 
@@ -20,7 +22,8 @@ def main() -> None:
         pb_grpc.add_RemoteStorageManagerServicer_to_server(servicer, server)
 
     name = "tieredstorage.v1.RemoteStorageManager"
-    serve(Service("rsm", name, add_to, manager.check, manager.close), settings)
+    service = Service("rsm", name, add_to, manager.check, manager.close, settings.copy_threads)
+    serve(service, settings)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Sequence
 from time import time_ns
 
+from services.api.calls import current_call
 from services.api.errors import (
     RemoteResourceNotFoundError,
     RetriableRemoteStorageError,
@@ -18,6 +19,7 @@ from services.rsm.incoming import IncomingFiles
 from services.rsm.keys import SegmentKeys
 from services.rsm.location import Location
 from services.rsm.manifest import Manifest
+from services.rsm.under_way import CopiesUnderWay
 from services.rsm.upload import Uploader
 
 _log = logging.getLogger(__name__)
@@ -26,14 +28,21 @@ _log = logging.getLogger(__name__)
 class SegmentCopier:
     """copy_log_segment_data. Each call is an attempt and writes objects of its own."""
 
-    def __init__(self, location: Location, uploader: Uploader) -> None:
+    def __init__(self, location: Location, uploader: Uploader, under_way: CopiesUnderWay) -> None:
         self._location = location
         self._backend = location.backend
         self._uploader = uploader
+        self._under_way = under_way
 
     def copy(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes:
         """The custom metadata of the copy that counts, which may be an earlier one."""
         keys = self._location.keys(metadata)
+        with self._under_way.copying(keys):
+            return self._attempt(metadata, data, keys)
+
+    def _attempt(
+        self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData, keys: SegmentKeys
+    ) -> bytes:
         attempt = secrets.token_hex(8)
         try:
             manifest = self._write_files(metadata, data, keys, attempt)
@@ -82,7 +91,12 @@ class SegmentCopier:
         return written
 
     def _commit(self, keys: SegmentKeys, manifest: Manifest) -> Manifest:
-        """Put the manifest, unless one is there: answer the one that counts."""
+        """Put the manifest, unless one is there: answer the one that counts.
+
+        Not for a caller who is gone: it may have deleted the segment since, and its row with it.
+        """
+        if not current_call().is_active():
+            raise RetriableRemoteStorageError(f"{keys.stem}: the caller gave up on the copy")
         try:
             if self._backend.put_if_absent(keys.manifest, manifest.to_bytes()):
                 return manifest

@@ -26,7 +26,13 @@ def build_backend(settings: RsmSettings) -> StorageBackend:
     if settings.directory is not None and settings.backend == "filesystem":
         return FilesystemStorage(settings.directory)
     http = http_pool(
-        connections=settings.upload_threads + settings.stream_threads + settings.unary_threads,
+        # One for each thread that may be at the store.
+        connections=(
+            settings.upload_threads
+            + settings.copy_threads
+            + settings.stream_threads
+            + settings.unary_threads
+        ),
         connect_timeout_ms=settings.connect_timeout_ms,
         read_timeout_ms=settings.read_timeout_ms,
         retries=settings.retries,

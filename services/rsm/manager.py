@@ -10,21 +10,24 @@ from services.rsm.copying import SegmentCopier
 from services.rsm.deleting import SegmentDeleter
 from services.rsm.location import Location
 from services.rsm.reading import SegmentReader
+from services.rsm.under_way import CopiesUnderWay
 from services.rsm.upload import PartBuffers, Uploader
 
 
 class ObjectRemoteStorageManager:
     """RemoteStorageManager that keeps each segment as three objects (see keys and manifest).
 
-    Stateless but for its threads and part buffers, which all copies share.
+    Stateless but for its threads and part buffers, which all copies share, and for knowing which
+    copies are under way.
     """
 
     def __init__(self, location: Location, buffers: PartBuffers, upload_threads: int) -> None:
         self._backend = location.backend
         self._uploader = Uploader(location.backend, buffers, upload_threads)
-        self._copier = SegmentCopier(location, self._uploader)
+        under_way = CopiesUnderWay()
+        self._copier = SegmentCopier(location, self._uploader, under_way)
         self._reader = SegmentReader(location)
-        self._deleter = SegmentDeleter(location)
+        self._deleter = SegmentDeleter(location, under_way)
 
     def check(self) -> None:
         """Return if the store can be used, else raise what is wrong with which store."""

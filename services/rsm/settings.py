@@ -74,6 +74,12 @@ class RsmSettings(ServiceSettings):
     upload_threads: int = Field(
         default=4, ge=1, le=64, description="Parts sent at once by one process."
     )
+    copy_threads: int = Field(
+        default=8,
+        ge=1,
+        le=512,
+        description="Copies served at once by one process; others wait, fetches do not.",
+    )
     buffer_timeout_ms: int = Field(
         default=60_000, ge=1, description="How long a copy waits for a free part buffer, ms."
     )
@@ -82,7 +88,7 @@ class RsmSettings(ServiceSettings):
     def part_buffers(self) -> int:
         """One to fill for each copy and one to send for each thread, so that no slow caller stops
         the others; times part_size_bytes this bounds the memory of all copies."""
-        return self.stream_threads + self.upload_threads
+        return self.copy_threads + self.upload_threads
 
     @model_validator(mode="after")
     def _has_what_the_backend_needs(self) -> Self:

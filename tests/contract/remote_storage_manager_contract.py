@@ -17,6 +17,7 @@ from services.api.errors import (
     InvalidRequestError,
     RemoteResourceNotFoundError,
     RemoteStorageError,
+    RetriableRemoteStorageError,
     SegmentAlreadyExistsError,
 )
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
@@ -464,7 +465,7 @@ class RemoteStorageManagerContract:
         files = Files(some_bytes(LARGE))
         chunks = list(files.chunks())[:taken]
         data = LogSegmentData(files.headers(), chain(chunks, failing_source()))
-        with pytest.raises((SourceFailedError, RemoteStorageError)):
+        with pytest.raises(SourceFailedError):
             rsm.copy_log_segment_data(a_segment(), data)
         assert_becomes_empty(stored_keys)
 
@@ -473,7 +474,7 @@ class RemoteStorageManagerContract:
     ) -> None:
         metadata, files = a_segment(), Files(b"log")
         data = LogSegmentData(files.headers(), chain(list(files.chunks())[:2], failing_source()))
-        with pytest.raises((SourceFailedError, RemoteStorageError)):
+        with pytest.raises(SourceFailedError):
             rsm.copy_log_segment_data(metadata, data)
         assert_becomes_empty(stored_keys)
         with pytest.raises(RemoteResourceNotFoundError):
@@ -484,7 +485,7 @@ class RemoteStorageManagerContract:
     ) -> None:
         metadata, files = a_segment(), Files(some_bytes(1000))
         data = LogSegmentData(files.headers(), failing_source())
-        with pytest.raises((SourceFailedError, RemoteStorageError)):
+        with pytest.raises(SourceFailedError):
             rsm.copy_log_segment_data(metadata, data)
         assert_becomes_empty(stored_keys)
         assert fetched(rsm, copied(rsm, files, metadata)) == files.log
@@ -495,7 +496,7 @@ class RemoteStorageManagerContract:
         files = Files(some_bytes(1000))
         metadata = copied(rsm, files)
         data = LogSegmentData(files.headers(), failing_source())
-        with pytest.raises((SourceFailedError, RemoteStorageError)):
+        with pytest.raises(SourceFailedError):
             rsm.copy_log_segment_data(replace(metadata, custom_metadata=None), data)
         assert fetched(rsm, metadata) == files.log
 
@@ -552,6 +553,30 @@ class RemoteStorageManagerContract:
         rsm.delete_log_segment_data(metadata)
         again = copied(rsm, Files(b"second"), replace(metadata, custom_metadata=None))
         assert fetched(rsm, again) == b"second"
+
+    def test_a_delete_of_what_is_being_copied_is_retriable_until_the_copy_ended(
+        self, rsm: RemoteStorageManager, stored_keys: StoredKeys
+    ) -> None:
+        metadata, files = a_segment(), Files(b"log")
+        outcomes: list[RemoteStorageError | None] = []
+
+        def chunks() -> Iterator[SegmentChunk]:
+            *most, last = files.chunks()
+            yield from most
+            # Across the wire the service may not have begun with what is sent to it.
+            eventually(lambda: any(".log" in key for key in stored_keys()))
+            outcomes.extend(rsm.delete_log_segment_data_batch([metadata, a_segment()]))
+            with pytest.raises(RetriableRemoteStorageError, match="being copied now"):
+                rsm.delete_log_segment_data(metadata)
+            yield last
+
+        rsm.copy_log_segment_data(metadata, LogSegmentData(files.headers(), chunks()))
+        assert [type(outcome) for outcome in outcomes] == [
+            RetriableRemoteStorageError,
+            type(None),
+        ]
+        rsm.delete_log_segment_data(metadata)
+        assert not stored_keys()
 
     # Batch delete
 

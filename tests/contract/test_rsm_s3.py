@@ -5,16 +5,23 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 
+import grpc
 import pytest
 from pydantic import SecretStr
 
-from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
+from services.api.errors import (
+    CorruptSegmentError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+)
 from services.api.remote_storage_manager import IndexType, RemoteStorageManager
 from services.local.s3_endpoint import S3Endpoint
+from services.rpc.clients.storage import RemoteStorageManagerClient
 from services.rsm.backends.protocol import StorageBackend
 from services.rsm.factory import build_backend, build_manager
 from services.rsm.keys import segment_keys
 from services.rsm.manager import ObjectRemoteStorageManager
+from services.rsm.servicer import RemoteStorageManagerServicer
 from services.rsm.settings import RsmSettings
 from tests.contract.remote_storage_manager_contract import (
     LARGE,
@@ -29,9 +36,11 @@ from tests.contract.remote_storage_manager_contract import (
 )
 from tests.contract.rsm_over_s3 import PART, everything_in, settings_for
 from tests.harness.eventually import eventually
-from tests.harness.faults import Answer, Cut, Direction
+from tests.harness.faults import Answer, Cut, Delay, Direction
+from tests.harness.grpc_server import served
 from tests.harness.http_proxy import HttpProxy
 from tests.harness.s3_operations import s3_operation
+from tieredstorage.v1 import remote_storage_manager_pb2_grpc as pb_grpc
 
 
 @pytest.fixture
@@ -179,6 +188,34 @@ def test_a_body_that_is_cut_off_is_retriable(rsm: RemoteStorageManager, proxy: H
     proxy.faults.add(Cut(2 * MIB, Direction.RESPONSE), operation="GetObject")
     with pytest.raises(RetriableRemoteStorageError):
         fetched(rsm, metadata)
+
+
+@pytest.mark.parametrize("left", [0, 500, 999])
+def test_a_log_shorter_than_it_was_is_corrupt(
+    rsm: RemoteStorageManager, backend: StorageBackend, stored_keys: StoredKeys, left: int
+) -> None:
+    files = Files(some_bytes(1000))
+    metadata = copied(rsm, files)
+    (log,) = (key for key in stored_keys() if key.endswith(".log"))
+    backend.put(log, files.log[:left])
+    with pytest.raises(CorruptSegmentError):
+        fetched(rsm, metadata, 500)
+
+
+def test_a_copy_given_up_while_the_store_is_slow_leaves_nothing(
+    rsm: ObjectRemoteStorageManager, proxy: HttpProxy, stored_keys: StoredKeys
+) -> None:
+    def add(server: grpc.Server) -> None:
+        servicer = RemoteStorageManagerServicer(rsm)
+        pb_grpc.add_RemoteStorageManagerServicer_to_server(servicer, server)
+
+    proxy.faults.add(Delay(2000), operation="PutObject", skip=1)  # the indexes
+    with served(add, "tieredstorage.v1.RemoteStorageManager") as (channel, address):
+        client = RemoteStorageManagerClient(channel, address, stream_timeout_s=0.5)
+        with pytest.raises(RetriableRemoteStorageError):
+            copied(client, Files(b"log"))
+        assert stored_keys(), "the log, which the service still works on"
+        eventually(lambda: not stored_keys())
 
 
 def test_a_delete_that_fails_is_retriable_and_may_be_repeated(

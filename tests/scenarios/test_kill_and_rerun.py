@@ -1,16 +1,21 @@
 """Kill -9 anywhere, run again: the same finished set, the same bytes, nothing left over."""
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event
 
 import pytest
 
 from services.api.failpoints import FAILPOINTS
+from services.local.environments import rlm_settings
+from services.local.process import ProcessError
 from services.local.service import ServiceProcess
+from tests.harness.eventually import eventually
 from tests.harness.processes import kill_and_restart, start_with_failpoint, wait_until_dead
 from tests.harness.synthetic_log import make_log_dir
-from tests.scenarios.world import SMALLEST_PART_BYTES, World, name_topics_anew
+from tests.scenarios.world import FINISHED, SMALLEST_PART_BYTES, World, name_topics_anew
 
 RSM = [name for name in FAILPOINTS if name.startswith("rsm.")]
 RLMM = [name for name in FAILPOINTS if name.startswith("rlmm.")]
@@ -39,6 +44,49 @@ def test_ship_killed_while_cleaning_up(world: World, name: str) -> None:
     with world.start_shipping(failpoint=name) as process:
         assert process.wait(60) == KILLED
     world.ship()
+    world.assert_all_shipped()
+
+
+@contextmanager
+def rlm_service(world: World, directory: Path) -> Iterator[ServiceProcess]:
+    """RLM beside the world's log, not started yet."""
+    addresses = world.rsm.address, world.rlmm.address
+    settings = rlm_settings(*addresses, [world.log_dir], task_interval_ms=200)
+    rlm = ServiceProcess("rlm", settings, directory / "rlm")
+    yield rlm
+    rlm.kill()
+
+
+def run_until_killed(rlm: ServiceProcess, name: str, nth: int = 1) -> None:
+    """Run until the failpoint, which may come before the service says that it is ready."""
+    with suppress(ProcessError):
+        start_with_failpoint(rlm, name, nth)
+    wait_until_dead(rlm)
+
+
+def shipped(world: World) -> bool:
+    """Nothing more is to be done, which `assert_all_shipped` can judge."""
+    expected = sum(map(len, world.local_segments().values()))
+    rows = world.rows()
+    return len(rows) == expected and {row.state for row in rows} == {FINISHED}
+
+
+@pytest.mark.parametrize("name", SHIP)
+def test_rlm_killed_while_copying(world: World, tmp_path: Path, name: str) -> None:
+    with rlm_service(world, tmp_path) as rlm:
+        run_until_killed(rlm, name, nth=3)
+        kill_and_restart(rlm)
+        eventually(lambda: shipped(world), deadline_ms=60_000)
+    world.assert_all_shipped()
+
+
+@pytest.mark.parametrize("name", CLEAN_UP)
+def test_rlm_killed_while_cleaning_up(world: World, tmp_path: Path, name: str) -> None:
+    with rlm_service(world, tmp_path) as rlm:
+        for failpoint in ("copy.bytes_sent", name):
+            run_until_killed(rlm, failpoint)
+        kill_and_restart(rlm)
+        eventually(lambda: shipped(world), deadline_ms=60_000)
     world.assert_all_shipped()
 
 

@@ -77,8 +77,12 @@ def finished(world: World) -> int:
 
 
 def wait_until_in_the_middle(world: World, ship: "subprocess.Popen[str]") -> None:
-    eventually(lambda: finished(world) > 2, deadline_ms=60_000)
-    assert ship.poll() is None
+    def is_in_the_middle() -> bool:
+        if ship.poll() is not None:
+            pytest.fail(f"it ended before it was killed: {ship.communicate()}")
+        return finished(world) > 2
+
+    eventually(is_in_the_middle, deadline_ms=60_000)
 
 
 def test_ship_goes_on_when_it_is_back(world: World, server: Server) -> None:
@@ -92,7 +96,7 @@ def test_ship_goes_on_when_it_is_back(world: World, server: Server) -> None:
 
 
 def test_a_rerun_finishes_what_was_given_up(world: World, server: Server) -> None:
-    with start(world, "--retry-for-s", "1") as ship:
+    with start(world, "--retry-for-s", "5") as ship:
         wait_until_in_the_middle(world, ship)
         server.kill()
         _, errors = ship.communicate(timeout=120)

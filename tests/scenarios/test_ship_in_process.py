@@ -5,11 +5,12 @@ Trouble is made by wrappers round the real managers that fail one call and know 
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from socket import socket
-from threading import Event
+from threading import Event, Semaphore
 from typing import Any
 
 import grpc
@@ -24,8 +25,10 @@ from services.api.remote_log_manager import (
     FetchPartition,
     FetchRequest,
     PartitionDescription,
+    Problem,
     ProblemKind,
     RecordSource,
+    RemoteLogManager,
     all_descriptions,
 )
 from services.api.remote_log_metadata_manager import all_segments
@@ -39,11 +42,24 @@ from services.local.postgres import EmbeddedPostgres
 from services.rlm.backoff import Backoff
 from services.rlm.copying.segment_copy import CopyLimits
 from services.rlm.copying.ship import ShipOutcome, ShipReport, ShipSettings, ship
+from services.rlm.describe import PageDescriber
+from services.rlm.kafka_log.errors import SegmentVanishedError
 from services.rlm.kafka_log.log_dir import find_partitions
+from services.rlm.local_log import LocalLog, LocalPartition
 from services.rlm.manager import RlmLimits, StaticRemoteLogManager
+from services.rlm.partition import new_partition
+from services.rlm.reading.fetch_budget import PartitionBudget, RequestBudget
+from services.rlm.reading.index_cache import RemoteIndexCache
+from services.rlm.reading.partition_fetch import PartitionFetch
+from services.rlm.reading.segment_reader import RemoteReadLimits, RemoteSegmentReader
+from services.rlm.servicer import RemoteLogManagerServicer
 from services.rlmm.database import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
+from services.rpc.channels import open_channel
+from services.rpc.clients.log import RemoteLogManagerClient
 from services.rpc.clients.metadata import RemoteLogMetadataManagerClient
+from services.rpc.server import Service, start_grpc
+from services.rpc.settings import ServiceSettings
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.location import Location
 from services.rsm.manager import ObjectRemoteStorageManager
@@ -56,6 +72,7 @@ from tests.unit.rlm.kafka_bytes import (
     three_segments,
     write_log_dir,
 )
+from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc
 
 BUNDLED = Path(__file__).parents[1] / "data" / "kafka-log"
 EVERYTHING = 64 * 1024 * 1024
@@ -156,7 +173,7 @@ def bundled(tmp_path: Path) -> Path:
 
 
 def fetch(
-    rlm: StaticRemoteLogManager,
+    rlm: RemoteLogManager,
     offset: int,
     name: TopicIdPartition = NAME,
     max_bytes: int = EVERYTHING,
@@ -165,9 +182,7 @@ def fetch(
     return list(rlm.fetch(FetchRequest((wanted,), EVERYTHING)))
 
 
-def read(
-    rlm: StaticRemoteLogManager, offset: int, name: TopicIdPartition = NAME
-) -> bytes | FetchError:
+def read(rlm: RemoteLogManager, offset: int, name: TopicIdPartition = NAME) -> bytes | FetchError:
     parts = fetch(rlm, offset, name)
     if parts[0].error is not FetchError.NONE:
         return parts[0].error
@@ -386,6 +401,114 @@ def test_a_dead_database_never_slows_local_reads(stack: Stack, log_dir: Path) ->
             _check_local_reads_only(stack, log_dir, files, dead)
 
 
+@pytest.mark.parametrize("hung", ["fetch_log_segment", "remote_log_segment_metadata"])
+def test_a_silent_store_or_database_leaves_threads_to_local_reads(
+    stack: Stack, log_dir: Path, hung: str
+) -> None:
+    three_segments(log_dir)
+    stack.ship(log_dir)
+    for file in (log_dir / "t-0").glob(f"{0:020}.*"):
+        file.unlink()
+    hanging = Semaphore(0)
+    rsm, rlmm = Hanging(stack.rsm, hung, hanging), Hanging(stack.rlmm, hung, hanging)
+    limits = RlmLimits(read=RemoteReadLimits(threads=2, wait_s=0.1))
+    rlm = StaticRemoteLogManager([log_dir], rsm, rlmm, limits)
+    with served_rlm(rlm, stream_threads=3) as client, ThreadPoolExecutor(5) as pool:
+        stuck = [pool.submit(read, client, 0) for _ in range(2)]
+        try:
+            for _ in stuck:
+                assert hanging.acquire(timeout=30.0)
+            refused = [pool.submit(read, client, 0) for _ in range(2)]
+            assert isinstance(pool.submit(read, client, 10).result(timeout=10.0), bytes)
+            for answer in refused:
+                assert answer.result(timeout=10.0) is FetchError.TIERED_STORAGE_NOT_AVAILABLE
+            assert not any(answer.done() for answer in stuck)
+        finally:
+            rsm.let_go()
+            rlmm.let_go()
+        assert all(isinstance(answer.result(timeout=10.0), bytes) for answer in stuck)
+
+
+@contextmanager
+def served_rlm(rlm: StaticRemoteLogManager, stream_threads: int) -> Iterator[RemoteLogManager]:
+    name = "tieredstorage.v1.RemoteLogManager"
+    servicer = RemoteLogManagerServicer(rlm)
+    service = Service(
+        "rlm",
+        name,
+        lambda server: pb_grpc.add_RemoteLogManagerServicer_to_server(servicer, server),
+        check=lambda: None,
+        close=lambda: None,
+    )
+    settings = ServiceSettings(stream_threads=stream_threads, drain_timeout_ms=1000)
+    with ExitStack() as cleanup:
+        address = start_grpc(service, settings, cleanup)
+        channel = cleanup.enter_context(open_channel(address))
+        yield RemoteLogManagerClient(channel, address)
+
+
+def test_readers_that_miss_the_same_index_at_once_cause_one_fetch(
+    stack: Stack, log_dir: Path
+) -> None:
+    three_segments(log_dir)
+    stack.ship(log_dir)
+    segment = stack.segments()[0]
+    fetches = Semaphore(0)
+    rsm = Hanging(stack.rsm, "fetch_index", fetches)
+    cache = RemoteIndexCache(rsm, 1024 * 1024)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(cache.offset_index, segment)
+        assert fetches.acquire(timeout=30.0)
+        second = pool.submit(cache.offset_index, segment)
+        another = fetches.acquire(timeout=0.2)
+        rsm.let_go()
+        assert not another
+        assert first.result(timeout=30.0) is second.result(timeout=30.0)
+    assert cache.offset_index(segment) is first.result()
+    assert not fetches.acquire(blocking=False)
+
+
+class Outdated(LocalPartition):
+    """Always shows what there was when it was first looked at."""
+
+    looks = 0
+    first: LocalLog | None = None
+
+    def look(self) -> LocalLog | None:
+        self.looks += 1
+        self.first = self.first or super().look()
+        return self.first
+
+
+def test_a_read_whose_segments_vanish_again_and_again_ends(stack: Stack, log_dir: Path) -> None:
+    three_segments(log_dir)
+    local = Outdated(find_partitions([log_dir]).partitions[NAME])
+    local.look()
+    lose_rolled_segments(log_dir)
+    partition = new_partition(NAME, local, stack.rsm, stack.rlmm)
+    cache = RemoteIndexCache(stack.rsm, 1024 * 1024)
+    remote = RemoteSegmentReader(stack.rsm, stack.rlmm, cache, RemoteReadLimits())
+    fetch_of_one = PartitionFetch(partition, remote, 0)
+    fetch_of_one.look()
+    budget = PartitionBudget(RequestBudget(EVERYTHING), EVERYTHING)
+    with pytest.raises(SegmentVanishedError):
+        list(fetch_of_one.batches(budget))
+    assert local.looks == 2 + 3
+
+
+def test_the_log_start_is_told_only_where_the_tier_was_looked_at(
+    stack: Stack, log_dir: Path
+) -> None:
+    three_segments(log_dir)
+    stack.ship(log_dir)
+    for file in (log_dir / "t-0").glob(f"{0:020}.*"):
+        file.unlink()
+    rlm = stack.rlm(log_dir)
+    assert fetch(rlm, 10)[0].log_start_offset == -1
+    assert fetch(rlm, 5)[0].log_start_offset == 0
+    assert fetch(rlm, 10)[0].log_start_offset == 0
+
+
 def _check_local_reads_only(
     stack: Stack, log_dir: Path, files: PartitionFiles, dead: RemoteLogMetadataManagerClient
 ) -> None:
@@ -412,6 +535,103 @@ def test_a_segment_of_unknown_size_is_an_error_and_never_skipped(
     lose_rolled_segments(log_dir)
     rlm = StaticRemoteLogManager([log_dir], stack.rsm, SizesUnknown(stack.rlmm))
     assert read(rlm, 0) is FetchError.UNKNOWN_SERVER_ERROR
+
+
+def lose_before_copy(files: PartitionFiles, base: int) -> None:
+    """The broker deletes all before `base`; there are five offsets rolled, then an active one."""
+    for path in files.path.glob(f"{'[0-9]' * 20}.*"):
+        path.unlink()
+    files.snapshot(base)
+    files.segment(base, [batch(base, 5)])
+    files.snapshot(base + 5)
+    files.segment(base + 5, [batch(base + 5)])
+
+
+@pytest.fixture
+def lost(stack: Stack, log_dir: Path) -> PartitionFiles:
+    """Offsets 0 to 9 are in the tier, 10 to 19 are lost, 20 to 24 are rolled."""
+    files = PartitionFiles(log_dir)
+    files.segment(0, [batch(0, 10)])
+    files.snapshot(10)
+    files.segment(10, [batch(10, 10)])
+    assert stack.ship(log_dir).outcome is ShipOutcome.DONE
+    lose_before_copy(files, 20)
+    return files
+
+
+def test_a_range_that_was_deleted_before_it_was_copied_is_named_and_what_follows_is_shipped(
+    stack: Stack, log_dir: Path, lost: PartitionFiles
+) -> None:
+    for copied in (1, 0):
+        report = stack.ship(log_dir)
+        (partition,) = report.partitions
+        (problem,) = partition.problems
+        assert (problem.kind, problem.path) == (ProblemKind.LOST_BEFORE_COPY, str(lost.path))
+        assert (problem.offset, problem.held_segments) == (10, 0)
+        assert "10 to 19" in problem.message
+        assert report.outcome is ShipOutcome.PARTIAL
+        assert (partition.copied_segments, partition.held_segments) == (copied, 0)
+    assert stack.ranges() == [(0, 9), (20, 24)]
+
+
+def test_the_copied_prefix_ends_where_something_was_lost(
+    stack: Stack, log_dir: Path, lost: PartitionFiles
+) -> None:
+    stack.ship(log_dir)
+    rlm = stack.rlm(log_dir)
+    found = description(rlm)
+    assert found.copied_through_offset == 9
+    assert [(p.kind, p.offset) for p in found.problems] == [(ProblemKind.LOST_BEFORE_COPY, 10)]
+    assert description(stack.rlm()).copied_through_offset == 9
+    assert read(rlm, 12) is FetchError.OFFSET_OUT_OF_RANGE
+
+
+def test_a_range_that_is_copied_but_not_seen_yet_is_not_called_lost(
+    stack: Stack, log_dir: Path
+) -> None:
+    files = PartitionFiles(log_dir)
+    files.segment(0, [batch(0, 10)])
+    files.snapshot(10)
+    files.segment(10, [batch(10, 10)])
+    stack.ship(log_dir)
+    rlmm = SilentRlmm(stack.rlmm)
+    rlm = StaticRemoteLogManager([log_dir], stack.rsm, rlmm)
+    assert description(rlm).problems == ()
+    files.snapshot(20)
+    files.segment(20, [batch(20)])
+    stack.ship(log_dir)
+    lose_before_copy(files, 20)
+    rlmm.is_silent = True
+    kinds = [problem.kind for problem in description(rlm).problems]
+    assert kinds == [ProblemKind.STORE_UNAVAILABLE]
+
+
+def test_what_was_deleted_on_request_is_not_called_lost(
+    stack: Stack, log_dir: Path, lost: PartitionFiles
+) -> None:
+    checkpoint = log_dir / "log-start-offset-checkpoint"
+    checkpoint.write_text("0\n1\nt 0 22\n")
+    assert stack.ship(log_dir).outcome is ShipOutcome.DONE
+    assert stack.segments()[-1].epoch_ranges() == ((0, 22, 24),)
+    assert description(stack.rlm(log_dir)).copied_through_offset == 24
+    checkpoint.write_text("0\n0\n")
+    lose_before_copy(lost, 25)
+    report = stack.ship(log_dir)
+    assert report.outcome is ShipOutcome.DONE
+    assert report.partitions[0].problems == ()
+
+
+def test_a_segment_that_the_broker_deletes_while_it_is_copied_is_lost(
+    stack: Stack, log_dir: Path
+) -> None:
+    files = three_segments(log_dir)
+    rsm = FailingRsm(stack.rsm)
+    rsm.before_copy = lambda _: files.file(0, ".log").unlink()
+    (partition,) = ship([log_dir], rsm, stack.rlmm, ONE_TRY).partitions
+    (problem,) = partition.problems
+    assert (problem.kind, problem.offset) == (ProblemKind.LOST_BEFORE_COPY, 0)
+    assert not partition.complete
+    assert stack.segments() == []
 
 
 def test_an_open_transaction_holds_its_segment_back(stack: Stack, log_dir: Path) -> None:
@@ -509,6 +729,71 @@ class FailingRlmm:
         return raising(RetriableRemoteStorageError("away"))
 
 
+class SilentRlmm:
+    """The real RLMM, until it is silent; counts what it is asked for its segments."""
+
+    def __init__(self, rlmm: SqlRemoteLogMetadataManager) -> None:
+        self._rlmm = rlmm
+        self.is_silent = False
+        self.lists = 0
+
+    def list_remote_log_segments(self, *args: Any, **kwargs: Any) -> Any:
+        self.lists += 1
+        if self.is_silent:
+            raise RetriableRemoteStorageError("silent")
+        return self._rlmm.list_remote_log_segments(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rlmm, name)
+
+
+class Hanging:
+    """The real manager; calls of one name hang, each counted, until they are let go."""
+
+    def __init__(self, manager: object, name: str, hanging: Semaphore) -> None:
+        self._manager = manager
+        self._name = name
+        self._hanging = hanging
+        self._let_go = Event()
+
+    def let_go(self) -> None:
+        self._let_go.set()
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._manager, name)
+
+        def hang(*args: Any, **kwargs: Any) -> Any:
+            self._hanging.release()
+            assert self._let_go.wait(60.0)
+            return method(*args, **kwargs)
+
+        return hang if name == self._name else method
+
+
+class Recording:
+    """The real RLMM; keeps what each change came with."""
+
+    def __init__(self, rlmm: SqlRemoteLogMetadataManager) -> None:
+        self._rlmm = rlmm
+        self.adds: list[MutationContext] = []
+        self.updates: list[tuple[RemoteLogSegmentState, MutationContext]] = []
+
+    def add_remote_log_segment_metadata(
+        self, metadata: RemoteLogSegmentMetadata, context: MutationContext = NO_CONTEXT
+    ) -> MutationOutcome:
+        self.adds.append(context)
+        return self._rlmm.add_remote_log_segment_metadata(metadata, context)
+
+    def update_remote_log_segment_metadata(
+        self, update: RemoteLogSegmentMetadataUpdate, context: MutationContext = NO_CONTEXT
+    ) -> MutationOutcome:
+        self.updates.append((update.state, context))
+        return self._rlmm.update_remote_log_segment_metadata(update, context)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rlmm, name)
+
+
 class SizesUnknown:
     """The real RLMM, of segments whose copier did not know their size."""
 
@@ -551,7 +836,7 @@ class LateFinish:
 
 
 def raising(error: Exception) -> Callable[..., Any]:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise error
 
     return fail
@@ -614,6 +899,21 @@ def test_a_finish_that_takes_effect_late_is_not_taken_back_by_the_clean_up(
     assert report.outcome is ShipOutcome.DONE
     assert stack.ranges() == [(0, 9), (10, 19)]
     assert len(stack.keys()) == 2 * 3
+
+
+def test_only_what_decides_how_an_attempt_ends_bears_a_request_id(
+    stack: Stack, log_dir: Path
+) -> None:
+    three_segments(log_dir)
+    rsm, rlmm = FailingRsm(stack.rsm), Recording(stack.rlmm)
+    rsm.before_copy = FailingOnce(RemoteStorageError("no bucket"))
+    ship([log_dir], rsm, rlmm, ONE_TRY)
+    ship([log_dir], rsm, rlmm, ONE_TRY)
+    assert [context.request_id for context in rlmm.adds] == [None, None, None]
+    with_id = [state for state, context in rlmm.updates if context.request_id]
+    without = [state for state, context in rlmm.updates if not context.request_id]
+    assert with_id == [RemoteLogSegmentState.DELETE_SEGMENT_STARTED, FINISHED, FINISHED]
+    assert without == [RemoteLogSegmentState.DELETE_SEGMENT_FINISHED]
 
 
 def test_a_folder_that_becomes_unreadable_is_named_and_the_others_go_on(
@@ -804,6 +1104,55 @@ def test_descriptions_come_in_pages(shipped: Shipped) -> None:
     assert token == ""
     assert names == sorted(names)
     assert len(names) == 11
+
+
+def test_a_silent_database_is_asked_once_for_a_page(stack: Stack, log_dir: Path) -> None:
+    names = [TopicIdPartition(NAME.topic_id, NAME.topic, number) for number in range(4)]
+    for name in names:
+        three_segments(log_dir, name)
+    stack.ship(log_dir)
+    shutil.rmtree(log_dir / "t-1")
+    rlmm = SilentRlmm(stack.rlmm)
+    rlmm.is_silent = True
+    rlm = StaticRemoteLogManager([log_dir], stack.rsm, rlmm)
+    page = rlm.describe_partitions()
+    assert rlmm.lists == 1
+    assert _names(page.partitions) == [("t", 0), ("t", 2), ("t", 3)]
+    kinds = [[p.kind for p in found.problems] for found in page.partitions]
+    assert kinds == [[ProblemKind.STORE_UNAVAILABLE]] * 3
+    assert [p.kind for p in page.log_dir_problems] == [ProblemKind.STORE_UNAVAILABLE]
+    rlmm.is_silent = False
+    assert len(rlm.describe_partitions().partitions) == 4
+
+
+def test_many_problems_are_listed_in_part_and_counted(stack: Stack, log_dir: Path) -> None:
+    files = three_segments(log_dir)
+    partition = next(iter(find_partitions([log_dir]).partitions.values()))
+    problems = tuple(
+        Problem(ProblemKind.COPY_FAILED, str(files.path), f"no {number}", number, 2)
+        for number in range(50)
+    )
+    sick = new_partition(NAME, LocalPartition(partition), stack.rsm, stack.rlmm)
+    sick.note(problems)
+    ((found,), _) = PageDescriber(7).page([sick])
+    assert found.problems[:20] == problems[:20]
+    assert [p.message for p in found.problems[20:]] == ["and 30 more"]
+    assert sum(p.held_segments for p in found.problems) == 100
+
+
+def test_a_page_ends_early_where_there_are_too_many_problems(stack: Stack, log_dir: Path) -> None:
+    for number in range(120):
+        three_segments(log_dir, TopicIdPartition(NAME.topic_id, NAME.topic, number))
+    rlm = StaticRemoteLogManager([log_dir], stack.rsm, FailingRlmm(stack.rlmm))
+    page = rlm.describe_partitions(page_size=1000)
+    assert len(page.partitions) == 120
+    for name in [d.topic_id_partition for d in page.partitions]:
+        rlm._partition_of(name).note(
+            tuple(Problem(ProblemKind.COPY_FAILED, "p", "", n) for n in range(20))
+        )
+    page = rlm.describe_partitions(page_size=1000)
+    assert len(page.partitions) < 120
+    assert len(list(all_descriptions(rlm))) == 120
 
 
 def _names(partitions: Sequence[PartitionDescription]) -> list[tuple[str, int]]:

@@ -338,5 +338,8 @@ def test_the_tier_outlives_every_end_of_up_but_fresh(server_directory: Path) -> 
         assert third.process.wait(60) == 0
     with running_up(data_dir, "--fresh") as fourth:
         assert fourth.lines("partitions") == []
-        fourth.process.send_signal(signal.SIGTERM)
-        assert fourth.process.wait(60) == 0
+        os.kill(fourth.endpoints.pids["rsm"], signal.SIGKILL)
+        _, errors = fourth.process.communicate(timeout=60)
+        assert fourth.process.returncode == 3
+        assert "a part has ended, see " in errors
+        assert "rsm.log" in errors

@@ -33,6 +33,7 @@ from tests.contract.rlmm.segments import (
     FINISHED,
     MARKED,
     OTHER_BROKER,
+    PARTITION_FINISHED,
     PARTITION_STARTED,
     add,
     finished,
@@ -309,6 +310,13 @@ class TestAuditTrail:
         put_deletion(rlmm, tp, MARKED)
         rlmm.on_partition_leadership_changes([PartitionLeadership(tp, 1)], [], BROKER)
         assert [each.repeat_count for each in events(engine, tp)] == [0, 0, 2, 1, 0]
+
+    def test_leadership_of_a_deleted_partition_is_no_event(
+        self, engine: Engine, rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        put_deletion(rlmm, tp, MARKED, PARTITION_STARTED, PARTITION_FINISHED)
+        rlmm.on_partition_leadership_changes([PartitionLeadership(tp, 9)], [], BROKER)
+        assert [each.revision for each in events(engine, tp)] == [1, 2, 3, 4]
 
     def test_a_refused_call_leaves_nothing(
         self, engine: Engine, rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition

@@ -1,13 +1,17 @@
 """Which segments are to be copied: a pure rule over what is here and what the tier has."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from services.api.ids import TopicIdPartition
 from services.api.lineage import Lineage
+from services.api.remote_log_manager import Problem, ProblemKind
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.rlm.kafka_log.partition_dir import LocalSegment
 from services.rlm.local_log import LocalLog
 from services.rlm.tier_view.offset_ranges import OffsetRanges
+
+MAX_INT64 = 2**63 - 1
 
 
 def candidate_log_segments(
@@ -43,11 +47,46 @@ def _is_covered(segment: LocalSegment, log: LocalLog, covered: OffsetRanges) -> 
     return first <= segment.end_offset and covered.covers(first, segment.end_offset)
 
 
-def copied_through_offset(covered: OffsetRanges, candidates: Sequence[LocalSegment]) -> int:
-    """The last offset of the copied prefix, before the first segment that is to be copied; -1:
-    none."""
-    end = candidates[0].base_offset if candidates else covered.last + 1
-    below = covered.last_below(end)
+def lost_before_copy(
+    log: LocalLog | None, covered: OffsetRanges, removed_before_offset: int
+) -> list[tuple[int, int]]:
+    """The ranges, both ends inclusive, that the broker deleted before they were copied: behind
+    something that is in the tier, in it themselves no more than here.
+
+    What is missing below `removed_before_offset`, or below the log start that the broker wrote
+    down, was deleted on request (DeleteRecords). A request for all of a segment and no more leaves
+    no such trace; it counts as lost.
+    """
+    there = list(covered)
+    if log is not None and there:
+        there.append((log.segments[0].base_offset, MAX_INT64))
+        removed_before_offset = max(removed_before_offset, log.removed_before_offset)
+    gaps = OffsetRanges(there).gaps()
+    return [
+        (max(first, removed_before_offset), last)
+        for first, last in gaps
+        if last >= removed_before_offset
+    ]
+
+
+def lost_problem(directory: Path, lost: tuple[int, int]) -> Problem:
+    """What a person is told of a lost range; it holds nothing back."""
+    first, last = lost
+    reason = f"offsets {first} to {last} were deleted by the broker before they were copied"
+    return Problem(ProblemKind.LOST_BEFORE_COPY, str(directory), reason, first)
+
+
+def copied_through_offset(
+    covered: OffsetRanges,
+    candidates: Sequence[LocalSegment],
+    lost: Sequence[tuple[int, int]],
+) -> int:
+    """The last offset of the copied prefix, before the first segment that is to be copied and
+    before the first lost range; -1: none."""
+    ends = [covered.last + 1]
+    ends += [segment.base_offset for segment in candidates[:1]]
+    ends += [first for first, _ in lost[:1]]
+    below = covered.last_below(min(ends))
     return -1 if below is None else below
 
 

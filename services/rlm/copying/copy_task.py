@@ -22,6 +22,8 @@ from services.rlm.copying.candidates import (
     candidate_log_segments,
     find_highest_remote_offset,
     in_tier,
+    lost_before_copy,
+    lost_problem,
 )
 from services.rlm.copying.copy_data import CopyCancelledError
 from services.rlm.copying.exclusive import PartitionBusyError, exclusive
@@ -32,6 +34,7 @@ from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
 from services.rlm.kafka_log.partition_dir import LocalSegment
 from services.rlm.local_log import LocalLog, LocalPartition
 from services.rlm.partition import Partition
+from services.rlm.tier_view.offset_ranges import OffsetRanges
 from services.rlm.tier_view.tier import Tier
 
 _log = logging.getLogger(__name__)
@@ -45,7 +48,7 @@ class PassReport:
         copied_segments, copied_bytes: COPY_SEGMENT_FINISHED by this pass.
         present_segments, present_bytes: rolled segments that the tier had before.
         cleaned_attempts: attempts left behind that are gone now.
-        problems: what is held back, and what was mended.
+        problems: what is held back or lost, and what was mended.
         failure: why the pass did not do all that can be done; empty: it did.
         may_pass: the failure may be gone when the pass is repeated soon.
     """
@@ -126,7 +129,10 @@ class CopyTask:
         if log.lineage_problem is not None:
             report.problems.append(log.lineage_problem)
             return
-        candidates = self._candidates(log, tier, report)
+        covered = tier.covered(log.lineage)
+        lost = lost_before_copy(log, covered, tier.removed_before_offset)
+        report.problems += [lost_problem(local.found.path, offsets) for offsets in lost]
+        candidates = self._candidates(log, covered, report)
         blocked = self._partition.blocked
         if blocked is not None and candidates:
             report.problems.append(_held(blocked, len(candidates)))
@@ -153,8 +159,9 @@ class CopyTask:
                 self._copier.clean_up(segment)
                 report.cleaned_attempts += 1
 
-    def _candidates(self, log: LocalLog, tier: Tier, report: PassReport) -> list[LocalSegment]:
-        covered = tier.covered(log.lineage)
+    def _candidates(
+        self, log: LocalLog, covered: OffsetRanges, report: PassReport
+    ) -> list[LocalSegment]:
         present = in_tier(log, covered)
         report.present_segments = len(present)
         report.present_bytes = sum(segment.size_bytes for segment in present)
@@ -220,7 +227,7 @@ class CopyTask:
         except SegmentVanishedError as e:
             reason = "deleted by the broker before it was copied"
             path = str(segment.log_path)
-            kind = ProblemKind.UNREADABLE
+            kind = ProblemKind.LOST_BEFORE_COPY
             trouble.append(Problem(kind, path, reason, segment.base_offset, held))
             report.failed(e, may_pass=True)
         except RemoteStorageError as e:

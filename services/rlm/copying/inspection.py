@@ -62,7 +62,7 @@ def inspect(
 
     Args:
         segments: the partition's, for the transactions that are open where `segment` begins.
-        log_start_offset: below it no leader epoch is known, as nobody may read there.
+        log_start_offset: below it the copy has no leader epoch, as in Kafka: nobody may read there.
 
     Raises:
         LogFileError: TRUNCATED_BATCH, CORRUPT_BATCH, OLD_MESSAGE_FORMAT, LEADER_EPOCHS_MISSING,
@@ -88,8 +88,8 @@ def inspect(
 def _leader_epochs(
     segment: LocalSegment, lineage: Lineage, log_start_offset: int
 ) -> tuple[SegmentLeaderEpoch, ...]:
-    epochs = lineage.between(segment.base_offset, segment.end_offset + 1)
     first = max(segment.base_offset, log_start_offset)
+    epochs = lineage.between(first, segment.end_offset + 1)
     if not epochs or epochs[0].start_offset > first:
         path = segment.directory / LEADER_EPOCH_CHECKPOINT
         kind = ProblemKind.LEADER_EPOCHS_MISSING

@@ -201,7 +201,5 @@ def _context(
     segment: RemoteLogSegmentMetadata, reason: str, request_id: str | None = None
 ) -> MutationContext:
     return MutationContext(
-        request_id=request_id or uuid4().hex,
-        reason=reason,
-        broker_leader_epoch=segment.broker_leader_epoch,
+        request_id=request_id, reason=reason, broker_leader_epoch=segment.broker_leader_epoch
     )

@@ -37,8 +37,8 @@ class ShipSettings:
 
 
 class ShipOutcome(Enum):
-    """DONE: all that is rolled and stable is in the tier. PARTIAL: something is held back or
-    failed. FAILED: so it is, and no partition got through."""
+    """DONE: all that is rolled and stable is in the tier. PARTIAL: something is held back, failed
+    or was lost before it could be copied. FAILED: no partition got through."""
 
     DONE = "DONE"
     PARTIAL = "PARTIAL"
@@ -54,6 +54,7 @@ class PartitionShipReport:
         present_segments, present_bytes: rolled segments that were in the tier before.
         held_segments: rolled segments that are not in the tier; `problems` say why.
         cleaned_attempts: attempts of earlier runs that were ended.
+        complete: nothing is held back; what was lost before this run is no hindrance.
     """
 
     topic_id_partition: TopicIdPartition
@@ -65,6 +66,11 @@ class PartitionShipReport:
     cleaned_attempts: int = 0
     problems: tuple[Problem, ...] = ()
     complete: bool = False
+
+    @property
+    def has_lost(self) -> bool:
+        """The broker deleted something before it was copied."""
+        return any(p.kind is ProblemKind.LOST_BEFORE_COPY for p in self.problems)
 
     def add(self, report: PassReport, *, first: bool) -> None:
         if first:
@@ -89,7 +95,8 @@ class ShipReport:
     @property
     def outcome(self) -> ShipOutcome:
         complete = [partition.complete for partition in self.partitions]
-        if all(complete) and not self.log_dir_problems:
+        has_lost = any(partition.has_lost for partition in self.partitions)
+        if all(complete) and not has_lost and not self.log_dir_problems:
             return ShipOutcome.DONE
         return ShipOutcome.PARTIAL if any(complete) else ShipOutcome.FAILED
 

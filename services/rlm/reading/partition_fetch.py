@@ -41,7 +41,7 @@ class Bounds:
     """What of a partition can be read.
 
     Attributes:
-        log_start_offset: the first offset, in the tier or here.
+        log_start_offset: the first offset, in the tier or here; -1: the tier was not looked at yet.
         high_watermark: the offset after the last one.
     """
 
@@ -82,10 +82,13 @@ class PartitionFetch:
         Raises:
             OffsetOutOfRangeError: the offset to fetch is outside of `bounds`.
         """
-        if not bounds.log_start_offset <= self._offset <= bounds.high_watermark:
+        if self._offset < bounds.log_start_offset:
             raise OffsetOutOfRangeError(
-                f"offset {self._offset} is not in {bounds.log_start_offset} to "
-                f"{bounds.high_watermark}"
+                f"offset {self._offset} is below the log start offset {bounds.log_start_offset}"
+            )
+        if self._offset > bounds.high_watermark:
+            raise OffsetOutOfRangeError(
+                f"offset {self._offset} is beyond the log end offset {bounds.high_watermark}"
             )
 
     def batches(self, budget: PartitionBudget) -> Iterator[tuple[RecordSource, Batch]]:
@@ -119,9 +122,14 @@ class PartitionFetch:
         if self._log is None:
             end = self._tier.end_offset
             return Bounds(min(starts, default=end), end, end)
-        return Bounds(min(starts), self._log.last_stable_offset, self._log.log_end_offset)
+        start = -1 if self._tier.known is None else min(starts)
+        return Bounds(start, self._log.last_stable_offset, self._log.log_end_offset)
 
     def _refresh_tier(self) -> None:
+        with self._remote.turn():
+            self._refresh_tier_in_turn()
+
+    def _refresh_tier_in_turn(self) -> None:
         try:
             self._tier = self._partition.tier.refresh()
         except InvalidRequestError as e:  # the topic's id belongs to another name
@@ -176,9 +184,10 @@ class PartitionFetch:
         )
 
     def _find_remote(self, offset: int) -> RemoteLogSegmentMetadata | None:
-        if self._tier.newest is None:
-            self._refresh_tier()
-        local = self._log.lineage if self._log else Lineage()
-        lineage = self._partition.tier_lineage.merged(self._tier, local)
-        name = self._partition.topic_id_partition
-        return self._remote.find(name, lineage, offset)
+        with self._remote.turn():
+            if self._tier.newest is None:
+                self._refresh_tier_in_turn()
+            local = self._log.lineage if self._log else Lineage()
+            lineage = self._partition.tier_lineage.merged(self._tier, local)
+            name = self._partition.topic_id_partition
+            return self._remote.find(name, lineage, offset)

@@ -49,11 +49,11 @@ class RemoteReadLimits:
     """
     Attributes:
         threads: remote reads at once.
-        wait_s: how long one waits for its turn, seconds.
+        wait_s: how long one waits for its turn, seconds (Kafka: remote.fetch.max.wait.ms).
     """
 
     threads: int = 10
-    wait_s: float = 30.0
+    wait_s: float = 0.5
 
 
 class RemoteSegmentReader:
@@ -76,7 +76,7 @@ class RemoteSegmentReader:
         self, name: TopicIdPartition, lineage: Lineage, offset: int
     ) -> RemoteLogSegmentMetadata | None:
         """The finished segment that holds `offset` in this lineage; None in a partition that is not
-        known, too.
+        known, too. The caller has the turn.
 
         Raises:
             RetriableRemoteStorageError: RLMM or its database cannot be reached.
@@ -108,7 +108,7 @@ class RemoteSegmentReader:
         size = segment.segment_size_in_bytes
         if size < 0:
             raise RemoteStorageError(f"{segment.remote_log_segment_id}: its size is not known")
-        with self._turn():
+        with self.turn():
             entry = self._cache.offset_index(segment).lookup(offset)
 
             def open_range(start_position: int, end_position: int) -> Iterator[bytes]:
@@ -120,7 +120,13 @@ class RemoteSegmentReader:
                 yield from batches_from(source, offset, entry, takes)
 
     @contextmanager
-    def _turn(self) -> Iterator[None]:
+    def turn(self) -> Iterator[None]:
+        """Whatever asks store or metadata for a reader does so inside: the threads that are left
+        always serve local reads.
+
+        Raises:
+            RetriableRemoteStorageError: none came in time.
+        """
         if not self._turns.acquire(timeout=self._limits.wait_s):
             raise RetriableRemoteStorageError(f"{self._limits.threads} remote reads are under way")
         try:

@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 
 class OffsetRanges:
@@ -33,6 +34,11 @@ class OffsetRanges:
     def covers(self, first: int, last: int) -> bool:
         at = bisect_right(self._ranges, first, key=lambda r: r[0])
         return at > 0 and last <= self._ranges[at - 1][1]
+
+    def gaps(self) -> Iterator[tuple[int, int]]:
+        """The ranges that lie between those of the set."""
+        for (_, last), (first, _) in pairwise(self._ranges):
+            yield last + 1, first - 1
 
     def last_below(self, offset: int) -> int | None:
         """The greatest offset in the set that is below `offset`."""

@@ -24,15 +24,17 @@ class Tier:
     """What is copied of a partition. Holds no list of segments: one may have hundreds of thousands.
 
     Attributes:
-        known: RLMM has the partition.
+        known: RLMM has the partition; None: it was not asked yet.
         segments, size_bytes: finished ones.
         start_offset: the lowest that a look-up in a finished segment finds; None: there is none.
         newest: the finished segment with the latest epoch, of these the one that ends last.
         unfinished: copies and deletions under way or left behind, whoever began them.
         ranges: of each leader epoch, the offsets in finished segments.
+        removed_before_offset: the latest log start inside of a segment that was copied: the records
+            below were deleted on request (DeleteRecords), here and before they came here.
     """
 
-    known: bool = False
+    known: bool | None = None
     revision: int | None = None
     segments: int = 0
     size_bytes: int = 0
@@ -40,6 +42,7 @@ class Tier:
     newest: RemoteLogSegmentMetadata | None = None
     unfinished: list[RemoteLogSegmentMetadata] = field(default_factory=list)
     ranges: dict[int, OffsetRanges] = field(default_factory=lambda: defaultdict(OffsetRanges))
+    removed_before_offset: int = 0
 
     @property
     def end_offset(self) -> int:
@@ -61,9 +64,12 @@ class Tier:
             return
         self.segments += 1
         self.size_bytes += max(segment.segment_size_in_bytes, 0)
+        first_epoch_start = segment.epoch_ranges()[0][1]
         if self.start_offset is None:
             # Below its first epoch a segment has what was deleted while it was still local.
-            self.start_offset = max(segment.start_offset, segment.epoch_ranges()[0][1])
+            self.start_offset = max(segment.start_offset, first_epoch_start)
+        if first_epoch_start > segment.start_offset:
+            self.removed_before_offset = max(self.removed_before_offset, first_epoch_start)
         if self.newest is None or _age(segment) > _age(self.newest):
             self.newest = segment
         for epoch, first, last in segment.epoch_ranges():
@@ -119,7 +125,7 @@ class TierView:
                 if not page.not_modified:
                     self._tier = self._read(page)
             except RemoteResourceNotFoundError:
-                self._tier = Tier()
+                self._tier = Tier(known=False)
             return self._tier
 
     def _read(self, page: SegmentPage) -> Tier:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
+from services.api.calls import IN_PROCESS, current_call
 from services.rpc.interceptor import REQUEST_ID_KEY
 from services.rpc.statuses import rpc_errors_as_ours
 
@@ -40,4 +41,6 @@ def call_stream(
 
 
 def _call_metadata() -> list[tuple[str, str]]:
-    return [(REQUEST_ID_KEY, uuid4().hex)]
+    """Passes on the id of the call that is being served, so that the logs of all can be joined."""
+    call = current_call()
+    return [(REQUEST_ID_KEY, uuid4().hex if call is IN_PROCESS else call.request_id)]

@@ -29,16 +29,20 @@ SLOWEST_BYTES_PER_S = 1024 * 1024
 class RemoteStorageManagerClient:
     """Satisfies services.api.remote_storage_manager.RemoteStorageManager; thread-safe."""
 
-    def __init__(self, channel: grpc.Channel, peer: str) -> None:
+    def __init__(
+        self, channel: grpc.Channel, peer: str, stream_timeout_s: float = STREAM_TIMEOUT_S
+    ) -> None:
+        """`stream_timeout_s` is what a stream may take besides the time for its bytes."""
         self._stub = pb_grpc.RemoteStorageManagerStub(channel)
         self._peer = f"rsm at {peer}"
+        self._stream_timeout_s = stream_timeout_s
 
     def copy_log_segment_data(
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
     ) -> bytes | None:
         source = _Source(data.chunks)
         messages = copy_to_proto(metadata, LogSegmentData(data.files, source))
-        timeout_s = _stream_timeout_s(sum(file.size_bytes for file in data.files))
+        timeout_s = self._timeout_s(sum(file.size_bytes for file in data.files))
         try:
             reply = call_once(self._stub.CopyLogSegmentData, messages, self._peer, timeout_s)
         except RemoteStorageError as e:
@@ -59,7 +63,7 @@ class RemoteStorageManagerClient:
             start_position=start_position,
             end_position=end_position,
         )
-        timeout_s = _stream_timeout_s(max(metadata.segment_size_in_bytes, 0))
+        timeout_s = self._timeout_s(max(metadata.segment_size_in_bytes, 0))
         for response in call_stream(self._stub.FetchLogSegment, request, self._peer, timeout_s):
             yield response.data
 
@@ -69,7 +73,7 @@ class RemoteStorageManagerClient:
         request = pb.FetchIndexRequest(
             metadata=metadata_to_proto(metadata), index_type=index_types.to_proto(index_type)
         )
-        for response in call_stream(self._stub.FetchIndex, request, self._peer, STREAM_TIMEOUT_S):
+        for response in call_stream(self._stub.FetchIndex, request, self._peer, self._timeout_s()):
             yield response.data
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
@@ -84,6 +88,9 @@ class RemoteStorageManagerClient:
         )
         reply = call_once(self._stub.DeleteLogSegmentDataBatch, request, self._peer)
         return [_outcome(status) for status in reply.outcomes]
+
+    def _timeout_s(self, size_bytes: int = 0) -> float:
+        return self._stream_timeout_s + size_bytes / SLOWEST_BYTES_PER_S
 
 
 class _Source:
@@ -103,10 +110,6 @@ class _Source:
 
 def _outcome(status: status_pb2.Status) -> RemoteStorageError | None:
     return None if status.code == 0 else error_of(status)
-
-
-def _stream_timeout_s(size_bytes: int) -> float:
-    return STREAM_TIMEOUT_S + size_bytes / SLOWEST_BYTES_PER_S
 
 
 def _conforms(client: RemoteStorageManagerClient) -> RemoteStorageManager:

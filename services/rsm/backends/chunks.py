@@ -2,11 +2,17 @@
 
 from collections.abc import Callable, Iterator
 
-from services.api.errors import RetriableRemoteStorageError
+from services.api.errors import CorruptSegmentError, RetriableRemoteStorageError
 
 # A small first chunk brings the first byte early, large ones after it cost the least per byte.
 FIRST_CHUNK_BYTES = 16 * 1024
 CHUNK_BYTES = 1024 * 1024
+
+
+def require_reaches(end: int, object_size_bytes: int, what: str) -> None:
+    """Raise CorruptSegmentError where an object has no byte at `end`, which was once written."""
+    if end >= object_size_bytes:
+        raise CorruptSegmentError(f"{what}: the object has {object_size_bytes} bytes only")
 
 
 def read_chunks(read: Callable[[int], bytes], size_bytes: int, what: str) -> Iterator[bytes]:

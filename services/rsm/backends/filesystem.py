@@ -10,12 +10,11 @@ from pathlib import Path
 from crc32c import crc32c
 
 from services.api.errors import (
-    InvalidRangeError,
     RemoteResourceNotFoundError,
     RemoteStorageError,
     RetriableRemoteStorageError,
 )
-from services.rsm.backends.chunks import read_chunks
+from services.rsm.backends.chunks import read_chunks, require_reaches
 from services.rsm.backends.protocol import MAX_SMALL_OBJECT_BYTES, Upload, UploadedPart
 
 # Stands between a key and an upload id in the name of an unfinished file; no key contains it.
@@ -95,8 +94,7 @@ class FilesystemStorage:
     def fetch(self, key: str, start: int, end: int) -> Iterator[bytes]:
         what = f"reading {key} from {start} to {end}"
         with self._errors(what), self._path(key).open("rb", buffering=0) as file:
-            if start >= os.fstat(file.fileno()).st_size:
-                raise InvalidRangeError(f"{what}: the file ends before")
+            require_reaches(end, os.fstat(file.fileno()).st_size, what)
             file.seek(start)
             yield from read_chunks(file.read, end - start + 1, what)
 

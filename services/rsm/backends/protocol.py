@@ -85,8 +85,8 @@ class StorageBackend(Protocol):
 
         Raises:
             RemoteResourceNotFoundError: there is no such object.
-            InvalidRangeError: the object ends before `start`.
-            RetriableRemoteStorageError: fewer bytes came than lie between start and end.
+            CorruptSegmentError: the object ends before `end`; callers ask for what was written.
+            RetriableRemoteStorageError: fewer bytes came than the store has.
         """
         ...
 

@@ -9,7 +9,7 @@ from minio.deleteobjects import DeleteError, DeleteObject
 from urllib3 import BaseHTTPResponse, PoolManager, Retry, Timeout
 
 from services.api.errors import RemoteStorageError
-from services.rsm.backends.chunks import read_chunks
+from services.rsm.backends.chunks import read_chunks, require_reaches
 from services.rsm.backends.protocol import MAX_SMALL_OBJECT_BYTES, Upload, UploadedPart
 from services.rsm.backends.s3_errors import error_for, s3_errors
 from services.rsm.backends.s3_requests import S3Target, SignedRequests
@@ -109,6 +109,9 @@ class S3Storage:
             try:
                 if response.status != 206 and start > 0:
                     raise RemoteStorageError(f"{what}: the object store ignored the range")
+                object_size = _object_size_bytes(response)
+                if object_size is not None:
+                    require_reaches(end, object_size, what)
                 yield from read_chunks(response.read, size, what)
             finally:
                 _release(response)
@@ -154,6 +157,15 @@ def _by_key(failures: list[DeleteError], keys: Sequence[str]) -> dict[str, Remot
         if failure.code != "NoSuchKey":
             found[failure.name] = error
     return found
+
+
+def _object_size_bytes(response: BaseHTTPResponse) -> int | None:
+    """Size of the whole object by the head of an answer to a GET; None: it does not say."""
+    if response.status == 206:
+        size = response.headers.get("content-range", "").rpartition("/")[2]
+    else:
+        size = response.headers.get("content-length", "")
+    return int(size) if size.isdecimal() else None
 
 
 def _release(response: BaseHTTPResponse) -> None:

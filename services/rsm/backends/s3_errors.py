@@ -7,7 +7,7 @@ from minio.error import MinioException, S3Error, ServerError
 from urllib3.exceptions import HTTPError
 
 from services.api.errors import (
-    InvalidRangeError,
+    CorruptSegmentError,
     RemoteResourceNotFoundError,
     RemoteStorageError,
     RetriableRemoteStorageError,
@@ -25,7 +25,8 @@ def error_for(code: str | None, status: int, what: str) -> RemoteStorageError:
     if code == "NoSuchKey":
         return RemoteResourceNotFoundError(text)
     if code == "InvalidRange" or status == 416:
-        return InvalidRangeError(text)
+        # Ranges are asked for within what was written: bytes have been lost.
+        return CorruptSegmentError(text)
     if code in _RETRIABLE_CODES or status == 429 or (status >= 500 and status != 501):
         return RetriableRemoteStorageError(text)
     return RemoteStorageError(text)

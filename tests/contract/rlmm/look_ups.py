@@ -170,6 +170,7 @@ class TableF(RlmmContractPart):
         assert id_at(rlmm, tp, 0, 7) == id_of(short)
         assert id_at(rlmm, tp, 0, 30) == id_of(long)
         assert id_at(rlmm, tp, 0, 200) == id_of(long)
+        assert rlmm.highest_offset_for_epoch(tp, 0).value == 200
 
     def test_a_finish_displaces_every_segment_after_its_start(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
@@ -206,7 +207,8 @@ class OverlapsBeyondKafka(RlmmContractPart):
     ) -> None:
         long, short = finished(rlmm, tp, 10, 100), finished(rlmm, tp, 10, 50)
         assert id_at(rlmm, tp, 0, 30) == id_of(short)
-        assert id_at(rlmm, tp, 0, 80) == id_of(long)
+        # Up to its last offset, though nothing longer has finished.
+        assert (id_at(rlmm, tp, 0, 51), id_at(rlmm, tp, 0, 100)) == (id_of(long), id_of(long))
         assert sorted(ids(rlmm, tp, 0)) == sorted([id_of(long), id_of(short)])
 
     def test_an_epoch_without_offsets_hides_no_segment_that_starts_where_it_does(

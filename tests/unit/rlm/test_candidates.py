@@ -10,7 +10,12 @@ from services.api.segments import (
     RemoteLogSegmentState,
     segment_leader_epochs,
 )
-from services.rlm.copying.candidates import candidate_log_segments, copied_through_offset, in_tier
+from services.rlm.copying.candidates import (
+    candidate_log_segments,
+    copied_through_offset,
+    in_tier,
+    lost_before_copy,
+)
 from services.rlm.kafka_log.partition_dir import LocalSegment
 from services.rlm.local_log import LocalLog
 from services.rlm.tier_view.offset_ranges import OffsetRanges
@@ -26,7 +31,7 @@ def lineage(*entries: tuple[int, int]) -> Lineage:
     return Lineage(segment_leader_epochs(entries))
 
 
-def log(*bases: int, stable: int, start: int | None = None) -> LocalLog:
+def log(*bases: int, stable: int, start: int | None = None, removed: int = 0) -> LocalLog:
     """Segments at `bases`, the last one active."""
     nexts: list[int | None] = [*bases[1:], None]
     segments = tuple(
@@ -34,7 +39,7 @@ def log(*bases: int, stable: int, start: int | None = None) -> LocalLog:
         for base, following in zip(bases, nexts, strict=True)
     )
     first = bases[0] if start is None else start
-    return LocalLog(segments, lineage((0, 0)), None, first, stable, stable, 100)
+    return LocalLog(segments, lineage((0, 0)), None, first, stable, stable, 100, removed)
 
 
 def bases(segments: list[LocalSegment]) -> list[int]:
@@ -91,21 +96,63 @@ def test_offsets_below_the_log_start_need_not_be_in_the_tier() -> None:
 
 
 @pytest.mark.parametrize(
-    ("covered", "candidates", "expected"),
+    ("covered", "candidates", "lost", "expected"),
     [
-        ([], [], -1),
-        ([], [0], -1),
-        ([(0, 9)], [], 9),
-        ([(0, 9)], [10], 9),
-        ([(0, 9), (20, 29)], [10], 9),
-        ([(50, 99)], [], 99),
+        ([], [], [], -1),
+        ([], [0], [], -1),
+        ([(0, 9)], [], [], 9),
+        ([(0, 9)], [10], [], 9),
+        ([(0, 9), (20, 29)], [10], [], 9),
+        ([(50, 99)], [], [], 99),
+        ([(0, 9), (20, 29)], [], [(10, 19)], 9),
+        ([(0, 9), (20, 29)], [30], [(15, 19)], 9),
+        ([(0, 9), (20, 29), (40, 49)], [30], [(50, 59)], 29),
     ],
 )
 def test_copied_through_is_the_end_of_the_prefix_without_a_gap(
-    covered: list[tuple[int, int]], candidates: list[int], expected: int
+    covered: list[tuple[int, int]],
+    candidates: list[int],
+    lost: list[tuple[int, int]],
+    expected: int,
 ) -> None:
     segments = [LocalSegment(Path("t-0"), base, 100, base + 10) for base in candidates]
-    assert copied_through_offset(OffsetRanges(covered), segments) == expected
+    assert copied_through_offset(OffsetRanges(covered), segments, lost) == expected
+
+
+@pytest.mark.parametrize(
+    ("covered", "first_here", "expected"),
+    [
+        ([], 20, []),
+        ([(0, 9)], 0, []),
+        ([(0, 9)], 10, []),
+        ([(0, 9)], 5, []),
+        ([(0, 9)], 20, [(10, 19)]),
+        ([(0, 9), (20, 29)], 20, [(10, 19)]),
+        ([(0, 9), (20, 29)], 40, [(10, 19), (30, 39)]),
+        ([(0, 9), (20, 29)], 10, []),
+        ([(30, 39)], 10, []),
+    ],
+)
+def test_what_lies_behind_something_copied_and_is_neither_copied_nor_here_is_lost(
+    covered: list[tuple[int, int]], first_here: int, expected: list[tuple[int, int]]
+) -> None:
+    held = log(first_here, first_here + 10, stable=first_here + 10)
+    assert lost_before_copy(held, OffsetRanges(covered), 0) == expected
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"), [(10, [(10, 19)]), (15, [(15, 19)]), (19, [(19, 19)]), (20, [])]
+)
+def test_what_was_deleted_on_request_is_not_lost(
+    before: int, expected: list[tuple[int, int]]
+) -> None:
+    covered = OffsetRanges([(0, 9)])
+    assert lost_before_copy(log(20, 30, stable=30, removed=before), covered, 0) == expected
+    assert lost_before_copy(log(20, 30, stable=30), covered, before) == expected
+
+
+def test_of_a_lost_disk_the_gaps_in_the_tier_are_lost() -> None:
+    assert lost_before_copy(None, OffsetRanges([(0, 9), (20, 29)]), 0) == [(10, 19)]
 
 
 def test_ranges_that_touch_are_one() -> None:
@@ -164,6 +211,11 @@ def test_only_finished_segments_count() -> None:
 
 def test_the_tier_begins_where_a_look_up_finds_something() -> None:
     assert tier(remote(0, 9, (0, 5))).start_offset == 5
+
+
+def test_a_segment_copied_from_inside_on_tells_of_a_deletion_on_request() -> None:
+    assert tier(remote(0, 9, (0, 0)), remote(20, 29, (0, 20))).removed_before_offset == 0
+    assert tier(remote(0, 9, (0, 0)), remote(20, 29, (0, 25))).removed_before_offset == 25
 
 
 def test_what_an_overruled_leader_wrote_is_not_covered() -> None:

@@ -3,9 +3,12 @@ from collections.abc import Iterator
 from random import Random
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from services.rlm.backoff import Backoff
+from services.rlm.metrics import LastSuccessCollector
 from services.rlm.scheduler import Scheduler
+from tests.unit.rlm.kafka_bytes import NAME
 
 DEADLINE_S = 10.0
 
@@ -174,10 +177,45 @@ def test_the_ticker_runs_tasks_without_anybody_ticking() -> None:
 
 def test_age_of_last_success_grows_until_the_next(scheduler: Scheduler, clock: Clock) -> None:
     scheduler.schedule("p", lambda: None)
-    assert scheduler.age_of_last_success_s("p") is None
     tick(scheduler)
     clock.now_s = 12.0
-    assert scheduler.age_of_last_success_s("p") == 12.0
+    assert scheduler.seconds_since_last_success() == {"p": 12.0}
+    clock.now_s = 30.0
+    tick(scheduler)
+    assert scheduler.seconds_since_last_success() == {"p": 0.0}
+
+
+def test_what_never_succeeded_ages_from_its_first_turn_on(
+    scheduler: Scheduler, clock: Clock
+) -> None:
+    def fail() -> None:
+        raise ValueError
+
+    clock.now_s = 5.0
+    scheduler.schedule("p", fail)
+    tick(scheduler)
+    clock.now_s = 12.0
+    scheduler.schedule("p", fail)
+    assert scheduler.seconds_since_last_success() == {"p": 7.0}
+
+
+def scraped(scheduler: Scheduler) -> str:
+    registry = CollectorRegistry()
+    registry.register(LastSuccessCollector(scheduler))
+    return generate_latest(registry).decode()
+
+
+def test_a_partition_takes_its_labels_along_when_it_goes(
+    scheduler: Scheduler, clock: Clock
+) -> None:
+    scheduler.schedule("scan", lambda: None)
+    scheduler.schedule(NAME, lambda: None)
+    clock.now_s = 3.0
+    line = 'sediment_rlm_seconds_since_last_success{partition="0",topic="t"} 3.0\n'
+    assert line in scraped(scheduler)
+    assert "scan" not in scraped(scheduler)
+    scheduler.retain(["scan"])
+    assert "{" not in scraped(scheduler)
 
 
 @pytest.mark.parametrize(("failures", "full_s"), [(1, 1), (2, 2), (4, 8), (5, 10), (10_000, 10)])

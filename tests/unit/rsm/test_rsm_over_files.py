@@ -5,11 +5,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import pytest
 
+from services.api.calls import Call, serving
 from services.api.errors import (
     CorruptSegmentError,
+    InvalidRequestError,
     RemoteResourceNotFoundError,
     RemoteStorageError,
     RetriableRemoteStorageError,
@@ -121,14 +124,39 @@ def test_a_manifest_that_is_none_is_reported(
         fetched(rsm, replace(metadata, custom_metadata=None))
 
 
-def test_a_log_shorter_than_it_was_is_a_short_body(
-    rsm: ObjectRemoteStorageManager, tmp_path: Path
+@pytest.mark.parametrize("left", [0, 500, 999])
+def test_a_log_shorter_than_it_was_is_corrupt(
+    rsm: ObjectRemoteStorageManager, tmp_path: Path, left: int
 ) -> None:
     metadata = copied(rsm, Files(some_bytes(1000)))
     (log,) = tmp_path.rglob("*.log")
-    log.write_bytes(log.read_bytes()[:-1])
-    with pytest.raises(RetriableRemoteStorageError):
-        fetched(rsm, metadata)
+    log.write_bytes(log.read_bytes()[:left])
+    with pytest.raises(CorruptSegmentError):
+        fetched(rsm, metadata, 500)
+
+
+@pytest.mark.parametrize("log_size", [100, 5 * PART])
+def test_a_copy_whose_caller_left_after_the_last_chunk_leaves_nothing(
+    rsm: ObjectRemoteStorageManager, tmp_path: Path, log_size: int
+) -> None:
+    files, left = Files(some_bytes(log_size)), Event()
+
+    def chunks() -> Iterator[SegmentChunk]:
+        yield from files.chunks(PART)
+        left.set()
+
+    data = LogSegmentData(files.headers(), chunks())
+    call = Call("somebody", "1", is_active=lambda: not left.is_set())
+    with serving(call), pytest.raises(RetriableRemoteStorageError, match="gave up"):
+        rsm.copy_log_segment_data(a_segment(), data)
+    assert files_in(tmp_path) == []
+
+
+def test_after_a_copy_that_failed_the_id_may_be_deleted(rsm: ObjectRemoteStorageManager) -> None:
+    metadata, files = a_segment(), Files(b"log")
+    with pytest.raises(InvalidRequestError):
+        rsm.copy_log_segment_data(metadata, LogSegmentData(files.headers(), []))
+    rsm.delete_log_segment_data(metadata)
 
 
 class UnheardManifest(FilesystemStorage):

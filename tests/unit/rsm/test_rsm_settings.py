@@ -71,6 +71,11 @@ def test_the_payload_is_signed_over_plain_http_and_not_over_tls() -> None:
     assert not s3_target(RsmSettings.model_validate(S3)).sign_payload
 
 
+def test_part_buffers_are_one_for_each_copy_and_each_upload_thread() -> None:
+    settings = RsmSettings.model_validate({**S3, "copy_threads": 3, "upload_threads": 5})
+    assert settings.part_buffers == 8
+
+
 def test_each_backend_is_built_without_asking_the_store() -> None:
     files = RsmSettings.model_validate({"backend": "filesystem", "directory": "nowhere"})
     assert isinstance(build_backend(files), FilesystemStorage)

@@ -1,0 +1,39 @@
+"""RLM's metrics, in Prometheus' own registry."""
+
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Protocol
+
+from prometheus_client import Counter
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from services.api.ids import TopicIdPartition
+
+COPIED_SEGMENTS = Counter("sediment_rlm_copied_segments", "Segments copied by this process.")
+COPIED_BYTES = Counter("sediment_rlm_copied_bytes", "Bytes of logs copied by this process.")
+
+
+class TellsAges(Protocol):
+    """A Scheduler."""
+
+    def seconds_since_last_success(self) -> Mapping[Hashable, float]: ...
+
+
+class LastSuccessCollector(Collector):
+    """Of each partition that has a task now, how long ago its last good pass was: asked for when
+    it is scraped, so that a partition that goes takes its labels along."""
+
+    def __init__(self, scheduler: TellsAges) -> None:
+        self._scheduler = scheduler
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        gauge = GaugeMetricFamily(
+            "sediment_rlm_seconds_since_last_success",
+            "Since a partition's last pass that did all that can be done; since it was found, where"
+            " there was none.",
+            labels=["topic", "partition"],
+        )
+        for key, age_s in self._scheduler.seconds_since_last_success().items():
+            if isinstance(key, TopicIdPartition):
+                gauge.add_metric([key.topic, str(key.partition)], age_s)
+        yield gauge

@@ -1,0 +1,198 @@
+"""Each kind of call has threads of its own, and of calls at once there is a limit."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from threading import Event, Semaphore
+
+import grpc
+import pytest
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from services.api.calls import Call, current_call, serving
+from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
+from services.api.remote_storage_manager import IndexType, LogSegmentData
+from services.api.segments import RemoteLogSegmentMetadata
+from services.rpc.channels import open_channel
+from services.rpc.clients.storage import RemoteStorageManagerClient
+from services.rpc.converters.shared import metadata_to_proto
+from services.rpc.server import Service, start_grpc
+from services.rpc.settings import ServiceSettings
+from services.rsm.servicer import RemoteStorageManagerServicer
+from tests.contract.remote_storage_manager_contract import Files, a_segment, copied, fetched
+from tests.harness.eventually import eventually
+from tieredstorage.v1 import remote_storage_manager_pb2 as pb
+from tieredstorage.v1 import remote_storage_manager_pb2_grpc as pb_grpc
+
+NAME = "tieredstorage.v1.RemoteStorageManager"
+KINDS = ("copy", "fetch", "delete")
+# One thread for each of the three pools, and room for three more waiting calls each.
+LIMIT = 12
+
+
+class Holding:
+    """A RemoteStorageManager that holds calls of one kind until it is told to let go."""
+
+    def __init__(self) -> None:
+        self.held_kind = ""
+        self.held = Semaphore(0)
+        self.release = Event()
+        self.calls: list[Call] = []
+
+    def _serve(self, kind: str) -> None:
+        self.calls.append(current_call())
+        if kind == self.held_kind:
+            self.held.release()
+            self.release.wait(timeout=30)
+
+    def copy_log_segment_data(
+        self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
+    ) -> bytes | None:
+        self._serve("copy")
+        return b"copied"
+
+    def fetch_log_segment(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        start_position: int,
+        end_position: int | None = None,
+    ) -> Iterator[bytes]:
+        self._serve("fetch")
+        yield b"fetched"
+
+    def fetch_index(
+        self, metadata: RemoteLogSegmentMetadata, index_type: IndexType
+    ) -> Iterator[bytes]:
+        yield b""
+
+    def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
+        self._serve("delete")
+
+    def delete_log_segment_data_batch(
+        self, metadatas: Sequence[RemoteLogSegmentMetadata]
+    ) -> list[RemoteStorageError | None]:
+        return [None for _ in metadatas]
+
+
+@dataclass(frozen=True)
+class Served:
+    manager: Holding
+    channel: grpc.Channel
+    address: str
+
+    def client(self, stream_timeout_s: float = 10) -> RemoteStorageManagerClient:
+        return RemoteStorageManagerClient(self.channel, self.address, stream_timeout_s)
+
+    def deletes(self, count: int) -> "list[grpc.Future[pb.DeleteLogSegmentDataResponse]]":
+        stub = pb_grpc.RemoteStorageManagerStub(self.channel)
+        request = pb.DeleteLogSegmentDataRequest(metadata=metadata_to_proto(a_segment()))
+        return [stub.DeleteLogSegmentData.future(request, timeout=30) for _ in range(count)]
+
+
+@pytest.fixture
+def server() -> Iterator[Served]:
+    """With one thread for each pool."""
+    manager = Holding()
+
+    def add(server: grpc.Server) -> None:
+        servicer = RemoteStorageManagerServicer(manager)
+        pb_grpc.add_RemoteStorageManagerServicer_to_server(servicer, server)
+
+    service = Service("test", NAME, add, lambda: None, lambda: None, client_stream_threads=1)
+    settings = ServiceSettings(unary_threads=1, stream_threads=1, drain_timeout_ms=1000)
+    with ExitStack() as cleanup:
+        address = start_grpc(service, settings, cleanup)
+        channel = cleanup.enter_context(open_channel(address))
+        cleanup.callback(manager.release.set)
+        yield Served(manager, channel, address)
+
+
+def call(kind: str, client: RemoteStorageManagerClient) -> None:
+    calls: dict[str, Callable[[], object]] = {
+        "copy": lambda: copied(client, Files(b"log")),
+        "fetch": lambda: fetched(client, a_segment()),
+        "delete": lambda: client.delete_log_segment_data(a_segment()),
+    }
+    calls[kind]()
+
+
+@contextmanager
+def a_held(kind: str, server: Served) -> Iterator[None]:
+    """The one thread for this kind of call is taken inside."""
+    server.manager.held_kind = kind
+    with ThreadPoolExecutor(1) as pool:
+        holding = pool.submit(call, kind, server.client(stream_timeout_s=30))
+        assert server.manager.held.acquire(timeout=10)
+        yield
+        assert not holding.done()
+        server.manager.release.set()
+        holding.result(timeout=10)
+
+
+@pytest.mark.parametrize(
+    ("held", "other"), [(held, other) for held in KINDS for other in KINDS if held != other]
+)
+def test_no_kind_of_call_waits_behind_another(server: Served, held: str, other: str) -> None:
+    with a_held(held, server):
+        call(other, server.client())
+
+
+@pytest.mark.parametrize("other", ["copy", "delete"])
+def test_an_idle_reflection_stream_takes_the_thread_of_a_fetch_at_most(
+    server: Served, other: str
+) -> None:
+    done = Event()
+
+    def requests() -> Iterator[reflection_pb2.ServerReflectionRequest]:
+        yield reflection_pb2.ServerReflectionRequest(list_services="")
+        done.wait(timeout=30)
+
+    stub = reflection_pb2_grpc.ServerReflectionStub(server.channel)
+    stream = stub.ServerReflectionInfo(requests(), timeout=30)
+    names = [service.name for service in next(stream).list_services_response.service]
+    assert NAME in names
+    call(other, server.client())
+    done.set()
+    assert list(stream) == []
+
+
+def test_one_call_over_the_limit_is_refused_and_the_others_are_served(server: Served) -> None:
+    server.manager.held_kind = "delete"
+    calls = server.deletes(LIMIT + 1)
+    (refused,) = eventually(lambda: [call for call in calls if call.done()])
+    assert "RESOURCE_EXHAUSTED" in str(refused.exception())
+    server.manager.release.set()
+    assert [call.exception() for call in calls].count(None) == LIMIT
+
+
+@pytest.mark.parametrize("kind", ["copy", "fetch"])
+def test_a_stream_that_is_not_answered_in_time_is_retriable(server: Served, kind: str) -> None:
+    server.manager.held_kind = kind
+    with pytest.raises(RetriableRemoteStorageError, match="DEADLINE_EXCEEDED"):
+        call(kind, server.client(stream_timeout_s=0.2))
+
+
+def test_a_call_knows_when_its_caller_has_left(server: Served) -> None:
+    server.manager.held_kind = "delete"
+    (waiting,) = server.deletes(1)
+    assert server.manager.held.acquire(timeout=10)
+    (seen,) = server.manager.calls
+    assert seen.is_active()
+    waiting.cancel()
+    eventually(lambda: not seen.is_active())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_called_on_behalf_of_a_call_bears_its_id(server: Served, kind: str) -> None:
+    with serving(Call("somebody", "fetch-17")):
+        call(kind, server.client())
+    assert [seen.request_id for seen in server.manager.calls] == ["fetch-17"]
+
+
+def test_calls_on_nobody_s_behalf_have_ids_of_their_own(server: Served) -> None:
+    for _ in range(2):
+        call("delete", server.client())
+    first, second = (seen.request_id for seen in server.manager.calls)
+    assert "-" not in (first, second)
+    assert first != second

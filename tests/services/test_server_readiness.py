@@ -1,0 +1,54 @@
+"""Whatever a check does, the process goes on and says so."""
+
+import json
+import logging
+import signal
+from collections.abc import Iterator
+
+import grpc
+import pytest
+
+from services.api.errors import RetriableRemoteStorageError
+from services.rpc.server import Service, serve
+from services.rpc.settings import ServiceSettings
+
+
+@pytest.fixture(autouse=True)
+def handlers_restored() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(
+    ("error", "line", "traceback"),
+    [
+        (KeyError("odd"), "not ready: KeyError('odd')", True),
+        (RetriableRemoteStorageError("no store"), "not ready: no store", False),
+    ],
+)
+def test_a_check_that_fails_is_logged_and_asked_again(
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+    line: str,
+    traceback: bool,
+) -> None:
+    said_before_ready: list[str] = []
+
+    def check() -> None:
+        if not caplog.records:
+            raise error
+        said_before_ready.append(capsys.readouterr().out)
+        signal.raise_signal(signal.SIGTERM)
+
+    def add(server: grpc.Server) -> None:
+        """No servicer: health and readiness need none."""
+
+    with caplog.at_level(logging.INFO, logger="sediment.server"):
+        serve(Service("test", "none", add, check, lambda: None), ServiceSettings())
+    assert said_before_ready == [""]
+    assert json.loads(capsys.readouterr().out)["service"] == "test"
+    lines = [(r.getMessage(), r.exc_info is not None) for r in caplog.records]
+    assert lines == [(line, traceback), ("ready", False), ("stopping", False)]

@@ -1,0 +1,20 @@
+import pytest
+from pydantic import ValidationError
+
+from services.rlm.settings import RlmSettings
+
+
+def settings(**given: int) -> RlmSettings:
+    return RlmSettings.model_validate(
+        {"rsm_address": "rsm:1", "rlmm_address": "rlmm:1", **given}, strict=False
+    )
+
+
+def test_reads_of_the_tier_leave_threads_to_local_reads_by_default() -> None:
+    assert settings().remote_log_reader_threads < settings().stream_threads
+
+
+def test_as_many_reads_of_the_tier_as_streams_are_refused() -> None:
+    assert settings(remote_log_reader_threads=3, stream_threads=4).stream_threads == 4
+    with pytest.raises(ValidationError, match="RLM_REMOTE_LOG_READER_THREADS must be below"):
+        settings(remote_log_reader_threads=4, stream_threads=4)

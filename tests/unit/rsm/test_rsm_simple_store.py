@@ -1,0 +1,104 @@
+"""RSM's S3 backend over a store that knows neither Range nor If-None-Match."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from services.api.errors import CorruptSegmentError, RemoteStorageError
+from services.rsm.backends.protocol import StorageBackend
+from services.rsm.factory import build_backend
+from services.rsm.settings import RsmSettings
+
+_NAMESPACE = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
+
+
+class SimpleStore(BaseHTTPRequestHandler):
+    """Puts, gets, lists and deletes; takes every signature and ignores every condition."""
+
+    objects: dict[str, bytes]
+
+    def do_PUT(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.objects[urlsplit(self.path).path] = body
+        self._answer(b"")
+
+    def do_GET(self) -> None:
+        path, query = urlsplit(self.path).path, parse_qs(urlsplit(self.path).query, True)
+        if "list-type" in query:
+            keys = (name.removeprefix("/bucket/") for name in self.objects)
+            found = (key for key in keys if key.startswith(query["prefix"][0]))
+            contents = "".join(f"<Contents><Key>{key}</Key></Contents>" for key in found)
+            page = f"<Name>bucket</Name><IsTruncated>false</IsTruncated>{contents}"
+            self._answer(f"<ListBucketResult {_NAMESPACE}>{page}</ListBucketResult>".encode())
+        else:
+            self._answer(self.objects[path])
+
+    def do_POST(self) -> None:
+        """DeleteObjects, of the probe only."""
+        self.rfile.read(int(self.headers["Content-Length"]))
+        for name in [name for name in self.objects if ".probe-" in name]:
+            del self.objects[name]
+        self._answer(f"<DeleteResult {_NAMESPACE}></DeleteResult>".encode())
+
+    def _answer(self, body: bytes) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "application/xml")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing."""
+
+
+@contextmanager
+def simple_store() -> Iterator[str]:
+    handler = type("OneStore", (SimpleStore,), {"objects": {}})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture
+def backend() -> Iterator[StorageBackend]:
+    with simple_store() as endpoint:
+        values = {"endpoint": endpoint, "bucket": "bucket", "region": "r", "secure": False}
+        keys = {"access_key": "access", "secret_key": "secret"}
+        yield build_backend(RsmSettings.model_validate({"backend": "s3", **values, **keys}))
+
+
+def test_the_whole_object_for_a_range_within_is_refused(backend: StorageBackend) -> None:
+    backend.put("key", b"0123456789")
+    with pytest.raises(RemoteStorageError, match="ignored the range"):
+        list(backend.fetch("key", 3, 5))
+
+
+def test_the_whole_object_serves_a_range_from_its_start(backend: StorageBackend) -> None:
+    backend.put("key", b"0123456789")
+    assert b"".join(backend.fetch("key", 0, 4)) == b"01234"
+
+
+def test_a_whole_object_that_ends_before_the_range_is_corrupt(backend: StorageBackend) -> None:
+    backend.put("key", b"0123456789")
+    with pytest.raises(CorruptSegmentError):
+        list(backend.fetch("key", 0, 10))
+
+
+def test_a_key_that_is_taken_is_found_before_the_write(backend: StorageBackend) -> None:
+    assert backend.put_if_absent("key", b"first")
+    assert not backend.put_if_absent("key", b"second")
+    assert backend.get("key") == b"first"
+
+
+def test_the_probe_leaves_nothing(backend: StorageBackend) -> None:
+    backend.put_if_absent("key", b"first")
+    assert list(backend.list_keys("")) == ["key"]
