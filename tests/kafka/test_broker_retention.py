@@ -7,8 +7,10 @@ import pytest
 
 from services.api.ids import TopicIdPartition
 from services.api.lineage import parse_checkpoint
+from services.api.remote_log_manager import ProblemKind
 from services.api.remote_storage_manager import IndexType
 from services.cli.failures import CommandError
+from services.rlm.copying.ship import ShipOutcome, ship
 from services.rlm.kafka_log.partition_dir import list_segments, read_lineage
 from tests.harness.eventually import eventually
 from tests.harness.kafka_client import Topic
@@ -161,7 +163,10 @@ def test_what_was_deleted_before_it_was_shipped_is_a_hole_that_a_reader_is_told_
     records = consumed(tier.cluster, name)
     tier.cluster.configure(topic.name, retention_bytes="9000")
     wait_until_deleted(tier, name, folder, last_shipped + 1)
-    tier.ship(topic)
+    report = ship(tier.broker.log_dirs, tier.rsm, tier.rlmm, topics=[topic.name])
+    (problem,) = report.partitions[0].problems
+    assert report.outcome is ShipOutcome.PARTIAL
+    assert (problem.kind, problem.offset) == (ProblemKind.LOST_BEFORE_COPY, last_shipped + 1)
     start = list_segments(folder)[0].base_offset
     rlm = tier.manager(*tier.broker.log_dirs)
     assert ranges_in_tier(tier.finished(name)) == [*shipped, *ranges_on_disk(folder)]
