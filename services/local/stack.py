@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -120,11 +120,16 @@ class EmbeddedStack:
 
     def _start(self, cleanup: ExitStack) -> None:
         # Side by side, for both take seconds. What is started later is stopped earlier.
-        with ThreadPoolExecutor(2) as lanes:
+        lanes = ThreadPoolExecutor(2)
+        try:
             futures = [
                 lanes.submit(self._start_metadata, cleanup),
                 lanes.submit(self._start_store, cleanup),
             ]
+            wait(futures)
+        finally:
+            # Also when a signal ends us: what a lane started after the clean-up nobody would stop.
+            lanes.shutdown(wait=True)
         for future in futures:
             future.result()
         rsm, rlmm = self.services["rsm"].address, self.services["rlmm"].address
