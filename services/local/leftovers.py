@@ -15,7 +15,10 @@ _POLL_S = 0.02
 
 
 def write_pid_file(path: Path, pid: int) -> None:
-    path.write_text(f"{pid} {psutil.Process(pid).create_time()}\n")
+    """Say which process this is; whoever reads the file sees all of it or none."""
+    making = path.with_name(f"{path.name}.new")
+    making.write_text(f"{pid} {psutil.Process(pid).create_time()}\n")
+    making.rename(path)
 
 
 def end_leftover(path: Path) -> None:
