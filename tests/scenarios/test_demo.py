@@ -169,7 +169,7 @@ def test_a_demo_that_is_told_to_end_cleans_up(tmp_path: Path, server_directory: 
         pids = [int(path.read_text().split()[0]) for path in pid_files]
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=60)
-    assert process.returncode == 128 + signal.SIGTERM
+    assert process.returncode == 128 + signal.SIGTERM, errors
     assert "Traceback" not in errors
     assert list(scratch.iterdir()) == []
     eventually(lambda: not [pid for pid in pids if runs(pid)])

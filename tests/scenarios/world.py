@@ -52,9 +52,16 @@ def name_topics_anew(log_dir: Path) -> None:
     ids: dict[str, UUID] = {}
     for path in log_dir.glob("*/partition.metadata"):
         topic = path.parent.name.rpartition("-")[0]
-        ids.setdefault(topic, uuid4())
+        ids.setdefault(topic, _new_topic_id())
         path.unlink()
         path.write_text(f"version: 0\ntopic_id: {uuid_to_text(ids[topic])}")
+
+
+def _new_topic_id() -> UUID:
+    """As Kafka makes them: none begins with "-", which a command line takes for an option."""
+    while uuid_to_text(made := uuid4()).startswith("-"):
+        pass
+    return made
 
 
 @dataclass
