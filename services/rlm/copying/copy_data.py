@@ -12,7 +12,7 @@ from services.api.remote_storage_manager import (
     SegmentFileHeader,
 )
 from services.rlm.copying.inspection import InspectedSegment
-from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
+from services.rlm.kafka_log.errors import LogFileError
 from services.rlm.kafka_log.partition_dir import reading_segment
 
 BytesSent = Callable[[int], None]
@@ -26,11 +26,8 @@ class SegmentSource:
     """Reads an inspected segment for one copy. Single use.
 
     The log comes from the file again, announced with the length and CRC it was inspected with; the
-    other files are the very bytes that were checked.
-
-    Attributes:
-        failure: why reading ended early. A client may report such an end as its own error, so look
-            here first.
+    other files are the very bytes that were checked. Reading may end with CopyCancelledError,
+    LogFileError or SegmentVanishedError, which any RemoteStorageManager raises as it is.
     """
 
     def __init__(
@@ -40,7 +37,6 @@ class SegmentSource:
         self._chunk_bytes = chunk_bytes
         self._sent = sent
         self._cancelled = cancelled
-        self.failure: CopyCancelledError | LogFileError | SegmentVanishedError | None = None
 
     def data(self) -> LogSegmentData:
         log, others = self._inspected, self._side_files()
@@ -53,16 +49,12 @@ class SegmentSource:
         return [(file, files[file]) for file in SegmentFile if file in files]
 
     def _chunks(self) -> Iterator[SegmentChunk]:
-        try:
-            for data in self._log_chunks(self._inspected.segment.log_path):
-                yield SegmentChunk(SegmentFile.LOG, data)
-                self._sent(len(data))
-            for file, whole in self._side_files():
-                for at in range(0, len(whole), self._chunk_bytes):
-                    yield SegmentChunk(file, whole[at : at + self._chunk_bytes])
-        except (CopyCancelledError, LogFileError, SegmentVanishedError) as e:
-            self.failure = e
-            raise
+        for data in self._log_chunks(self._inspected.segment.log_path):
+            yield SegmentChunk(SegmentFile.LOG, data)
+            self._sent(len(data))
+        for file, whole in self._side_files():
+            for at in range(0, len(whole), self._chunk_bytes):
+                yield SegmentChunk(file, whole[at : at + self._chunk_bytes])
 
     def _log_chunks(self, path: Path) -> Iterator[bytes]:
         left = self._inspected.size_bytes

@@ -27,7 +27,7 @@ from services.api.segments import (
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
-from services.rlm.copying.copy_data import BytesSent, CopyCancelledError, SegmentSource
+from services.rlm.copying.copy_data import BytesSent, SegmentSource
 from services.rlm.copying.inspection import InspectedSegment
 from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
 
@@ -140,11 +140,11 @@ class SegmentCopier:
         source = SegmentSource(inspected, self._limits.chunk_bytes, sent, cancelled)
         try:
             return self._rsm.copy_log_segment_data(started, source.data())
-        except (RemoteStorageError, LogFileError, SegmentVanishedError) as e:
-            failure = source.failure or e
-            if not isinstance(failure, (*RETRIABLE_ERRORS, CopyCancelledError)):
-                self._try_clean_up(started)
-            raise failure from e
+        except RETRIABLE_ERRORS:
+            raise
+        except (RemoteStorageError, LogFileError, SegmentVanishedError):
+            self._try_clean_up(started)
+            raise
 
     def _check_custom_metadata(self, copied: RemoteLogSegmentMetadata) -> None:
         length = len(copied.custom_metadata or b"")
