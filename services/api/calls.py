@@ -6,7 +6,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from services.api.validation import require, require_int32
+from services.api.topic_config import RetentionOwner
+from services.api.validation import require, require_int32, require_int64
 
 MAX_TEXT_LENGTH = 256
 
@@ -68,6 +69,12 @@ class MutationContext:
         plan_id: the sweep that planned this change.
         broker_leader_epoch: the caller's view of who leads; older than the partition's is
             refused with FencedLeaderEpochError where the contract says so. None: no fence.
+        expected_revision: of the partition before this call; another is a ConcurrentUpdateError.
+            A repeat is judged before it, and it may differ between calls of one request id.
+            None: not looked at.
+        expected_config_revision: the same, of the topic's settings.
+        retention_owner: the segment is deleted by a rule of retention, by this owner; None: by the
+            broker's own rules. Refused with DeletionRefusedError where the topic has another.
     """
 
     request_id: str | None = None
@@ -75,6 +82,9 @@ class MutationContext:
     rule_detail: str | None = None
     plan_id: str | None = None
     broker_leader_epoch: int | None = None
+    expected_revision: int | None = None
+    expected_config_revision: int | None = None
+    retention_owner: RetentionOwner | None = None
 
     def __post_init__(self) -> None:
         for field in ("request_id", "reason", "rule_detail", "plan_id"):
@@ -83,6 +93,10 @@ class MutationContext:
         require(self.request_id != "", "request_id", "must not be empty where it is given")
         if self.broker_leader_epoch is not None:
             require_int32(self.broker_leader_epoch, "broker_leader_epoch")
+        for field in ("expected_revision", "expected_config_revision"):
+            revision = getattr(self, field)
+            if revision is not None:
+                require_int64(revision, field)
 
 
 NO_CONTEXT = MutationContext()

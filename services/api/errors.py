@@ -8,6 +8,7 @@
     ├── SegmentAlreadyExistsError          ALREADY_EXISTS       same id, different content
     ├── InvalidStateTransitionError        FAILED_PRECONDITION  look again; retry is useless
     ├── FencedLeaderEpochError             FAILED_PRECONDITION  an older leader than the partition's
+    ├── DeletionRefusedError               FAILED_PRECONDITION  a hold, a pause, another owner
     ├── ConcurrentUpdateError              ABORTED              expected revision did not match
     ├── CorruptSegmentError                DATA_LOSS            bytes do not match their digest
     ├── ThrottledError                     RESOURCE_EXHAUSTED   quota or full queue
@@ -84,6 +85,13 @@ class FencedLeaderEpochError(RemoteStorageError):
 
     status = grpc.StatusCode.FAILED_PRECONDITION
     reason = "FENCED_LEADER_EPOCH"
+
+
+class DeletionRefusedError(RemoteStorageError):
+    """The topic's settings forbid it: a hold, a pause, or retention is somebody else's to keep."""
+
+    status = grpc.StatusCode.FAILED_PRECONDITION
+    reason = "DELETION_REFUSED"
 
 
 class ConcurrentUpdateError(RemoteStorageError):

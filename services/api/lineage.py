@@ -57,6 +57,17 @@ class Lineage:
         index of a segment that ends there holds."""
         return Lineage(tuple(e for e in self.entries if e.start_offset < offset))
 
+    def from_offset(self, offset: int) -> "Lineage":
+        """The history of the offsets from `offset` on; the epoch that holds it begins there.
+
+        Source: LeaderEpochFileCache.truncateFromStart.
+        """
+        at = bisect_right(self.entries, offset, key=lambda entry: entry.start_offset)
+        if at == 0:
+            return self
+        first = SegmentLeaderEpoch(self.entries[at - 1].leader_epoch, offset)
+        return Lineage((first, *self.entries[at:]))
+
     def end_offset_for(self, epoch: int, log_end_offset: int) -> int:
         """The offset after the last one of `epoch` (exclusive).
 

@@ -4,22 +4,29 @@ The in-process manager (services/rlmm) and the gRPC client (services/rpc) both s
 suite, tests/contract, runs over both.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+from uuid import UUID
 
 from services.api.calls import NO_CONTEXT, AtRevision, MutationContext, MutationOutcome
+from services.api.errors import RemoteStorageError
 from services.api.ids import TopicIdPartition
+from services.api.partition_state import PartitionReport, PartitionState
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
+from services.api.segment_scan import SegmentBatch, SegmentScan
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
+from services.api.topic_config import StoredTopicConfig
 from services.api.validation import require_int32
 
 DEFAULT_PAGE_SIZE = 500
 MAX_PAGE_SIZE = 2000
+MAX_UPDATE_BATCH = 1000
+MAX_REPORTS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,27 +49,49 @@ class SegmentPage:
         next_page_token: opaque; hand it back with the same query for what follows. "": the end.
         revision: of the partition when this page was read.
         not_modified: the partition still has the revision the caller named; `segments` is empty.
+        log_start_offset: of the tier, at that revision: what lies below is gone or going.
     """
 
     segments: tuple[RemoteLogSegmentMetadata, ...]
     next_page_token: str
     revision: int
     not_modified: bool = False
+    log_start_offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionSummary:
-    """A known partition: its deletion state (None: not being deleted) and its revision."""
+    """A known partition.
+
+    Attributes:
+        delete_state: None: it is not being deleted.
+        marked_at_ms: when it was marked for deletion, by the database's clock; None: it was not.
+        read_at_ms: now, by the database's clock.
+    """
 
     topic_id_partition: TopicIdPartition
     delete_state: RemotePartitionDeleteState | None
     revision: int
+    marked_at_ms: int | None = None
+    read_at_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionPage:
     partitions: tuple[PartitionSummary, ...]
     next_page_token: str
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentUpdate:
+    """One item of a batch: a change and why, as update_remote_log_segment_metadata takes them."""
+
+    update: RemoteLogSegmentMetadataUpdate
+    context: MutationContext = NO_CONTEXT
+
+
+UpdateOutcome = MutationOutcome | RemoteStorageError
+ReportOutcome = AtRevision[PartitionState] | RemoteStorageError
 
 
 class RemoteLogMetadataManager(Protocol):
@@ -99,6 +128,7 @@ class RemoteLogMetadataManager(Protocol):
             SegmentAlreadyExistsError: the id is there with other content.
             InvalidStateTransitionError: the id is in a later state; the partition is being deleted.
             FencedLeaderEpochError: the broker leader epoch is below the partition's highest.
+            ConcurrentUpdateError: not the context's expected_revision or expected_config_revision.
         """
         ...
 
@@ -119,6 +149,25 @@ class RemoteLogMetadataManager(Protocol):
             FencedLeaderEpochError: COPY_SEGMENT_FINISHED to DELETE_SEGMENT_STARTED under an epoch
                 below the partition's highest. Finishing a copy and cleaning up one's own (same
                 broker id) are allowed at any epoch.
+            ConcurrentUpdateError: not the context's expected_revision or expected_config_revision.
+            DeletionRefusedError: COPY_SEGMENT_FINISHED to DELETE_SEGMENT_STARTED of a topic on
+                hold; or, where the partition is not being deleted, by another than the topic's
+                retention owner, or by a sweep that is paused.
+        """
+        ...
+
+    def update_remote_log_segment_metadata_batch(
+        self, updates: Sequence[SegmentUpdate]
+    ) -> list[UpdateOutcome]:
+        """update_remote_log_segment_metadata of up to MAX_UPDATE_BATCH segments; one outcome each,
+        in order. An error is that item's and stops no other.
+
+        The items of one partition are one transaction, in their order; `expected_revision` is that
+        of the partition before the batch. Of several partitions some may be done and others not
+        when the call itself fails.
+
+        Raises:
+            InvalidRequestError: the batch is empty or too large; a segment comes twice.
         """
         ...
 
@@ -153,6 +202,8 @@ class RemoteLogMetadataManager(Protocol):
             RemoteResourceNotFoundError: the partition is not known (STARTED, FINISHED).
             InvalidStateTransitionError: out of order; FINISHED while segments remain.
             FencedLeaderEpochError: MARKED under an epoch below the partition's highest.
+            ConcurrentUpdateError: not the context's expected_revision or expected_config_revision.
+            DeletionRefusedError: STARTED of a topic on hold; MARKED is not refused by it.
         """
         ...
 
@@ -198,7 +249,7 @@ class RemoteLogMetadataManager(Protocol):
         ...
 
     def is_ready(self, topic_id_partition: TopicIdPartition) -> bool:
-        """The database is reachable and has the schema of this release; for any partition
+        """The database is reachable and has a schema that this release works on; for any partition
         (KIP-1105). Never raises for these."""
         ...
 
@@ -216,8 +267,108 @@ class RemoteLogMetadataManager(Protocol):
         """The broker no longer has these replicas. Idempotent; touches no metadata."""
         ...
 
-    def list_partitions(self, *, page_size: int = 0, page_token: str = "") -> PartitionPage:
-        """One page of the known partitions, by topic id and partition."""
+    def list_partitions(
+        self,
+        *,
+        topic: str = "",
+        delete_states: Sequence[RemotePartitionDeleteState] = (),
+        page_size: int = 0,
+        page_token: str = "",
+    ) -> PartitionPage:
+        """One page of the known partitions, by topic id and partition.
+
+        Args:
+            topic: only of topics of this name; "": of all.
+            delete_states: only those in one of these; empty: in any or in none.
+        """
+        ...
+
+    def topic_config(self, topic_id: UUID) -> StoredTopicConfig:
+        """What is set for a topic; of a known topic for which nothing was ever put, revision 0.
+
+        Raises:
+            RemoteResourceNotFoundError: the topic id is not known.
+        """
+        ...
+
+    def put_topic_config(
+        self,
+        topic_id: UUID,
+        entries: Mapping[str, str],
+        expected_revision: int | None = None,
+        context: MutationContext = NO_CONTEXT,
+    ) -> StoredTopicConfig:
+        """Replace all that is set for a topic; answers what is stored then.
+
+        Strong: when it returns, nothing that the new settings forbid begins any more. Idempotent:
+        the entries that are stored already change nothing.
+
+        Args:
+            entries: Kafka's names and texts, services.api.topic_config.
+            expected_revision: of the topic's settings before; None: whatever they are.
+
+        Raises:
+            RemoteResourceNotFoundError: the topic id is not known.
+            InvalidRequestError: an unknown name, a bad value, a contradiction; names the setting.
+            ConcurrentUpdateError: the settings have another revision.
+        """
+        ...
+
+    def report_partition_state(self, reports: Sequence[PartitionReport]) -> list[ReportOutcome]:
+        """Take up to MAX_REPORTS reports of leaders; answers the state that each gives its
+        partition, in order. An error is that item's and stops no other.
+
+        Makes partitions known. A report joins the broker's leader epochs to the stored lineage
+        (Lineage.merged_with_report, then from_offset of the log start), and raises the highest
+        broker leader epoch. The partition's revision moves only where one of these does, or where
+        the partition becomes known: figures are not events. Idempotent: the same report again is
+        the same report, seen again now. When the call itself fails, some reports may be taken and
+        others not.
+
+        Raises:
+            InvalidRequestError: no report, or too many.
+
+        Items' errors:
+            InvalidRequestError: a topic id under another name; too many leader epochs.
+            FencedLeaderEpochError: its leader epoch is below the partition's highest.
+            ConcurrentUpdateError: the stored report of that leader epoch has a larger number, or
+                this number with another content; the message names the number.
+            InvalidStateTransitionError: the partition was deleted.
+        """
+        ...
+
+    def partition_state(self, topic_id_partition: TopicIdPartition) -> AtRevision[PartitionState]:
+        """The tier's log start and lineage, and the leader's latest report, read at once."""
+        ...
+
+    def raise_log_start_offset(
+        self,
+        topic_id_partition: TopicIdPartition,
+        log_start_offset: int,
+        context: MutationContext = NO_CONTEXT,
+    ) -> MutationOutcome:
+        """Raise the tier's log start to at least `log_start_offset`; never lowers it, so that an
+        offset at or below it is a repeat. The lineage is cut to it (Lineage.from_offset).
+
+        Raises:
+            RemoteResourceNotFoundError: the partition is not known.
+            InvalidRangeError: above both the reported high watermark and the end of what has
+                finished.
+            FencedLeaderEpochError: an epoch below the partition's highest.
+            ConcurrentUpdateError: not the context's expected_revision or expected_config_revision.
+            DeletionRefusedError: the topic is on hold; or the context's retention owner is not
+                the topic's, or a sweep that is paused.
+        """
+        ...
+
+    def scan_remote_log_segments(self, scan: SegmentScan) -> Iterator[SegmentBatch]:
+        """Stream the segments of one shard in columns: bulk reading, for sweeps.
+
+        Each shard is whole partitions, the same in every scan of so many shards. A partition's
+        rows come one after another, ascending by start offset, read by one statement with the
+        partition's revision; across partitions the scan is fuzzy. Closing the iterator early ends
+        the scan.
+        """
         ...
 
 
@@ -248,11 +399,16 @@ def all_segments(
             return
 
 
-def all_partitions(manager: RemoteLogMetadataManager) -> Iterator[PartitionSummary]:
+def all_partitions(
+    manager: RemoteLogMetadataManager,
+    *,
+    topic: str = "",
+    delete_states: Sequence[RemotePartitionDeleteState] = (),
+) -> Iterator[PartitionSummary]:
     """Every page of list_partitions, one page in memory at a time."""
     token = ""
     while True:
-        page = manager.list_partitions(page_token=token)
+        page = manager.list_partitions(topic=topic, delete_states=delete_states, page_token=token)
         yield from page.partitions
         token = page.next_page_token
         if not token:

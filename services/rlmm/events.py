@@ -6,6 +6,9 @@ from sqlalchemy.orm import Session
 from services.api.calls import MutationContext, current_call
 from services.rlmm.tables import EventRow, PartitionRow
 
+NO_BROKER = -1
+"""Broker id of what no broker did."""
+
 
 def record(
     session: Session, partition: PartitionRow, event: EventRow, context: MutationContext

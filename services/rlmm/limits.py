@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from services.api.calls import MutationContext
 from services.api.errors import CustomMetadataTooLargeError
+from services.api.partition_state import PartitionReport
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from services.api.validation import require
 
@@ -13,10 +14,12 @@ class Limits:
     """Attributes:
     custom_metadata_bytes: the longest custom metadata of a segment.
     leader_epochs_per_segment: the most leader epochs of one segment.
+    leader_epochs_per_report: the most leader epochs of a partition that a report may tell of.
     """
 
     custom_metadata_bytes: int = 128
     leader_epochs_per_segment: int = 10_000
+    leader_epochs_per_report: int = 10_000
 
     def check_update(self, update: RemoteLogSegmentMetadataUpdate) -> None:
         self._check_custom_metadata("update", update.custom_metadata)
@@ -25,6 +28,10 @@ class Limits:
         self._check_custom_metadata("metadata", metadata.custom_metadata)
         count, most = len(metadata.segment_leader_epochs), self.leader_epochs_per_segment
         require(count <= most, "metadata.segment_leader_epochs", f"at most {most}, has {count}")
+
+    def check_report(self, report: PartitionReport) -> None:
+        count, most = len(report.lineage.entries), self.leader_epochs_per_report
+        require(count <= most, "report.leader_epochs", f"at most {most}, has {count}")
 
     def _check_custom_metadata(self, path: str, custom_metadata: bytes | None) -> None:
         length = len(custom_metadata or b"")
@@ -35,7 +42,11 @@ class Limits:
 
 
 def check_storable(context: MutationContext) -> None:
-    """PostgreSQL's text has no NUL character."""
+    """check_text of every text of the context."""
     for field in ("request_id", "reason", "rule_detail", "plan_id"):
-        text = getattr(context, field) or ""
-        require("\0" not in text, f"context.{field}", "must not contain NUL")
+        check_text(getattr(context, field) or "", f"context.{field}")
+
+
+def check_text(text: str, field: str) -> None:
+    """PostgreSQL's text has no NUL character."""
+    require("\0" not in text, field, "must not contain NUL")

@@ -14,18 +14,24 @@ from services.api.remote_log_metadata_manager import PartitionPage, PartitionSum
 from services.api.segments import RemoteLogSegmentState
 from services.api.validation import require_int32, require_int64
 from services.rlmm import page_tokens
+from services.rlmm.limits import check_text
 from services.rlmm.page_tokens import Position
-from services.rlmm.partitions import check_topic_name, unknown_partition
-from services.rlmm.rows import SEGMENT_COLUMNS, AnyRow, segment_from_row
-from services.rlmm.tables import LIVE, PartitionRow, SegmentEpochRow, SegmentRow, TopicRow
+from services.rlmm.partitions import KNOWN, check_topic_name, unknown_partition
+from services.rlmm.rows import SEGMENT_COLUMNS, AnyRow, ms_of, segment_from_row
+from services.rlmm.tables import (
+    BEING_DELETED,
+    LIVE,
+    NOW,
+    PartitionRow,
+    SegmentEpochRow,
+    SegmentRow,
+    TopicRow,
+)
 
 MAX_PAGE_BYTES = 3 * 1024 * 1024
 """A page is one message, and none may be larger than 4 MiB."""
 MAX_NAMES_AND_NUMBERS_BYTES = 512
 MAX_LEADER_EPOCH_BYTES = 24
-
-_DELETED = RemotePartitionDeleteState.DELETE_PARTITION_FINISHED.value
-_KNOWN = PartitionRow.delete_state.is_distinct_from(_DELETED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,23 +68,24 @@ def list_segments(
     tp = query.topic_id_partition
     page = _page(query, if_revision_not, limit, after).lateral("page")
     rows = connection.execute(
-        select(TopicRow.name, PartitionRow.revision, *page.c)
+        select(TopicRow.name, PartitionRow.revision, PartitionRow.log_start_offset, *page.c)
         .select_from(PartitionRow)
         .join(TopicRow, TopicRow.topic_id == PartitionRow.topic_id)
         .outerjoin(page, onclause=true())
-        .where(PartitionRow.topic_id == tp.topic_id, PartitionRow.partition == tp.partition, _KNOWN)
+        .where(PartitionRow.topic_id == tp.topic_id, PartitionRow.partition == tp.partition, KNOWN)
         .order_by(page.c.start_offset, page.c.segment_id)
     ).all()
     if not rows:
         raise unknown_partition(tp)
     check_topic_name(tp, rows[0].name)
-    revision = rows[0].revision
+    revision, log_start_offset = rows[0].revision, rows[0].log_start_offset
     if revision == if_revision_not:
-        return SegmentPage((), "", revision, not_modified=True)
+        return SegmentPage((), "", revision, not_modified=True, log_start_offset=log_start_offset)
     found = [row for row in rows if row.segment_id is not None]
     fitting = _fitting(found[:limit])
     segments = tuple(segment_from_row(row, tp) for row in found[:fitting])
-    return SegmentPage(segments, _segment_token(query, found, fitting), revision)
+    token = _segment_token(query, found, fitting)
+    return SegmentPage(segments, token, revision, log_start_offset=log_start_offset)
 
 
 def _fitting(rows: Sequence[AnyRow]) -> int:
@@ -145,33 +152,54 @@ def _in_order(
     return page.where(tuple_(start_offset, segment_id) > tuple_(*after))
 
 
-PARTITIONS = ("partitions",)
+@dataclass(frozen=True, slots=True)
+class PartitionQuery:
+    """Which partitions; the arguments of list_partitions."""
+
+    topic: str
+    delete_states: Sequence[RemotePartitionDeleteState]
+
+    def __post_init__(self) -> None:
+        check_text(self.topic, "topic")
+
+    def fingerprint(self) -> tuple[object, ...]:
+        """Equal for equal queries, for a page token to be bound to."""
+        return ("partitions", self.topic, sorted({state.value for state in self.delete_states}))
 
 
-def list_partitions(connection: Connection, *, limit: int, after: Position | None) -> PartitionPage:
+def list_partitions(
+    connection: Connection, query: PartitionQuery, *, limit: int, after: Position | None
+) -> PartitionPage:
     """One page of the known partitions; see RemoteLogMetadataManager.list_partitions."""
     key = tuple_(PartitionRow.topic_id, PartitionRow.partition)
-    query = (
+    page = (
         select(
             PartitionRow.topic_id,
             PartitionRow.partition,
             PartitionRow.revision,
             PartitionRow.delete_state,
+            PartitionRow.marked_at,
             TopicRow.name,
+            NOW.label("read_at"),
         )
         .join(TopicRow, TopicRow.topic_id == PartitionRow.topic_id)
-        .where(_KNOWN)
+        .where(KNOWN)
         .order_by(PartitionRow.topic_id, PartitionRow.partition)
         .limit(limit + 1)
     )
+    if query.topic:
+        page = page.where(TopicRow.name == query.topic)
+    if query.delete_states:
+        states = [state.value for state in query.delete_states]
+        page = page.where(BEING_DELETED, PartitionRow.delete_state.in_(states))
     if after is not None:
         partition, topic_id = after
-        query = query.where(key > tuple_(topic_id, partition))
-    rows = connection.execute(query).all()
+        page = page.where(key > tuple_(topic_id, partition))
+    rows = connection.execute(page).all()
     token = ""
     if len(rows) > limit:
         last = rows[limit - 1]
-        token = page_tokens.encode(PARTITIONS, (last.partition, last.topic_id))
+        token = page_tokens.encode(query.fingerprint(), (last.partition, last.topic_id))
     return PartitionPage(tuple(_summary(row) for row in rows[:limit]), token)
 
 
@@ -181,4 +209,6 @@ def _summary(row: AnyRow) -> PartitionSummary:
         TopicIdPartition(row.topic_id, row.name, row.partition),
         None if state is None else RemotePartitionDeleteState(state),
         row.revision,
+        marked_at_ms=None if row.marked_at is None else ms_of(row.marked_at),
+        read_at_ms=ms_of(row.read_at),
     )

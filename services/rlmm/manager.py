@@ -1,7 +1,8 @@
 """RLMM in process, on PostgreSQL: satisfies services.api's RemoteLogMetadataManager."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
@@ -9,23 +10,41 @@ from sqlalchemy.orm import Session
 from services.api.calls import NO_CONTEXT, AtRevision, MutationContext, MutationOutcome
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
+from services.api.partition_state import PartitionReport, PartitionState
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
 from services.api.remote_log_metadata_manager import (
+    MAX_REPORTS,
     PartitionLeadership,
     PartitionPage,
     RemoteLogMetadataManager,
+    ReportOutcome,
     SegmentPage,
+    SegmentUpdate,
+    UpdateOutcome,
 )
+from services.api.segment_scan import SegmentBatch, SegmentScan
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
+from services.api.topic_config import StoredTopicConfig, topic_config
 from services.api.validation import require, require_int32, require_int64
-from services.rlmm import listings, lookups, page_tokens, partitions, segments
+from services.rlmm import (
+    listings,
+    log_starts,
+    lookups,
+    page_tokens,
+    partition_states,
+    partitions,
+    scans,
+    segment_batches,
+    segments,
+    topic_configs,
+)
 from services.rlmm.limits import Limits, check_storable
 from services.rlmm.outcomes import applied_once
-from services.rlmm.schema import known_revision, revision_in
+from services.rlmm.schema import is_usable, known_revision, revision_in
 from services.rlmm.transactions import Transactions
 
 MAX_LEADERSHIP_CHANGES = 20_000
@@ -39,7 +58,6 @@ class SqlRemoteLogMetadataManager:
     def __init__(self, engine: Engine, limits: Limits | None = None) -> None:
         self._transactions = Transactions(engine)
         self._limits = limits or Limits()
-        self._known_revision = known_revision()
         self._database = f"{engine.url.host}:{engine.url.port}/{engine.url.database}"
 
     def add_remote_log_segment_metadata(
@@ -83,6 +101,11 @@ class SqlRemoteLogMetadataManager:
 
         return self._transactions.change(work)
 
+    def update_remote_log_segment_metadata_batch(
+        self, updates: Sequence[SegmentUpdate]
+    ) -> list[UpdateOutcome]:
+        return segment_batches.update_all(self._transactions, self._limits, updates)
+
     def put_remote_partition_delete_metadata(
         self, metadata: RemotePartitionDeleteMetadata, context: MutationContext = NO_CONTEXT
     ) -> MutationOutcome:
@@ -109,7 +132,7 @@ class SqlRemoteLogMetadataManager:
         followers: Sequence[PartitionLeadership],
         broker_id: int,
     ) -> None:
-        """All or nothing; locks in the order of (topic id, partition), as every batch does."""
+        """All or nothing; locks topics, then partitions in the order of (topic id, partition)."""
         require_int32(broker_id, "broker_id", at_least=-1)
         count, most = len(leaders) + len(followers), MAX_LEADERSHIP_CHANGES
         require(count <= most, "leaders, followers", f"at most {most} partitions, has {count}")
@@ -122,6 +145,7 @@ class SqlRemoteLogMetadataManager:
         )
 
         def work(session: Session) -> None:
+            partitions.lock_topics(session, [change.topic_id_partition for change in changes])
             for change in changes:
                 partitions.announce(session, change, broker_id)
 
@@ -195,12 +219,89 @@ class SqlRemoteLogMetadataManager:
             )
         )
 
-    def list_partitions(self, *, page_size: int = 0, page_token: str = "") -> PartitionPage:
+    def list_partitions(
+        self,
+        *,
+        topic: str = "",
+        delete_states: Sequence[RemotePartitionDeleteState] = (),
+        page_size: int = 0,
+        page_token: str = "",
+    ) -> PartitionPage:
+        query = listings.PartitionQuery(topic, delete_states)
         limit = page_tokens.page_limit(page_size)
-        after = page_tokens.decode(listings.PARTITIONS, page_token)
+        after = page_tokens.decode(query.fingerprint(), page_token)
         return self._transactions.read(
-            lambda connection: listings.list_partitions(connection, limit=limit, after=after)
+            lambda connection: listings.list_partitions(connection, query, limit=limit, after=after)
         )
+
+    def topic_config(self, topic_id: UUID) -> StoredTopicConfig:
+        return self._transactions.read(lambda connection: topic_configs.read(connection, topic_id))
+
+    def put_topic_config(
+        self,
+        topic_id: UUID,
+        entries: Mapping[str, str],
+        expected_revision: int | None = None,
+        context: MutationContext = NO_CONTEXT,
+    ) -> StoredTopicConfig:
+        topic_config(entries)  # refuses what cannot be stored, NUL and long texts among it
+        check_storable(context)
+        if expected_revision is not None:
+            require_int64(expected_revision, "expected_revision")
+        return self._transactions.change(
+            lambda session: topic_configs.put(
+                session, topic_id, entries, expected_revision, context
+            )
+        )
+
+    def report_partition_state(self, reports: Sequence[PartitionReport]) -> list[ReportOutcome]:
+        """Each report is a transaction of its own: one partition's lock at a time."""
+        count = len(reports)
+        require(1 <= count <= MAX_REPORTS, "reports", f"must be 1 to {MAX_REPORTS}, are {count}")
+        return [self._take_report(report) for report in reports]
+
+    def _take_report(self, report: PartitionReport) -> ReportOutcome:
+        try:
+            self._limits.check_report(report)
+            return self._transactions.change(
+                lambda session: partition_states.take_report(session, report)
+            )
+        except RetriableRemoteStorageError:
+            raise  # the database's: it would be every later item's too
+        except RemoteStorageError as e:
+            return e
+
+    def partition_state(self, topic_id_partition: TopicIdPartition) -> AtRevision[PartitionState]:
+        return self._transactions.read(
+            lambda connection: partition_states.read(connection, topic_id_partition)
+        )
+
+    def raise_log_start_offset(
+        self,
+        topic_id_partition: TopicIdPartition,
+        log_start_offset: int,
+        context: MutationContext = NO_CONTEXT,
+    ) -> MutationOutcome:
+        require_int64(log_start_offset, "log_start_offset")
+        check_storable(context)
+        change = log_starts.LogStartRaise(topic_id_partition, log_start_offset)
+
+        def work(session: Session) -> MutationOutcome:
+            partition = partitions.lock_known(session, topic_id_partition)
+            return applied_once(
+                session,
+                partition,
+                change,
+                context,
+                lambda: log_starts.raise_log_start(session, partition, change, context),
+                # A lower offset repeats no event in particular.
+                counts_repeats=False,
+            )
+
+        return self._transactions.change(work)
+
+    def scan_remote_log_segments(self, scan: SegmentScan) -> Iterator[SegmentBatch]:
+        return scans.scan_segments(self._transactions, scan)
 
     def is_ready(self, topic_id_partition: TopicIdPartition) -> bool:
         try:
@@ -213,16 +314,17 @@ class SqlRemoteLogMetadataManager:
         """Is the database usable at all?
 
         Raises:
-            RetriableRemoteStorageError: it is unreachable, or its schema is not this release's.
+            RetriableRemoteStorageError: it is unreachable, or its schema is older than this
+                release's.
         """
         try:
             revision = self._transactions.read(revision_in)
         except RetriableRemoteStorageError as e:
             raise RetriableRemoteStorageError(f"{self._database}: {e}") from e
-        if revision != self._known_revision:
+        if not is_usable(revision):
             raise RetriableRemoteStorageError(
                 f"{self._database}: the database has schema revision {revision}, this release "
-                f"knows {self._known_revision}; `sediment db upgrade` makes it"
+                f"needs {known_revision()}; `sediment db upgrade` makes it"
             )
 
 

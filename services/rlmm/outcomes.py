@@ -1,9 +1,8 @@
 """Request ids: a call that comes twice is answered twice and done once."""
 
 import hashlib
-import json
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import timedelta
 
 from sqlalchemy import func, select
@@ -15,11 +14,17 @@ from services.api.partitions import RemotePartitionDeleteMetadata
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from services.api.validation import require
 from services.rlmm.events import count_repeat
+from services.rlmm.log_starts import LogStartRaise
 from services.rlmm.tables import NOW, PartitionRow, RequestOutcomeRow
 
 REMEMBERED_FOR = timedelta(days=1)
 
-Body = RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate | RemotePartitionDeleteMetadata
+Body = (
+    RemoteLogSegmentMetadata
+    | RemoteLogSegmentMetadataUpdate
+    | RemotePartitionDeleteMetadata
+    | LogStartRaise
+)
 
 
 def applied_once(
@@ -28,31 +33,46 @@ def applied_once(
     body: Body,
     context: MutationContext,
     apply: Callable[[], MutationOutcome],
+    *,
+    counts_repeats: bool = True,
 ) -> MutationOutcome:
     """The remembered outcome of the call's request id, or that of `apply()`.
 
     A refusal leaves through an exception, which undoes the transaction: it is not remembered.
 
+    Args:
+        counts_repeats: a repeat's revision is that of the event which it repeats.
+
     Raises:
         InvalidRequestError: the request id came with another body before.
     """
-    digest = _digest(body, context)
+    digest = body_digest(body, context)
     revision = _remembered(session, partition, context, digest)
     if revision is not None:
         count_repeat(session, partition, revision)
         return MutationOutcome(applied=True, revision=revision)
     outcome = apply()
     if not outcome.applied:
-        count_repeat(session, partition, outcome.revision)
+        if counts_repeats:
+            count_repeat(session, partition, outcome.revision)
     elif context.request_id is not None:
         _remember(session, partition, context.request_id, digest, outcome.revision)
     return outcome
 
 
-def _digest(body: Body, context: MutationContext) -> bytes:
-    """Of all that the caller said but the request id."""
-    said = [type(body).__name__, asdict(body), asdict(replace(context, request_id=None))]
-    return hashlib.sha256(json.dumps(said, default=str, sort_keys=True).encode()).digest()
+def body_digest(body: Body, context: MutationContext) -> bytes:
+    """Of all that the caller said but the request id and the expectations.
+
+    Expectations say when a change may be made, not which change it is: who lost the answer and
+    reads the present revision before it asks again still asks for the same.
+    """
+    why = replace(context, request_id=None, expected_revision=None, expected_config_revision=None)
+    return hashlib.sha256(repr((body, why)).encode()).digest()
+
+
+def require_same_body(request_id: str, remembered_digest: bytes, digest: bytes) -> None:
+    same = remembered_digest == digest
+    require(same, "context.request_id", f"{request_id!r} came with another body before")
 
 
 def _remembered(
@@ -70,8 +90,7 @@ def _remembered(
     ).one_or_none()
     if row is None:
         return None
-    same = row.body_digest == digest
-    require(same, "context.request_id", f"{context.request_id!r} came with another body before")
+    require_same_body(context.request_id, row.body_digest, digest)
     revision: int = row.revision
     return revision
 

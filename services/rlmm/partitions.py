@@ -1,6 +1,8 @@
 """The partition row: the lock that every change of a partition takes first, and its rules."""
 
-from sqlalchemy import exists, select
+from collections.abc import Iterable
+
+from sqlalchemy import ARRAY, Uuid, any_, exists, literal, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -19,10 +21,14 @@ from services.api.partitions import (
 from services.api.remote_log_metadata_manager import PartitionLeadership
 from services.api.validation import require
 from services.rlmm.events import record
-from services.rlmm.tables import LIVE, EventRow, PartitionRow, SegmentRow, TopicRow
+from services.rlmm.guards import require_expected, require_no_hold
+from services.rlmm.tables import LIVE, NOW, EventRow, PartitionRow, SegmentRow, TopicRow
 
 MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
+STARTED = RemotePartitionDeleteState.DELETE_PARTITION_STARTED
 FINISHED = RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
+KNOWN = PartitionRow.delete_state.is_distinct_from(FINISHED.value)
+"""Of the partitions that reads answer for."""
 
 
 def lock(session: Session, tp: TopicIdPartition) -> PartitionRow | None:
@@ -58,6 +64,21 @@ def lock_or_create(session: Session, tp: TopicIdPartition) -> PartitionRow:
         session.execute(row.on_conflict_do_nothing())
         partition = lock_known(session, tp)
     return partition
+
+
+def lock_topics(session: Session, tps: Iterable[TopicIdPartition]) -> None:
+    """Whoever makes several partitions known in one transaction calls this first.
+
+    A new partition's foreign key locks its topic. A put of the topic's settings locks the topic,
+    then its partitions: in another order than that the two would wait for each other.
+    """
+    topic_ids = sorted({tp.topic_id for tp in tps})
+    session.execute(
+        select(TopicRow.topic_id)
+        .where(TopicRow.topic_id == any_(literal(topic_ids, ARRAY(Uuid))))
+        .order_by(TopicRow.topic_id)
+        .with_for_update(read=True, key_share=True)
+    )
 
 
 def check_topic_name(tp: TopicIdPartition, name: str) -> None:
@@ -97,13 +118,17 @@ def announce(session: Session, leadership: PartitionLeadership, broker_id: int) 
     """Take note of a partition's leader. A deleted partition stays deleted: its topic id never
     comes back. Nothing new is not an event, so that announcing idle partitions costs no write."""
     partition = lock_or_create(session, leadership.topic_id_partition)
-    if partition.delete_state == FINISHED.value:
-        return
+    if partition.delete_state != FINISHED.value:
+        note_leader(session, partition, leadership.leader_epoch, broker_id)
+
+
+def note_leader(
+    session: Session, partition: PartitionRow, leader_epoch: int | None, broker_id: int
+) -> None:
+    """An event, where the partition becomes known by this or its highest leader epoch rises."""
     is_new = partition.revision == 0
-    if raise_leader_epoch(partition, leadership.leader_epoch) or is_new:
-        event = EventRow(
-            kind="LEADERSHIP", broker_id=broker_id, broker_leader_epoch=leadership.leader_epoch
-        )
+    if raise_leader_epoch(partition, leader_epoch) or is_new:
+        event = EventRow(kind="LEADERSHIP", broker_id=broker_id, broker_leader_epoch=leader_epoch)
         record(session, partition, event, NO_CONTEXT)
 
 
@@ -125,6 +150,11 @@ def move_deletion(
         raise InvalidStateTransitionError(f"partition {tp}: {present} to {target.value}")
     if target is FINISHED and _has_live_segments(session, partition):
         raise InvalidStateTransitionError(f"partition {tp} still has segments")
+    require_expected(session, partition, context)
+    if target is STARTED:
+        require_no_hold(session, partition)
+    elif target is MARKED:
+        partition.marked_at = NOW
     partition.delete_state = target.value
     event = EventRow(
         kind="PARTITION_DELETE",

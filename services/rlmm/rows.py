@@ -1,5 +1,6 @@
 """Between rows and Kafka's nouns."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 
 from sqlalchemy import Row
@@ -14,6 +15,12 @@ from services.api.segments import (
 AnyRow: TypeAlias = Row[*tuple[Any, ...]]
 
 NO_LEADER_EPOCH = -1
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def ms_of(at: datetime) -> int:
+    """Milliseconds since 1970, rounded down."""
+    return (at - EPOCH) // timedelta(milliseconds=1)
 
 
 def segment_from_row(row: AnyRow, tp: TopicIdPartition) -> RemoteLogSegmentMetadata:
@@ -76,6 +83,11 @@ def row_values(metadata: RemoteLogSegmentMetadata) -> dict[str, object]:
 
 def event_key(metadata: RemoteLogSegmentMetadata) -> str:
     """topicId:partition:endOffset:brokerLeaderEpoch, by which the compaction KIP keys events."""
-    tp, epoch = metadata.topic_id_partition, metadata.broker_leader_epoch
-    epoch = NO_LEADER_EPOCH if epoch is None else epoch
-    return f"{uuid_to_text(tp.topic_id)}:{tp.partition}:{metadata.end_offset}:{epoch}"
+    tp = metadata.topic_id_partition
+    return event_key_of(tp, metadata.end_offset, metadata.broker_leader_epoch)
+
+
+def event_key_of(tp: TopicIdPartition, end_offset: int, broker_leader_epoch: int | None) -> str:
+    """event_key, where there is no more of the metadata than that."""
+    epoch = NO_LEADER_EPOCH if broker_leader_epoch is None else broker_leader_epoch
+    return f"{uuid_to_text(tp.topic_id)}:{tp.partition}:{end_offset}:{epoch}"

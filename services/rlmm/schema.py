@@ -36,6 +36,17 @@ def known_revision() -> str:
     return head
 
 
+def is_usable(revision: str | None) -> bool:
+    """Whether this release works on a schema of that revision: its own, or a later one.
+
+    Revisions are numbers that grow by one, and each only adds to the one before it, so that the
+    services of two releases may run side by side while one replaces the other.
+    """
+    if revision is None or not revision.isdecimal():
+        return False
+    return int(revision) >= int(known_revision())
+
+
 def revision_in(connection: Connection) -> str | None:
     """The schema revision of the database; None where it has no schema."""
     return MigrationContext.configure(connection).get_current_revision()
@@ -56,8 +67,8 @@ def current_revision(database_url: str) -> str | None:
 
 
 def upgrade(database_url: str) -> None:
-    """Bring the schema to known_revision(). Idempotent, and one at a time: of two upgrades that
-    start together the second waits, then finds nothing to do.
+    """Bring the schema to known_revision(), or leave a later one as it is. Idempotent, and one at
+    a time: of two upgrades that start together the second waits, then finds nothing to do.
 
     Raises:
         RetriableRemoteStorageError: the database cannot be reached, or a lock was not free.
@@ -68,7 +79,9 @@ def upgrade(database_url: str) -> None:
         with errors_named(), engine.connect() as connection:
             connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": _ADVISORY_LOCK})
             connection.commit()
-            _upgrade(connection)
+            if not is_usable(revision_in(connection)):
+                connection.commit()
+                _upgrade(connection)
     finally:
         # Closing the connection lets go of the lock, whatever happened.
         engine.dispose()

@@ -1,14 +1,12 @@
 """Adding a segment and moving it through its states, under the partition's lock."""
 
-from sqlalchemy import ColumnElement, and_, literal, or_, select, update
+from sqlalchemy import ColumnElement, and_, select, update
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import Session
 
 from services.api.calls import MutationContext, MutationOutcome
 from services.api.errors import (
-    FencedLeaderEpochError,
     InvalidStateTransitionError,
-    RemoteResourceNotFoundError,
     SegmentAlreadyExistsError,
 )
 from services.api.ids import RemoteLogSegmentId
@@ -16,13 +14,14 @@ from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
-    predecessors,
 )
 from services.rlmm import visibility
 from services.rlmm.events import record
-from services.rlmm.partitions import fence, is_older_leader, raise_leader_epoch
+from services.rlmm.guards import require_expected
+from services.rlmm.partitions import fence, raise_leader_epoch
 from services.rlmm.rows import AnyRow, event_key, row_values, segment_from_row
 from services.rlmm.tables import EventRow, PartitionRow, SegmentRow
+from services.rlmm.transitions import Guards, may_move, unknown_segment
 
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
@@ -47,6 +46,7 @@ def add(
     added = row.on_conflict_do_nothing().returning(SegmentRow.segment_id)
     if session.execute(added).one_or_none() is None:
         return _added_before(session, metadata)
+    require_expected(session, partition, context)
     visibility.note_copy_started(session, metadata)
     raise_leader_epoch(partition, epoch)
     event = EventRow(
@@ -75,22 +75,29 @@ def move(
     partition: PartitionRow,
     change: RemoteLogSegmentMetadataUpdate,
     context: MutationContext,
+    guards: Guards | None = None,
 ) -> MutationOutcome:
-    """Take a segment to `change.state`, or find that it is there already."""
-    moved = _move_if_allowed(session, partition, change, context)
-    if moved is None:
-        return _moved_before(session, partition, change, context)
+    """Take a segment to `change.state`, or find that it is there already. A refusal leaves no
+    trace in the transaction.
+
+    Args:
+        guards: of a call that moves several; None: of this move alone.
+    """
+    stored = _stored(session, change.remote_log_segment_id)
+    if not may_move(guards or Guards(session, partition), stored, change, context):
+        return MutationOutcome(applied=False, revision=stored.state_revision)
+    moved = _moved(session, partition, change, context)
     metadata = segment_from_row(moved, change.remote_log_segment_id.topic_id_partition)
     if change.state is FINISHED:
         visibility.show(session, metadata)
     elif change.state is DELETE_STARTED:
-        visibility.hide(session, metadata.remote_log_segment_id)
+        visibility.hide(session, partition, [metadata.remote_log_segment_id.id])
     else:
-        visibility.forget(session, metadata.remote_log_segment_id)
+        visibility.forget(session, partition, [metadata.remote_log_segment_id.id])
     epoch = context.broker_leader_epoch
     event = EventRow(
         kind="SEGMENT",
-        from_state=moved.from_state,
+        from_state=stored.state,
         to_state=change.state.value,
         segment_id=metadata.remote_log_segment_id.id,
         key=event_key(metadata),
@@ -100,14 +107,13 @@ def move(
     return MutationOutcome(applied=True, revision=record(session, partition, event, context))
 
 
-def _move_if_allowed(
+def _moved(
     session: Session,
     partition: PartitionRow,
     change: RemoteLogSegmentMetadataUpdate,
     context: MutationContext,
-) -> AnyRow | None:
-    """The segment's row after the move and its state before; None where it was not allowed."""
-    before = aliased(SegmentRow)
+) -> AnyRow:
+    """Move the segment; its row after that."""
     values: dict[str, object] = {
         "state": change.state.value,
         "broker_id": change.broker_id,
@@ -118,71 +124,29 @@ def _move_if_allowed(
         values["custom_metadata"] = change.custom_metadata
     if change.state is FINISHED:
         values["finished_revision"] = partition.revision + 1
+    elif change.state is DELETE_STARTED:
+        values["plan_id"] = context.plan_id
     return session.execute(
         update(SegmentRow)
-        .where(
-            _is(SegmentRow, change.remote_log_segment_id),
-            before.topic_id == SegmentRow.topic_id,
-            before.partition == SegmentRow.partition,
-            before.segment_id == SegmentRow.segment_id,
-            before.state.in_([state.value for state in predecessors(change.state)]),
-            _not_fenced(before, partition, change, context),
-        )
+        .where(_is(change.remote_log_segment_id))
         .values(values)
-        .returning(before.state.label("from_state"), *SegmentRow.__table__.columns)
+        .returning(*SegmentRow.__table__.columns)
         .execution_options(synchronize_session=False)
-    ).one_or_none()
-
-
-def _not_fenced(
-    before: type[SegmentRow],
-    partition: PartitionRow,
-    change: RemoteLogSegmentMetadataUpdate,
-    context: MutationContext,
-) -> ColumnElement[bool]:
-    """An older leader may finish a copy, and clean up what it failed to copy itself."""
-    fenced = change.state is DELETE_STARTED and is_older_leader(
-        partition, context.broker_leader_epoch
-    )
-    own_copy = and_(before.state == STARTED.value, before.broker_id == change.broker_id)
-    return or_(own_copy, literal(not fenced))
-
-
-def _moved_before(
-    session: Session,
-    partition: PartitionRow,
-    change: RemoteLogSegmentMetadataUpdate,
-    context: MutationContext,
-) -> MutationOutcome:
-    """Nothing moved: because it is a repeat, or for which reason."""
-    segment_id, target = change.remote_log_segment_id, change.state
-    row = _stored(session, segment_id)
-    if row.state == target.value:
-        if change.custom_metadata not in (None, row.custom_metadata):
-            raise SegmentAlreadyExistsError(
-                f"segment {segment_id} is in {row.state} with other custom metadata"
-            )
-        return MutationOutcome(applied=False, revision=row.state_revision)
-    if RemoteLogSegmentState(row.state) in predecessors(target):
-        raise FencedLeaderEpochError(
-            f"broker leader epoch {context.broker_leader_epoch} is older than "
-            f"{partition.highest_broker_leader_epoch} of partition {segment_id.topic_id_partition}"
-        )
-    raise InvalidStateTransitionError(f"segment {segment_id}: {row.state} to {target.value}")
+    ).one()
 
 
 def _stored(session: Session, segment_id: RemoteLogSegmentId) -> AnyRow:
     columns = SegmentRow.__table__.columns
-    row = session.execute(select(*columns).where(_is(SegmentRow, segment_id))).one_or_none()
+    row = session.execute(select(*columns).where(_is(segment_id))).one_or_none()
     if row is None:
-        raise RemoteResourceNotFoundError(f"segment {segment_id} is not known")
+        raise unknown_segment(segment_id)
     return row
 
 
-def _is(row: type[SegmentRow], segment_id: RemoteLogSegmentId) -> ColumnElement[bool]:
+def _is(segment_id: RemoteLogSegmentId) -> ColumnElement[bool]:
     tp = segment_id.topic_id_partition
     return and_(
-        row.topic_id == tp.topic_id,
-        row.partition == tp.partition,
-        row.segment_id == segment_id.id,
+        SegmentRow.topic_id == tp.topic_id,
+        SegmentRow.partition == tp.partition,
+        SegmentRow.segment_id == segment_id.id,
     )

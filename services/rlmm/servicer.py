@@ -1,17 +1,30 @@
 """RemoteLogMetadataManager on the wire: convert, one call, reply."""
 
+from collections.abc import Iterator
+
 import grpc
 
 from services.api.errors import NotServedError
-from services.api.ids import TopicIdPartition
+from services.api.ids import TopicIdPartition, uuid_from_text
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.validation import within
-from services.rpc.converters.enums import segment_state
+from services.rpc.converters.bulk import (
+    scan_from_proto,
+    segment_batch_to_proto,
+    segment_updates_from_proto,
+    update_outcome_to_proto,
+)
+from services.rpc.converters.enums import partition_delete_state, segment_state
 from services.rpc.converters.metadata import (
     leaderships_from_proto,
     partition_page_to_proto,
     partitions_from_proto,
     segment_page_to_proto,
+)
+from services.rpc.converters.partition_state import (
+    report_outcome_to_proto,
+    reports_from_proto,
+    state_to_proto,
 )
 from services.rpc.converters.shared import (
     context_from_proto,
@@ -22,6 +35,7 @@ from services.rpc.converters.shared import (
     topic_id_partition_from_proto,
     update_from_proto,
 )
+from services.rpc.converters.topic_config import topic_config_to_proto
 from tieredstorage.v1 import remote_log_metadata_manager_pb2 as pb
 from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
 from tieredstorage.v1 import remote_log_segment_pb2 as segment_pb
@@ -54,6 +68,17 @@ class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer)
             why = context_from_proto(request.context)
         outcome = self._manager.update_remote_log_segment_metadata(update, why)
         return pb.UpdateRemoteLogSegmentMetadataResponse(outcome=outcome_to_proto(outcome))
+
+    def UpdateRemoteLogSegmentMetadataBatch(
+        self,
+        request: pb.UpdateRemoteLogSegmentMetadataBatchRequest,
+        context: grpc.ServicerContext,
+    ) -> pb.UpdateRemoteLogSegmentMetadataBatchResponse:
+        updates = segment_updates_from_proto(request.updates)
+        outcomes = self._manager.update_remote_log_segment_metadata_batch(updates)
+        return pb.UpdateRemoteLogSegmentMetadataBatchResponse(
+            outcomes=[update_outcome_to_proto(outcome) for outcome in outcomes]
+        )
 
     def GetRemoteLogSegmentMetadata(
         self, request: pb.GetRemoteLogSegmentMetadataRequest, context: grpc.ServicerContext
@@ -145,10 +170,62 @@ class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer)
     def ListPartitions(
         self, request: pb.ListPartitionsRequest, context: grpc.ServicerContext
     ) -> pb.ListPartitionsResponse:
+        states = request.delete_states
         page = self._manager.list_partitions(
-            page_size=request.page_size, page_token=request.page_token
+            topic=request.topic,
+            delete_states=[partition_delete_state.from_proto(s, "delete_states") for s in states],
+            page_size=request.page_size,
+            page_token=request.page_token,
         )
         return partition_page_to_proto(page)
+
+    def GetTopicConfig(
+        self, request: pb.GetTopicConfigRequest, context: grpc.ServicerContext
+    ) -> pb.GetTopicConfigResponse:
+        stored = self._manager.topic_config(uuid_from_text(request.topic_id, "topic_id"))
+        return pb.GetTopicConfigResponse(config=topic_config_to_proto(stored))
+
+    def PutTopicConfig(
+        self, request: pb.PutTopicConfigRequest, context: grpc.ServicerContext
+    ) -> pb.PutTopicConfigResponse:
+        with within("context"):
+            why = context_from_proto(request.context)
+        stored = self._manager.put_topic_config(
+            uuid_from_text(request.topic_id, "topic_id"),
+            dict(request.entries),
+            request.expected_revision if request.HasField("expected_revision") else None,
+            why,
+        )
+        return pb.PutTopicConfigResponse(config=topic_config_to_proto(stored))
+
+    def ReportPartitionState(
+        self, request: pb.ReportPartitionStateRequest, context: grpc.ServicerContext
+    ) -> pb.ReportPartitionStateResponse:
+        outcomes = self._manager.report_partition_state(reports_from_proto(request.reports))
+        return pb.ReportPartitionStateResponse(
+            outcomes=[report_outcome_to_proto(outcome) for outcome in outcomes]
+        )
+
+    def GetPartitionState(
+        self, request: pb.GetPartitionStateRequest, context: grpc.ServicerContext
+    ) -> pb.GetPartitionStateResponse:
+        return state_to_proto(self._manager.partition_state(_partition(request.topic_id_partition)))
+
+    def RaiseLogStartOffset(
+        self, request: pb.RaiseLogStartOffsetRequest, context: grpc.ServicerContext
+    ) -> pb.RaiseLogStartOffsetResponse:
+        with within("context"):
+            why = context_from_proto(request.context)
+        outcome = self._manager.raise_log_start_offset(
+            _partition(request.topic_id_partition), request.log_start_offset, why
+        )
+        return pb.RaiseLogStartOffsetResponse(outcome=outcome_to_proto(outcome))
+
+    def ScanRemoteLogSegments(
+        self, request: pb.ScanRemoteLogSegmentsRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.ScanRemoteLogSegmentsResponse]:
+        for batch in self._manager.scan_remote_log_segments(scan_from_proto(request)):
+            yield segment_batch_to_proto(batch)
 
 
 def _partition(message: segment_pb.TopicIdPartition) -> TopicIdPartition:

@@ -1,9 +1,11 @@
 """The schema, as rows. They never leave this service: rows in, dataclasses out.
 
     topics ──< partitions ──< segments ──< segment_epochs      which segment holds an offset
-                    │──────< highest_offsets                   survives the segments
-                    │──────< events                            the audit trail
-                    └──────< request_outcomes                  answers to repeated request ids
+      │             │──────< highest_offsets                   survives the segments
+      │             │──────< partition_states                  the tier's lineage, the last report
+      │             │──────< events                            the audit trail
+      │             └──────< request_outcomes                  answers to repeated request ids
+      └──< topic_config_events                                 each version of the settings
 
 `partitions` is the lock: whoever changes anything of a partition locks its row first. What
 migrations/ builds and what stands here is one schema; a test compares them.
@@ -25,7 +27,7 @@ from sqlalchemy import (
     func,
     text,
 )
-from sqlalchemy.dialects.postgresql import ARRAY, INTEGER
+from sqlalchemy.dialects.postgresql import ARRAY, INTEGER, JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from services.api.partitions import RemotePartitionDeleteState
@@ -55,15 +57,35 @@ def _one_of(column: str, names: list[str]) -> str:
 
 SEGMENT_STATES = [state.value for state in RemoteLogSegmentState]
 DELETE_STATES = [state.value for state in RemotePartitionDeleteState]
+EVENT_KINDS = ["LEADERSHIP", "SEGMENT", "PARTITION_DELETE", "LINEAGE", "LOG_START"]
+BEING_DELETED = text("delete_state IN ('DELETE_PARTITION_MARKED', 'DELETE_PARTITION_STARTED')")
+"""Of a partition that is known and will not be for long; a literal, as LIVE is."""
 LIVE = text("state <> 'DELETE_SEGMENT_FINISHED'")
 """Of a segment that still counts; a literal, or the partial index on it would not serve."""
 
 
 class TopicRow(Base):
     __tablename__ = "topics"
+    __table_args__ = (Index("name", "name"),)
 
     topic_id: Mapped[UUID] = mapped_column(primary_key=True)
     name: Mapped[str]
+    config: Mapped[dict[str, str]] = mapped_column(JSONB, server_default=text("'{}'"))
+    config_revision: Mapped[int] = mapped_column(server_default=text("0"))
+
+
+class TopicConfigEventRow(Base):
+    """The audit trail of a topic's settings: each version, whole."""
+
+    __tablename__ = "topic_config_events"
+
+    topic_id: Mapped[UUID] = mapped_column(ForeignKey("topics.topic_id"), primary_key=True)
+    revision: Mapped[int] = mapped_column(primary_key=True)
+    at: Mapped[datetime] = mapped_column(server_default=NOW)
+    config: Mapped[dict[str, str]] = mapped_column(JSONB)
+    actor: Mapped[str]
+    call_id: Mapped[str] = mapped_column(comment="names the one call, as in the log")
+    reason: Mapped[str]
 
 
 class PartitionRow(Base):
@@ -74,6 +96,8 @@ class PartitionRow(Base):
         CheckConstraint("partition >= 0", name="partition"),
         CheckConstraint("revision >= 0", name="revision"),
         CheckConstraint(_one_of("delete_state", DELETE_STATES), name="delete_state"),
+        CheckConstraint("log_start_offset >= 0", name="log_start_offset"),
+        Index("being_deleted", "topic_id", "partition", postgresql_where=BEING_DELETED),
     )
 
     topic_id: Mapped[UUID] = mapped_column(ForeignKey("topics.topic_id"), primary_key=True)
@@ -81,6 +105,10 @@ class PartitionRow(Base):
     revision: Mapped[int]
     highest_broker_leader_epoch: Mapped[int | None] = mapped_column(INTEGER)
     delete_state: Mapped[str | None]
+    marked_at: Mapped[datetime | None] = mapped_column(comment="when it was marked for deletion")
+    log_start_offset: Mapped[int] = mapped_column(
+        server_default=text("0"), comment="of the tier: what lies below is gone or going"
+    )
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
     changed_at: Mapped[datetime] = mapped_column(server_default=NOW, onupdate=NOW)
 
@@ -135,8 +163,47 @@ class SegmentRow(Base):
     # The partition's revision at the latest event, and at COPY_SEGMENT_FINISHED.
     state_revision: Mapped[int]
     finished_revision: Mapped[int | None]
+    # The sweep that marked it for deletion.
+    plan_id: Mapped[str | None]
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
     changed_at: Mapped[datetime] = mapped_column(server_default=NOW, onupdate=NOW)
+
+
+class PartitionStateRow(Base):
+    """The tier's lineage, and what the leader said last. Written often, in place."""
+
+    __tablename__ = "partition_states"
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["topic_id", "partition"], ["partitions.topic_id", "partitions.partition"]
+        ),
+        CheckConstraint(
+            "cardinality(leader_epochs) = cardinality(epoch_start_offsets)", name="leader_epochs"
+        ),
+        CheckConstraint(
+            "cardinality(reported_leader_epochs) = cardinality(reported_epoch_start_offsets)",
+            name="reported_leader_epochs",
+        ),
+    )
+
+    topic_id: Mapped[UUID] = mapped_column(primary_key=True)
+    partition: Mapped[int] = mapped_column(INTEGER, primary_key=True)
+    # The tier's lineage, from the log start on.
+    leader_epochs: Mapped[list[int]] = mapped_column(ARRAY(INTEGER))
+    epoch_start_offsets: Mapped[list[int]] = mapped_column(ARRAY(BigInteger))
+    # The latest report.
+    reported_at: Mapped[datetime] = mapped_column(server_default=NOW)
+    broker_id: Mapped[int] = mapped_column(INTEGER)
+    leader_epoch: Mapped[int] = mapped_column(INTEGER)
+    report_number: Mapped[int]
+    reported_leader_epochs: Mapped[list[int]] = mapped_column(ARRAY(INTEGER))
+    reported_epoch_start_offsets: Mapped[list[int]] = mapped_column(ARRAY(BigInteger))
+    local_log_start_offset: Mapped[int]
+    log_end_offset: Mapped[int]
+    high_watermark: Mapped[int]
+    last_stable_offset: Mapped[int]
+    only_local_bytes: Mapped[int]
+    copied_through_offset: Mapped[int]
 
 
 class SegmentEpochRow(Base):
@@ -223,9 +290,7 @@ class EventRow(Base):
         ForeignKeyConstraint(
             ["topic_id", "partition"], ["partitions.topic_id", "partitions.partition"]
         ),
-        CheckConstraint(
-            _one_of("kind", ["LEADERSHIP", "SEGMENT", "PARTITION_DELETE"]), name="kind"
-        ),
+        CheckConstraint(_one_of("kind", EVENT_KINDS), name="kind"),
         CheckConstraint("revision > 0", name="revision"),
         Index(
             "partition_delete",

@@ -39,6 +39,7 @@ class Transactions:
     """Runs work against the database; whatever goes wrong there is raised as our own error."""
 
     def __init__(self, engine: Engine) -> None:
+        self._engine = engine
         self._sessions = sessionmaker(engine)
         # BEGIN and ROLLBACK round a single SELECT would be two more round trips.
         self._autocommitting = engine.execution_options(isolation_level="AUTOCOMMIT")
@@ -77,32 +78,47 @@ class Transactions:
         with errors_named(), self._autocommitting.connect() as connection:
             return query(connection)
 
+    def read_in_transaction(self, query: Callable[[Connection], T]) -> T:
+        """Run `query` in a transaction, as a cursor of the database needs one. Changes nothing.
+
+        Raises:
+            RetriableRemoteStorageError: unreachable or busy.
+        """
+        with errors_named(), self._engine.connect() as connection:
+            return query(connection)
+
 
 @contextmanager
 def errors_named() -> Iterator[None]:
     """Turn SQLAlchemy's and psycopg's errors, by class and SQLSTATE, into ours."""
     try:
         yield
-    except SQLAlchemyError as e:
+    except (SQLAlchemyError, psycopg.Error) as e:
         raise _our_error(e) from e
 
 
-def _our_error(e: SQLAlchemyError) -> RemoteStorageError:
+def _our_error(e: SQLAlchemyError | psycopg.Error) -> RemoteStorageError:
     state = sqlstate(e)
-    retriable = (PoolTimeoutError, OperationalError, InterfaceError)
+    retriable = (
+        PoolTimeoutError,
+        OperationalError,
+        InterfaceError,
+        psycopg.OperationalError,
+        psycopg.InterfaceError,
+    )
     if isinstance(e, retriable) or state in _NOT_READY:
         return RetriableRemoteStorageError(
             f"the metadata database cannot be reached, is busy or is not ready ({state})"
         )
-    if isinstance(e, DataError):
+    if isinstance(e, DataError | psycopg.DataError):
         return InvalidRequestError(f"request: a value cannot be stored ({state})")
     return RemoteStorageError(f"the metadata database refused a statement ({state})")
 
 
-def sqlstate(e: SQLAlchemyError) -> str:
+def sqlstate(e: SQLAlchemyError | psycopg.Error) -> str:
     """The five characters by which PostgreSQL names an error; for a violated rule of the schema,
     also the rule. "no SQLSTATE" where the error arose on our side."""
-    cause = e.orig if isinstance(e, DBAPIError) else None
+    cause = e.orig if isinstance(e, DBAPIError) else e
     if not isinstance(cause, psycopg.Error) or cause.sqlstate is None:
         return "no SQLSTATE"
     constraint = cause.diag.constraint_name

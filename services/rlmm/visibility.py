@@ -9,12 +9,15 @@ Beside that, `overlapped` marks segments that had offsets in common when one of 
 Where Kafka's map has no answer, only these can have one, and they are few.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from uuid import UUID
 
 from sqlalchemy import (
     ARRAY,
     INTEGER,
     ColumnElement,
+    Uuid,
     and_,
     any_,
     delete,
@@ -30,7 +33,7 @@ from sqlalchemy.orm import Session
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import INT64_MAX
-from services.rlmm.tables import HighestOffsetRow, SegmentEpochRow
+from services.rlmm.tables import HighestOffsetRow, PartitionRow, SegmentEpochRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,20 +92,22 @@ def show(session: Session, metadata: RemoteLogSegmentMetadata) -> None:
     _raise_highest_offset(session, metadata.remote_log_segment_id)
 
 
-def hide(session: Session, segment_id: RemoteLogSegmentId) -> None:
-    """The segment's deletion started: look-ups no longer find it."""
+def hide(session: Session, partition: PartitionRow, segment_ids: Collection[UUID]) -> None:
+    """The segments' deletion started: look-ups no longer find them."""
     session.execute(
         update(SegmentEpochRow)
-        .where(_is(segment_id))
+        .where(_of(partition, segment_ids))
         .values(referenced=False, overlapped=False)
         .execution_options(synchronize_session=False)
     )
 
 
-def forget(session: Session, segment_id: RemoteLogSegmentId) -> None:
-    """The segment is deleted: lists by epoch no longer show it."""
+def forget(session: Session, partition: PartitionRow, segment_ids: Collection[UUID]) -> None:
+    """The segments are deleted: lists by epoch no longer show them."""
     session.execute(
-        delete(SegmentEpochRow).where(_is(segment_id)).execution_options(synchronize_session=False)
+        delete(SegmentEpochRow)
+        .where(_of(partition, segment_ids))
+        .execution_options(synchronize_session=False)
     )
 
 
@@ -199,4 +204,12 @@ def _is(segment_id: RemoteLogSegmentId) -> ColumnElement[bool]:
         SegmentEpochRow.topic_id == tp.topic_id,
         SegmentEpochRow.partition == tp.partition,
         SegmentEpochRow.segment_id == segment_id.id,
+    )
+
+
+def _of(partition: PartitionRow, segment_ids: Collection[UUID]) -> ColumnElement[bool]:
+    return and_(
+        SegmentEpochRow.topic_id == partition.topic_id,
+        SegmentEpochRow.partition == partition.partition,
+        SegmentEpochRow.segment_id == any_(literal(list(segment_ids), ARRAY(Uuid))),
     )

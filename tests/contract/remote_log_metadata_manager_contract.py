@@ -10,18 +10,25 @@ tests.contract.rlmm.look_ups.UNREACHABLE_ROWS_OF_TABLE_F.
 
 from collections import Counter
 
+from tests.contract.rlmm.batches import UpdateBatches
+from tests.contract.rlmm.deletion_guards import Expectations, Holds, RetentionOwners
 from tests.contract.rlmm.lists import (
     Filters,
     Pages,
+    PartitionFilters,
     Partitions,
     Revisions,
     TableB,
     TableC,
     TableE,
 )
+from tests.contract.rlmm.log_start import LogStartBounds, LogStartGuards, LogStarts
 from tests.contract.rlmm.look_ups import LookUpInput, OverlapsBeyondKafka, TableA, TableF, TableG
 from tests.contract.rlmm.partition_deletion import AfterDeletion, DeletionOrder, TableD
+from tests.contract.rlmm.partition_states import ReportedLineage, Reports
 from tests.contract.rlmm.request_ids import RequestIds
+from tests.contract.rlmm.scans import Scans
+from tests.contract.rlmm.topic_configs import TopicConfigs
 from tests.contract.rlmm.transitions import BadSegments, Fences, Leadership, Repeats, TableH
 
 
@@ -40,6 +47,7 @@ class RemoteLogMetadataManagerContract(
     Revisions,
     Pages,
     Partitions,
+    PartitionFilters,
     Repeats,
     BadSegments,
     Fences,
@@ -47,6 +55,17 @@ class RemoteLogMetadataManagerContract(
     DeletionOrder,
     AfterDeletion,
     RequestIds,
+    TopicConfigs,
+    Holds,
+    RetentionOwners,
+    Expectations,
+    Reports,
+    ReportedLineage,
+    LogStarts,
+    LogStartBounds,
+    LogStartGuards,
+    UpdateBatches,
+    Scans,
 ):
     """All of the contract."""
 

@@ -4,14 +4,14 @@ A test holds the partition's lock until both callers wait for it, so that they t
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from threading import Barrier
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import Engine, Row, text
+from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
 from services.api.calls import Call, MutationContext, MutationOutcome, serving
@@ -45,6 +45,7 @@ from tests.contract.rlmm.segments import (
     segment,
 )
 from tests.harness.eventually import eventually
+from tests.harness.rlmm_database import events, waiting
 
 Change = Callable[[], MutationOutcome]
 Result = MutationOutcome | RemoteStorageError
@@ -82,31 +83,11 @@ def meeting(engine: Engine, tp: TopicIdPartition, *changes: Change) -> list[Resu
         return [result_of(future) for future in futures]
 
 
-def waiting(engine: Engine) -> int:
-    with engine.connect() as connection:
-        count = connection.scalar(
-            text(
-                "SELECT count(*) FROM pg_stat_activity "
-                "WHERE datname = current_database() AND wait_event_type = 'Lock'"
-            )
-        )
-    assert isinstance(count, int)
-    return count
-
-
 def result_of(future: "Future[MutationOutcome]") -> Result:
     try:
         return future.result(timeout=30)
     except RemoteStorageError as e:
         return e
-
-
-def events(engine: Engine, tp: TopicIdPartition) -> Sequence[Row[*tuple[object, ...]]]:
-    with engine.connect() as connection:
-        return connection.execute(
-            text("SELECT * FROM events WHERE topic_id = :id AND partition = :p ORDER BY revision"),
-            {"id": tp.topic_id, "p": tp.partition},
-        ).all()
 
 
 def test_of_two_that_make_the_same_move_one_applies_and_one_repeats(

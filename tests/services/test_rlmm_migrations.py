@@ -110,6 +110,29 @@ def test_rlmm_is_ready_on_its_schema_alone(empty_database_url: str, engine: Engi
         manager.check()
 
 
+def test_the_schema_of_a_later_release_is_good_enough_and_stays(
+    empty_database_url: str, engine: Engine
+) -> None:
+    # While one release replaces the other both run on the later schema; a rollback stays there.
+    upgrade(empty_database_url)
+    later = f"{int(known_revision()) + 1:04d}"
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = :v"), {"v": later})
+    SqlRemoteLogMetadataManager(engine).check()
+    upgrade(empty_database_url)
+    assert current_revision(empty_database_url) == later
+
+
+def test_the_schema_of_an_earlier_release_is_upgraded_first(
+    empty_database_url: str, engine: Engine
+) -> None:
+    upgrade(empty_database_url)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '0001'"))
+    with pytest.raises(RetriableRemoteStorageError, match="0001"):
+        SqlRemoteLogMetadataManager(engine).check()
+
+
 def test_a_database_without_the_schema_is_retriable(engine: Engine) -> None:
     manager = SqlRemoteLogMetadataManager(engine)
     with pytest.raises(RetriableRemoteStorageError):

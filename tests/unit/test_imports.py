@@ -23,6 +23,7 @@ ALLOWED = {
         "services.rlmm",
         "services.rlm",
         "services.local",
+        "spark_jobs",
     },
     "spark_jobs": {"services.api", "services.rpc"},
 }

@@ -1,30 +1,48 @@
 """RemoteLogMetadataManager over gRPC."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from uuid import UUID
 
 import grpc
 
 from services.api.calls import NO_CONTEXT, AtRevision, MutationContext, MutationOutcome
 from services.api.errors import RetriableRemoteStorageError
-from services.api.ids import TopicIdPartition
-from services.api.partitions import RemotePartitionDeleteMetadata
+from services.api.ids import TopicIdPartition, uuid_to_text
+from services.api.partition_state import PartitionReport, PartitionState
+from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
 from services.api.remote_log_metadata_manager import (
     PartitionLeadership,
     PartitionPage,
     RemoteLogMetadataManager,
+    ReportOutcome,
     SegmentPage,
+    SegmentUpdate,
+    UpdateOutcome,
 )
+from services.api.segment_scan import SegmentBatch, SegmentScan
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
-from services.rpc.clients.calls import call_once
-from services.rpc.converters.enums import segment_state
+from services.api.topic_config import StoredTopicConfig
+from services.rpc.clients.calls import call_once, call_stream
+from services.rpc.converters.bulk import (
+    scan_to_proto,
+    segment_batch_from_proto,
+    segment_update_to_proto,
+    update_outcome_from_proto,
+)
+from services.rpc.converters.enums import partition_delete_state, segment_state
 from services.rpc.converters.metadata import (
     leadership_to_proto,
     partition_page_from_proto,
     segment_page_from_proto,
+)
+from services.rpc.converters.partition_state import (
+    report_outcome_from_proto,
+    report_to_proto,
+    state_from_proto,
 )
 from services.rpc.converters.shared import (
     context_to_proto,
@@ -35,8 +53,12 @@ from services.rpc.converters.shared import (
     topic_id_partition_to_proto,
     update_to_proto,
 )
+from services.rpc.converters.topic_config import topic_config_from_proto
 from tieredstorage.v1 import remote_log_metadata_manager_pb2 as pb
 from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
+
+BULK_TIMEOUT_S = 300.0
+"""Of a batch or a shard's whole scan: a sweep may take its time."""
 
 
 class RemoteLogMetadataManagerClient:
@@ -63,6 +85,16 @@ class RemoteLogMetadataManagerClient:
         )
         reply = call_once(self._stub.UpdateRemoteLogSegmentMetadata, request, self._peer)
         return outcome_from_proto(reply.outcome)
+
+    def update_remote_log_segment_metadata_batch(
+        self, updates: Sequence[SegmentUpdate]
+    ) -> list[UpdateOutcome]:
+        request = pb.UpdateRemoteLogSegmentMetadataBatchRequest(
+            updates=[segment_update_to_proto(item) for item in updates]
+        )
+        method = self._stub.UpdateRemoteLogSegmentMetadataBatch
+        reply = call_once(method, request, self._peer, BULK_TIMEOUT_S)
+        return [update_outcome_from_proto(outcome) for outcome in reply.outcomes]
 
     def remote_log_segment_metadata(
         self, topic_id_partition: TopicIdPartition, epoch_for_offset: int, offset: int
@@ -169,9 +201,74 @@ class RemoteLogMetadataManagerClient:
         )
         call_once(self._stub.OnStopPartitions, request, self._peer)
 
-    def list_partitions(self, *, page_size: int = 0, page_token: str = "") -> PartitionPage:
-        request = pb.ListPartitionsRequest(page_size=page_size, page_token=page_token)
+    def list_partitions(
+        self,
+        *,
+        topic: str = "",
+        delete_states: Sequence[RemotePartitionDeleteState] = (),
+        page_size: int = 0,
+        page_token: str = "",
+    ) -> PartitionPage:
+        request = pb.ListPartitionsRequest(
+            topic=topic,
+            delete_states=[partition_delete_state.to_proto(state) for state in delete_states],
+            page_size=page_size,
+            page_token=page_token,
+        )
         return partition_page_from_proto(call_once(self._stub.ListPartitions, request, self._peer))
+
+    def topic_config(self, topic_id: UUID) -> StoredTopicConfig:
+        request = pb.GetTopicConfigRequest(topic_id=uuid_to_text(topic_id))
+        reply = call_once(self._stub.GetTopicConfig, request, self._peer)
+        return topic_config_from_proto(reply.config)
+
+    def put_topic_config(
+        self,
+        topic_id: UUID,
+        entries: Mapping[str, str],
+        expected_revision: int | None = None,
+        context: MutationContext = NO_CONTEXT,
+    ) -> StoredTopicConfig:
+        request = pb.PutTopicConfigRequest(
+            topic_id=uuid_to_text(topic_id),
+            entries=entries,
+            expected_revision=expected_revision,
+            context=context_to_proto(context),
+        )
+        reply = call_once(self._stub.PutTopicConfig, request, self._peer)
+        return topic_config_from_proto(reply.config)
+
+    def report_partition_state(self, reports: Sequence[PartitionReport]) -> list[ReportOutcome]:
+        request = pb.ReportPartitionStateRequest(
+            reports=[report_to_proto(report) for report in reports]
+        )
+        reply = call_once(self._stub.ReportPartitionState, request, self._peer)
+        return [report_outcome_from_proto(outcome) for outcome in reply.outcomes]
+
+    def partition_state(self, topic_id_partition: TopicIdPartition) -> AtRevision[PartitionState]:
+        request = pb.GetPartitionStateRequest(
+            topic_id_partition=topic_id_partition_to_proto(topic_id_partition)
+        )
+        return state_from_proto(call_once(self._stub.GetPartitionState, request, self._peer))
+
+    def raise_log_start_offset(
+        self,
+        topic_id_partition: TopicIdPartition,
+        log_start_offset: int,
+        context: MutationContext = NO_CONTEXT,
+    ) -> MutationOutcome:
+        request = pb.RaiseLogStartOffsetRequest(
+            topic_id_partition=topic_id_partition_to_proto(topic_id_partition),
+            log_start_offset=log_start_offset,
+            context=context_to_proto(context),
+        )
+        reply = call_once(self._stub.RaiseLogStartOffset, request, self._peer)
+        return outcome_from_proto(reply.outcome)
+
+    def scan_remote_log_segments(self, scan: SegmentScan) -> Iterator[SegmentBatch]:
+        method, request = self._stub.ScanRemoteLogSegments, scan_to_proto(scan)
+        for response in call_stream(method, request, self._peer, BULK_TIMEOUT_S):
+            yield segment_batch_from_proto(response)
 
 
 def _conforms(client: RemoteLogMetadataManagerClient) -> RemoteLogMetadataManager:

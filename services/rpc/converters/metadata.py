@@ -30,6 +30,7 @@ def segment_page_to_proto(page: SegmentPage) -> pb.ListRemoteLogSegmentsResponse
         next_page_token=page.next_page_token,
         revision=page.revision,
         not_modified=page.not_modified,
+        log_start_offset=page.log_start_offset,
     )
 
 
@@ -39,6 +40,7 @@ def segment_page_from_proto(message: pb.ListRemoteLogSegmentsResponse) -> Segmen
         next_page_token=message.next_page_token,
         revision=message.revision,
         not_modified=message.not_modified,
+        log_start_offset=message.log_start_offset,
     )
 
 
@@ -100,6 +102,8 @@ def _summary_to_proto(summary: PartitionSummary) -> pb.PartitionSummary:
     message = pb.PartitionSummary(
         topic_id_partition=topic_id_partition_to_proto(summary.topic_id_partition),
         revision=summary.revision,
+        marked_at_ms=summary.marked_at_ms,
+        read_at_ms=summary.read_at_ms,
     )
     if summary.delete_state is not None:
         message.delete_state = partition_delete_state.to_proto(summary.delete_state)
@@ -119,4 +123,6 @@ def _summary_from_proto(message: pb.PartitionSummary) -> PartitionSummary:
             else None
         ),
         revision=message.revision,
+        marked_at_ms=message.marked_at_ms if message.HasField("marked_at_ms") else None,
+        read_at_ms=message.read_at_ms,
     )

@@ -11,7 +11,7 @@ from services.api.segments import (
     SegmentLeaderEpoch,
 )
 from services.api.validation import require, within
-from services.rpc.converters.enums import partition_delete_state, segment_state
+from services.rpc.converters.enums import partition_delete_state, retention_owner, segment_state
 from tieredstorage.v1 import remote_log_segment_pb2 as pb
 
 
@@ -147,24 +147,35 @@ def partition_delete_from_proto(
 
 
 def context_to_proto(context: MutationContext) -> pb.MutationContext:
-    return pb.MutationContext(
+    message = pb.MutationContext(
         request_id=context.request_id,
         reason=context.reason,
         rule_detail=context.rule_detail,
         plan_id=context.plan_id,
         broker_leader_epoch=context.broker_leader_epoch,
+        expected_revision=context.expected_revision,
+        expected_config_revision=context.expected_config_revision,
     )
+    if context.retention_owner is not None:
+        message.retention_owner = retention_owner.to_proto(context.retention_owner)
+    return message
 
 
 def context_from_proto(message: pb.MutationContext) -> MutationContext:
     """An absent context reads as an empty one."""
     has_epoch = message.HasField("broker_leader_epoch")
+    expects = message.HasField("expected_revision")
+    expects_config = message.HasField("expected_config_revision")
+    owner = message.retention_owner
     return MutationContext(
         request_id=message.request_id if message.HasField("request_id") else None,
         reason=message.reason,
         rule_detail=message.rule_detail if message.HasField("rule_detail") else None,
         plan_id=message.plan_id if message.HasField("plan_id") else None,
         broker_leader_epoch=message.broker_leader_epoch if has_epoch else None,
+        expected_revision=message.expected_revision if expects else None,
+        expected_config_revision=message.expected_config_revision if expects_config else None,
+        retention_owner=retention_owner.from_proto(owner, "retention_owner") if owner else None,
     )
 
 

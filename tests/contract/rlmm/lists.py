@@ -6,9 +6,11 @@ import pytest
 
 from services.api.errors import InvalidRequestError
 from services.api.ids import TopicIdPartition
+from services.api.partitions import RemotePartitionDeleteState
 from services.api.remote_log_metadata_manager import (
     MAX_PAGE_SIZE,
     PartitionLeadership,
+    PartitionSummary,
     RemoteLogMetadataManager,
     all_partitions,
     all_segments,
@@ -320,3 +322,90 @@ class Partitions(RlmmContractPart):
                 break
         assert paged == whole == sorted(whole, key=lambda each: (each.topic_id, each.partition))
         assert set(tps) <= set(paged)
+
+
+class PartitionFilters(RlmmContractPart):
+    @pytest.fixture
+    def tps(self, rlmm: RemoteLogMetadataManager) -> list[TopicIdPartition]:
+        """Of a name of their own: not being deleted, MARKED, STARTED, FINISHED."""
+        topic_id, topic = uuid4(), f"filtered-{uuid4().hex}"
+        tps = [TopicIdPartition(topic_id, topic, partition) for partition in range(4)]
+        rlmm.on_partition_leadership_changes([PartitionLeadership(tp) for tp in tps], [], BROKER)
+        for reached, tp in enumerate(tps[1:], start=1):
+            put_deletion(rlmm, tp, *[MARKED, PARTITION_STARTED, PARTITION_FINISHED][:reached])
+        return tps
+
+    @pytest.mark.parametrize(
+        ("states", "partitions"),
+        [
+            ([], [0, 1, 2]),
+            ([MARKED], [1]),
+            ([PARTITION_STARTED], [2]),
+            ([PARTITION_STARTED, MARKED], [1, 2]),
+            ([PARTITION_FINISHED], []),
+        ],
+    )
+    def test_only_those_of_the_topic_in_one_of_the_states(
+        self,
+        rlmm: RemoteLogMetadataManager,
+        tps: list[TopicIdPartition],
+        states: list[RemotePartitionDeleteState],
+        partitions: list[int],
+    ) -> None:
+        listed = all_partitions(rlmm, topic=tps[0].topic, delete_states=states)
+        assert [each.topic_id_partition.partition for each in listed] == partitions
+
+    def test_states_count_without_a_topic_too(
+        self, rlmm: RemoteLogMetadataManager, tps: list[TopicIdPartition]
+    ) -> None:
+        listed = list(all_partitions(rlmm, delete_states=[MARKED]))
+        assert tps[1] in [each.topic_id_partition for each in listed]
+        assert {each.delete_state for each in listed} == {MARKED}
+
+    def test_every_topic_of_the_name_is_listed(
+        self, rlmm: RemoteLogMetadataManager, tps: list[TopicIdPartition]
+    ) -> None:
+        again = TopicIdPartition(uuid4(), tps[0].topic, 0)
+        rlmm.on_partition_leadership_changes([PartitionLeadership(again)], [], BROKER)
+        listed = [each.topic_id_partition for each in all_partitions(rlmm, topic=again.topic)]
+        assert sorted(listed) == sorted([*tps[:3], again])
+
+    def test_pages_of_a_filter_follow_each_other(
+        self, rlmm: RemoteLogMetadataManager, tps: list[TopicIdPartition]
+    ) -> None:
+        first = rlmm.list_partitions(topic=tps[0].topic, page_size=2)
+        rest = rlmm.list_partitions(topic=tps[0].topic, page_token=first.next_page_token)
+        paged = [each.topic_id_partition for each in (*first.partitions, *rest.partitions)]
+        assert (paged, rest.next_page_token) == (tps[:3], "")
+
+    def test_a_token_of_another_filter_is_refused(
+        self, rlmm: RemoteLogMetadataManager, tps: list[TopicIdPartition]
+    ) -> None:
+        topic = tps[0].topic
+        token = rlmm.list_partitions(topic=topic, page_size=1).next_page_token
+        assert token
+        for other, states in (("", []), ("other", []), (topic, [MARKED])):
+            with pytest.raises(InvalidRequestError, match="page_token"):
+                rlmm.list_partitions(topic=other, delete_states=states, page_token=token)
+
+    def test_a_topic_that_no_text_can_name_is_refused(self, rlmm: RemoteLogMetadataManager) -> None:
+        with pytest.raises(InvalidRequestError, match=r"^topic"):
+            rlmm.list_partitions(topic="a\0")
+
+    def test_the_time_of_the_mark_is_told_and_stays(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        rlmm.on_partition_leadership_changes([PartitionLeadership(tp)], [], BROKER)
+        unmarked = self.summary(rlmm, tp)
+        assert unmarked.marked_at_ms is None
+        put_deletion(rlmm, tp, MARKED)
+        marked = self.summary(rlmm, tp)
+        assert marked.marked_at_ms is not None
+        assert 0 < unmarked.read_at_ms <= marked.marked_at_ms <= marked.read_at_ms
+        put_deletion(rlmm, tp, PARTITION_STARTED)
+        put_deletion(rlmm, tp, MARKED)
+        assert self.summary(rlmm, tp).marked_at_ms == marked.marked_at_ms
+
+    def summary(self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition) -> PartitionSummary:
+        [found] = [each for each in all_partitions(rlmm) if each.topic_id_partition == tp]
+        return found

@@ -8,6 +8,7 @@ from services.api.calls import MutationContext
 from services.api.errors import InvalidRequestError, InvalidStateTransitionError
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.topic_config import RetentionOwner
 from tests.contract.rlmm.segments import (
     DELETE_STARTED,
     FINISHED,
@@ -59,8 +60,9 @@ class RequestIds(RlmmContractPart):
             replace(ONE, plan_id="p"),
             replace(ONE, rule_detail="d"),
             replace(ONE, broker_leader_epoch=3),
+            replace(ONE, retention_owner=RetentionOwner.RLM),
         ],
-        ids=["reason", "plan_id", "rule_detail", "broker_leader_epoch"],
+        ids=["reason", "plan_id", "rule_detail", "broker_leader_epoch", "retention_owner"],
     )
     def test_the_same_id_for_another_reason_is_refused(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, other: MutationContext

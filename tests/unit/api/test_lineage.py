@@ -93,3 +93,37 @@ def test_a_report_is_merged_into_the_stored_history(
     reported: list[tuple[int, int]], merged: list[tuple[int, int]]
 ) -> None:
     assert THREE.merged_with_report(lineage(*reported)) == lineage(*merged)
+
+
+@pytest.mark.parametrize(
+    ("offset", "rest"),
+    [
+        # LeaderEpochFileCacheTest, truncateFromStart of {2:6, 3:8, 4:11}.
+        (1, [(2, 6), (3, 8), (4, 11)]),
+        (6, [(2, 6), (3, 8), (4, 11)]),
+        (7, [(2, 7), (3, 8), (4, 11)]),
+        (8, [(3, 8), (4, 11)]),
+        (9, [(3, 9), (4, 11)]),
+        (11, [(4, 11)]),
+        (15, [(4, 15)]),
+    ],
+)
+def test_cut_at_an_offset_the_epoch_that_holds_it_begins_there(
+    offset: int, rest: list[tuple[int, int]]
+) -> None:
+    assert lineage((2, 6), (3, 8), (4, 11)).from_offset(offset) == lineage(*rest)
+
+
+def test_cut_where_several_epochs_begin_the_last_of_them_is_left() -> None:
+    assert lineage((0, 0), (1, 50), (2, 50), (3, 90)).from_offset(50) == lineage((2, 50), (3, 90))
+
+
+def test_an_empty_lineage_stays_empty_when_it_is_cut() -> None:
+    assert Lineage().from_offset(5) == Lineage()
+
+
+def test_a_cut_lineage_answers_the_same_from_the_cut_on() -> None:
+    cut = THREE.from_offset(150)
+    assert [cut.epoch_for_offset(o) for o in (150, 199, 200)] == [1, 1, 4]
+    assert cut.epoch_for_offset(149) is None
+    assert cut.between(150, 300) == THREE.between(150, 300)

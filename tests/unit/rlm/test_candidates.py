@@ -191,11 +191,50 @@ def remote(
     )
 
 
-def tier(*segments: RemoteLogSegmentMetadata) -> Tier:
-    made = Tier(known=True)
+def tier(*segments: RemoteLogSegmentMetadata, log_start_offset: int = 0) -> Tier:
+    made = Tier(known=True, log_start_offset=log_start_offset)
     for segment in segments:
         made.add(segment)
     return made
+
+
+def test_what_expired_from_the_tier_is_not_copied_again_while_the_broker_still_has_it() -> None:
+    held = log(0, 10, 20, 30, 40, stable=40)
+    found = candidate_log_segments(held.from_offset(20), OffsetRanges(), -1)
+    assert bases(found) == [20, 30]
+
+
+def test_a_segment_that_holds_the_log_start_is_copied_whole() -> None:
+    held = log(0, 10, 20, stable=20).from_offset(15)
+    assert bases(candidate_log_segments(held, OffsetRanges(), -1)) == [10]
+    assert bases(in_tier(held, OffsetRanges([(15, 19)]))) == [10]
+
+
+@pytest.mark.parametrize(("offset", "expected"), [(0, 5), (7, 7), (99, 30)])
+def test_the_tiers_log_start_only_raises_that_of_the_log(offset: int, expected: int) -> None:
+    assert log(0, 10, stable=30, start=5).from_offset(offset).log_start_offset == expected
+
+
+def test_nothing_is_lost_below_the_tiers_log_start() -> None:
+    made = tier(remote(0, 9, (0, 0)), remote(30, 39, (0, 30)), log_start_offset=25)
+    covered = made.covered(lineage((0, 0)))
+    assert lost_before_copy(None, covered, made.deleted_before_offset) == [(25, 29)]
+    made.log_start_offset = 30
+    assert lost_before_copy(None, covered, made.deleted_before_offset) == []
+
+
+@pytest.mark.parametrize(
+    ("log_start", "expected"), [(0, 0), (5, 5), (10, 10), (15, 15), (20, None)]
+)
+def test_the_tier_begins_at_its_log_start(log_start: int, expected: int | None) -> None:
+    made = tier(remote(0, 9, (0, 0)), remote(10, 19, (0, 10)), log_start_offset=log_start)
+    assert made.start_offset == expected
+    assert made.end_offset == 20
+    assert made.has_finished_below_log_start is (log_start >= 10)
+
+
+def test_a_tier_from_which_all_expired_ends_where_it_begins() -> None:
+    assert tier(log_start_offset=100).end_offset == 100
 
 
 def test_only_finished_segments_count() -> None:

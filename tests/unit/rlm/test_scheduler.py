@@ -28,7 +28,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def scheduler(clock: Clock) -> Iterator[Scheduler]:
-    backoff = Backoff(initial_s=10.0, max_s=80.0, chance=Random(1))
+    backoff = Backoff(initial_s=10.0, max_s=80.0, jitter=0.0)
     made = Scheduler("test", threads=2, interval_s=30.0, backoff=backoff, clock=clock)
     yield made
     made.stop(DEADLINE_S)
@@ -219,7 +219,20 @@ def test_a_partition_takes_its_labels_along_when_it_goes(
 
 
 @pytest.mark.parametrize(("failures", "full_s"), [(1, 1), (2, 2), (4, 8), (5, 10), (10_000, 10)])
-def test_back_off_doubles_up_to_its_maximum(failures: int, full_s: float) -> None:
-    backoff = Backoff(initial_s=1.0, max_s=10.0)
-    for _ in range(50):
-        assert full_s / 2 <= backoff.delay_s(failures) <= full_s
+@pytest.mark.parametrize("jitter", [0.0, 0.2, 0.5])
+def test_back_off_doubles_up_to_its_maximum_give_or_take_its_jitter(
+    failures: int, full_s: float, jitter: float
+) -> None:
+    backoff = Backoff(initial_s=1.0, max_s=10.0, jitter=jitter, chance=Random(1))
+    delays = [backoff.delay_s(failures) for _ in range(500)]
+    assert full_s * (1 - jitter) <= min(delays) <= full_s * (1 - 0.9 * jitter)
+    assert full_s * (1 + 0.9 * jitter) <= max(delays) <= full_s * (1 + jitter)
+
+
+def test_the_metric_of_another_pool_has_a_name_of_its_own(scheduler: Scheduler) -> None:
+    registry = CollectorRegistry()
+    registry.register(LastSuccessCollector(scheduler))
+    registry.register(LastSuccessCollector(scheduler, "sediment_rlm_other"))
+    scheduler.schedule(NAME, lambda: None)
+    page = generate_latest(registry).decode()
+    assert 'sediment_rlm_other{partition="0",topic="t"}' in page

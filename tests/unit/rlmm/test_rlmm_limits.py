@@ -1,6 +1,7 @@
 """What RLMM refuses before it asks the database."""
 
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
 from traceback import format_exception
 from uuid import UUID
 
@@ -9,15 +10,18 @@ import pytest
 from services.api.calls import MutationContext
 from services.api.errors import CustomMetadataTooLargeError, InvalidRequestError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
+from services.api.lineage import Lineage
+from services.api.partition_state import NOTHING_COPIED, PartitionReport
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
+    SegmentLeaderEpoch,
     segment_leader_epochs,
 )
 from services.rlmm.database import create_database_engine
 from services.rlmm.limits import Limits, check_storable
-from services.rlmm.rows import event_key
+from services.rlmm.rows import event_key, ms_of
 
 TP = TopicIdPartition(UUID(int=1), "orders", 3)
 SEGMENT = RemoteLogSegmentMetadata(
@@ -54,6 +58,17 @@ def test_leader_epochs_are_limited() -> None:
         LIMITS.check_segment(replace(SEGMENT, segment_leader_epochs=epochs))
 
 
+def test_leader_epochs_of_a_report_are_limited() -> None:
+    limits = Limits(leader_epochs_per_report=2)
+    limits.check_report(report(segment_leader_epochs([(0, 0), (1, 5)])))
+    with pytest.raises(InvalidRequestError, match=r"^report\.leader_epochs: at most 2, has 3"):
+        limits.check_report(report(segment_leader_epochs([(0, 0), (1, 5), (2, 6)])))
+
+
+def report(epochs: tuple[SegmentLeaderEpoch, ...]) -> PartitionReport:
+    return PartitionReport(TP, 1, 1, 1, Lineage(epochs), 0, 9, 9, 9, 0, NOTHING_COPIED)
+
+
 @pytest.mark.parametrize(
     ("field", "context"),
     [
@@ -81,3 +96,17 @@ def test_a_database_url_that_is_none_is_refused_without_being_shown(url: str) ->
     with pytest.raises(InvalidRequestError, match=r"^database_url: ") as caught:
         create_database_engine(url)
     assert "secret" not in "".join(format_exception(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("at", "ms"),
+    [
+        (datetime(1970, 1, 1, tzinfo=UTC), 0),
+        (datetime(1970, 1, 1, 1, tzinfo=timezone(timedelta(hours=1))), 0),
+        # A float of seconds times 1,000 would be one less.
+        (datetime(2009, 2, 13, 23, 31, 30, 1_000, tzinfo=UTC), 1_234_567_890_001),
+        (datetime(2009, 2, 13, 23, 31, 30, 1_999, tzinfo=UTC), 1_234_567_890_001),
+    ],
+)
+def test_the_databases_clock_is_told_in_whole_milliseconds(at: datetime, ms: int) -> None:
+    assert ms_of(at) == ms

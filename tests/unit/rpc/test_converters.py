@@ -6,9 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.api.calls import MutationContext
-from services.api.errors import InvalidRequestError, NotServedError
+from services.api.calls import AtRevision, MutationContext
+from services.api.errors import ConcurrentUpdateError, InvalidRequestError, NotServedError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
+from services.api.lineage import Lineage
+from services.api.partition_state import NOTHING_COPIED, PartitionReport, PartitionState
+from services.api.partitions import RemotePartitionDeleteState
+from services.api.remote_log_metadata_manager import PartitionPage, PartitionSummary, SegmentPage
 from services.api.remote_storage_manager import LogSegmentData, SegmentChunk, SegmentFile
 from services.api.remote_storage_manager import SegmentFileHeader as FileHeader
 from services.api.segments import (
@@ -16,7 +20,22 @@ from services.api.segments import (
     RemoteLogSegmentState,
     segment_leader_epochs,
 )
+from services.api.topic_config import RetentionOwner, StoredTopicConfig
 from services.rpc.converters.log import fetch_request_from_proto
+from services.rpc.converters.metadata import (
+    partition_page_from_proto,
+    partition_page_to_proto,
+    segment_page_from_proto,
+    segment_page_to_proto,
+)
+from services.rpc.converters.partition_state import (
+    report_outcome_from_proto,
+    report_outcome_to_proto,
+    report_to_proto,
+    reports_from_proto,
+    state_from_proto,
+    state_to_proto,
+)
 from services.rpc.converters.shared import (
     context_from_proto,
     context_to_proto,
@@ -24,7 +43,9 @@ from services.rpc.converters.shared import (
     metadata_to_proto,
 )
 from services.rpc.converters.storage import copy_from_proto, copy_to_proto
+from services.rpc.converters.topic_config import topic_config_from_proto, topic_config_to_proto
 from tieredstorage.v1 import remote_log_manager_pb2 as rlm_pb
+from tieredstorage.v1 import remote_log_metadata_manager_pb2 as metadata_pb
 from tieredstorage.v1 import remote_log_segment_pb2 as pb
 from tieredstorage.v1 import remote_storage_manager_pb2 as rsm_pb
 
@@ -59,10 +80,9 @@ def segments(draw: st.DrawFn) -> RemoteLogSegmentMetadata:
     )
 
 
+TP = TopicIdPartition(UUID(int=1), "orders", 0)
 SEGMENT = RemoteLogSegmentMetadata(
-    remote_log_segment_id=RemoteLogSegmentId(
-        TopicIdPartition(UUID(int=1), "orders", 0), UUID(int=2)
-    ),
+    remote_log_segment_id=RemoteLogSegmentId(TP, UUID(int=2)),
     start_offset=0,
     end_offset=9,
     max_timestamp_ms=-1,
@@ -89,10 +109,146 @@ def test_segment_metadata_comes_back_equal(metadata: RemoteLogSegmentMetadata) -
         rule_detail=st.none() | st.text(max_size=20),
         plan_id=st.none() | st.text(max_size=20),
         broker_leader_epoch=st.none() | st.integers(0, 2**31 - 1),
+        expected_revision=st.none() | OFFSETS,
+        expected_config_revision=st.none() | OFFSETS,
+        retention_owner=st.none() | st.sampled_from(RetentionOwner),
     )
 )
 def test_a_mutation_context_comes_back_equal(context: MutationContext) -> None:
-    assert context_from_proto(context_to_proto(context)) == context
+    over_the_wire = pb.MutationContext.FromString(context_to_proto(context).SerializeToString())
+    assert context_from_proto(over_the_wire) == context
+
+
+def test_an_unknown_retention_owner_is_refused_by_name() -> None:
+    with pytest.raises(InvalidRequestError, match=r"^retention_owner: .* 99"):
+        context_from_proto(pb.MutationContext(retention_owner=99))  # type: ignore[arg-type]
+
+
+PARTITIONS = st.builds(TopicIdPartition, IDS, NAMES, st.integers(0, 2**31 - 1))
+
+
+@st.composite
+def lineages(draw: st.DrawFn) -> Lineage:
+    epochs = sorted(draw(st.sets(st.integers(0, 2**31 - 1), max_size=5)))
+    starts = sorted(draw(OFFSETS) for _ in epochs)
+    return Lineage(segment_leader_epochs(list(zip(epochs, starts, strict=True))))
+
+
+@st.composite
+def reports(draw: st.DrawFn) -> PartitionReport:
+    high_watermark, last_stable_offset = draw(OFFSETS), draw(OFFSETS)
+    return PartitionReport(
+        topic_id_partition=draw(PARTITIONS),
+        broker_id=draw(st.integers(-1, 2**31 - 1)),
+        leader_epoch=draw(st.integers(0, 2**31 - 1)),
+        report_number=draw(OFFSETS),
+        lineage=draw(lineages()),
+        local_log_start_offset=draw(OFFSETS),
+        log_end_offset=max(high_watermark, last_stable_offset),
+        high_watermark=high_watermark,
+        last_stable_offset=last_stable_offset,
+        only_local_bytes=draw(OFFSETS),
+        copied_through_offset=draw(st.integers(NOTHING_COPIED, 2**62)),
+    )
+
+
+STATES = st.builds(
+    AtRevision,
+    st.builds(
+        PartitionState,
+        log_start_offset=OFFSETS,
+        lineage=lineages(),
+        report=st.none() | reports(),
+        reported_at_ms=st.none() | OFFSETS,
+        read_at_ms=OFFSETS,
+    ),
+    OFFSETS,
+)
+
+
+@given(reports())
+def test_a_report_comes_back_equal(report: PartitionReport) -> None:
+    message = metadata_pb.ReportPartitionStateRequest(reports=[report_to_proto(report)] * 2)
+    over_the_wire = type(message).FromString(message.SerializeToString())
+    assert reports_from_proto(over_the_wire.reports) == [report, report]
+
+
+@given(STATES)
+def test_a_partitions_state_comes_back_equal(state: AtRevision[PartitionState]) -> None:
+    message = report_outcome_to_proto(state)
+    over_the_wire = metadata_pb.ReportOutcome.FromString(message.SerializeToString())
+    assert report_outcome_from_proto(over_the_wire) == state
+    assert state_from_proto(state_to_proto(state)) == state
+
+
+def test_a_refused_report_comes_back_as_its_error() -> None:
+    message = report_outcome_to_proto(ConcurrentUpdateError("report_number: 4 ..."))
+    over_the_wire = metadata_pb.ReportOutcome.FromString(message.SerializeToString())
+    refusal = report_outcome_from_proto(over_the_wire)
+    assert isinstance(refusal, ConcurrentUpdateError)
+    assert "report_number: 4 ..." in str(refusal)
+
+
+def test_a_malformed_report_is_refused_by_path() -> None:
+    good = report_to_proto(PartitionReport(TP, 1, 1, 1, Lineage(), 0, 0, 0, 0, 0, 0))
+    with pytest.raises(InvalidRequestError, match=r"^reports\.topic_id_partition: must be set"):
+        reports_from_proto([good, metadata_pb.PartitionReport()])
+    good.high_watermark = 1
+    with pytest.raises(InvalidRequestError, match=r"^reports\.high_watermark: must not be above"):
+        reports_from_proto([good])
+
+
+@given(
+    st.builds(
+        StoredTopicConfig,
+        topic_id=IDS,
+        topic=NAMES,
+        entries=st.dictionaries(st.text(max_size=20), st.text(max_size=20), max_size=4),
+        revision=OFFSETS,
+    )
+)
+def test_a_topics_settings_come_back_equal(stored: StoredTopicConfig) -> None:
+    message = topic_config_to_proto(stored)
+    assert topic_config_from_proto(type(message).FromString(message.SerializeToString())) == stored
+
+
+@given(
+    st.builds(
+        PartitionPage,
+        partitions=st.lists(
+            st.builds(
+                PartitionSummary,
+                PARTITIONS,
+                delete_state=st.none() | st.sampled_from(RemotePartitionDeleteState),
+                revision=OFFSETS,
+                marked_at_ms=st.none() | OFFSETS,
+                read_at_ms=OFFSETS,
+            ),
+            max_size=3,
+        ).map(tuple),
+        next_page_token=st.text("abc", max_size=5),
+    )
+)
+def test_a_page_of_partitions_comes_back_equal(page: PartitionPage) -> None:
+    message = partition_page_to_proto(page)
+    over_the_wire = type(message).FromString(message.SerializeToString())
+    assert partition_page_from_proto(over_the_wire) == page
+
+
+@given(
+    st.builds(
+        SegmentPage,
+        segments=st.lists(segments(), max_size=2).map(tuple),
+        next_page_token=st.text("abc", max_size=5),
+        revision=OFFSETS,
+        not_modified=st.booleans(),
+        log_start_offset=OFFSETS,
+    )
+)
+def test_a_page_of_segments_comes_back_equal(page: SegmentPage) -> None:
+    message = segment_page_to_proto(page)
+    over_the_wire = type(message).FromString(message.SerializeToString())
+    assert segment_page_from_proto(over_the_wire) == page
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,142 @@
+"""Removing a deleted partition: KIP-405's remote partition remover, as one function.
+
+    DELETE_PARTITION_MARKED     by whoever deleted the topic; again and again is once
+    DELETE_PARTITION_STARTED    begin_removal
+    every segment               DELETE_SEGMENT_STARTED, objects, DELETE_SEGMENT_FINISHED
+    DELETE_PARTITION_FINISHED   finish_removal
+
+Resumable from any point, by anybody: what remains to be done is what is still listed.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from services.api.calls import MutationContext
+from services.api.errors import InvalidStateTransitionError, RemoteResourceNotFoundError
+from services.api.failpoints import failpoint
+from services.api.ids import TopicIdPartition
+from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_segments
+from services.api.remote_storage_manager import MAX_DELETE_BATCH, RemoteStorageManager
+from services.api.retention import Deletion, DeletionReason
+from services.api.segment_deletion import (
+    Deleter,
+    DeletionOutcome,
+    begin_deletion,
+    finish_deletion,
+)
+from services.api.segments import RemoteLogSegmentMetadata
+
+_State = RemotePartitionDeleteState
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What one run of remove_partition did.
+
+    Attributes:
+        outcomes: of each segment that was still there.
+        is_finished: nothing of the partition is left, and RLMM says so.
+    """
+
+    outcomes: tuple[DeletionOutcome, ...]
+    is_finished: bool
+
+
+def remove_partition(
+    rlmm: RemoteLogMetadataManager,
+    rsm: RemoteStorageManager,
+    topic_id_partition: TopicIdPartition,
+    deleter: Deleter,
+    now_ms: int,
+) -> Removal:
+    """Take a partition that is MARKED or STARTED to FINISHED. Idempotent: one that is FINISHED, or
+    was never known, has nothing left.
+
+    Raises:
+        InvalidStateTransitionError: the partition is not marked for deletion.
+        DeletionRefusedError: its topic is on hold.
+        RetriableRemoteStorageError: a service cannot be reached; run it again.
+    """
+    try:
+        begin_removal(rlmm, topic_id_partition, deleter, now_ms)
+        outcomes = tuple(_remove_segments(rlmm, rsm, topic_id_partition, deleter, now_ms))
+    except RemoteResourceNotFoundError:
+        return Removal((), is_finished=True)
+    is_finished = finish_removal(rlmm, topic_id_partition, deleter, now_ms)
+    return Removal(outcomes, is_finished)
+
+
+def begin_removal(
+    rlmm: RemoteLogMetadataManager,
+    topic_id_partition: TopicIdPartition,
+    deleter: Deleter,
+    now_ms: int,
+) -> None:
+    """Move the partition to DELETE_PARTITION_STARTED.
+
+    Raises:
+        RemoteResourceNotFoundError: it is FINISHED, or was never known.
+        InvalidStateTransitionError, DeletionRefusedError, RetriableRemoteStorageError: as
+            remove_partition does.
+    """
+    try:
+        _put(rlmm, topic_id_partition, _State.DELETE_PARTITION_STARTED, deleter, now_ms)
+    except InvalidStateTransitionError:
+        # Before MARKED or after FINISHED: a read tells, for what is FINISHED is not known.
+        rlmm.partition_state(topic_id_partition)
+        raise
+    failpoint("removal.partition_started")
+
+
+def finish_removal(
+    rlmm: RemoteLogMetadataManager,
+    topic_id_partition: TopicIdPartition,
+    deleter: Deleter,
+    now_ms: int,
+) -> bool:
+    """Move the partition to DELETE_PARTITION_FINISHED; False: segments are still listed, of copies
+    that ended meanwhile or of deletions that failed. Run the removal again."""
+    try:
+        _put(rlmm, topic_id_partition, _State.DELETE_PARTITION_FINISHED, deleter, now_ms)
+    except InvalidStateTransitionError:
+        return False
+    return True
+
+
+def removal_of(segment: RemoteLogSegmentMetadata) -> Deletion:
+    """Why a segment of a deleted partition goes."""
+    return Deletion(segment, DeletionReason.PARTITION_DELETED, "")
+
+
+def _remove_segments(
+    rlmm: RemoteLogMetadataManager,
+    rsm: RemoteStorageManager,
+    topic_id_partition: TopicIdPartition,
+    deleter: Deleter,
+    now_ms: int,
+) -> Iterator[DeletionOutcome]:
+    segments = all_segments(rlmm, topic_id_partition)
+    while batch := list(islice(segments, MAX_DELETE_BATCH)):
+        deletions = [removal_of(segment) for segment in batch]
+        begun = begin_deletion(rlmm, topic_id_partition, deletions, None, None, deleter, now_ms)
+        marked = [outcome.segment for outcome in begun if outcome.error is None]
+        yield from (outcome for outcome in begun if outcome.error is not None)
+        yield from finish_deletion(rlmm, rsm, marked, deleter, now_ms)
+
+
+def _put(
+    rlmm: RemoteLogMetadataManager,
+    topic_id_partition: TopicIdPartition,
+    state: RemotePartitionDeleteState,
+    deleter: Deleter,
+    now_ms: int,
+) -> None:
+    context = MutationContext(
+        reason="partition removal",
+        plan_id=deleter.plan_id,
+        broker_leader_epoch=deleter.broker_leader_epoch,
+    )
+    event = RemotePartitionDeleteMetadata(topic_id_partition, state, now_ms, deleter.broker_id)
+    rlmm.put_remote_partition_delete_metadata(event, context)

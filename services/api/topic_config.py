@@ -1,0 +1,203 @@
+"""What is set for a topic, under Kafka's names: the tier's retention, and who keeps it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+from typing import TypeVar
+from uuid import UUID
+
+from services.api.errors import InvalidRequestError
+from services.api.validation import INT64_MAX, require
+
+UNLIMITED = -1
+AS_RETENTION = -2
+"""Of a local retention: as long as the whole one."""
+
+T = TypeVar("T")
+
+
+class RetentionOwner(Enum):
+    """Who deletes a topic's segments by the rules of retention; nobody else may."""
+
+    BROKER = "broker"
+    RLM = "rlm"
+    SWEEP = "sweep"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """A topic's settings, read from their texts by `topic_config`; the names are Kafka's.
+
+    What is not set limits nothing: without retention.ms and retention.bytes the tier keeps all
+    (Kafka's own default of seven days would delete the logs of whoever has set nothing).
+
+    Attributes:
+        remote_storage_enable: None: not set.
+        retention_ms, retention_bytes: of the tier and the local log together; UNLIMITED: no limit.
+        local_retention_ms, local_retention_bytes: of the local log; AS_RETENTION: as the above.
+        retention_owner: None: nobody is refused; RLM takes the topic, sweeps leave it alone.
+        hold: nothing of the topic may be deleted, by whatever rule (legal hold).
+        sweep_paused: sweeps delete nothing of the topic.
+    """
+
+    remote_storage_enable: bool | None = None
+    retention_ms: int = UNLIMITED
+    retention_bytes: int = UNLIMITED
+    local_retention_ms: int = AS_RETENTION
+    local_retention_bytes: int = AS_RETENTION
+    remote_log_copy_disable: bool = False
+    remote_log_delete_on_disable: bool = False
+    remote_copy_lag_ms: int = 0
+    remote_copy_lag_bytes: int = -1
+    retention_owner: RetentionOwner | None = None
+    hold: bool = False
+    sweep_paused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTopicConfig:
+    """What RLMM has stored for a topic.
+
+    Attributes:
+        entries: the texts as they were put, each under its name; what is not here is not set.
+        revision: grows by one with every put that changes them; 0: never put.
+    """
+
+    topic_id: UUID
+    topic: str
+    entries: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    revision: int = 0
+
+    @property
+    def config(self) -> TopicConfig:
+        return topic_config(self.entries)
+
+
+def topic_config(entries: Mapping[str, str]) -> TopicConfig:
+    """Read a topic's settings, and check that they fit together as Kafka does.
+
+    Source: LogConfig.validateNames and validateTopicLogConfigValues.
+
+    Raises:
+        InvalidRequestError: an unknown name, a value out of bounds, settings that contradict each
+            other; the message begins with the name.
+    """
+    unknown = sorted(set(entries) - set(_READERS))
+    if unknown:
+        known = ", ".join(sorted(_READERS))
+        raise InvalidRequestError(
+            f"{unknown[0][:64]}: no such setting of a topic; there are {known}"
+        )
+    values = {_FIELDS[name]: _READERS[name](name, text) for name, text in entries.items()}
+    values.pop("", None)
+    config = TopicConfig(**values)  # type: ignore[arg-type]  # each reader answers its field's type
+    _check_local("local.retention.ms", config.local_retention_ms, config.retention_ms)
+    _check_local("local.retention.bytes", config.local_retention_bytes, config.retention_bytes)
+    _check_copy_disabled(config)
+    _check_lag("remote.copy.lag.ms", config.remote_copy_lag_ms, _local_ms(config))
+    _check_lag("remote.copy.lag.bytes", config.remote_copy_lag_bytes, _local_bytes(config))
+    return config
+
+
+def check_change(before: TopicConfig, after: TopicConfig) -> None:
+    """Refuse to turn tiering off where nobody said that the tier's part may be deleted (KIP-950).
+
+    Raises:
+        InvalidRequestError: remote.storage.enable was true and is not any more, without
+            remote.log.delete.on.disable.
+    """
+    disabled = before.remote_storage_enable is True and after.remote_storage_enable is not True
+    require(
+        not disabled or after.remote_log_delete_on_disable,
+        "remote.storage.enable",
+        "cannot be turned off without remote.log.delete.on.disable=true, which deletes what is "
+        "in the tier",
+    )
+
+
+def _local_ms(config: TopicConfig) -> int:
+    local = config.local_retention_ms
+    return config.retention_ms if local == AS_RETENTION else local
+
+
+def _local_bytes(config: TopicConfig) -> int:
+    local = config.local_retention_bytes
+    return config.retention_bytes if local == AS_RETENTION else local
+
+
+def _check_local(name: str, local: int, total: int) -> None:
+    if total == UNLIMITED or local == AS_RETENTION:
+        return
+    total_name = name.removeprefix("local.")
+    fits = local != UNLIMITED and local <= total
+    require(fits, name, f"must not be longer than {total_name} {total}, is {local}")
+
+
+def _check_copy_disabled(config: TopicConfig) -> None:
+    """Nothing follows into the tier, so the local log has to be kept as long as the whole."""
+    if not config.remote_log_copy_disable:
+        return
+    for name, local, total in (
+        ("local.retention.ms", config.local_retention_ms, config.retention_ms),
+        ("local.retention.bytes", config.local_retention_bytes, config.retention_bytes),
+    ):
+        rule = (
+            f"must be {total}, as {name.removeprefix('local.')}, or {AS_RETENTION} where "
+            f"remote.log.copy.disable is true, is {local}"
+        )
+        require(local in (AS_RETENTION, total), name, rule)
+
+
+def _check_lag(name: str, lag: int, local: int) -> None:
+    fits = lag <= 0 or local == UNLIMITED or lag <= local
+    require(fits, name, f"must not be longer than the local retention {local}, is {lag}")
+
+
+def _boolean(name: str, text: str) -> bool:
+    require(text in ("true", "false"), name, f"must be true or false, is {text[:64]!r}")
+    return text == "true"
+
+
+def _number(at_least: int) -> Callable[[str, str], int]:
+    def read(name: str, text: str) -> int:
+        digits = text.removeprefix("-")
+        is_number = digits.isascii() and digits.isdecimal() and len(digits) <= 19
+        require(is_number, name, f"must be a whole number, is {text[:64]!r}")
+        value = int(text)
+        in_range = at_least <= value <= INT64_MAX
+        require(in_range, name, f"must be {at_least} to 2^63-1, is {value}")
+        return value
+
+    return read
+
+
+def _owner(name: str, text: str) -> RetentionOwner:
+    names = [owner.value for owner in RetentionOwner]
+    require(text in names, name, f"must be one of {', '.join(names)}, is {text[:64]!r}")
+    return RetentionOwner(text)
+
+
+def _cleanup_policy(name: str, text: str) -> None:
+    known = text in ("", "delete")
+    require(known, name, f"a tiered topic can only have delete, is {text[:64]!r}")
+
+
+_Reader = Callable[[str, str], object]
+_SETTINGS: tuple[tuple[str, str, _Reader], ...] = (
+    ("cleanup.policy", "", _cleanup_policy),
+    ("remote.storage.enable", "remote_storage_enable", _boolean),
+    ("retention.ms", "retention_ms", _number(UNLIMITED)),
+    ("retention.bytes", "retention_bytes", _number(UNLIMITED)),
+    ("local.retention.ms", "local_retention_ms", _number(AS_RETENTION)),
+    ("local.retention.bytes", "local_retention_bytes", _number(AS_RETENTION)),
+    ("remote.log.copy.disable", "remote_log_copy_disable", _boolean),
+    ("remote.log.delete.on.disable", "remote_log_delete_on_disable", _boolean),
+    ("remote.copy.lag.ms", "remote_copy_lag_ms", _number(-1)),
+    ("remote.copy.lag.bytes", "remote_copy_lag_bytes", _number(-1)),
+    ("sediment.retention.owner", "retention_owner", _owner),
+    ("sediment.hold", "hold", _boolean),
+    ("sediment.sweep.paused", "sweep_paused", _boolean),
+)
+_FIELDS = {name: attribute for name, attribute, _ in _SETTINGS}
+_READERS = {name: read for name, _, read in _SETTINGS}

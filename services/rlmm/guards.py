@@ -1,0 +1,89 @@
+"""What may refuse a change that the state machine allows: expectations and the topic's settings.
+
+Whoever asks holds the partition's lock. The settings are read in a statement of their own, after
+the lock: services.rlmm.topic_configs locks every partition of the topic before it changes them, so
+that they hold until this transaction ends, and what was read once need not be read again.
+"""
+
+from sqlalchemy.orm import Session
+
+from services.api.calls import MutationContext
+from services.api.errors import ConcurrentUpdateError, DeletionRefusedError
+from services.api.topic_config import RetentionOwner, TopicConfig, topic_config
+from services.rlmm.tables import PartitionRow, TopicRow
+
+
+def topic_of(session: Session, partition: PartitionRow) -> TopicRow:
+    """The topic of a locked partition; no second statement while the caller keeps the row."""
+    return session.get_one(TopicRow, partition.topic_id)
+
+
+def require_expected(
+    session: Session,
+    partition: PartitionRow,
+    context: MutationContext,
+    *,
+    revision: int | None = None,
+) -> None:
+    """Refuse a change that was decided on another revision than the present one.
+
+    Args:
+        revision: the partition's before the call; None: what it has now.
+
+    Raises:
+        ConcurrentUpdateError: not the context's expected_revision or expected_config_revision.
+    """
+    present = partition.revision if revision is None else revision
+    if context.expected_revision not in (None, present):
+        raise ConcurrentUpdateError(
+            f"context.expected_revision: partition {partition.partition} of topic "
+            f"{topic_of(session, partition).name} has revision {present}, "
+            f"not {context.expected_revision}; read it again"
+        )
+    if context.expected_config_revision is None:
+        return
+    topic = topic_of(session, partition)
+    if context.expected_config_revision != topic.config_revision:
+        raise ConcurrentUpdateError(
+            f"context.expected_config_revision: the settings of topic {topic.name} have revision "
+            f"{topic.config_revision}, not {context.expected_config_revision}; read them again"
+        )
+
+
+def require_may_delete(session: Session, partition: PartitionRow, context: MutationContext) -> None:
+    """Refuse to delete what has been copied where the topic's settings forbid it.
+
+    Raises:
+        DeletionRefusedError: the topic is on hold; or the partition is not being deleted, and the
+            context's retention owner is not the topic's or is a sweep that is paused.
+    """
+    topic = topic_of(session, partition)
+    check_may_delete(topic.name, topic_config(topic.config), partition, context)
+
+
+def require_no_hold(session: Session, partition: PartitionRow) -> None:
+    """Raise DeletionRefusedError where the topic is on hold."""
+    topic = topic_of(session, partition)
+    _check_no_hold(topic.name, topic_config(topic.config))
+
+
+def check_may_delete(
+    topic: str, config: TopicConfig, partition: PartitionRow, context: MutationContext
+) -> None:
+    """require_may_delete, where the settings are at hand."""
+    _check_no_hold(topic, config)
+    if partition.delete_state is not None:
+        return
+    caller = context.retention_owner or RetentionOwner.BROKER
+    if config.retention_owner not in (None, caller):
+        raise DeletionRefusedError(
+            f"topic {topic}: sediment.retention.owner is {config.retention_owner.value}, "
+            f"not {caller.value}"
+        )
+    if caller is RetentionOwner.SWEEP and config.sweep_paused:
+        raise DeletionRefusedError(f"topic {topic}: sediment.sweep.paused is set")
+
+
+def _check_no_hold(topic: str, config: TopicConfig) -> None:
+    if config.hold:
+        raise DeletionRefusedError(f"topic {topic}: sediment.hold is set")

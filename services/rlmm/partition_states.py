@@ -1,0 +1,207 @@
+"""What the leader says of its partition, and the lineage that the tier makes of it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, and_, or_, select, tuple_, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session
+from sqlalchemy.sql.dml import ReturningInsert
+
+from services.api.calls import NO_CONTEXT, AtRevision
+from services.api.errors import ConcurrentUpdateError, InvalidStateTransitionError
+from services.api.ids import TopicIdPartition
+from services.api.lineage import Lineage
+from services.api.partition_state import PartitionReport, PartitionState
+from services.api.segments import segment_leader_epochs
+from services.rlmm.events import record
+from services.rlmm.partitions import (
+    FINISHED,
+    KNOWN,
+    check_topic_name,
+    fence,
+    lock_or_create,
+    note_leader,
+    unknown_partition,
+)
+from services.rlmm.rows import AnyRow, ms_of
+from services.rlmm.tables import NOW, EventRow, PartitionRow, PartitionStateRow, TopicRow
+
+_COLUMNS = PartitionStateRow.__table__.columns
+_LINEAGE = ("leader_epochs", "epoch_start_offsets")
+_ORDER = ("leader_epoch", "report_number")
+_REPORT = (
+    *_ORDER,
+    "broker_id",
+    "reported_leader_epochs",
+    "reported_epoch_start_offsets",
+    "local_log_start_offset",
+    "log_end_offset",
+    "high_watermark",
+    "last_stable_offset",
+    "only_local_bytes",
+    "copied_through_offset",
+)
+
+
+def take_report(session: Session, report: PartitionReport) -> AtRevision[PartitionState]:
+    """Take one report; see RemoteLogMetadataManager.report_partition_state.
+
+    One that brings figures alone costs the partition's lock and one statement.
+    """
+    tp = report.topic_id_partition
+    partition = lock_or_create(session, tp)
+    if partition.delete_state == FINISHED.value:
+        raise InvalidStateTransitionError(f"partition {tp} is in {partition.delete_state}")
+    fence(partition, tp, report.leader_epoch)
+    stored = session.execute(_store_if_later(report)).one_or_none()
+    if stored is None:
+        raise _out_of_order(session, partition, report)
+    note_leader(session, partition, report.leader_epoch, report.broker_id)
+    known = _lineage(stored.leader_epochs, stored.epoch_start_offsets)
+    lineage = known.merged_with_report(report.lineage).from_offset(partition.log_start_offset)
+    if lineage != known:
+        _store_lineage(session, partition, lineage)
+        event = EventRow(
+            kind="LINEAGE", broker_id=report.broker_id, broker_leader_epoch=report.leader_epoch
+        )
+        record(session, partition, event, NO_CONTEXT)
+    reported_at_ms = ms_of(stored.reported_at)
+    state = PartitionState(
+        partition.log_start_offset, lineage, report, reported_at_ms, read_at_ms=reported_at_ms
+    )
+    return AtRevision(state, partition.revision)
+
+
+def read(connection: Connection, tp: TopicIdPartition) -> AtRevision[PartitionState]:
+    """The state, in one statement; see RemoteLogMetadataManager.partition_state."""
+    row = connection.execute(
+        select(
+            TopicRow.name,
+            PartitionRow.revision,
+            PartitionRow.log_start_offset,
+            NOW.label("read_at"),
+            *_only((*_LINEAGE, "reported_at", *_REPORT)),
+        )
+        .select_from(PartitionRow)
+        .join(TopicRow, TopicRow.topic_id == PartitionRow.topic_id)
+        .outerjoin(
+            PartitionStateRow,
+            and_(
+                PartitionStateRow.topic_id == PartitionRow.topic_id,
+                PartitionStateRow.partition == PartitionRow.partition,
+            ),
+        )
+        .where(PartitionRow.topic_id == tp.topic_id, PartitionRow.partition == tp.partition, KNOWN)
+    ).one_or_none()
+    if row is None:
+        raise unknown_partition(tp)
+    check_topic_name(tp, row.name)
+    return AtRevision(_state(row, tp), row.revision)
+
+
+def cut_lineage(session: Session, partition: PartitionRow) -> None:
+    """Drop what the stored lineage says of the offsets below the partition's log start."""
+    row = session.execute(select(*_only(_LINEAGE)).where(_is(partition))).one_or_none()
+    if row is not None:
+        known = _lineage(row.leader_epochs, row.epoch_start_offsets)
+        _store_lineage(session, partition, known.from_offset(partition.log_start_offset))
+
+
+def high_watermark(partition: PartitionRow) -> ColumnElement[int]:
+    """The reported one, NULL where nobody has reported: for a larger statement."""
+    return select(_COLUMNS.high_watermark).where(_is(partition)).scalar_subquery()
+
+
+def _store_if_later(report: PartitionReport) -> ReturningInsert[*tuple[Any, ...]]:
+    """Answers the lineage as it was before, and no row where another report came first."""
+    tp, epochs = report.topic_id_partition, report.lineage.entries
+    row = insert(PartitionStateRow).values(
+        topic_id=tp.topic_id,
+        partition=tp.partition,
+        leader_epochs=[],
+        epoch_start_offsets=[],
+        broker_id=report.broker_id,
+        leader_epoch=report.leader_epoch,
+        report_number=report.report_number,
+        reported_leader_epochs=[epoch.leader_epoch for epoch in epochs],
+        reported_epoch_start_offsets=[epoch.start_offset for epoch in epochs],
+        local_log_start_offset=report.local_log_start_offset,
+        log_end_offset=report.log_end_offset,
+        high_watermark=report.high_watermark,
+        last_stable_offset=report.last_stable_offset,
+        only_local_bytes=report.only_local_bytes,
+        copied_through_offset=report.copied_through_offset,
+    )
+    new = row.excluded
+    is_later = tuple_(*_only(_ORDER)) < tuple_(*[new[name] for name in _ORDER])
+    is_same = tuple_(*_only(_REPORT)) == tuple_(*[new[name] for name in _REPORT])
+    return row.on_conflict_do_update(
+        index_elements=["topic_id", "partition"],
+        set_={**{name: new[name] for name in _REPORT}, "reported_at": NOW},
+        where=or_(is_later, is_same),
+    ).returning(*_only(_LINEAGE), _COLUMNS.reported_at)
+
+
+def _out_of_order(
+    session: Session, partition: PartitionRow, report: PartitionReport
+) -> ConcurrentUpdateError:
+    stored = session.scalar(select(_COLUMNS.report_number).where(_is(partition)))
+    return ConcurrentUpdateError(
+        f"report_number: {report.report_number} of leader epoch {report.leader_epoch} of partition "
+        f"{report.topic_id_partition} does not follow the stored report {stored}, nor is it the "
+        "same; send a larger number"
+    )
+
+
+def _store_lineage(session: Session, partition: PartitionRow, lineage: Lineage) -> None:
+    session.execute(
+        update(PartitionStateRow)
+        .where(_is(partition))
+        .values(
+            leader_epochs=[epoch.leader_epoch for epoch in lineage.entries],
+            epoch_start_offsets=[epoch.start_offset for epoch in lineage.entries],
+        )
+        .execution_options(synchronize_session=False)
+    )
+
+
+def _state(row: AnyRow, tp: TopicIdPartition) -> PartitionState:
+    read_at_ms = ms_of(row.read_at)
+    if row.report_number is None:
+        return PartitionState(row.log_start_offset, read_at_ms=read_at_ms)
+    report = PartitionReport(
+        topic_id_partition=tp,
+        broker_id=row.broker_id,
+        leader_epoch=row.leader_epoch,
+        report_number=row.report_number,
+        lineage=_lineage(row.reported_leader_epochs, row.reported_epoch_start_offsets),
+        local_log_start_offset=row.local_log_start_offset,
+        log_end_offset=row.log_end_offset,
+        high_watermark=row.high_watermark,
+        last_stable_offset=row.last_stable_offset,
+        only_local_bytes=row.only_local_bytes,
+        copied_through_offset=row.copied_through_offset,
+    )
+    return PartitionState(
+        log_start_offset=row.log_start_offset,
+        lineage=_lineage(row.leader_epochs, row.epoch_start_offsets),
+        report=report,
+        reported_at_ms=ms_of(row.reported_at),
+        read_at_ms=read_at_ms,
+    )
+
+
+def _lineage(epochs: Sequence[int], starts: Sequence[int]) -> Lineage:
+    return Lineage(segment_leader_epochs(list(zip(epochs, starts, strict=True))))
+
+
+def _is(partition: PartitionRow) -> ColumnElement[bool]:
+    return and_(
+        PartitionStateRow.topic_id == partition.topic_id,
+        PartitionStateRow.partition == partition.partition,
+    )
+
+
+def _only(names: Sequence[str]) -> list[ColumnElement[Any]]:
+    return [_COLUMNS[name] for name in names]

@@ -1,0 +1,217 @@
+"""scan_remote_log_segments: the segments of whole partitions, in columns, group by group.
+
+A group is what one statement reads: partitions in the order of their key, until GROUP_BYTES are
+there and a partition ends. It is read to its end before any of it is handed out. However slow the
+caller, no transaction, snapshot or connection waits for it, and to leave a scan early nothing has
+to be ended in the database. What a group has beyond MEMORY_BYTES, which takes a partition of tens
+of thousands of segments, waits in a temporary file.
+
+The database aggregates each partition's segments into arrays, a row for about CHUNK_BYTES of them.
+Values cross in binary, and Python handles columns, not rows.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from tempfile import SpooledTemporaryFile
+from typing import Any
+from uuid import UUID
+
+import psycopg
+from psycopg.rows import dict_row
+from sqlalchemy import Connection, text
+
+from services.api.ids import ZERO_UUID
+from services.api.segment_scan import SegmentBatch, SegmentScan
+from services.rlmm.scan_batches import SegmentColumns
+from services.rlmm.transactions import Transactions
+
+KIB = 1024
+CHUNK_BYTES = 256 * KIB
+BATCH_BYTES = 1024 * KIB
+GROUP_BYTES = 4 * BATCH_BYTES
+MEMORY_BYTES = 16 * BATCH_BYTES
+"""Of one scan, for what was read and not yet handed out; a chunk and a batch come on top."""
+CHUNKS_PER_FETCH = 16
+PARTITIONS_PER_STATEMENT = 1_000
+
+MAX_ROW_BYTES = 256
+"""What a row takes in a batch at most, beside the values whose length varies."""
+ARRAY_HEADER_BYTES = 20
+"""Before the elements in what array_send writes."""
+
+_IN_ORDER = "ORDER BY start_offset, segment_id"
+_OF_PARTITION = ("topic_id", "topic", "partition", "revision", "delete_state")
+_OF_SEGMENTS = {
+    "epoch_counts": "array_agg(cardinality(leader_epochs)",
+    "segment_id": "array_agg(segment_id::text",
+    "leader_epochs": f"string_agg(substr(array_send(leader_epochs), {ARRAY_HEADER_BYTES} + 1), ''",
+    "epoch_start_offsets": (
+        f"string_agg(substr(array_send(epoch_start_offsets), {ARRAY_HEADER_BYTES} + 1), ''"
+    ),
+    **{
+        name: f"array_agg({name}"
+        for name in (
+            "start_offset",
+            "end_offset",
+            "max_timestamp_ms",
+            "broker_id",
+            "broker_leader_epoch",
+            "event_timestamp_ms",
+            "segment_size_in_bytes",
+            "custom_metadata",
+            "state",
+            "txn_idx_empty",
+            "plan_id",
+        )
+    },
+}
+"""How a chunk's rows become one value; each aggregate is left open for its order."""
+_AGGREGATES = ",\n            ".join(
+    f"{aggregate} {_IN_ORDER}) AS {name}" for name, aggregate in _OF_SEGMENTS.items()
+)
+
+_NOW_MS = text("SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)")
+
+# The lateral join keeps the planner from sorting: partitions come in the order of their key, and
+# each one's chunks in theirs.
+_SEGMENTS = f"""
+    SELECT p.topic_id AS topic_uuid, p.topic_id::text, p.topic, p.partition, p.revision,
+        p.delete_state, chunk.*
+    FROM (
+        SELECT p.topic_id, t.name AS topic, p.partition, p.revision, p.delete_state
+        FROM partitions AS p JOIN topics AS t ON t.topic_id = p.topic_id
+        WHERE (p.topic_id, p.partition) > (%(topic_id)s, %(partition)s)
+            AND p.delete_state IS DISTINCT FROM 'DELETE_PARTITION_FINISHED'
+            AND (p.delete_state IS NOT NULL OR NOT %(only_deleted_partitions)s)
+            AND (t.name = %(topic)s OR %(topic)s = '')
+            AND (hashtextextended(p.topic_id::text || ':' || p.partition, 0)
+                & 9223372036854775807) %% %(shards)s = %(shard)s
+        ORDER BY p.topic_id, p.partition LIMIT {PARTITIONS_PER_STATEMENT}
+    ) AS p
+    LEFT JOIN LATERAL (
+        SELECT
+            CAST(sum(bytes) AS bigint) AS chunk_bytes,
+            {_AGGREGATES}
+        FROM (
+            SELECT s.*, sum(bytes) OVER (
+                {_IN_ORDER} ROWS UNBOUNDED PRECEDING) / {CHUNK_BYTES} AS chunk
+            FROM (
+                SELECT *, {MAX_ROW_BYTES} + octet_length(p.topic) + 12 * cardinality(leader_epochs)
+                    + coalesce(octet_length(custom_metadata), 0)
+                    + coalesce(octet_length(plan_id), 0) AS bytes
+                FROM segments
+                WHERE topic_id = p.topic_id AND partition = p.partition
+                    AND state <> 'DELETE_SEGMENT_FINISHED'
+                    AND (state = ANY(CAST(%(states)s AS text[])) OR %(all_states)s)
+            ) AS s
+        ) AS s
+        GROUP BY chunk ORDER BY chunk
+    ) AS chunk ON true
+    ORDER BY p.topic_id, p.partition"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Position:
+    """The last partition that was read."""
+
+    topic_id: UUID
+    partition: int
+
+
+_START = _Position(ZERO_UUID, -1)
+
+
+def scan_segments(transactions: Transactions, scan: SegmentScan) -> Iterator[SegmentBatch]:
+    """See RemoteLogMetadataManager.scan_remote_log_segments."""
+    began_at_ms: int | None = None
+    position: _Position | None = _START
+    while position is not None:
+        with _Group() as group:
+            read = partial(_read, scan=scan, after=position, group=group)
+            read_at_ms, position = transactions.read_in_transaction(read)
+            began_at_ms = read_at_ms if began_at_ms is None else began_at_ms
+            for stream, rows in group.batches():
+                yield SegmentBatch(stream, rows, began_at_ms)
+
+
+class _Group:
+    """Batches of whole partitions, in the order in which they were read."""
+
+    def __init__(self) -> None:
+        self._columns = SegmentColumns()
+        self._columns_bytes = 0
+        self._streams = SpooledTemporaryFile[bytes](max_size=MEMORY_BYTES)
+        self._lengths_and_rows: list[tuple[int, int]] = []
+        self.size_bytes = 0
+
+    def __enter__(self) -> "_Group":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._streams.close()
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Add a chunk, a row of _SEGMENTS."""
+        chunk_bytes, epoch_counts = row.pop("chunk_bytes"), row.pop("epoch_counts")
+        if self._columns_bytes + chunk_bytes > BATCH_BYTES:
+            self.end_batch()
+        self._columns_bytes += chunk_bytes
+        self.size_bytes += chunk_bytes
+        self._columns.add({name: row.pop(name) for name in _OF_PARTITION}, row, epoch_counts)
+
+    def end_batch(self) -> None:
+        if self._columns.rows == 0:
+            return
+        stream = self._columns.to_ipc()
+        self._streams.write(stream)
+        self._lengths_and_rows.append((len(stream), self._columns.rows))
+        self._columns, self._columns_bytes = SegmentColumns(), 0
+
+    def batches(self) -> Iterator[tuple[bytes, int]]:
+        """Each batch that ended: its Arrow IPC stream, and how many rows."""
+        self._streams.seek(0)
+        for length, rows in self._lengths_and_rows:
+            yield self._streams.read(length), rows
+
+
+def _read(
+    connection: Connection, scan: SegmentScan, after: _Position, group: _Group
+) -> tuple[int, _Position | None]:
+    """Read a group; answers the time, and the last partition of it or None: that was all."""
+    # By SQLAlchemy, which so notices that a pooled connection is dead.
+    read_at_ms: int = connection.execute(_NOW_MS).scalar_one()
+    driver = connection.connection.driver_connection
+    assert isinstance(driver, psycopg.Connection)
+    with driver.cursor("scan", row_factory=dict_row) as cursor:
+        cursor.execute(_SEGMENTS, _parameters(scan, after), binary=True)
+        last = _take(cursor, group)
+    group.end_batch()
+    return read_at_ms, last
+
+
+def _take(cursor: "psycopg.ServerCursor[dict[str, Any]]", group: _Group) -> _Position | None:
+    position, partitions = _START, 0
+    while rows := cursor.fetchmany(CHUNKS_PER_FETCH):
+        for row in rows:
+            here = _Position(row.pop("topic_uuid"), row["partition"])
+            if here != position:
+                if group.size_bytes >= GROUP_BYTES:
+                    return position
+                position, partitions = here, partitions + 1
+            if row["chunk_bytes"] is not None:
+                group.add(row)
+    return position if partitions == PARTITIONS_PER_STATEMENT else None
+
+
+def _parameters(scan: SegmentScan, after: _Position) -> dict[str, object]:
+    return {
+        "topic_id": after.topic_id,
+        "partition": after.partition,
+        "shard": scan.shard,
+        "shards": scan.shards,
+        "topic": scan.topic,
+        "only_deleted_partitions": scan.only_deleted_partitions,
+        "states": [state.value for state in scan.states],
+        "all_states": not scan.states,
+    }

@@ -1,0 +1,102 @@
+"""May a segment move to another state? One judgement, for the single call and for batches."""
+
+from functools import cached_property
+
+from sqlalchemy.orm import Session
+
+from services.api.calls import MutationContext
+from services.api.errors import (
+    InvalidStateTransitionError,
+    RemoteResourceNotFoundError,
+    SegmentAlreadyExistsError,
+)
+from services.api.ids import RemoteLogSegmentId
+from services.api.segments import (
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+    predecessors,
+)
+from services.api.topic_config import TopicConfig, topic_config
+from services.rlmm.guards import check_may_delete, require_expected, topic_of
+from services.rlmm.partitions import fence
+from services.rlmm.rows import AnyRow
+from services.rlmm.tables import PartitionRow, TopicRow
+
+STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+
+
+class Guards:
+    """What may refuse moves of one partition; the topic's settings are read at most once.
+
+    The caller holds the partition's lock as long as it uses this: nothing of it changes meanwhile.
+    """
+
+    def __init__(
+        self, session: Session, partition: PartitionRow, revision: int | None = None
+    ) -> None:
+        """`revision`: the partition's before the call; None: what it has now."""
+        self.partition = partition
+        self._session = session
+        self._revision = partition.revision if revision is None else revision
+
+    def require_expected(self, context: MutationContext) -> None:
+        """Raise ConcurrentUpdateError where the context was made for another revision."""
+        require_expected(self._session, self.partition, context, revision=self._revision)
+
+    def require_may_delete(self, context: MutationContext) -> None:
+        """Raise DeletionRefusedError where the topic's settings forbid it."""
+        check_may_delete(self._topic.name, self._config, self.partition, context)
+
+    @cached_property
+    def _topic(self) -> TopicRow:
+        return topic_of(self._session, self.partition)
+
+    @cached_property
+    def _config(self) -> TopicConfig:
+        return topic_config(self._topic.config)
+
+
+def may_move(
+    guards: Guards,
+    stored: AnyRow,
+    change: RemoteLogSegmentMetadataUpdate,
+    context: MutationContext,
+) -> bool:
+    """True: the segment is to move; False: it did so before, which no guard looks at.
+
+    Changes nothing.
+
+    Args:
+        stored: the segment's state, broker_id and custom_metadata.
+
+    Raises:
+        InvalidStateTransitionError, SegmentAlreadyExistsError, FencedLeaderEpochError,
+        ConcurrentUpdateError, DeletionRefusedError: as
+            RemoteLogMetadataManager.update_remote_log_segment_metadata says.
+    """
+    segment_id, target = change.remote_log_segment_id, change.state
+    present = RemoteLogSegmentState(stored.state)
+    if present is target:
+        if change.custom_metadata not in (None, stored.custom_metadata):
+            raise SegmentAlreadyExistsError(
+                f"segment {segment_id} is in {target.value} with other custom metadata"
+            )
+        return False
+    if present not in predecessors(target):
+        raise InvalidStateTransitionError(
+            f"segment {segment_id}: {present.value} to {target.value}"
+        )
+    # An older leader may finish a copy, and clean up what it failed to copy itself.
+    is_own_copy = present is STARTED and stored.broker_id == change.broker_id
+    if target is DELETE_STARTED and not is_own_copy:
+        fence(guards.partition, segment_id.topic_id_partition, context.broker_leader_epoch)
+    guards.require_expected(context)
+    if target is DELETE_STARTED and present is FINISHED:
+        guards.require_may_delete(context)
+    return True
+
+
+def unknown_segment(segment_id: RemoteLogSegmentId) -> RemoteResourceNotFoundError:
+    return RemoteResourceNotFoundError(f"segment {segment_id} is not known")

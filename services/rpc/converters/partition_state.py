@@ -1,0 +1,107 @@
+"""Reports of leaders and the state of partitions, remote_log_metadata_manager.proto."""
+
+from collections.abc import Iterable, Sequence
+
+from services.api.calls import AtRevision
+from services.api.errors import RemoteStorageError
+from services.api.lineage import Lineage
+from services.api.partition_state import PartitionReport, PartitionState
+from services.api.remote_log_metadata_manager import ReportOutcome
+from services.api.segments import SegmentLeaderEpoch
+from services.api.validation import within
+from services.rpc.converters.shared import (
+    require_set,
+    topic_id_partition_from_proto,
+    topic_id_partition_to_proto,
+)
+from services.rpc.statuses import error_of, status_of
+from tieredstorage.v1 import remote_log_metadata_manager_pb2 as pb
+from tieredstorage.v1 import remote_log_segment_pb2 as segment_pb
+
+
+def report_to_proto(report: PartitionReport) -> pb.PartitionReport:
+    return pb.PartitionReport(
+        topic_id_partition=topic_id_partition_to_proto(report.topic_id_partition),
+        broker_id=report.broker_id,
+        leader_epoch=report.leader_epoch,
+        report_number=report.report_number,
+        leader_epochs=_lineage_to_proto(report.lineage),
+        local_log_start_offset=report.local_log_start_offset,
+        log_end_offset=report.log_end_offset,
+        high_watermark=report.high_watermark,
+        last_stable_offset=report.last_stable_offset,
+        only_local_bytes=report.only_local_bytes,
+        copied_through_offset=report.copied_through_offset,
+    )
+
+
+def report_from_proto(message: pb.PartitionReport) -> PartitionReport:
+    require_set(message, "topic_id_partition")
+    with within("topic_id_partition"):
+        tp = topic_id_partition_from_proto(message.topic_id_partition)
+    return PartitionReport(
+        topic_id_partition=tp,
+        broker_id=message.broker_id,
+        leader_epoch=message.leader_epoch,
+        report_number=message.report_number,
+        lineage=_lineage_from_proto(message.leader_epochs),
+        local_log_start_offset=message.local_log_start_offset,
+        log_end_offset=message.log_end_offset,
+        high_watermark=message.high_watermark,
+        last_stable_offset=message.last_stable_offset,
+        only_local_bytes=message.only_local_bytes,
+        copied_through_offset=message.copied_through_offset,
+    )
+
+
+def reports_from_proto(messages: Sequence[pb.PartitionReport]) -> list[PartitionReport]:
+    with within("reports"):
+        return [report_from_proto(message) for message in messages]
+
+
+def state_to_proto(state: AtRevision[PartitionState]) -> pb.GetPartitionStateResponse:
+    value = state.value
+    message = pb.PartitionState(
+        log_start_offset=value.log_start_offset,
+        leader_epochs=_lineage_to_proto(value.lineage),
+        report=report_to_proto(value.report) if value.report else None,
+        reported_at_ms=value.reported_at_ms,
+        read_at_ms=value.read_at_ms,
+    )
+    return pb.GetPartitionStateResponse(state=message, revision=state.revision)
+
+
+def state_from_proto(message: pb.GetPartitionStateResponse) -> AtRevision[PartitionState]:
+    state = message.state
+    value = PartitionState(
+        log_start_offset=state.log_start_offset,
+        lineage=_lineage_from_proto(state.leader_epochs),
+        report=report_from_proto(state.report) if state.HasField("report") else None,
+        reported_at_ms=state.reported_at_ms if state.HasField("reported_at_ms") else None,
+        read_at_ms=state.read_at_ms,
+    )
+    return AtRevision(value, message.revision)
+
+
+def report_outcome_to_proto(outcome: ReportOutcome) -> pb.ReportOutcome:
+    if isinstance(outcome, RemoteStorageError):
+        return pb.ReportOutcome(error=status_of(outcome))
+    return pb.ReportOutcome(result=state_to_proto(outcome))
+
+
+def report_outcome_from_proto(message: pb.ReportOutcome) -> ReportOutcome:
+    if message.HasField("result"):
+        return state_from_proto(message.result)
+    return error_of(message.error)
+
+
+def _lineage_to_proto(lineage: Lineage) -> list[segment_pb.SegmentLeaderEpoch]:
+    return [
+        segment_pb.SegmentLeaderEpoch(leader_epoch=e.leader_epoch, start_offset=e.start_offset)
+        for e in lineage.entries
+    ]
+
+
+def _lineage_from_proto(messages: Iterable[segment_pb.SegmentLeaderEpoch]) -> Lineage:
+    with within("leader_epochs"):
+        return Lineage(tuple(SegmentLeaderEpoch(e.leader_epoch, e.start_offset) for e in messages))

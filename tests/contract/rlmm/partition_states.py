@@ -1,0 +1,281 @@
+"""What leaders report, in which order it counts, and the lineage that comes of it."""
+
+from typing import Any
+
+import pytest
+
+from services.api.errors import (
+    ConcurrentUpdateError,
+    FencedLeaderEpochError,
+    InvalidRequestError,
+    InvalidStateTransitionError,
+    RemoteResourceNotFoundError,
+)
+from services.api.ids import TopicIdPartition
+from services.api.lineage import Lineage
+from services.api.partition_state import NOTHING_COPIED, PartitionReport, PartitionState
+from services.api.remote_log_metadata_manager import (
+    MAX_REPORTS,
+    PartitionLeadership,
+    RemoteLogMetadataManager,
+)
+from services.api.segments import segment_leader_epochs
+from tests.contract.rlmm.segments import (
+    BROKER,
+    MARKED,
+    OTHER_BROKER,
+    PARTITION_FINISHED,
+    PARTITION_STARTED,
+    RlmmContractPart,
+    add,
+    finished,
+    put_deletion,
+    revision_of,
+    segment,
+)
+
+
+def lineage(*pairs: tuple[int, int]) -> Lineage:
+    return Lineage(segment_leader_epochs(pairs))
+
+
+def report_of(tp: TopicIdPartition, number: int = 1, **fields: Any) -> PartitionReport:
+    """Of leader epoch 3, with figures that all differ."""
+    values: dict[str, Any] = {
+        "broker_id": BROKER,
+        "leader_epoch": 3,
+        "lineage": lineage((0, 0), (3, 50)),
+        "local_log_start_offset": 40,
+        "log_end_offset": 100,
+        "high_watermark": 90,
+        "last_stable_offset": 80,
+        "only_local_bytes": 70,
+        "copied_through_offset": 60,
+        **fields,
+    }
+    return PartitionReport(tp, report_number=number, **values)
+
+
+def taken(rlmm: RemoteLogMetadataManager, report: PartitionReport) -> PartitionState:
+    [outcome] = rlmm.report_partition_state([report])
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome.value
+
+
+class Reports(RlmmContractPart):
+    def test_of_a_partition_of_which_nobody_reported_nothing_is_known(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        finished(rlmm, tp, 0, 9)
+        found = rlmm.partition_state(tp)
+        assert found.revision == revision_of(rlmm, tp)
+        assert found.value == PartitionState(read_at_ms=found.value.read_at_ms)
+        assert found.value.read_at_ms > 0
+        assert found.value.report_age_ms is None
+
+    def test_a_report_makes_the_partition_known_and_is_its_state(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        report = report_of(tp)
+        [answer] = rlmm.report_partition_state([report])
+        assert not isinstance(answer, Exception)
+        found = rlmm.partition_state(tp)
+        assert answer.revision == found.revision
+        for state in (answer.value, found.value):
+            assert (state.report, state.lineage) == (report, report.lineage)
+            assert state.log_start_offset == 0
+        assert found.value.reported_at_ms == answer.value.reported_at_ms
+        assert found.value.report_age_ms is not None
+        assert found.value.report_age_ms >= 0
+
+    def test_a_report_of_an_empty_partition_is_kept(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        report = PartitionReport(tp, -1, 0, 0, Lineage(), 0, 0, 0, 0, 0, NOTHING_COPIED)
+        assert taken(rlmm, report).lineage == Lineage()
+        assert rlmm.partition_state(tp).value.report == report
+
+    def test_a_later_report_replaces_the_earlier_one(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        later = report_of(tp, 7, broker_id=OTHER_BROKER, log_end_offset=200, high_watermark=150)
+        taken(rlmm, report_of(tp, 1))
+        taken(rlmm, later)
+        assert rlmm.partition_state(tp).value.report == later
+
+    def test_a_new_leader_epoch_begins_its_own_numbers(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        taken(rlmm, report_of(tp, 1_000))
+        first = report_of(tp, 0, leader_epoch=4)
+        taken(rlmm, first)
+        assert rlmm.partition_state(tp).value.report == first
+
+    def test_the_same_report_again_is_seen_again(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        first = taken(rlmm, report_of(tp))
+        before = revision_of(rlmm, tp)
+        again = taken(rlmm, report_of(tp))
+        assert (again.report, again.lineage) == (first.report, first.lineage)
+        assert again.reported_at_ms is not None
+        assert first.reported_at_ms is not None
+        assert again.reported_at_ms >= first.reported_at_ms
+        assert revision_of(rlmm, tp) == before
+
+    @pytest.mark.parametrize(
+        "late",
+        [
+            {"number": 4},
+            {"number": 5, "broker_id": OTHER_BROKER},
+            {"number": 5, "lineage": lineage((3, 50))},
+            {"number": 5, "local_log_start_offset": 41},
+            {"number": 5, "log_end_offset": 101},
+            {"number": 5, "high_watermark": 91},
+            {"number": 5, "last_stable_offset": 81},
+            {"number": 5, "only_local_bytes": 71},
+            {"number": 5, "copied_through_offset": 61},
+        ],
+        ids=str,
+    )
+    def test_an_earlier_report_and_another_of_this_number_are_refused_with_the_number(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, late: dict[str, Any]
+    ) -> None:
+        stored = taken(rlmm, report_of(tp, 5))
+        with pytest.raises(ConcurrentUpdateError, match=r"stored report 5\b"):
+            taken(rlmm, report_of(tp, **late))
+        found = rlmm.partition_state(tp).value
+        assert (found.report, found.lineage) == (stored.report, stored.lineage)
+        assert found.reported_at_ms == stored.reported_at_ms
+
+    def test_the_report_of_an_older_leader_is_fenced(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        rlmm.on_partition_leadership_changes([PartitionLeadership(tp, 4)], [], BROKER)
+        with pytest.raises(FencedLeaderEpochError):
+            taken(rlmm, report_of(tp, 9))
+        taken(rlmm, report_of(tp, 1, leader_epoch=4))
+
+    def test_a_report_fences_older_leaders(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        taken(rlmm, report_of(tp, leader_epoch=6))
+        with pytest.raises(FencedLeaderEpochError):
+            add(rlmm, segment(tp, 0, 9, broker_leader_epoch=5))
+        with pytest.raises(FencedLeaderEpochError):
+            taken(rlmm, report_of(tp, 2, leader_epoch=5))
+
+    def test_figures_do_not_move_the_revision_and_what_is_new_does(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        taken(rlmm, report_of(tp, 1))
+        known = revision_of(rlmm, tp)
+        taken(rlmm, report_of(tp, 2, log_end_offset=500, only_local_bytes=1))
+        assert revision_of(rlmm, tp) == known
+        taken(rlmm, report_of(tp, 3, lineage=lineage((0, 0), (3, 45))))
+        grown = revision_of(rlmm, tp)
+        assert grown > known
+        taken(rlmm, report_of(tp, 1, lineage=lineage((3, 45)), leader_epoch=4))
+        assert revision_of(rlmm, tp) > grown
+
+    def test_a_partition_being_deleted_is_still_reported(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        put_deletion(rlmm, tp, MARKED, PARTITION_STARTED)
+        assert taken(rlmm, report_of(tp)).report == report_of(tp)
+
+    def test_a_deleted_partition_stays_deleted(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        taken(rlmm, report_of(tp))
+        put_deletion(rlmm, tp, MARKED, PARTITION_STARTED, PARTITION_FINISHED)
+        with pytest.raises(InvalidStateTransitionError):
+            taken(rlmm, report_of(tp, 2))
+        with pytest.raises(RemoteResourceNotFoundError):
+            rlmm.partition_state(tp)
+
+    def test_an_unknown_partition_has_no_state(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        with pytest.raises(RemoteResourceNotFoundError, match="orders-0"):
+            rlmm.partition_state(tp)
+
+    def test_what_is_wrong_with_one_report_stops_no_other(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        tps = [TopicIdPartition(tp.topic_id, tp.topic, partition) for partition in range(4)]
+        misnamed = TopicIdPartition(tp.topic_id, "invoices", 1)
+        put_deletion(rlmm, tps[2], MARKED, PARTITION_STARTED, PARTITION_FINISHED)
+        reports = [report_of(each) for each in (tps[3], misnamed, tps[2], tps[0])]
+        outcomes = rlmm.report_partition_state([*reports, report_of(tps[3], 0)])
+        errors = [type(each) if isinstance(each, Exception) else None for each in outcomes]
+        assert errors == [
+            None,
+            InvalidRequestError,
+            InvalidStateTransitionError,
+            None,
+            ConcurrentUpdateError,
+        ]
+        for each in (tps[0], tps[3]):
+            assert rlmm.partition_state(each).value.report == report_of(each)
+        with pytest.raises(RemoteResourceNotFoundError):
+            rlmm.partition_state(tps[1])
+
+    @pytest.mark.parametrize("count", [0, MAX_REPORTS + 1])
+    def test_no_report_and_too_many_are_refused(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, count: int
+    ) -> None:
+        with pytest.raises(InvalidRequestError, match=f"^reports.* are {count}"):
+            rlmm.report_partition_state([report_of(tp)] * count)
+
+
+class ReportedLineage(RlmmContractPart):
+    @pytest.mark.parametrize(
+        ("stored", "reported", "expected"),
+        [
+            (((0, 0), (1, 10)), ((0, 0), (1, 10), (2, 20)), ((0, 0), (1, 10), (2, 20))),
+            # The broker has lost the beginning.
+            (((0, 0), (1, 10), (2, 20)), ((1, 15), (2, 20)), ((0, 0), (1, 10), (2, 20))),
+            (((0, 0), (1, 10), (2, 20)), ((2, 25),), ((0, 0), (1, 10), (2, 20))),
+            # Its own replaces what diverges.
+            (((0, 0), (1, 10), (2, 20)), ((1, 15), (3, 18)), ((0, 0), (1, 10), (3, 18))),
+            (((0, 0), (2, 20)), ((1, 15),), ((0, 0), (1, 15))),
+            # It tells of nothing.
+            (((0, 0), (1, 10)), (), ((0, 0), (1, 10))),
+        ],
+    )
+    def test_a_report_is_joined_to_what_was_known(
+        self,
+        rlmm: RemoteLogMetadataManager,
+        tp: TopicIdPartition,
+        stored: tuple[tuple[int, int], ...],
+        reported: tuple[tuple[int, int], ...],
+        expected: tuple[tuple[int, int], ...],
+    ) -> None:
+        taken(rlmm, report_of(tp, 1, lineage=lineage(*stored)))
+        answered = taken(rlmm, report_of(tp, 2, lineage=lineage(*reported)))
+        found = rlmm.partition_state(tp).value
+        assert answered.lineage == found.lineage == lineage(*expected)
+        assert found.report is not None
+        assert found.report.lineage == lineage(*reported)
+
+    def test_the_lineage_begins_at_the_log_start(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        taken(rlmm, report_of(tp, 1))
+        rlmm.raise_log_start_offset(tp, 45)
+        assert rlmm.partition_state(tp).value.lineage == lineage((0, 45), (3, 50))
+        rlmm.raise_log_start_offset(tp, 60)
+        before = revision_of(rlmm, tp)
+        # The broker still tells of what lies below.
+        state = taken(rlmm, report_of(tp, 2))
+        assert (state.lineage, state.log_start_offset) == (lineage((3, 60)), 60)
+        assert revision_of(rlmm, tp) == before
+
+    def test_the_first_report_is_cut_too(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        finished(rlmm, tp, 0, 99)
+        rlmm.raise_log_start_offset(tp, 60)
+        assert taken(rlmm, report_of(tp)).lineage == lineage((3, 60))

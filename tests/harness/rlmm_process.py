@@ -1,0 +1,60 @@
+"""An RLMM as a process, and the command `sediment` beside it."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from services.local.environments import own_environment, rlmm_settings
+from services.local.service import ServiceProcess
+from services.rpc.channels import open_channel
+from services.rpc.clients.metadata import RemoteLogMetadataManagerClient
+
+
+@dataclass(frozen=True)
+class RlmmProcess:
+    """Where it is served, and a client of it."""
+
+    address: str
+    client: RemoteLogMetadataManagerClient
+
+    def sediment(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        """Run a command that talks to it, to its end."""
+        return subprocess.run(
+            [sys.executable, "-m", "services.cli", *arguments],
+            env=own_environment({"SEDIMENT_RLMM": self.address}),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def answers(self, *arguments: str) -> list[dict[str, Any]]:
+        """What a command that must succeed prints as JSON, document by document."""
+        done = self.sediment(*arguments, "-o", "json")
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def refusal(self, *arguments: str) -> str:
+        """The one line in which a command says that it was used wrongly."""
+        done = self.sediment(*arguments)
+        assert (done.returncode, done.stdout) == (2, ""), done.stderr
+        (line,) = done.stderr.splitlines()
+        return line
+
+
+@contextmanager
+def running_rlmm(database_url: str, directory: Path) -> Iterator[RlmmProcess]:
+    """RLMM over a migrated database, stopped at the end."""
+    service = ServiceProcess("rlmm", rlmm_settings(database_url), directory)
+    service.start()
+    try:
+        with open_channel(service.address) as channel:
+            client = RemoteLogMetadataManagerClient(channel, service.address)
+            yield RlmmProcess(service.address, client)
+    finally:
+        service.kill()

@@ -1,0 +1,193 @@
+"""Removing a deleted partition against the real RLMM and RSM, from every point at which an earlier
+run may have stopped."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from services.api.errors import (
+    DeletionRefusedError,
+    InvalidStateTransitionError,
+    RemoteResourceNotFoundError,
+)
+from services.api.ids import TopicIdPartition
+from services.api.partition_removal import (
+    Removal,
+    begin_removal,
+    finish_removal,
+    removal_of,
+    remove_partition,
+)
+from services.api.remote_log_metadata_manager import all_partitions
+from services.api.segment_deletion import Deleter, begin_deletion, finish_deletion
+from services.api.segments import RemoteLogSegmentState
+from services.rlmm.database import create_database_engine
+from services.rlmm.manager import SqlRemoteLogMetadataManager
+from services.rsm.backends.filesystem import FilesystemStorage
+from services.rsm.factory import build_manager
+from services.rsm.settings import RsmSettings
+from tests.spark.tier import SmallTier, a_topic, ids, now_ms, segment
+
+REMOVER = Deleter(plan_id="plan-1")
+STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+
+
+@pytest.fixture
+def tier(database_url: str, tmp_path: Path) -> Iterator[SmallTier]:
+    engine = create_database_engine(database_url)
+    settings = RsmSettings(backend="filesystem", directory=tmp_path)
+    with closing(build_manager(settings)) as rsm:
+        yield SmallTier(rsm, SqlRemoteLogMetadataManager(engine))
+    engine.dispose()
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Callable[[], Sequence[str]]:
+    """What the store holds."""
+    return lambda: sorted(FilesystemStorage(tmp_path).list_keys(""))
+
+
+@pytest.fixture
+def tp() -> TopicIdPartition:
+    return a_topic("orders")[0]
+
+
+def remove(tier: SmallTier, tp: TopicIdPartition) -> Removal:
+    return remove_partition(tier.rlmm, tier.rsm, tp, REMOVER, now_ms())
+
+
+def known(tier: SmallTier) -> list[TopicIdPartition]:
+    return [summary.topic_id_partition for summary in all_partitions(tier.rlmm)]
+
+
+def test_a_marked_partition_goes_with_all_its_segments_in_whatever_state(
+    tier: SmallTier, tp: TopicIdPartition, keys: Callable[[], Sequence[str]]
+) -> None:
+    made = tier.fill(tp, 3)
+    tier.rlmm.add_remote_log_segment_metadata(segment(tp, 3))
+    tier.move(made[0], RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
+    tier.mark_deleted(tp)
+    removal = remove(tier, tp)
+    assert removal.is_finished
+    assert [outcome.error for outcome in removal.outcomes] == [None] * 4
+    assert keys() == []
+    assert known(tier) == []
+    with pytest.raises(RemoteResourceNotFoundError):
+        tier.rows(tp)
+
+
+def test_a_partition_without_segments_goes_too(tier: SmallTier, tp: TopicIdPartition) -> None:
+    tier.mark_deleted(tp)
+    assert remove(tier, tp) == Removal((), is_finished=True)
+    assert known(tier) == []
+
+
+def test_a_partition_that_is_gone_or_was_never_known_has_nothing_left(
+    tier: SmallTier, tp: TopicIdPartition
+) -> None:
+    assert remove(tier, tp) == Removal((), is_finished=True)
+    tier.mark_deleted(tp)
+    remove(tier, tp)
+    tier.mark_deleted(tp)
+    assert remove(tier, tp) == Removal((), is_finished=True)
+    assert known(tier) == []
+
+
+def test_a_partition_that_is_not_marked_is_not_touched(
+    tier: SmallTier, tp: TopicIdPartition
+) -> None:
+    made = tier.fill(tp, 1)
+    with pytest.raises(InvalidStateTransitionError):
+        remove(tier, tp)
+    assert ids(tier.rows(tp)) == ids(made)
+
+
+@pytest.mark.parametrize(
+    "stopped_after",
+    ["marked twice", "started", "some marked", "all marked", "objects", "some confirmed", "all"],
+)
+def test_it_goes_on_from_wherever_another_stopped(
+    tier: SmallTier, tp: TopicIdPartition, keys: Callable[[], Sequence[str]], stopped_after: str
+) -> None:
+    made = tier.fill(tp, 3)
+    tier.mark_deleted(tp)
+    if stopped_after == "marked twice":
+        tier.mark_deleted(tp)
+    else:
+        begin_removal(tier.rlmm, tp, REMOVER, now_ms())
+    marks = {"some marked": made[:1], "started": [], "marked twice": []}.get(stopped_after, made)
+    doomed = [removal_of(each) for each in marks]
+    begin_deletion(tier.rlmm, tp, doomed, None, None, REMOVER, now_ms())
+    if stopped_after == "objects":
+        tier.rsm.delete_log_segment_data_batch(made)
+    confirmed = {"some confirmed": made[:1], "all": made}.get(stopped_after, [])
+    list(finish_deletion(tier.rlmm, tier.rsm, confirmed, REMOVER, now_ms()))
+    if stopped_after != "all":
+        tier.mark_deleted(tp)
+    assert remove(tier, tp).is_finished
+    assert keys() == []
+    assert known(tier) == []
+
+
+def test_on_hold_nothing_of_it_goes(
+    tier: SmallTier, tp: TopicIdPartition, keys: Callable[[], Sequence[str]]
+) -> None:
+    made = tier.fill(tp, 2)
+    before = keys()
+    tier.mark_deleted(tp)
+    tier.settings(tp.topic_id, {"sediment.hold": "true"})
+    with pytest.raises(DeletionRefusedError, match=r"sediment\.hold is set"):
+        remove(tier, tp)
+    assert ids(tier.rows(tp)) == ids(made)
+    assert keys() == before
+
+
+def test_a_hold_that_comes_after_the_start_keeps_what_is_not_marked(
+    tier: SmallTier, tp: TopicIdPartition
+) -> None:
+    made = tier.fill(tp, 2)
+    tier.mark_deleted(tp)
+    begin_removal(tier.rlmm, tp, REMOVER, now_ms())
+    begin_deletion(tier.rlmm, tp, [removal_of(made[0])], None, None, REMOVER, now_ms())
+    tier.settings(tp.topic_id, {"sediment.hold": "true"})
+    removal = remove(tier, tp)
+    assert not removal.is_finished
+    assert [type(outcome.error) for outcome in removal.outcomes] == [
+        DeletionRefusedError,
+        type(None),
+    ]
+    assert ids(tier.rows(tp)) == ids(made[1:])
+
+
+def test_segments_that_remain_keep_the_partition(tier: SmallTier, tp: TopicIdPartition) -> None:
+    tier.fill(tp, 1)
+    tier.mark_deleted(tp)
+    begin_removal(tier.rlmm, tp, REMOVER, now_ms())
+    assert not finish_removal(tier.rlmm, tp, REMOVER, now_ms())
+    assert known(tier) == [tp]
+
+
+def test_a_copy_under_way_may_finish_before_and_not_after(
+    tier: SmallTier, tp: TopicIdPartition
+) -> None:
+    early, late = segment(tp, 0), segment(tp, 1)
+    for each in (early, late):
+        tier.rlmm.add_remote_log_segment_metadata(each)
+    tier.mark_deleted(tp)
+    tier.finish(early)
+    assert [row.state for row in tier.rows(tp)] == [early.state.COPY_SEGMENT_FINISHED, STARTED]
+    assert remove(tier, tp).is_finished
+    with pytest.raises((RemoteResourceNotFoundError, InvalidStateTransitionError)):
+        tier.finish(late)
+
+
+def test_a_topic_of_the_same_name_is_another(tier: SmallTier, tp: TopicIdPartition) -> None:
+    [again] = a_topic(tp.topic)
+    tier.fill(tp, 1)
+    kept = tier.fill(again, 2)
+    tier.mark_deleted(tp)
+    assert remove(tier, tp).is_finished
+    assert ids(tier.rows(again)) == ids(kept)
+    assert b"".join(tier.rsm.fetch_log_segment(kept[0], 0)) != b""

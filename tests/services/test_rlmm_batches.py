@@ -1,0 +1,234 @@
+"""A batch of updates against the same updates one by one: the same rows, events and outcomes."""
+
+import random
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from sqlalchemy import Engine, text
+
+from services.api.calls import MutationContext, MutationOutcome
+from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition
+from services.api.remote_log_metadata_manager import (
+    PartitionLeadership,
+    SegmentUpdate,
+    UpdateOutcome,
+)
+from services.api.segments import RemoteLogSegmentMetadata
+from services.rlmm.database import DatabaseLimits, create_database_engine
+from services.rlmm.manager import SqlRemoteLogMetadataManager
+from tests.contract.rlmm.segments import (
+    BROKER,
+    DELETE_FINISHED,
+    DELETE_STARTED,
+    FINISHED,
+    OTHER_BROKER,
+    add,
+    finished,
+    segment,
+    update_to,
+)
+
+SEGMENTS = 40
+ROUNDS = 8
+TABLES = {
+    "segments": "segment_id",
+    "segment_epochs": "segment_id, leader_epoch",
+    "highest_offsets": "leader_epoch",
+    "events": "revision",
+    "request_outcomes": "request_id",
+    "partitions": "revision",
+}
+NOT_COMPARED = {"topic_id", "at", "created_at", "changed_at", "body_digest", "key", "reported_at"}
+"""Clocks, and what is made from the topic's id."""
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[Engine]:
+    engine = create_database_engine(database_url)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def rlmm(engine: Engine) -> SqlRemoteLogMetadataManager:
+    return SqlRemoteLogMetadataManager(engine)
+
+
+def stored(engine: Engine, tp: TopicIdPartition) -> dict[str, list[dict[str, Any]]]:
+    """Every row of the partition."""
+    with engine.connect() as connection:
+        return {
+            table: [
+                {name: value for name, value in row.items() if name not in NOT_COMPARED}
+                for row in connection.execute(
+                    text(f"SELECT * FROM {table} WHERE topic_id = :id ORDER BY {order}"),
+                    {"id": tp.topic_id},
+                ).mappings()
+            ]
+            for table, order in TABLES.items()
+        }
+
+
+def one_by_one(
+    rlmm: SqlRemoteLogMetadataManager, updates: Sequence[SegmentUpdate]
+) -> list[UpdateOutcome]:
+    outcomes: list[UpdateOutcome] = []
+    for item in updates:
+        try:
+            outcomes.append(rlmm.update_remote_log_segment_metadata(item.update, item.context))
+        except RemoteStorageError as e:
+            outcomes.append(e)
+    return outcomes
+
+
+def comparable(outcomes: Sequence[UpdateOutcome]) -> list[object]:
+    """Messages name the topic id, which differs."""
+    return [o if isinstance(o, MutationOutcome) else type(o) for o in outcomes]
+
+
+def some_segments(tp: TopicIdPartition, ids: Sequence[UUID]) -> list[RemoteLogSegmentMetadata]:
+    """Overlapping ones in three leader epochs, of two brokers."""
+    chance = random.Random(1)
+    made = []
+    for id in ids:
+        start = chance.randrange(0, 200)
+        epochs = {0: start} if chance.random() < 0.5 else {0: start, 1: start + 3, 2: start + 7}
+        metadata = segment(
+            tp,
+            start,
+            start + chance.randrange(10, 60),
+            epochs,
+            broker_id=chance.choice([BROKER, OTHER_BROKER]),
+            broker_leader_epoch=chance.choice([None, 3]),
+        )
+        made.append(
+            RemoteLogSegmentMetadata(
+                RemoteLogSegmentId(tp, id),
+                *(
+                    getattr(metadata, name)
+                    for name in RemoteLogSegmentMetadata.__dataclass_fields__
+                    if name != "remote_log_segment_id"
+                ),
+            )
+        )
+    return made
+
+
+def some_updates(segments: Sequence[RemoteLogSegmentMetadata], seed: int) -> list[SegmentUpdate]:
+    """Moves of distinct segments in any order, most but not all of them allowed."""
+    chance = random.Random(seed)
+    states = [FINISHED, DELETE_STARTED, DELETE_FINISHED]
+    return [
+        SegmentUpdate(
+            update_to(
+                metadata,
+                chance.choice(states),
+                broker_id=chance.choice([BROKER, OTHER_BROKER]),
+                custom_metadata=chance.choice([None, None, b"a", b"b"]),
+                event_timestamp_ms=seed,
+            ),
+            MutationContext(
+                request_id=chance.choice([None, f"{seed // 2}-{chance.randrange(30)}"]),
+                reason=chance.choice(["retention.ms", "copy"]),
+                rule_detail=chance.choice([None, "1 < 2"]),
+                plan_id=chance.choice([None, "plan"]),
+                broker_leader_epoch=chance.choice([None, 2, 5]),
+                expected_config_revision=chance.choice([None, None, 0]),
+            ),
+        )
+        for metadata in chance.sample(segments, k=chance.randrange(1, len(segments)))
+    ]
+
+
+@pytest.mark.parametrize("config", [{}, {"sediment.hold": "true"}], ids=["free", "on hold"])
+def test_a_batch_does_what_its_items_do_one_by_one(
+    engine: Engine, rlmm: SqlRemoteLogMetadataManager, config: dict[str, str]
+) -> None:
+    ids = [uuid4() for _ in range(SEGMENTS)]
+    together, apart = (TopicIdPartition(uuid4(), "orders", 0) for _ in range(2))
+    for tp in (together, apart):
+        rlmm.on_partition_leadership_changes([PartitionLeadership(tp, 3)], [], BROKER)
+        for metadata in some_segments(tp, ids):
+            add(rlmm, metadata)
+    seen: set[object] = set()
+    for number in range(ROUNDS):
+        if number == ROUNDS // 2:
+            for tp in (together, apart):
+                rlmm.put_topic_config(tp.topic_id, config)
+        in_batch = some_updates(some_segments(together, ids), number)
+        singly = some_updates(some_segments(apart, ids), number)
+        outcomes = comparable(rlmm.update_remote_log_segment_metadata_batch(in_batch))
+        assert outcomes == comparable(one_by_one(rlmm, singly))
+        assert stored(engine, together) == stored(engine, apart)
+        seen |= {o if isinstance(o, type) else o.__class__ for o in outcomes}
+    assert len(seen) >= 4  # the updates met more than one refusal
+
+
+def test_the_audit_trail_of_batches_has_no_gap(
+    engine: Engine, rlmm: SqlRemoteLogMetadataManager
+) -> None:
+    tp = TopicIdPartition(uuid4(), "orders", 0)
+    segments = [finished(rlmm, tp, start, start) for start in range(20)]
+    for state in (DELETE_STARTED, DELETE_FINISHED):
+        updates = [SegmentUpdate(update_to(metadata, state)) for metadata in segments]
+        rlmm.update_remote_log_segment_metadata_batch([*updates, *missing(tp, 3)])
+    events = stored(engine, tp)["events"]
+    assert [event["revision"] for event in events] == list(range(1, 81))
+    assert {event["call_id"] for event in events} == {"-"}
+
+
+def missing(tp: TopicIdPartition, count: int) -> list[SegmentUpdate]:
+    return [SegmentUpdate(update_to(segment(tp, 0, 0), DELETE_STARTED)) for _ in range(count)]
+
+
+def test_partitions_are_changed_in_the_order_of_their_key(
+    engine: Engine, rlmm: SqlRemoteLogMetadataManager
+) -> None:
+    topic_id = uuid4()
+    tps = [TopicIdPartition(topic_id, "orders", partition) for partition in (3, 0, 2, 1)]
+    updates = [SegmentUpdate(update_to(finished(rlmm, tp, 0, 9), DELETE_STARTED)) for tp in tps]
+    rlmm.update_remote_log_segment_metadata_batch(updates)
+    with engine.connect() as connection:
+        query = "SELECT partition FROM events WHERE to_state = :state ORDER BY at"
+        order = connection.scalars(text(query), {"state": DELETE_STARTED.value}).all()
+    assert order == [0, 1, 2, 3]
+
+
+def test_of_the_same_batch_sent_by_several_one_is_applied(
+    engine: Engine, rlmm: SqlRemoteLogMetadataManager
+) -> None:
+    tp = TopicIdPartition(uuid4(), "orders", 0)
+    segments = [finished(rlmm, tp, start, start) for start in range(20)]
+    updates = [SegmentUpdate(update_to(metadata, DELETE_STARTED)) for metadata in segments]
+    start = Barrier(4)
+
+    def send() -> list[UpdateOutcome]:
+        start.wait(timeout=10)
+        return rlmm.update_remote_log_segment_metadata_batch(updates)
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = [each.result() for each in [pool.submit(send) for _ in range(4)]]
+    applied, repeated = (
+        [MutationOutcome(applied=is_applied, revision=revision) for revision in range(41, 61)]
+        for is_applied in (True, False)
+    )
+    assert [answer == applied for answer in answers].count(True) == 1
+    assert [answer == repeated for answer in answers].count(True) == 3
+    events = stored(engine, tp)["events"][40:]
+    assert [event["repeat_count"] for event in events] == [3] * 20
+
+
+def test_an_unreachable_database_fails_the_whole_call() -> None:
+    limits = DatabaseLimits(connect_timeout_ms=2_000, pool_timeout_ms=1_000)
+    engine = create_database_engine("postgresql://nobody:x@127.0.0.1:1/none", limits)
+    rlmm = SqlRemoteLogMetadataManager(engine)
+    with pytest.raises(RetriableRemoteStorageError):
+        rlmm.update_remote_log_segment_metadata_batch(
+            missing(TopicIdPartition(uuid4(), "orders", 0), 2)
+        )
+    engine.dispose()

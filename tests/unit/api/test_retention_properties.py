@@ -1,0 +1,203 @@
+"""What holds of every plan, whatever the partition looks like."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.api.lineage import Lineage
+from services.api.partition_state import PartitionState
+from services.api.retention import DeletionReason, RetentionPlan, plan_retention
+from services.api.segments import RemoteLogSegmentMetadata, segment_leader_epochs
+from services.api.topic_config import UNLIMITED, TopicConfig
+from tests.unit.api.retention_partition import (
+    DELETING,
+    FINISHED,
+    NOW_MS,
+    STARTED,
+    partition,
+    raised,
+    segment,
+    without,
+)
+
+MAX_OFFSET = 60
+BY_RETENTION = {DeletionReason.RETENTION_TIME, DeletionReason.RETENTION_SIZE}
+
+Partition = tuple[list[RemoteLogSegmentMetadata], PartitionState]
+
+configs = st.builds(
+    TopicConfig,
+    retention_ms=st.integers(UNLIMITED, 30),
+    retention_bytes=st.integers(UNLIMITED, 300),
+)
+
+
+@st.composite
+def lineages(draw: st.DrawFn) -> Lineage:
+    epochs = sorted(draw(st.sets(st.integers(0, 8), min_size=1, max_size=5)))
+    some = st.integers(0, MAX_OFFSET)
+    starts = sorted(draw(st.lists(some, min_size=len(epochs), max_size=len(epochs))))
+    return Lineage(segment_leader_epochs(list(zip(epochs, starts, strict=True))))
+
+
+@st.composite
+def any_segments(draw: st.DrawFn, history: Lineage) -> RemoteLogSegmentMetadata:
+    """Of the partition's history, or of another one."""
+    start = draw(st.integers(0, MAX_OFFSET))
+    end = start + draw(st.integers(0, 20))
+    of = draw(st.one_of(st.just(history), lineages()))
+    epochs = [(e.leader_epoch, e.start_offset) for e in of.between(start, end + 1)]
+    return segment(
+        start,
+        end,
+        epochs,
+        attempt=draw(st.integers(1, 3)),
+        state=draw(st.sampled_from([STARTED, FINISHED, FINISHED, DELETING])),
+        size=draw(st.integers(-1, 100)),
+        age_ms=draw(st.integers(0, 40)),
+    )
+
+
+@st.composite
+def any_partitions(draw: st.DrawFn) -> Partition:
+    history = draw(lineages())
+    log_start = draw(st.integers(0, MAX_OFFSET))
+    state = partition(
+        history.from_offset(log_start),
+        draw(st.integers(log_start, 90)),
+        log_start_offset=log_start,
+        only_local_bytes=draw(st.integers(0, 100)),
+        copied_through_offset=draw(st.sampled_from([30, 90, 90])),
+    )
+    by_id = {s.remote_log_segment_id: s for s in draw(st.lists(any_segments(history), max_size=12))}
+    return list(by_id.values()), state
+
+
+@st.composite
+def clean_partitions(draw: st.DrawFn) -> Partition:
+    """Copied without a gap, an overlap or an accident."""
+    history = Lineage(segment_leader_epochs([(0, 0), (2, 25), (3, 60)]))
+    segments, start = [], 0
+    for records in draw(st.lists(st.integers(1, 20), max_size=8)):
+        epochs = [(e.leader_epoch, e.start_offset) for e in history.between(start, start + records)]
+        size, age_ms = draw(st.integers(0, 100)), draw(st.integers(0, 40))
+        segments.append(segment(start, start + records - 1, epochs, size=size, age_ms=age_ms))
+        start += records
+    log_end, only_local_bytes = start + 10, draw(st.integers(0, 100))
+    state = partition(history.before(log_end), log_end, only_local_bytes=only_local_bytes)
+    return segments, state
+
+
+def plan(
+    segments: Sequence[RemoteLogSegmentMetadata], state: PartitionState, config: TopicConfig
+) -> RetentionPlan:
+    return plan_retention(segments, state, config, now_ms=NOW_MS)
+
+
+@given(any_partitions(), configs)
+def test_what_goes_by_time_or_size_ends_below_the_new_log_start(
+    known: Partition, config: TopicConfig
+) -> None:
+    segments, state = known
+    planned = plan(segments, state, config)
+    log_start = planned.log_start_offset or state.log_start_offset
+    by_retention = [d.segment for d in planned.deletions if d.reason in BY_RETENTION]
+    assert all(expired.end_offset < log_start for expired in by_retention)
+
+
+@given(any_partitions(), configs)
+def test_the_log_start_only_rises_and_only_over_what_goes(
+    known: Partition, config: TopicConfig
+) -> None:
+    segments, state = known
+    planned = plan(segments, state, config)
+    after = {d.segment.end_offset + 1 for d in planned.deletions if d.reason in BY_RETENTION}
+    assert planned.log_start_offset is None or (
+        planned.log_start_offset > state.log_start_offset and planned.log_start_offset == max(after)
+    )
+
+
+@given(any_partitions(), configs)
+def test_each_segment_goes_once(known: Partition, config: TopicConfig) -> None:
+    segments, state = known
+    ids = [d.segment.remote_log_segment_id for d in plan(segments, state, config).deletions]
+    assert len(ids) == len(set(ids))
+
+
+@given(st.data(), any_partitions(), configs)
+def test_the_order_of_the_list_does_not_matter(
+    data: st.DataObject, known: Partition, config: TopicConfig
+) -> None:
+    segments, state = known
+    shuffled = data.draw(st.permutations(segments))
+    assert plan(shuffled, state, config) == plan(segments, state, config)
+
+
+@given(st.data(), any_partitions(), configs)
+def test_what_is_being_copied_never_goes(
+    data: st.DataObject, known: Partition, config: TopicConfig
+) -> None:
+    segments, state = known
+    ids = [s.remote_log_segment_id.id for s in segments]
+    copied = set(data.draw(st.lists(st.sampled_from(ids)))) if ids else set()
+    planned = plan_retention(segments, state, config, being_copied=copied, now_ms=NOW_MS)
+    assert copied.isdisjoint(d.segment.remote_log_segment_id.id for d in planned.deletions)
+
+
+@given(any_partitions(), configs)
+def test_on_hold_nothing_new_goes(known: Partition, config: TopicConfig) -> None:
+    segments, state = known
+    planned = plan(segments, state, replace(config, hold=True))
+    assert {d.segment for d in planned.deletions} == {s for s in segments if s.state is DELETING}
+    assert planned.log_start_offset is None
+
+
+@given(any_partitions(), configs)
+def test_plan_after_plan_comes_to_an_end(known: Partition, config: TopicConfig) -> None:
+    segments, state = known
+    for _ in range(len(segments) + 1):
+        planned = plan(segments, state, config)
+        segments, state = without(segments, planned), raised(state, planned)
+    assert plan(segments, state, config).deletions == ()
+
+
+@given(clean_partitions(), configs)
+def test_once_a_plan_is_carried_out_nothing_more_goes(
+    known: Partition, config: TopicConfig
+) -> None:
+    segments, state = known
+    planned = plan(segments, state, config)
+    again = plan(without(segments, planned), raised(state, planned), config)
+    assert again == RetentionPlan(())
+
+
+@given(st.data(), clean_partitions(), configs)
+def test_a_plan_that_was_carried_out_in_part_is_finished_and_no_more(
+    data: st.DataObject, known: Partition, config: TopicConfig
+) -> None:
+    """The log start is raised; of the segments some are gone, some marked, some as they were."""
+    segments, state = known
+    planned = plan(segments, state, config)
+    fates = st.sampled_from([None, FINISHED, DELETING])
+    fate_of = {d.segment: data.draw(fates) for d in planned.deletions}
+    kept = without(segments, planned)
+    left = [replace(s, state=fate) for s, fate in fate_of.items() if fate is not None]
+    again = plan([*left, *kept], raised(state, planned), config)
+    assert {d.segment for d in again.deletions} == set(left)
+    assert again.log_start_offset is None
+
+
+@given(clean_partitions(), st.integers(0, 300))
+def test_the_size_rule_takes_as_much_as_fits_and_never_more(
+    known: Partition, retention_bytes: int
+) -> None:
+    segments, state = known
+    assert state.report is not None
+    planned = plan(segments, state, TopicConfig(retention_bytes=retention_bytes))
+    kept = without(segments, planned)
+    kept_bytes = state.report.only_local_bytes + sum(s.segment_size_in_bytes for s in kept)
+    excess = kept_bytes - retention_bytes
+    assert not planned.deletions or excess >= 0
+    assert not kept or excess <= 0 or kept[0].segment_size_in_bytes > excess

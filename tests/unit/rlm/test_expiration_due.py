@@ -1,0 +1,93 @@
+"""When retention must look at a partition's segments, and when it need not."""
+
+from dataclasses import replace
+
+import pytest
+
+from services.api.topic_config import TopicConfig, topic_config
+from services.rlm.expiration.due import NothingDue, due_after_ms, may_be_due
+from services.rlm.tier_view.tier import Tier
+from tests.unit.rlm.test_candidates import STARTED, remote
+
+NOTHING_SET = TopicConfig()
+BY_TIME = topic_config({"retention.ms": "1000"})
+BY_SIZE = topic_config({"retention.bytes": "5000"})
+TIER = Tier(known=True, revision=7, segments=3, size_bytes=3000)
+LOOKED = NothingDue(revision=7, config_revision=2, until_s=50.0)
+
+
+def due(
+    tier: Tier = TIER,
+    config: TopicConfig = BY_TIME,
+    *,
+    only_local_bytes: int = 0,
+    config_revision: int = 2,
+    nothing_due: NothingDue | None = LOOKED,
+    now_s: float = 49.0,
+) -> bool:
+    return may_be_due(tier, only_local_bytes, config, config_revision, nothing_due, now_s)
+
+
+def test_a_partition_that_rests_is_left_alone() -> None:
+    assert not due()
+
+
+def test_an_empty_tier_has_nothing_to_delete() -> None:
+    assert not due(Tier(known=True, revision=8), nothing_due=None)
+
+
+def test_without_limits_there_is_nothing_to_look_for() -> None:
+    assert not due(config=NOTHING_SET, nothing_due=None)
+
+
+def test_the_first_pass_looks() -> None:
+    assert due(nothing_due=None)
+
+
+def test_a_change_of_the_partition_is_looked_at() -> None:
+    assert due(replace(TIER, revision=8))
+
+
+def test_a_change_of_the_settings_is_looked_at() -> None:
+    assert due(config_revision=3)
+
+
+@pytest.mark.parametrize(("now_s", "expected"), [(49.9, False), (50.0, True)])
+def test_time_makes_it_due(now_s: float, expected: bool) -> None:
+    assert due(now_s=now_s) is expected
+
+
+@pytest.mark.parametrize(("only_local_bytes", "expected"), [(2000, False), (2001, True)])
+def test_a_local_log_that_grows_makes_it_due(only_local_bytes: int, expected: bool) -> None:
+    looked = replace(LOOKED, until_s=None)
+    assert due(config=BY_SIZE, only_local_bytes=only_local_bytes, nothing_due=looked) is expected
+
+
+def test_what_is_unfinished_is_looked_at_whatever_is_set() -> None:
+    left = Tier(known=True, revision=7, unfinished=[remote(0, 9, (0, 0), state=STARTED)])
+    assert due(left, NOTHING_SET)
+
+
+def test_a_deletion_that_raised_the_log_start_only_is_looked_at_whatever_is_set() -> None:
+    raised = replace(TIER, has_finished_below_log_start=True)
+    assert due(raised, NOTHING_SET, nothing_due=None)
+    assert not due(raised, NOTHING_SET)
+
+
+def test_the_oldest_record_says_when_time_makes_it_due() -> None:
+    segments = [
+        replace(remote(0, 9, (0, 0)), max_timestamp_ms=700),
+        replace(remote(10, 19, (0, 10)), max_timestamp_ms=500),
+    ]
+    # Strictly older than retention.ms: 500 is at 1501.
+    assert due_after_ms(segments, BY_TIME, 1200) == 301
+    assert due_after_ms(segments, BY_TIME, 9000) == 1
+
+
+@pytest.mark.parametrize("config", [NOTHING_SET, BY_SIZE])
+def test_without_a_limit_of_time_it_never_is(config: TopicConfig) -> None:
+    assert due_after_ms([remote(0, 9, (0, 0))], config, 0) is None
+
+
+def test_nothing_in_the_tier_never_is() -> None:
+    assert due_after_ms([], BY_TIME, 0) is None
