@@ -21,7 +21,7 @@ _TOPIC_PARTITION = re.compile(r"(?:(?P<id>[^:]+):)?(?P<topic>.+)-(?P<partition>\
 
 @contextmanager
 def connected_rsm(address: str | None, data_dir: Path | None) -> Iterator[RemoteStorageManager]:
-    where = address or _address_of("rsm", data_dir)
+    where = address or address_of("rsm", data_dir)
     with open_channel(where) as channel:
         yield RemoteStorageManagerClient(channel, where)
 
@@ -30,19 +30,24 @@ def connected_rsm(address: str | None, data_dir: Path | None) -> Iterator[Remote
 def connected_rlmm(
     address: str | None, data_dir: Path | None
 ) -> Iterator[RemoteLogMetadataManager]:
-    where = address or _address_of("rlmm", data_dir)
+    where = address or address_of("rlmm", data_dir)
     with open_channel(where) as channel:
         yield RemoteLogMetadataManagerClient(channel, where)
 
 
 @contextmanager
 def connected_rlm(address: str | None, data_dir: Path | None) -> Iterator[RemoteLogManager]:
-    where = address or _address_of("rlm", data_dir)
+    where = address or address_of("rlm", data_dir)
     with open_channel(where) as channel:
         yield RemoteLogManagerClient(channel, where)
 
 
-def _address_of(service: str, data_dir: Path | None) -> str:
+def address_of(service: str, data_dir: Path | None) -> str:
+    """HOST:PORT of rsm, rlmm or rlm in the `sediment up` that runs here.
+
+    Raises:
+        CommandError: none runs.
+    """
     endpoints = running_stack(data_dir)
     if endpoints is None:
         raise CommandError(

@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
-from services.cli.options import DataDir, JsonOrTable, Rlm, Rlmm, Rsm, TopicPartition
+from services.cli.options import DataDir, JsonOrTable, Rlm, Rlmm, Rsm, Topic, TopicPartition
 from services.cli.output import Format
+from services.cli.sweep_commands import sweep
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -17,6 +18,9 @@ app = typer.Typer(
 )
 db = typer.Typer(no_args_is_help=True, help="The metadata database's schema.")
 app.add_typer(db, name="db")
+topics = typer.Typer(no_args_is_help=True, help="What is set for topics, and their end.")
+app.add_typer(topics, name="topics")
+app.add_typer(sweep, name="sweep")
 
 LogDirs = Annotated[
     list[Path],
@@ -57,6 +61,21 @@ def demo(
     from services.cli.demo import run
 
     raise typer.Exit(run(log_dir, output))
+
+
+@app.command()
+def demo_sweep(
+    log_dir: Annotated[Path, typer.Option(help="The Kafka log to ship; it is only read.")],
+) -> None:
+    """Ship a Kafka log, then expire and remove parts of it on Spark.
+
+    On servers of its own that end with it, over links. Exit code 0: what had to go is gone, and
+    tables and bucket agree. 1: they do not. 2: the log directory cannot be used. 3: the demo could
+    not go on.
+    """
+    from services.cli.demo_sweep import run
+
+    raise typer.Exit(run(log_dir))
 
 
 @app.command()
@@ -118,6 +137,94 @@ def fetch(
     from services.cli.fetch import run
 
     run(topic_partition, offset, max_records, rlm, rlmm, data_dir, output)
+
+
+@app.command()
+def retention(
+    topic_partitions: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TOPIC-PARTITION]...",
+            help="For example orders-0; TOPIC_ID:orders-0 where names recur. None: all.",
+        ),
+    ] = None,
+    rlmm: Rlmm = None,
+    data_dir: DataDir = None,
+    output: JsonOrTable = Format.TABLE,
+) -> None:
+    """Show what retention would delete now; changes nothing.
+
+    By the leader's latest report, whose age is shown. Exit code 0: shown. 2: a partition is not
+    known. 3: RLMM could not be reached, or a partition changes faster than it can be read.
+    """
+    from services.cli.retention import run
+
+    run(topic_partitions or [], rlmm, data_dir, output)
+
+
+@topics.command("list")
+def topics_list(
+    rlmm: Rlmm = None, data_dir: DataDir = None, output: JsonOrTable = Format.TABLE
+) -> None:
+    """Show the topics that the tier knows, and what is set for them."""
+    from services.cli.topics import list_topics
+
+    list_topics(rlmm, data_dir, output)
+
+
+@topics.command("show")
+def topics_show(
+    name: Topic,
+    rlmm: Rlmm = None,
+    data_dir: DataDir = None,
+    output: JsonOrTable = Format.TABLE,
+) -> None:
+    """Show what is set for a topic."""
+    from services.cli.topics import show_topic
+
+    show_topic(name, rlmm, data_dir, output)
+
+
+@topics.command("set")
+def topics_set(
+    name: Topic,
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="For example retention.ms=604800000."),
+    ] = None,
+    unset: Annotated[
+        list[str] | None, typer.Option(metavar="KEY", help="Forget a setting; may be repeated.")
+    ] = None,
+    rlmm: Rlmm = None,
+    data_dir: DataDir = None,
+    output: JsonOrTable = Format.TABLE,
+) -> None:
+    """Change some of a topic's settings; the others stay.
+
+    Exit code 0: stored. 2: an unknown topic or setting, a bad value, settings that contradict each
+    other; nothing was changed. 3: RLMM could not be reached.
+    """
+    from services.cli.topics import set_topic
+
+    set_topic(name, settings or [], unset or [], rlmm, data_dir, output)
+
+
+@topics.command("delete")
+def topics_delete(
+    name: Topic,
+    yes: Annotated[bool, typer.Option("--yes", help="Really do it.")] = False,
+    rlmm: Rlmm = None,
+    data_dir: DataDir = None,
+    output: JsonOrTable = Format.TABLE,
+) -> None:
+    """Mark all partitions of a topic for deletion.
+
+    Nothing can be added to them from then on; a sweep that removes partitions deletes what they
+    have. Safe to repeat.
+    """
+    from services.cli.topics import delete_topic
+
+    delete_topic(name, yes, rlmm, data_dir, output)
 
 
 @db.command()

@@ -18,6 +18,10 @@ TopicPartition = Annotated[
         metavar="TOPIC-PARTITION", help="For example orders-0; TOPIC_ID:orders-0 where names recur."
     ),
 ]
+Topic = Annotated[
+    str,
+    typer.Argument(metavar="TOPIC", help="For example orders; TOPIC_ID:orders where names recur."),
+]
 _ADDRESS_HELP = "HOST:PORT; by default that of a running `sediment up`."
 Rsm = Annotated[str | None, typer.Option(envvar="SEDIMENT_RSM", help=_ADDRESS_HELP)]
 Rlmm = Annotated[str | None, typer.Option(envvar="SEDIMENT_RLMM", help=_ADDRESS_HELP)]

@@ -35,6 +35,8 @@ def main() -> None:
             RemoteLogMetadataManagerClient(rlmm, settings.rlmm_address),
         )
         REGISTRY.register(LastSuccessCollector(manager.scheduler))
+        expiration = "sediment_rlm_expiration_seconds_since_last_success"
+        REGISTRY.register(LastSuccessCollector(manager.expiration_scheduler, expiration))
         manager.start()
 
         def add_to(server: grpc.Server) -> None:
@@ -60,9 +62,12 @@ def _build_manager(
     limits = RlmLimits(
         interval_s=settings.remote_log_manager_task_interval_ms / 1000,
         copier_threads=settings.remote_log_manager_copier_thread_pool_size,
+        expiration_threads=settings.remote_log_manager_expiration_thread_pool_size,
+        report_interval_s=settings.report_interval_ms / 1000,
         backoff=Backoff(
             initial_s=settings.remote_log_manager_task_retry_backoff_ms / 1000,
             max_s=settings.remote_log_manager_task_retry_backoff_max_ms / 1000,
+            jitter=settings.remote_log_manager_task_retry_jitter,
         ),
         copy=CopyLimits(
             chunk_bytes=settings.copy_chunk_bytes,

@@ -7,18 +7,21 @@ from random import Random
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Exponential, the upper half of it by chance, so that partitions do not come back together.
+    """Exponential, more or less by chance, so that partitions do not come back together.
 
     Attributes:
-        initial_s, max_s: the wait after the first failure, and the longest one, seconds.
+        initial_s, max_s: the wait after the first failure, and the longest one, seconds, before
+            jitter.
+        jitter: each wait is longer or shorter by up to this share of it; 0 to 0.5.
     """
 
     initial_s: float = 1.0
     max_s: float = 60.0
+    jitter: float = 0.2
     chance: Random = field(default_factory=Random)
 
     def delay_s(self, failures: int) -> float:
         """The wait after so many failures in a row, at least one."""
         # Beyond 2^31 every maximum is reached; much larger powers overflow a float.
         full = min(self.max_s, ldexp(self.initial_s, min(failures - 1, 31)))
-        return full * self.chance.uniform(0.5, 1.0)
+        return full * self.chance.uniform(1.0 - self.jitter, 1.0 + self.jitter)

@@ -17,8 +17,10 @@ from services.rlm.copying.candidates import (
 )
 from services.rlm.copying.segment_copy import RETRIABLE_ERRORS
 from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
+from services.rlm.kafka_log.partition_dir import LocalSegment
 from services.rlm.local_log import LocalLog
 from services.rlm.partition import Partition
+from services.rlm.tier_view.offset_ranges import OffsetRanges
 from services.rlm.tier_view.tier import Tier
 
 DEFAULT_PAGE_SIZE = 100
@@ -72,11 +74,12 @@ class PageDescriber:
         except SegmentVanishedError as e:
             problems.append(_unavailable(partition, e))
         tier = partition.tier.last_seen
+        log = log.from_offset(tier.log_start_offset) if log else None
         covered = tier.covered(log.lineage if log else Lineage())
-        lost = lost_before_copy(log, covered, tier.removed_before_offset)
+        lost = lost_before_copy(log, covered, tier.deleted_before_offset)
         if log is None or partition.local is None:
             problems += partition.mended
-            return _only_remote(partition, tier, copied_through_offset(covered, [], lost), problems)
+            return _only_remote(partition, tier, _copied_through(tier, covered, [], lost), problems)
         now = [lost_problem(partition.local.found.path, r) for r in lost] if is_fresh else []
         if log.lineage_problem is not None:
             now.append(log.lineage_problem)
@@ -134,11 +137,11 @@ def _local(
         topic_id_partition=partition.topic_id_partition,
         leader_id=broker_id,
         leader_epoch=-1 if epoch is None else epoch,
-        log_start_offset=min(starts),
+        log_start_offset=max(min(starts), tier.log_start_offset),
         local_log_start_offset=log.log_start_offset,
         last_stable_offset=log.last_stable_offset,
         log_end_offset=log.log_end_offset,
-        copied_through_offset=copied_through_offset(covered, pending, lost),
+        copied_through_offset=_copied_through(tier, covered, pending, lost),
         local_segments=len(log.segments),
         local_size_bytes=log.size_bytes,
         pending_segments=len(pending),
@@ -147,6 +150,16 @@ def _local(
         remote_size_bytes=tier.size_bytes,
         problems=at_most(problems),
     )
+
+
+def _copied_through(
+    tier: Tier,
+    covered: OffsetRanges,
+    pending: Sequence[LocalSegment],
+    lost: Sequence[tuple[int, int]],
+) -> int:
+    """What expired from the tier was copied."""
+    return max(copied_through_offset(covered, pending, lost), tier.log_start_offset - 1)
 
 
 def _only_remote(

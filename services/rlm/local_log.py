@@ -4,7 +4,7 @@ import os
 import threading
 import time
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from services.api.ids import TopicIdPartition
 from services.api.lineage import Lineage
@@ -54,6 +54,15 @@ class LocalLog:
     @property
     def size_bytes(self) -> int:
         return sum(segment.size_bytes for segment in self.segments)
+
+    def from_offset(self, log_start_offset: int) -> "LocalLog":
+        """This log as the tier's log start bounds it: what lies below is neither read nor copied,
+        though the broker still has it.
+
+        Source: UnifiedLog.maybeIncrementLogStartOffset, which takes the local log start along.
+        """
+        start = min(max(self.log_start_offset, log_start_offset), self.log_end_offset)
+        return replace(self, log_start_offset=start)
 
     def segment_for(self, offset: int) -> LocalSegment | None:
         """The segment in whose range `offset` lies; None where it is not here."""

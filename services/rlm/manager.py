@@ -32,6 +32,8 @@ from services.rlm.describe import (
     page_of,
     token_after,
 )
+from services.rlm.expiration.expiration_task import Expiration, ExpirationTask
+from services.rlm.expiration.topic_configs import TopicConfigs
 from services.rlm.kafka_log.errors import LogDirError
 from services.rlm.kafka_log.log_dir import LogDirs, PartitionDir, find_partitions
 from services.rlm.local_log import LocalPartition
@@ -40,9 +42,11 @@ from services.rlm.partition import Partition, new_partition
 from services.rlm.reading.fetch import Fetcher
 from services.rlm.reading.index_cache import RemoteIndexCache
 from services.rlm.reading.segment_reader import RemoteReadLimits, RemoteSegmentReader
+from services.rlm.reporting import Reporter
 from services.rlm.scheduler import Scheduler, Task
 
 _SCAN = "scan of the log directories"
+_REPORTS = "reports of all partitions"
 _MAX_ONLY_REMOTE = 10_000
 _log = logging.getLogger(__name__)
 
@@ -53,6 +57,8 @@ class RlmLimits:
 
     interval_s: float = 30.0
     copier_threads: int = 10
+    expiration_threads: int = 10
+    report_interval_s: float = 300.0
     backoff: Backoff = field(default_factory=lambda: Backoff(initial_s=0.5, max_s=30.0))
     copy: CopyLimits = field(default_factory=CopyLimits)
     read: RemoteReadLimits = field(default_factory=RemoteReadLimits)
@@ -96,22 +102,46 @@ class StaticRemoteLogManager:
         cache = RemoteIndexCache(rsm, limits.index_cache_bytes)
         remote = RemoteSegmentReader(rsm, rlmm, cache, limits.read)
         self._fetcher = Fetcher(self._partition_of, remote)
-        self.scheduler = Scheduler(
-            "copier", limits.copier_threads, limits.interval_s, limits.backoff, clock
+        self._reporter = Reporter(rlmm, found.broker_id, limits.report_interval_s, clock)
+        self._expiration = Expiration(
+            rsm,
+            rlmm,
+            found.broker_id,
+            self._copier,
+            self._reporter,
+            TopicConfigs(rlmm, limits.interval_s, clock),
+            clock,
+            now_ms,
+            self._stopping,
+        )
+        # Pools of their own: long copies hold back no retention, a slow store no report.
+        self.scheduler, self.expiration_scheduler, self.report_scheduler = (
+            Scheduler(name, threads, limits.interval_s, limits.backoff, clock)
+            for name, threads in (
+                ("copier", limits.copier_threads),
+                ("expiration", limits.expiration_threads),
+                ("reporter", 1),
+            )
         )
         self._adopt(found)
         if log_dirs:
             self.scheduler.schedule(_SCAN, self._scan)
+            self.report_scheduler.schedule(_REPORTS, self._report)
 
     def start(self) -> None:
-        """Copy from now on. Reads are served without it."""
-        self.scheduler.start()
+        """Copy, report and expire from now on. Reads are served without it."""
+        for scheduler in (self.scheduler, self.expiration_scheduler, self.report_scheduler):
+            scheduler.start()
 
     def stop(self, grace_s: float) -> None:
         """Finish the segments under way if that takes no longer than `grace_s`, else leave them to
         be cleaned up by the next start."""
         self._stopping.set()
-        if not self.scheduler.stop(grace_s):
+        until_s = time.monotonic() + grace_s
+        is_idle = self.scheduler.stop(grace_s)
+        for scheduler in (self.expiration_scheduler, self.report_scheduler):
+            scheduler.stop(max(until_s - time.monotonic(), 0.0))
+        if not is_idle:
             self._cancelled.set()
             self.scheduler.wait_idle(grace_s)
 
@@ -174,8 +204,10 @@ class StaticRemoteLogManager:
             adopted = {name: self._adopt_one(p) for name, p in found.partitions.items()}
             self._partitions = adopted
         self.scheduler.retain([_SCAN, *adopted])
+        self.expiration_scheduler.retain(adopted)
         for name, partition in adopted.items():
             self.scheduler.schedule(name, self._task(partition))
+            self.expiration_scheduler.schedule(name, self._expiration_task(partition))
 
     def _adopt_one(self, found: PartitionDir) -> Partition:
         known = self._partitions.get(found.topic_id_partition)
@@ -184,6 +216,11 @@ class StaticRemoteLogManager:
             return known
         local = LocalPartition(found)
         return new_partition(found.topic_id_partition, local, self._rsm, self._rlmm)
+
+    def _report(self) -> None:
+        with self._lock:
+            partitions = list(self._partitions.values())
+        self._reporter.report_all(partitions)
 
     def _task(self, partition: Partition) -> Task:
         task = CopyTask(
@@ -203,6 +240,23 @@ class StaticRemoteLogManager:
             if report.copied_segments:
                 _log.info(
                     "%s: copied %d segments", partition.topic_id_partition, report.copied_segments
+                )
+            if report.failure:
+                raise PassFailedError(report.failure)
+
+        return run
+
+    def _expiration_task(self, partition: Partition) -> Task:
+        task = ExpirationTask(partition, self._expiration)
+
+        def run() -> None:
+            report = task.run()
+            if report.deleted_segments:
+                _log.info(
+                    "%s: retention deleted %d segments, %d bytes",
+                    partition.topic_id_partition,
+                    report.deleted_segments,
+                    report.deleted_bytes,
                 )
             if report.failure:
                 raise PassFailedError(report.failure)

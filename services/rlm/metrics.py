@@ -11,6 +11,12 @@ from services.api.ids import TopicIdPartition
 
 COPIED_SEGMENTS = Counter("sediment_rlm_copied_segments", "Segments copied by this process.")
 COPIED_BYTES = Counter("sediment_rlm_copied_bytes", "Bytes of logs copied by this process.")
+DELETED_SEGMENTS = Counter(
+    "sediment_rlm_deleted_segments", "Segments deleted from the tier by this process's retention."
+)
+DELETED_BYTES = Counter(
+    "sediment_rlm_deleted_bytes", "Bytes of logs deleted from the tier by retention."
+)
 
 
 class TellsAges(Protocol):
@@ -21,14 +27,21 @@ class TellsAges(Protocol):
 
 class LastSuccessCollector(Collector):
     """Of each partition that has a task now, how long ago its last good pass was: asked for when
-    it is scraped, so that a partition that goes takes its labels along."""
+    it is scraped, so that a partition that goes takes its labels along.
 
-    def __init__(self, scheduler: TellsAges) -> None:
+    Args:
+        name: of the metric, one for each scheduler.
+    """
+
+    def __init__(
+        self, scheduler: TellsAges, name: str = "sediment_rlm_seconds_since_last_success"
+    ) -> None:
         self._scheduler = scheduler
+        self._name = name
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         gauge = GaugeMetricFamily(
-            "sediment_rlm_seconds_since_last_success",
+            self._name,
             "Since a partition's last pass that did all that can be done; since it was found, where"
             " there was none.",
             labels=["topic", "partition"],

@@ -3,14 +3,24 @@
 from dataclasses import dataclass, field
 
 from services.api.ids import TopicIdPartition
+from services.api.partition_state import PartitionReport
 from services.api.remote_log_manager import Problem, ProblemKind
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import RemoteStorageManager
+from services.rlm.expiration.due import NothingDue
 from services.rlm.local_log import LocalPartition
 from services.rlm.tier_view.tier import TierView
 from services.rlm.tier_view.tier_lineage import TierLineage
 
 MAX_MENDED = 100
+
+
+@dataclass(frozen=True, slots=True)
+class SentReport:
+    """A report that RLMM has answered, and when, by the reporter's clock."""
+
+    report: PartitionReport
+    at_s: float
 
 
 @dataclass
@@ -21,6 +31,10 @@ class Partition:
         local: None: this broker has no folder of it (any more).
         announced: RLMM was told that it is led here, under `announced_epoch`.
         blocked: why no pass will copy it before a restart.
+        report_number: the highest given to a report; None: RLMM's is to be read first.
+        sent_report: the latest; None: none by this process.
+        nothing_due: what the latest expiration pass found nothing to delete in; None: it deleted
+            something, or there was none.
     """
 
     topic_id_partition: TopicIdPartition
@@ -32,6 +46,9 @@ class Partition:
     blocked: Problem | None = None
     problems: tuple[Problem, ...] = ()
     mended: list[Problem] = field(default_factory=list)
+    report_number: int | None = None
+    sent_report: SentReport | None = None
+    nothing_due: NothingDue | None = None
 
     def note(self, problems: tuple[Problem, ...]) -> None:
         """Keep what a pass found. What was mended stays known, the newest hundred of it: later

@@ -29,11 +29,27 @@ class RlmSettings(ServiceSettings):
     remote_log_manager_copier_thread_pool_size: int = Field(
         default=10, ge=1, le=128, description="Partitions that are copied at once."
     )
+    remote_log_manager_expiration_thread_pool_size: int = Field(
+        default=10, ge=1, le=128, description="Partitions whose retention is kept at once."
+    )
     remote_log_manager_task_retry_backoff_ms: int = Field(
         default=500, ge=1, le=_INT32_MAX, description="Wait after a partition's first failure, ms."
     )
     remote_log_manager_task_retry_backoff_max_ms: int = Field(
         default=30_000, ge=1, le=_INT32_MAX, description="The longest wait after failures, ms."
+    )
+    remote_log_manager_task_retry_jitter: float = Field(
+        default=0.2,
+        ge=0,
+        le=0.5,
+        description="Each wait after a failure is longer or shorter by up to this share of it.",
+    )
+    report_interval_ms: int = Field(
+        default=300_000,
+        ge=1,
+        le=600_000,
+        description="How often a partition at rest is reported to RLMM again, ms; a sweep applies "
+        "retention.bytes by a report of the last 15 minutes only.",
     )
     remote_log_reader_threads: int = Field(
         default=10,

@@ -16,7 +16,7 @@ import pytest
 
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import all_descriptions
-from services.cli.demo import SPARE_BYTES, check_room
+from services.cli.demo_stage import SPARE_BYTES, check_room
 from services.cli.failures import EXIT_FAILED, CommandError
 from services.cli.read_back import Reading, read_back
 from services.cli.scratch import link_log_dir, unlink_segments

@@ -21,11 +21,15 @@ RSM = [name for name in FAILPOINTS if name.startswith("rsm.")]
 RLMM = [name for name in FAILPOINTS if name.startswith("rlmm.")]
 SHIP = [name for name in FAILPOINTS if name.startswith("copy.")]
 CLEAN_UP = [name for name in FAILPOINTS if name.startswith("cleanup.")]
+DELETION = [name for name in FAILPOINTS if name.startswith("deletion.")]
+SWEEPS = [name for name in FAILPOINTS if name.startswith(("removal.", "sweep."))]
 KILLED = -9
 
 
-def test_every_failpoint_belongs_to_a_process_that_is_killed_here() -> None:
-    assert sorted([*RSM, *RLMM, *SHIP, *CLEAN_UP]) == sorted(FAILPOINTS)
+def test_every_failpoint_belongs_to_a_process_that_is_killed() -> None:
+    """Here; those of DELETION in test_kill_while_expiring.py, those of SWEEPS in tests/spark."""
+    everywhere = [*RSM, *RLMM, *SHIP, *CLEAN_UP, *DELETION, *SWEEPS]
+    assert sorted(everywhere) == sorted(FAILPOINTS)
 
 
 @pytest.mark.parametrize("name", SHIP)

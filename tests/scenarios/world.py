@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
-from services.api.ids import TopicIdPartition, uuid_to_text
+from services.api.ids import TopicIdPartition, uuid_from_text, uuid_to_text
 from services.api.remote_log_metadata_manager import all_partitions, all_segments
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.cli.scratch import link_log_dir
@@ -123,6 +123,38 @@ class World:
         with self.metadata() as rlmm:
             known = [s.topic_id_partition for s in all_partitions(rlmm)]
             return [row for name in known if name in ours for row in all_segments(rlmm, name)]
+
+    def set_retention(self, settings: Mapping[str, str]) -> None:
+        """Put the same settings for every topic of this log."""
+        with self.metadata() as rlmm:
+            for topic_id in {name.topic_id for name in self.local_segments()}:
+                rlmm.put_topic_config(topic_id, settings)
+
+    def sediment(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        """Run a command that talks to this world's RLMM."""
+        return subprocess.run(
+            [sys.executable, "-m", "services.cli", *arguments],
+            env={**os.environ, "SEDIMENT_RLMM": self.rlmm.address},
+            text=True,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+
+    def retention_due(self) -> dict[UUID, dict[str, Any]]:
+        """Of every partition of this log, under its segments' ids what a dry run announces."""
+        names = [
+            f"{uuid_to_text(name.topic_id)}:{name.topic}-{name.partition}"
+            for name in self.local_segments()
+        ]
+        done = self.sediment("retention", *names, "-o", "json")
+        assert done.returncode == 0, done.stderr
+        answers = [json.loads(line) for line in done.stdout.splitlines()]
+        return {
+            uuid_from_text(deletion["segment_id"], "segment_id"): deletion
+            for answer in answers
+            for deletion in answer["deletions"]
+        }
 
     def object_keys(self) -> list[str]:
         """Every object of this log's topics."""

@@ -21,7 +21,8 @@ def candidate_log_segments(
 
     Those above the highest copied offset, and any below it that has something copied before it but
     is not in the tier itself: the copied prefix must have no gap. What the tier once had at its
-    beginning and no longer has was deleted from it and stays so.
+    beginning and no longer has was deleted from it and stays so, as does all that lies below the
+    log's start (LocalLog.from_offset).
 
     Source: RemoteLogManager.candidateLogSegments; Kafka does not look for gaps.
     """
@@ -48,24 +49,25 @@ def _is_covered(segment: LocalSegment, log: LocalLog, covered: OffsetRanges) -> 
 
 
 def lost_before_copy(
-    log: LocalLog | None, covered: OffsetRanges, removed_before_offset: int
+    log: LocalLog | None, covered: OffsetRanges, deleted_before_offset: int
 ) -> list[tuple[int, int]]:
     """The ranges, both ends inclusive, that the broker deleted before they were copied: behind
     something that is in the tier, in it themselves no more than here.
 
-    What is missing below `removed_before_offset`, or below the log start that the broker wrote
-    down, was deleted on request (DeleteRecords). A request for all of a segment and no more leaves
-    no such trace; it counts as lost.
+    What is missing below `deleted_before_offset` was deleted from the tier (Tier.
+    deleted_before_offset), and below the log start that the broker wrote down on request
+    (DeleteRecords). A request for all of a segment and no more leaves no such trace; it counts as
+    lost.
     """
     there = list(covered)
     if log is not None and there:
         there.append((log.segments[0].base_offset, MAX_INT64))
-        removed_before_offset = max(removed_before_offset, log.removed_before_offset)
+        deleted_before_offset = max(deleted_before_offset, log.removed_before_offset)
     gaps = OffsetRanges(there).gaps()
     return [
-        (max(first, removed_before_offset), last)
+        (max(first, deleted_before_offset), last)
         for first, last in gaps
-        if last >= removed_before_offset
+        if last >= deleted_before_offset
     ]
 
 

@@ -29,7 +29,7 @@ from services.rlm.copying.copy_data import CopyCancelledError
 from services.rlm.copying.exclusive import PartitionBusyError, exclusive
 from services.rlm.copying.inspection import InspectedSegment, inspect
 from services.rlm.copying.progress import Progress
-from services.rlm.copying.segment_copy import RETRIABLE_ERRORS, SegmentCopier
+from services.rlm.copying.segment_copy import RETRIABLE_ERRORS, SegmentCopier, is_attempt_of
 from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
 from services.rlm.kafka_log.partition_dir import LocalSegment
 from services.rlm.local_log import LocalLog, LocalPartition
@@ -125,12 +125,13 @@ class CopyTask:
             return
         self._announce(log.lineage.latest_epoch)
         tier = self._partition.tier.refresh()
+        log = log.from_offset(tier.log_start_offset)
         self._clean_up(tier, report)
         if log.lineage_problem is not None:
             report.problems.append(log.lineage_problem)
             return
         covered = tier.covered(log.lineage)
-        lost = lost_before_copy(log, covered, tier.removed_before_offset)
+        lost = lost_before_copy(log, covered, tier.deleted_before_offset)
         report.problems += [lost_problem(local.found.path, offsets) for offsets in lost]
         candidates = self._candidates(log, covered, report)
         blocked = self._partition.blocked
@@ -155,7 +156,7 @@ class CopyTask:
     def _clean_up(self, tier: Tier, report: PassReport) -> None:
         """Under the folder's lock none of this broker's attempts is under way."""
         for segment in tier.unfinished:
-            if segment.broker_id == self._broker_id:
+            if is_attempt_of(self._broker_id, segment):
                 self._copier.clean_up(segment)
                 report.cleaned_attempts += 1
 

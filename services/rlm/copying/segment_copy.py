@@ -4,10 +4,12 @@ Source: RemoteLogManager.RLMCopyTask.copyLogSegment, deleteRemoteLogSegment.
 """
 
 import logging
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from threading import Event
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from services.api.calls import MutationContext
 from services.api.errors import (
@@ -73,6 +75,15 @@ class SegmentCopier:
         self._broker_id = broker_id
         self._now_ms = now_ms
         self._limits = limits
+        self._lock = threading.Lock()
+        self._being_copied: set[UUID] = set()
+
+    @property
+    def being_copied(self) -> frozenset[UUID]:
+        """Ids of the segments that are under way in this process: in it before they are
+        registered, and until it is known how they ended (Kafka: segmentIdsBeingCopied)."""
+        with self._lock:
+            return frozenset(self._being_copied)
 
     def copy(
         self,
@@ -92,6 +103,16 @@ class SegmentCopier:
             CopyCancelledError: left as it is.
         """
         started = self._describe(name, inspected, broker_leader_epoch)
+        with self._counted(started.remote_log_segment_id.id):
+            self._copy(started, inspected, sent, cancelled)
+
+    def _copy(
+        self,
+        started: RemoteLogSegmentMetadata,
+        inspected: InspectedSegment,
+        sent: BytesSent,
+        cancelled: Event,
+    ) -> None:
         self._rlmm.add_remote_log_segment_metadata(started, _context(started, "copy"))
         failpoint("copy.started_registered")
         custom_metadata = self._send(started, inspected, sent, cancelled)
@@ -100,6 +121,16 @@ class SegmentCopier:
         self._check_custom_metadata(copied)
         self._end(copied, _State.COPY_SEGMENT_FINISHED, "copy")
         failpoint("copy.finished_registered")
+
+    @contextmanager
+    def _counted(self, segment_id: UUID) -> Iterator[None]:
+        with self._lock:
+            self._being_copied.add(segment_id)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._being_copied.remove(segment_id)
 
     def clean_up(self, segment: RemoteLogSegmentMetadata) -> None:
         """Remove what is left of an attempt of this broker: DELETE_SEGMENT_STARTED, objects,
@@ -195,6 +226,14 @@ class SegmentCopier:
             custom_metadata=segment.custom_metadata,
         )
         self._rlmm.update_remote_log_segment_metadata(update, context)
+
+
+def is_attempt_of(broker_id: int, segment: RemoteLogSegmentMetadata) -> bool:
+    """Whether an unfinished segment is a copy of this broker that did not end, or whose clean-up
+    did not. What had been copied and is being deleted is for retention to finish: RSM's custom
+    metadata tells of it."""
+    is_copy = segment.state is _State.COPY_SEGMENT_STARTED or segment.custom_metadata is None
+    return is_copy and segment.broker_id == broker_id
 
 
 def _context(

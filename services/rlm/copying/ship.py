@@ -1,5 +1,6 @@
 """One shot: copy all that is rolled in a broker's log directories, then say what was done."""
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -8,6 +9,7 @@ from enum import Enum
 from pathlib import Path
 from threading import Event
 
+from services.api.errors import RemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import Problem, ProblemKind
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
@@ -16,9 +18,13 @@ from services.rlm.backoff import Backoff
 from services.rlm.copying.copy_task import CopyTask, PassReport
 from services.rlm.copying.progress import NoProgress, Progress
 from services.rlm.copying.segment_copy import CopyLimits, SegmentCopier
+from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
 from services.rlm.kafka_log.log_dir import PartitionDir, find_partitions
 from services.rlm.local_log import LocalPartition
-from services.rlm.partition import new_partition
+from services.rlm.partition import Partition, new_partition
+from services.rlm.reporting import Reporter, report_of
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,11 +180,22 @@ class _Shipper:
                 failures = 0
                 self.patience.renew()
             if not report.may_pass:
+                self._report(partition)
                 return total
             failures += 1
             wait_s = self.settings.backoff.delay_s(failures)
             if not self.patience.lasts(wait_s) or self.cancelled.wait(wait_s):
                 return total
+
+    def _report(self, partition: Partition) -> None:
+        """Once, what there is now. What was shipped is shipped without it: a run that could not
+        report is no failure, and the next one reports again."""
+        try:
+            report = report_of(partition, self.broker_id, partition.tier.refresh())
+            if report is not None:
+                Reporter(self.rlmm, self.broker_id).report(partition, report)
+        except (LogFileError, SegmentVanishedError, RemoteStorageError) as e:
+            _log.warning("%s: not reported: %s", partition.topic_id_partition, e)
 
 
 class _Patience:

@@ -41,7 +41,8 @@ class Bounds:
     """What of a partition can be read.
 
     Attributes:
-        log_start_offset: the first offset, in the tier or here; -1: the tier was not looked at yet.
+        log_start_offset: the first offset, in the tier or here, not below the tier's log start;
+            -1: the tier was not looked at yet.
         high_watermark: the offset after the last one.
     """
 
@@ -122,7 +123,11 @@ class PartitionFetch:
         if self._log is None:
             end = self._tier.end_offset
             return Bounds(min(starts, default=end), end, end)
-        start = -1 if self._tier.known is None else min(starts)
+        # As in Kafka the log start bounds every read: what retention expired is gone for readers
+        # though the broker's disk may have it still. A local read goes by the log start that was
+        # seen last, at most a copy pass ago: to ask for it would tie local reads to the database.
+        known = self._tier.known is not None
+        start = max(min(starts), self._tier.log_start_offset) if known else -1
         return Bounds(start, self._log.last_stable_offset, self._log.log_end_offset)
 
     def _refresh_tier(self) -> None:

@@ -25,17 +25,21 @@ class Tier:
 
     Attributes:
         known: RLMM has the partition; None: it was not asked yet.
+        log_start_offset: the tier's, as RLMM keeps it: what lies below is gone or going.
         segments, size_bytes: finished ones.
-        start_offset: the lowest that a look-up in a finished segment finds; None: there is none.
+        start_offset: the lowest, not below log_start_offset, that a look-up in a finished segment
+            finds; None: there is none.
         newest: the finished segment with the latest epoch, of these the one that ends last.
         unfinished: copies and deletions under way or left behind, whoever began them.
         ranges: of each leader epoch, the offsets in finished segments.
         removed_before_offset: the latest log start inside of a segment that was copied: the records
             below were deleted on request (DeleteRecords), here and before they came here.
+        has_finished_below_log_start: a deletion that raised the log start did not get further.
     """
 
     known: bool | None = None
     revision: int | None = None
+    log_start_offset: int = 0
     segments: int = 0
     size_bytes: int = 0
     start_offset: int | None = None
@@ -43,11 +47,18 @@ class Tier:
     unfinished: list[RemoteLogSegmentMetadata] = field(default_factory=list)
     ranges: dict[int, OffsetRanges] = field(default_factory=lambda: defaultdict(OffsetRanges))
     removed_before_offset: int = 0
+    has_finished_below_log_start: bool = False
 
     @property
     def end_offset(self) -> int:
-        """The offset after the newest segment's last one; 0 where there is none."""
-        return self.newest.end_offset + 1 if self.newest else 0
+        """The offset after the newest segment's last one; the log start where there is none."""
+        end = self.newest.end_offset + 1 if self.newest else 0
+        return max(end, self.log_start_offset)
+
+    @property
+    def deleted_before_offset(self) -> int:
+        """Whatever is missing below was deleted: by retention, or on request (DeleteRecords)."""
+        return max(self.removed_before_offset, self.log_start_offset)
 
     def covered(self, lineage: Lineage) -> OffsetRanges:
         """The offsets that are copied in `lineage`; what an overruled leader wrote is not.
@@ -65,9 +76,12 @@ class Tier:
         self.segments += 1
         self.size_bytes += max(segment.segment_size_in_bytes, 0)
         first_epoch_start = segment.epoch_ranges()[0][1]
-        if self.start_offset is None:
+        if segment.end_offset < self.log_start_offset:
+            self.has_finished_below_log_start = True
+        elif self.start_offset is None:
             # Below its first epoch a segment has what was deleted while it was still local.
-            self.start_offset = max(segment.start_offset, first_epoch_start)
+            lowest = max(segment.start_offset, first_epoch_start)
+            self.start_offset = max(lowest, self.log_start_offset)
         if first_epoch_start > segment.start_offset:
             self.removed_before_offset = max(self.removed_before_offset, first_epoch_start)
         if self.newest is None or _age(segment) > _age(self.newest):
@@ -130,7 +144,7 @@ class TierView:
 
     def _read(self, page: SegmentPage) -> Tier:
         # The first page's revision: what changes between the pages is looked at again.
-        tier = Tier(known=True, revision=page.revision)
+        tier = Tier(known=True, revision=page.revision, log_start_offset=page.log_start_offset)
         while True:
             for segment in page.segments:
                 tier.add(segment)

@@ -1,0 +1,1 @@
+"""Retention, kept by RLM: what expired from the tier is deleted on schedule."""

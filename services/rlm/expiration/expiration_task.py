@@ -1,0 +1,211 @@
+"""One pass of retention over one partition: report, plan, raise the log start, mark, delete.
+
+Source: RemoteLogManager.RLMExpirationTask.
+
+Beside the copy pass of the same partition, with no lock between them. What keeps them apart is the
+revision that each mark names. An attempt of this broker that is not under way belongs to the copy
+pass, which ends it under the request id of its finish (docs/adr/0007). Where retention reaches it
+first, the mark and a finish whose answer was lost can still come in two orders only: the finish
+commits first, then the revision has moved, the mark is refused and the segment is judged anew, as a
+finished one; or the mark commits first, then the state machine refuses the finish. So no finish is
+taken back that counted.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from threading import Event
+
+from services.api.errors import (
+    ConcurrentUpdateError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+)
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.remote_storage_manager import MAX_DELETE_BATCH, RemoteStorageManager
+from services.api.retention import RetentionPlan
+from services.api.segment_deletion import (
+    Deleter,
+    ExpectedRevisions,
+    begin_deletion,
+    finish_deletion,
+)
+from services.api.segments import RemoteLogSegmentMetadata
+from services.api.topic_config import RetentionOwner, StoredTopicConfig
+from services.rlm.copying.segment_copy import SegmentCopier
+from services.rlm.expiration.due import NothingDue, due_after_ms, may_be_due
+from services.rlm.expiration.snapshot import Snapshot, take_snapshot
+from services.rlm.expiration.topic_configs import TopicConfigs
+from services.rlm.metrics import DELETED_BYTES, DELETED_SEGMENTS
+from services.rlm.partition import Partition
+from services.rlm.reporting import Reporter, report_of
+
+_ATTEMPTS = 3
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class ExpirationReport:
+    """What one pass did.
+
+    Attributes:
+        deleted_segments, deleted_bytes: DELETE_SEGMENT_FINISHED by this pass.
+        failure: why the pass did not do all that was due; what is left the next pass finds. Empty:
+            it did.
+    """
+
+    deleted_segments: int = 0
+    deleted_bytes: int = 0
+    failure: str = ""
+
+    def deleted(self, segment: RemoteLogSegmentMetadata) -> None:
+        size_bytes = max(segment.segment_size_in_bytes, 0)
+        self.deleted_segments += 1
+        self.deleted_bytes += size_bytes
+        DELETED_SEGMENTS.inc()
+        DELETED_BYTES.inc(size_bytes)
+
+    def failed(self, segment: RemoteLogSegmentMetadata, error: RemoteStorageError) -> None:
+        self.failure = self.failure or f"{segment.remote_log_segment_id}: {error}"
+
+
+@dataclass(frozen=True, slots=True)
+class Expiration:
+    """What the expiration tasks of all partitions share.
+
+    Attributes:
+        clock: seconds that only grow.
+        now_ms: the time that events bear.
+        stopping: set: nothing new begins; what is marked already stays so for the next start.
+    """
+
+    rsm: RemoteStorageManager
+    rlmm: RemoteLogMetadataManager
+    broker_id: int
+    copier: SegmentCopier
+    reporter: Reporter
+    topic_configs: TopicConfigs
+    clock: Callable[[], float]
+    now_ms: Callable[[], int]
+    stopping: Event
+
+
+class ExpirationTask:
+    """Passes over one partition, one at a time."""
+
+    def __init__(self, partition: Partition, shared: Expiration) -> None:
+        self._partition = partition
+        self._name = partition.topic_id_partition
+        self._shared = shared
+
+    def run(self) -> ExpirationReport:
+        """One pass; nothing where retention is another's to keep, or nothing can be due.
+
+        Raises:
+            LogFileError, SegmentVanishedError: the folder cannot be read now.
+            RemoteStorageError: a service refused, or cannot be reached.
+        """
+        report, failure = ExpirationReport(), ""
+        for _ in range(_ATTEMPTS):
+            try:
+                self._pass(report)
+                return report
+            except ConcurrentUpdateError as e:
+                self._shared.topic_configs.forget(self._name.topic_id)
+                failure = str(e)
+        report.failure = failure
+        return report
+
+    def _pass(self, report: ExpirationReport) -> None:
+        topic = self._topic_config()
+        if topic is None or topic.config.retention_owner not in (None, RetentionOwner.RLM):
+            return
+        snapshot = self._snapshot_if_due(topic)
+        if snapshot is None:
+            return
+        plan = snapshot.plan(topic.config, self._shared.copier.being_copied)
+        if not plan.deletions:
+            self._partition.nothing_due = self._nothing_due(snapshot, topic)
+        elif not self._shared.stopping.is_set():
+            self._delete(snapshot, topic, plan, report)
+
+    def _topic_config(self) -> StoredTopicConfig | None:
+        try:
+            return self._shared.topic_configs.of(self._name.topic_id)
+        except RemoteResourceNotFoundError:
+            return None
+
+    def _snapshot_if_due(self, topic: StoredTopicConfig) -> Snapshot | None:
+        """The partition as this broker's fresh report makes it; None: nothing can be due."""
+        shared, partition = self._shared, self._partition
+        tier = partition.tier.refresh()
+        report = report_of(partition, shared.broker_id, tier)
+        if report is None or not may_be_due(
+            tier,
+            report.only_local_bytes,
+            topic.config,
+            topic.revision,
+            partition.nothing_due,
+            shared.clock(),
+        ):
+            return None
+        state = shared.reporter.report(partition, report)
+        return take_snapshot(shared.rlmm, self._name, state)
+
+    def _nothing_due(self, snapshot: Snapshot, topic: StoredTopicConfig) -> NothingDue:
+        after_ms = due_after_ms(snapshot.segments, topic.config, snapshot.state.read_at_ms)
+        until_s = None if after_ms is None else self._shared.clock() + after_ms / 1000
+        return NothingDue(snapshot.revision, topic.revision, until_s)
+
+    def _delete(
+        self,
+        snapshot: Snapshot,
+        topic: StoredTopicConfig,
+        plan: RetentionPlan,
+        report: ExpirationReport,
+    ) -> None:
+        shared = self._shared
+        leader = snapshot.state.report
+        deleter = Deleter(
+            broker_id=shared.broker_id,
+            retention_owner=RetentionOwner.RLM,
+            broker_leader_epoch=None if leader is None else leader.leader_epoch,
+        )
+        expected = ExpectedRevisions(snapshot.revision, topic.revision)
+        begun = begin_deletion(
+            shared.rlmm,
+            self._name,
+            plan.deletions,
+            plan.log_start_offset,
+            expected,
+            deleter,
+            shared.now_ms(),
+        )
+        # Local reads go by the tier that was seen last: from here on by the new log start.
+        self._partition.tier.refresh()
+        self._finish([o.segment for o in begun if o.error is None], deleter, report)
+        if plan.log_start_offset is not None:
+            _log.info("%s: log start offset raised to %d", self._name, plan.log_start_offset)
+        for outcome in begun:
+            if isinstance(outcome.error, ConcurrentUpdateError):
+                raise outcome.error
+            if outcome.error is not None:
+                report.failed(outcome.segment, outcome.error)
+
+    def _finish(
+        self,
+        marked: Sequence[RemoteLogSegmentMetadata],
+        deleter: Deleter,
+        report: ExpirationReport,
+    ) -> None:
+        shared, waiting = self._shared, iter(marked)
+        while batch := list(islice(waiting, MAX_DELETE_BATCH)):
+            if shared.stopping.is_set():
+                return
+            now_ms = shared.now_ms()
+            for outcome in finish_deletion(shared.rlmm, shared.rsm, batch, deleter, now_ms):
+                if outcome.error is None:
+                    report.deleted(outcome.segment)
+                else:
+                    report.failed(outcome.segment, outcome.error)

@@ -1,0 +1,73 @@
+"""All that retention judges a partition by, read at one revision."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from uuid import UUID
+
+from services.api.calls import AtRevision
+from services.api.errors import ConcurrentUpdateError
+from services.api.ids import TopicIdPartition
+from services.api.partition_state import PartitionState
+from services.api.remote_log_metadata_manager import MAX_PAGE_SIZE, RemoteLogMetadataManager
+from services.api.retention import RetentionPlan, plan_retention
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.api.topic_config import TopicConfig
+
+COPY_GRACE_MS = 60 * 60 * 1000
+_STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A partition at one revision."""
+
+    state: PartitionState
+    segments: tuple[RemoteLogSegmentMetadata, ...]
+    revision: int
+
+    def plan(self, config: TopicConfig, being_copied: Iterable[UUID] = ()) -> RetentionPlan:
+        """What is to be deleted, now by the database's clock.
+
+        An attempt to copy that began less than an hour ago, wherever, counts as under way: its
+        copier may be another process, or another broker that led the partition.
+        """
+        now_ms = self.state.read_at_ms
+        young = {
+            segment.remote_log_segment_id.id
+            for segment in self.segments
+            if segment.state is _STARTED and now_ms - segment.event_timestamp_ms < COPY_GRACE_MS
+        }
+        return plan_retention(
+            self.segments,
+            self.state,
+            config,
+            being_copied=young.union(being_copied),
+            now_ms=now_ms,
+        )
+
+
+def take_snapshot(
+    rlmm: RemoteLogMetadataManager,
+    topic_id_partition: TopicIdPartition,
+    state: AtRevision[PartitionState],
+) -> Snapshot:
+    """List a partition's segments as they are at the state's revision.
+
+    Raises:
+        ConcurrentUpdateError: it has another revision now; read the state again.
+    """
+    segments: list[RemoteLogSegmentMetadata] = []
+    token = ""
+    while True:
+        page = rlmm.list_remote_log_segments(
+            topic_id_partition, page_size=MAX_PAGE_SIZE, page_token=token
+        )
+        if page.revision != state.revision:
+            raise ConcurrentUpdateError(
+                f"{topic_id_partition} changed from revision {state.revision} to {page.revision} "
+                "while it was read"
+            )
+        segments += page.segments
+        token = page.next_page_token
+        if not token:
+            return Snapshot(state.value, tuple(segments), state.revision)

@@ -1,0 +1,190 @@
+"""What RLM reports of the partitions it leads (RemoteLogMetadataManager.report_partition_state)."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from services.api.calls import AtRevision
+from services.api.errors import (
+    ConcurrentUpdateError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+)
+from services.api.partition_state import PartitionReport, PartitionState
+from services.api.remote_log_metadata_manager import (
+    MAX_REPORTS,
+    RemoteLogMetadataManager,
+    ReportOutcome,
+)
+from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
+from services.rlm.local_log import LocalLog
+from services.rlm.partition import Partition, SentReport
+from services.rlm.tier_view.tier import Tier
+
+_ATTEMPTS = 3
+_log = logging.getLogger(__name__)
+
+
+def report_of(partition: Partition, broker_id: int, tier: Tier) -> PartitionReport | None:
+    """What is to be said of a partition whose log is here; its number is still to be given.
+
+    None where there is nothing that could be relied on: no log, or no leader epochs.
+
+    Raises:
+        LogFileError, SegmentVanishedError: the folder cannot be read now.
+    """
+    log = partition.local.look() if partition.local else None
+    if log is None or log.lineage_problem is not None:
+        return None
+    # The end of all that was copied in this lineage, even behind a gap: what the gap holds is then
+    # counted nowhere, and retention by size deletes too little rather than too much.
+    copied_through = max(tier.covered(log.lineage).last, tier.log_start_offset - 1)
+    return PartitionReport(
+        topic_id_partition=partition.topic_id_partition,
+        broker_id=broker_id,
+        leader_epoch=log.lineage.latest_epoch or 0,
+        report_number=0,
+        lineage=log.lineage,
+        local_log_start_offset=log.segments[0].base_offset,
+        log_end_offset=log.log_end_offset,
+        # A broker's files do not say which records all replicas have: the checkpoint of the high
+        # watermark is seconds old, and the log's end may still be cut off. The last stable offset
+        # is what RLM itself takes for settled when it copies. It bounds the tier's log start, so
+        # that one that is too low holds a deletion back for a pass, and one too high would let
+        # the log start pass records that nobody has read.
+        high_watermark=log.last_stable_offset,
+        last_stable_offset=log.last_stable_offset,
+        only_local_bytes=_only_local_bytes(log, copied_through),
+        copied_through_offset=copied_through,
+    )
+
+
+def _only_local_bytes(log: LocalLog, copied_through_offset: int) -> int:
+    """Source: UnifiedLog.onlyLocalLogSegmentsSize."""
+    return sum(s.size_bytes for s in log.segments if s.base_offset > copied_through_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    partition: Partition
+    report: PartitionReport
+
+
+class Reporter:
+    """Sends reports, each numbered higher than any before it of its partition, whoever sent that:
+    the stored number is read once, and again when another process has gone on from it. No clock is
+    part of the number, so that a clock that is set back takes nothing away. Thread-safe.
+
+    Args:
+        renew_s: an unchanged report is sent again so often, seconds; what decides by a report's
+            figures refuses old ones.
+        clock: seconds that only grow.
+    """
+
+    def __init__(
+        self,
+        rlmm: RemoteLogMetadataManager,
+        broker_id: int,
+        renew_s: float = 300.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._rlmm = rlmm
+        self._broker_id = broker_id
+        self._renew_s = renew_s
+        self._clock = clock
+        self._lock = threading.Lock()
+
+    def report(self, partition: Partition, report: PartitionReport) -> AtRevision[PartitionState]:
+        """Send what `report_of` answered; the state that RLMM makes of it.
+
+        Raises:
+            FencedLeaderEpochError: another broker leads the partition.
+            RemoteStorageError: it was not taken.
+        """
+        (outcome,) = self._send([_Draft(partition, report)])
+        if isinstance(outcome, RemoteStorageError):
+            raise outcome
+        return outcome
+
+    def report_all(self, partitions: Iterable[Partition]) -> None:
+        """Report those of which something changed since their last report, or whose report gets
+        old; many in one call. The tier is taken as the latest copy pass saw it: RLMM is asked
+        nothing for a partition that rests.
+
+        A report that is refused is told of, and sent again as if it had been taken: what refuses
+        it does not pass soon.
+
+        Raises:
+            RetriableRemoteStorageError: RLMM cannot be reached.
+        """
+        drafts = self._worth_sending(partitions)
+        while batch := list(islice(drafts, MAX_REPORTS)):
+            for draft, outcome in zip(batch, self._send(batch), strict=True):
+                if isinstance(outcome, RemoteStorageError):
+                    _log.warning(
+                        "%s: report refused: %s", draft.partition.topic_id_partition, outcome
+                    )
+
+    def _worth_sending(self, partitions: Iterable[Partition]) -> Iterator[_Draft]:
+        for partition in partitions:
+            tier, sent = partition.tier.last_seen, partition.sent_report
+            if tier.known is None:
+                continue
+            try:
+                report = report_of(partition, self._broker_id, tier)
+            except (LogFileError, SegmentVanishedError) as e:
+                _log.warning("%s: not reported: %s", partition.topic_id_partition, e)
+                continue
+            if report is not None and not (sent and self._is_young_and_same(sent, report)):
+                yield _Draft(partition, report)
+
+    def _is_young_and_same(self, sent: SentReport, report: PartitionReport) -> bool:
+        young = self._clock() - sent.at_s < self._renew_s
+        return young and replace(report, report_number=sent.report.report_number) == sent.report
+
+    def _send(self, drafts: Sequence[_Draft]) -> list[ReportOutcome]:
+        """An outcome each, in order. What another sender overtook is numbered anew and sent again,
+        a few times."""
+        outcomes: dict[int, ReportOutcome] = {}
+        waiting = list(range(len(drafts)))
+        for _ in range(_ATTEMPTS):
+            reports = [self._numbered(drafts[at]) for at in waiting]
+            answers = self._rlmm.report_partition_state(reports)
+            for at, report, answer in zip(waiting, reports, answers, strict=True):
+                outcomes[at] = answer
+                self._note(drafts[at].partition, report, answer)
+            waiting = [at for at in waiting if isinstance(outcomes[at], ConcurrentUpdateError)]
+            if not waiting:
+                break
+        return [outcomes[at] for at in range(len(drafts))]
+
+    def _numbered(self, draft: _Draft) -> PartitionReport:
+        partition = draft.partition
+        with self._lock:
+            is_known = partition.report_number is not None
+        stored = 0 if is_known else self._stored_number(partition)
+        with self._lock:
+            number = max(stored, partition.report_number or 0) + 1
+            partition.report_number = number
+        return replace(draft.report, report_number=number)
+
+    def _stored_number(self, partition: Partition) -> int:
+        try:
+            state = self._rlmm.partition_state(partition.topic_id_partition).value
+        except RetriableRemoteStorageError:
+            raise
+        except RemoteStorageError:
+            return 0  # not known yet; or what is wrong with it, the report's own outcome says
+        return state.report.report_number if state.report else 0
+
+    def _note(self, partition: Partition, report: PartitionReport, outcome: ReportOutcome) -> None:
+        if isinstance(outcome, RetriableRemoteStorageError):
+            return
+        with self._lock:
+            if isinstance(outcome, ConcurrentUpdateError):
+                partition.report_number = None
+            else:
+                partition.sent_report = SentReport(report, self._clock())

@@ -1,0 +1,64 @@
+"""A log for tests of retention: segments an hour apart, and RLMs that take their turns by hand."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from struct import pack
+from typing import Any
+
+from services.api.ids import TopicIdPartition
+from services.rlm.backoff import Backoff
+from services.rlm.manager import RlmLimits, StaticRemoteLogManager
+from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch
+
+HOUR_MS = 60 * 60 * 1000
+ROLLED = 6
+DEADLINE_S = 30.0
+AT_ONCE = RlmLimits(interval_s=0.0, backoff=Backoff(initial_s=0.0))
+
+
+def hourly_log(
+    log_dir: Path, name: TopicIdPartition = NAME, rolled: int = ROLLED
+) -> PartitionFiles:
+    """Offsets 0 to 9, 10 to 19 ... rolled and five more active; epoch 0, from 30 on epoch 2. The
+    first segment is `rolled` and a half hours old, the last rolled one an hour and a half."""
+    files = PartitionFiles(log_dir, name)
+    files.epochs((0, 0), (2, 30))
+    now_ms = time.time_ns() // 1_000_000
+    for number in range(rolled):
+        base = 10 * number
+        at_ms = now_ms - (rolled - number) * HOUR_MS - HOUR_MS // 2
+        files.segment(base, [batch(base + n, 5, timestamp_ms=at_ms) for n in (0, 5)])
+        files.file(base, ".timeindex").write_bytes(pack(">qi", at_ms, 4))
+        files.snapshot(base + 10)
+    files.segment(10 * rolled, [batch(10 * rolled, 5, timestamp_ms=now_ms)])
+    return files
+
+
+def keep_hours(hours: int) -> dict[str, str]:
+    """Settings under which the last `hours` rolled segments of an hourly log stay."""
+    return {"retention.ms": str((hours + 1) * HOUR_MS)}
+
+
+def take_turns(rlm: StaticRemoteLogManager, rounds: int = 1) -> None:
+    """Copy, report and expire, in this order, each to its end."""
+    for _ in range(rounds):
+        for scheduler in (rlm.scheduler, rlm.report_scheduler, rlm.expiration_scheduler):
+            scheduler.tick()
+            assert scheduler.wait_idle(DEADLINE_S)
+
+
+def expire(rlm: StaticRemoteLogManager) -> None:
+    rlm.expiration_scheduler.tick()
+    assert rlm.expiration_scheduler.wait_idle(DEADLINE_S)
+
+
+class Changed:
+    """A manager of which some methods are others."""
+
+    def __init__(self, manager: object, **methods: Callable[..., Any]) -> None:
+        self._manager = manager
+        self._methods = methods
+
+    def __getattr__(self, name: str) -> Any:
+        return self._methods.get(name) or getattr(self._manager, name)

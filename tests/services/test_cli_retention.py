@@ -1,0 +1,168 @@
+"""`sediment retention`: the rules' answer, figure by figure; nothing is changed by asking."""
+
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition, uuid_to_text
+from services.api.lineage import Lineage
+from services.api.partition_state import PartitionReport
+from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
+from services.api.remote_log_metadata_manager import PartitionLeadership, all_segments
+from services.api.segments import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+    segment_leader_epochs,
+)
+from services.local.postgres import EmbeddedPostgres
+from tests.harness.rlmm_process import RlmmProcess, running_rlmm
+
+EPOCHS = segment_leader_epochs([(0, 0)])
+MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
+
+
+@pytest.fixture(scope="module")
+def rlmm(
+    postgres: EmbeddedPostgres, migrated_database: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RlmmProcess]:
+    url = postgres.create_database("cli_retention", template=migrated_database)
+    with running_rlmm(url, tmp_path_factory.mktemp("rlmm")) as made:
+        yield made
+    postgres.drop_database("cli_retention")
+
+
+@pytest.fixture
+def tp(rlmm: RlmmProcess) -> TopicIdPartition:
+    """Three finished segments of 100 bytes: 0 to 9, 10 to 19, 20 to 29; the first two are old. A
+    leader has reported 50 bytes more."""
+    topic_id = uuid4()
+    while uuid_to_text(topic_id).startswith("-"):
+        topic_id = uuid4()
+    name = TopicIdPartition(topic_id, f"orders-{topic_id.hex[:8]}", 0)
+    rlmm.client.on_partition_leadership_changes([PartitionLeadership(name)], [], broker_id=1)
+    now_ms = rlmm.client.partition_state(name).value.read_at_ms
+    for base, max_timestamp_ms in ((0, 1000), (10, 2000), (20, now_ms)):
+        add_finished(rlmm, name, base, max_timestamp_ms)
+    return name
+
+
+def report(rlmm: RlmmProcess, name: TopicIdPartition) -> None:
+    told = PartitionReport(
+        topic_id_partition=name,
+        broker_id=1,
+        leader_epoch=0,
+        report_number=1,
+        lineage=Lineage(EPOCHS),
+        local_log_start_offset=0,
+        log_end_offset=35,
+        high_watermark=35,
+        last_stable_offset=35,
+        only_local_bytes=50,
+        copied_through_offset=29,
+    )
+    rlmm.client.report_partition_state([told])
+
+
+def add_finished(
+    rlmm: RlmmProcess, name: TopicIdPartition, base: int, max_timestamp_ms: int
+) -> None:
+    segment = RemoteLogSegmentMetadata(
+        remote_log_segment_id=RemoteLogSegmentId(name, uuid4()),
+        start_offset=base,
+        end_offset=base + 9,
+        max_timestamp_ms=max_timestamp_ms,
+        broker_id=1,
+        event_timestamp_ms=max_timestamp_ms,
+        segment_leader_epochs=segment_leader_epochs([(0, base)]),
+        segment_size_in_bytes=100,
+    )
+    rlmm.client.add_remote_log_segment_metadata(segment)
+    rlmm.client.update_remote_log_segment_metadata(
+        RemoteLogSegmentMetadataUpdate(
+            segment.remote_log_segment_id,
+            max_timestamp_ms,
+            RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
+            broker_id=1,
+            custom_metadata=b"m",
+        )
+    )
+
+
+def text(name: TopicIdPartition) -> str:
+    return f"{name.topic}-{name.partition}"
+
+
+def put(rlmm: RlmmProcess, name: TopicIdPartition, **settings: str) -> None:
+    entries = {key.replace("_", "."): value for key, value in settings.items()}
+    rlmm.client.put_topic_config(name.topic_id, entries)
+
+
+def test_it_tells_segment_by_segment_why_and_by_which_figures(
+    rlmm: RlmmProcess, tp: TopicIdPartition
+) -> None:
+    report(rlmm, tp)
+    put(rlmm, tp, retention_ms="3600000")
+    before = list(all_segments(rlmm.client, tp)), rlmm.client.partition_state(tp).revision
+    (answer,) = rlmm.answers("retention", text(tp))
+    assert [d["start_offset"] for d in answer["deletions"]] == [0, 10]
+    assert {d["reason"] for d in answer["deletions"]} == {"retention.ms breached"}
+    assert "max_timestamp 1000" in answer["deletions"][0]["detail"]
+    assert (answer["log_start_offset"], answer["new_log_start_offset"]) == (0, 20)
+    assert answer["deleted_size_bytes"] == 200
+    assert 0 <= answer["report_age_ms"] < 60_000
+    assert before == (list(all_segments(rlmm.client, tp)), rlmm.client.partition_state(tp).revision)
+
+
+def test_size_is_judged_by_the_stored_report(rlmm: RlmmProcess, tp: TopicIdPartition) -> None:
+    report(rlmm, tp)
+    put(rlmm, tp, retention_bytes="250")
+    (answer,) = rlmm.answers("retention", text(tp))
+    assert [d["start_offset"] for d in answer["deletions"]] == [0]
+    put(rlmm, tp, retention_bytes="251")
+    (answer,) = rlmm.answers("retention", text(tp))
+    assert answer["deletions"] == []
+
+
+def test_where_nobody_has_reported_it_says_so(rlmm: RlmmProcess, tp: TopicIdPartition) -> None:
+    put(rlmm, tp, retention_ms="0")
+    (answer,) = rlmm.answers("retention", text(tp))
+    assert (answer["deletions"], answer["report_age_ms"]) == ([], None)
+    done = rlmm.sediment("retention", text(tp))
+    assert done.returncode == 0
+    assert "no leader has reported" in done.stderr
+
+
+def test_a_hold_and_another_owner_are_shown(rlmm: RlmmProcess, tp: TopicIdPartition) -> None:
+    report(rlmm, tp)
+    put(rlmm, tp, retention_ms="0", sediment_hold="true", sediment_retention_owner="sweep")
+    (answer,) = rlmm.answers("retention", text(tp))
+    assert (answer["hold"], answer["retention_owner"]) == (True, "sweep")
+    assert (answer["deletions"], len(answer["notes"])) == ([], 1)
+
+
+def test_the_table_shows_what_is_due(rlmm: RlmmProcess, tp: TopicIdPartition) -> None:
+    report(rlmm, tp)
+    put(rlmm, tp, retention_ms="3600000")
+    done = rlmm.sediment("retention", text(tp))
+    assert done.returncode == 0
+    assert "rlm, by default" in done.stdout
+    assert "10-19" in done.stdout
+    assert done.stderr.splitlines() == ["2 segments, 200 B due; nothing was changed"]
+
+
+def test_without_names_it_tells_of_all_that_are_not_being_deleted(
+    rlmm: RlmmProcess, tp: TopicIdPartition
+) -> None:
+    gone = TopicIdPartition(tp.topic_id, tp.topic, 1)
+    event = RemotePartitionDeleteMetadata(gone, MARKED, 0, 1)
+    rlmm.client.put_remote_partition_delete_metadata(event)
+    found = [(a["topic"], a["partition"]) for a in rlmm.answers("retention")]
+    assert (tp.topic, 0) in found
+    assert (tp.topic, 1) not in found
+
+
+@pytest.mark.parametrize("name", ["nobody-0", "nobody", "AAAAAAAAAAAAAAAAAAAAAQ:nobody-0"])
+def test_what_is_not_known_is_refused(rlmm: RlmmProcess, name: str) -> None:
+    assert rlmm.refusal("retention", name).startswith("sediment: ")
