@@ -1,0 +1,77 @@
+{{- define "sediment.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* The services of this release, as JSON. */ -}}
+{{- define "sediment.services" -}}
+{{- concat (list "rsm" "rlmm") (ternary (list "rlm") list .Values.rlm.enabled) | toJson -}}
+{{- end -}}
+
+{{- /* The ports of every service, fixed: a pod is a host of its own. */ -}}
+{{- define "sediment.ports" -}}
+{{- dict "grpc" 50051 "health" 50052 "metrics" 50053 | toJson -}}
+{{- end -}}
+
+{{- /* Call with (dict "root" $ "service" "rsm"). */ -}}
+{{- define "sediment.address" -}}
+{{- $ports := include "sediment.ports" .root | fromJson -}}
+{{- printf "%s-%s.%s.svc:%d" (include "sediment.fullname" .root) .service .root.Release.Namespace (int $ports.grpc) -}}
+{{- end -}}
+
+{{- /* All below: call with (dict "root" $ "component" "rsm" ...). */ -}}
+{{- define "sediment.name" -}}
+{{- printf "%s-%s" (include "sediment.fullname" .root) .component -}}
+{{- end -}}
+
+{{- define "sediment.selectorLabels" -}}
+app.kubernetes.io/name: {{ default .root.Chart.Name .root.Values.nameOverride }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end -}}
+
+{{- /* Not the chart's version: no pod restarts for that. */ -}}
+{{- define "sediment.podLabels" -}}
+{{ include "sediment.selectorLabels" . }}
+app.kubernetes.io/part-of: sediment
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+{{- with .values.podLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "sediment.labels" -}}
+{{ include "sediment.selectorLabels" . }}
+app.kubernetes.io/part-of: sediment
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{- /* With "values": those of the component. */ -}}
+{{- define "sediment.serviceAccountName" -}}
+{{- $own := include "sediment.name" . -}}
+{{- .values.serviceAccount.name | default (ternary $own "default" .values.serviceAccount.create) -}}
+{{- end -}}
+
+{{- /* Call with (dict "root" $ "image" .Values.image). */ -}}
+{{- define "sediment.image" -}}
+{{- if .image.digest -}}
+{{- printf "%s@%s" .image.repository .image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" .image.repository (default .root.Chart.AppVersion .image.tag) -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* A whole number as it is written: Helm has read it as a floating one. */ -}}
+{{- define "sediment.text" -}}
+{{- if kindIs "float64" . -}}{{ int64 . }}{{- else -}}{{ . }}{{- end -}}
+{{- end -}}

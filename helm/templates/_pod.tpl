@@ -1,0 +1,118 @@
+{{- /* What all pods have in common. Call with (dict "root" $ "component" "rsm" "values" of it). */ -}}
+
+{{- define "sediment.podSpec" -}}
+serviceAccountName: {{ include "sediment.serviceAccountName" . }}
+automountServiceAccountToken: false
+enableServiceLinks: false
+{{- with .root.Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+securityContext:
+  {{- toYaml .values.podSecurityContext | nindent 2 }}
+{{- with .values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- define "sediment.spread" -}}
+{{- with .values.topologySpreadKeys }}
+topologySpreadConstraints:
+  {{- range . }}
+  - maxSkew: 1
+    topologyKey: {{ . }}
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels:
+        {{- include "sediment.selectorLabels" $ | nindent 8 }}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
+{{- /* With "image", one of .Values.image and .Values.sparkImage. */ -}}
+{{- define "sediment.containerBasics" -}}
+image: {{ include "sediment.image" . | quote }}
+imagePullPolicy: {{ .image.pullPolicy }}
+securityContext:
+  {{- toYaml .values.securityContext | nindent 2 }}
+resources:
+  {{- toYaml .values.resources | nindent 2 }}
+{{- end -}}
+
+{{- /* The container of a service, in a pod of ours or of a broker; with "envFrom": list. */ -}}
+{{- define "sediment.serviceContainer" -}}
+{{- $ports := include "sediment.ports" .root | fromJson -}}
+{{- $volumes := eq .component "rlm" | ternary .root.Values.rlm.logVolumes list -}}
+name: {{ .containerName }}
+{{ include "sediment.containerBasics" (merge (dict "image" .root.Values.image) .) }}
+command: ["python", "-m", "services.{{ .component }}"]
+{{- with .envFrom }}
+envFrom:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- $secrets := include (printf "sediment.secrets.%s" .component) .root | trim }}
+{{- if or .env $secrets .values.extraEnv }}
+env:
+  {{- range $name, $value := .env }}
+  - name: {{ $name }}
+    value: {{ $value | quote }}
+  {{- end }}
+  {{- with $secrets }}
+  {{- . | nindent 2 }}
+  {{- end }}
+  {{- with .values.extraEnv }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end }}
+ports:
+  {{- range $name, $port := $ports }}
+  - name: {{ $.portPrefix }}{{ $name }}
+    containerPort: {{ int $port }}
+    {{- if and (eq $.component "rlm") (eq $name "grpc") $.hostPort }}
+    hostPort: {{ int $.hostPort }}
+    {{- end }}
+  {{- end }}
+startupProbe:
+  grpc:
+    port: {{ int $ports.health }}
+    service: liveness
+  {{- toYaml .values.startupProbe | nindent 2 }}
+livenessProbe:
+  grpc:
+    port: {{ int $ports.health }}
+    service: liveness
+  {{- toYaml .values.livenessProbe | nindent 2 }}
+readinessProbe:
+  grpc:
+    port: {{ int $ports.health }}
+    service: ""
+  {{- toYaml .values.readinessProbe | nindent 2 }}
+lifecycle:
+  preStop:
+    sleep:
+      seconds: {{ int .values.preStopSeconds }}
+{{- if or $volumes .values.scratchSizeLimit }}
+volumeMounts:
+  {{- range $volumes }}
+  - name: {{ .name }}
+    mountPath: {{ .mountPath }}
+    readOnly: true
+  {{- end }}
+  {{- if .values.scratchSizeLimit }}
+  - name: scratch
+    mountPath: /tmp
+  {{- end }}
+{{- end }}
+{{- end -}}

@@ -1,0 +1,61 @@
+{{- /* A service's settings but the secret ones, as a map: sediment.settings.NAME of the root. */ -}}
+
+{{- define "sediment.settings.rsm" -}}
+{{- with .Values.objectStore }}
+RSM_BACKEND: s3
+RSM_ENDPOINT: {{ .endpoint | quote }}
+RSM_REGION: {{ .region | quote }}
+RSM_BUCKET: {{ .bucket | quote }}
+RSM_PREFIX: {{ .prefix | quote }}
+RSM_SECURE: {{ .secure | quote }}
+{{- end }}
+{{- end -}}
+
+{{- define "sediment.settings.rlmm" -}}
+{{- end -}}
+
+{{- define "sediment.settings.rlm" -}}
+RLM_RSM_ADDRESS: {{ include "sediment.address" (dict "root" . "service" "rsm") }}
+RLM_RLMM_ADDRESS: {{ include "sediment.address" (dict "root" . "service" "rlmm") }}
+RLM_LOG_DIRS: {{ join "," .Values.rlm.logDirs | quote }}
+{{- end -}}
+
+{{- /* All of them, for a ConfigMap. Call with (dict "root" $ "component" "rsm"). */ -}}
+{{- define "sediment.settings" -}}
+{{- $prefix := upper .component -}}
+{{- range $what, $port := include "sediment.ports" .root | fromJson }}
+{{ $prefix }}_{{ eq $what "grpc" | ternary "LISTEN" (upper $what) }}_ADDRESS: {{ printf "%s:%d" $.root.Values.listenHost (int $port) | quote }}
+{{- end }}
+{{ include (printf "sediment.settings.%s" .component) .root | trim }}
+{{- range $name, $value := (index .root.Values .component).settings }}
+{{ $name }}: {{ include "sediment.text" $value | quote }}
+{{- end }}
+{{- end -}}
+
+{{- /* The secret ones, as a container's env: sediment.secrets.NAME of the root. */ -}}
+
+{{- define "sediment.secrets.rsm" -}}
+{{- with .Values.objectStore }}
+- name: RSM_ACCESS_KEY
+  valueFrom:
+    secretKeyRef:
+      name: {{ .existingSecret }}
+      key: {{ .accessKeyKey }}
+- name: RSM_SECRET_KEY
+  valueFrom:
+    secretKeyRef:
+      name: {{ .existingSecret }}
+      key: {{ .secretKeyKey }}
+{{- end }}
+{{- end -}}
+
+{{- define "sediment.secrets.rlmm" -}}
+- name: RLMM_DATABASE_URL
+  valueFrom:
+    secretKeyRef:
+      name: {{ .Values.database.existingSecret }}
+      key: {{ .Values.database.urlKey }}
+{{- end -}}
+
+{{- define "sediment.secrets.rlm" -}}
+{{- end -}}

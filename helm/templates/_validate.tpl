@@ -1,0 +1,103 @@
+{{- /* What the schema cannot say: all that is wrong at once, a sentence each. */ -}}
+{{- define "sediment.validate" -}}
+{{- $wrong := concat
+      (include "sediment.missing" . | fromJsonArray)
+      (include "sediment.wrongServices" . | fromJsonArray)
+      (include "sediment.wrongRlm" . | fromJsonArray)
+      (include "sediment.wrongEnv" . | fromJsonArray) -}}
+{{- if $wrong -}}
+{{- fail (printf "\n- %s" (join "\n- " $wrong)) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "sediment.missing" -}}
+{{- $wrong := list -}}
+{{- $required := dict
+      "image.repository" "name the image built from docker/Dockerfile"
+      "database.existingSecret" "name the secret that has the PostgreSQL URL"
+      "objectStore.existingSecret" "name the secret that has the S3 keys"
+      "objectStore.endpoint" "give the store's HOST:PORT"
+      "objectStore.region" "give the store's region; most stores of your own take us-east-1"
+      "objectStore.bucket" "name the bucket, which must exist" -}}
+{{- range $path, $remedy := $required -}}
+{{- $keys := splitList "." $path -}}
+{{- if not (index $.Values (first $keys) (last $keys)) -}}
+{{- $wrong = append $wrong (printf "%s is empty: %s." $path $remedy) -}}
+{{- end -}}
+{{- end -}}
+{{- if and (or .Values.sweeps.retention.enabled .Values.sweeps.removal.enabled) (not .Values.sparkImage.repository) -}}
+{{- $wrong = append $wrong "sparkImage.repository is empty: name the image built from docker/Dockerfile.spark, or set sweeps.retention.enabled and sweeps.removal.enabled to false." -}}
+{{- end -}}
+{{- $fullname := include "sediment.fullname" . -}}
+{{- if gt (len $fullname) 28 -}}
+{{- $wrong = append $wrong (printf "the name %s has %d characters, and with -partition-removal-sweep it is too long for a CronJob: set fullnameOverride to at most 28." $fullname (len $fullname)) -}}
+{{- end -}}
+{{- toJson $wrong -}}
+{{- end -}}
+
+{{- define "sediment.wrongServices" -}}
+{{- $wrong := list -}}
+{{- range $component := list "rsm" "rlmm" "rlm" -}}
+{{- $values := mergeOverwrite (deepCopy $.Values.defaults) (deepCopy (index $.Values $component)) -}}
+{{- $setting := printf "%s_DRAIN_TIMEOUT_MS" (upper $component) -}}
+{{- $drain := get $values.settings $setting | default 10000 | int64 -}}
+{{- $least := add $values.preStopSeconds (div (add (mul 2 $drain) 999) 1000) -}}
+{{- if le (int64 $values.terminationGracePeriodSeconds) (int64 $least) -}}
+{{- $wrong = append $wrong (printf "%s.terminationGracePeriodSeconds is %d, and %s would be killed while it drains: more than %d are needed, preStopSeconds plus twice %s." $component (int64 $values.terminationGracePeriodSeconds) $component (int64 $least) $setting) -}}
+{{- end -}}
+{{- end -}}
+{{- range $component := list "rsm" "rlmm" -}}
+{{- with (index $.Values $component).podDisruptionBudget -}}
+{{- if and .enabled (has (toString .maxUnavailable) (list "0" "0%")) -}}
+{{- $wrong = append $wrong (printf "%s.podDisruptionBudget.maxUnavailable is %v, so that no node with a pod of %s could ever be drained: allow at least 1, or set %s.podDisruptionBudget.enabled to false." $component .maxUnavailable $component $component) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $wrong -}}
+{{- end -}}
+
+{{- define "sediment.wrongRlm" -}}
+{{- $wrong := list -}}
+{{- with .Values.rlm -}}
+{{- if and .enabled .sidecar.enabled -}}
+{{- $wrong = append $wrong "rlm.enabled and rlm.sidecar.enabled are both true, and two RLMs would ship the same directories: choose one." -}}
+{{- end -}}
+{{- if or .enabled .sidecar.enabled -}}
+{{- if not .logVolumes -}}
+{{- $wrong = append $wrong "rlm has no log volume: give rlm.logVolumes, the volumes that hold the broker's log.dirs." -}}
+{{- end -}}
+{{- if not .logDirs -}}
+{{- $wrong = append $wrong "rlm.logDirs is empty: give the broker's log.dirs, as RLM's container sees them." -}}
+{{- end -}}
+{{- range $volume := .logVolumes -}}
+{{- if and $.Values.rlm.enabled (ne (len (default dict $volume.source)) 1) -}}
+{{- $wrong = append $wrong (printf "rlm.logVolumes: the volume %s needs one source, hostPath or persistentVolumeClaim." $volume.name) -}}
+{{- end -}}
+{{- end -}}
+{{- range $dir := .logDirs -}}
+{{- $covered := false -}}
+{{- range $.Values.rlm.logVolumes -}}
+{{- if hasPrefix (printf "%s/" (trimSuffix "/" .mountPath)) (printf "%s/" (trimSuffix "/" $dir)) -}}
+{{- $covered = true -}}
+{{- end -}}
+{{- end -}}
+{{- if and $.Values.rlm.logVolumes (not $covered) -}}
+{{- $wrong = append $wrong (printf "rlm.logDirs: %s is on none of rlm.logVolumes: one of their mountPaths must hold it." $dir) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $wrong -}}
+{{- end -}}
+
+{{- define "sediment.wrongEnv" -}}
+{{- $wrong := list -}}
+{{- range $where := list "defaults" "rsm" "rlmm" "rlm" "migration" "sweeps" -}}
+{{- range (index $.Values $where).extraEnv -}}
+{{- if regexMatch "^(RSM|RLMM|RLM)_" .name -}}
+{{- $wrong = append $wrong (printf "%s.extraEnv has %s, a setting: settings go to rsm.settings, rlmm.settings and rlm.settings." $where .name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $wrong -}}
+{{- end -}}

@@ -1,0 +1,104 @@
+"""What the chart says of its values in more than one place: `python -m tests.helm.reference`.
+
+Writes the settings that values.schema.json takes from the settings classes, and the table of
+helm/README.md from values.yaml and values.schema.json.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from services.rlm.settings import RlmSettings
+from services.rlmm.settings import RlmmSettings
+from services.rpc.settings import ServiceSettings
+from services.rsm.settings import RsmSettings
+from tests.helm.chart import CHART
+
+SETTINGS: dict[str, type[ServiceSettings]] = {
+    "rsm": RsmSettings,
+    "rlmm": RlmmSettings,
+    "rlm": RlmSettings,
+}
+_ADDRESSES = {"LISTEN_ADDRESS", "HEALTH_ADDRESS", "METRICS_ADDRESS"}
+SET_BY_THE_CHART = {
+    "rsm": _ADDRESSES
+    | {"BACKEND", "ENDPOINT", "REGION", "BUCKET", "PREFIX", "SECURE", "ACCESS_KEY", "SECRET_KEY"},
+    "rlmm": _ADDRESSES | {"DATABASE_URL"},
+    "rlm": _ADDRESSES | {"RSM_ADDRESS", "RLMM_ADDRESS", "LOG_DIRS"},
+}
+"""Settings that other values become, without their prefix."""
+NOT_OFFERED = {"rsm": {"DIRECTORY"}, "rlmm": set[str](), "rlm": set[str]()}
+"""RSM on a file system: its replicas would need one that they share."""
+_KEPT = ("description", "type", "enum", "minimum", "maximum", "pattern", "maxLength")
+_SCHEMA = CHART / "values.schema.json"
+_README = CHART / "README.md"
+_BEGIN, _END = "<!-- values: begin -->\n", "<!-- values: end -->\n"
+
+
+def settings_definition(service: str) -> dict[str, Any]:
+    """The schema of `rsm.settings` and its like: each other setting, with its own bounds."""
+    skipped = SET_BY_THE_CHART[service] | NOT_OFFERED[service]
+    fields = SETTINGS[service].model_json_schema()["properties"]
+    return {
+        "type": "object",
+        "description": f"Settings of docs/config.md, {service.upper()}_*.",
+        "additionalProperties": False,
+        "properties": {
+            f"{service}_{name}".upper(): {key: field[key] for key in _KEPT if key in field}
+            for name, field in fields.items()
+            if name.upper() not in skipped
+        },
+    }
+
+
+def schema() -> dict[str, Any]:
+    """values.schema.json as it should be."""
+    written: dict[str, Any] = json.loads(_SCHEMA.read_text())
+    for service in SETTINGS:
+        written["definitions"][f"{service}Settings"] = settings_definition(service)
+    return written
+
+
+def readme() -> str:
+    """helm/README.md as it should be."""
+    before, begin, rest = _README.read_text().partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    lines = ["| value | default | meaning |", "|---|---|---|"]
+    defaults = yaml.safe_load((CHART / "values.yaml").read_text())
+    described = schema()
+    for path, default, meaning in _rows(described, described, defaults, ""):
+        shown = json.dumps(default) if default != "" else '""'
+        lines.append(f"| `{path}` | `{shown}` | {meaning} |")
+    return "".join([before, begin, "\n".join(lines), "\n", end, after])
+
+
+def _rows(
+    root: dict[str, Any], described: dict[str, Any], default: Any, path: str
+) -> Iterator[tuple[str, Any, str]]:
+    """A row for each value that is not itself a map with keys of ours."""
+    described = _resolved(root, described)
+    properties = described.get("properties", {})
+    if not isinstance(default, dict) or not default or not properties:
+        yield path, default, described["description"]
+        return
+    for key, value in default.items():
+        yield from _rows(root, properties[key], value, f"{path}.{key}" if path else key)
+
+
+def _resolved(root: dict[str, Any], described: dict[str, Any]) -> dict[str, Any]:
+    reference = described.get("$ref")
+    if reference is None:
+        return described
+    definition: dict[str, Any] = root["definitions"][reference.removeprefix("#/definitions/")]
+    return definition
+
+
+def schema_text() -> str:
+    return json.dumps(schema(), indent=2) + "\n"
+
+
+if __name__ == "__main__":
+    _SCHEMA.write_text(schema_text())
+    _README.write_text(readme())

@@ -1,0 +1,225 @@
+"""What the chart renders: valid for every Kubernetes that we name, and consistent in itself."""
+
+import json
+import re
+from collections.abc import Callable
+from copy import deepcopy
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from tests.helm.chart import CHART, Object, Rendered, lint, minimal, pod_spec, render, values_files
+from tests.helm.local_cluster import selects
+
+pytestmark = pytest.mark.helm
+
+KUBERNETES_VERSIONS = [f"1.{minor}" for minor in range(30, 38)]
+FILES = values_files()
+SERVED = ("Deployment", "DaemonSet")
+POD_MAKERS = (*SERVED, "Job", "CronJob")
+A_STATEFUL_SET: Object = {
+    "apiVersion": "apps/v1",
+    "kind": "StatefulSet",
+    "metadata": {"name": "kafka"},
+    "spec": {
+        "serviceName": "kafka",
+        "selector": {"matchLabels": {"app": "kafka"}},
+        "template": {
+            "metadata": {"labels": {"app": "kafka"}},
+            "spec": {"containers": [{"name": "kafka", "image": "kafka"}]},
+        },
+    },
+}
+
+Record = Callable[[str, object], None]
+
+
+@pytest.fixture(params=FILES)
+def rendered(request: pytest.FixtureRequest) -> Rendered:
+    return render(FILES[request.param])
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_helm_lint_finds_nothing(file: str) -> None:
+    assert lint(FILES[file]) == []
+
+
+@pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
+@pytest.mark.parametrize("file", FILES)
+def test_every_object_is_valid_in_every_kubernetes(
+    file: str, version: str, record_property: Record
+) -> None:
+    objects = render(FILES[file]).objects
+    for found in objects:
+        # The schema of the version itself, not of the newest one that is older.
+        assert kubernetes_validate.validate(found, version, strict=True) == version
+    record_property("kubernetes version", version)
+    record_property("values file", file)
+    for found in objects:
+        record_property("object", f"{file}/{found['kind']}/{found['metadata']['name']}")
+
+
+def test_the_validation_refuses_a_field_that_kubernetes_does_not_know() -> None:
+    deployment = deepcopy(render(minimal()).one("Deployment", "sediment-rsm"))
+    pod_spec(deployment)["containers"][0]["readynessProbe"] = {}
+    with pytest.raises(kubernetes_validate.ValidationError, match="readynessProbe"):
+        kubernetes_validate.validate(deployment, KUBERNETES_VERSIONS[0], strict=True)
+
+
+@pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
+def test_the_sidecar_patch_fits_a_stateful_set(version: str) -> None:
+    data = render(FILES["sidecar"]).one("ConfigMap", "sediment-rlm-sidecar")["data"]
+    patch = yaml.safe_load(data["patch.yaml"])
+    (container,) = patch["spec"]["template"]["spec"].pop("containers")
+    assert patch == {"spec": {"template": {"spec": {}}}}
+    patched = deepcopy(A_STATEFUL_SET)
+    pod_spec(patched)["containers"].append(container)
+    kubernetes_validate.validate(patched, version, strict=True)
+
+
+def test_the_sidecar_is_told_what_the_daemon_set_would_be() -> None:
+    values = {**FILES["sidecar"], "rlm": {**FILES["sidecar"]["rlm"], "sidecar": {}}}
+    values["rlm"]["enabled"] = True
+    values["rlm"]["logVolumes"] = [
+        {**volume, "source": {"hostPath": {"path": "/mnt"}}}
+        for volume in values["rlm"]["logVolumes"]
+    ]
+    daemon_settings = render(values).one("ConfigMap", "sediment-rlm")["data"]
+    data = render(FILES["sidecar"]).one("ConfigMap", "sediment-rlm-sidecar")["data"]
+    (container,) = pod_spec(yaml.safe_load(data["patch.yaml"]) | {"kind": ""})["containers"]
+    assert {entry["name"]: entry["value"] for entry in container["env"]} == daemon_settings
+
+
+def test_each_selector_finds_the_pods_of_one_workload(rendered: Rendered) -> None:
+    workloads = rendered.of_kind(*SERVED)
+    selectors = {
+        **{f"Service {o['metadata']['name']}": o["spec"]["selector"] for o in _services(rendered)},
+        **{
+            f"{o['kind']} {o['metadata']['name']}": o["spec"]["selector"]["matchLabels"]
+            for o in rendered.of_kind("PodDisruptionBudget", *SERVED)
+        },
+        **{
+            f"NetworkPolicy {o['metadata']['name']}": o["spec"]["podSelector"]["matchLabels"]
+            for o in rendered.of_kind("NetworkPolicy")
+        },
+    }
+    for owner, selector in selectors.items():
+        found = [o["metadata"]["name"] for o in workloads if selects(selector, o)]
+        assert found == [owner.split()[1]], owner
+
+
+def test_the_pods_of_jobs_are_behind_no_service(rendered: Rendered) -> None:
+    jobs = [
+        *rendered.of_kind("Job"),
+        *(o["spec"]["jobTemplate"] for o in rendered.of_kind("CronJob")),
+    ]
+    found = [
+        job for job in jobs for o in _services(rendered) if selects(o["spec"]["selector"], job)
+    ]
+    assert found == []
+
+
+def test_probes_ask_the_health_port_and_services_lead_to_named_ports(rendered: Rendered) -> None:
+    for workload in rendered.of_kind(*SERVED):
+        (container,) = pod_spec(workload)["containers"]
+        ports = {entry["name"]: entry["containerPort"] for entry in container["ports"]}
+        probes = {
+            probe: container[probe]["grpc"]
+            for probe in ("startupProbe", "livenessProbe", "readinessProbe")
+        }
+        assert probes == {
+            "startupProbe": {"port": ports["health"], "service": "liveness"},
+            "livenessProbe": {"port": ports["health"], "service": "liveness"},
+            "readinessProbe": {"port": ports["health"], "service": ""},
+        }
+        service = rendered.one("Service", workload["metadata"]["name"])
+        assert {entry["targetPort"] for entry in service["spec"]["ports"]} == {"grpc", "metrics"}
+
+
+def test_what_a_pod_refers_to_is_rendered_or_was_given(rendered: Rendered) -> None:
+    accounts = {o["metadata"]["name"] for o in rendered.of_kind("ServiceAccount")} | {"migrator"}
+    for workload in rendered.of_kind(*POD_MAKERS):
+        pod = pod_spec(workload)
+        assert pod["serviceAccountName"] in accounts
+        volumes = {volume["name"] for volume in pod.get("volumes", ())}
+        (container,) = pod["containers"]
+        assert {mount["name"] for mount in container.get("volumeMounts", ())} == volumes
+
+
+def test_every_pod_is_restricted(rendered: Rendered) -> None:
+    for workload in rendered.of_kind(*POD_MAKERS):
+        pod = pod_spec(workload)
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["runAsUser"] > 0
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        (container,) = pod["containers"]
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert container["resources"]["requests"]
+        assert container["resources"]["limits"]["memory"]
+        sources = {next(iter(set(volume) - {"name"})) for volume in pod.get("volumes", ())}
+        assert sources <= ({"hostPath"} if workload["kind"] == "DaemonSet" else {"emptyDir"})
+
+
+def test_log_volumes_are_mounted_read_only() -> None:
+    (container,) = pod_spec(render(FILES["full"]).one("DaemonSet", "kafka-tier-rlm"))["containers"]
+    assert [mount["readOnly"] for mount in container["volumeMounts"]] == [True, True]
+
+
+def test_only_rsm_sees_the_store_and_only_rlmm_and_the_migration_the_database(
+    rendered: Rendered,
+) -> None:
+    seen = {}
+    for workload in rendered.of_kind(*POD_MAKERS):
+        component = workload["metadata"]["labels"]["app.kubernetes.io/component"]
+        found = re.findall(r'"secretKeyRef": {"name": "([^"]+)"', json.dumps(workload))
+        seen[component] = set(found)
+    (store,) = seen.pop("rsm")
+    (database,) = seen.pop("rlmm")
+    assert store != database
+    assert seen.pop("migration", {database}) == {database}
+    assert set().union(*seen.values()) == set()
+
+
+def test_every_object_has_the_recommended_labels_and_the_release_namespace(
+    rendered: Rendered,
+) -> None:
+    recommended = {"name", "instance", "component", "part-of", "version", "managed-by"}
+    for found in rendered.objects:
+        labels = found["metadata"]["labels"]
+        assert {f"app.kubernetes.io/{label}" for label in recommended} <= set(labels)
+        assert found["metadata"]["namespace"] == "tier"
+
+
+def test_names_are_short_enough_for_what_kubernetes_appends() -> None:
+    longest = render(minimal({"fullnameOverride": "x" * 28}))
+    assert max(len(o["metadata"]["name"]) for o in longest.of_kind("CronJob")) <= 52
+
+
+def test_the_objects_that_the_guide_names_exist() -> None:
+    guide = (CHART.parent / "docs" / "kubernetes.md").read_text()
+    named = set(re.findall(r"\b(?:deployment|job|cronjob)/(sediment-[a-z-]+)", guide))
+    named |= set(re.findall(r"\b(sediment-[a-z-]+)\.tier\.svc:50051", guide))
+    named |= set(re.findall(r"configmap (sediment-[a-z-]+)", guide))
+    rendered = render(FILES["sidecar"])
+    assert len(named) >= 5
+    assert named <= {o["metadata"]["name"] for o in rendered.objects}
+
+
+def test_the_values_that_the_guide_gives_are_taken() -> None:
+    guide = (CHART.parent / "docs" / "kubernetes.md").read_text()
+    first, *others = [
+        yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", guide, re.S)
+    ]
+    assert others
+    for values in others:
+        render({**first, **values})
+
+
+def _services(rendered: Rendered) -> list[Object]:
+    return rendered.of_kind("Service")

@@ -1,0 +1,83 @@
+"""The chart, the settings classes and the reference say the same."""
+
+from collections.abc import Iterator
+
+import pytest
+import yaml
+
+from tests.helm.chart import CHART, Object, minimal, pod_spec, render, values_files
+from tests.helm.reference import NOT_OFFERED, SET_BY_THE_CHART, SETTINGS, readme, schema_text
+
+pytestmark = pytest.mark.helm
+
+FILES = values_files()
+SERVICES = list(SETTINGS)
+_PREFIXES = tuple(f"{service.upper()}_" for service in SERVICES)
+_REMEDY = "run `python -m tests.helm.reference`"
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_variable_is_a_setting_of_its_service(file: str) -> None:
+    rendered = render(FILES[file])
+    for workload in rendered.of_kind("Deployment", "DaemonSet"):
+        service = workload["metadata"]["labels"]["app.kubernetes.io/component"]
+        known = {f"{service}_{name}".upper() for name in SETTINGS[service].model_fields}
+        config = rendered.one("ConfigMap", workload["metadata"]["name"])["data"]
+        variables = [*config, *_variables(workload)]
+        assert {name for name in variables if name.startswith(_PREFIXES)} <= known
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_the_chart_sets_what_it_says_it_sets(service: str) -> None:
+    rendered = render(minimal({"rlm": FILES["full"]["rlm"] | {"settings": {}}}))
+    kind = "DaemonSet" if service == "rlm" else "Deployment"
+    name = f"sediment-{service}"
+    config = rendered.one("ConfigMap", name)["data"]
+    found = {*config, *_variables(rendered.one(kind, name))}
+    assert found == {f"{service.upper()}_{setting}" for setting in SET_BY_THE_CHART[service]}
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_what_is_not_offered_exists(service: str) -> None:
+    fields = {name.upper() for name in SETTINGS[service].model_fields}
+    assert NOT_OFFERED[service] | SET_BY_THE_CHART[service] <= fields
+
+
+@pytest.mark.parametrize("service", SERVICES)
+@pytest.mark.parametrize("file", FILES)
+def test_the_service_takes_the_settings_that_are_rendered(
+    file: str, service: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rendered = render(FILES[file])
+    names = {o["metadata"]["name"]: o for o in rendered.of_kind("Deployment", "DaemonSet")}
+    for name in [name for name in names if name.endswith(f"-{service}")]:
+        for variable, value in rendered.one("ConfigMap", name)["data"].items():
+            monkeypatch.setenv(variable, value)
+        for variable in _variables(names[name]):
+            monkeypatch.setenv(variable, "from-a-secret")
+        SETTINGS[service].from_environment()
+
+
+def test_the_schema_has_the_bounds_of_the_settings_classes() -> None:
+    assert (CHART / "values.schema.json").read_text() == schema_text(), _REMEDY
+
+
+def test_the_readme_lists_every_value() -> None:
+    assert (CHART / "README.md").read_text() == readme(), _REMEDY
+    for path in _leaves(yaml.safe_load((CHART / "values.yaml").read_text()), ""):
+        assert f"| `{path}` |" in readme()
+
+
+def _leaves(values: dict[str, object], path: str) -> Iterator[str]:
+    for key, value in values.items():
+        here = f"{path}.{key}" if path else key
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, here)
+        else:
+            yield here
+
+
+def _variables(workload: Object) -> list[str]:
+    """Names of the container's own variables."""
+    (container,) = pod_spec(workload)["containers"]
+    return [str(entry["name"]) for entry in container.get("env", ())]

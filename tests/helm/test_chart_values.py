@@ -1,0 +1,221 @@
+"""What a value changes, and what is refused."""
+
+from typing import Any
+
+import pytest
+
+from tests.helm.chart import (
+    ChartRefusedError,
+    Object,
+    lint,
+    minimal,
+    pod_spec,
+    render,
+    values_files,
+)
+from tests.helm.test_chart_objects import Record
+
+pytestmark = pytest.mark.helm
+
+DATA_VOLUME = {
+    "name": "data",
+    "mountPath": "/kafka",
+    "source": {"hostPath": {"path": "/mnt", "type": "Directory"}},
+}
+RLM = {"enabled": True, "logDirs": ["/kafka/log"], "logVolumes": [DATA_VOLUME]}
+
+TYPOS: list[tuple[dict[str, Any], str]] = [
+    ({"databse": {}}, "additional properties 'databse' not allowed"),
+    ({"rsm": {"replica": 3}}, "'replica' not allowed"),
+    ({"rsm": {"settings": {"RSM_COPY_THREAD": 3}}}, "'RSM_COPY_THREAD' not allowed"),
+    ({"rlmm": {"settings": {"RSM_COPY_THREADS": 3}}}, "'RSM_COPY_THREADS' not allowed"),
+    ({"defaults": {"securityContext": {"privileged": True}}}, "'privileged' not allowed"),
+    ({"defaults": {"tolerations": [{"keys": "a"}]}}, "'keys' not allowed"),
+    ({"sweeps": {"retention": {"cron": "@daily"}}}, "'cron' not allowed"),
+    ({"objectStore": {"secretKey": "hunter2"}}, "'secretKey' not allowed"),
+    ({"rlm": {"logVolumes": [{**DATA_VOLUME, "readOnly": False}]}}, "'readOnly' not allowed"),
+]
+OUT_OF_BOUNDS: list[tuple[dict[str, Any], str]] = [
+    ({"rsm": {"replicas": 0}}, "at '/rsm/replicas': minimum"),
+    ({"rsm": {"replicas": "two"}}, "at '/rsm/replicas'"),
+    ({"rsm": {"settings": {"RSM_COPY_THREADS": 0}}}, "at '/rsm/settings/RSM_COPY_THREADS'"),
+    ({"rlmm": {"settings": {"RLMM_LOG_LEVEL": "LOUD"}}}, "at '/rlmm/settings/RLMM_LOG_LEVEL'"),
+    ({"defaults": {"podSecurityContext": {"runAsUser": 0}}}, "at '/defaults/podSecurityContext"),
+    ({"objectStore": {"bucket": "Not_A_Bucket"}}, "at '/objectStore/bucket'"),
+    ({"objectStore": {"endpoint": "https://s3"}}, "at '/objectStore/endpoint'"),
+    ({"sweeps": {"master": "local"}}, "at '/sweeps/master'"),
+    ({"sweeps": {"removal": {"maxSegments": -1}}}, "at '/sweeps/removal/maxSegments'"),
+    ({"rlm": {"logDirs": ["kafka/log"]}}, "at '/rlm/logDirs/0'"),
+    ({"rlm": {"logDirs": ["/kafka/a,/kafka/b"]}}, "at '/rlm/logDirs/0'"),
+]
+IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
+    ({"image": {"repository": ""}}, "image.repository is empty: name the image built"),
+    ({"sparkImage": {"repository": ""}}, "sparkImage.repository is empty: name the image built"),
+    (
+        {"database": {"existingSecret": ""}},
+        "database.existingSecret is empty: name the secret that has the PostgreSQL URL.",
+    ),
+    (
+        {"objectStore": {"existingSecret": ""}},
+        "objectStore.existingSecret is empty: name the secret that has the S3 keys.",
+    ),
+    ({"objectStore": {"bucket": ""}}, "objectStore.bucket is empty: name the bucket"),
+    ({"objectStore": {"endpoint": ""}}, "objectStore.endpoint is empty: give the store's"),
+    ({"objectStore": {"region": ""}}, "objectStore.region is empty: give the store's region"),
+    ({"fullnameOverride": "x" * 29}, "has 29 characters, and with -partition-removal-sweep"),
+    (
+        {"rlm": {"enabled": True, "logDirs": ["/kafka/log"]}},
+        "rlm has no log volume: give rlm.logVolumes",
+    ),
+    ({"rlm": {**RLM, "logDirs": []}}, "rlm.logDirs is empty: give the broker's log.dirs"),
+    (
+        {"rlm": {**RLM, "logDirs": ["/kafka/log", "/kafkas/log"]}},
+        "/kafkas/log is on none of rlm.logVolumes",
+    ),
+    (
+        {"rlm": {**RLM, "logVolumes": [{"name": "data", "mountPath": "/kafka"}]}},
+        "the volume data needs one source, hostPath or persistentVolumeClaim",
+    ),
+    (
+        {"rlm": {**RLM, "sidecar": {"enabled": True}}},
+        "two RLMs would ship the same directories: choose one.",
+    ),
+    (
+        {"rlm": {"sidecar": {"enabled": True}, "logDirs": ["/kafka"]}},
+        "rlm has no log volume",
+    ),
+    (
+        {"rsm": {"podDisruptionBudget": {"maxUnavailable": 0}}},
+        "rsm.podDisruptionBudget.maxUnavailable is 0, so that no node",
+    ),
+    (
+        {"rlmm": {"replicas": 1, "podDisruptionBudget": {"maxUnavailable": "0%"}}},
+        "rlmm.podDisruptionBudget.maxUnavailable is 0%, so that no node",
+    ),
+    (
+        {"rsm": {"settings": {"RSM_DRAIN_TIMEOUT_MS": 20_000}}},
+        "rsm.terminationGracePeriodSeconds is 45, and rsm would be killed while it drains: "
+        "more than 45 are needed",
+    ),
+    (
+        {"rlmm": {"terminationGracePeriodSeconds": 25}},
+        "rlmm.terminationGracePeriodSeconds is 25",
+    ),
+    (
+        {"rsm": {"extraEnv": [{"name": "RSM_COPY_THREADS", "value": "9"}]}},
+        "rsm.extraEnv has RSM_COPY_THREADS, a setting",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "sentence"), [*TYPOS, *OUT_OF_BOUNDS, *IMPOSSIBLE])
+def test_what_cannot_be_is_refused_with_a_sentence(
+    change: dict[str, Any], sentence: str, record_property: Record
+) -> None:
+    with pytest.raises(ChartRefusedError) as refused:
+        render(minimal(change))
+    assert sentence in str(refused.value)
+    record_property("refusal", sentence)
+
+
+def test_all_that_is_missing_is_said_at_once() -> None:
+    with pytest.raises(ChartRefusedError) as refused:
+        render({})
+    assert str(refused.value).count(" is empty: ") == 7
+
+
+@pytest.mark.parametrize("change", [TYPOS[0][0], OUT_OF_BOUNDS[0][0]])
+def test_helm_lint_finds_a_mistake(change: dict[str, Any]) -> None:
+    assert lint(minimal(change))
+
+
+def test_one_more_second_of_grace_is_enough() -> None:
+    values = {"settings": {"RSM_DRAIN_TIMEOUT_MS": 20_000}, "terminationGracePeriodSeconds": 46}
+    rsm = render(minimal({"rsm": values})).one("Deployment", "sediment-rsm")
+    assert pod_spec(rsm)["terminationGracePeriodSeconds"] == 46
+
+
+def test_without_sweeps_no_spark_image_is_needed() -> None:
+    off = {"enabled": False}
+    values = {"sparkImage": {"repository": ""}, "sweeps": {"retention": off, "removal": off}}
+    assert render(minimal(values)).of_kind("CronJob") == []
+
+
+def test_a_key_of_a_component_wins_over_the_default_and_maps_are_merged() -> None:
+    rendered = render(values_files()["full"])
+    selectors = {
+        name: pod_spec(rendered.one("Deployment", f"kafka-tier-{name}"))["nodeSelector"]
+        for name in ("rsm", "rlmm")
+    }
+    shared = {"kubernetes.io/arch": "amd64"}
+    assert selectors == {"rsm": shared, "rlmm": {**shared, "example.com/zone": "a"}}
+    (rlmm,) = pod_spec(rendered.one("Deployment", "kafka-tier-rlmm"))["containers"]
+    assert [entry["name"] for entry in rlmm["env"]] == ["RLMM_DATABASE_URL"]
+
+
+def test_a_setting_restarts_its_own_service_and_no_other() -> None:
+    before = _checksums(minimal())
+    after = _checksums(minimal({"rsm": {"settings": {"RSM_COPY_THREADS": 9}}}))
+    assert before["sediment-rsm"] != after["sediment-rsm"]
+    assert before["sediment-rlmm"] == after["sediment-rlmm"]
+
+
+def test_large_numbers_are_written_out() -> None:
+    data = render(values_files()["full"]).one("ConfigMap", "kafka-tier-rlm")["data"]
+    assert data["RLM_REMOTE_LOG_INDEX_CACHE_TOTAL_SIZE_BYTES"] == "268435456"
+
+
+def test_sweeps_only_report_unless_told_to_apply() -> None:
+    assert all("--apply" not in arguments for arguments in _sweeps("minimal"))
+    assert all("--apply" in arguments for arguments in _sweeps("sweeps-applied"))
+
+
+def test_a_sweep_has_the_budget_that_it_is_given_or_its_own() -> None:
+    assert not any("--max-" in " ".join(arguments) for arguments in _sweeps("minimal"))
+    budget = {"--max-segments=1000000", "--max-bytes=1099511627776"}
+    assert any(budget <= set(arguments) for arguments in _sweeps("full"))
+    none_new = minimal({"sweeps": {"retention": {"maxSegments": 0}}})
+    job = render(none_new).one("CronJob", "sediment-retention-sweep")
+    assert "--max-segments=0" in pod_spec(job)["containers"][0]["args"]
+
+
+def test_a_sweep_never_runs_twice_at_once_and_is_never_repeated_by_itself() -> None:
+    for job in render(minimal()).of_kind("CronJob"):
+        spec = job["spec"]["jobTemplate"]["spec"]
+        assert job["spec"]["concurrencyPolicy"] == "Forbid"
+        assert job["spec"]["startingDeadlineSeconds"]
+        assert (spec["backoffLimit"], pod_spec(job)["restartPolicy"]) == (0, "Never")
+        assert spec["activeDeadlineSeconds"]
+
+
+def test_the_migration_and_its_account_come_before_everything_else() -> None:
+    rendered = render(minimal())
+    hooks = {
+        kind: rendered.one(kind, "sediment-migration")["metadata"]["annotations"]
+        for kind in ("ServiceAccount", "Job")
+    }
+    assert {hook["helm.sh/hook"] for hook in hooks.values()} == {"pre-install,pre-upgrade"}
+    weights = {kind: int(hook["helm.sh/hook-weight"]) for kind, hook in hooks.items()}
+    assert weights["ServiceAccount"] < weights["Job"]
+
+
+def test_the_notes_name_where_the_services_are_and_what_only_reports() -> None:
+    notes = render(minimal()).notes
+    assert "sediment-rsm.tier.svc:50051" in notes
+    assert "Set sweeps.retention.apply=true" in notes
+    applied = render(values_files()["sweeps-applied"]).notes
+    assert "only reports" not in applied
+
+
+def _checksums(values: dict[str, Any]) -> dict[str, str]:
+    def checksum(o: Object) -> str:
+        return str(o["spec"]["template"]["metadata"]["annotations"]["checksum/config"])
+
+    return {o["metadata"]["name"]: checksum(o) for o in render(values).of_kind("Deployment")}
+
+
+def _sweeps(file: str) -> list[list[str]]:
+    """The arguments of each CronJob."""
+    jobs = render(values_files()[file]).of_kind("CronJob")
+    assert len(jobs) == 2
+    return [pod_spec(job)["containers"][0]["args"] for job in jobs]

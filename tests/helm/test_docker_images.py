@@ -1,0 +1,140 @@
+"""The Dockerfiles, as far as one can tell without a container engine: what they copy is there, and
+what they run makes an installation that has every command of the chart."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.helm.chart import minimal, pod_spec, render, values_files
+from tests.helm.dockerfile import (
+    ROOT,
+    allowed_by_dockerignore,
+    arguments_of,
+    copied_from_context,
+    instructions,
+    stages,
+)
+from tests.helm.test_chart_objects import Record
+
+pytestmark = pytest.mark.helm
+
+DOCKERFILES = {path.name: path for path in sorted((ROOT / "docker").glob("Dockerfile*"))}
+SERVICES = DOCKERFILES["Dockerfile"]
+SPARK = DOCKERFILES["Dockerfile.spark"]
+IN_THE_IMAGE = "/opt/sediment"
+
+
+@pytest.mark.parametrize("name", DOCKERFILES)
+def test_all_that_is_copied_is_there_and_not_ignored(name: str) -> None:
+    copied = {source for source, _ in copied_from_context(stages(DOCKERFILES[name])[0])}
+    assert all((ROOT / source).exists() for source in copied)
+    assert copied == allowed_by_dockerignore()
+
+
+@pytest.mark.parametrize("name", DOCKERFILES)
+def test_the_image_runs_as_the_user_that_the_chart_names(name: str) -> None:
+    final = stages(DOCKERFILES[name])[-1]
+    deployment = render(minimal()).one("Deployment", "sediment-rsm")
+    context = pod_spec(deployment)["securityContext"]
+    user, group = context["runAsUser"], context["runAsGroup"]
+    assert arguments_of(final, "USER") == [f"{user}:{group}"]
+    # With a name, without which Hadoop does not start.
+    (made,) = arguments_of(final, "RUN")
+    assert f"useradd --uid {user} --gid {group} " in made
+
+
+def test_the_spark_image_is_the_services_image_and_more() -> None:
+    services, spark = stages(SERVICES), stages(SPARK)
+    assert arguments_of(spark[0], "COPY") == arguments_of(services[0], "COPY")
+    install = arguments_of(services[0], "RUN")[-1]
+    assert install.endswith(" .")
+    assert arguments_of(spark[0], "RUN")[-1] == f'{install.removesuffix(" .")} ".[spark]"'
+    assert set(arguments_of(services[-1], "COPY")) < set(arguments_of(spark[-1], "COPY"))
+    bases = [text.split()[0] for stage in services + spark for text in arguments_of(stage, "FROM")]
+    assert len(set(bases)) == 1
+
+
+def test_the_lock_pins_what_the_spark_image_adds() -> None:
+    pinned = {line.partition("==")[0] for line in _lines("requirements.lock") if "==" in line}
+    project = tomllib.loads("\n".join(_lines("pyproject.toml")))["project"]
+    wanted = {re.split(r"[^\w-]", text)[0] for text in project["optional-dependencies"]["spark"]}
+    assert wanted <= pinned, "run `make lock`"
+
+
+def test_instructions_that_these_tests_do_not_read_are_not_used() -> None:
+    known = {"FROM", "WORKDIR", "COPY", "RUN", "ENV", "USER", "CMD"}
+    used = {found.name for path in DOCKERFILES.values() for found in instructions(path)}
+    assert used <= known
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_image_that_is_built_has_every_command_of_the_chart(
+    tmp_path: Path, record_property: Record
+) -> None:
+    environment = _built(tmp_path)
+    for command in _service_commands():
+        done = _run_in(environment, command, tmp_path)
+        # As far as a service comes without settings: it was found, and its imports were.
+        sentence = done.stderr.strip().splitlines()[-1]
+        assert sentence.endswith(": Field required"), done.stderr
+    for command in _sediment_commands():
+        done = _run_in(environment, [*command, "--help"], tmp_path)
+        assert done.returncode == 0, done.stderr
+    record_property("image", SERVICES.name)
+
+
+def _built(directory: Path) -> Path:
+    """Do what the build stage does, in a directory that has only what it copies; answer the
+    virtual environment."""
+    stage = stages(SERVICES)[0]
+    context, environment = directory / "build", directory / "environment"
+    context.mkdir()
+    ignored = shutil.ignore_patterns("__pycache__")
+    for source, target in copied_from_context(stage):
+        place = context / target / (source if target == "./" else "")
+        if (ROOT / source).is_dir():
+            shutil.copytree(ROOT / source, place, ignore=ignored)
+        else:
+            shutil.copy(ROOT / source, place)
+    for text in arguments_of(stage, "RUN"):
+        here = text.replace(IN_THE_IMAGE, str(environment))
+        _run(shlex.split(here), context, Path(sys.executable).parent)
+    return environment
+
+
+def _service_commands() -> list[list[str]]:
+    rendered = render(values_files()["full"])
+    workloads = rendered.of_kind("Deployment", "DaemonSet")
+    return [pod_spec(workload)["containers"][0]["command"] for workload in workloads]
+
+
+def _sediment_commands() -> list[list[str]]:
+    jobs = render(minimal()).of_kind("Job", "CronJob")
+    return [pod_spec(job)["containers"][0]["command"] for job in jobs]
+
+
+def _run_in(
+    environment: Path, command: Sequence[str], directory: Path
+) -> subprocess.CompletedProcess[str]:
+    argv = [str(environment / "bin" / command[0]), *command[1:]]
+    return subprocess.run(
+        argv, env={}, cwd=directory, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def _run(command: Sequence[str], directory: Path, first_on_path: Path) -> None:
+    path = os.pathsep.join([str(first_on_path), os.environ["PATH"]])
+    subprocess.run(command, cwd=directory, env={**os.environ, "PATH": path}, check=True)
+
+
+def _lines(name: str) -> list[str]:
+    return (ROOT / name).read_text().splitlines()
