@@ -73,8 +73,8 @@ class MutationContext:
             A repeat is judged before it, and it may differ between calls of one request id.
             None: not looked at.
         expected_config_revision: the same, of the topic's settings.
-        retention_owner: the segment is deleted by a rule of retention, by this owner; None: by the
-            broker's own rules. Refused with DeletionRefusedError where the topic has another.
+        retention_owner: for whom a segment is deleted by a rule of retention; None: not said,
+            which counts as the broker. DeletionRefusedError where the topic has another.
     """
 
     request_id: str | None = None

@@ -26,7 +26,9 @@ from services.api.validation import require_int32
 DEFAULT_PAGE_SIZE = 500
 MAX_PAGE_SIZE = 2000
 MAX_UPDATE_BATCH = 1000
-MAX_REPORTS = 1000
+MAX_REPORTS = 100
+MAX_REPORTED_EPOCHS = 50_000
+"""Of all reports of one call together: both messages stay well below 4 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +308,7 @@ class RemoteLogMetadataManager(Protocol):
         Args:
             entries: Kafka's names and texts, services.api.topic_config.
             expected_revision: of the topic's settings before; None: whatever they are.
+            context: of its fields only `reason` may be set.
 
         Raises:
             RemoteResourceNotFoundError: the topic id is not known.
@@ -315,8 +318,9 @@ class RemoteLogMetadataManager(Protocol):
         ...
 
     def report_partition_state(self, reports: Sequence[PartitionReport]) -> list[ReportOutcome]:
-        """Take up to MAX_REPORTS reports of leaders; answers the state that each gives its
-        partition, in order. An error is that item's and stops no other.
+        """Take up to MAX_REPORTS reports of leaders, with MAX_REPORTED_EPOCHS together; answers
+        the state that each gives its partition, in order. An error is that item's and stops no
+        other.
 
         Makes partitions known. A report joins the broker's leader epochs to the stored lineage
         (Lineage.merged_with_report, then from_offset of the log start), and raises the highest

@@ -7,7 +7,8 @@ Source: RemoteLogManager.RLMExpirationTask.cleanupExpiredRemoteLogSegments.
     the scan                        by start offset: log start, retention.ms, retention.bytes; what
                                     is not of the lineage is skipped, and the first segment that
                                     may stay ends it
-    unreferenced segments           all their leader epochs are before the lineage
+    unreferenced segments           all their leader epochs are before the lineage, and they lie
+                                    below the log start
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -22,6 +23,7 @@ from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentStat
 from services.api.topic_config import UNLIMITED, TopicConfig
 
 DEFAULT_MAX_REPORT_AGE_MS = 15 * 60 * 1000
+NO_TIMESTAMP = -1
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
@@ -120,7 +122,9 @@ def plan_retention(
     excess_bytes, notes = _excess_bytes(counted, state, report, config, max_report_age_ms)
     rules = _Rules(lineage, state.log_start_offset, config, now_ms, excess_bytes)
     expired, stop = _scan(ordered, lineage, rules, copying)
-    unreferenced = _unreferenced(idle, state.lineage.entries[0].leader_epoch)
+    unreferenced = _unreferenced(
+        idle, state.lineage.entries[0].leader_epoch, state.log_start_offset
+    )
     return RetentionPlan(
         deletions=(*unfinished, *expired, *unreferenced),
         log_start_offset=_raised_log_start(expired, state.log_start_offset),
@@ -167,6 +171,7 @@ class _Rules:
         self._config = config
         self._cleanup_until_ms = now_ms - config.retention_ms
         self._excess_bytes = excess_bytes
+        self._next_log_start_offset = log_start_offset
 
     def breached_by(self, segment: RemoteLogSegmentMetadata) -> Deletion | None:
         """The first rule that wants the segment deleted; asked once for each, in scan order."""
@@ -175,7 +180,16 @@ class _Rules:
             return Deletion(segment, DeletionReason.LOG_START_OFFSET, detail)
         if not self._lineage.contains(segment):
             return None
-        return self._time_breach(segment) or self._size_breach(segment)
+        if segment.end_offset < self._next_log_start_offset:
+            # A further copy of what goes: not counted in the excess, and no part of it.
+            detail = (
+                f"end_offset {segment.end_offset} < next log start {self._next_log_start_offset}"
+            )
+            return Deletion(segment, DeletionReason.LOG_START_OFFSET, detail)
+        deletion = self._time_breach(segment) or self._size_breach(segment)
+        if deletion is not None:
+            self._next_log_start_offset = segment.end_offset + 1
+        return deletion
 
     def _below_log_start(self, segment: RemoteLogSegmentMetadata) -> bool:
         # With records of a later epoch, and yet an end below the log start, it is another
@@ -185,13 +199,13 @@ class _Rules:
         return is_below and last_epoch <= self._lineage.first_epoch
 
     def _time_breach(self, segment: RemoteLogSegmentMetadata) -> Deletion | None:
-        # A cut-off before 1970 is later than no timestamp, not even than -1, which is none.
         unlimited = self._config.retention_ms == UNLIMITED
-        if unlimited or segment.max_timestamp_ms >= self._cleanup_until_ms:
+        newest_ms = _newest_ms(segment)
+        if unlimited or newest_ms >= self._cleanup_until_ms:
             return None
         self._excess_bytes -= _size_bytes(segment)
         detail = (
-            f"max_timestamp {segment.max_timestamp_ms} < {self._cleanup_until_ms} "
+            f"max_timestamp {newest_ms} < {self._cleanup_until_ms} "
             f"(retention.ms {self._config.retention_ms})"
         )
         return Deletion(segment, DeletionReason.RETENTION_TIME, detail)
@@ -214,11 +228,16 @@ def _counted(
     """The segments that are the partition's size in the tier, each once.
 
     Kafka counts also what lies below the log start, and so deletes as much again when a run ends
-    between raising the log start and deleting: a declared difference.
+    between raising the log start and deleting; and it counts a second copy of the same offsets,
+    for which records of others would have to go: declared differences.
     """
+    covered_through = NOTHING_COPIED
     for segment in segments:
         is_live = segment.state is _FINISHED and segment.end_offset >= log_start_offset
-        if is_live and lineage.contains(segment):
+        # By start offset, so that what ended last began no later than this one.
+        is_new = segment.end_offset > covered_through
+        if is_live and is_new and lineage.contains(segment):
+            covered_through = segment.end_offset
             yield segment
 
 
@@ -250,14 +269,29 @@ def _excess_bytes(
 
 
 def _unreferenced(
-    segments: Iterable[RemoteLogSegmentMetadata], first_epoch: int
+    segments: Iterable[RemoteLogSegmentMetadata], first_epoch: int, log_start_offset: int
 ) -> Iterator[Deletion]:
-    """Segments of leaders that the partition's history does not know any more."""
+    """Segments of leaders that the partition's history does not know any more.
+
+    Kafka, where the log is its own truth, does not ask for the log start: a declared difference.
+    Here a history may lack its beginning because a broker came back with an empty disk, and what
+    the tier has is then the only copy. What lies below the log start was given up on purpose.
+    """
     for segment in segments:
         last = segment.segment_leader_epochs[-1].leader_epoch
-        if segment.state in _COPIES and last < first_epoch:
-            detail = f"last leader epoch {last} < {first_epoch}, the first of the lineage"
+        is_copy = segment.state in _COPIES
+        if is_copy and last < first_epoch and segment.end_offset < log_start_offset:
+            detail = (
+                f"last leader epoch {last} < {first_epoch}, the first of the lineage; end_offset "
+                f"{segment.end_offset} < log start {log_start_offset}"
+            )
             yield Deletion(segment, DeletionReason.UNREFERENCED, detail)
+
+
+def _newest_ms(segment: RemoteLogSegmentMetadata) -> int:
+    """Of its records; where they bear no time, the segment is as old as its latest event."""
+    newest_ms = segment.max_timestamp_ms
+    return segment.event_timestamp_ms if newest_ms == NO_TIMESTAMP else newest_ms
 
 
 def _raised_log_start(expired: Iterable[Deletion], log_start_offset: int) -> int | None:

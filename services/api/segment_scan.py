@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from services.api.partitions import RemotePartitionDeleteState
 from services.api.segments import RemoteLogSegmentState
 from services.api.validation import require
 
@@ -44,14 +45,14 @@ class SegmentScan:
     Attributes:
         states: only these; empty: all but DELETE_SEGMENT_FINISHED.
         topic: only of topics of this name; "": of all.
-        only_deleted_partitions: only of partitions that are MARKED or STARTED for deletion.
+        delete_states: only of partitions in one of these; empty: in any or in none.
     """
 
     shard: int = 0
     shards: int = 1
     states: Sequence[RemoteLogSegmentState] = ()
     topic: str = ""
-    only_deleted_partitions: bool = False
+    delete_states: Sequence[RemotePartitionDeleteState] = ()
 
     def __post_init__(self) -> None:
         require(1 <= self.shards <= MAX_SHARDS, "shards", f"must be 1 to {MAX_SHARDS}")
@@ -67,9 +68,9 @@ class SegmentBatch:
     Attributes:
         arrow_ipc: one Arrow IPC stream, schema and one record batch, with SCAN_COLUMNS.
         rows: how many.
-        read_at_ms: when the scan began, by the database's clock.
+        began_at_ms: when the scan began, by the database's clock.
     """
 
     arrow_ipc: bytes
     rows: int
-    read_at_ms: int
+    began_at_ms: int

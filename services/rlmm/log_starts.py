@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from services.api.calls import MutationContext, MutationOutcome
@@ -10,7 +10,7 @@ from services.api.errors import InvalidRangeError
 from services.api.ids import TopicIdPartition
 from services.rlmm.events import NO_BROKER, record
 from services.rlmm.guards import require_expected, require_may_delete
-from services.rlmm.partition_states import cut_lineage, high_watermark
+from services.rlmm.partition_states import bounds_of, cut_lineage
 from services.rlmm.partitions import FINISHED, fence, unknown_partition
 from services.rlmm.tables import EventRow, HighestOffsetRow, PartitionRow
 
@@ -55,12 +55,23 @@ def raise_log_start(
 
 
 def _end_offset(session: Session, partition: PartitionRow) -> int:
-    """Exclusive; 0 where nothing was reported nor finished."""
-    finished = func.max(HighestOffsetRow.highest_offset) + 1
-    end: int = session.execute(
-        select(func.greatest(finished, high_watermark(partition), 0)).where(
+    """Exclusive; 0 where nothing was reported nor finished.
+
+    What an overruled leader copied beyond the point where it was overruled does not count: the
+    log never had it.
+    """
+    rows = session.execute(
+        select(HighestOffsetRow.leader_epoch, HighestOffsetRow.highest_offset).where(
             HighestOffsetRow.topic_id == partition.topic_id,
             HighestOffsetRow.partition == partition.partition,
         )
-    ).scalar_one()
-    return end
+    )
+    ends: dict[int, int] = {row.leader_epoch: row.highest_offset + 1 for row in rows}
+    high_watermark, lineage = bounds_of(session, partition)
+    if lineage.entries:
+        ends = {
+            entry.leader_epoch: min(end, lineage.end_offset_for(entry.leader_epoch, end))
+            for entry in lineage.entries
+            if (end := ends.get(entry.leader_epoch)) is not None
+        }
+    return max([high_watermark, *ends.values()])

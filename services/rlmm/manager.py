@@ -13,6 +13,7 @@ from services.api.ids import TopicIdPartition
 from services.api.partition_state import PartitionReport, PartitionState
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
 from services.api.remote_log_metadata_manager import (
+    MAX_REPORTED_EPOCHS,
     MAX_REPORTS,
     PartitionLeadership,
     PartitionPage,
@@ -246,6 +247,8 @@ class SqlRemoteLogMetadataManager:
     ) -> StoredTopicConfig:
         topic_config(entries)  # refuses what cannot be stored, NUL and long texts among it
         check_storable(context)
+        only_reason = context == MutationContext(reason=context.reason)
+        require(only_reason, "context", "of its fields only reason may be set here")
         if expected_revision is not None:
             require_int64(expected_revision, "expected_revision")
         return self._transactions.change(
@@ -258,6 +261,8 @@ class SqlRemoteLogMetadataManager:
         """Each report is a transaction of its own: one partition's lock at a time."""
         count = len(reports)
         require(1 <= count <= MAX_REPORTS, "reports", f"must be 1 to {MAX_REPORTS}, are {count}")
+        epochs, most = sum(len(r.lineage.entries) for r in reports), MAX_REPORTED_EPOCHS
+        require(epochs <= most, "reports", f"at most {most} leader epochs together, are {epochs}")
         return [self._take_report(report) for report in reports]
 
     def _take_report(self, report: PartitionReport) -> ReportOutcome:

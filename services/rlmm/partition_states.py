@@ -29,6 +29,8 @@ from services.rlmm.tables import NOW, EventRow, PartitionRow, PartitionStateRow,
 
 _COLUMNS = PartitionStateRow.__table__.columns
 _LINEAGE = ("leader_epochs", "epoch_start_offsets")
+MAX_TOLD_EPOCHS = 100
+"""Epochs that one event names."""
 _ORDER = ("leader_epoch", "report_number")
 _REPORT = (
     *_ORDER,
@@ -63,7 +65,11 @@ def take_report(session: Session, report: PartitionReport) -> AtRevision[Partiti
     if lineage != known:
         _store_lineage(session, partition, lineage)
         event = EventRow(
-            kind="LINEAGE", broker_id=report.broker_id, broker_leader_epoch=report.leader_epoch
+            kind="LINEAGE",
+            from_state=_missing_in(lineage, known),
+            to_state=_missing_in(known, lineage),
+            broker_id=report.broker_id,
+            broker_leader_epoch=report.leader_epoch,
         )
         record(session, partition, event, NO_CONTEXT)
     reported_at_ms = ms_of(stored.reported_at)
@@ -108,9 +114,13 @@ def cut_lineage(session: Session, partition: PartitionRow) -> None:
         _store_lineage(session, partition, known.from_offset(partition.log_start_offset))
 
 
-def high_watermark(partition: PartitionRow) -> ColumnElement[int]:
-    """The reported one, NULL where nobody has reported: for a larger statement."""
-    return select(_COLUMNS.high_watermark).where(_is(partition)).scalar_subquery()
+def bounds_of(session: Session, partition: PartitionRow) -> tuple[int, Lineage]:
+    """The reported high watermark and the stored lineage; 0 and none where nobody has reported."""
+    columns = _only((*_LINEAGE, "high_watermark"))
+    row = session.execute(select(*columns).where(_is(partition))).one_or_none()
+    if row is None:
+        return 0, Lineage()
+    return row.high_watermark, _lineage(row.leader_epochs, row.epoch_start_offsets)
 
 
 def _store_if_later(report: PartitionReport) -> ReturningInsert[*tuple[Any, ...]]:
@@ -194,6 +204,14 @@ def _state(row: AnyRow, tp: TopicIdPartition) -> PartitionState:
 
 def _lineage(epochs: Sequence[int], starts: Sequence[int]) -> Lineage:
     return Lineage(segment_leader_epochs(list(zip(epochs, starts, strict=True))))
+
+
+def _missing_in(lineage: Lineage, other: Lineage) -> str:
+    """What `other` has and `lineage` has not, as "epoch:start ..." for the audit trail."""
+    missing = [entry for entry in other.entries if entry not in lineage.entries]
+    texts = [f"{entry.leader_epoch}:{entry.start_offset}" for entry in missing[:MAX_TOLD_EPOCHS]]
+    others = len(missing) - len(texts)
+    return " ".join([*texts, f"and {others} more"] if others else texts)
 
 
 def _is(partition: PartitionRow) -> ColumnElement[bool]:

@@ -83,7 +83,7 @@ _SEGMENTS = f"""
         FROM partitions AS p JOIN topics AS t ON t.topic_id = p.topic_id
         WHERE (p.topic_id, p.partition) > (%(topic_id)s, %(partition)s)
             AND p.delete_state IS DISTINCT FROM 'DELETE_PARTITION_FINISHED'
-            AND (p.delete_state IS NOT NULL OR NOT %(only_deleted_partitions)s)
+            AND (p.delete_state = ANY(CAST(%(delete_states)s AS text[])) OR %(in_any_or_none)s)
             AND (t.name = %(topic)s OR %(topic)s = '')
             AND (hashtextextended(p.topic_id::text || ':' || p.partition, 0)
                 & 9223372036854775807) %% %(shards)s = %(shard)s
@@ -211,7 +211,8 @@ def _parameters(scan: SegmentScan, after: _Position) -> dict[str, object]:
         "shard": scan.shard,
         "shards": scan.shards,
         "topic": scan.topic,
-        "only_deleted_partitions": scan.only_deleted_partitions,
+        "delete_states": [state.value for state in scan.delete_states],
+        "in_any_or_none": not scan.delete_states,
         "states": [state.value for state in scan.states],
         "all_states": not scan.states,
     }

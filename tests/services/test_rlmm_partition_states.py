@@ -70,6 +70,10 @@ class TestReports:
             (3, "LINEAGE", 3),
             (4, "LEADERSHIP", 4),
         ]
+        assert [(each.from_state, each.to_state) for each in trail[1:3]] == [
+            ("", "0:0 3:50"),
+            ("3:50", "3:45"),
+        ]
         assert {each.broker_id for each in trail} == {BROKER}
         assert [each.actor for each in trail[:2]] == ["rlm-1"] * 2
         assert {each.repeat_count for each in trail} == {0}

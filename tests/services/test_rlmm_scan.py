@@ -175,7 +175,7 @@ def test_a_partition_that_changes_during_a_scan_is_seen_before_or_after(
         assert len(own) == count
         assert {row["revision"] for row in own} == {revision}
         assert own[0]["state"] == state
-    assert len({batch.read_at_ms for batch in batches}) == 1
+    assert len({batch.began_at_ms for batch in batches}) == 1
 
 
 def mark_first_segment(engine: Engine, rlmm: SqlRemoteLogMetadataManager, partition: int) -> int:

@@ -242,8 +242,10 @@ class RemoteLogMetadataManagerClient:
         request = pb.ReportPartitionStateRequest(
             reports=[report_to_proto(report) for report in reports]
         )
-        reply = call_once(self._stub.ReportPartitionState, request, self._peer)
-        return [report_outcome_from_proto(outcome) for outcome in reply.outcomes]
+        method = self._stub.ReportPartitionState
+        reply = call_once(method, request, self._peer, BULK_TIMEOUT_S)
+        pairs = zip(reply.outcomes, reports, strict=True)
+        return [report_outcome_from_proto(outcome, report) for outcome, report in pairs]
 
     def partition_state(self, topic_id_partition: TopicIdPartition) -> AtRevision[PartitionState]:
         request = pb.GetPartitionStateRequest(

@@ -6,7 +6,7 @@ from services.api.errors import RemoteStorageError
 from services.api.remote_log_metadata_manager import SegmentUpdate, UpdateOutcome
 from services.api.segment_scan import SegmentBatch, SegmentScan
 from services.api.validation import within
-from services.rpc.converters.enums import segment_state
+from services.rpc.converters.enums import partition_delete_state, segment_state
 from services.rpc.converters.shared import (
     context_from_proto,
     context_to_proto,
@@ -36,8 +36,11 @@ def segment_update_from_proto(message: pb.UpdateRemoteLogSegmentMetadataRequest)
 def segment_updates_from_proto(
     messages: Sequence[pb.UpdateRemoteLogSegmentMetadataRequest],
 ) -> list[SegmentUpdate]:
-    with within("updates"):
-        return [segment_update_from_proto(message) for message in messages]
+    updates = []
+    for index, message in enumerate(messages):
+        with within(f"updates[{index}]"):
+            updates.append(segment_update_from_proto(message))
+    return updates
 
 
 def update_outcome_to_proto(outcome: UpdateOutcome) -> pb.UpdateOutcome:
@@ -58,7 +61,7 @@ def scan_to_proto(scan: SegmentScan) -> pb.ScanRemoteLogSegmentsRequest:
         shards=scan.shards,
         states=[segment_state.to_proto(state) for state in scan.states],
         topic=scan.topic,
-        only_deleted_partitions=scan.only_deleted_partitions,
+        delete_states=[partition_delete_state.to_proto(state) for state in scan.delete_states],
     )
 
 
@@ -68,15 +71,18 @@ def scan_from_proto(message: pb.ScanRemoteLogSegmentsRequest) -> SegmentScan:
         shards=message.shards,
         states=[segment_state.from_proto(state, "states") for state in message.states],
         topic=message.topic,
-        only_deleted_partitions=message.only_deleted_partitions,
+        delete_states=[
+            partition_delete_state.from_proto(state, "delete_states")
+            for state in message.delete_states
+        ],
     )
 
 
 def segment_batch_to_proto(batch: SegmentBatch) -> pb.ScanRemoteLogSegmentsResponse:
     return pb.ScanRemoteLogSegmentsResponse(
-        arrow_ipc=batch.arrow_ipc, rows=batch.rows, read_at_ms=batch.read_at_ms
+        arrow_ipc=batch.arrow_ipc, rows=batch.rows, began_at_ms=batch.began_at_ms
     )
 
 
 def segment_batch_from_proto(message: pb.ScanRemoteLogSegmentsResponse) -> SegmentBatch:
-    return SegmentBatch(message.arrow_ipc, message.rows, message.read_at_ms)
+    return SegmentBatch(message.arrow_ipc, message.rows, message.began_at_ms)

@@ -1,6 +1,7 @@
 """Reports of leaders and the state of partitions, remote_log_metadata_manager.proto."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from services.api.calls import AtRevision
 from services.api.errors import RemoteStorageError
@@ -55,8 +56,11 @@ def report_from_proto(message: pb.PartitionReport) -> PartitionReport:
 
 
 def reports_from_proto(messages: Sequence[pb.PartitionReport]) -> list[PartitionReport]:
-    with within("reports"):
-        return [report_from_proto(message) for message in messages]
+    reports = []
+    for index, message in enumerate(messages):
+        with within(f"reports[{index}]"):
+            reports.append(report_from_proto(message))
+    return reports
 
 
 def state_to_proto(state: AtRevision[PartitionState]) -> pb.GetPartitionStateResponse:
@@ -86,13 +90,20 @@ def state_from_proto(message: pb.GetPartitionStateResponse) -> AtRevision[Partit
 def report_outcome_to_proto(outcome: ReportOutcome) -> pb.ReportOutcome:
     if isinstance(outcome, RemoteStorageError):
         return pb.ReportOutcome(error=status_of(outcome))
-    return pb.ReportOutcome(result=state_to_proto(outcome))
+    without_report = state_to_proto(AtRevision(replace(outcome.value, report=None), 0)).state
+    return pb.ReportOutcome(
+        result=pb.ReportedState(state=without_report, revision=outcome.revision)
+    )
 
 
-def report_outcome_from_proto(message: pb.ReportOutcome) -> ReportOutcome:
-    if message.HasField("result"):
-        return state_from_proto(message.result)
-    return error_of(message.error)
+def report_outcome_from_proto(message: pb.ReportOutcome, report: PartitionReport) -> ReportOutcome:
+    """`report` is what the outcome answers; it does not travel back."""
+    if not message.HasField("result"):
+        return error_of(message.error)
+    result = message.result
+    reply = pb.GetPartitionStateResponse(state=result.state, revision=result.revision)
+    state = state_from_proto(reply)
+    return AtRevision(replace(state.value, report=report), state.revision)
 
 
 def _lineage_to_proto(lineage: Lineage) -> list[segment_pb.SegmentLeaderEpoch]:

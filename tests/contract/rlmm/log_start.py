@@ -118,9 +118,17 @@ class LogStartBounds(RlmmContractPart):
     def test_what_has_finished_counts_where_the_report_is_behind(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
-        finished(rlmm, tp, 0, 199)
+        finished(rlmm, tp, 0, 199, {0: 0, 3: 50})
         taken(rlmm, report_of(tp))
         assert rlmm.raise_log_start_offset(tp, 200).applied
+
+    def test_what_an_overruled_leader_copied_is_not_the_end_of_the_log(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        finished(rlmm, tp, 0, 199)
+        taken(rlmm, report_of(tp))
+        with pytest.raises(InvalidRangeError, match="200 is above 90"):
+            rlmm.raise_log_start_offset(tp, 200)
 
     def test_a_negative_offset_is_refused(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition

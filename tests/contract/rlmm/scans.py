@@ -74,7 +74,7 @@ class Scans(RlmmContractPart):
         types = [str(field.type).replace("item: ", "") for field in schema]
         assert list(zip(schema.names, types, strict=True)) == list(SCAN_COLUMNS)
         assert batch.rows == 1
-        assert batch.read_at_ms > 0
+        assert batch.began_at_ms > 0
 
     def test_a_row_says_all_of_a_segment_and_of_its_partition(
         self, rlmm: RemoteLogMetadataManager, scan_tp: TopicIdPartition
@@ -160,7 +160,7 @@ class Scans(RlmmContractPart):
         put_deletion(rlmm, tps[3], MARKED, PARTITION_STARTED, PARTITION_FINISHED)
         everything = scanned(rlmm, SegmentScan(topic=scan_tp.topic))
         assert starts(everything) == [(0, 0), (1, 0), (2, 0)]
-        deleted = SegmentScan(topic=scan_tp.topic, only_deleted_partitions=True)
+        deleted = SegmentScan(topic=scan_tp.topic, delete_states=[MARKED, PARTITION_STARTED])
         assert starts(scanned(rlmm, deleted)) == [(1, 0), (2, 0)]
 
     def test_shards_are_whole_partitions_and_together_all(

@@ -16,7 +16,7 @@ REPORT = PartitionReport(
     broker_id=1,
     leader_epoch=4,
     report_number=2,
-    lineage=Lineage(segment_leader_epochs([(4, 100)])),
+    lineage=Lineage(segment_leader_epochs([(0, 100)])),
     local_log_start_offset=100,
     log_end_offset=300,
     high_watermark=250,
@@ -53,6 +53,13 @@ def test_a_figure_out_of_bounds_is_refused_by_name(field: str, least: int, large
     for value in (least - 1, largest + 1):
         with pytest.raises(InvalidRequestError, match=f"^{field}: must "):
             with_value(field, value)
+
+
+def test_no_leader_has_an_epoch_above_its_own() -> None:
+    epochs = Lineage(segment_leader_epochs([(0, 0), (5, 100)]))
+    assert replace(REPORT, lineage=epochs, leader_epoch=5).lineage == epochs
+    with pytest.raises(InvalidRequestError, match=r"^lineage: has epoch 5, above leader_epoch 4"):
+        replace(REPORT, lineage=epochs)
 
 
 @pytest.mark.parametrize("value", [-1, INT64_MAX + 1])

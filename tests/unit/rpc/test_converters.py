@@ -1,5 +1,6 @@
 """What goes over the wire comes back equal; what is malformed is refused by field path."""
 
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -137,12 +138,13 @@ def lineages(draw: st.DrawFn) -> Lineage:
 @st.composite
 def reports(draw: st.DrawFn) -> PartitionReport:
     high_watermark, last_stable_offset = draw(OFFSETS), draw(OFFSETS)
+    lineage = draw(lineages())
     return PartitionReport(
         topic_id_partition=draw(PARTITIONS),
         broker_id=draw(st.integers(-1, 2**31 - 1)),
-        leader_epoch=draw(st.integers(0, 2**31 - 1)),
+        leader_epoch=draw(st.integers(lineage.latest_epoch or 0, 2**31 - 1)),
         report_number=draw(OFFSETS),
-        lineage=draw(lineages()),
+        lineage=lineage,
         local_log_start_offset=draw(OFFSETS),
         log_end_offset=max(high_watermark, last_stable_offset),
         high_watermark=high_watermark,
@@ -175,26 +177,35 @@ def test_a_report_comes_back_equal(report: PartitionReport) -> None:
 
 @given(STATES)
 def test_a_partitions_state_comes_back_equal(state: AtRevision[PartitionState]) -> None:
-    message = report_outcome_to_proto(state)
-    over_the_wire = metadata_pb.ReportOutcome.FromString(message.SerializeToString())
-    assert report_outcome_from_proto(over_the_wire) == state
     assert state_from_proto(state_to_proto(state)) == state
+
+
+@given(STATES, reports())
+def test_an_outcome_has_the_report_that_it_answers_and_does_not_carry_it(
+    state: AtRevision[PartitionState], report: PartitionReport
+) -> None:
+    answered = AtRevision(replace(state.value, report=report), state.revision)
+    message = report_outcome_to_proto(answered)
+    over_the_wire = metadata_pb.ReportOutcome.FromString(message.SerializeToString())
+    assert not over_the_wire.result.state.HasField("report")
+    assert report_outcome_from_proto(over_the_wire, report) == answered
 
 
 def test_a_refused_report_comes_back_as_its_error() -> None:
     message = report_outcome_to_proto(ConcurrentUpdateError("report_number: 4 ..."))
     over_the_wire = metadata_pb.ReportOutcome.FromString(message.SerializeToString())
-    refusal = report_outcome_from_proto(over_the_wire)
+    report = PartitionReport(TP, 1, 1, 1, Lineage(), 0, 0, 0, 0, 0, 0)
+    refusal = report_outcome_from_proto(over_the_wire, report)
     assert isinstance(refusal, ConcurrentUpdateError)
     assert "report_number: 4 ..." in str(refusal)
 
 
 def test_a_malformed_report_is_refused_by_path() -> None:
     good = report_to_proto(PartitionReport(TP, 1, 1, 1, Lineage(), 0, 0, 0, 0, 0, 0))
-    with pytest.raises(InvalidRequestError, match=r"^reports\.topic_id_partition: must be set"):
+    with pytest.raises(InvalidRequestError, match=r"^reports\[1\]\.topic_id_part"):
         reports_from_proto([good, metadata_pb.PartitionReport()])
     good.high_watermark = 1
-    with pytest.raises(InvalidRequestError, match=r"^reports\.high_watermark: must not be above"):
+    with pytest.raises(InvalidRequestError, match=r"^reports\[0\]\.high_watermark: must"):
         reports_from_proto([good])
 
 
