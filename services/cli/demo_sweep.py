@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from services.api.ids import TopicIdPartition
@@ -33,18 +34,19 @@ from services.local.stack import BUCKET, EmbeddedStack
 from services.rlm.kafka_log.log_dir import find_partitions
 
 OBJECTS_PER_SEGMENT = 3
+MS_PER_DAY = 24 * 60 * 60 * 1000
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _ENDED_BY_SIGTERM = 128 + signal.SIGTERM
 
 
 @dataclass(frozen=True)
-class Cast:
-    """Who plays what: names of topics, the largest first.
+class Chosen:
+    """The topics that the show is about, by name.
 
     Attributes:
-        by_size, retention_bytes: this topic keeps half of its largest partition.
-        by_time, retention_ms: this one loses what is older than the middle of its segments.
-        deleted: this one is deleted.
+        by_size: keeps `retention_bytes` of each partition, half of its largest.
+        by_time: keeps what is younger than `retention_ms`; nothing of it is about as old as that.
+        deleted: is deleted.
     """
 
     by_size: str
@@ -94,21 +96,22 @@ def run(log_dir: Path) -> int:
         with stack, connected_rlmm(stack.endpoints.rlmm, None) as rlmm:
             with connected_rlm(stack.endpoints.rlm, None) as rlm:
                 wait_until_shipped(rlm)
-            exit_code = _play(rlmm, stack)
+            exit_code = _perform(rlmm, stack)
     say(f"{time.monotonic() - started:.0f} s in all")
     return exit_code
 
 
-def _play(rlmm: RemoteLogMetadataManager, stack: EmbeddedStack) -> int:
+def _perform(rlmm: RemoteLogMetadataManager, stack: EmbeddedStack) -> int:
     before = _holdings(rlmm, stack)
-    cast = _cast(before)
+    chosen = _choose(before)
     rlmm_address = stack.endpoints.rlmm
 
-    say(f"\n1. Retention: {cast.by_size} keeps half of itself, {cast.by_time} its younger half")
+    days = chosen.retention_ms // MS_PER_DAY
+    say(f"\n1. Retention: {chosen.by_size} keeps half of itself, {chosen.by_time} some {days} days")
     owner = "sediment.retention.owner=sweep"
     for topic, setting in (
-        (cast.by_size, f"retention.bytes={cast.retention_bytes}"),
-        (cast.by_time, f"retention.ms={cast.retention_ms}"),
+        (chosen.by_size, f"retention.bytes={chosen.retention_bytes}"),
+        (chosen.by_time, f"retention.ms={chosen.retention_ms}"),
     ):
         set_topic(topic, [setting, owner], [], rlmm_address, None, Format.TABLE)
 
@@ -118,13 +121,13 @@ def _play(rlmm: RemoteLogMetadataManager, stack: EmbeddedStack) -> int:
         raise CommandError("the dry run changed something", EXIT_FAILED)
     _sweep(stack, "retention", "--apply")
 
-    say(f"\n3. Topic {cast.deleted} is deleted, and a sweep removes what the tier has of it")
-    delete_topic(cast.deleted, True, rlmm_address, None, Format.TABLE)
+    say(f"\n3. Topic {chosen.deleted} is deleted, and a sweep removes what the tier has of it")
+    delete_topic(chosen.deleted, True, rlmm_address, None, Format.TABLE)
     _sweep(stack, "removal", "--grace-ms", "0", "--apply")
 
     after = _holdings(rlmm, stack)
     _show(before, after)
-    return 0 if _as_expected(before, after, cast) else EXIT_PARTIAL
+    return 0 if _as_expected(before, after, chosen) else EXIT_PARTIAL
 
 
 def _sweep(stack: EmbeddedStack, *arguments: str) -> None:
@@ -163,7 +166,7 @@ def _objects(
     return counts
 
 
-def _cast(holdings: Holdings) -> Cast:
+def _choose(holdings: Holdings) -> Chosen:
     by_count = sorted(
         (topic for topic, found in holdings.segments.items() if len(found) > 1),
         key=lambda topic: (-len(holdings.segments[topic]), topic),
@@ -171,15 +174,22 @@ def _cast(holdings: Holdings) -> Cast:
     if len(by_count) < 3:
         raise CommandError("the show needs three topics with two segments in the tier each")
     by_size, by_time, deleted = by_count[0], by_count[1], by_count[-1]
-    times = sorted(segment.max_timestamp_ms for segment in holdings.segments[by_time])
-    now_ms = time.time_ns() // 1_000_000
-    return Cast(
+    return Chosen(
         by_size=by_size,
         retention_bytes=_largest_partition_bytes(holdings.segments[by_size]) // 2,
         by_time=by_time,
-        retention_ms=max(now_ms - times[len(times) // 2], 0),
+        retention_ms=_age_between_segments_ms(holdings.segments[by_time]),
         deleted=deleted,
     )
+
+
+def _age_between_segments_ms(segments: Sequence[RemoteLogSegmentMetadata]) -> int:
+    """In the middle of the longest time without a segment's end, so that the sweeps see the same
+    although they run one after the other."""
+    times = sorted(segment.max_timestamp_ms for segment in segments)
+    earlier, later = max(pairwise(times), key=lambda pair: pair[1] - pair[0])
+    now_ms = time.time_ns() // 1_000_000
+    return max(now_ms - (earlier + later) // 2, 0)
 
 
 def _largest_partition_bytes(segments: Sequence[RemoteLogSegmentMetadata]) -> int:
@@ -209,17 +219,17 @@ def _rows(before: Holdings, after: Holdings) -> Iterator[tuple[object, ...]]:
         )
 
 
-def _as_expected(before: Holdings, after: Holdings, cast: Cast) -> bool:
+def _as_expected(before: Holdings, after: Holdings, chosen: Chosen) -> bool:
     """The three lost what they had to, no other lost anything, and no object is left over."""
-    expired = (cast.by_size, cast.by_time)
+    expired = (chosen.by_size, chosen.by_time)
     shrunk = all(0 < len(after.segments[t]) < len(before.segments[t]) for t in expired)
-    touched = {*expired, cast.deleted}
+    touched = {*expired, chosen.deleted}
     kept = all(
         after.segments.get(topic) == found
         for topic, found in before.segments.items()
         if topic not in touched
     )
-    gone = not after.segments.get(cast.deleted)
+    gone = not after.segments.get(chosen.deleted)
     say(
         f"expired as set: {_yes(shrunk)}; deleted topic gone: {_yes(gone)}; others as they were: "
         f"{_yes(kept)}; three objects for each segment and no others: {_yes(after.agree)}"

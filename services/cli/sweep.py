@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from services.cli.connections import address_of
 from services.cli.failures import EXIT_FAILED, CommandError
@@ -146,6 +146,11 @@ def _print(report: "SweepReport") -> None:
         print_table(title, columns, map(_as_row, report.largest))
     for reason, partitions in sorted(totals.skipped.items()):
         say(f"{partitions} partition(s) left alone: {reason}")
+    for partition in report.largest:
+        for why in filter(None, (*partition["notes"], partition["error"])):
+            say(f"{_name(partition)}: {why}")
+    for error, segments in report.errors.items():
+        say(f"{segments} segment(s): {error}")
     if header.refusal is not None:
         say(f"sediment: {header.refusal}")
     counts = totals.as_json()
@@ -161,8 +166,7 @@ def _print(report: "SweepReport") -> None:
     )
 
 
-def _as_row(partition: dict[str, object]) -> tuple[object, ...]:
-    name = f"{partition['topic']}-{partition['partition']}"
+def _as_row(partition: dict[str, Any]) -> tuple[object, ...]:
     keys = (
         "outcome",
         "planned_segments",
@@ -171,4 +175,8 @@ def _as_row(partition: dict[str, object]) -> tuple[object, ...]:
         "refused_segments",
         "failed_segments",
     )
-    return (name, *(partition[key] for key in keys))
+    return (_name(partition), *(partition[key] for key in keys))
+
+
+def _name(partition: dict[str, Any]) -> str:
+    return f"{partition['topic']}-{partition['partition']}"

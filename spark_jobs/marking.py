@@ -1,0 +1,223 @@
+"""Marking: DELETE_SEGMENT_STARTED for what a plan names and, where something changed since, for
+what is still right; never for more than was planned."""
+
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from uuid import UUID
+
+import pyarrow as pa
+from tenacity import Retrying
+
+from services.api.errors import (
+    ConcurrentUpdateError,
+    DeletionRefusedError,
+    FencedLeaderEpochError,
+    InvalidStateTransitionError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+    ThrottledError,
+)
+from services.api.ids import TopicIdPartition
+from services.api.partition_removal import begin_removal
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.retention import DeletionReason
+from services.api.segment_deletion import (
+    Deleter,
+    DeletionOutcome,
+    ExpectedRevisions,
+    begin_deletion,
+)
+from services.api.segments import RemoteLogSegmentState
+from spark_jobs.plan import PartitionPlan, Row, batches_of, plans_of, rows_in, rows_of
+from spark_jobs.retention_planning import RetentionPlanner
+from spark_jobs.schemas import FAILED, MARKED, MARKED_SCHEMA, REFUSED
+from spark_jobs.services import Services
+
+ATTEMPTS = 3
+"""How often a partition that changed is planned again before its segments are left alone."""
+
+_NOT_MARKED = (RetriableRemoteStorageError, ThrottledError)
+_REFUSALS = (
+    ConcurrentUpdateError,
+    DeletionRefusedError,
+    FencedLeaderEpochError,
+    InvalidStateTransitionError,
+    RemoteResourceNotFoundError,
+)
+_RAISES_LOG_START = (DeletionReason.RETENTION_TIME, DeletionReason.RETENTION_SIZE)
+
+PlanAgain = Callable[[TopicIdPartition], PartitionPlan]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """MARKED, or REFUSED or FAILED and why."""
+
+    outcome: str
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMarks:
+    """What came of a plan.
+
+    Attributes:
+        plan: as it was frozen, but that each segment is as it was when it was marked.
+        segments: by segment id; one for each deletion of the plan.
+        partition: of the partition's own deletion; None: nothing was asked.
+    """
+
+    plan: PartitionPlan
+    segments: Mapping[UUID, Mark] = field(default_factory=dict)
+    partition: Mark | None = None
+
+
+def mark_retention(
+    batches: Iterable[pa.RecordBatch], services: Services, deleter: Deleter, copy_grace_ms: int
+) -> Iterator[pa.RecordBatch]:
+    """PLAN_SCHEMA, each partition's rows together and in order, to MARKED_SCHEMA. May run twice:
+    what is marked already is a success."""
+    with services.connected_rlmm() as rlmm:
+        retrying = services.retrying()
+        planner = RetentionPlanner(rlmm, retrying, copy_grace_ms)
+        marks = (
+            mark_partition(rlmm, retrying, plan, planner.plan_again, deleter)
+            for plan in plans_of(rows_in(batches))
+        )
+        yield from batches_of(chain.from_iterable(map(_rows, marks)), MARKED_SCHEMA)
+
+
+def mark_removals(
+    batches: Iterable[pa.RecordBatch], services: Services, deleter: Deleter
+) -> Iterator[pa.RecordBatch]:
+    """As mark_retention, of deleted partitions, each of which becomes DELETE_PARTITION_STARTED."""
+    with services.connected_rlmm() as rlmm:
+        retrying = services.retrying()
+        marks = (mark_removal(rlmm, retrying, plan, deleter) for plan in plans_of(rows_in(batches)))
+        yield from batches_of(chain.from_iterable(map(_rows, marks)), MARKED_SCHEMA)
+
+
+def mark_partition(
+    rlmm: RemoteLogMetadataManager,
+    retrying: Retrying,
+    plan: PartitionPlan,
+    plan_again: PlanAgain,
+    deleter: Deleter,
+) -> PartitionMarks:
+    """Mark what the plan names on the revisions that it was made for. Where these have passed, plan
+    again and mark what both plans name.
+
+    Raises:
+        RetriableRemoteStorageError, ThrottledError: RLMM cannot be reached; some may be marked.
+    """
+    marks: dict[UUID, Mark] = {}
+    seen = {d.segment.remote_log_segment_id.id: d.segment for d in plan.deletions}
+    attempt = plan
+    for attempts_left in reversed(range(ATTEMPTS)):
+        outcomes = _begun(rlmm, retrying, attempt, deleter)
+        for outcome in outcomes:
+            segment_id = outcome.segment.remote_log_segment_id.id
+            marks[segment_id] = _mark_of(outcome.error)
+            seen[segment_id] = outcome.segment
+        moved = {
+            outcome.segment.remote_log_segment_id.id
+            for outcome in outcomes
+            if isinstance(outcome.error, ConcurrentUpdateError)
+        }
+        if not moved or attempts_left == 0:
+            break
+        try:
+            now = plan_again(plan.topic_id_partition)
+        except RemoteResourceNotFoundError as e:
+            marks |= dict.fromkeys(moved, _mark_of(e))
+            break
+        attempt = narrowed(now, moved)
+        why = now.skipped or "changed since the plan was made: not to be deleted any more"
+        marks |= dict.fromkeys(moved, Mark(REFUSED, why))
+        if not attempt.deletions:
+            break
+    latest = tuple(
+        replace(d, segment=seen[d.segment.remote_log_segment_id.id]) for d in plan.deletions
+    )
+    return PartitionMarks(replace(plan, deletions=latest), marks)
+
+
+def mark_removal(
+    rlmm: RemoteLogMetadataManager, retrying: Retrying, plan: PartitionPlan, deleter: Deleter
+) -> PartitionMarks:
+    """Move a deleted partition to DELETE_PARTITION_STARTED and mark its segments; nothing of one
+    that the plan skips. Raises as mark_partition does."""
+    if plan.skipped is not None:
+        return PartitionMarks(plan)
+    tp = plan.topic_id_partition
+    try:
+        retrying(begin_removal, rlmm, tp, deleter, now_ms())
+    except _NOT_MARKED:
+        raise
+    except RemoteStorageError as e:
+        return PartitionMarks(plan, _by_id(_unmarked(plan, e)), _mark_of(e))
+    outcomes = retrying(begin_deletion, rlmm, tp, plan.deletions, None, None, deleter, now_ms())
+    return PartitionMarks(plan, _by_id(outcomes), Mark(MARKED))
+
+
+def narrowed(plan: PartitionPlan, to: Collection[UUID]) -> PartitionPlan:
+    """Only the deletions of these segments, and no more of the log start than goes with them."""
+    kept = tuple(d for d in plan.deletions if d.segment.remote_log_segment_id.id in to)
+    ends = [d.segment.end_offset + 1 for d in kept if d.reason in _RAISES_LOG_START]
+    return replace(plan, deletions=kept, log_start_offset=max(ends, default=None))
+
+
+def now_ms() -> int:
+    """By this machine's clock: what events say of when they were made."""
+    return time.time_ns() // 1_000_000
+
+
+def _begun(
+    rlmm: RemoteLogMetadataManager, retrying: Retrying, plan: PartitionPlan, deleter: Deleter
+) -> list[DeletionOutcome]:
+    """begin_deletion, where a refusal of the whole is the outcome of each."""
+    if not plan.deletions or plan.config_revision is None:
+        return []
+    expected = ExpectedRevisions(plan.revision, plan.config_revision)
+    tp, log_start = plan.topic_id_partition, plan.log_start_offset
+    try:
+        return retrying(
+            begin_deletion, rlmm, tp, plan.deletions, log_start, expected, deleter, now_ms()
+        )
+    except _NOT_MARKED:
+        raise
+    except RemoteStorageError as e:
+        return _unmarked(plan, e)
+
+
+def _unmarked(plan: PartitionPlan, error: RemoteStorageError) -> list[DeletionOutcome]:
+    """What an earlier run has marked is marked, whatever is refused now."""
+    started = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+    return [
+        DeletionOutcome(d.segment, None if d.segment.state is started else error)
+        for d in plan.deletions
+    ]
+
+
+def _by_id(outcomes: Iterable[DeletionOutcome]) -> dict[UUID, Mark]:
+    return {o.segment.remote_log_segment_id.id: _mark_of(o.error) for o in outcomes}
+
+
+def _mark_of(error: RemoteStorageError | None) -> Mark:
+    if error is None:
+        return Mark(MARKED)
+    return Mark(REFUSED if isinstance(error, _REFUSALS) else FAILED, str(error))
+
+
+def _rows(marks: PartitionMarks) -> Iterator[Row]:
+    head, *segments = rows_of(marks.plan)
+    yield _with_mark(head, marks.partition)
+    for row in segments:
+        yield _with_mark(row, marks.segments[UUID(row["segment_id"])])
+
+
+def _with_mark(row: Row, mark: Mark | None) -> Row:
+    return {**row, "outcome": mark and mark.outcome, "error": mark and mark.error}

@@ -1,0 +1,162 @@
+"""The plan of a sweep: a partition's deletions as an object, and as the rows of PLAN_SCHEMA."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby, islice
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition
+from services.api.retention import Deletion, DeletionReason
+from services.api.segments import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentState,
+    segment_leader_epochs,
+)
+from spark_jobs.schemas import PARTITION, SEGMENT, arrow_schema
+
+ROWS_PER_BATCH = 1_000
+
+Row = dict[str, Any]
+"""A row of Arrow or Spark, by the names of its columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPlan:
+    """What is to be done to one partition, and what that was decided on.
+
+    Attributes:
+        revision: of the partition, for which `deletions` is right.
+        config_revision: of its topic's settings; None: they do not matter.
+        log_start_offset: raise the tier's to this before anything is deleted; None: it stays.
+        skipped: why nothing new of the partition is deleted; None: it is not skipped.
+        earlier_plans: of the segments that an earlier sweep has marked, its plan id.
+    """
+
+    topic_id_partition: TopicIdPartition
+    revision: int
+    config_revision: int | None = None
+    log_start_offset: int | None = None
+    skipped: str | None = None
+    notes: tuple[str, ...] = ()
+    deletions: tuple[Deletion, ...] = ()
+    earlier_plans: Mapping[UUID, str] = field(default_factory=dict)
+
+
+def rows_of(plan: PartitionPlan) -> Iterator[Row]:
+    """One of kind PARTITION, then its segments."""
+    name = _name_columns(plan)
+    yield {
+        **name,
+        "kind": PARTITION,
+        "config_revision": plan.config_revision,
+        "log_start_offset": plan.log_start_offset,
+        "skipped": plan.skipped,
+        "notes": list(plan.notes),
+    }
+    for position, deletion in enumerate(plan.deletions):
+        yield {
+            **name,
+            "kind": SEGMENT,
+            "position": position,
+            "reason": deletion.reason.name,
+            "detail": deletion.detail,
+            "plan_id": plan.earlier_plans.get(deletion.segment.remote_log_segment_id.id),
+            **segment_columns(deletion.segment),
+        }
+
+
+def plans_of(rows: Iterable[Row]) -> Iterator[PartitionPlan]:
+    """The way back. A partition's rows must come one after another, as `rows_of` gave them."""
+    for _, of_partition in groupby(rows, key=partition_key):
+        head, *segments = of_partition
+        yield PartitionPlan(
+            topic_id_partition=topic_id_partition_of(head),
+            revision=head["revision"],
+            config_revision=head["config_revision"],
+            log_start_offset=head["log_start_offset"],
+            skipped=head["skipped"],
+            notes=tuple(head["notes"]),
+            deletions=tuple(
+                Deletion(segment_of(row), DeletionReason[row["reason"]], row["detail"])
+                for row in segments
+            ),
+            earlier_plans={
+                UUID(row["segment_id"]): row["plan_id"] for row in segments if row["plan_id"]
+            },
+        )
+
+
+def partition_key(row: Row) -> tuple[str, int]:
+    """Equal for the rows of one partition."""
+    return row["topic_id"], row["partition"]
+
+
+def topic_id_partition_of(row: Row) -> TopicIdPartition:
+    return TopicIdPartition(UUID(row["topic_id"]), row["topic"], row["partition"])
+
+
+def segment_of(row: Row) -> RemoteLogSegmentMetadata:
+    """The segment of a row of a scan or of a plan."""
+    epochs = list(zip(row["leader_epochs"], row["epoch_start_offsets"], strict=True))
+    return RemoteLogSegmentMetadata(
+        remote_log_segment_id=RemoteLogSegmentId(
+            topic_id_partition_of(row), UUID(row["segment_id"])
+        ),
+        start_offset=row["start_offset"],
+        end_offset=row["end_offset"],
+        max_timestamp_ms=row["max_timestamp_ms"],
+        broker_id=row["broker_id"],
+        event_timestamp_ms=row["event_timestamp_ms"],
+        segment_leader_epochs=segment_leader_epochs(epochs),
+        segment_size_in_bytes=row["segment_size_in_bytes"],
+        custom_metadata=row["custom_metadata"],
+        state=RemoteLogSegmentState[row["state"]],
+        txn_idx_empty=row["txn_idx_empty"],
+        broker_leader_epoch=row["broker_leader_epoch"],
+    )
+
+
+def segment_columns(segment: RemoteLogSegmentMetadata) -> Row:
+    """The way back of `segment_of`, but for the partition's columns."""
+    return {
+        "segment_id": str(segment.remote_log_segment_id.id),
+        "start_offset": segment.start_offset,
+        "end_offset": segment.end_offset,
+        "max_timestamp_ms": segment.max_timestamp_ms,
+        "broker_id": segment.broker_id,
+        "broker_leader_epoch": segment.broker_leader_epoch,
+        "event_timestamp_ms": segment.event_timestamp_ms,
+        "leader_epochs": [epoch.leader_epoch for epoch in segment.segment_leader_epochs],
+        "epoch_start_offsets": [epoch.start_offset for epoch in segment.segment_leader_epochs],
+        "segment_size_in_bytes": segment.segment_size_in_bytes,
+        "custom_metadata": segment.custom_metadata,
+        "state": segment.state.name,
+        "txn_idx_empty": segment.txn_idx_empty,
+    }
+
+
+def rows_in(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
+    """The rows of what Spark gives a task, one batch in memory at a time."""
+    for batch in batches:
+        yield from batch.to_pylist()
+
+
+def batches_of(rows: Iterable[Row], schema: StructType) -> Iterator[pa.RecordBatch]:
+    """What a task gives back to Spark; a column that a row lacks is null."""
+    rest, columns = iter(rows), arrow_schema(schema)
+    while some := list(islice(rest, ROWS_PER_BATCH)):
+        yield pa.RecordBatch.from_pylist(some, schema=columns)
+
+
+def _name_columns(plan: PartitionPlan) -> Row:
+    tp = plan.topic_id_partition
+    return {
+        "topic_id": str(tp.topic_id),
+        "topic": tp.topic,
+        "partition": tp.partition,
+        "revision": plan.revision,
+    }

@@ -1,0 +1,74 @@
+"""Which deleted partitions are to be removed: those whose grace period is over."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from uuid import UUID
+
+import pyarrow as pa
+from tenacity import Retrying
+
+from services.api.partitions import RemotePartitionDeleteState
+from services.api.remote_log_metadata_manager import PartitionSummary, RemoteLogMetadataManager
+from spark_jobs.plan import PartitionPlan, batches_of, rows_of
+from spark_jobs.retention_planning import ON_HOLD
+from spark_jobs.schemas import PLAN_SCHEMA
+from spark_jobs.services import Services
+
+IN_GRACE = "marked for deletion, within the grace period"
+_MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
+_STARTED = RemotePartitionDeleteState.DELETE_PARTITION_STARTED
+
+
+def plan_listed(
+    batches: Iterable[pa.RecordBatch], services: Services, topics: Sequence[str], grace_ms: int
+) -> Iterator[pa.RecordBatch]:
+    """The partitions that RLMM lists as MARKED or STARTED, PLAN_SCHEMA without their segments.
+    Takes nothing of `batches`: it is for one task alone."""
+    with services.connected_rlmm() as rlmm:
+        listed = _Listed(rlmm, services.retrying())
+        plans = (
+            plan_removal(summary, listed.is_on_hold(summary), grace_ms)
+            for topic in topics or [""]
+            for summary in listed.partitions(topic)
+        )
+        yield from batches_of((row for plan in plans for row in rows_of(plan)), PLAN_SCHEMA)
+
+
+def plan_removal(summary: PartitionSummary, is_on_hold: bool, grace_ms: int) -> PartitionPlan:
+    """A partition that is MARKED or STARTED. A hold that is set after this is RLMM's to refuse."""
+    marked_at_ms = summary.marked_at_ms or 0
+    waits = summary.delete_state is _MARKED and summary.read_at_ms - marked_at_ms < grace_ms
+    return PartitionPlan(
+        topic_id_partition=summary.topic_id_partition,
+        revision=summary.revision,
+        skipped=ON_HOLD if is_on_hold else IN_GRACE if waits else None,
+    )
+
+
+class _Listed:
+    """RLMM's partitions, page after page, and whether their topics are on hold."""
+
+    def __init__(self, rlmm: RemoteLogMetadataManager, retrying: Retrying) -> None:
+        self._rlmm = rlmm
+        self._retrying = retrying
+        self._holds: dict[UUID, bool] = {}
+
+    def partitions(self, topic: str) -> Iterator[PartitionSummary]:
+        token = ""
+        while True:
+            page = self._retrying(
+                self._rlmm.list_partitions,
+                topic=topic,
+                delete_states=(_MARKED, _STARTED),
+                page_token=token,
+            )
+            yield from page.partitions
+            token = page.next_page_token
+            if not token:
+                return
+
+    def is_on_hold(self, summary: PartitionSummary) -> bool:
+        topic_id = summary.topic_id_partition.topic_id
+        if topic_id not in self._holds:
+            stored = self._retrying(self._rlmm.topic_config, topic_id)
+            self._holds[topic_id] = stored.config.hold
+        return self._holds[topic_id]

@@ -1,0 +1,282 @@
+"""What a sweep did: totals, every partition, every segment, as one JSON document.
+
+The document is written row after row, so that the driver's memory does not grow with the plan;
+the totals come last, counted on the way.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import nlargest
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from services.api.retention import DeletionReason
+from spark_jobs.failures import EXIT_PARTIAL, EXIT_REFUSED
+from spark_jobs.schemas import DELETED, FAILED, PARTITION, PLANNED, REFUSED, SEGMENT
+
+DONE, PARTIAL, SKIPPED, REMAINING = "DONE", "PARTIAL", "SKIPPED", "REMAINING"
+COUNTS = (
+    "planned_segments",
+    "planned_bytes",
+    "resumed_segments",
+    "deleted_segments",
+    "deleted_bytes",
+    "refused_segments",
+    "failed_segments",
+)
+"""Of segments: planned = deleted + refused + failed, where the plan was executed. Resumed are those
+of the planned ones that an earlier run has marked."""
+PARTITION_KEYS = (
+    "topic_id",
+    "topic",
+    "partition",
+    "outcome",
+    "error",
+    "skipped",
+    "notes",
+    "log_start_offset",
+    *COUNTS,
+)
+SEGMENT_KEYS = (
+    "topic_id",
+    "topic",
+    "partition",
+    "segment_id",
+    "start_offset",
+    "end_offset",
+    "segment_size_in_bytes",
+    "reason",
+    "detail",
+    "outcome",
+    "error",
+    "earlier_plan_id",
+)
+_IDS = ("topic_id", "segment_id")
+_NAMED_LARGEST = 20
+_NAMED_ERRORS = 10
+_ROWS_AT_ONCE = 10_000
+_EXIT_CODES = {PLANNED: 0, DONE: 0, PARTIAL: EXIT_PARTIAL, REFUSED: EXIT_REFUSED}
+
+
+@dataclass
+class Totals:
+    """Over all partitions; `by_outcome` and `skipped` count partitions, by why the latter."""
+
+    partitions: int = 0
+    by_outcome: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(COUNTS, 0)))
+
+    def add(self, partition: dict[str, Any]) -> None:
+        """Count a partition, PARTITION_KEYS."""
+        self.partitions += 1
+        self.by_outcome[partition["outcome"]] += 1
+        self.counts.update({name: partition[name] for name in COUNTS})
+        if partition["skipped"] is not None:
+            self.skipped[partition["skipped"]] += 1
+
+    def as_json(self) -> dict[str, int]:
+        unfinished = self.by_outcome[REMAINING] + self.by_outcome[REFUSED]
+        return {
+            "partitions": self.partitions,
+            "skipped_partitions": self.by_outcome[SKIPPED],
+            "unfinished_partitions": unfinished,
+            **self.counts,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What is known before the outcome is.
+
+    Attributes:
+        refusal: why nothing of the plan was executed; None: nothing forbade it.
+    """
+
+    job: str
+    plan_id: str
+    apply: bool
+    started_at_ms: int
+    refusal: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SweepReport:
+    """What a table for people shows of the document.
+
+    Attributes:
+        outcome: PLANNED: a dry run. REFUSED: nothing was done, the header says why. PARTIAL: some
+            of the plan was refused, failed or is left. DONE.
+        largest: the partitions of which most bytes were planned, PARTITION_KEYS.
+        errors: why segments were refused or failed, and how many; the first few of these reasons.
+    """
+
+    header: Header
+    outcome: str
+    totals: Totals
+    largest: tuple[dict[str, Any], ...]
+    errors: Mapping[str, int]
+
+    @property
+    def exit_code(self) -> int:
+        return _EXIT_CODES[self.outcome]
+
+
+def segment_outcomes(rows: DataFrame, deleted: DataFrame | None) -> DataFrame:
+    """SEGMENT_KEYS and their order, `position`.
+
+    Args:
+        rows: MARKED_SCHEMA.
+        deleted: DELETED_SCHEMA; None: nothing was executed.
+    """
+    segments = rows.where(F.col("kind") == SEGMENT)
+    if deleted is not None:
+        final = deleted.select(
+            "segment_id", F.col("outcome").alias("final"), F.col("error").alias("why")
+        )
+        segments = (
+            segments.join(final, on="segment_id", how="left")
+            .withColumn("outcome", F.coalesce("final", "outcome"))
+            .withColumn("error", F.coalesce("why", "error"))
+        )
+    return segments.withColumnRenamed("plan_id", "earlier_plan_id").select(
+        *SEGMENT_KEYS, "position"
+    )
+
+
+def partition_outcomes(
+    rows: DataFrame, segments: DataFrame, finished: DataFrame | None, is_executed: bool
+) -> DataFrame:
+    """PARTITION_KEYS.
+
+    Args:
+        rows: MARKED_SCHEMA.
+        segments: of segment_outcomes.
+        finished: FINISHED_SCHEMA; None: partitions are not to be finished.
+    """
+    key = ["topic_id", "partition"]
+    heads = rows.where(F.col("kind") == PARTITION).withColumnRenamed("outcome", "mark")
+    joined = heads.join(_counts(segments, key), on=key, how="left").fillna(0, list(COUNTS))
+    if finished is None:
+        joined = joined.withColumn("end", F.lit(None).cast("string"))
+    else:
+        ends = finished.select(*key, F.col("outcome").alias("end"), F.col("error").alias("why"))
+        joined = joined.join(ends, on=key, how="left")
+        joined = joined.withColumn("error", F.coalesce("why", "error"))
+    nothing_new = F.col("skipped").isNotNull() & (F.col("planned_segments") == 0)
+    is_left = (
+        (F.col("refused_segments") + F.col("failed_segments") > 0)
+        | F.col("mark").eqNullSafe(FAILED)
+        | F.col("end").eqNullSafe(FAILED)
+    )
+    outcome = F.when(nothing_new, SKIPPED)
+    if is_executed:
+        outcome = outcome.when(F.col("mark") == REFUSED, REFUSED).when(is_left, REMAINING)
+        outcome = outcome.otherwise(DONE)
+    else:
+        outcome = outcome.otherwise(F.col("mark"))
+    return joined.withColumn("outcome", outcome).select(*PARTITION_KEYS)
+
+
+def write_document(
+    path: Path,
+    header: Header,
+    partitions: DataFrame,
+    segments: DataFrame,
+    now_ms: Callable[[], int],
+) -> SweepReport:
+    """Write the whole report as one JSON document, whose keys are always all there."""
+    order = ["topic", "topic_id", "partition"]
+    totals, largest = Totals(), list[dict[str, Any]]()
+    with path.open("w", encoding="utf-8") as file:
+        head = {"job": header.job, "plan_id": header.plan_id, "apply": header.apply}
+        file.write(json.dumps(head)[:-1])
+        file.write(', "partitions": [')
+        for row in _written(file.write, _as_json(partitions, PARTITION_KEYS, order, 1)):
+            partition = json.loads(row)
+            totals.add(partition)
+            largest = nlargest(_NAMED_LARGEST, [*largest, partition], key=_planned_bytes)
+        file.write('], "segments": [')
+        parts = totals.counts["planned_segments"] // _ROWS_AT_ONCE + 1
+        order += ["position", "start_offset"]
+        errors = Counter[str]()
+        for row in _written(file.write, _as_json(segments, SEGMENT_KEYS, order, parts)):
+            error = json.loads(row)["error"]
+            if error is not None and (error in errors or len(errors) < _NAMED_ERRORS):
+                errors[error] += 1
+        outcome = _outcome(header, totals)
+        tail = {
+            "outcome": outcome,
+            "error": header.refusal,
+            "started_at_ms": header.started_at_ms,
+            "finished_at_ms": now_ms(),
+            "totals": totals.as_json(),
+        }
+        file.write(f"], {json.dumps(tail)[1:]}\n")
+    planned = tuple(partition for partition in largest if partition["planned_segments"])
+    return SweepReport(header, outcome, totals, planned, errors)
+
+
+def _outcome(header: Header, totals: Totals) -> str:
+    if header.refusal is not None:
+        return REFUSED
+    if not header.apply:
+        return PLANNED
+    return PARTIAL if totals.as_json()["unfinished_partitions"] else DONE
+
+
+def _counts(segments: DataFrame, key: Sequence[str]) -> DataFrame:
+    """COUNTS of each partition."""
+    resumed = F.col("reason") == DeletionReason.DELETION_NOT_FINISHED.name
+    return segments.groupBy(*key).agg(
+        F.count("*").alias("planned_segments"),
+        F.sum(size_bytes()).alias("planned_bytes"),
+        F.count_if(resumed).alias("resumed_segments"),
+        _how_many(DELETED).alias("deleted_segments"),
+        F.sum(F.when(F.col("outcome") == DELETED, size_bytes()).otherwise(0)).alias(
+            "deleted_bytes"
+        ),
+        _how_many(REFUSED).alias("refused_segments"),
+        _how_many(FAILED).alias("failed_segments"),
+    )
+
+
+def size_bytes() -> Column:
+    """Of a segment; 0 where it is unknown."""
+    return F.greatest(F.col("segment_size_in_bytes"), F.lit(0)).cast("long")
+
+
+def _how_many(outcome: str) -> Column:
+    return F.count_if(F.col("outcome") == outcome)
+
+
+def _planned_bytes(partition: dict[str, Any]) -> int:
+    return int(partition["planned_bytes"])
+
+
+def _written(write: Callable[[str], object], rows: Iterable[str]) -> Iterator[str]:
+    """The rows, each once it is written as an element of a list."""
+    for number, row in enumerate(rows):
+        write(f"{',' if number else ''}\n{row}")
+        yield row
+
+
+def _as_json(
+    frame: DataFrame, keys: Sequence[str], order: Sequence[str], parts: int
+) -> Iterator[str]:
+    """Each row as a JSON object, in order; the driver holds one of the parts at a time."""
+    columns = [_kafka_id(key) if key in _IDS else F.col(key) for key in keys]
+    ordered = frame.repartitionByRange(parts, *order).sortWithinPartitions(*order)
+    texts = ordered.select(F.to_json(F.struct(*columns), {"ignoreNullFields": "false"}))
+    return (text for (text,) in texts.toLocalIterator())
+
+
+def _kafka_id(name: str) -> Column:
+    """Kafka's form of an id: 22 characters of URL-safe base64."""
+    in_base64 = F.base64(F.unhex(F.replace(name, F.lit("-"), F.lit(""))))
+    return F.translate(F.substring(in_base64, 1, 22), "+/", "-_").alias(name)

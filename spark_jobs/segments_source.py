@@ -1,0 +1,98 @@
+"""RLMM's segments as a Spark data source: whole partitions to a task, columns all the way."""
+
+import json
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from services.api.partitions import RemotePartitionDeleteState
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.segment_scan import SegmentBatch, SegmentScan
+from spark_jobs.schemas import SCAN_SCHEMA
+from spark_jobs.services import Services
+
+NAME = "remote_log_segments"
+_BEING_DELETED = (
+    RemotePartitionDeleteState.DELETE_PARTITION_MARKED,
+    RemotePartitionDeleteState.DELETE_PARTITION_STARTED,
+)
+
+
+def remote_log_segments(
+    spark: SparkSession,
+    services: Services,
+    topics: Sequence[str] = (),
+    shards: int | None = None,
+    *,
+    only_deleted_partitions: bool = False,
+) -> DataFrame:
+    """Every segment that is not DELETE_SEGMENT_FINISHED, SCAN_SCHEMA.
+
+    In each task a partition's rows come one after another, ascending by start offset, and carry
+    its revision.
+
+    Args:
+        topics: only of topics of these names; none: of all.
+        shards: of each topic, or of all; None: as many as the cluster does at once.
+    """
+    spark.dataSource.register(SegmentsDataSource)
+    return (
+        spark.read.format(NAME)
+        .option("rlmm", services.rlmm)
+        .option("retry_for_s", str(services.retry_for_s))
+        .option("topics", json.dumps(list(topics)))
+        .option("shards", str(shards or spark.sparkContext.defaultParallelism))
+        .option("only_deleted_partitions", json.dumps(only_deleted_partitions))
+        .load()
+    )
+
+
+class SegmentsDataSource(DataSource):
+    """Options: those of `remote_log_segments`, as JSON where they are not text."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> StructType:
+        return SCAN_SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return SegmentsReader(dict(self.options))
+
+
+class SegmentsReader(DataSourceReader):
+    """Each task reads one SegmentScan."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self._services = Services(options["rlmm"], "", float(options["retry_for_s"]))
+        self._topics: list[str] = json.loads(options["topics"])
+        self._shards = int(options["shards"])
+        only_deleted: bool = json.loads(options["only_deleted_partitions"])
+        self._delete_states = _BEING_DELETED if only_deleted else ()
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [
+            InputPartition(SegmentScan(shard, self._shards, (), topic, self._delete_states))
+            for topic in self._topics or [""]
+            for shard in range(self._shards)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Only the beginning is tried again here: rows that were given cannot be taken back, so a
+        scan that breaks later fails its task, which Spark runs again."""
+        with self._services.connected_rlmm() as rlmm:
+            for batch in self._services.retrying()(_begun, rlmm, partition.value):
+                with pa.ipc.open_stream(batch.arrow_ipc) as stream:
+                    yield from stream
+
+
+def _begun(rlmm: RemoteLogMetadataManager, scan: SegmentScan) -> Iterator[SegmentBatch]:
+    """The scan, once its first batch is there."""
+    batches = rlmm.scan_remote_log_segments(scan)
+    first = next(batches, None)
+    return iter(()) if first is None else chain([first], batches)

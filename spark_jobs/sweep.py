@@ -1,0 +1,165 @@
+"""The way of every sweep: plan, mark, execute and confirm, report.
+
+The plan is frozen: written down once and never made again, so that a task that runs twice, and a
+person who looks, see the same. Each stage is written down by Spark's committer before the next one
+begins; what a task did twice counts once.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from services.api.failpoints import failpoint
+from services.api.retention import DeletionReason
+from spark_jobs.marking import now_ms
+from spark_jobs.options import SweepOptions
+from spark_jobs.report import (
+    Header,
+    SweepReport,
+    partition_outcomes,
+    segment_outcomes,
+    size_bytes,
+    write_document,
+)
+from spark_jobs.schemas import (
+    DELETED_SCHEMA,
+    FINISHED_SCHEMA,
+    MARKED,
+    MARKED_SCHEMA,
+    PARTITION,
+    PLAN_SCHEMA,
+    PLANNED,
+    REFUSED,
+    SEGMENT,
+)
+
+Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+Say = Callable[[str], None]
+DOCUMENT_NAME = "report.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """What makes one sweep differ from another.
+
+    Attributes:
+        plan: to PLAN_SCHEMA.
+        mark: PLAN_SCHEMA, a partition's rows together and in order, to MARKED_SCHEMA.
+        delete: MARKED_SCHEMA, marked segments, to DELETED_SCHEMA.
+        finish: MARKED_SCHEMA, marked partitions, to FINISHED_SCHEMA; None: there is no such step.
+    """
+
+    plan: DataFrame
+    mark: Task
+    delete: Task
+    finish: Task | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRun:
+    """One run: its name, where its files are, whom it tells how far it is."""
+
+    job: str
+    plan_id: str
+    directory: Path
+    say: Say
+
+    @property
+    def document(self) -> Path:
+        return self.directory / DOCUMENT_NAME
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """What came of the plan: its rows as MARKED_SCHEMA, and what was written after that."""
+
+    rows: DataFrame
+    deleted: DataFrame | None = None
+    finished: DataFrame | None = None
+
+
+def sweep(spark: SparkSession, stages: Stages, options: SweepOptions, run: SweepRun) -> SweepReport:
+    """Run the stages, as far as the options and the plan allow, and write `run.document`."""
+    started_at_ms = now_ms()
+    run.say("planning")
+    plan = written(spark, run, "plan", stages.plan, PLAN_SCHEMA)
+    failpoint("sweep.planned")
+    refusal = _over_budget(plan, options)
+    is_executed = options.apply and refusal is None
+    done = _executed(spark, stages, plan, run) if is_executed else _left(plan, options)
+    run.say("reporting")
+    header = Header(run.job, run.plan_id, options.apply, started_at_ms, refusal)
+    segments = segment_outcomes(done.rows, done.deleted)
+    partitions = partition_outcomes(done.rows, segments, done.finished, is_executed)
+    return write_document(run.document, header, partitions, segments, now_ms)
+
+
+def _executed(spark: SparkSession, stages: Stages, plan: DataFrame, run: SweepRun) -> _Done:
+    tasks = 2 * spark.sparkContext.defaultParallelism
+    run.say("marking")
+    by_partition = plan.repartition(tasks, "topic_id", "partition").sortWithinPartitions(
+        "topic_id", "partition", "kind", "position"
+    )
+    marks = by_partition.mapInArrow(stages.mark, MARKED_SCHEMA)
+    rows = written(spark, run, "marked", marks, MARKED_SCHEMA)
+    failpoint("sweep.marked")
+
+    run.say("deleting")
+    marked = rows.where(F.col("outcome") == MARKED)
+    # By ranges: tasks of equal size, and yet few partitions in each of RLMM's batches.
+    evenly = marked.where(F.col("kind") == SEGMENT).repartitionByRange(
+        tasks, "topic_id", "partition", "start_offset", "segment_id"
+    )
+    gone = evenly.mapInArrow(stages.delete, DELETED_SCHEMA)
+    deleted = written(spark, run, "deleted", gone, DELETED_SCHEMA)
+    failpoint("sweep.deleted")
+    if stages.finish is None:
+        return _Done(rows, deleted)
+
+    heads = marked.where(F.col("kind") == PARTITION).repartition(tasks)
+    ends = heads.mapInArrow(stages.finish, FINISHED_SCHEMA)
+    return _Done(rows, deleted, written(spark, run, "finished", ends, FINISHED_SCHEMA))
+
+
+def _left(plan: DataFrame, options: SweepOptions) -> _Done:
+    """The plan of a dry run, or one that is refused as a whole."""
+    outcome = F.lit(REFUSED if options.apply else PLANNED)
+    rows = plan.withColumn("outcome", outcome).withColumn("error", F.lit(None).cast("string"))
+    return _Done(rows)
+
+
+def _over_budget(plan: DataFrame, options: SweepOptions) -> str | None:
+    """Why the plan may not be executed; None: it may."""
+    new = plan.where(
+        (F.col("kind") == SEGMENT) & (F.col("reason") != DeletionReason.DELETION_NOT_FINISHED.name)
+    )
+    figures = new.agg(
+        F.count("*").alias("segments"), F.coalesce(F.sum(size_bytes()), F.lit(0)).alias("bytes")
+    ).first()
+    assert figures is not None
+    if figures["segments"] > options.max_segments:
+        return (
+            f"the plan names {figures['segments']} new segments, more than "
+            f"--max-segments {options.max_segments}; nothing was marked"
+        )
+    if options.max_bytes is not None and figures["bytes"] > options.max_bytes:
+        return (
+            f"the plan names {figures['bytes']} bytes of new segments, more than "
+            f"--max-bytes {options.max_bytes}; nothing was marked"
+        )
+    return None
+
+
+def written(
+    spark: SparkSession, run: SweepRun, name: str, frame: DataFrame, schema: StructType
+) -> DataFrame:
+    """The frame as it was written down, which reading again does not change."""
+    # Not as a URI: Hadoop would take a %20 for three characters of the name.
+    path = f"file:{run.directory / name}"
+    frame.write.parquet(path)
+    return spark.read.schema(schema).parquet(path)
