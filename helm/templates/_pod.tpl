@@ -25,6 +25,40 @@ tolerations:
 affinity:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- with include "sediment.volumes" . | fromYamlArray }}
+volumes:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- define "sediment.volumes" -}}
+{{- range .values.logVolumes }}
+- name: {{ .name }}
+  {{- toYaml .source | nindent 2 }}
+{{- end }}
+{{- with .values.scratchSizeLimit }}
+- name: scratch
+  emptyDir:
+    sizeLimit: {{ . }}
+{{- end }}
+{{- with .values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "sediment.volumeMounts" -}}
+{{- range .values.logVolumes }}
+- name: {{ .name }}
+  mountPath: {{ .mountPath }}
+  readOnly: true
+{{- end }}
+{{- if .values.scratchSizeLimit }}
+- name: scratch
+  mountPath: /tmp
+{{- end }}
+{{- with .values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{- define "sediment.spread" -}}
@@ -49,12 +83,15 @@ securityContext:
   {{- toYaml .values.securityContext | nindent 2 }}
 resources:
   {{- toYaml .values.resources | nindent 2 }}
+{{- with include "sediment.volumeMounts" . | fromYamlArray }}
+volumeMounts:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end -}}
 
 {{- /* The container of a service, in a pod of ours or of a broker; with "envFrom": list. */ -}}
 {{- define "sediment.serviceContainer" -}}
 {{- $ports := include "sediment.ports" .root | fromJson -}}
-{{- $volumes := eq .component "rlm" | ternary .root.Values.rlm.logVolumes list -}}
 name: {{ .containerName }}
 {{ include "sediment.containerBasics" (merge (dict "image" .root.Values.image) .) }}
 command: ["python", "-m", "services.{{ .component }}"]
@@ -99,20 +136,11 @@ readinessProbe:
     port: {{ int $ports.health }}
     service: ""
   {{- toYaml .values.readinessProbe | nindent 2 }}
+{{- with int .values.preStopSeconds }}
+{{- /* Kubernetes before 1.33 refuses a sleep of 0. */}}
 lifecycle:
   preStop:
     sleep:
-      seconds: {{ int .values.preStopSeconds }}
-{{- if or $volumes .values.scratchSizeLimit }}
-volumeMounts:
-  {{- range $volumes }}
-  - name: {{ .name }}
-    mountPath: {{ .mountPath }}
-    readOnly: true
-  {{- end }}
-  {{- if .values.scratchSizeLimit }}
-  - name: scratch
-    mountPath: /tmp
-  {{- end }}
+      seconds: {{ . }}
 {{- end }}
 {{- end -}}

@@ -4,7 +4,8 @@
       (include "sediment.missing" . | fromJsonArray)
       (include "sediment.wrongServices" . | fromJsonArray)
       (include "sediment.wrongRlm" . | fromJsonArray)
-      (include "sediment.wrongEnv" . | fromJsonArray) -}}
+      (include "sediment.wrongEnv" . | fromJsonArray)
+      (include "sediment.wrongVolumes" . | fromJsonArray) -}}
 {{- if $wrong -}}
 {{- fail (printf "\n- %s" (join "\n- " $wrong)) -}}
 {{- end -}}
@@ -100,4 +101,43 @@
 {{- end -}}
 {{- end -}}
 {{- toJson $wrong -}}
+{{- end -}}
+
+{{- /* Of lists that are given under defaults, each sentence once. */ -}}
+{{- define "sediment.wrongVolumes" -}}
+{{- $wrong := list -}}
+{{- range $component := list "rsm" "rlmm" "rlm" "migration" "sweeps" -}}
+{{- $own := index $.Values $component -}}
+{{- $values := mergeOverwrite (deepCopy $.Values.defaults) (deepCopy $own) -}}
+{{- $volumesAt := printf "%s.extraVolumes" (hasKey $own "extraVolumes" | ternary $component "defaults") -}}
+{{- $mountsAt := printf "%s.extraVolumeMounts" (hasKey $own "extraVolumeMounts" | ternary $component "defaults") -}}
+{{- $taken := list "scratch" -}}
+{{- $paths := list "/tmp" -}}
+{{- range $values.logVolumes -}}
+{{- $taken = append $taken .name -}}
+{{- $paths = append $paths (trimSuffix "/" .mountPath) -}}
+{{- end -}}
+{{- $names := list -}}
+{{- range $values.extraVolumes -}}
+{{- if has .name $taken -}}
+{{- $wrong = append $wrong (printf "%s: the name %s is that of a volume of the chart's own: choose another." $volumesAt .name) -}}
+{{- else if has .name $names -}}
+{{- $wrong = append $wrong (printf "%s: two volumes have the name %s: choose another for one." $volumesAt .name) -}}
+{{- end -}}
+{{- if ne (len .) 2 -}}
+{{- $wrong = append $wrong (printf "%s: the volume %s needs one source: secret, configMap, projected, csi, emptyDir or persistentVolumeClaim." $volumesAt .name) -}}
+{{- end -}}
+{{- $names = append $names .name -}}
+{{- end -}}
+{{- range $values.extraVolumeMounts -}}
+{{- if not (has .name $names) -}}
+{{- $wrong = append $wrong (printf "%s: %s mounts the volume %s, which is not in %s: add it." $mountsAt .mountPath .name $volumesAt) -}}
+{{- end -}}
+{{- if has (trimSuffix "/" .mountPath) $paths -}}
+{{- $wrong = append $wrong (printf "%s: something else is mounted at %s: choose another mountPath." $mountsAt .mountPath) -}}
+{{- end -}}
+{{- $paths = append $paths (trimSuffix "/" .mountPath) -}}
+{{- end -}}
+{{- end -}}
+{{- uniq $wrong | toJson -}}
 {{- end -}}

@@ -122,7 +122,7 @@ class LocalCluster:
         return Execution(
             [here(text) for text in [*container["command"], *container.get("args", ())]],
             {"PATH": path, **environment},
-            Path(here(container.get("workingDir", str(directory)))),
+            Path(here(container["workingDir"])) if "workingDir" in container else directory,
         )
 
     def _environment(self, container: Container) -> Iterator[tuple[str, str]]:
@@ -159,9 +159,12 @@ class LocalCluster:
     def _localised(self, name: str, text: str, mounts: Mapping[str, Path]) -> str:
         text = _EVERY_ADDRESS.sub(lambda match: self.address(name, int(match[1])), text)
         text = _SERVICE_ADDRESS.sub(lambda match: self._service(match[1], int(match[3])), text)
-        for mounted, directory in mounts.items():
-            text = re.sub(rf"(?<![\w/.]){re.escape(mounted)}(?=[/,]|$)", str(directory), text)
-        return text
+        if not mounts:
+            return text
+        # All at once: where a mount is here may itself be below /tmp, which is another mount.
+        paths = "|".join(re.escape(path) for path in sorted(mounts, key=len, reverse=True))
+        mounted = re.compile(rf"(?<![\w/.])(?:{paths})(?=[/,]|$)")
+        return mounted.sub(lambda match: str(mounts[match[0]]), text)
 
     def _service(self, service_name: str, port: int) -> str:
         """Where on this machine a Service's port leads to."""

@@ -71,10 +71,15 @@ def test_the_validation_refuses_a_field_that_kubernetes_does_not_know() -> None:
 def test_the_sidecar_patch_fits_a_stateful_set(version: str) -> None:
     data = render(FILES["sidecar"]).one("ConfigMap", "sediment-rlm-sidecar")["data"]
     patch = yaml.safe_load(data["patch.yaml"])
-    (container,) = patch["spec"]["template"]["spec"].pop("containers")
+    pod = patch["spec"]["template"]["spec"]
+    (container,), volumes = pod.pop("containers"), pod.pop("volumes")
     assert patch == {"spec": {"template": {"spec": {}}}}
+    # The log's volume is the StatefulSet's own.
+    mounted = {mount["name"] for mount in container["volumeMounts"]}
+    assert mounted - {volume["name"] for volume in volumes} == {"data"}
     patched = deepcopy(A_STATEFUL_SET)
     pod_spec(patched)["containers"].append(container)
+    pod_spec(patched)["volumes"] = volumes
     kubernetes_validate.validate(patched, version, strict=True)
 
 
@@ -163,12 +168,32 @@ def test_every_pod_is_restricted(rendered: Rendered) -> None:
         assert container["resources"]["requests"]
         assert container["resources"]["limits"]["memory"]
         sources = {next(iter(set(volume) - {"name"})) for volume in pod.get("volumes", ())}
-        assert sources <= ({"hostPath"} if workload["kind"] == "DaemonSet" else {"emptyDir"})
+        assert ("hostPath" in sources) == (workload["kind"] == "DaemonSet")
 
 
 def test_log_volumes_are_mounted_read_only() -> None:
     (container,) = pod_spec(render(FILES["full"]).one("DaemonSet", "kafka-tier-rlm"))["containers"]
-    assert [mount["readOnly"] for mount in container["volumeMounts"]] == [True, True]
+    of_the_log = [mount for mount in container["volumeMounts"] if mount["name"] != "private-ca"]
+    assert [mount["readOnly"] for mount in of_the_log] == [True, True]
+
+
+def test_a_volume_of_the_defaults_is_in_every_pod_beside_the_charts_own() -> None:
+    rendered = render(FILES["full"])
+    found = {
+        workload["metadata"]["name"].removeprefix("kafka-tier-"): {
+            mount["mountPath"] for mount in pod_spec(workload)["containers"][0]["volumeMounts"]
+        }
+        for workload in rendered.of_kind(*POD_MAKERS)
+    }
+    ca, logs = "/etc/private-ca", {"/var/lib/kafka/data-0", "/var/lib/kafka/data-1"}
+    assert found == {
+        "rsm": {ca},
+        "rlmm": {ca, "/tmp"},
+        "rlm": {ca, *logs},
+        "migration": {ca},
+        "retention-sweep": {ca, "/tmp"},
+        "partition-removal-sweep": {ca, "/tmp"},
+    }
 
 
 def test_only_rsm_sees_the_store_and_only_rlmm_and_the_migration_the_database(
@@ -203,7 +228,7 @@ def test_names_are_short_enough_for_what_kubernetes_appends() -> None:
 
 def test_the_objects_that_the_guide_names_exist() -> None:
     guide = (CHART.parent / "docs" / "kubernetes.md").read_text()
-    named = set(re.findall(r"\b(?:deployment|job|cronjob)/(sediment-[a-z-]+)", guide))
+    named = set(re.findall(r"\b(?:deployment|service|job|cronjob)/(sediment-[a-z-]+)", guide))
     named |= set(re.findall(r"\b(sediment-[a-z-]+)\.tier\.svc:50051", guide))
     named |= set(re.findall(r"configmap (sediment-[a-z-]+)", guide))
     rendered = render(FILES["sidecar"])

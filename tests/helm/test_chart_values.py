@@ -23,6 +23,8 @@ DATA_VOLUME = {
     "source": {"hostPath": {"path": "/mnt", "type": "Directory"}},
 }
 RLM = {"enabled": True, "logDirs": ["/kafka/log"], "logVolumes": [DATA_VOLUME]}
+CA_VOLUME = {"name": "ca", "secret": {"secretName": "ca"}}
+CA_MOUNT = {"name": "ca", "mountPath": "/etc/ca"}
 
 TYPOS: list[tuple[dict[str, Any], str]] = [
     ({"databse": {}}, "additional properties 'databse' not allowed"),
@@ -34,6 +36,8 @@ TYPOS: list[tuple[dict[str, Any], str]] = [
     ({"sweeps": {"retention": {"cron": "@daily"}}}, "'cron' not allowed"),
     ({"objectStore": {"secretKey": "hunter2"}}, "'secretKey' not allowed"),
     ({"rlm": {"logVolumes": [{**DATA_VOLUME, "readOnly": False}]}}, "'readOnly' not allowed"),
+    ({"defaults": {"extraVolumes": [{"name": "ca", "hostPath": {}}]}}, "'hostPath' not allowed"),
+    ({"sweeps": {"extraVolumeMounts": [{**CA_MOUNT, "path": "/"}]}}, "'path' not allowed"),
 ]
 OUT_OF_BOUNDS: list[tuple[dict[str, Any], str]] = [
     ({"rsm": {"replicas": 0}}, "at '/rsm/replicas': minimum"),
@@ -105,6 +109,44 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
         {"rsm": {"extraEnv": [{"name": "RSM_COPY_THREADS", "value": "9"}]}},
         "rsm.extraEnv has RSM_COPY_THREADS, a setting",
     ),
+    (
+        {"defaults": {"extraVolumes": [{**CA_VOLUME, "name": "scratch"}]}},
+        "defaults.extraVolumes: the name scratch is that of a volume of the chart's own",
+    ),
+    (
+        {"rlm": {**RLM, "extraVolumes": [{**CA_VOLUME, "name": "data"}]}},
+        "rlm.extraVolumes: the name data is that of a volume of the chart's own",
+    ),
+    (
+        {"rsm": {"extraVolumes": [CA_VOLUME, CA_VOLUME]}},
+        "rsm.extraVolumes: two volumes have the name ca: choose another for one.",
+    ),
+    (
+        {"rsm": {"extraVolumes": [{"name": "ca"}]}},
+        "rsm.extraVolumes: the volume ca needs one source: secret, configMap,",
+    ),
+    (
+        {"defaults": {"extraVolumeMounts": [CA_MOUNT]}},
+        "defaults.extraVolumeMounts: /etc/ca mounts the volume ca, which is not in "
+        "defaults.extraVolumes: add it.",
+    ),
+    (
+        {
+            "defaults": {"extraVolumes": [CA_VOLUME], "extraVolumeMounts": [CA_MOUNT]},
+            "migration": {"extraVolumes": []},
+        },
+        "mounts the volume ca, which is not in migration.extraVolumes: add it.",
+    ),
+    (
+        {
+            "rlm": {
+                **RLM,
+                "extraVolumes": [CA_VOLUME],
+                "extraVolumeMounts": [{**CA_MOUNT, "mountPath": "/kafka/"}],
+            }
+        },
+        "rlm.extraVolumeMounts: something else is mounted at /kafka/: choose another mountPath.",
+    ),
 ]
 
 
@@ -124,6 +166,12 @@ def test_all_that_is_missing_is_said_at_once() -> None:
     assert str(refused.value).count(" is empty: ") == 7
 
 
+def test_a_mistake_in_the_defaults_is_said_once_and_not_for_every_pod() -> None:
+    with pytest.raises(ChartRefusedError) as refused:
+        render(minimal({"defaults": {"extraVolumes": [{**CA_VOLUME, "name": "scratch"}]}}))
+    assert str(refused.value).count("the name scratch") == 1
+
+
 @pytest.mark.parametrize("change", [TYPOS[0][0], OUT_OF_BOUNDS[0][0]])
 def test_helm_lint_finds_a_mistake(change: dict[str, Any]) -> None:
     assert lint(minimal(change))
@@ -133,6 +181,13 @@ def test_one_more_second_of_grace_is_enough() -> None:
     values = {"settings": {"RSM_DRAIN_TIMEOUT_MS": 20_000}, "terminationGracePeriodSeconds": 46}
     rsm = render(minimal({"rsm": values})).one("Deployment", "sediment-rsm")
     assert pod_spec(rsm)["terminationGracePeriodSeconds"] == 46
+
+
+@pytest.mark.parametrize("where", ["defaults", "rsm"])
+def test_without_seconds_there_is_no_pre_stop_hook(where: str) -> None:
+    assert _lifecycle({}) == {"preStop": {"sleep": {"seconds": 5}}}
+    # API servers before 1.33 refuse a sleep of 0; their schemas do not say so.
+    assert _lifecycle({where: {"preStopSeconds": 0}}) is None
 
 
 def test_without_sweeps_no_spark_image_is_needed() -> None:
@@ -171,12 +226,16 @@ def test_sweeps_only_report_unless_told_to_apply() -> None:
 
 
 def test_a_sweep_has_the_budget_that_it_is_given_or_its_own() -> None:
-    assert not any("--max-" in " ".join(arguments) for arguments in _sweeps("minimal"))
+    for arguments in _sweeps("minimal"):
+        budgets = [argument for argument in arguments if argument.startswith("--max-")]
+        assert budgets == ["--max-segments=10000"]
     budget = {"--max-segments=1000000", "--max-bytes=1099511627776"}
     assert any(budget <= set(arguments) for arguments in _sweeps("full"))
-    none_new = minimal({"sweeps": {"retention": {"maxSegments": 0}}})
-    job = render(none_new).one("CronJob", "sediment-retention-sweep")
-    assert "--max-segments=0" in pod_spec(job)["containers"][0]["args"]
+    for given, passed in [(0, ["--max-segments=0"]), (None, [])]:
+        values = minimal({"sweeps": {"retention": {"maxSegments": given}}})
+        job = render(values).one("CronJob", "sediment-retention-sweep")
+        arguments = pod_spec(job)["containers"][0]["args"]
+        assert [text for text in arguments if text.startswith("--max-")] == passed
 
 
 def test_a_sweep_never_runs_twice_at_once_and_is_never_repeated_by_itself() -> None:
@@ -197,6 +256,9 @@ def test_the_migration_and_its_account_come_before_everything_else() -> None:
     assert {hook["helm.sh/hook"] for hook in hooks.values()} == {"pre-install,pre-upgrade"}
     weights = {kind: int(hook["helm.sh/hook-weight"]) for kind, hook in hooks.items()}
     assert weights["ServiceAccount"] < weights["Job"]
+    # Else Helm takes the account from a job that still goes on when Helm has stopped waiting.
+    policy = hooks["ServiceAccount"]["helm.sh/hook-delete-policy"]
+    assert policy == "before-hook-creation"
 
 
 def test_the_notes_name_where_the_services_are_and_what_only_reports() -> None:
@@ -212,6 +274,11 @@ def _checksums(values: dict[str, Any]) -> dict[str, str]:
         return str(o["spec"]["template"]["metadata"]["annotations"]["checksum/config"])
 
     return {o["metadata"]["name"]: checksum(o) for o in render(values).of_kind("Deployment")}
+
+
+def _lifecycle(change: dict[str, Any]) -> object:
+    rsm = render(minimal(change)).one("Deployment", "sediment-rsm")
+    return pod_spec(rsm)["containers"][0].get("lifecycle")
 
 
 def _sweeps(file: str) -> list[list[str]]:
