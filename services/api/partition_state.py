@@ -17,7 +17,8 @@ class PartitionReport:
     Attributes:
         leader_epoch: of the broker, under which it leads the partition.
         report_number: larger than that of every earlier report of the same leader epoch.
-        lineage: the broker's own leader epochs; it forgets those of what it no longer has.
+        lineage: the broker's leader epochs, with those that it forgot together with their records
+            where the tier knows them; none above leader_epoch.
         local_log_start_offset: the first offset on the broker's disk.
         log_end_offset: the offset that the next record will get.
         high_watermark, last_stable_offset: as the broker has them; exclusive.

@@ -23,11 +23,30 @@ from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentStat
 from services.api.topic_config import UNLIMITED, TopicConfig
 
 DEFAULT_MAX_REPORT_AGE_MS = 15 * 60 * 1000
+DEFAULT_COPY_GRACE_MS = 60 * 60 * 1000
 NO_TIMESTAMP = -1
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 _COPIES = (RemoteLogSegmentState.COPY_SEGMENT_STARTED, _FINISHED)
+
+
+def young_copies(
+    segments: Iterable[RemoteLogSegmentMetadata],
+    now_ms: int,
+    grace_ms: int = DEFAULT_COPY_GRACE_MS,
+) -> list[RemoteLogSegmentMetadata]:
+    """Attempts to copy that began less than `grace_ms` ago, wherever. Until copies have leases they
+    count as under way: the copier may be another process, or a broker that led the partition.
+
+    One whose broker's clock is ahead by more than that is not among them: it would never age.
+    """
+    return [
+        s
+        for s in segments
+        if s.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED
+        and abs(now_ms - s.event_timestamp_ms) < grace_ms
+    ]
 
 
 class DeletionReason(Enum):

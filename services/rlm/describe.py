@@ -18,7 +18,8 @@ from services.rlm.copying.candidates import (
 from services.rlm.copying.segment_copy import RETRIABLE_ERRORS
 from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
 from services.rlm.kafka_log.partition_dir import LocalSegment
-from services.rlm.local_log import LocalLog
+from services.rlm.local_log import LocalLog, LocalPartition
+from services.rlm.log_end import log_end_problem
 from services.rlm.partition import Partition
 from services.rlm.tier_view.offset_ranges import OffsetRanges
 from services.rlm.tier_view.tier import Tier
@@ -64,11 +65,13 @@ class PageDescriber:
     def _describe(self, partition: Partition) -> PartitionDescription:
         """One partition now. What cannot be reached is a problem in the description; the figures
         are then the last that were seen."""
-        problems = list(partition.problems)
-        log, is_fresh = None, False
+        problems, now = list(partition.problems), list[Problem]()
+        local, log, is_fresh = partition.local, None, False
         try:
-            log = partition.local.look() if partition.local else None
+            log = local.look() if local else None
             is_fresh = self._refresh(partition, problems)
+            if local is not None and log is not None and is_fresh:
+                now += _log_end(local, log, partition.tier.last_seen)
         except LogFileError as e:
             problems.append(e.problem(held_segments=0))
         except SegmentVanishedError as e:
@@ -77,10 +80,11 @@ class PageDescriber:
         log = log.from_offset(tier.log_start_offset) if log else None
         covered = tier.covered(log.lineage if log else Lineage())
         lost = lost_before_copy(log, covered, tier.deleted_before_offset)
-        if log is None or partition.local is None:
+        if log is None or local is None:
             problems += partition.mended
             return _only_remote(partition, tier, _copied_through(tier, covered, [], lost), problems)
-        now = [lost_problem(partition.local.found.path, r) for r in lost] if is_fresh else []
+        if is_fresh:
+            now += [lost_problem(local.found.path, offsets) for offsets in lost]
         if log.lineage_problem is not None:
             now.append(log.lineage_problem)
         known = {(p.kind, p.path, p.offset) for p in problems}
@@ -100,6 +104,11 @@ class PageDescriber:
             return False
         problems.append(_unavailable(partition, self.unavailable))
         return False
+
+
+def _log_end(local: LocalPartition, log: LocalLog, tier: Tier) -> list[Problem]:
+    problem = log_end_problem(local, log, tier.log_start_offset)
+    return [] if problem is None else [problem]
 
 
 def _unavailable(partition: Partition, error: Exception | None) -> Problem:

@@ -43,7 +43,7 @@ from services.rlm.reading.fetch import Fetcher
 from services.rlm.reading.index_cache import RemoteIndexCache
 from services.rlm.reading.segment_reader import RemoteReadLimits, RemoteSegmentReader
 from services.rlm.reporting import Reporter
-from services.rlm.scheduler import Scheduler, Task
+from services.rlm.scheduler import PassFailedError, Scheduler, Task
 
 _SCAN = "scan of the log directories"
 _REPORTS = "reports of all partitions"
@@ -63,10 +63,6 @@ class RlmLimits:
     copy: CopyLimits = field(default_factory=CopyLimits)
     read: RemoteReadLimits = field(default_factory=RemoteReadLimits)
     index_cache_bytes: int = 32 * 1024 * 1024
-
-
-class PassFailedError(Exception):
-    """A pass did not do all that can be done; the scheduler backs off."""
 
 
 class StaticRemoteLogManager:
@@ -114,7 +110,7 @@ class StaticRemoteLogManager:
             now_ms,
             self._stopping,
         )
-        # Pools of their own: long copies hold back no retention, a slow store no report.
+        # Pools of their own: long copies hold back neither retention nor reports.
         self.scheduler, self.expiration_scheduler, self.report_scheduler = (
             Scheduler(name, threads, limits.interval_s, limits.backoff, clock)
             for name, threads in (

@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 
 from services.api.calls import AtRevision
 from services.api.errors import (
@@ -13,8 +12,10 @@ from services.api.errors import (
     RemoteStorageError,
     RetriableRemoteStorageError,
 )
+from services.api.lineage import Lineage
 from services.api.partition_state import PartitionReport, PartitionState
 from services.api.remote_log_metadata_manager import (
+    MAX_REPORTED_EPOCHS,
     MAX_REPORTS,
     RemoteLogMetadataManager,
     ReportOutcome,
@@ -28,16 +29,41 @@ _ATTEMPTS = 3
 _log = logging.getLogger(__name__)
 
 
-def report_of(partition: Partition, broker_id: int, tier: Tier) -> PartitionReport | None:
+class LineageUnknownError(Exception):
+    """The tier's leader epochs cannot be read. A report without them could make retention take
+    what the broker no longer has for another history's."""
+
+
+_NOT_NOW = (LogFileError, SegmentVanishedError, LineageUnknownError, RemoteStorageError)
+"""What keeps one partition from being reported, and no other."""
+
+
+def report_of(partition: Partition, broker_id: int) -> PartitionReport | None:
     """What is to be said of a partition whose log is here; its number is still to be given.
 
-    None where there is nothing that could be relied on: no log, or no leader epochs.
+    None where there is nothing that could be relied on: no log, no leader epochs, a log that the
+    tier's log start does not belong to, a partition that was deleted.
 
     Raises:
         LogFileError, SegmentVanishedError: the folder cannot be read now.
+        LineageUnknownError: no report may be sent now.
+        RetriableRemoteStorageError: RLMM cannot be reached.
     """
+    log = _reliable_log(partition)
+    # The log first: whatever it has lost by now, a tier that is seen after it has.
+    return None if log is None else _told(partition, broker_id, log, partition.tier.refresh())
+
+
+def _reliable_log(partition: Partition) -> LocalLog | None:
     log = partition.local.look() if partition.local else None
-    if log is None or log.lineage_problem is not None:
+    return None if log is None or log.lineage_problem is not None else log
+
+
+def _told(
+    partition: Partition, broker_id: int, log: LocalLog, tier: Tier
+) -> PartitionReport | None:
+    was_deleted = partition.announced and tier.known is False
+    if was_deleted or log.log_end_offset < tier.log_start_offset:
         return None
     # The end of all that was copied in this lineage, even behind a gap: what the gap holds is then
     # counted nowhere, and retention by size deletes too little rather than too much.
@@ -47,7 +73,7 @@ def report_of(partition: Partition, broker_id: int, tier: Tier) -> PartitionRepo
         broker_id=broker_id,
         leader_epoch=log.lineage.latest_epoch or 0,
         report_number=0,
-        lineage=log.lineage,
+        lineage=_lineage(partition, log, tier),
         local_log_start_offset=log.segments[0].base_offset,
         log_end_offset=log.log_end_offset,
         # A broker's files do not say which records all replicas have: the checkpoint of the high
@@ -62,6 +88,18 @@ def report_of(partition: Partition, broker_id: int, tier: Tier) -> PartitionRepo
     )
 
 
+def _lineage(partition: Partition, log: LocalLog, tier: Tier) -> Lineage:
+    """With the epochs that the broker has forgotten together with their records."""
+    try:
+        lineage = partition.tier_lineage.merged(tier, log.lineage)
+    except RemoteStorageError as e:
+        raise LineageUnknownError(f"the tier's leader epochs cannot be read: {e}") from e
+    start = tier.start_offset
+    if start is not None and lineage.epoch_for_offset(start) is None:
+        raise LineageUnknownError(f"no leader epoch is known for offset {start} of the tier")
+    return lineage
+
+
 def _only_local_bytes(log: LocalLog, copied_through_offset: int) -> int:
     """Source: UnifiedLog.onlyLocalLogSegmentsSize."""
     return sum(s.size_bytes for s in log.segments if s.base_offset > copied_through_offset)
@@ -71,6 +109,25 @@ def _only_local_bytes(log: LocalLog, copied_through_offset: int) -> int:
 class _Draft:
     partition: Partition
     report: PartitionReport
+
+
+def _batches(drafts: Iterable[_Draft]) -> Iterator[list[_Draft]]:
+    """As many as one call may bring."""
+    batch: list[_Draft] = []
+    epochs = 0
+    for draft in drafts:
+        more = len(draft.report.lineage.entries)
+        if batch and (len(batch) == MAX_REPORTS or epochs + more > MAX_REPORTED_EPOCHS):
+            yield batch
+            batch, epochs = [], 0
+        batch.append(draft)
+        epochs += more
+    if batch:
+        yield batch
+
+
+def _is_same(sent: PartitionReport, report: PartitionReport) -> bool:
+    return replace(report, report_number=sent.report_number) == sent
 
 
 class Reporter:
@@ -111,8 +168,8 @@ class Reporter:
 
     def report_all(self, partitions: Iterable[Partition]) -> None:
         """Report those of which something changed since their last report, or whose report gets
-        old; many in one call. The tier is taken as the latest copy pass saw it: RLMM is asked
-        nothing for a partition that rests.
+        old; many in one call. Whether something changed is judged by the tier as the latest copy
+        pass saw it: RLMM is asked nothing for a partition that rests.
 
         A report that is refused is told of, and sent again as if it had been taken: what refuses
         it does not pass soon.
@@ -120,8 +177,7 @@ class Reporter:
         Raises:
             RetriableRemoteStorageError: RLMM cannot be reached.
         """
-        drafts = self._worth_sending(partitions)
-        while batch := list(islice(drafts, MAX_REPORTS)):
+        for batch in _batches(self._worth_sending(partitions)):
             for draft, outcome in zip(batch, self._send(batch), strict=True):
                 if isinstance(outcome, RemoteStorageError):
                     _log.warning(
@@ -130,20 +186,26 @@ class Reporter:
 
     def _worth_sending(self, partitions: Iterable[Partition]) -> Iterator[_Draft]:
         for partition in partitions:
-            tier, sent = partition.tier.last_seen, partition.sent_report
-            if tier.known is None:
-                continue
             try:
-                report = report_of(partition, self._broker_id, tier)
-            except (LogFileError, SegmentVanishedError) as e:
+                report = self._report_if_due(partition)
+            except RetriableRemoteStorageError:
+                raise
+            except _NOT_NOW as e:
                 _log.warning("%s: not reported: %s", partition.topic_id_partition, e)
                 continue
-            if report is not None and not (sent and self._is_young_and_same(sent, report)):
+            if report is not None:
                 yield _Draft(partition, report)
 
-    def _is_young_and_same(self, sent: SentReport, report: PartitionReport) -> bool:
-        young = self._clock() - sent.at_s < self._renew_s
-        return young and replace(report, report_number=sent.report.report_number) == sent.report
+    def _report_if_due(self, partition: Partition) -> PartitionReport | None:
+        tier, sent = partition.tier.last_seen, partition.sent_report
+        if tier.known is None:
+            return None
+        if sent is not None and self._clock() - sent.at_s < self._renew_s:
+            log = _reliable_log(partition)
+            report = None if log is None else _told(partition, self._broker_id, log, tier)
+            if report is None or _is_same(sent.report, report):
+                return None
+        return report_of(partition, self._broker_id)
 
     def _send(self, drafts: Sequence[_Draft]) -> list[ReportOutcome]:
         """An outcome each, in order. What another sender overtook is numbered anew and sent again,

@@ -11,9 +11,16 @@ from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
+from services.api.errors import RemoteStorageError
 from services.rlm.backoff import Backoff
 
 Task = Callable[[], None]
+
+
+class PassFailedError(Exception):
+    """A task did not do all that can be done; the message says why."""
+
+
 _log = logging.getLogger(__name__)
 
 
@@ -130,7 +137,9 @@ class Scheduler:
     def _ended(self, entry: _Entry, future: "Future[None]") -> None:
         error = CancelledError() if future.cancelled() else future.exception()
         if error is not None:
-            _log.warning("%s: a task failed", self._name, exc_info=error)
+            is_known = isinstance(error, (PassFailedError, RemoteStorageError))
+            traceback = None if is_known else error
+            _log.warning("%s: a task failed: %s", self._name, error, exc_info=traceback)
         with self._changed:
             now = self._clock()
             entry.running = False

@@ -15,8 +15,11 @@ from services.api.ids import RemoteLogSegmentId
 from services.api.partition_state import PartitionReport, PartitionState
 from services.api.remote_log_manager import FetchError
 from services.api.remote_log_metadata_manager import PartitionLeadership
+from services.api.segment_deletion import Deleter, finish_deletion
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.rlm import reporting
 from services.rlm.copying.segment_copy import CopyLimits, SegmentCopier
+from services.rlm.expiration.expiration_task import ExpirationTask
 from services.rlm.expiration.snapshot import take_snapshot
 from services.rlm.manager import StaticRemoteLogManager
 from services.rlm.reporting import Reporter, report_of
@@ -295,6 +298,71 @@ def raising(error: type[BaseException]) -> Callable[..., Any]:
     return fail
 
 
+def begun_and_left(stack: Stack, log_dir: Path) -> None:
+    """Four segments are marked when the store goes away."""
+    away = raising(RetriableRemoteStorageError)
+    put(stack, keep_hours(2))
+    take_turns(rlm_of(stack, log_dir, rsm=Changed(stack.rsm, delete_log_segment_data_batch=away)))
+    assert [s.state for s in stack.segments()] == [DELETING] * 4 + [FINISHED] * 2
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"sediment.retention.owner": "broker"},
+        {"sediment.retention.owner": "sweep", "sediment.sweep.paused": "true"},
+        {"sediment.hold": "true"},
+    ],
+)
+def test_a_deletion_that_has_begun_is_finished_whoever_may_begin_others_now(
+    stack: Stack, log_dir: Path, rlm: StaticRemoteLogManager, setting: dict[str, str]
+) -> None:
+    begun_and_left(stack, log_dir)
+    put(stack, EVERYTHING_EXPIRES, setting)
+    take_turns(rlm)
+    assert stack.ranges() == [(40, 49), (50, 59)]
+    assert len(stack.keys()) == 3 * 2
+
+
+def test_a_deletion_that_has_begun_is_finished_without_leader_epochs(
+    stack: Stack, log_dir: Path, rlm: StaticRemoteLogManager, files: PartitionFiles
+) -> None:
+    begun_and_left(stack, log_dir)
+    (files.path / "leader-epoch-checkpoint").unlink()
+    take_turns(rlm)
+    assert stack.ranges() == [(40, 49), (50, 59)]
+
+
+def test_two_may_finish_the_same_deletions_at_once(
+    stack: Stack, log_dir: Path, rlm: StaticRemoteLogManager
+) -> None:
+    begun_and_left(stack, log_dir)
+
+    def beside_a_sweep(segments: Sequence[RemoteLogSegmentMetadata]) -> Any:
+        list(finish_deletion(stack.rlmm, stack.rsm, segments, Deleter(plan_id="p"), 1))
+        return stack.rsm.delete_log_segment_data_batch(segments)
+
+    beside = Changed(stack.rsm, delete_log_segment_data_batch=beside_a_sweep)
+    task = rlm_of(stack, log_dir, rsm=beside)
+    (partition,) = task._partitions.values()
+    report = ExpirationTask(partition, task._expiration).run()
+    assert (report.deleted_segments, report.failure) == (4, "")
+    assert stack.ranges() == [(40, 49), (50, 59)]
+
+
+def test_an_attempt_of_this_broker_is_left_to_its_copy_pass(
+    stack: Stack, rlm: StaticRemoteLogManager
+) -> None:
+    attempt = attempt_of(stack, stack.segments()[0], BROKER_ID, 2 * HOUR_MS)
+    copier = SegmentCopier(stack.rsm, stack.rlmm, BROKER_ID, lambda: 0, CopyLimits())
+    copier._end(attempt, DELETING, "copy not finished")
+    put(stack, {"sediment.hold": "true"})
+    expire(rlm)
+    assert len(stack.segments()) == 7
+    take_turns(rlm)
+    assert len(stack.segments()) == 6
+
+
 def test_of_a_batch_only_what_the_store_confirmed_is_finished(
     stack: Stack, log_dir: Path, rlm: StaticRemoteLogManager
 ) -> None:
@@ -445,6 +513,7 @@ def test_a_partition_that_rests_is_not_listed(
     counting = Changed(stack.rlmm, **{name: counted(name) for name in names})
     rlm = rlm_of(stack, log_dir, rlmm=counting)
     take_turns(rlm)
+    attempt_of(stack, stack.segments()[0], BROKER_ID + 1, age_ms=0)
     put(stack, {**keep_hours(100), "retention.bytes": str(2**40)})
     take_turns(rlm, rounds=2)
     calls.clear()
@@ -467,9 +536,9 @@ def test_a_report_tells_what_is_here_and_what_is_in_the_tier(
 def test_before_anything_is_copied_all_of_it_is_local_only(
     stack: Stack, log_dir: Path, files: PartitionFiles
 ) -> None:
-    rlm = rlm_of(stack, log_dir)
-    take_turns(rlm)
-    told = stored_report(stack)
+    (found,) = rlm_of(stack, log_dir)._partitions.values()
+    told = report_of(found, BROKER_ID)
+    assert told is not None
     assert told.copied_through_offset == -1
     assert told.only_local_bytes == sum(p.stat().st_size for p in files.path.glob("*.log"))
 
@@ -515,7 +584,7 @@ def test_without_leader_epochs_there_is_nothing_to_report(
 ) -> None:
     (files.path / "leader-epoch-checkpoint").unlink()
     (found,) = rlm._partitions.values()
-    assert report_of(found, BROKER_ID, found.tier.refresh()) is None
+    assert report_of(found, BROKER_ID) is None
     put(stack, EVERYTHING_EXPIRES)
     take_turns(rlm)
     assert len(stack.ranges()) == 6
@@ -541,6 +610,17 @@ def test_a_partition_at_rest_is_reported_again_before_its_report_is_too_old(
     for now_s[0] in (0.0, 299.0, 300.0, 301.0):
         reporter.report_all([found])
     assert sent == [1, 1]
+
+
+def test_a_call_brings_no_more_leader_epochs_than_it_may(
+    stack: Stack, log_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):  # of two epochs each
+        hourly_log(log_dir, replace(NAME, partition=number), rolled=1)
+    sent: list[int] = []
+    monkeypatch.setattr(reporting, "MAX_REPORTED_EPOCHS", 4)
+    take_turns(rlm_of(stack, log_dir, rlmm=reports_sent(stack, sent)))
+    assert sent == [2, 2, 1]
 
 
 def test_many_partitions_are_reported_in_one_call_and_one_that_is_refused_stops_no_other(

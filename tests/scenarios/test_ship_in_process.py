@@ -19,6 +19,11 @@ import pytest
 from services.api.calls import NO_CONTEXT, AtRevision, MutationContext, MutationOutcome
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
+from services.api.partition_removal import remove_partition
+from services.api.partitions import (
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+)
 from services.api.remote_log_manager import (
     FetchError,
     FetchPart,
@@ -33,6 +38,8 @@ from services.api.remote_log_manager import (
 )
 from services.api.remote_log_metadata_manager import all_segments
 from services.api.remote_storage_manager import LogSegmentData, SegmentChunk
+from services.api.retention import Deletion, DeletionReason
+from services.api.segment_deletion import Deleter, begin_deletion, finish_deletion
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
@@ -899,6 +906,52 @@ def test_a_finish_that_takes_effect_late_is_not_taken_back_by_the_clean_up(
     assert report.outcome is ShipOutcome.DONE
     assert stack.ranges() == [(0, 9), (10, 19)]
     assert len(stack.keys()) == 2 * 3
+
+
+def remove_meanwhile(stack: Stack) -> None:
+    deletes = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
+    marked = RemotePartitionDeleteMetadata(NAME, deletes, event_timestamp_ms=1, broker_id=7)
+    stack.rlmm.put_remote_partition_delete_metadata(marked)
+    assert remove_partition(stack.rlmm, stack.rsm, NAME, Deleter(), 1).is_finished
+
+
+def mark_meanwhile(stack: Stack) -> None:
+    """And delete what is there, as a sweep does with a copy that takes longer than it waits."""
+    (segment,) = stack.segments()
+    deletion = Deletion(segment, DeletionReason.LOG_START_OFFSET, "")
+    begun = begin_deletion(stack.rlmm, NAME, [deletion], None, None, Deleter(), 1)
+    assert [outcome.error for outcome in begun] == [None]
+    finished = finish_deletion(stack.rlmm, stack.rsm, [segment], Deleter(), 1)
+    assert [outcome.error for outcome in finished] == [None]
+
+
+@pytest.mark.parametrize("delete", [remove_meanwhile, mark_meanwhile])
+def test_a_copy_that_ends_after_its_segment_was_deleted_leaves_no_objects(
+    stack: Stack, log_dir: Path, delete: Callable[[Stack], None]
+) -> None:
+    files = PartitionFiles(log_dir)
+    files.segment(0, [batch(0, 10)])
+    files.snapshot(10)
+    files.segment(10, [batch(10)])
+    rsm = FailingRsm(stack.rsm)
+    rsm.before_copy = lambda _: delete(stack)
+    report = ship([log_dir], rsm, stack.rlmm, ONE_TRY)
+    assert report.outcome is ShipOutcome.FAILED
+    assert stack.keys() == []
+
+
+def test_objects_that_cannot_be_deleted_then_hide_no_failure(
+    stack: Stack, log_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    three_segments(log_dir)
+    rsm = FailingRsm(stack.rsm)
+    rsm.before_copy = lambda _: mark_meanwhile(stack)
+    rsm.before_delete = raising(RetriableRemoteStorageError("away"))
+    (partition,) = ship([log_dir], rsm, stack.rlmm, ONE_TRY).partitions
+    (problem,) = partition.problems
+    assert problem.kind is ProblemKind.COPY_FAILED
+    assert "InvalidStateTransitionError" in problem.message
+    assert "which is deleted, were left" in caplog.text
 
 
 def test_only_what_decides_how_an_attempt_ends_bears_a_request_id(

@@ -20,6 +20,7 @@ from services.api.segments import RemoteLogSegmentMetadata
 from services.local.environments import own_environment
 from services.local.postgres import EmbeddedPostgres
 from services.local.s3_endpoint import S3Endpoint
+from services.rlm.kafka_log.log_dir import find_partitions
 from tests.scenarios.world import (
     BUNDLED_LOG,
     FINISHED,
@@ -244,6 +245,27 @@ def test_other_partitions_go_on(held_back: Shipped) -> None:
 def test_held_back_segments_make_the_exit_code_one(held_back: Shipped) -> None:
     assert held_back.exit_code == 1
     assert "Traceback" not in held_back.errors
+
+
+def test_a_log_that_ends_below_the_tiers_log_start_is_named(world: World, tmp_path: Path) -> None:
+    log_dir = write_log_dir(tmp_path / "log")
+    folder = Path(shutil.copytree(ORIGINAL, log_dir / "replaced-0"))
+    name_topics_anew(log_dir)
+    world.log_dir = log_dir
+    assert sediment(*world.ship_command()[3:]).returncode == 0
+    (name,) = find_partitions([log_dir]).partitions
+    with world.metadata() as rlmm:
+        rlmm.raise_log_start_offset(name, 360)
+    for base in (216, 288, 360):
+        log_of(folder, base).unlink()
+    done = sediment(*world.ship_command()[3:])
+    assert done.returncode == 1
+    (problem,) = json.loads(done.stdout)["partitions"][0]["problems"]
+    assert (problem["kind"], problem["held_segments"]) == ("LOG_END_BELOW_LOG_START", 2)
+    assert (
+        f"LOG_END_BELOW_LOG_START: {folder} at offset 0: the log ends at offset 216" in done.stderr
+    )
+    assert "create it anew; holds back 2 segment(s)" in done.stderr
 
 
 def test_a_fault_leaves_no_object_without_a_row(held_back: Shipped, mended: Shipped) -> None:

@@ -33,6 +33,7 @@ from services.rlm.copying.segment_copy import RETRIABLE_ERRORS, SegmentCopier, i
 from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
 from services.rlm.kafka_log.partition_dir import LocalSegment
 from services.rlm.local_log import LocalLog, LocalPartition
+from services.rlm.log_end import log_end_problem
 from services.rlm.partition import Partition
 from services.rlm.tier_view.offset_ranges import OffsetRanges
 from services.rlm.tier_view.tier import Tier
@@ -125,8 +126,19 @@ class CopyTask:
             return
         self._announce(log.lineage.latest_epoch)
         tier = self._partition.tier.refresh()
-        log = log.from_offset(tier.log_start_offset)
+        if tier.known is False:
+            # Announcing has made it known, unless its deletion is finished.
+            path, text = str(local.found.path), "its topic id was deleted from the tier, for good"
+            kind, held = ProblemKind.PARTITION_DELETED, len(log.rolled)
+            report.problems.append(Problem(kind, path, text, held_segments=held))
+            return
         self._clean_up(tier, report)
+        problem = log_end_problem(local, log, tier.log_start_offset)
+        if problem is not None:
+            report.problems.append(problem)
+            report.failed(problem.message, may_pass=False)
+            return
+        log = log.from_offset(tier.log_start_offset)
         if log.lineage_problem is not None:
             report.problems.append(log.lineage_problem)
             return
@@ -175,9 +187,10 @@ class CopyTask:
         try:
             return self._partition.tier_lineage.merged(tier, local)
         except (RemoteResourceNotFoundError, CorruptSegmentError):
-            # Copying goes on: the broker's own epochs are enough for what it still has.
+            # Copying goes on, with the history that RLMM was told of: this copy's own LEADER_EPOCH
+            # index is where the next one reads it.
             _log.warning("%s: the tier's leader epochs cannot be read", self._name, exc_info=True)
-            return local
+            return self._rlmm.partition_state(self._name).value.lineage.merged_with_report(local)
 
     def _copy_all(
         self,

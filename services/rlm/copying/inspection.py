@@ -29,6 +29,8 @@ class InspectedSegment:
 
     Attributes:
         crc32c: of the whole log file.
+        max_timestamp_ms: the largest record timestamp; where no record bears one, when the log file
+            was last written to (LogSegment.largestTimestamp).
         side_files: the bytes of all other files of the copy; without TRANSACTION where no
             transaction was aborted in the segment and the broker has no such file.
         mended: indexes that were rebuilt from the segment, as INDEX_REBUILT.
@@ -81,8 +83,19 @@ def inspect(
         SegmentFile.LEADER_EPOCH: history.encode("ascii"),
     }
     return InspectedSegment(
-        segment, walk.size_bytes, walk.crc, indexes.max_timestamp_ms, epochs, side_files, mended
+        segment,
+        walk.size_bytes,
+        walk.crc,
+        _largest_timestamp_ms(indexes, walk),
+        epochs,
+        side_files,
+        mended,
     )
+
+
+def _largest_timestamp_ms(indexes: SegmentIndexes, walk: "_Walk") -> int:
+    known = indexes.max_timestamp_ms >= 0
+    return indexes.max_timestamp_ms if known else walk.last_modified_ms
 
 
 def _leader_epochs(
@@ -115,6 +128,7 @@ class _Walk:
         self._indexes = indexes
         self.size_bytes = 0
         self.crc = 0
+        self.last_modified_ms = 0
         self._last_offset = segment.base_offset - 1
 
     def run(self) -> None:
@@ -122,6 +136,7 @@ class _Walk:
         try:
             with reading_segment(path), FileWindow(path) as window:
                 self.size_bytes = window.size_bytes
+                self.last_modified_ms = window.last_modified_ms
                 base = self._segment.base_offset
                 for batch in walk_batches(window, 0, self.size_bytes, base, verify=True):
                     self._observe(batch)

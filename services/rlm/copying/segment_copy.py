@@ -16,6 +16,8 @@ from services.api.errors import (
     ConcurrentUpdateError,
     CustomMetadataTooLargeError,
     InvalidRequestError,
+    InvalidStateTransitionError,
+    RemoteResourceNotFoundError,
     RemoteStorageError,
     RetriableRemoteStorageError,
     ThrottledError,
@@ -119,7 +121,14 @@ class SegmentCopier:
         failpoint("copy.bytes_sent")
         copied = replace(started, custom_metadata=custom_metadata)
         self._check_custom_metadata(copied)
-        self._end(copied, _State.COPY_SEGMENT_FINISHED, "copy")
+        try:
+            self._end(copied, _State.COPY_SEGMENT_FINISHED, "copy")
+        except (InvalidStateTransitionError, RemoteResourceNotFoundError):
+            # Marked for deletion meanwhile, or gone: a removal does not wait for copies, a sweep
+            # only so long. Such a segment never counts again, and who deleted its objects may have
+            # done so before they were all there: nobody else would ever look for the rest.
+            self._try_delete_objects(copied)
+            raise
         failpoint("copy.finished_registered")
 
     @contextmanager
@@ -192,6 +201,13 @@ class SegmentCopier:
         except RemoteStorageError:
             # The copy's own failure is what the caller must hear of; the next pass cleans up.
             _log.warning("clean-up of %s failed", segment.remote_log_segment_id, exc_info=True)
+
+    def _try_delete_objects(self, segment: RemoteLogSegmentMetadata) -> None:
+        try:
+            self._rsm.delete_log_segment_data(segment)
+        except RemoteStorageError:
+            name = segment.remote_log_segment_id
+            _log.warning("objects of %s, which is deleted, were left", name, exc_info=True)
 
     def _describe(
         self,

@@ -22,7 +22,7 @@ from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
 from services.rlm.kafka_log.log_dir import PartitionDir, find_partitions
 from services.rlm.local_log import LocalPartition
 from services.rlm.partition import Partition, new_partition
-from services.rlm.reporting import Reporter, report_of
+from services.rlm.reporting import LineageUnknownError, Reporter, report_of
 
 _log = logging.getLogger(__name__)
 
@@ -191,10 +191,15 @@ class _Shipper:
         """Once, what there is now. What was shipped is shipped without it: a run that could not
         report is no failure, and the next one reports again."""
         try:
-            report = report_of(partition, self.broker_id, partition.tier.refresh())
+            report = report_of(partition, self.broker_id)
             if report is not None:
                 Reporter(self.rlmm, self.broker_id).report(partition, report)
-        except (LogFileError, SegmentVanishedError, RemoteStorageError) as e:
+        except (
+            LogFileError,
+            SegmentVanishedError,
+            LineageUnknownError,
+            RemoteStorageError,
+        ) as e:
             _log.warning("%s: not reported: %s", partition.topic_id_partition, e)
 
 

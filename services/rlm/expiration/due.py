@@ -3,11 +3,11 @@
 A partition that rests must cost next to nothing, and listing its segments is not nothing.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from services.api.segments import RemoteLogSegmentMetadata
+from services.api.retention import DEFAULT_COPY_GRACE_MS
 from services.api.topic_config import UNLIMITED, TopicConfig
+from services.rlm.expiration.snapshot import Snapshot
 from services.rlm.tier_view.tier import Tier
 
 
@@ -17,8 +17,8 @@ class NothingDue:
 
     Attributes:
         revision, config_revision: of the partition and of its topic's settings.
-        until_s: retention.ms may ask for something from here on, by a clock that only grows; None:
-            never, as long as the revisions stay.
+        until_s: something may be asked for from here on, by a clock that only grows; None: never,
+            as long as the revisions stay.
     """
 
     revision: int
@@ -40,7 +40,7 @@ def may_be_due(
     has_limit = config.retention_ms != UNLIMITED or config.retention_bytes != UNLIMITED
     if not has_limit and not tier.unfinished and not tier.has_finished_below_log_start:
         return False
-    if tier.unfinished or nothing_due is None:
+    if nothing_due is None:
         return True
     seen = nothing_due.revision, nothing_due.config_revision
     if seen != (tier.revision, config_revision):
@@ -52,16 +52,14 @@ def may_be_due(
     return config.retention_bytes != UNLIMITED and size_bytes > config.retention_bytes
 
 
-def due_after_ms(
-    segments: Iterable[RemoteLogSegmentMetadata], config: TopicConfig, now_ms: int
-) -> int | None:
-    """How long until retention.ms may ask for something that it does not ask for now; None: it
-    never will of these segments.
-
-    Args:
-        now_ms: by the database's clock.
+def due_after_ms(snapshot: Snapshot, config: TopicConfig) -> int | None:
+    """How long until time alone may make something due that is not due now: a segment grows older
+    than retention.ms, or a copy ceases to count as under way; None: it never will.
     """
-    oldest_ms = min((segment.max_timestamp_ms for segment in segments), default=None)
-    if config.retention_ms == UNLIMITED or oldest_ms is None:
+    now_ms = snapshot.state.read_at_ms
+    moments_ms = [s.event_timestamp_ms + DEFAULT_COPY_GRACE_MS for s in snapshot.young_copies()]
+    if config.retention_ms != UNLIMITED:
+        moments_ms += [s.max_timestamp_ms + config.retention_ms + 1 for s in snapshot.segments]
+    if not moments_ms:
         return None
-    return max(oldest_ms + config.retention_ms - now_ms, 0) + 1
+    return max(min(moments_ms) - now_ms, 1)

@@ -1,4 +1,5 @@
-"""One pass of retention over one partition: report, plan, raise the log start, mark, delete.
+"""One pass of retention over one partition: finish what has begun, report, plan, raise the log
+start, mark, delete.
 
 Source: RemoteLogManager.RLMExpirationTask.
 
@@ -13,7 +14,7 @@ taken back that counted.
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from threading import Event
 
@@ -31,9 +32,9 @@ from services.api.segment_deletion import (
     begin_deletion,
     finish_deletion,
 )
-from services.api.segments import RemoteLogSegmentMetadata
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.topic_config import RetentionOwner, StoredTopicConfig
-from services.rlm.copying.segment_copy import SegmentCopier
+from services.rlm.copying.segment_copy import SegmentCopier, is_attempt_of
 from services.rlm.expiration.due import NothingDue, due_after_ms, may_be_due
 from services.rlm.expiration.snapshot import Snapshot, take_snapshot
 from services.rlm.expiration.topic_configs import TopicConfigs
@@ -42,6 +43,7 @@ from services.rlm.partition import Partition
 from services.rlm.reporting import Reporter, report_of
 
 _ATTEMPTS = 3
+_DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 _log = logging.getLogger(__name__)
 
 
@@ -100,10 +102,12 @@ class ExpirationTask:
         self._shared = shared
 
     def run(self) -> ExpirationReport:
-        """One pass; nothing where retention is another's to keep, or nothing can be due.
+        """One pass: finish the deletions that somebody began, then begin those that are due; none
+        of these where retention is another's to keep, or nothing can be due.
 
         Raises:
             LogFileError, SegmentVanishedError: the folder cannot be read now.
+            LineageUnknownError: what is due cannot be judged now.
             RemoteStorageError: a service refused, or cannot be reached.
         """
         report, failure = ExpirationReport(), ""
@@ -118,6 +122,7 @@ class ExpirationTask:
         return report
 
     def _pass(self, report: ExpirationReport) -> None:
+        self._finish_begun(report)
         topic = self._topic_config()
         if topic is None or topic.config.retention_owner not in (None, RetentionOwner.RLM):
             return
@@ -125,10 +130,23 @@ class ExpirationTask:
         if snapshot is None:
             return
         plan = snapshot.plan(topic.config, self._shared.copier.being_copied)
-        if not plan.deletions:
+        due = [d for d in plan.deletions if d.segment.state is not _DELETING]
+        if not due:
             self._partition.nothing_due = self._nothing_due(snapshot, topic)
         elif not self._shared.stopping.is_set():
-            self._delete(snapshot, topic, plan, report)
+            self._delete(snapshot, topic, replace(plan, deletions=tuple(due)), report)
+
+    def _finish_begun(self, report: ExpirationReport) -> None:
+        """Finish what is marked, by whomever and whatever holds now. That it goes was decided with
+        the mark: nothing reads it any more, and its objects may be gone already. Who marked it may
+        finish it at the same time, each step may be repeated.
+
+        This broker's own attempts to copy are the copy pass's to clean up.
+        """
+        shared, tier = self._shared, self._partition.tier.refresh()
+        begun = [s for s in tier.unfinished if s.state is _DELETING]
+        others = [s for s in begun if not is_attempt_of(shared.broker_id, s)]
+        self._finish(others, Deleter(shared.broker_id), report)
 
     def _topic_config(self) -> StoredTopicConfig | None:
         try:
@@ -139,10 +157,9 @@ class ExpirationTask:
     def _snapshot_if_due(self, topic: StoredTopicConfig) -> Snapshot | None:
         """The partition as this broker's fresh report makes it; None: nothing can be due."""
         shared, partition = self._shared, self._partition
-        tier = partition.tier.refresh()
-        report = report_of(partition, shared.broker_id, tier)
+        report = report_of(partition, shared.broker_id)
         if report is None or not may_be_due(
-            tier,
+            partition.tier.last_seen,
             report.only_local_bytes,
             topic.config,
             topic.revision,
@@ -154,7 +171,7 @@ class ExpirationTask:
         return take_snapshot(shared.rlmm, self._name, state)
 
     def _nothing_due(self, snapshot: Snapshot, topic: StoredTopicConfig) -> NothingDue:
-        after_ms = due_after_ms(snapshot.segments, topic.config, snapshot.state.read_at_ms)
+        after_ms = due_after_ms(snapshot, topic.config)
         until_s = None if after_ms is None else self._shared.clock() + after_ms / 1000
         return NothingDue(snapshot.revision, topic.revision, until_s)
 

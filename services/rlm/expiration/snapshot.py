@@ -9,12 +9,9 @@ from services.api.errors import ConcurrentUpdateError
 from services.api.ids import TopicIdPartition
 from services.api.partition_state import PartitionState
 from services.api.remote_log_metadata_manager import MAX_PAGE_SIZE, RemoteLogMetadataManager
-from services.api.retention import RetentionPlan, plan_retention
-from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.api.retention import RetentionPlan, plan_retention, young_copies
+from services.api.segments import RemoteLogSegmentMetadata
 from services.api.topic_config import TopicConfig
-
-COPY_GRACE_MS = 60 * 60 * 1000
-_STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,24 +23,19 @@ class Snapshot:
     revision: int
 
     def plan(self, config: TopicConfig, being_copied: Iterable[UUID] = ()) -> RetentionPlan:
-        """What is to be deleted, now by the database's clock.
-
-        An attempt to copy that began less than an hour ago, wherever, counts as under way: its
-        copier may be another process, or another broker that led the partition.
-        """
-        now_ms = self.state.read_at_ms
-        young = {
-            segment.remote_log_segment_id.id
-            for segment in self.segments
-            if segment.state is _STARTED and now_ms - segment.event_timestamp_ms < COPY_GRACE_MS
-        }
+        """What is to be deleted, now by the database's clock."""
+        young = {segment.remote_log_segment_id.id for segment in self.young_copies()}
         return plan_retention(
             self.segments,
             self.state,
             config,
             being_copied=young.union(being_copied),
-            now_ms=now_ms,
+            now_ms=self.state.read_at_ms,
         )
+
+    def young_copies(self) -> list[RemoteLogSegmentMetadata]:
+        """What counts as being copied, by whomever."""
+        return young_copies(self.segments, self.state.read_at_ms)
 
 
 def take_snapshot(

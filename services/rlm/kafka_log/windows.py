@@ -45,6 +45,10 @@ class FileWindow:
     def size_bytes(self) -> int:
         return os.fstat(self._fd).st_size
 
+    @property
+    def last_modified_ms(self) -> int:
+        return os.fstat(self._fd).st_mtime_ns // 1_000_000
+
     def read(self, position: int, length: int) -> memoryview:
         at = position - self._start
         if at < 0 or at + length > len(self._data):

@@ -4,8 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from services.api.partition_state import PartitionState
+from services.api.retention import DEFAULT_COPY_GRACE_MS
+from services.api.segments import RemoteLogSegmentMetadata
 from services.api.topic_config import TopicConfig, topic_config
 from services.rlm.expiration.due import NothingDue, due_after_ms, may_be_due
+from services.rlm.expiration.snapshot import Snapshot
 from services.rlm.tier_view.tier import Tier
 from tests.unit.rlm.test_candidates import STARTED, remote
 
@@ -65,7 +69,13 @@ def test_a_local_log_that_grows_makes_it_due(only_local_bytes: int, expected: bo
 
 def test_what_is_unfinished_is_looked_at_whatever_is_set() -> None:
     left = Tier(known=True, revision=7, unfinished=[remote(0, 9, (0, 0), state=STARTED)])
-    assert due(left, NOTHING_SET)
+    assert due(left, NOTHING_SET, nothing_due=None)
+
+
+def test_what_is_unfinished_is_looked_at_no_sooner_than_something_may_be_due() -> None:
+    left = replace(TIER, unfinished=[remote(0, 9, (0, 0), state=STARTED)])
+    assert not due(left, NOTHING_SET, now_s=49.9)
+    assert due(left, NOTHING_SET, now_s=50.0)
 
 
 def test_a_deletion_that_raised_the_log_start_only_is_looked_at_whatever_is_set() -> None:
@@ -74,20 +84,36 @@ def test_a_deletion_that_raised_the_log_start_only_is_looked_at_whatever_is_set(
     assert not due(raised, NOTHING_SET)
 
 
+def snapshot(*segments: RemoteLogSegmentMetadata, now_ms: int = 0) -> Snapshot:
+    return Snapshot(PartitionState(read_at_ms=now_ms), segments, revision=7)
+
+
 def test_the_oldest_record_says_when_time_makes_it_due() -> None:
-    segments = [
+    segments = (
         replace(remote(0, 9, (0, 0)), max_timestamp_ms=700),
         replace(remote(10, 19, (0, 10)), max_timestamp_ms=500),
-    ]
+    )
     # Strictly older than retention.ms: 500 is at 1501.
-    assert due_after_ms(segments, BY_TIME, 1200) == 301
-    assert due_after_ms(segments, BY_TIME, 9000) == 1
+    assert due_after_ms(snapshot(*segments, now_ms=1200), BY_TIME) == 301
+    assert due_after_ms(snapshot(*segments, now_ms=9000), BY_TIME) == 1
+
+
+def test_a_copy_is_looked_at_when_it_ceases_to_count_as_under_way() -> None:
+    attempts = [
+        replace(remote(0, 9, (0, 0), state=STARTED), event_timestamp_ms=at_ms)
+        for at_ms in (2000, 1000)
+    ]
+    due_ms = due_after_ms(snapshot(*attempts, now_ms=2500), NOTHING_SET)
+    assert due_ms == DEFAULT_COPY_GRACE_MS - 1500
+    later_ms = 1000 + DEFAULT_COPY_GRACE_MS  # the older one is judged as any other from here on
+    assert due_after_ms(snapshot(*attempts, now_ms=later_ms), NOTHING_SET) == 1000
+    assert due_after_ms(snapshot(*attempts, now_ms=later_ms + 1000), NOTHING_SET) is None
 
 
 @pytest.mark.parametrize("config", [NOTHING_SET, BY_SIZE])
 def test_without_a_limit_of_time_it_never_is(config: TopicConfig) -> None:
-    assert due_after_ms([remote(0, 9, (0, 0))], config, 0) is None
+    assert due_after_ms(snapshot(remote(0, 9, (0, 0))), config) is None
 
 
 def test_nothing_in_the_tier_never_is() -> None:
-    assert due_after_ms([], BY_TIME, 0) is None
+    assert due_after_ms(snapshot(), BY_TIME) is None

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 from struct import pack
 
@@ -51,6 +52,12 @@ def test_a_sound_segment_is_described(files: PartitionFiles) -> None:
     assert [(e.leader_epoch, e.start_offset) for e in found.leader_epochs] == [(0, 10), (2, 12)]
     assert found.txn_idx_empty
     assert found.mended == ()
+
+
+def test_a_segment_without_timestamps_is_as_old_as_its_file(files: PartitionFiles) -> None:
+    log = files.segment(0, [batch(0, 10, timestamp_ms=-1)])
+    os.utime(log, ns=(0, 1_700_000_000_123_999_999))
+    assert inspected(files).max_timestamp_ms == 1_700_000_000_123
 
 
 def test_all_files_but_an_absent_transaction_index_are_there(files: PartitionFiles) -> None:
