@@ -66,7 +66,7 @@ def test_leader_epochs_of_a_report_are_limited() -> None:
 
 
 def report(epochs: tuple[SegmentLeaderEpoch, ...]) -> PartitionReport:
-    return PartitionReport(TP, 1, 1, 1, Lineage(epochs), 0, 9, 9, 9, 0, NOTHING_COPIED)
+    return PartitionReport(TP, 1, 9, 1, Lineage(epochs), 0, 9, 9, 9, 0, NOTHING_COPIED)
 
 
 @pytest.mark.parametrize(
