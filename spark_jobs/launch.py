@@ -1,6 +1,7 @@
 """What surrounds every sweep: the services are there, Spark comes and goes, failures are told."""
 
 import logging
+import os
 import shutil
 import signal
 import sys
@@ -8,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
 from types import FrameType
 from typing import Protocol, TextIO, TypeVar
 from uuid import uuid4
@@ -29,6 +31,7 @@ class JobConfig(Protocol):
 
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_AGAIN_S = 0.1
 ConfigT = TypeVar("ConfigT", bound=JobConfig)
 RunJob = Callable[[SparkSession, SweepRun, ConfigT], SweepReport]
 
@@ -151,6 +154,14 @@ def _stop(number: int, frame: FrameType | None) -> None:
     raise _StoppedError(number)
 
 
+def _stop_later(lost: "sys.UnraisableHookArgs") -> None:
+    """Where a signal comes within a finalizer or a fork, Python drops what _stop raises."""
+    if isinstance(lost.exc_value, _StoppedError):
+        Timer(_AGAIN_S, os.kill, [os.getpid(), lost.exc_value.number]).start()
+    else:
+        sys.__unraisablehook__(lost)
+
+
 def _listen_for_signals() -> None:
     for number in _SIGNALS:
         signal.signal(number, _stop)
@@ -159,6 +170,7 @@ def _listen_for_signals() -> None:
 @contextmanager
 def _stopped_by_signals() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in _SIGNALS}
+    hook_before, sys.unraisablehook = sys.unraisablehook, _stop_later
     _listen_for_signals()
     try:
         yield
@@ -168,3 +180,4 @@ def _stopped_by_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        sys.unraisablehook = hook_before

@@ -10,7 +10,7 @@ from tenacity import Retrying
 from services.api.errors import RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, SegmentPage
-from services.api.retention import Deletion, DeletionReason, plan_retention
+from services.api.retention import Deletion, DeletionReason, plan_retention, young_copies
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.topic_config import RetentionOwner, StoredTopicConfig, TopicConfig
 from spark_jobs.plan import (
@@ -130,13 +130,8 @@ class RetentionPlanner:
         earlier: Mapping[UUID, str],
     ) -> PartitionPlan:
         state = self._retrying(self._rlmm.partition_state, tp).value
-        copied_after_ms = state.read_at_ms - self._copy_grace_ms
-        being_copied = {
-            segment.remote_log_segment_id.id
-            for segment in segments
-            if segment.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED
-            and segment.event_timestamp_ms > copied_after_ms
-        }
+        young = young_copies(segments, state.read_at_ms, self._copy_grace_ms)
+        being_copied = {segment.remote_log_segment_id.id for segment in young}
         made = plan_retention(
             segments, state, config.config, being_copied=being_copied, now_ms=state.read_at_ms
         )

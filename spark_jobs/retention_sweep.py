@@ -9,6 +9,7 @@ from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 
+from services.api.retention import DEFAULT_COPY_GRACE_MS
 from services.api.segment_deletion import Deleter
 from services.api.topic_config import RetentionOwner
 from services.api.validation import require
@@ -24,7 +25,6 @@ from spark_jobs.services import Services
 from spark_jobs.sweep import Stages, SweepRun, sweep
 
 JOB = "retention_sweep"
-DEFAULT_COPY_GRACE_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,8 @@ def spark_session(
         SweepError: there is no Java, or it cannot run Spark.
     """
     conf = SparkConf().setAppName(name)
-    conf.set("spark.ui.enabled", "false").set("spark.sql.session.timeZone", "UTC")
+    conf.set("spark.ui.enabled", "false").set("spark.ui.showConsoleProgress", "false")
+    conf.set("spark.sql.session.timeZone", "UTC")
     if not _runs_under_spark_submit():
         _require_java()
         conf.setMaster(_with_task_attempts(master)).set("spark.driver.memory", driver_memory)

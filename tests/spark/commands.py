@@ -1,0 +1,64 @@
+"""`sediment sweep` as a user calls it: a process, its report, its exit code."""
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from services.local.environments import own_environment
+from tests.spark.tier import Tier
+
+TIMEOUT_S = 150
+MASTER = "local[1]"
+
+
+@dataclass(frozen=True)
+class Swept:
+    """What a sweep answered; `report` is empty where it printed none."""
+
+    exit_code: int
+    report: dict[str, Any]
+    stderr: str
+
+    @property
+    def outcomes(self) -> dict[str, str]:
+        """Of each segment, by its id."""
+        return {s["segment_id"]: s["outcome"] for s in self.report["segments"]}
+
+
+def command(tier: Tier, kind: str, *options: str) -> list[str]:
+    addresses = ["--rsm", tier.rsm_process.address, "--rlmm", tier.rlmm_process.address]
+    start = [sys.executable, "-m", "services.cli", "sweep", kind, *addresses]
+    return [*start, "--master", MASTER, "--driver-memory", "512m", "-o", "json", *options]
+
+
+def start(argv: list[str], failpoint: str | None = None) -> "subprocess.Popen[str]":
+    armed = {} if failpoint is None else {"SEDIMENT_FAILPOINT": failpoint}
+    return subprocess.Popen(
+        argv,
+        env=own_environment(armed),
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def ended(process: "subprocess.Popen[str]") -> Swept:
+    with process:
+        output, errors = process.communicate(timeout=TIMEOUT_S)
+    return Swept(process.returncode, json.loads(output) if output else {}, errors)
+
+
+def plan_id_of(swept: Swept) -> str:
+    """As it is said before Spark starts."""
+    found = re.search(r"plan (\w{32}): starting Spark", swept.stderr)
+    assert found is not None, swept.stderr
+    return found[1]
+
+
+def sweep(tier: Tier, kind: str, *options: str) -> Swept:
+    """To its end, whatever that is."""
+    return ended(start(command(tier, kind, *options)))

@@ -1,0 +1,115 @@
+"""The removal sweep on a cluster of processes, against the real services."""
+
+import pytest
+
+from services.api.calls import MutationContext
+from services.api.partition_removal import begin_removal
+from services.api.remote_log_metadata_manager import all_partitions
+from services.api.segment_deletion import Deleter
+from services.api.segments import RemoteLogSegmentState
+from spark_jobs.removal_planning import IN_GRACE
+from spark_jobs.retention_planning import ON_HOLD
+from tests.spark.jobs import Jobs
+from tests.spark.tier import Tier, a_topic, ids, now_ms, segment
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+def known(tier: Tier, topic: str) -> set[int]:
+    summaries = all_partitions(tier.rlmm, topic=topic)
+    return {summary.topic_id_partition.partition for summary in summaries}
+
+
+def test_partitions_go_from_whatever_state_they_are_in(jobs: Jobs, tier: Tier) -> None:
+    partitions = a_topic(partitions=5)
+    [marked, empty, started, half, living] = partitions
+    [again] = a_topic(marked.topic)
+    for tp in (marked, started, half, living, again):
+        tier.fill(tp, 3)
+    tier.rlmm.add_remote_log_segment_metadata(segment(marked, 3))
+    kept = {tp: ids(tier.rows(tp)) for tp in (living, again)}
+    for tp in (marked, empty, started, half):
+        tier.mark_deleted(tp)
+        tier.mark_deleted(tp)
+    for tp in (started, half):
+        begin_removal(tier.rlmm, tp, Deleter(plan_id="earlier"), now_ms())
+    tier.move(tier.rows(half)[0], RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
+    rows = {tp: tier.rows(tp) for tp in partitions}
+    objects = tier.objects(marked.topic_id, again.topic_id)
+
+    dry = jobs.removal([marked.topic])
+    assert dry.outcome == "PLANNED"
+    assert dry.totals["planned_segments"] == 10
+    assert {tp: tier.rows(tp) for tp in partitions} == rows
+    assert tier.objects(marked.topic_id, again.topic_id) == objects
+
+    within = jobs.removal([marked.topic], grace_ms=3_600_000, apply=True)
+    assert within.partition(marked)["skipped"] == within.partition(empty)["skipped"] == IN_GRACE
+    assert within.partition(started)["outcome"] == within.partition(half)["outcome"] == "DONE"
+    assert within.totals["deleted_segments"] == 6
+    assert within.partition(half)["resumed_segments"] == within.totals["resumed_segments"] == 1
+    assert known(tier, marked.topic) == {0, 1, 4}
+
+    rest = jobs.removal([marked.topic], apply=True)
+    assert rest.outcome == "DONE"
+    assert rest.totals["deleted_segments"] == 4
+    assert rest.partition(empty)["outcome"] == "DONE"
+    assert known(tier, marked.topic) == {0, 4}
+    assert {tp: ids(tier.rows(tp)) for tp in (living, again)} == kept
+    assert len(tier.objects(marked.topic_id, again.topic_id)) == 2 * 3 * 3
+    assert jobs.removal([marked.topic], apply=True).document["partitions"] == []
+
+
+def test_on_hold_a_partition_stays(jobs: Jobs, tier: Tier) -> None:
+    held, late = a_topic()[0], a_topic()[0]
+    for tp in (held, late):
+        tier.fill(tp, 2)
+        tier.mark_deleted(tp)
+    hold = {"sediment.hold": "true"}
+    tier.settings(held.topic_id, hold)
+    rows = tier.rows(held, late)
+    names = [held.topic, late.topic]
+
+    left = jobs.removal([held.topic], apply=True)
+    assert (left.outcome, left.exit_code) == ("DONE", 0)
+    assert left.partition(held)["outcome"] == "SKIPPED"
+    assert left.partition(held)["skipped"] == ON_HOLD
+
+    after_the_plan = {"marking": lambda: tier.settings(late.topic_id, hold)}
+    refused = jobs.removal(names, after_the_plan, apply=True)
+    assert (refused.outcome, refused.exit_code) == ("PARTIAL", 1)
+    assert refused.partition(late)["outcome"] == "REFUSED"
+    assert "sediment.hold is set" in refused.partition(late)["error"]
+    assert list(refused.segments().values()) == ["REFUSED"] * 2
+    assert tier.rows(held, late) == rows
+
+    for tp in (held, late):
+        lifted = MutationContext(reason="hold lifted")
+        tier.rlmm.put_topic_config(tp.topic_id, {}, context=lifted)
+    assert jobs.removal(names, apply=True).totals["deleted_segments"] == 4
+
+
+def test_a_hold_half_way_leaves_what_remains_for_the_next_run(jobs: Jobs, tier: Tier) -> None:
+    [tp] = a_topic()
+    tier.fill(tp, 2)
+    tier.mark_deleted(tp)
+    begin_removal(tier.rlmm, tp, Deleter(), now_ms())
+    hold = {"sediment.hold": "true"}
+    done = jobs.removal(
+        [tp.topic], {"marking": lambda: tier.settings(tp.topic_id, hold)}, apply=True
+    )
+    assert done.partition(tp)["outcome"] == "REMAINING"
+    assert "run the sweep again" in done.partition(tp)["error"]
+    assert done.totals["refused_segments"] == 2
+    assert len(tier.rows(tp)) == 2
+
+
+def test_a_copy_that_ends_between_plan_and_mark_goes_too(jobs: Jobs, tier: Tier) -> None:
+    [tp] = a_topic()
+    late = segment(tp, 0)
+    tier.rlmm.add_remote_log_segment_metadata(late)
+    tier.mark_deleted(tp)
+    done = jobs.removal([tp.topic], {"marking": lambda: tier.finish(late)}, apply=True)
+    assert done.outcome == "DONE"
+    assert tier.objects(tp.topic_id) == {}
+    assert known(tier, tp.topic) == set()

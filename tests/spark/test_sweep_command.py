@@ -1,0 +1,263 @@
+"""`sediment sweep` and what a user can do wrong: one line, an exit code, nothing changed."""
+
+import json
+import logging
+import os
+import re
+import signal
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+import typer
+from pyspark.sql import SparkSession
+
+from services.api.errors import InvalidRequestError
+from services.cli.main import main
+from services.cli.sweep_commands import sweep as sweep_commands
+from spark_jobs import launch, partition_removal_sweep, retention_sweep
+from spark_jobs.failures import SweepError
+from spark_jobs.options import SweepOptions
+from spark_jobs.report import SweepReport
+from tests.harness.eventually import eventually
+from tests.harness.processes import runs
+from tests.spark.commands import Swept, command, ended, plan_id_of, start, sweep
+from tests.spark.tier import HOUR_MS, Tier, a_topic, ids
+
+pytestmark = pytest.mark.spark
+NOBODY = "127.0.0.1:1"
+NOT_IN_SPARK_JOBS = {"--data-dir", "--output"}
+BY_TIME = {"retention.ms": str(HOUR_MS)}
+
+
+@pytest.fixture
+def sediment(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> "Sediment":
+    return Sediment(monkeypatch, capsys)
+
+
+class Sediment:
+    """The command, run in this process: for what ends before Spark starts, or see `this_spark`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch = monkeypatch
+        self._capsys = capsys
+
+    def sweep(self, tier: Tier, kind: str, *options: str) -> Swept:
+        """`Swept.report` is that of -o json; a table is part of `stderr`."""
+        _, _, *arguments = command(tier, kind, *options)
+        self._monkeypatch.setattr(sys, "argv", arguments)
+        with pytest.raises(SystemExit) as raised:
+            main()
+        assert isinstance(raised.value.code, int)
+        said = self._capsys.readouterr()
+        if said.out.startswith("{"):
+            return Swept(raised.value.code, json.loads(said.out), said.err)
+        return Swept(raised.value.code, {}, said.out + said.err)
+
+
+@pytest.fixture
+def this_spark(monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> None:
+    """Sweeps that are launched in this process use the tests' cluster: there can be but one."""
+    monkeypatch.setattr(launch, "spark_session", lambda *_: nullcontext(spark))
+
+
+def assert_one_line(swept: Swept, exit_code: int, *words: str) -> None:
+    assert swept.exit_code == exit_code, swept.stderr
+    assert swept.report == {}
+    lines = swept.stderr.strip().split("\n")
+    assert len([line for line in lines if line.startswith("sediment: ")]) == 1, swept.stderr
+    assert len(lines) <= 2, swept.stderr
+    assert all(word in lines[-1] for word in words), swept.stderr
+
+
+@pytest.mark.slow
+def test_a_sweep_prints_its_report_and_says_one_line(tier: Tier, tmp_path: Path) -> None:
+    [tp] = a_topic()
+    doomed = tier.fill(tp, 3)
+    tier.report(tp, 3)
+    tier.settings(tp.topic_id, BY_TIME)
+    work_dir = tmp_path / "work of 100%20 sweeps"
+    swept = sweep(tier, "retention", "--topic", tp.topic, "--apply", "--work-dir", str(work_dir))
+    assert swept.exit_code == 0, swept.stderr
+    assert len(swept.outcomes) == len(doomed)
+    plan_id = swept.report["plan_id"]
+    assert swept.stderr.strip() == f"retention_sweep: plan {plan_id}: starting Spark"
+    assert {"plan", "marked", "deleted", "spark.log"} <= set(os.listdir(work_dir / plan_id))
+    assert tier.rows(tp) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "until"), [(signal.SIGTERM, "*/spark.log"), (signal.SIGINT, "*/plan")]
+)
+def test_a_signal_ends_it_without_a_report_or_a_process_left(
+    tier: Tier, tmp_path: Path, number: signal.Signals, until: str
+) -> None:
+    """While Spark starts, and in the midst of its work."""
+    [tp] = a_topic()
+    made = tier.fill(tp, 1)
+    options = ["--topic", tp.topic, "--work-dir", str(tmp_path)]
+    process = start(command(tier, "retention", *options))
+    eventually(lambda: list(tmp_path.glob(until)), deadline_ms=60_000)
+    mine = eventually(lambda: children(process.pid))
+    process.send_signal(number)
+    swept = ended(process)
+    assert_one_line(swept, 128 + number, "stopped; what is marked is finished by the next run")
+    plan_id_of(swept)
+    eventually(lambda: not any(runs(pid) for pid in mine))
+    assert ids(tier.rows(tp)) == ids(made)
+
+
+class SignalledFinalizer:
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_signal_that_comes_within_a_finalizer_is_not_lost(
+    tier: Tier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rsm, rlmm = tier.rsm_process.address, tier.rlmm_process.address
+    config = retention_sweep.Config(SweepOptions(rsm, rlmm))
+    monkeypatch.setattr(launch, "spark_session", lambda *_: nullcontext())
+
+    def run(*_: object) -> SweepReport:
+        SignalledFinalizer()
+        Event().wait(60)
+        raise AssertionError("not stopped")
+
+    with pytest.raises(SweepError, match="stopped") as raised:
+        launch.launch(retention_sweep.JOB, config, run, lambda _: None, None)
+    logging.disable(logging.NOTSET)
+    assert raised.value.exit_code == 128 + signal.SIGTERM
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_an_unknown_topic(sediment: Sediment, tier: Tier) -> None:
+    swept = sediment.sweep(tier, "retention", "--topic", "nobody-knows-it", "--apply")
+    assert_one_line(swept, 2, "'nobody-knows-it'", "--topic")
+
+
+@pytest.mark.parametrize("service", ["--rsm", "--rlmm"])
+def test_a_service_that_is_not_there(sediment: Sediment, tier: Tier, service: str) -> None:
+    swept = sediment.sweep(tier, "removal", service, NOBODY, "--retry-for-s", "0.1", "--apply")
+    assert_one_line(swept, 3, service.removeprefix("--"), NOBODY)
+
+
+def test_the_address_of_another_service(sediment: Sediment, tier: Tier) -> None:
+    rsm, rlmm = tier.rsm_process.address, tier.rlmm_process.address
+    for option, address in (("--rsm", rlmm), ("--rlmm", rsm)):
+        swept = sediment.sweep(tier, "retention", option, address, "--apply")
+        assert_one_line(swept, 2, f"{option}: another service answers at {address}")
+
+
+def test_no_java(
+    sediment: Sediment, tier: Tier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert_one_line(sediment.sweep(tier, "retention"), 3, "Java 17", "JAVA_HOME")
+
+
+def test_a_java_that_cannot_run_spark(
+    tier: Tier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'this Java is too old' >&2\nexit 1\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert_one_line(sweep(tier, "retention"), 3, "this Java is too old")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--report", "/nowhere/report.json"),
+        ("--report", "x" * 250),
+        ("--work-dir", sys.executable),
+        ("--work-dir", f"{sys.executable}/below"),
+    ],
+)
+def test_paths_that_cannot_be_are_told_before_spark_starts(
+    sediment: Sediment, tier: Tier, option: str, value: str
+) -> None:
+    assert_one_line(sediment.sweep(tier, "retention", option, value), 2, option, value)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("this_spark")
+def test_a_table_says_what_goes_and_what_was_left_out_and_why(
+    sediment: Sediment, tier: Tier, tmp_path: Path
+) -> None:
+    unfit, paused = a_topic()[0], a_topic()[0]
+    for tp in (unfit, paused):
+        tier.fill(tp, 2)
+    tier.report(unfit, 2, copied_through_offset=-1)
+    tier.settings(unfit.topic_id, {**BY_TIME, "retention.bytes": "1"})
+    tier.settings(paused.topic_id, {"sediment.sweep.paused": "true"})
+    topics = ["--topic", unfit.topic, "--topic", paused.topic]
+    report = tmp_path / "report.json"
+    swept = sediment.sweep(tier, "retention", *topics, "-o", "table", "--report", str(report))
+    assert swept.exit_code == 0, swept.stderr
+    assert f"{unfit.topic}-0: retention.bytes not applied" in swept.stderr
+    assert "1 partition(s) left alone: sediment.sweep.paused is set" in swept.stderr
+    assert "PLANNED: 2 segments planned" in swept.stderr
+    assert json.loads(report.read_text())["totals"]["planned_segments"] == 2
+    assert os.listdir(tmp_path) == ["report.json"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("this_spark")
+def test_a_report_that_cannot_be_written_at_the_end_is_kept(tier: Tier, tmp_path: Path) -> None:
+    [tp] = a_topic()
+    tier.fill(tp, 1)
+    report = tmp_path / "reports" / "report.json"
+    report.parent.mkdir()
+    rsm, rlmm = tier.rsm_process.address, tier.rlmm_process.address
+    options = SweepOptions(rsm, rlmm, topics=(tp.topic,), report=report)
+
+    def say(phase: str) -> None:
+        if phase == "reporting":
+            report.parent.rename(tmp_path / "away")
+
+    config = retention_sweep.Config(options)
+    with pytest.raises(SweepError, match=re.escape(str(report))) as raised:
+        launch.launch(retention_sweep.JOB, config, retention_sweep.run, say, None)
+    assert raised.value.exit_code == 3
+    kept = Path(str(raised.value).rpartition("the report is in ")[2])
+    assert json.loads(kept.read_text())["outcome"] == "PLANNED"
+    kept.unlink()
+
+
+def cli_defaults(name: str) -> dict[str, Any]:
+    group = typer.main.get_command(sweep_commands)
+    found = group.commands[name]  # type: ignore[attr-defined]
+    return {p.opts[-1]: p.default for p in found.params if p.opts[-1] not in NOT_IN_SPARK_JOBS}
+
+
+@pytest.mark.parametrize(
+    ("name", "job"), [("retention", retention_sweep), ("removal", partition_removal_sweep)]
+)
+def test_the_command_and_the_job_take_the_same_options(name: str, job: Any) -> None:
+    parsed = job.parse_args(["--rsm", "a:1", "--rlmm", "b:2"])
+    of_job = {slot: getattr(parsed.options, slot) for slot in type(parsed.options).__slots__}
+    of_job |= {slot: getattr(parsed, slot) for slot in type(parsed).__slots__ if slot != "options"}
+    of_cli = {n.removeprefix("--").replace("-", "_"): v for n, v in cli_defaults(name).items()}
+    of_cli["topics"] = tuple(of_cli.pop("topic") or ())
+    for addresses in ("rsm", "rlmm"):
+        assert of_cli.pop(addresses) is None
+        del of_job[addresses]
+    assert of_cli == of_job
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--batch-size", "0"], ["--batch-size", "1001"], ["--max-segments", "-1"]]
+)
+def test_the_job_names_an_option_that_is_out_of_bounds(wrong: list[str]) -> None:
+    with pytest.raises(InvalidRequestError, match=wrong[0]):
+        retention_sweep.parse_args(["--rsm", "a:1", "--rlmm", "b:2", *wrong])

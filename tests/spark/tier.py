@@ -1,0 +1,208 @@
+"""A tier that tests fill by hand: segments of a kilobyte, with whatever times and states."""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID, uuid4
+
+from sqlalchemy import Engine, text
+
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition
+from services.api.lineage import Lineage
+from services.api.partition_state import PartitionReport
+from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_segments
+from services.api.remote_storage_manager import IndexType, RemoteStorageManager
+from services.api.segments import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+    segment_leader_epochs,
+)
+from services.local.s3_endpoint import S3Endpoint
+from services.local.service import ServiceProcess
+from services.rpc.channels import open_channel
+from services.rpc.clients.metadata import RemoteLogMetadataManagerClient
+from services.rpc.clients.storage import RemoteStorageManagerClient
+from tests.contract.remote_storage_manager_contract import Files
+
+BROKER = 1
+EPOCH = 0
+OFFSETS = 100
+SIZE_BYTES = 1_000
+HOUR_MS = 3_600_000
+SWEPT = {"sediment.retention.owner": "sweep"}
+_FILES = Files(bytes(SIZE_BYTES), dict.fromkeys(IndexType, b"index"))
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@dataclass
+class SmallTier:
+    """An RSM and an RLMM, wherever they are."""
+
+    rsm: RemoteStorageManager
+    rlmm: RemoteLogMetadataManager
+
+    def fill(
+        self,
+        tp: TopicIdPartition,
+        segments: int,
+        *,
+        first: int = 0,
+        age_ms: int = 10 * HOUR_MS,
+        **fields: Any,
+    ) -> list[RemoteLogSegmentMetadata]:
+        """Copy and finish segments `first`, `first` + 1, ... of OFFSETS offsets each; all of them
+        `age_ms` old."""
+        made = [
+            segment(tp, number, max_timestamp_ms=now_ms() - age_ms, **fields)
+            for number in range(first, first + segments)
+        ]
+        with ThreadPoolExecutor(8) as pool:
+            return list(pool.map(self.copy, made))
+
+    def copy(self, metadata: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
+        """From its first row to COPY_SEGMENT_FINISHED."""
+        self.rlmm.add_remote_log_segment_metadata(metadata)
+        return self.finish(metadata)
+
+    def finish(self, metadata: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
+        custom_metadata = self.rsm.copy_log_segment_data(metadata, _FILES.data())
+        finished = RemoteLogSegmentMetadataUpdate(
+            metadata.remote_log_segment_id,
+            now_ms(),
+            RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
+            BROKER,
+            custom_metadata,
+        )
+        self.rlmm.update_remote_log_segment_metadata(finished)
+        return replace(metadata, custom_metadata=custom_metadata, state=finished.state)
+
+    def move(
+        self, metadata: RemoteLogSegmentMetadata, state: RemoteLogSegmentState
+    ) -> RemoteLogSegmentMetadata:
+        update = RemoteLogSegmentMetadataUpdate(
+            metadata.remote_log_segment_id, now_ms(), state, BROKER
+        )
+        self.rlmm.update_remote_log_segment_metadata(update)
+        return replace(metadata, state=state)
+
+    def report(self, tp: TopicIdPartition, segments: int, **fields: Any) -> None:
+        """The leader's, of a log whose first `segments` segments are in the tier."""
+        values: dict[str, Any] = {
+            "broker_id": BROKER,
+            "leader_epoch": EPOCH,
+            "report_number": time.monotonic_ns(),
+            "lineage": Lineage(segment_leader_epochs([(EPOCH, 0)])),
+            "local_log_start_offset": 0,
+            "log_end_offset": segments * OFFSETS + 1,
+            "high_watermark": segments * OFFSETS + 1,
+            "last_stable_offset": segments * OFFSETS + 1,
+            "only_local_bytes": 0,
+            "copied_through_offset": segments * OFFSETS - 1,
+            **fields,
+        }
+        [outcome] = self.rlmm.report_partition_state([PartitionReport(tp, **values)])
+        assert not isinstance(outcome, Exception), outcome
+
+    def settings(self, topic_id: UUID, entries: Mapping[str, str]) -> None:
+        """These and no others, kept by the sweep."""
+        self.rlmm.put_topic_config(topic_id, {**SWEPT, **entries})
+
+    def mark_deleted(self, tp: TopicIdPartition) -> None:
+        marked = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
+        self.rlmm.put_remote_partition_delete_metadata(
+            RemotePartitionDeleteMetadata(tp, marked, now_ms(), BROKER)
+        )
+
+    def rows(self, *partitions: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
+        return [row for tp in partitions for row in all_segments(self.rlmm, tp)]
+
+
+@dataclass
+class Tier(SmallTier):
+    """Of processes that a test may kill."""
+
+    rsm_process: ServiceProcess
+    rlmm_process: ServiceProcess
+    s3: S3Endpoint
+    bucket: str
+    engine: Engine
+
+    @property
+    def processes(self) -> list[ServiceProcess]:
+        return [self.rsm_process, self.rlmm_process]
+
+    def objects(self, *topic_ids: UUID) -> dict[str, str]:
+        """Of these topics: each object's key and ETag."""
+        prefixes = tuple(topic_id.hex for topic_id in topic_ids)
+        listed = self.s3.client().list_objects(self.bucket, recursive=True)
+        return {
+            str(item.object_name): str(item.etag)
+            for item in listed
+            if str(item.object_name).replace("-", "").startswith(prefixes)
+        }
+
+    @contextmanager
+    def held_up(self, tp: TopicIdPartition) -> Iterator[None]:
+        """RLMM can change nothing of the partition inside: its calls wait."""
+        lock = text("SELECT FROM partitions WHERE topic_id = :id AND partition = :p FOR UPDATE")
+        with self.engine.begin() as connection:
+            connection.execute(lock, {"id": tp.topic_id, "p": tp.partition})
+            yield
+
+
+def segment(tp: TopicIdPartition, number: int, **fields: Any) -> RemoteLogSegmentMetadata:
+    """The `number`-th of a log in epoch EPOCH, not copied yet."""
+    start = number * OFFSETS
+    values: dict[str, Any] = {
+        "max_timestamp_ms": now_ms(),
+        "broker_id": BROKER,
+        "event_timestamp_ms": now_ms(),
+        "segment_leader_epochs": segment_leader_epochs([(EPOCH, start)]),
+        "segment_size_in_bytes": SIZE_BYTES,
+        "broker_leader_epoch": EPOCH,
+        **fields,
+    }
+    return RemoteLogSegmentMetadata(
+        RemoteLogSegmentId(tp, uuid4()), start, start + OFFSETS - 1, **values
+    )
+
+
+def ids(segments: Iterable[RemoteLogSegmentMetadata]) -> list[UUID]:
+    return [each.remote_log_segment_id.id for each in segments]
+
+
+def a_topic(name: str = "", partitions: int = 1) -> list[TopicIdPartition]:
+    """A new topic's partitions; by default no other topic has its name."""
+    topic_id = uuid4()
+    return [TopicIdPartition(topic_id, name or f"t{topic_id.hex}", p) for p in range(partitions)]
+
+
+@contextmanager
+def running_tier(
+    rsm: ServiceProcess, rlmm: ServiceProcess, s3: S3Endpoint, bucket: str, engine: Engine
+) -> Iterator[Tier]:
+    """Both started side by side, and stopped at the end."""
+    try:
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda service: service.start(), [rsm, rlmm]))
+        with open_channel(rsm.address) as to_rsm, open_channel(rlmm.address) as to_rlmm:
+            yield Tier(
+                RemoteStorageManagerClient(to_rsm, rsm.address),
+                RemoteLogMetadataManagerClient(to_rlmm, rlmm.address),
+                rsm,
+                rlmm,
+                s3,
+                bucket,
+                engine,
+            )
+    finally:
+        rsm.kill()
+        rlmm.kill()
