@@ -22,7 +22,7 @@ from spark_jobs.sweep import SweepRun
 
 PARTITIONS = 20
 SEGMENTS = 10_000
-ROUNDS = 5
+ROUNDS = 3  # with the objects to be made first, one takes more than a minute
 CONCURRENCY = 2
 _KEYS_PER_REQUEST = 1000
 
