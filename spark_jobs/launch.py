@@ -117,6 +117,7 @@ def _require_writable(report: Path | None) -> None:
     if report is not None:
         try:
             _partial(report).touch()
+            _partial(report).unlink()
         except OSError as e:
             raise SweepError(f"--report: {report}: {e.strerror}", EXIT_REFUSED) from e
 
@@ -181,3 +182,4 @@ def _stopped_by_signals() -> Iterator[None]:
         for number, handler in before.items():
             signal.signal(number, handler)
         sys.unraisablehook = hook_before
+        logging.disable(logging.NOTSET)

@@ -6,13 +6,8 @@ from pathlib import Path
 
 from services.api.remote_storage_manager import MAX_DELETE_BATCH
 from services.api.validation import require
+from spark_jobs import defaults
 from spark_jobs.services import Services
-
-DEFAULT_MAX_SEGMENTS = 10_000
-DEFAULT_BATCH_SIZE = 500
-DEFAULT_RETRY_FOR_S = 30.0
-DEFAULT_MASTER = "local[*]"
-DEFAULT_DRIVER_MEMORY = "1g"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +32,12 @@ class SweepOptions:
     rlmm: str
     topics: tuple[str, ...] = ()
     apply: bool = False
-    max_segments: int = DEFAULT_MAX_SEGMENTS
+    max_segments: int = defaults.MAX_SEGMENTS
     max_bytes: int | None = None
-    batch_size: int = DEFAULT_BATCH_SIZE
-    retry_for_s: float = DEFAULT_RETRY_FOR_S
-    master: str = DEFAULT_MASTER
-    driver_memory: str = DEFAULT_DRIVER_MEMORY
+    batch_size: int = defaults.BATCH_SIZE
+    retry_for_s: float = defaults.RETRY_FOR_S
+    master: str = defaults.MASTER
+    driver_memory: str = defaults.DRIVER_MEMORY
     work_dir: Path | None = None
     report: Path | None = None
 
@@ -71,12 +66,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--rlmm", required=True, metavar="HOST:PORT")
     add("--topic", dest="topics", action="append", default=[], help="only this one; repeatable")
     add("--apply", action="store_true", help="delete; without it this is a dry run")
-    add("--max-segments", type=int, default=DEFAULT_MAX_SEGMENTS)
+    add("--max-segments", type=int, default=defaults.MAX_SEGMENTS)
     add("--max-bytes", type=int)
-    add("--batch-size", type=int, default=DEFAULT_BATCH_SIZE)
-    add("--retry-for-s", type=float, default=DEFAULT_RETRY_FOR_S)
-    add("--master", default=DEFAULT_MASTER, help="of no effect under spark-submit")
-    add("--driver-memory", default=DEFAULT_DRIVER_MEMORY, help="of no effect under spark-submit")
+    add("--batch-size", type=int, default=defaults.BATCH_SIZE)
+    add("--retry-for-s", type=float, default=defaults.RETRY_FOR_S)
+    add("--master", default=defaults.MASTER, help="of no effect under spark-submit")
+    add("--driver-memory", default=defaults.DRIVER_MEMORY, help="of no effect under spark-submit")
     add("--work-dir", type=Path, help="which every executor must see; kept")
     add("--report", type=Path, help="by default standard output")
 

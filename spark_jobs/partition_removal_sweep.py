@@ -14,6 +14,7 @@ from services.api.retention import DeletionReason
 from services.api.segment_deletion import Deleter
 from services.api.segments import RemoteLogSegmentState
 from services.api.validation import require
+from spark_jobs import defaults
 from spark_jobs.execution import delete_marked, finish_partitions
 from spark_jobs.launch import run_as_program
 from spark_jobs.marking import mark_removals
@@ -26,7 +27,6 @@ from spark_jobs.services import Services
 from spark_jobs.sweep import Stages, SweepRun, sweep, written
 
 JOB = "partition_removal_sweep"
-DEFAULT_GRACE_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Config:
     """
 
     options: SweepOptions
-    grace_ms: int = DEFAULT_GRACE_MS
+    grace_ms: int = defaults.REMOVAL_GRACE_MS
 
     def __post_init__(self) -> None:
         require(self.grace_ms >= 0, "--grace-ms", "must not be negative")
@@ -53,7 +53,7 @@ def parse_args(argv: Sequence[str]) -> Config:
     """
     parser = argparse.ArgumentParser(prog=JOB, description=__doc__)
     add_options(parser)
-    parser.add_argument("--grace-ms", type=int, default=DEFAULT_GRACE_MS)
+    parser.add_argument("--grace-ms", type=int, default=defaults.REMOVAL_GRACE_MS)
     arguments = parser.parse_args(argv)
     return Config(options_of(arguments), arguments.grace_ms)
 

@@ -219,12 +219,12 @@ class _Rules:
 
     def _time_breach(self, segment: RemoteLogSegmentMetadata) -> Deletion | None:
         unlimited = self._config.retention_ms == UNLIMITED
-        newest_ms = _newest_ms(segment)
-        if unlimited or newest_ms >= self._cleanup_until_ms:
+        newest = newest_ms(segment)
+        if unlimited or newest >= self._cleanup_until_ms:
             return None
         self._excess_bytes -= _size_bytes(segment)
         detail = (
-            f"max_timestamp {newest_ms} < {self._cleanup_until_ms} "
+            f"max_timestamp {newest} < {self._cleanup_until_ms} "
             f"(retention.ms {self._config.retention_ms})"
         )
         return Deletion(segment, DeletionReason.RETENTION_TIME, detail)
@@ -307,10 +307,10 @@ def _unreferenced(
             yield Deletion(segment, DeletionReason.UNREFERENCED, detail)
 
 
-def _newest_ms(segment: RemoteLogSegmentMetadata) -> int:
+def newest_ms(segment: RemoteLogSegmentMetadata) -> int:
     """Of its records; where they bear no time, the segment is as old as its latest event."""
-    newest_ms = segment.max_timestamp_ms
-    return segment.event_timestamp_ms if newest_ms == NO_TIMESTAMP else newest_ms
+    newest = segment.max_timestamp_ms
+    return segment.event_timestamp_ms if newest == NO_TIMESTAMP else newest
 
 
 def _raised_log_start(expired: Iterable[Deletion], log_start_offset: int) -> int | None:

@@ -7,6 +7,7 @@ import typer
 
 from services.cli.options import DataDir, JsonOrTable, Rlmm, Rsm
 from services.cli.output import Format
+from spark_jobs import defaults
 
 sweep = typer.Typer(
     no_args_is_help=True,
@@ -50,15 +51,15 @@ def retention(
     data_dir: DataDir = None,
     topic: _Topic = None,
     apply: _Apply = False,
-    max_segments: _MaxSegments = 10_000,
+    max_segments: _MaxSegments = defaults.MAX_SEGMENTS,
     max_bytes: _MaxBytes = None,
-    batch_size: _BatchSize = 500,
+    batch_size: _BatchSize = defaults.BATCH_SIZE,
     copy_grace_ms: Annotated[
         int, typer.Option(min=0, help="A copy that began less than this ago is under way, ms.")
     ] = 3_600_000,
-    retry_for_s: _RetryForS = 30.0,
-    master: _Master = "local[*]",
-    driver_memory: _DriverMemory = "1g",
+    retry_for_s: _RetryForS = defaults.RETRY_FOR_S,
+    master: _Master = defaults.MASTER,
+    driver_memory: _DriverMemory = defaults.DRIVER_MEMORY,
     work_dir: _WorkDir = None,
     report: _Report = None,
     output: JsonOrTable = Format.TABLE,
@@ -96,15 +97,15 @@ def removal(
     data_dir: DataDir = None,
     topic: _Topic = None,
     apply: _Apply = False,
-    max_segments: _MaxSegments = 10_000,
+    max_segments: _MaxSegments = defaults.MAX_SEGMENTS,
     max_bytes: _MaxBytes = None,
-    batch_size: _BatchSize = 500,
+    batch_size: _BatchSize = defaults.BATCH_SIZE,
     grace_ms: Annotated[
         int, typer.Option(min=0, help="Leave a partition alone so long after it was marked, ms.")
-    ] = 3_600_000,
-    retry_for_s: _RetryForS = 30.0,
-    master: _Master = "local[*]",
-    driver_memory: _DriverMemory = "1g",
+    ] = defaults.REMOVAL_GRACE_MS,
+    retry_for_s: _RetryForS = defaults.RETRY_FOR_S,
+    master: _Master = defaults.MASTER,
+    driver_memory: _DriverMemory = defaults.DRIVER_MEMORY,
     work_dir: _WorkDir = None,
     report: _Report = None,
     output: JsonOrTable = Format.TABLE,

@@ -14,6 +14,7 @@ from sqlalchemy import CursorResult
 from sqlalchemy.orm import Session
 
 from services.api.calls import MutationContext, current_call
+from services.api.errors import RemoteStorageError
 from services.api.segments import RemoteLogSegmentMetadataUpdate
 from services.rlmm.outcomes import REMEMBERED_FOR
 from services.rlmm.rows import AnyRow, event_key_of
@@ -74,9 +75,9 @@ MOVE = """
         changed_at = clock_timestamp()
     FROM json_to_recordset(%(rows)s) AS moved (
         segment_id uuid, state text, broker_id int, event_timestamp_ms bigint, revision bigint,
-        custom_metadata text, plan_id text)
+        custom_metadata text, plan_id text, from_state text)
     WHERE s.topic_id = %(topic_id)s AND s.partition = %(partition)s
-        AND s.segment_id = moved.segment_id"""
+        AND s.segment_id = moved.segment_id AND s.state = moved.from_state"""
 
 RECORD = """
     INSERT INTO events (
@@ -133,10 +134,14 @@ def move_segments(session: Session, partition: PartitionRow, moves: Sequence[Mov
             "revision": move.revision,
             "custom_metadata": _hex(move.update.custom_metadata),
             "plan_id": move.context.plan_id,
+            "from_state": move.stored.state,
         }
         for move in moves
     ]
-    _run(session, partition, MOVE, {"rows": json.dumps(rows)})
+    moved = _run(session, partition, MOVE, {"rows": json.dumps(rows)}).rowcount
+    if moved != len(moves):
+        # Whoever changes a segment holds its partition's lock, as this call does.
+        raise RemoteStorageError(f"{len(moves)} segments were judged, {moved} were as judged")
 
 
 def record_moves(session: Session, partition: PartitionRow, moves: Sequence[Move]) -> None:

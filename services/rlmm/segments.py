@@ -86,7 +86,7 @@ def move(
     stored = _stored(session, change.remote_log_segment_id)
     if not may_move(guards or Guards(session, partition), stored, change, context):
         return MutationOutcome(applied=False, revision=stored.state_revision)
-    moved = _moved(session, partition, change, context)
+    moved = _moved(session, partition, change, context, stored.state)
     metadata = segment_from_row(moved, change.remote_log_segment_id.topic_id_partition)
     if change.state is FINISHED:
         visibility.show(session, metadata)
@@ -112,8 +112,9 @@ def _moved(
     partition: PartitionRow,
     change: RemoteLogSegmentMetadataUpdate,
     context: MutationContext,
+    present: str,
 ) -> AnyRow:
-    """Move the segment; its row after that."""
+    """Move the segment from the state it was judged in; its row after that."""
     values: dict[str, object] = {
         "state": change.state.value,
         "broker_id": change.broker_id,
@@ -128,7 +129,7 @@ def _moved(
         values["plan_id"] = context.plan_id
     return session.execute(
         update(SegmentRow)
-        .where(_is(change.remote_log_segment_id))
+        .where(_is(change.remote_log_segment_id), SegmentRow.state == present)
         .values(values)
         .returning(*SegmentRow.__table__.columns)
         .execution_options(synchronize_session=False)

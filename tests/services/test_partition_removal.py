@@ -1,9 +1,7 @@
 """Removing a deleted partition against the real RLMM and RSM, from every point at which an earlier
 run may have stopped."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -23,35 +21,10 @@ from services.api.partition_removal import (
 from services.api.remote_log_metadata_manager import all_partitions
 from services.api.segment_deletion import Deleter, begin_deletion, finish_deletion
 from services.api.segments import RemoteLogSegmentState
-from services.rlmm.database import create_database_engine
-from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rsm.backends.filesystem import FilesystemStorage
-from services.rsm.factory import build_manager
-from services.rsm.settings import RsmSettings
-from tests.spark.tier import SmallTier, a_topic, ids, now_ms, segment
+from tests.harness.tier import SmallTier, a_topic, ids, now_ms, segment
 
 REMOVER = Deleter(plan_id="plan-1")
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
-
-
-@pytest.fixture
-def tier(database_url: str, tmp_path: Path) -> Iterator[SmallTier]:
-    engine = create_database_engine(database_url)
-    settings = RsmSettings(backend="filesystem", directory=tmp_path)
-    with closing(build_manager(settings)) as rsm:
-        yield SmallTier(rsm, SqlRemoteLogMetadataManager(engine))
-    engine.dispose()
-
-
-@pytest.fixture
-def keys(tmp_path: Path) -> Callable[[], Sequence[str]]:
-    """What the store holds."""
-    return lambda: sorted(FilesystemStorage(tmp_path).list_keys(""))
-
-
-@pytest.fixture
-def tp() -> TopicIdPartition:
-    return a_topic("orders")[0]
 
 
 def remove(tier: SmallTier, tp: TopicIdPartition) -> Removal:

@@ -1,9 +1,7 @@
 """Deleting segments against the real RLMM and RSM: from every point at which it may have stopped,
 by everybody who may have stopped there."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -30,37 +28,12 @@ from services.api.segment_deletion import (
 )
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.topic_config import RetentionOwner
-from services.rlmm.database import create_database_engine
-from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rsm.backends.filesystem import FilesystemStorage
-from services.rsm.factory import build_manager
-from services.rsm.settings import RsmSettings
-from tests.spark.tier import SmallTier, a_topic, now_ms, segment
+from tests.harness.tier import SmallTier, now_ms, segment
 
 PLAN_ID = "plan-1"
 SWEEP = Deleter(retention_owner=RetentionOwner.SWEEP, plan_id=PLAN_ID)
 DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 DELETE_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
-
-
-@pytest.fixture
-def tier(database_url: str, tmp_path: Path) -> Iterator[SmallTier]:
-    engine = create_database_engine(database_url)
-    settings = RsmSettings(backend="filesystem", directory=tmp_path)
-    with closing(build_manager(settings)) as rsm:
-        yield SmallTier(rsm, SqlRemoteLogMetadataManager(engine))
-    engine.dispose()
-
-
-@pytest.fixture
-def keys(tmp_path: Path) -> Callable[[], Sequence[str]]:
-    """What the store holds."""
-    return lambda: sorted(FilesystemStorage(tmp_path).list_keys(""))
-
-
-@pytest.fixture
-def tp() -> TopicIdPartition:
-    return a_topic("orders")[0]
 
 
 def expired(segments: Sequence[RemoteLogSegmentMetadata]) -> list[Deletion]:

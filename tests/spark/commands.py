@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.local.environments import own_environment
-from tests.spark.tier import Tier
+from tests.harness.tier import Tier
 
 TIMEOUT_S = 150
 MASTER = "local[1]"

@@ -14,8 +14,8 @@ from services.local.s3_endpoint import S3Endpoint
 from services.local.service import ServiceProcess
 from services.rlmm.database import DatabaseLimits, create_database_engine
 from spark_jobs.session import spark_session
+from tests.harness.tier import Tier, running_tier
 from tests.spark.jobs import Jobs
-from tests.spark.tier import Tier, running_tier
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from spark_jobs.failures import told_in_one_line
 from spark_jobs.options import SweepOptions
 from spark_jobs.report import COUNTS, PARTITION_KEYS, SEGMENT_KEYS, SweepReport
 from spark_jobs.sweep import SweepRun
-from tests.spark.tier import Tier
+from tests.harness.tier import Tier
 
 Phases = Mapping[str, Callable[[], object]]
 DOCUMENT_KEYS = {

@@ -9,8 +9,8 @@ from services.api.segment_deletion import Deleter
 from services.api.segments import RemoteLogSegmentState
 from spark_jobs.removal_planning import IN_GRACE
 from spark_jobs.retention_planning import ON_HOLD
+from tests.harness.tier import Tier, a_topic, ids, now_ms, segment
 from tests.spark.jobs import Jobs
-from tests.spark.tier import Tier, a_topic, ids, now_ms, segment
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -13,8 +13,7 @@ from services.api.retention import plan_retention
 from services.api.segments import RemoteLogSegmentState, segment_leader_epochs
 from services.api.topic_config import RetentionOwner
 from spark_jobs.retention_planning import NO_OWNER, NO_REPORT, ON_HOLD, PAUSED
-from tests.spark.jobs import Done, Jobs
-from tests.spark.tier import (
+from tests.harness.tier import (
     HOUR_MS,
     OFFSETS,
     SIZE_BYTES,
@@ -24,6 +23,7 @@ from tests.spark.tier import (
     now_ms,
     segment,
 )
+from tests.spark.jobs import Done, Jobs
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 BY_TIME = {"retention.ms": str(HOUR_MS)}

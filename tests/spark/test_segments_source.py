@@ -13,7 +13,7 @@ from spark_jobs.plan import segment_of
 from spark_jobs.schemas import SCAN_SCHEMA, arrow_schema
 from spark_jobs.segments_source import remote_log_segments
 from spark_jobs.services import Services
-from tests.spark.tier import Tier, a_topic, ids, now_ms, segment
+from tests.harness.tier import Tier, a_topic, ids, now_ms, segment
 
 pytestmark = pytest.mark.spark
 _ARROW_NAMES = {"list<element: int32>": "list<int32>", "list<element: int64>": "list<int64>"}

@@ -24,8 +24,8 @@ from spark_jobs.options import SweepOptions
 from spark_jobs.report import SweepReport
 from tests.harness.eventually import eventually
 from tests.harness.processes import runs
+from tests.harness.tier import HOUR_MS, Tier, a_topic, ids
 from tests.spark.commands import Swept, command, ended, plan_id_of, start, sweep
-from tests.spark.tier import HOUR_MS, Tier, a_topic, ids
 
 pytestmark = pytest.mark.spark
 NOBODY = "127.0.0.1:1"

@@ -16,9 +16,9 @@ from services.api.remote_log_metadata_manager import all_partitions
 from spark_jobs.failures import SweepError
 from tests.harness.eventually import eventually
 from tests.harness.rlmm_database import events, waiting
+from tests.harness.tier import HOUR_MS, OFFSETS, Tier, a_topic, ids
 from tests.spark.commands import command, ended, plan_id_of, start
 from tests.spark.jobs import Done, Jobs
-from tests.spark.tier import HOUR_MS, OFFSETS, Tier, a_topic, ids
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 KILLED = -9

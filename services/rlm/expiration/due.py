@@ -5,7 +5,7 @@ A partition that rests must cost next to nothing, and listing its segments is no
 
 from dataclasses import dataclass
 
-from services.api.retention import DEFAULT_COPY_GRACE_MS
+from services.api.retention import DEFAULT_COPY_GRACE_MS, newest_ms
 from services.api.topic_config import UNLIMITED, TopicConfig
 from services.rlm.expiration.snapshot import Snapshot
 from services.rlm.tier_view.tier import Tier
@@ -59,7 +59,7 @@ def due_after_ms(snapshot: Snapshot, config: TopicConfig) -> int | None:
     now_ms = snapshot.state.read_at_ms
     moments_ms = [s.event_timestamp_ms + DEFAULT_COPY_GRACE_MS for s in snapshot.young_copies()]
     if config.retention_ms != UNLIMITED:
-        moments_ms += [s.max_timestamp_ms + config.retention_ms + 1 for s in snapshot.segments]
+        moments_ms += [newest_ms(s) + config.retention_ms + 1 for s in snapshot.segments]
     if not moments_ms:
         return None
     return max(min(moments_ms) - now_ms, 1)

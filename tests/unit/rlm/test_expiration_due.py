@@ -117,3 +117,8 @@ def test_without_a_limit_of_time_it_never_is(config: TopicConfig) -> None:
 
 def test_nothing_in_the_tier_never_is() -> None:
     assert due_after_ms(snapshot(), BY_TIME) is None
+
+
+def test_a_segment_without_a_time_is_due_by_its_latest_event() -> None:
+    timeless = replace(remote(0, 9, (0, 0)), event_timestamp_ms=2000)
+    assert due_after_ms(snapshot(timeless, now_ms=2500), BY_TIME) == 501

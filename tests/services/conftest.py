@@ -1,0 +1,35 @@
+"""A tier in process, for what deletes from it: real PostgreSQL, RSM on the file system."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from services.api.ids import TopicIdPartition
+from services.rlmm.database import create_database_engine
+from services.rlmm.manager import SqlRemoteLogMetadataManager
+from services.rsm.backends.filesystem import FilesystemStorage
+from services.rsm.factory import build_manager
+from services.rsm.settings import RsmSettings
+from tests.harness.tier import SmallTier, a_topic
+
+
+@pytest.fixture
+def tier(database_url: str, tmp_path: Path) -> Iterator[SmallTier]:
+    engine = create_database_engine(database_url)
+    settings = RsmSettings(backend="filesystem", directory=tmp_path)
+    with closing(build_manager(settings)) as rsm:
+        yield SmallTier(rsm, SqlRemoteLogMetadataManager(engine))
+    engine.dispose()
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Callable[[], Sequence[str]]:
+    """What the store holds."""
+    return lambda: sorted(FilesystemStorage(tmp_path).list_keys(""))
+
+
+@pytest.fixture
+def tp() -> TopicIdPartition:
+    return a_topic("orders")[0]
