@@ -10,6 +10,8 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 VENV := .venv
 BIN := $(VENV)/bin
 PROTOS := $(shell find protos -name '*.proto')
+PLUGIN_SOURCES := kafka_plugin/pom.xml $(shell find kafka_plugin/src -type f) $(PROTOS)
+CONTRACT := $(BIN)/buf build protos --exclude-source-info
 LOG_DIR ?=
 PYTEST_ARGS ?=
 
@@ -28,7 +30,11 @@ $(VENV)/.runtime: pyproject.toml requirements.lock hatch_build.py $(PROTOS) | $(
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.runtime
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev,kafka]'
+	@touch $@
+
+$(VENV)/.kafka: $(VENV)/.runtime
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[kafka]'
 	@touch $@
 
 $(VENV)/.spark: $(VENV)/.runtime
@@ -49,6 +55,14 @@ lock: $(VENV)/.dev ## Pin the newest versions into requirements.lock
 protos: $(VENV)/.dev ## Compile protos/ into gen/
 	$(BIN)/python hatch_build.py
 
+build/.plugin: $(PLUGIN_SOURCES)
+	@command -v mvn >/dev/null || { echo "make: needs Maven and Java 17 to build the Kafka plugin" >&2; exit 1; }
+	mvn -q -B -Dstyle.color=never -f kafka_plugin/pom.xml clean package
+	@mkdir -p build && touch $@
+
+.PHONY: plugin
+plugin: build/.plugin ## Build the Kafka plugin, one jar in kafka_plugin/target/ (Java 17, Maven)
+
 # --- use --------------------------------------------------------------------------------------
 
 .PHONY: demo
@@ -63,11 +77,15 @@ demo-sweep: $(VENV)/.spark ## Ship a Kafka log, then expire and remove parts of 
 
 .PHONY: test
 test: $(VENV)/.dev ## Run all tests that embedded servers can serve
-	$(BIN)/pytest -m "not kafka" --ignore tests/spark --ignore tests/helm $(PYTEST_ARGS)
+	$(BIN)/pytest -m "not kafka and not plugin" --ignore tests/spark --ignore tests/helm $(PYTEST_ARGS)
 
 .PHONY: test-kafka
 test-kafka: $(VENV)/.dev ## Run the tests that need a real Kafka broker (Java 17, Maven)
 	$(BIN)/pytest -m kafka $(PYTEST_ARGS)
+
+.PHONY: test-plugin
+test-plugin: $(VENV)/.dev build/.plugin ## Run the tests of a real broker that tiers through the plugin (Java 17, Maven)
+	$(BIN)/pytest -m plugin $(PYTEST_ARGS)
 
 .PHONY: test-spark
 test-spark: $(VENV)/.dev $(VENV)/.spark ## Run the tests of the sweeps on a Spark cluster of processes (Java 17)
@@ -83,6 +101,14 @@ lint: $(VENV)/.dev build/googleapis ## ruff and buf: rules and formatting
 	$(BIN)/ruff format --check .
 	$(BIN)/buf lint
 	$(BIN)/buf format --diff --exit-code protos
+	$(BIN)/buf breaking protos --against protos/contract.yaml
+	@$(CONTRACT) -o -#format=yaml | cmp -s - protos/contract.yaml \
+	  || { echo "lint: protos/contract.yaml is not what protos/ says: run \`make contract\`" >&2; exit 1; }
+
+.PHONY: contract
+contract: $(VENV)/.dev build/googleapis ## Take a compatible change of protos/ into protos/contract.yaml
+	$(BIN)/buf breaking protos --against protos/contract.yaml
+	$(CONTRACT) -o protos/contract.yaml
 
 .PHONY: types
 types: $(VENV)/.dev $(VENV)/.spark ## mypy --strict over everything

@@ -137,8 +137,9 @@ class RemoteLogMetadataManager(Protocol):
     def update_remote_log_segment_metadata(
         self, update: RemoteLogSegmentMetadataUpdate, context: MutationContext = NO_CONTEXT
     ) -> MutationOutcome:
-        """Move a segment to its next state. Idempotent: the state it is in, with the same custom
-        metadata or with none, is a repeat.
+        """Move a segment to its next state. Idempotent: the state it is in, and
+        DELETE_SEGMENT_STARTED of one that is DELETE_SEGMENT_FINISHED, with the same custom metadata
+        or with none, is a repeat.
 
         Absent custom metadata keeps the stored one. COPY_SEGMENT_FINISHED makes the segment
         visible to look-ups and displaces older ones as Kafka does (kafka-storage

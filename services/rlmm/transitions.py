@@ -25,6 +25,7 @@ from services.rlmm.tables import PartitionRow, TopicRow
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+DELETE_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 
 
 class Guards:
@@ -78,10 +79,12 @@ def may_move(
     """
     segment_id, target = change.remote_log_segment_id, change.state
     present = RemoteLogSegmentState(stored.state)
-    if present is target:
+    # A second deleter finds the deletion over: Kafka lists a segment once for each leader epoch.
+    is_over = present is DELETE_FINISHED and target is DELETE_STARTED
+    if present is target or is_over:
         if change.custom_metadata not in (None, stored.custom_metadata):
             raise SegmentAlreadyExistsError(
-                f"segment {segment_id} is in {target.value} with other custom metadata"
+                f"segment {segment_id} is in {present.value} with other custom metadata"
             )
         return False
     if present not in predecessors(target):

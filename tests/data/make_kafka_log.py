@@ -21,7 +21,7 @@ from pathlib import Path
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
 
 from tests.data.kafka_log_content import ROUNDS, TOPICS, produce_round, raise_log_start
-from tests.harness.kafka_broker import KafkaBroker
+from tests.harness.kafka_broker import kafka_broker
 from tests.harness.kafka_client import Cluster, headers_of
 
 HERE = Path(__file__).resolve().parent
@@ -100,7 +100,7 @@ def main() -> int:
         directory, records = Path(scratch) / "kafka", Path(scratch) / RECORDS.name
         # Apart, as operators may have it: then log.dir holds nothing but logs and checkpoints.
         settings = {"metadata.log.dir": str(directory / "metadata"), "log.retention.ms": "-1"}
-        with KafkaBroker(directory, settings) as broker:
+        with kafka_broker(directory, settings) as broker:
             Cluster(broker.bootstrap_servers).create(*TOPICS)
             for round_number in range(ROUNDS):
                 if round_number > 0:

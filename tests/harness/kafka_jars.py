@@ -1,12 +1,11 @@
-"""A Kafka broker's jars from Maven Central, and the Java that runs them.
+"""A Kafka broker's jars from Maven Central.
 
 ``tests/kafka/broker/pom.xml`` names the version; the jars are kept in the user's cache directory,
-outside the repository.
+outside the repository. `python -m tests.harness.kafka_jars` prints where.
 """
 
 import fcntl
 import hashlib
-import re
 import shutil
 import subprocess
 import tempfile
@@ -15,8 +14,9 @@ from xml.etree import ElementTree
 
 import platformdirs
 
+from services.local.java import find_java
+
 POM = Path(__file__).resolve().parents[1] / "kafka" / "broker" / "pom.xml"
-MINIMUM_JAVA = 17
 _MAVEN_TIMEOUT_S = 900.0
 _TAIL_CHARACTERS = 4096
 
@@ -33,6 +33,7 @@ def ensure_kafka_jars(version: str | None = None) -> Path:
 
     Raises:
         KafkaUnavailableError: the jars are not there yet, and ``mvn`` is missing or failed.
+        JavaMissingError: the jars are not there yet, and there is no Java to run them.
     """
     version = version or pinned_kafka_version()
     pom_digest = hashlib.sha256(POM.read_bytes()).hexdigest()[:12]
@@ -55,24 +56,6 @@ def pinned_kafka_version() -> str:
     if version is None:
         raise KafkaUnavailableError(f"{POM.name} names no kafka.version")
     return version
-
-
-def find_java() -> str:
-    """The java on the PATH.
-
-    Raises:
-        KafkaUnavailableError: there is none, or it is too old for Kafka.
-    """
-    java = _find_program("java", f"a Java runtime, {MINIMUM_JAVA} or newer, to run Kafka")
-    command = [java, "-version"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    match = re.search(r'version "(\d+)', done.stderr + done.stdout)
-    if match is None or int(match[1]) < MINIMUM_JAVA:
-        found = match[1] if match else "unknown"
-        raise KafkaUnavailableError(
-            f"Kafka needs Java {MINIMUM_JAVA} or newer; the java on the PATH is version {found}"
-        )
-    return java
 
 
 def _download_jars(mvn: str, version: str, jars: Path) -> None:
@@ -108,3 +91,7 @@ def _find_program(name: str, purpose: str) -> str:
     if found is None:
         raise KafkaUnavailableError(f"{name} is not on the PATH: it is needed as {purpose}")
     return found
+
+
+if __name__ == "__main__":
+    print(ensure_kafka_jars())

@@ -8,10 +8,11 @@ from uuid import uuid4
 
 import pytest
 
+from services.local.kafka_broker import KafkaBroker
 from services.local.postgres import EmbeddedPostgres
 from services.local.s3_endpoint import S3Endpoint
 from tests.data.kafka_log_content import ROUNDS, TOPICS, produce_round
-from tests.harness.kafka_broker import KafkaBroker
+from tests.harness.kafka_broker import kafka_broker
 from tests.harness.kafka_client import Cluster
 from tests.kafka.kept import KEPT, produce_kept
 from tests.kafka.tiered_broker import TieredBroker, tiered
@@ -30,7 +31,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
     """Running, with two log directories and all topics written in leader epochs 0, 2 and 4. Its
     topics keep everything unless a test tells it otherwise."""
     directory = tmp_path_factory.mktemp("broker")
-    with KafkaBroker(directory, IMPATIENT, log_dirs=2) as broker:
+    with kafka_broker(directory, IMPATIENT, log_dirs=2) as broker:
         Cluster(broker.bootstrap_servers).create(*TOPICS, *KEPT)
         for round_number in range(ROUNDS):
             if round_number > 0:

@@ -12,7 +12,7 @@ from services.rlm.copying.ship import ship
 from services.rlm.kafka_log.log_dir import find_partitions
 from services.rlm.kafka_log.partition_dir import LocalSegment, snapshot_path
 from tests.data.kafka_log_content import PAYMENTS, TELEMETRY, produce_payments, produce_telemetry
-from tests.harness.kafka_broker import KafkaBroker
+from tests.harness.kafka_broker import kafka_broker
 from tests.harness.kafka_client import Cluster
 from tests.kafka.records import SeenRecord, consumed
 from tests.kafka.tiered_broker import TieredBroker, rolled
@@ -38,7 +38,7 @@ class Seen:
 def test_a_broker_serves_a_log_whose_segments_and_indexes_came_back_from_the_tier(
     tier: TieredBroker, tmp_path: Path
 ) -> None:
-    with KafkaBroker(tmp_path / "broker", {"log.retention.ms": "-1"}) as broker:
+    with kafka_broker(tmp_path / "broker", {"log.retention.ms": "-1"}) as broker:
         cluster = Cluster(broker.bootstrap_servers)
         cluster.create(PAYMENTS, TELEMETRY)
         produce_payments(cluster, 0)

@@ -12,12 +12,12 @@ from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, a
 from services.api.remote_storage_manager import IndexType, RemoteStorageManager
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.cli.scratch import link_log_dir, unlink_segments
+from services.local.kafka_broker import KafkaBroker
 from services.rlm.copying.ship import ShipOutcome, ShipReport, ship
 from services.rlm.kafka_log.log_dir import find_partitions
 from services.rlm.kafka_log.partition_dir import LocalSegment, list_segments
 from services.rlm.manager import StaticRemoteLogManager
 from tests.harness.eventually import eventually
-from tests.harness.kafka_broker import KafkaBroker
 from tests.harness.kafka_client import NOW, Cluster, Offsets, Record, Topic, send_batch
 from tests.scenarios.world import World
 

@@ -101,13 +101,14 @@ class UpdateBatches(RlmmContractPart):
     def test_a_refused_item_stops_no_other_and_leaves_no_trace(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
-        first, last = finished(rlmm, tp, 0, 9), finished(rlmm, tp, 10, 19)
-        gone = add(rlmm, segment(tp, 20, 29), DELETE_STARTED, DELETE_FINISHED)
+        first, last = [add(rlmm, segment(tp, o, o + 9), DELETE_STARTED) for o in (0, 10)]
+        unmarked = finished(rlmm, tp, 20, 29)
         unknown = segment(tp, 30, 39)
         elsewhere = segment(TopicIdPartition(uuid4(), "orders", 0), 0, 9)
         renamed = segment(TopicIdPartition(tp.topic_id, "payments", 0), 0, 9)
         before = revision_of(rlmm, tp)
-        outcomes = batch(rlmm, [first, unknown, elsewhere, gone, renamed, last], DELETE_STARTED)
+        items = [first, unknown, elsewhere, unmarked, renamed, last]
+        outcomes = batch(rlmm, items, DELETE_FINISHED)
         assert [outcomes[0], outcomes[5]] == applied(before + 1, before + 2)
         assert classes(outcomes[1:5]) == [
             RemoteResourceNotFoundError,

@@ -77,7 +77,8 @@ class TableH(RlmmContractPart):
         move(rlmm, only, DELETE_FINISHED)
         assert ids(rlmm, tp) == []
         refused(FINISHED)
-        refused(DELETE_STARTED)
+        assert not move(rlmm, only, DELETE_STARTED).applied
+        assert ids(rlmm, tp) == []
         add_refused()
 
     @pytest.mark.parametrize("source", WAY_TO)
@@ -94,7 +95,7 @@ class TableH(RlmmContractPart):
         if source in predecessors(target):
             outcome = move(rlmm, only, target)
             assert (outcome.applied, outcome.revision) == (True, before + 1)
-        elif source is target:
+        elif source is target or (source, target) == (DELETE_FINISHED, DELETE_STARTED):
             outcome = move(rlmm, only, target)
             assert (outcome.applied, outcome.revision) == (False, before)
         else:

@@ -1,0 +1,31 @@
+"""The jar of the Kafka plugin, as `make plugin` leaves it."""
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).resolve().parents[2]
+PLUGIN = ROOT / "kafka_plugin"
+
+
+class PluginJarError(RuntimeError):
+    """There is no jar of the plugin, or it is older than what it is made of."""
+
+
+def plugin_jar() -> Path:
+    """The jar.
+
+    Raises:
+        PluginJarError: it has to be built first.
+    """
+    version = ElementTree.parse(PLUGIN / "pom.xml").findtext("./{*}version")
+    jar = PLUGIN / "target" / f"sediment-kafka-plugin-{version}.jar"
+    if not jar.is_file():
+        raise PluginJarError(f"{jar} is not there: run `make plugin`")
+    sources = [PLUGIN / "pom.xml", *_files(PLUGIN / "src" / "main"), *_files(ROOT / "protos")]
+    if max(source.stat().st_mtime_ns for source in sources) > jar.stat().st_mtime_ns:
+        raise PluginJarError(f"{jar} is older than its sources: run `make plugin`")
+    return jar
+
+
+def _files(directory: Path) -> list[Path]:
+    return [path for path in directory.rglob("*") if path.is_file()]
