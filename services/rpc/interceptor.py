@@ -107,6 +107,11 @@ def _one_call(method: str, context: grpc.ServicerContext) -> Iterator[None]:
             # The peer left in the middle of a stream: nobody is there to be answered.
             code = grpc.StatusCode.CANCELLED
             raise
+        except grpc.RpcError:
+            # From the stream of requests: the peer left before it had sent them all. grpcio knows
+            # its own error again.
+            code = grpc.StatusCode.CANCELLED
+            raise
         except RemoteStorageError as e:
             code = e.status
             context.abort_with_status(rpc_status.to_status(status_of(e)))

@@ -1,11 +1,14 @@
 """Errors cross the wire with their class; what the transport says by itself is retriable."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from threading import Event
 from uuid import UUID
 
 import grpc
 import pytest
+from prometheus_client import REGISTRY
 
 from services.api.calls import current_call
 from services.api.errors import (
@@ -21,7 +24,9 @@ from services.api.segments import RemoteLogSegmentMetadata, segment_leader_epoch
 from services.rpc.channels import open_channel
 from services.rpc.clients.storage import RemoteStorageManagerClient
 from services.rsm.servicer import RemoteStorageManagerServicer
+from tests.harness.eventually import eventually
 from tests.harness.grpc_server import served
+from tieredstorage.v1 import remote_storage_manager_pb2 as pb
 from tieredstorage.v1 import remote_storage_manager_pb2_grpc as pb_grpc
 
 SEGMENT = RemoteLogSegmentMetadata(
@@ -117,6 +122,43 @@ def test_an_rpc_that_is_not_built_is_not_served() -> None:
         client = RemoteStorageManagerClient(channel, address)
         with pytest.raises(NotServedError):
             client.delete_log_segment_data(SEGMENT)
+
+
+def test_a_caller_that_leaves_before_it_said_anything_is_no_error_of_ours(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def cancelled() -> float:
+        method = "/tieredstorage.v1.RemoteStorageManager/CopyLogSegmentData"
+        labels = {"method": method, "code": "CANCELLED"}
+        return REGISTRY.get_sample_value("sediment_rpc_seconds_count", labels) or 0
+
+    begun = Event()
+
+    class Servicer(RemoteStorageManagerServicer):
+        def CopyLogSegmentData(
+            self,
+            request_iterator: Iterator[pb.CopyLogSegmentDataRequest],
+            context: grpc.ServicerContext,
+        ) -> pb.CopyLogSegmentDataResponse:
+            begun.set()
+            return super().CopyLogSegmentData(request_iterator, context)
+
+    def add(server: grpc.Server) -> None:
+        servicer = Servicer(Failing(KeyError()))
+        pb_grpc.add_RemoteStorageManagerServicer_to_server(servicer, server)
+
+    def nothing() -> Iterator[pb.CopyLogSegmentDataRequest]:
+        gone.wait(60)
+        yield from ()
+
+    before, gone = cancelled(), Event()
+    with served(add, "tieredstorage.v1.RemoteStorageManager") as (channel, _):
+        call = pb_grpc.RemoteStorageManagerStub(channel).CopyLogSegmentData.future(nothing())
+        assert begun.wait(60)
+        call.cancel()  # type: ignore[no-untyped-call]
+        gone.set()
+        eventually(lambda: cancelled() > before)
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 def test_each_outcome_of_a_batch_keeps_its_class() -> None:
