@@ -10,7 +10,9 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 VENV := .venv
 BIN := $(VENV)/bin
 PROTOS := $(shell find protos -name '*.proto')
-PLUGIN_SOURCES := kafka_plugin/pom.xml $(shell find kafka_plugin/src -type f) $(PROTOS)
+PLUGIN_SOURCES := kafka_plugin/pom.xml $(shell find kafka_plugin/src/main -type f) $(PROTOS)
+PLUGIN_JAR := kafka_plugin/target/sediment-kafka-plugin-$(shell sed -n 's|^  <version>\(.*\)</version>|\1|p' kafka_plugin/pom.xml).jar
+MVN := mvn -q -B -Dstyle.color=never -f kafka_plugin/pom.xml
 CONTRACT := $(BIN)/buf build protos --exclude-source-info
 LOG_DIR ?=
 PYTEST_ARGS ?=
@@ -57,7 +59,7 @@ protos: $(VENV)/.dev ## Compile protos/ into gen/
 
 build/.plugin: $(PLUGIN_SOURCES)
 	@command -v mvn >/dev/null || { echo "make: needs Maven and Java 17 to build the Kafka plugin" >&2; exit 1; }
-	mvn -q -B -Dstyle.color=never -f kafka_plugin/pom.xml clean package
+	$(MVN) -Dmaven.test.skip=true clean package
 	@mkdir -p build && touch $@
 
 .PHONY: plugin
@@ -73,6 +75,10 @@ demo: $(VENV)/.runtime ## Ship a Kafka log, lose the local copy, read every batc
 demo-sweep: $(VENV)/.spark ## Ship a Kafka log, then expire and remove parts of it on Spark (Java 17)
 	$(BIN)/sediment demo-sweep --log-dir tests/data/kafka-log
 
+.PHONY: demo-kafka
+demo-kafka: $(VENV)/.kafka build/.plugin ## Let a real Kafka broker keep its tier here, through the plugin (Java 17, Maven)
+	$(BIN)/sediment demo-kafka --plugin $(PLUGIN_JAR) --kafka "$$($(BIN)/python -m tests.harness.kafka_jars)"
+
 # --- checks -----------------------------------------------------------------------------------
 
 .PHONY: test
@@ -85,6 +91,7 @@ test-kafka: $(VENV)/.dev ## Run the tests that need a real Kafka broker (Java 17
 
 .PHONY: test-plugin
 test-plugin: $(VENV)/.dev build/.plugin ## Run the tests of a real broker that tiers through the plugin (Java 17, Maven)
+	$(MVN) test
 	$(BIN)/pytest -m plugin $(PYTEST_ARGS)
 
 .PHONY: test-spark

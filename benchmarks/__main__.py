@@ -3,13 +3,21 @@
 import sys
 from collections.abc import Callable
 
-from benchmarks import rlm_ship, rsm_copy, service_memory, spark_delete, spark_scan
+from benchmarks import (
+    plugin_catch_up,
+    rlm_ship,
+    rsm_copy,
+    service_memory,
+    spark_delete,
+    spark_scan,
+)
 from benchmarks.measure import Result, report
 
 BENCHMARKS: dict[str, Callable[[], Result]] = {
     "rsm_copy": rsm_copy.run,
     "rlm_ship": rlm_ship.run,
     "service_memory": service_memory.run,
+    "plugin_catch_up": plugin_catch_up.run,
     "spark_delete": spark_delete.run,
     "spark_scan": spark_scan.run,
 }

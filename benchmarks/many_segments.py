@@ -80,6 +80,10 @@ def store_rows(database_url: str, many: ManySegments) -> None:
                 (many.topic_id, partition, 2 * per_partition),
             )
             cursor.execute(
+                "INSERT INTO highest_offsets VALUES (%s, %s, 0, %s, %s)",
+                (many.topic_id, partition, end - 1, OFFSETS_PER_SEGMENT - 1),
+            )
+            cursor.execute(
                 "INSERT INTO partition_states (topic_id, partition, leader_epochs,"
                 " epoch_start_offsets, broker_id, leader_epoch, report_number,"
                 " reported_leader_epochs, reported_epoch_start_offsets, local_log_start_offset,"

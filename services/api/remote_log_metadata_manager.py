@@ -12,20 +12,28 @@ from uuid import UUID
 from services.api.calls import NO_CONTEXT, AtRevision, MutationContext, MutationOutcome
 from services.api.errors import RemoteStorageError
 from services.api.ids import TopicIdPartition
+from services.api.partition_events import EventPage, EventQuery, PartitionEvent
 from services.api.partition_state import PartitionReport, PartitionState
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
+from services.api.segment_batches import (
+    MAX_BATCH,
+    AddOutcome,
+    LookupOutcome,
+    SegmentAddition,
+    SegmentLookup,
+)
 from services.api.segment_scan import SegmentBatch, SegmentScan
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
-from services.api.topic_config import StoredTopicConfig
+from services.api.topic_config import RetentionOwner, StoredTopicConfig
 from services.api.validation import require_int32
 
 DEFAULT_PAGE_SIZE = 500
 MAX_PAGE_SIZE = 2000
-MAX_UPDATE_BATCH = 1000
+MAX_UPDATE_BATCH = MAX_BATCH
 MAX_REPORTS = 100
 MAX_REPORTED_EPOCHS = 50_000
 """Of all reports of one call together: both messages stay well below 4 MiB."""
@@ -134,6 +142,17 @@ class RemoteLogMetadataManager(Protocol):
         """
         ...
 
+    def add_remote_log_segment_metadata_batch(
+        self, additions: Sequence[SegmentAddition]
+    ) -> list[AddOutcome]:
+        """add_remote_log_segment_metadata of up to MAX_BATCH segments; one outcome each, in order,
+        as update_remote_log_segment_metadata_batch has them.
+
+        Raises:
+            InvalidRequestError: the batch is empty or too large; a segment comes twice.
+        """
+        ...
+
     def update_remote_log_segment_metadata(
         self, update: RemoteLogSegmentMetadataUpdate, context: MutationContext = NO_CONTEXT
     ) -> MutationOutcome:
@@ -165,9 +184,9 @@ class RemoteLogMetadataManager(Protocol):
         """update_remote_log_segment_metadata of up to MAX_UPDATE_BATCH segments; one outcome each,
         in order. An error is that item's and stops no other.
 
-        The items of one partition are one transaction, in their order; `expected_revision` is that
-        of the partition before the batch. Of several partitions some may be done and others not
-        when the call itself fails.
+        The items of one partition are done in their order, all of them at once;
+        `expected_revision` is that of the partition before the batch. Of several partitions some
+        may be done and others not when the call itself fails.
 
         Raises:
             InvalidRequestError: the batch is empty or too large; a segment comes twice.
@@ -184,6 +203,39 @@ class RemoteLogMetadataManager(Protocol):
         difference): of the higher broker leader epoch where both have one, else the one that
         finished later.
         """
+        ...
+
+    def remote_log_segment_metadata_batch(
+        self, lookups: Sequence[SegmentLookup]
+    ) -> list[LookupOutcome]:
+        """remote_log_segment_metadata of up to MAX_BATCH offsets; one outcome each, in order, all
+        read at once. An error is that item's and stops no other.
+
+        Raises:
+            InvalidRequestError: the batch is empty or too large.
+
+        Items' errors:
+            ThrottledError: the segments before it fill the answer already; ask again for this one.
+        """
+        ...
+
+    def remote_log_segment_metadata_by_id(
+        self, topic_id_partition: TopicIdPartition, ids: Sequence[UUID]
+    ) -> AtRevision[tuple[RemoteLogSegmentMetadata, ...]]:
+        """Those of up to MAX_BATCH segments that are known, in any state, ascending by start
+        offset. DELETE_SEGMENT_FINISHED is known until its tombstone is purged.
+
+        An answer holds fewer where so many would not fit into a message, at least one:
+        segments_by_id asks until it has all.
+
+        Raises:
+            InvalidRequestError: no ids, or too many.
+        """
+        ...
+
+    def earliest_log_offset(self, topic_id_partition: TopicIdPartition) -> AtRevision[int | None]:
+        """The first offset that the tier has: the smallest of the finished segments, not below the
+        tier's log start. None: no finished segment reaches the log start."""
         ...
 
     def highest_offset_for_epoch(
@@ -218,6 +270,7 @@ class RemoteLogMetadataManager(Protocol):
         states: Sequence[RemoteLogSegmentState] = (),
         min_offset: int | None = None,
         if_revision_not: int | None = None,
+        deletes_for: RetentionOwner | None = None,
         page_size: int = 0,
         page_token: str = "",
     ) -> SegmentPage:
@@ -228,12 +281,16 @@ class RemoteLogMetadataManager(Protocol):
             states: only these; empty: all.
             min_offset: only segments with end_offset >= min_offset.
             if_revision_not: answer `not_modified` where the partition has this revision still.
+            deletes_for: for whom the caller is about to delete of what is listed; None: it only
+                reads. Kafka raises its log start before it asks for the first deletion, so that a
+                refusal of that comes too late.
             page_size: 0 means DEFAULT_PAGE_SIZE; above MAX_PAGE_SIZE means MAX_PAGE_SIZE. A page
                 holds fewer where so many would not fit into a message.
             page_token: of the page before, from the same query.
 
         Raises:
             InvalidRequestError: a negative page size; a token of another query or of nobody.
+            DeletionRefusedError: `deletes_for` may not delete a finished segment of the topic now.
         """
         ...
 
@@ -283,6 +340,33 @@ class RemoteLogMetadataManager(Protocol):
         Args:
             topic: only of topics of this name; "": of all.
             delete_states: only those in one of these; empty: in any or in none.
+        """
+        ...
+
+    def partition_revisions(self, partitions: Sequence[TopicIdPartition]) -> list[int]:
+        """The revisions of up to MAX_REVISIONS partitions, in their order; 0: not known.
+
+        Raises:
+            InvalidRequestError: no partitions, or too many; a topic id under another name.
+        """
+        ...
+
+    def list_events(
+        self, query: EventQuery, *, page_size: int = 0, page_token: str = ""
+    ) -> EventPage:
+        """One page of a partition's audit trail, ascending by revision, without gaps from the
+        oldest event that is kept. Also of a partition that was deleted.
+
+        A page may hold fewer events than asked for, even none, though others follow: it is one
+        message, and looks at a bounded number of events.
+
+        Args:
+            page_size: 0 means DEFAULT_PAGE_SIZE; above MAX_PAGE_SIZE means MAX_PAGE_SIZE.
+            page_token: of the page before, from the same query.
+
+        Raises:
+            RemoteResourceNotFoundError: there never was such a partition.
+            InvalidRequestError: a negative page size; a token of another query or of nobody.
         """
         ...
 
@@ -418,3 +502,31 @@ def all_partitions(
         token = page.next_page_token
         if not token:
             return
+
+
+def all_events(manager: RemoteLogMetadataManager, query: EventQuery) -> Iterator[PartitionEvent]:
+    """Every page of list_events, one page in memory at a time."""
+    token = ""
+    while True:
+        page = manager.list_events(query, page_token=token)
+        yield from page.events
+        token = page.next_page_token
+        if not token:
+            return
+
+
+def segments_by_id(
+    manager: RemoteLogMetadataManager, topic_id_partition: TopicIdPartition, ids: Sequence[UUID]
+) -> Iterator[RemoteLogSegmentMetadata]:
+    """Those of any number of segments that are known, in no order, one answer in memory at a time.
+
+    Each as it was when it was read.
+    """
+    missing = list(dict.fromkeys(ids))
+    while missing:
+        asked = missing[:MAX_BATCH]
+        found = manager.remote_log_segment_metadata_by_id(topic_id_partition, asked).value
+        yield from found
+        has = {segment.remote_log_segment_id.id for segment in found}
+        # Where there is nothing of what is asked for, nothing of it is known.
+        missing = missing[len(asked) :] + [id for id in asked if has and id not in has]

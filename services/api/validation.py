@@ -16,11 +16,13 @@ def require(holds: bool, field: str, rule: str) -> None:
 
 
 def require_int32(value: int, field: str, *, at_least: int = 0) -> None:
-    require(at_least <= value <= INT32_MAX, field, f"must be {at_least} to {INT32_MAX}, is {value}")
+    if not at_least <= value <= INT32_MAX:
+        raise InvalidRequestError(f"{field}: must be {at_least} to {INT32_MAX}, is {value}")
 
 
 def require_int64(value: int, field: str, *, at_least: int = 0) -> None:
-    require(at_least <= value <= INT64_MAX, field, f"must be {at_least} to 2^63-1, is {value}")
+    if not at_least <= value <= INT64_MAX:
+        raise InvalidRequestError(f"{field}: must be {at_least} to 2^63-1, is {value}")
 
 
 @contextmanager

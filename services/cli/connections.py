@@ -53,7 +53,10 @@ def address_of(service: str, data_dir: Path | None) -> str:
         raise CommandError(
             f"no `sediment up` is running here; start it, or use --{service} HOST:PORT"
         )
-    return str(getattr(endpoints, service))
+    address = str(getattr(endpoints, service))
+    if not address:
+        raise CommandError(f"what runs here has no {service}; use --{service} HOST:PORT")
+    return address
 
 
 def find_partition(manager: RemoteLogMetadataManager, name: str) -> TopicIdPartition:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from services.cli.db_commands import db
 from services.cli.options import DataDir, JsonOrTable, Rlm, Rlmm, Rsm, Topic, TopicPartition
 from services.cli.output import Format
 from services.cli.sweep_commands import sweep
@@ -16,7 +17,6 @@ app = typer.Typer(
     rich_markup_mode=None,  # its help would import rich and a Markdown parser, 0.2 s of nothing
     help="Kafka tiered storage as services: ship segments, look at the tier, read it.",
 )
-db = typer.Typer(no_args_is_help=True, help="The metadata database's schema.")
 app.add_typer(db, name="db")
 topics = typer.Typer(no_args_is_help=True, help="What is set for topics, and their end.")
 app.add_typer(topics, name="topics")
@@ -79,6 +79,23 @@ def demo_sweep(
 
 
 @app.command()
+def demo_kafka(
+    plugin: Annotated[Path, typer.Option(help="The plugin's jar; `make plugin` builds it.")],
+    kafka: Annotated[Path, typer.Option(help="A directory with the jars of a Kafka broker.")],
+    output: JsonOrTable = Format.TABLE,
+) -> None:
+    """Show a Kafka broker that keeps its tier here.
+
+    On servers and a broker of its own that end with it. Needs Java and the extra `kafka`. Exit code
+    0: everything was as it should be. 1: something was not, and is named. 2: the jar or the
+    directory cannot be used. 3: the demo could not go on.
+    """
+    from services.cli.demo_kafka import run
+
+    raise typer.Exit(run(plugin, kafka, output))
+
+
+@app.command()
 def ship(
     log_dirs: LogDirs,
     rsm: Rsm = None,
@@ -121,6 +138,27 @@ def segments(
     from services.cli.segments import run
 
     run(topic_partition, rlmm, data_dir, output)
+
+
+@app.command()
+def events(
+    topic_partition: TopicPartition,
+    segment: Annotated[
+        str, typer.Option(metavar="ID", help="Only the events of this segment.")
+    ] = "",
+    plan: Annotated[str, typer.Option(metavar="ID", help="Only those of this sweep.")] = "",
+    after_revision: Annotated[int, typer.Option(min=0, help="Only later ones.")] = 0,
+    rlmm: Rlmm = None,
+    data_dir: DataDir = None,
+    output: JsonOrTable = Format.TABLE,
+) -> None:
+    """Show what was done to a partition, by whom and why.
+
+    Also of a partition that was deleted; say TOPIC_ID:orders-0 then.
+    """
+    from services.cli.events import run
+
+    run(topic_partition, segment, plan, after_revision, rlmm, data_dir, output)
 
 
 @app.command()
@@ -225,34 +263,6 @@ def topics_delete(
     from services.cli.topics import delete_topic
 
     delete_topic(name, yes, rlmm, data_dir, output)
-
-
-@db.command()
-def upgrade(
-    database_url: Annotated[
-        str, typer.Option(envvar="RLMM_DATABASE_URL", help="postgresql+psycopg://...")
-    ],
-) -> None:
-    """Bring the schema to this release's; safe to run twice.
-
-    Also from two places at once: one waits for the other.
-    """
-    from services.cli.db import upgrade_schema
-
-    upgrade_schema(database_url)
-
-
-@db.command()
-def current(
-    database_url: Annotated[
-        str, typer.Option(envvar="RLMM_DATABASE_URL", help="postgresql+psycopg://...")
-    ],
-    output: JsonOrTable = Format.TABLE,
-) -> None:
-    """Show which revision of the schema a database has, and which this release needs."""
-    from services.cli.db import show_revision
-
-    show_revision(database_url, output)
 
 
 def main() -> None:

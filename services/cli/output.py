@@ -4,6 +4,10 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 # A table that goes into a file or a pipe is as wide as it needs to be.
 _WIDTH_OF_NO_TERMINAL = 1_000
@@ -24,7 +28,6 @@ def print_json(value: object) -> None:
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A table; columns of numbers are set to the right. Nothing is cut off: what is too long for
     the terminal goes on in the next line."""
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -35,7 +38,14 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in made:
         table.add_row(*(Text(f"{v:,}" if isinstance(v, int) else str(v)) for v in row))
-    Console(width=None if sys.stdout.isatty() else _WIDTH_OF_NO_TERMINAL).print(table)
+    stdout_console().print(table)
+
+
+def stdout_console() -> "Console":
+    """As wide as the terminal, or as what is printed needs."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else _WIDTH_OF_NO_TERMINAL)
 
 
 def say(text: str) -> None:

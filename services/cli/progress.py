@@ -2,6 +2,8 @@
 
 import threading
 from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -9,7 +11,9 @@ from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
+    MofNCompleteColumn,
     Progress,
+    TaskID,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
@@ -77,3 +81,20 @@ def bytes_bar() -> Progress:
         console=console,
         disable=not console.is_terminal,
     )
+
+
+@contextmanager
+def counter() -> Iterator[Callable[[str, int], None]]:
+    """A line on standard error that says what is counted and how far; call it with both. Where
+    standard error is no terminal, it draws nothing."""
+    console = Console(stderr=True)
+    columns = TextColumn("{task.description}"), MofNCompleteColumn()
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def show(what: str, count: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=None)
+            bar.update(tasks[what], completed=count)
+
+        yield show

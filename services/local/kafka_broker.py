@@ -32,7 +32,7 @@ _START_TIMEOUT_MS = 120_000
 _STOP_TIMEOUT_S = 60.0
 _LOG_TAIL_CHARACTERS = 4096
 
-_JVM_OPTIONS = (
+SMALL_JVM = (
     "-Xms64m",
     "-Xmx320m",
     "-XX:+UseSerialGC",
@@ -100,11 +100,12 @@ class KafkaBroker:
         settings: Mapping[str, str] | None = None,
         *,
         log_dirs: int = 1,
+        jvm_options: Sequence[str] = SMALL_JVM,
     ) -> None:
         """Prepare a broker; nothing runs yet.
 
         ``jars`` is a directory with all jars of a broker. ``settings`` are broker properties by
-        Kafka's names.
+        Kafka's names. ``jvm_options`` are by default those of a broker that lives for seconds.
         """
         owned = _OWNED_SETTINGS.intersection(settings or {})
         if owned:
@@ -116,8 +117,16 @@ class KafkaBroker:
         self._properties = self.directory / "server.properties"
         self._settings = {**_DEFAULT_SETTINGS, **(settings or {})}
         self._jars = jars
+        self._jvm_options = jvm_options
         self._process: ChildProcess | None = None
         self._ports: Sequence[int] = ()
+
+    @property
+    def pid(self) -> int:
+        """Of the broker's process, while it runs."""
+        if self._process is None:
+            raise KafkaBrokerError("the broker does not run")
+        return self._process.pid
 
     @property
     def bootstrap_servers(self) -> str:
@@ -195,7 +204,7 @@ class KafkaBroker:
 
     def _start_on(self, ports: Sequence[int]) -> None:
         self._ports = ports
-        command = [find_java(), *_JVM_OPTIONS, "-cp", f"{self._jars}/*"]
+        command = [find_java(), *self._jvm_options, "-cp", f"{self._jars}/*"]
         self.directory.mkdir(parents=True, exist_ok=True)
         self._write_properties(*ports)
         if not self._meta_properties.exists():

@@ -17,7 +17,7 @@ from services.local.environments import (
 )
 from services.local.postgres import EmbeddedPostgres
 from services.local.seaweedfs import SeaweedFS
-from services.local.service import ServiceProcess, run_to_end
+from services.local.service import Announcement, ServiceProcess, run_to_end
 from services.local.state import StackEndpoints, remove_state, write_state
 
 BUCKET = "sediment"
@@ -25,6 +25,7 @@ PREFIX = ""
 DATABASE = "sediment"
 UPGRADE_SCHEMA = (sys.executable, "-m", "services.cli", "db", "upgrade")
 """Run with RLMM's settings before RLMM starts."""
+NOT_RUNNING = Announcement(service="", address="", health="", metrics="")
 
 
 class EmbeddedStack:
@@ -42,8 +43,11 @@ class EmbeddedStack:
         fresh: bool = False,
         task_interval_ms: int | None = None,
         settings: Mapping[str, str] | None = None,
+        with_rlm: bool = True,
     ) -> None:
         """`data_dir` of None is the default directory; `fresh` forgets what it holds.
+
+        Without RLM a broker with the plugin schedules; the endpoints of RLM are empty then.
 
         `settings` are more environment variables, RSM_*, RLMM_* or RLM_*; each goes to the service
         of its prefix only.
@@ -53,6 +57,7 @@ class EmbeddedStack:
         self._fresh = fresh
         self._task_interval_ms = task_interval_ms
         self._settings = settings or {}
+        self._with_rlm = with_rlm
         self._cleanup = ExitStack()
         self.services: dict[str, ServiceProcess] = {}
         self.postgres = EmbeddedPostgres(self._directory / "postgres")
@@ -62,7 +67,8 @@ class EmbeddedStack:
     def endpoints(self) -> StackEndpoints:
         """Where everything is; pids are those of now."""
         s3 = self.s3.endpoint
-        rsm, rlmm, rlm = (self.services[name].announcement for name in ("rsm", "rlmm", "rlm"))
+        rsm, rlmm = self.services["rsm"].announcement, self.services["rlmm"].announcement
+        rlm = self.services["rlm"].announcement if self._with_rlm else NOT_RUNNING
         pids = {name: service.process.pid for name, service in self.services.items()}
         return StackEndpoints(
             rsm=rsm.address,
@@ -132,6 +138,8 @@ class EmbeddedStack:
             lanes.shutdown(wait=True)
         for future in futures:
             future.result()
+        if not self._with_rlm:
+            return
         rsm, rlmm = self.services["rsm"].address, self.services["rlmm"].address
         settings = rlm_settings(rsm, rlmm, self._log_dirs, self._task_interval_ms)
         self._start_service("rlm", settings, cleanup)

@@ -14,7 +14,7 @@ _OWNER = "stack.pid"
 
 @dataclass(frozen=True)
 class StackEndpoints:
-    """Where everything of a running stack is; addresses are HOST:PORT."""
+    """Where everything of a running stack is; addresses are HOST:PORT, empty: it runs none."""
 
     rsm: str
     rsm_health: str

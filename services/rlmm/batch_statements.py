@@ -1,67 +1,56 @@
-"""The statements of a batch: whatever the number of segments, one round trip each.
+"""Reading and writing the segments of a batch: whatever their number, one round trip each."""
 
-Rows go in as one JSON parameter each, which the database takes apart: psycopg needs several times
-as long for arrays, and some for each column.
-"""
-
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 from uuid import UUID
 
-from sqlalchemy import CursorResult
 from sqlalchemy.orm import Session
 
-from services.api.calls import MutationContext, current_call
 from services.api.errors import RemoteStorageError
-from services.api.segments import RemoteLogSegmentMetadataUpdate
-from services.rlmm.outcomes import REMEMBERED_FOR
-from services.rlmm.rows import AnyRow, event_key_of
-from services.rlmm.tables import PartitionRow
+from services.api.ids import RemoteLogSegmentId
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
+from services.rlmm.json_rows import PartitionKey, hex_of, key_of, run, segment_row
+from services.rlmm.rows import AnyRow, row_values
+
+SegmentKey: TypeAlias = tuple[PartitionKey, UUID]
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A segment that moves.
+    """A segment that moves to its next state.
 
     Attributes:
-        stored: its columns of STORED before.
+        from_state: in which it was judged.
         revision: the partition's that carries the move.
-        body_digest: b"": the call has no request id.
+        plan_id: of the sweep that marks it.
     """
 
     update: RemoteLogSegmentMetadataUpdate
-    context: MutationContext
-    stored: AnyRow
+    from_state: str
     revision: int
-    body_digest: bytes
-
-    @property
-    def segment_id(self) -> UUID:
-        return self.update.remote_log_segment_id.id
+    plan_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
-    """What a request id was answered with."""
+class Addition:
+    """A copy that begins; `revision` of its partition carries it."""
 
-    body_digest: bytes
+    metadata: RemoteLogSegmentMetadata
     revision: int
 
 
+# Rows are found by LATERAL subqueries that the planner cannot take apart, and written by ctid: it
+# knows too little of the keys to join by them.
 STORED = """
-    SELECT segment_id, state, broker_id, custom_metadata, state_revision, end_offset,
-        broker_leader_epoch
-    FROM segments
-    WHERE topic_id = %(topic_id)s AND partition = %(partition)s
-        AND segment_id = ANY(CAST(%(segment_ids)s AS uuid[]))"""
-
-REMEMBERED = """
-    SELECT request_id, body_digest, revision
-    FROM request_outcomes
-    WHERE topic_id = %(topic_id)s AND partition = %(partition)s
-        AND request_id = ANY(CAST(%(request_ids)s AS text[])) AND at > now() - %(for)s"""
+    SELECT s.*
+    FROM json_to_recordset(%(rows)s) AS wanted (topic_id uuid, partition int, segment_id uuid)
+    CROSS JOIN LATERAL (
+        SELECT * FROM segments
+        WHERE topic_id = wanted.topic_id AND partition = wanted.partition
+            AND segment_id = wanted.segment_id
+        LIMIT 1
+    ) AS s"""
 
 MOVE = """
     UPDATE segments AS s SET
@@ -72,138 +61,82 @@ MOVE = """
         custom_metadata = coalesce(decode(moved.custom_metadata, 'hex'), s.custom_metadata),
         plan_id = CASE WHEN moved.state = 'DELETE_SEGMENT_STARTED'
             THEN moved.plan_id ELSE s.plan_id END,
+        finished_revision = CASE WHEN moved.state = 'COPY_SEGMENT_FINISHED'
+            THEN moved.revision ELSE s.finished_revision END,
         changed_at = clock_timestamp()
-    FROM json_to_recordset(%(rows)s) AS moved (
-        segment_id uuid, state text, broker_id int, event_timestamp_ms bigint, revision bigint,
-        custom_metadata text, plan_id text, from_state text)
-    WHERE s.topic_id = %(topic_id)s AND s.partition = %(partition)s
-        AND s.segment_id = moved.segment_id AND s.state = moved.from_state"""
+    FROM (
+        SELECT moved.*, found.segment_ctid
+        FROM json_to_recordset(%(rows)s) AS moved (
+            topic_id uuid, partition int, segment_id uuid, state text, broker_id int,
+            event_timestamp_ms bigint, revision bigint, custom_metadata text, plan_id text,
+            from_state text)
+        CROSS JOIN LATERAL (
+            SELECT ctid AS segment_ctid FROM segments
+            WHERE topic_id = moved.topic_id AND partition = moved.partition
+                AND segment_id = moved.segment_id AND state = moved.from_state
+            LIMIT 1
+        ) AS found
+    ) AS moved
+    WHERE s.ctid = moved.segment_ctid"""
 
-RECORD = """
-    INSERT INTO events (
-        topic_id, partition, kind, actor, call_id, revision, from_state, to_state, segment_id, key,
-        request_id, reason, rule_detail, plan_id, broker_id, broker_leader_epoch)
-    SELECT %(topic_id)s, %(partition)s, 'SEGMENT', %(actor)s, %(call_id)s, moved.*
-    FROM json_to_recordset(%(rows)s) AS moved (
-        revision bigint, from_state text, to_state text, segment_id uuid, key text,
-        request_id text, reason text, rule_detail text, plan_id text, broker_id int,
-        broker_leader_epoch int)"""
-
-# A row with such an id can only be one that is too old to count.
-REMEMBER = """
-    INSERT INTO request_outcomes (topic_id, partition, request_id, body_digest, revision)
-    SELECT %(topic_id)s, %(partition)s, request_id, decode(body_digest, 'hex'), revision
-    FROM json_to_recordset(%(rows)s) AS answered (
-        request_id text, body_digest text, revision bigint)
-    ON CONFLICT (topic_id, partition, request_id) DO UPDATE SET
-        body_digest = excluded.body_digest, revision = excluded.revision, at = clock_timestamp()"""
-
-COUNT_REPEATS = """
-    UPDATE events AS e SET repeat_count = e.repeat_count + repeated.times
-    FROM json_to_recordset(%(rows)s) AS repeated (revision bigint, times bigint)
-    WHERE e.topic_id = %(topic_id)s AND e.partition = %(partition)s
-        AND e.revision = repeated.revision"""
+ADD = """
+    INSERT INTO segments (
+        topic_id, partition, segment_id, start_offset, end_offset, max_timestamp_ms, broker_id,
+        event_timestamp_ms, leader_epochs, epoch_start_offsets, segment_size_in_bytes,
+        custom_metadata, state, txn_idx_empty, broker_leader_epoch, state_revision)
+    SELECT
+        topic_id, partition, segment_id, start_offset, end_offset, max_timestamp_ms, broker_id,
+        event_timestamp_ms, leader_epochs, epoch_start_offsets, segment_size_in_bytes,
+        decode(custom_metadata, 'hex'), state, txn_idx_empty, broker_leader_epoch, state_revision
+    FROM json_to_recordset(%(rows)s) AS added (
+        topic_id uuid, partition int, segment_id uuid, start_offset bigint, end_offset bigint,
+        max_timestamp_ms bigint, broker_id int, event_timestamp_ms bigint, leader_epochs int[],
+        epoch_start_offsets bigint[], segment_size_in_bytes int, custom_metadata text, state text,
+        txn_idx_empty boolean, broker_leader_epoch int, state_revision bigint)"""
 
 
 def stored_segments(
-    session: Session, partition: PartitionRow, segment_ids: Sequence[UUID]
-) -> dict[UUID, AnyRow]:
-    rows = _run(session, partition, STORED, {"segment_ids": list(segment_ids)})
-    return {row.segment_id: row for row in rows}
+    session: Session, segment_ids: Iterable[RemoteLogSegmentId]
+) -> dict[SegmentKey, AnyRow]:
+    """All columns of those that there are."""
+    rows = run(session.connection(), STORED, [segment_row(id) for id in segment_ids])
+    return {((row.topic_id, row.partition), row.segment_id): row for row in rows}
 
 
-def remembered(
-    session: Session, partition: PartitionRow, request_ids: Sequence[str]
-) -> dict[str, Remembered]:
-    """By request id, those that were answered within REMEMBERED_FOR."""
-    if not request_ids:
-        return {}
-    values = {"request_ids": list(request_ids), "for": REMEMBERED_FOR}
-    rows = _run(session, partition, REMEMBERED, values)
-    return {row.request_id: Remembered(row.body_digest, row.revision) for row in rows}
+def segment_key(segment_id: RemoteLogSegmentId) -> SegmentKey:
+    return key_of(segment_id.topic_id_partition), segment_id.id
 
 
-def move_segments(session: Session, partition: PartitionRow, moves: Sequence[Move]) -> None:
-    """What segments.move does to the rows of segments that are to be deleted."""
+def move_segments(session: Session, moves: Sequence[Move]) -> None:
+    """What segments.move does to the table of segments."""
     rows = [
         {
-            "segment_id": str(move.segment_id),
+            **segment_row(move.update.remote_log_segment_id),
             "state": move.update.state.value,
             "broker_id": move.update.broker_id,
             "event_timestamp_ms": move.update.event_timestamp_ms,
             "revision": move.revision,
-            "custom_metadata": _hex(move.update.custom_metadata),
-            "plan_id": move.context.plan_id,
-            "from_state": move.stored.state,
+            "custom_metadata": hex_of(move.update.custom_metadata),
+            "plan_id": move.plan_id,
+            "from_state": move.from_state,
         }
         for move in moves
     ]
-    moved = _run(session, partition, MOVE, {"rows": json.dumps(rows)}).rowcount
+    moved = run(session.connection(), MOVE, rows).rowcount
     if moved != len(moves):
         # Whoever changes a segment holds its partition's lock, as this call does.
         raise RemoteStorageError(f"{len(moves)} segments were judged, {moved} were as judged")
 
 
-def record_moves(session: Session, partition: PartitionRow, moves: Sequence[Move]) -> None:
-    """What events.record does, for revisions that the partition has already."""
-    call = current_call()
+def add_segments(session: Session, additions: Sequence[Addition]) -> None:
+    """What segments.add does to the table of segments."""
     rows = [
         {
-            "revision": move.revision,
-            "from_state": move.stored.state,
-            "to_state": move.update.state.value,
-            "segment_id": str(move.segment_id),
-            "key": _event_key(move),
-            "request_id": move.context.request_id,
-            "reason": move.context.reason,
-            "rule_detail": move.context.rule_detail,
-            "plan_id": move.context.plan_id,
-            "broker_id": move.update.broker_id,
-            "broker_leader_epoch": _leader_epoch(move),
+            **row_values(addition.metadata),
+            **segment_row(addition.metadata.remote_log_segment_id),
+            "custom_metadata": hex_of(addition.metadata.custom_metadata),
+            "state_revision": addition.revision,
         }
-        for move in moves
+        for addition in additions
     ]
-    who = {"actor": call.actor, "call_id": call.request_id}
-    _run(session, partition, RECORD, {"rows": json.dumps(rows), **who})
-
-
-def remember(session: Session, partition: PartitionRow, moves: Sequence[Move]) -> None:
-    """Remember the outcomes of those that have a request id."""
-    rows = [
-        {
-            "request_id": move.context.request_id,
-            "body_digest": _hex(move.body_digest),
-            "revision": move.revision,
-        }
-        for move in moves
-        if move.context.request_id is not None
-    ]
-    if rows:
-        _run(session, partition, REMEMBER, {"rows": json.dumps(rows)})
-
-
-def count_repeats(session: Session, partition: PartitionRow, repeated: Mapping[int, int]) -> None:
-    """So many further calls asked for what the event of each revision had done."""
-    rows = [{"revision": revision, "times": times} for revision, times in repeated.items()]
-    _run(session, partition, COUNT_REPEATS, {"rows": json.dumps(rows)})
-
-
-def _hex(value: bytes | None) -> str | None:
-    return None if value is None else value.hex()
-
-
-def _event_key(move: Move) -> str:
-    tp = move.update.remote_log_segment_id.topic_id_partition
-    return event_key_of(tp, move.stored.end_offset, move.stored.broker_leader_epoch)
-
-
-def _leader_epoch(move: Move) -> int | None:
-    epoch: int | None = move.context.broker_leader_epoch
-    return move.stored.broker_leader_epoch if epoch is None else epoch
-
-
-def _run(
-    session: Session, partition: PartitionRow, statement: str, values: Mapping[str, Any]
-) -> CursorResult[*tuple[Any, ...]]:
-    key = {"topic_id": partition.topic_id, "partition": partition.partition}
-    return session.connection().exec_driver_sql(statement, {**key, **values})
+    run(session.connection(), ADD, rows)

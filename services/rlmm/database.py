@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import Engine, create_engine, make_url
+from sqlalchemy import URL, Engine, create_engine, make_url
 from sqlalchemy.exc import ArgumentError
 
 from services.api.errors import InvalidRequestError
+
+DEFAULT_PORT = 5432
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,11 @@ def create_database_engine(
     )
 
 
+def endpoint(url: URL) -> str:
+    """HOST:PORT/NAME, for people; never the user or the password."""
+    return f"{url.host or 'localhost'}:{url.port or DEFAULT_PORT}/{url.database or ''}"
+
+
 def _connect_args(limits: DatabaseLimits, application_name: str) -> dict[str, str | int]:
     session = {
         "statement_timeout": limits.statement_timeout_ms,
@@ -57,6 +64,10 @@ def _connect_args(limits: DatabaseLimits, application_name: str) -> dict[str, st
         "synchronous_commit": "on",
         # Planning a look-up anew for its values takes longer than running it.
         "plan_cache_mode": "force_generic_plan",
+        # A plan is kept: one made while a table was small, or had no statistics, must go by the
+        # index too. What has no index is scanned nevertheless.
+        "enable_seqscan": "off",
+        "jit": "off",
     }
     return {
         "application_name": application_name,

@@ -5,22 +5,25 @@ the lock: services.rlmm.topic_configs locks every partition of the topic before 
 that they hold until this transaction ends, and what was read once need not be read again.
 """
 
+from sqlalchemy import Connection, select
 from sqlalchemy.orm import Session
 
 from services.api.calls import MutationContext
 from services.api.errors import ConcurrentUpdateError, DeletionRefusedError
+from services.api.ids import TopicIdPartition
 from services.api.topic_config import RetentionOwner, TopicConfig, topic_config
+from services.rlmm.partition_view import PartitionView
 from services.rlmm.tables import PartitionRow, TopicRow
 
 
-def topic_of(session: Session, partition: PartitionRow) -> TopicRow:
+def topic_of(session: Session, partition: PartitionView) -> TopicRow:
     """The topic of a locked partition; no second statement while the caller keeps the row."""
     return session.get_one(TopicRow, partition.topic_id)
 
 
 def require_expected(
     session: Session,
-    partition: PartitionRow,
+    partition: PartitionView,
     context: MutationContext,
     *,
     revision: int | None = None,
@@ -50,7 +53,9 @@ def require_expected(
         )
 
 
-def require_may_delete(session: Session, partition: PartitionRow, context: MutationContext) -> None:
+def require_may_delete(
+    session: Session, partition: PartitionView, context: MutationContext
+) -> None:
     """Refuse to delete what has been copied where the topic's settings forbid it.
 
     Raises:
@@ -58,23 +63,42 @@ def require_may_delete(session: Session, partition: PartitionRow, context: Mutat
             context's retention owner is not the topic's or is a sweep that is paused.
     """
     topic = topic_of(session, partition)
-    check_may_delete(topic.name, topic_config(topic.config), partition, context)
+    caller = context.retention_owner
+    check_may_delete(topic.name, topic_config(topic.config), partition.delete_state, caller)
 
 
-def require_no_hold(session: Session, partition: PartitionRow) -> None:
+def require_owner_may_delete(
+    connection: Connection, tp: TopicIdPartition, owner: RetentionOwner
+) -> None:
+    """require_may_delete before anything is to be deleted; of a partition that is not known,
+    nothing.
+
+    Raises:
+        DeletionRefusedError: as require_may_delete.
+    """
+    found = connection.execute(
+        select(TopicRow.name, TopicRow.config, PartitionRow.delete_state)
+        .join(PartitionRow, PartitionRow.topic_id == TopicRow.topic_id)
+        .where(PartitionRow.topic_id == tp.topic_id, PartitionRow.partition == tp.partition)
+    ).one_or_none()
+    if found is not None:
+        check_may_delete(found.name, topic_config(found.config), found.delete_state, owner)
+
+
+def require_no_hold(session: Session, partition: PartitionView) -> None:
     """Raise DeletionRefusedError where the topic is on hold."""
     topic = topic_of(session, partition)
     _check_no_hold(topic.name, topic_config(topic.config))
 
 
 def check_may_delete(
-    topic: str, config: TopicConfig, partition: PartitionRow, context: MutationContext
+    topic: str, config: TopicConfig, delete_state: str | None, caller: RetentionOwner | None
 ) -> None:
-    """require_may_delete, where the settings are at hand."""
+    """require_may_delete, where the settings are at hand; a caller of None counts as the broker."""
     _check_no_hold(topic, config)
-    if partition.delete_state is not None:
+    if delete_state is not None:
         return
-    caller = context.retention_owner or RetentionOwner.BROKER
+    caller = caller or RetentionOwner.BROKER
     if config.retention_owner not in (None, caller):
         raise DeletionRefusedError(
             f"topic {topic}: sediment.retention.owner is {config.retention_owner.value}, "

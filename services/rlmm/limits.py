@@ -5,7 +5,11 @@ from dataclasses import dataclass
 from services.api.calls import MutationContext
 from services.api.errors import CustomMetadataTooLargeError
 from services.api.partition_state import PartitionReport
-from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
+from services.api.segments import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+)
 from services.api.validation import require
 
 
@@ -28,6 +32,14 @@ class Limits:
         self._check_custom_metadata("metadata", metadata.custom_metadata)
         count, most = len(metadata.segment_leader_epochs), self.leader_epochs_per_segment
         require(count <= most, "metadata.segment_leader_epochs", f"at most {most}, has {count}")
+
+    def check_addition(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """check_segment, and that the segment is one whose copy begins."""
+        is_start = metadata.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED
+        require(
+            is_start, "metadata.state", f"must be COPY_SEGMENT_STARTED, is {metadata.state.value}"
+        )
+        self.check_segment(metadata)
 
     def check_report(self, report: PartitionReport) -> None:
         count, most = len(report.lineage.entries), self.leader_epochs_per_report

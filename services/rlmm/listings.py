@@ -1,12 +1,24 @@
 """Lists, a page at a time, in the order of an index: each page is one bounded statement."""
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, select, true, tuple_
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Integer,
+    Select,
+    and_,
+    func,
+    literal,
+    literal_column,
+    select,
+    text,
+    true,
+    tuple_,
+)
 
 from services.api.ids import TopicIdPartition
 from services.api.partitions import RemotePartitionDeleteState
@@ -15,8 +27,10 @@ from services.api.segments import RemoteLogSegmentState
 from services.api.validation import require_int32, require_int64
 from services.rlmm import page_tokens
 from services.rlmm.limits import check_text
+from services.rlmm.message_sizes import fitting, segment_size_bytes
 from services.rlmm.page_tokens import Position
 from services.rlmm.partitions import KNOWN, check_topic_name, unknown_partition
+from services.rlmm.reaches import REACH_CLASSES, REACH_DIGITS
 from services.rlmm.rows import SEGMENT_COLUMNS, AnyRow, ms_of, segment_from_row
 from services.rlmm.tables import (
     BEING_DELETED,
@@ -28,10 +42,12 @@ from services.rlmm.tables import (
     TopicRow,
 )
 
-MAX_PAGE_BYTES = 3 * 1024 * 1024
-"""A page is one message, and none may be larger than 4 MiB."""
-MAX_NAMES_AND_NUMBERS_BYTES = 512
-MAX_LEADER_EPOCH_BYTES = 24
+# As text: SQLAlchemy would compile a statement with its own VALUES anew for each call.
+_REACHES = (
+    text(f"SELECT * FROM {REACH_CLASSES} AS class (digits, longest)")
+    .columns(digits=Integer, longest=BigInteger)
+    .subquery("reach")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +82,7 @@ def list_segments(
 ) -> SegmentPage:
     """One page of segments; see RemoteLogMetadataManager.list_remote_log_segments."""
     tp = query.topic_id_partition
-    page = _page(query, if_revision_not, limit, after).lateral("page")
-    rows = connection.execute(
-        select(TopicRow.name, PartitionRow.revision, PartitionRow.log_start_offset, *page.c)
-        .select_from(PartitionRow)
-        .join(TopicRow, TopicRow.topic_id == PartitionRow.topic_id)
-        .outerjoin(page, onclause=true())
-        .where(PartitionRow.topic_id == tp.topic_id, PartitionRow.partition == tp.partition, KNOWN)
-        .order_by(page.c.start_offset, page.c.segment_id)
-    ).all()
+    rows = connection.execute(page_statement(query, if_revision_not, limit, after)).all()
     if not rows:
         raise unknown_partition(tp)
     check_topic_name(tp, rows[0].name)
@@ -82,22 +90,26 @@ def list_segments(
     if revision == if_revision_not:
         return SegmentPage((), "", revision, not_modified=True, log_start_offset=log_start_offset)
     found = [row for row in rows if row.segment_id is not None]
-    fitting = _fitting(found[:limit])
-    segments = tuple(segment_from_row(row, tp) for row in found[:fitting])
-    token = _segment_token(query, found, fitting)
+    count = fitting(segment_size_bytes(row) for row in found[:limit])
+    segments = tuple(segment_from_row(row, tp) for row in found[:count])
+    token = _segment_token(query, found, count)
     return SegmentPage(segments, token, revision, log_start_offset=log_start_offset)
 
 
-def _fitting(rows: Sequence[AnyRow]) -> int:
-    """How many of `rows` one message holds: at least one, which the limits of a segment see to."""
-    sizes = accumulate(_size_bytes(row) for row in rows)
-    return max(bisect_right(list(sizes), MAX_PAGE_BYTES), min(len(rows), 1))
-
-
-def _size_bytes(row: AnyRow) -> int:
-    """No less than the segment takes in a message."""
-    of_epochs = MAX_LEADER_EPOCH_BYTES * len(row.leader_epochs)
-    return MAX_NAMES_AND_NUMBERS_BYTES + len(row.custom_metadata or b"") + of_epochs
+def page_statement(
+    query: SegmentQuery, if_revision_not: int | None, limit: int, after: Position | None
+) -> Select[*tuple[Any, ...]]:
+    """The partition, on each row of the page and of one segment more; one row for no segment."""
+    tp = query.topic_id_partition
+    page = _page(query, if_revision_not, limit, after).lateral("page")
+    return (
+        select(TopicRow.name, PartitionRow.revision, PartitionRow.log_start_offset, *page.c)
+        .select_from(PartitionRow)
+        .join(TopicRow, TopicRow.topic_id == PartitionRow.topic_id)
+        .outerjoin(page, onclause=true())
+        .where(PartitionRow.topic_id == tp.topic_id, PartitionRow.partition == tp.partition, KNOWN)
+        .order_by(page.c.start_offset, page.c.segment_id)
+    )
 
 
 def _segment_token(query: SegmentQuery, rows: Sequence[AnyRow], limit: int) -> str:
@@ -111,31 +123,70 @@ def _page(
     query: SegmentQuery, if_revision_not: int | None, limit: int, after: Position | None
 ) -> Select[*tuple[Any, ...]]:
     """The page and one row more, which tells that there is a next one."""
-    columns = [SegmentRow.__table__.columns[name] for name in SEGMENT_COLUMNS]
     tp = query.topic_id_partition
-    page = select(*columns).where(
-        SegmentRow.topic_id == tp.topic_id, SegmentRow.partition == tp.partition, LIVE
-    )
+    columns = [SegmentRow.__table__.columns[name] for name in SEGMENT_COLUMNS]
     if query.leader_epoch is None:
-        page = _in_order(page, SegmentRow.start_offset, SegmentRow.segment_id, after)
-    else:
-        page = page.join(SegmentEpochRow, _epoch_of_segment()).where(
-            SegmentEpochRow.topic_id == tp.topic_id,
-            SegmentEpochRow.partition == tp.partition,
-            SegmentEpochRow.leader_epoch == query.leader_epoch,
+        page = select(*columns).where(
+            SegmentRow.topic_id == tp.topic_id, SegmentRow.partition == tp.partition, LIVE
         )
-        start = SegmentEpochRow.segment_start_offset
-        page = _in_order(page, start, SegmentEpochRow.segment_id, after)
+        start, segment_id = SegmentRow.start_offset, SegmentRow.segment_id
+    else:
+        # Each found by its key: joined, the planner might read all segments for every row.
+        # What is not live has no epochs.
+        segment = select(*columns).where(_is_segment_of_epoch()).limit(1).lateral("segment")
+        page = (
+            select(*segment.c)
+            .select_from(SegmentEpochRow)
+            .join(segment, true())
+            .where(
+                SegmentEpochRow.topic_id == tp.topic_id,
+                SegmentEpochRow.partition == tp.partition,
+                SegmentEpochRow.leader_epoch == query.leader_epoch,
+            )
+        )
+        start, segment_id = SegmentEpochRow.segment_start_offset, SegmentEpochRow.segment_id
+    page = _in_order(page, start, segment_id, after)
+    rows = page.selected_columns
     if query.states:
-        page = page.where(SegmentRow.state.in_([state.value for state in query.states]))
+        page = page.where(rows.state.in_([state.value for state in query.states]))
     if query.min_offset is not None:
-        page = page.where(SegmentRow.end_offset >= query.min_offset)
+        page = page.where(rows.end_offset >= query.min_offset)
+        if after is None:
+            page = page.where(start >= _first_start(tp, query.min_offset))
     if if_revision_not is not None:
         page = page.where(PartitionRow.revision != if_revision_not).correlate(PartitionRow)
     return page.limit(limit + 1)
 
 
-def _epoch_of_segment() -> Any:
+def _first_start(tp: TopicIdPartition, min_offset: int) -> ColumnElement[int]:
+    """No segment that reaches `min_offset` starts earlier: the start of the first that holds it."""
+    offset = literal(min_offset, BigInteger)
+    of_partition = and_(
+        SegmentRow.topic_id == tp.topic_id, SegmentRow.partition == tp.partition, LIVE
+    )
+    digits: ColumnElement[int] = literal_column(REACH_DIGITS)
+    most = select(func.max(digits)).select_from(SegmentRow).where(of_partition).scalar_subquery()
+    holds = (
+        select(SegmentRow.start_offset)
+        .where(
+            of_partition,
+            digits == _REACHES.c.digits,
+            SegmentRow.start_offset.between(offset - _REACHES.c.longest, offset),
+            SegmentRow.end_offset >= offset,
+        )
+        .order_by(SegmentRow.start_offset)
+        .limit(1)
+        .lateral("holds")
+    )
+    first = (
+        select(func.min(holds.c.start_offset))
+        .select_from(_REACHES.join(holds, true()))
+        .where(_REACHES.c.digits <= most)
+    )
+    return func.coalesce(first.scalar_subquery(), offset)
+
+
+def _is_segment_of_epoch() -> ColumnElement[bool]:
     return and_(
         SegmentEpochRow.topic_id == SegmentRow.topic_id,
         SegmentEpochRow.partition == SegmentRow.partition,

@@ -10,10 +10,22 @@ from sqlalchemy import Connection
 from services.api.calls import AtRevision
 from services.api.ids import TopicIdPartition
 from services.api.segments import RemoteLogSegmentMetadata
+from services.api.validation import INT64_MAX
 from services.rlmm.partitions import check_topic_name, unknown_partition
+from services.rlmm.reaches import REACH_CLASSES, REACH_DIGITS
 from services.rlmm.rows import SEGMENT_COLUMNS, AnyRow, segment_from_row
+from services.rlmm.tables import STOP
 
 _COLUMNS = ", ".join(f"s.{name}" for name in SEGMENT_COLUMNS)
+
+
+def _segment(segment_id: str) -> str:
+    """SQL for the row of the segment with an id; LIMIT 1 as in _segment_at."""
+    return f"""
+        SELECT {", ".join(SEGMENT_COLUMNS)}, finished_revision FROM segments
+        WHERE topic_id = %(topic_id)s AND partition = %(partition)s AND segment_id = {segment_id}
+        LIMIT 1"""
+
 
 _OF_EPOCH = """topic_id = %(topic_id)s AND partition = %(partition)s
                 AND leader_epoch = %(leader_epoch)s"""
@@ -31,50 +43,84 @@ def _segment_at(offset: str) -> str:
 
     First Kafka's choice: of the referenced segments, the last one that starts at or below the
     offset, if it reaches the offset. Else, among the segments that overlapped when they finished
-    (the index range is bounded by the epoch's longest_reach): the higher broker leader epoch
-    where both of two have one, else the later finish. Folded in the order of finishing, a segment
-    without an epoch beats all before it; so only the last such one and those after it compete.
-    (LIMIT 1 on a row found by its key keeps the planner from joining the tables whole.)
+    and hold the offset: the higher broker leader epoch where both of two have one, else the later
+    finish. Folded in the order of finishing, a segment without an epoch beats all before it; so
+    only the last such one and those after it compete.
+
+    Nothing that starts more than longest_reach before the offset holds it. That bound keeps both
+    searches from walking back through what was hidden long ago and is not vacuumed yet.
+    (OFFSET 0, and LIMIT 1 on a row found by its key, keep the planner from turning the search
+    round: with no statistics yet it would read all of a partition's rows.)
     """
     return f"""
         SELECT coalesce(floor.segment_id, other.segment_id) AS segment_id
-        FROM (VALUES (1)) AS one
+        FROM highest_offsets AS epoch
         LEFT JOIN LATERAL (
             SELECT segment_id, end_offset FROM segment_epochs
-            WHERE {_OF_EPOCH} AND referenced AND start_offset <= {offset}
+            WHERE {_OF_EPOCH} AND referenced
+                AND start_offset BETWEEN {offset} - epoch.longest_reach AND {offset}
             ORDER BY start_offset DESC LIMIT 1
         ) AS floor ON floor.end_offset >= {offset}
         LEFT JOIN LATERAL (
-            SELECT segment_id FROM (
-                SELECT e.segment_id, s.broker_leader_epoch, s.finished_revision,
-                    max(s.finished_revision) FILTER (WHERE s.broker_leader_epoch IS NULL) OVER ()
-                        AS last_without_epoch
-                FROM segment_epochs AS e
+            WITH candidate AS MATERIALIZED (
+                SELECT e.segment_id, s.broker_leader_epoch, s.finished_revision
+                FROM {REACH_CLASSES} AS reach (digits, longest)
                 CROSS JOIN LATERAL (
-                    SELECT broker_leader_epoch, finished_revision FROM segments
-                    WHERE topic_id = %(topic_id)s AND partition = %(partition)s
-                        AND segment_id = e.segment_id
-                    LIMIT 1
+                    SELECT segment_id FROM segment_epochs
+                    WHERE {_OF_EPOCH} AND overlapped AND {REACH_DIGITS} = reach.digits
+                        AND start_offset BETWEEN {offset} - reach.longest AND {offset}
+                        AND end_offset >= {offset}
+                    OFFSET 0
+                ) AS e
+                CROSS JOIN LATERAL ({_segment("e.segment_id")}
                 ) AS s
-                WHERE floor.segment_id IS NULL AND {_OF_EPOCH} AND overlapped
-                    AND start_offset <= {offset} AND end_offset >= {offset}
-                    AND start_offset >= {offset} - (
-                        SELECT longest_reach FROM highest_offsets WHERE {_OF_EPOCH})
-            ) AS candidate
-            WHERE finished_revision >= coalesce(last_without_epoch, 0)
-            ORDER BY broker_leader_epoch DESC NULLS LAST, finished_revision DESC LIMIT 1
+                WHERE floor.segment_id IS NULL
+                    AND reach.digits <= length(CAST(epoch.longest_reach AS text))
+            )
+            SELECT segment_id FROM candidate WHERE finished_revision = (
+                SELECT (max(ARRAY[coalesce(broker_leader_epoch, -1), finished_revision]))[2]
+                FROM candidate WHERE finished_revision >= (
+                    SELECT coalesce(max(finished_revision), 0)
+                    FROM candidate WHERE broker_leader_epoch IS NULL))
+            LIMIT 1
         ) AS other ON true
-        WHERE coalesce(floor.segment_id, other.segment_id) IS NOT NULL"""
+        WHERE {_OF_EPOCH} AND coalesce(floor.segment_id, other.segment_id) IS NOT NULL"""
 
+
+SEGMENT_AT = _segment_at("%(offset)s")
+"""SQL for an id; its four parameters may as well be columns."""
 
 SEGMENT_FOR_OFFSET = f"""
     SELECT t.name AS topic, p.revision, {_COLUMNS}
     FROM {_KNOWN_PARTITION}
-    LEFT JOIN LATERAL ({_segment_at("%(offset)s")}
+    LEFT JOIN LATERAL ({SEGMENT_AT}
     ) AS found ON true
-    LEFT JOIN segments AS s ON s.topic_id = p.topic_id AND s.partition = p.partition
-        AND s.segment_id = found.segment_id
+    LEFT JOIN LATERAL ({_segment("found.segment_id")}
+    ) AS s ON true
     WHERE {_IS_KNOWN_PARTITION}"""
+
+# From the segment `chain`, one of the map that shares no offset with another: the offset after the
+# last segment before the next stop. Up to there a search would pass from each segment to the one
+# that starts where it ends.
+_PAST_THE_PASSABLE = f"""
+        SELECT last.end_offset + 1
+        FROM (
+            SELECT segment_id, start_offset, end_offset, overlapped FROM segment_epochs
+            WHERE {_OF_EPOCH} AND referenced AND start_offset <= chain.end_offset
+            ORDER BY start_offset DESC LIMIT 1
+        ) AS own
+        CROSS JOIN LATERAL (
+            SELECT coalesce(min(start_offset), {INT64_MAX}) AS start_offset FROM segment_epochs
+            WHERE {_OF_EPOCH} AND {STOP} AND start_offset > own.start_offset
+        ) AS stop
+        CROSS JOIN LATERAL (
+            SELECT end_offset FROM segment_epochs
+            WHERE {_OF_EPOCH} AND referenced AND start_offset < stop.start_offset
+                AND end_offset < {INT64_MAX}
+            ORDER BY start_offset DESC LIMIT 1
+        ) AS last
+        WHERE own.segment_id = chain.segment_id AND own.end_offset = chain.end_offset
+            AND NOT own.overlapped"""
 
 # From segment to segment, as a broker would ask: the next look-up is for the offset after the
 # segment's last one (of the whole segment, as in Kafka: beyond the epoch's end there is nothing).
@@ -83,22 +129,27 @@ NEXT_WITH_TXN_INDEX = f"""
         SELECT s.segment_id, s.txn_idx_empty, s.end_offset
         FROM ({_segment_at("%(offset)s")}
         ) AS found
-        JOIN segments AS s ON s.topic_id = %(topic_id)s AND s.partition = %(partition)s
-            AND s.segment_id = found.segment_id
+        CROSS JOIN LATERAL ({_segment("found.segment_id")}
+        ) AS s
         UNION ALL
         SELECT s.segment_id, s.txn_idx_empty, s.end_offset
         FROM chain
-        CROSS JOIN LATERAL ({_segment_at("chain.end_offset + 1")}
+        CROSS JOIN LATERAL (
+            SELECT coalesce(({_PAST_THE_PASSABLE}
+            ), chain.end_offset + 1) AS next_offset
+            OFFSET 0
+        ) AS after
+        CROSS JOIN LATERAL ({_segment_at("after.next_offset")}
         ) AS found
-        JOIN segments AS s ON s.topic_id = %(topic_id)s AND s.partition = %(partition)s
-            AND s.segment_id = found.segment_id
-        WHERE chain.txn_idx_empty AND chain.end_offset < 9223372036854775807
+        CROSS JOIN LATERAL ({_segment("found.segment_id")}
+        ) AS s
+        WHERE chain.txn_idx_empty AND chain.end_offset < {INT64_MAX}
     )
     SELECT t.name AS topic, p.revision, {_COLUMNS}
     FROM {_KNOWN_PARTITION}
     LEFT JOIN chain ON NOT chain.txn_idx_empty
-    LEFT JOIN segments AS s ON s.topic_id = p.topic_id AND s.partition = p.partition
-        AND s.segment_id = chain.segment_id
+    LEFT JOIN LATERAL ({_segment("chain.segment_id")}
+    ) AS s ON true
     WHERE {_IS_KNOWN_PARTITION}"""
 
 HIGHEST_OFFSET = f"""
@@ -111,9 +162,9 @@ HIGHEST_OFFSET = f"""
 LOG_SIZE = f"""
     SELECT t.name AS topic, p.revision, (
         SELECT coalesce(sum(greatest(s.segment_size_in_bytes, 0)), 0)::bigint
-        FROM segment_epochs AS e
-        JOIN segments AS s USING (topic_id, partition, segment_id)
-        WHERE {_OF_EPOCH}
+        FROM (SELECT segment_id FROM segment_epochs WHERE {_OF_EPOCH}) AS e
+        CROSS JOIN LATERAL ({_segment("e.segment_id")}
+        ) AS s
     ) AS answer
     FROM {_KNOWN_PARTITION}
     WHERE {_IS_KNOWN_PARTITION}"""

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from services.api.calls import NO_CONTEXT, AtRevision, MutationContext, MutationOutcome
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
+from services.api.partition_events import EventPage, EventQuery
 from services.api.partition_state import PartitionReport, PartitionState
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
 from services.api.remote_log_metadata_manager import (
@@ -23,15 +24,23 @@ from services.api.remote_log_metadata_manager import (
     SegmentUpdate,
     UpdateOutcome,
 )
+from services.api.segment_batches import (
+    AddOutcome,
+    LookupOutcome,
+    SegmentAddition,
+    SegmentLookup,
+)
 from services.api.segment_scan import SegmentBatch, SegmentScan
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
-from services.api.topic_config import StoredTopicConfig, topic_config
+from services.api.topic_config import RetentionOwner, StoredTopicConfig, topic_config
 from services.api.validation import require, require_int32, require_int64
 from services.rlmm import (
+    batch_lookups,
+    event_listings,
     listings,
     log_starts,
     lookups,
@@ -39,10 +48,13 @@ from services.rlmm import (
     partition_states,
     partitions,
     scans,
+    segment_additions,
     segment_batches,
+    segment_reads,
     segments,
     topic_configs,
 )
+from services.rlmm.guards import require_owner_may_delete
 from services.rlmm.limits import Limits, check_storable
 from services.rlmm.outcomes import applied_once
 from services.rlmm.schema import is_usable, known_revision, revision_in
@@ -64,11 +76,7 @@ class SqlRemoteLogMetadataManager:
     def add_remote_log_segment_metadata(
         self, metadata: RemoteLogSegmentMetadata, context: MutationContext = NO_CONTEXT
     ) -> MutationOutcome:
-        is_start = metadata.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED
-        require(
-            is_start, "metadata.state", f"must be COPY_SEGMENT_STARTED, is {metadata.state.value}"
-        )
-        self._limits.check_segment(metadata)
+        self._limits.check_addition(metadata)
         check_storable(context)
 
         def work(session: Session) -> MutationOutcome:
@@ -82,6 +90,11 @@ class SqlRemoteLogMetadataManager:
             )
 
         return self._transactions.change(work)
+
+    def add_remote_log_segment_metadata_batch(
+        self, additions: Sequence[SegmentAddition]
+    ) -> list[AddOutcome]:
+        return segment_additions.add_all(self._transactions, self._limits, additions)
 
     def update_remote_log_segment_metadata(
         self, update: RemoteLogSegmentMetadataUpdate, context: MutationContext = NO_CONTEXT
@@ -137,13 +150,7 @@ class SqlRemoteLogMetadataManager:
         require_int32(broker_id, "broker_id", at_least=-1)
         count, most = len(leaders) + len(followers), MAX_LEADERSHIP_CHANGES
         require(count <= most, "leaders, followers", f"at most {most} partitions, has {count}")
-        changes = sorted(
-            {*leaders, *followers},
-            key=lambda each: (
-                each.topic_id_partition.topic_id,
-                each.topic_id_partition.partition,
-            ),
-        )
+        changes = sorted({*leaders, *followers}, key=_highest_epoch_of_each_partition_first)
 
         def work(session: Session) -> None:
             partitions.lock_topics(session, [change.topic_id_partition for change in changes])
@@ -169,6 +176,27 @@ class SqlRemoteLogMetadataManager:
                 epoch_for_offset,
                 offset,
             )
+        )
+
+    def remote_log_segment_metadata_batch(
+        self, lookups: Sequence[SegmentLookup]
+    ) -> list[LookupOutcome]:
+        batch_lookups.check_lookups(lookups)
+        return self._transactions.read(
+            lambda connection: batch_lookups.find_segments(connection, lookups)
+        )
+
+    def remote_log_segment_metadata_by_id(
+        self, topic_id_partition: TopicIdPartition, ids: Sequence[UUID]
+    ) -> AtRevision[tuple[RemoteLogSegmentMetadata, ...]]:
+        segment_reads.check_ids(ids)
+        return self._transactions.read(
+            lambda connection: segment_reads.segments_by_id(connection, topic_id_partition, ids)
+        )
+
+    def earliest_log_offset(self, topic_id_partition: TopicIdPartition) -> AtRevision[int | None]:
+        return self._transactions.read(
+            lambda connection: segment_reads.earliest_offset(connection, topic_id_partition)
         )
 
     def next_segment_with_txn_index(
@@ -206,6 +234,7 @@ class SqlRemoteLogMetadataManager:
         states: Sequence[RemoteLogSegmentState] = (),
         min_offset: int | None = None,
         if_revision_not: int | None = None,
+        deletes_for: RetentionOwner | None = None,
         page_size: int = 0,
         page_token: str = "",
     ) -> SegmentPage:
@@ -214,6 +243,12 @@ class SqlRemoteLogMetadataManager:
             require_int64(if_revision_not, "if_revision_not")
         limit = page_tokens.page_limit(page_size)
         after = page_tokens.decode(query.fingerprint(), page_token)
+        if deletes_for is not None:
+            self._transactions.read(
+                lambda connection: require_owner_may_delete(
+                    connection, topic_id_partition, deletes_for
+                )
+            )
         return self._transactions.read(
             lambda connection: listings.list_segments(
                 connection, query, if_revision_not=if_revision_not, limit=limit, after=after
@@ -233,6 +268,24 @@ class SqlRemoteLogMetadataManager:
         after = page_tokens.decode(query.fingerprint(), page_token)
         return self._transactions.read(
             lambda connection: listings.list_partitions(connection, query, limit=limit, after=after)
+        )
+
+    def partition_revisions(self, partitions: Sequence[TopicIdPartition]) -> list[int]:
+        segment_reads.check_partitions(partitions)
+        return self._transactions.read(
+            lambda connection: segment_reads.revisions(connection, partitions)
+        )
+
+    def list_events(
+        self, query: EventQuery, *, page_size: int = 0, page_token: str = ""
+    ) -> EventPage:
+        event_listings.check_query(query)
+        limit = page_tokens.page_limit(page_size)
+        after = page_tokens.decode(event_listings.fingerprint(query), page_token)
+        return self._transactions.read(
+            lambda connection: event_listings.list_events(
+                connection, query, limit=limit, after=after
+            )
         )
 
     def topic_config(self, topic_id: UUID) -> StoredTopicConfig:
@@ -331,6 +384,12 @@ class SqlRemoteLogMetadataManager:
                 f"{self._database}: the database has schema revision {revision}, this release "
                 f"needs {known_revision()}; `sediment db upgrade` makes it"
             )
+
+
+def _highest_epoch_of_each_partition_first(change: PartitionLeadership) -> tuple[UUID, int, int]:
+    """One that is named twice makes one event."""
+    tp, epoch = change.topic_id_partition, change.leader_epoch
+    return tp.topic_id, tp.partition, 1 if epoch is None else -epoch
 
 
 if TYPE_CHECKING:

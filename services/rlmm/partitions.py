@@ -22,6 +22,7 @@ from services.api.remote_log_metadata_manager import PartitionLeadership
 from services.api.validation import require
 from services.rlmm.events import record
 from services.rlmm.guards import require_expected, require_no_hold
+from services.rlmm.partition_view import PartitionView
 from services.rlmm.tables import LIVE, NOW, EventRow, PartitionRow, SegmentRow, TopicRow
 
 MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
@@ -90,14 +91,14 @@ def unknown_partition(tp: TopicIdPartition) -> RemoteResourceNotFoundError:
     return RemoteResourceNotFoundError(f"partition {tp} is not known")
 
 
-def is_older_leader(partition: PartitionRow, broker_leader_epoch: int | None) -> bool:
+def is_older_leader(partition: PartitionView, broker_leader_epoch: int | None) -> bool:
     highest = partition.highest_broker_leader_epoch
     if broker_leader_epoch is None or highest is None:
         return False
     return broker_leader_epoch < highest
 
 
-def fence(partition: PartitionRow, tp: TopicIdPartition, broker_leader_epoch: int | None) -> None:
+def fence(partition: PartitionView, tp: TopicIdPartition, broker_leader_epoch: int | None) -> None:
     if is_older_leader(partition, broker_leader_epoch):
         raise FencedLeaderEpochError(
             f"broker leader epoch {broker_leader_epoch} is older than "
@@ -105,7 +106,7 @@ def fence(partition: PartitionRow, tp: TopicIdPartition, broker_leader_epoch: in
         )
 
 
-def raise_leader_epoch(partition: PartitionRow, broker_leader_epoch: int | None) -> bool:
+def raise_leader_epoch(partition: PartitionView, broker_leader_epoch: int | None) -> bool:
     """Make the partition's highest broker leader epoch at least this; True where it rose."""
     highest = partition.highest_broker_leader_epoch
     if broker_leader_epoch is None or (highest is not None and broker_leader_epoch <= highest):

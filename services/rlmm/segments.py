@@ -18,6 +18,7 @@ from services.api.segments import (
 from services.rlmm import visibility
 from services.rlmm.events import record
 from services.rlmm.guards import require_expected
+from services.rlmm.partition_view import PartitionView
 from services.rlmm.partitions import fence, raise_leader_epoch
 from services.rlmm.rows import AnyRow, event_key, row_values, segment_from_row
 from services.rlmm.tables import EventRow, PartitionRow, SegmentRow
@@ -36,18 +37,14 @@ def add(
     context: MutationContext,
 ) -> MutationOutcome:
     """Register a copy that begins, or find that it is registered already."""
-    tp, epoch = metadata.topic_id_partition, context.broker_leader_epoch
-    if epoch is None:
-        epoch = metadata.broker_leader_epoch
-    if partition.delete_state is not None:
-        raise InvalidStateTransitionError(f"partition {tp} is in {partition.delete_state}")
-    fence(partition, tp, epoch)
+    epoch = require_may_add(partition, metadata, context)
     row = insert(SegmentRow).values(**row_values(metadata), state_revision=partition.revision + 1)
     added = row.on_conflict_do_nothing().returning(SegmentRow.segment_id)
     if session.execute(added).one_or_none() is None:
-        return _added_before(session, metadata)
+        stored = _stored(session, metadata.remote_log_segment_id)
+        return MutationOutcome(applied=False, revision=added_before(stored, metadata))
     require_expected(session, partition, context)
-    visibility.note_copy_started(session, metadata)
+    visibility.note_copies_started(session, [metadata])
     raise_leader_epoch(partition, epoch)
     event = EventRow(
         kind="SEGMENT",
@@ -60,14 +57,40 @@ def add(
     return MutationOutcome(applied=True, revision=record(session, partition, event, context))
 
 
-def _added_before(session: Session, metadata: RemoteLogSegmentMetadata) -> MutationOutcome:
+def require_may_add(
+    partition: PartitionView, metadata: RemoteLogSegmentMetadata, context: MutationContext
+) -> int | None:
+    """The broker leader epoch of the call.
+
+    Raises:
+        InvalidStateTransitionError: the partition is being deleted.
+        FencedLeaderEpochError: the epoch is below the partition's highest.
+    """
+    tp, epoch = metadata.topic_id_partition, context.broker_leader_epoch
+    if epoch is None:
+        epoch = metadata.broker_leader_epoch
+    if partition.delete_state is not None:
+        raise InvalidStateTransitionError(f"partition {tp} is in {partition.delete_state}")
+    fence(partition, tp, epoch)
+    return epoch
+
+
+def added_before(stored: AnyRow, metadata: RemoteLogSegmentMetadata) -> int:
+    """The revision that carries the stored segment, which is to be added again.
+
+    Raises:
+        InvalidStateTransitionError: it is in a later state.
+        SegmentAlreadyExistsError: it has other content.
+    """
     segment_id = metadata.remote_log_segment_id
-    row = _stored(session, segment_id)
-    if row.state != STARTED.value:
-        raise InvalidStateTransitionError(f"segment {segment_id}: {row.state} to {STARTED.value}")
-    if segment_from_row(row, segment_id.topic_id_partition) != metadata:
+    if stored.state != STARTED.value:
+        raise InvalidStateTransitionError(
+            f"segment {segment_id}: {stored.state} to {STARTED.value}"
+        )
+    if segment_from_row(stored, segment_id.topic_id_partition) != metadata:
         raise SegmentAlreadyExistsError(f"segment {segment_id} is there with other content")
-    return MutationOutcome(applied=False, revision=row.state_revision)
+    revision: int = stored.state_revision
+    return revision
 
 
 def move(
@@ -89,11 +112,11 @@ def move(
     moved = _moved(session, partition, change, context, stored.state)
     metadata = segment_from_row(moved, change.remote_log_segment_id.topic_id_partition)
     if change.state is FINISHED:
-        visibility.show(session, metadata)
+        visibility.show(session, [metadata.remote_log_segment_id])
     elif change.state is DELETE_STARTED:
-        visibility.hide(session, partition, [metadata.remote_log_segment_id.id])
+        visibility.hide(session, [metadata.remote_log_segment_id])
     else:
-        visibility.forget(session, partition, [metadata.remote_log_segment_id.id])
+        visibility.forget(session, [metadata.remote_log_segment_id])
     epoch = context.broker_leader_epoch
     event = EventRow(
         kind="SEGMENT",

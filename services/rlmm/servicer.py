@@ -8,13 +8,23 @@ from services.api.errors import NotServedError
 from services.api.ids import TopicIdPartition, uuid_from_text
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.validation import within
+from services.rlmm.not_served import NotServed
+from services.rpc.converters.batches import (
+    add_outcome_to_proto,
+    additions_from_proto,
+    ids_from_proto,
+    indexed_partitions_from_proto,
+    lookup_outcome_to_proto,
+    lookups_from_proto,
+)
 from services.rpc.converters.bulk import (
     scan_from_proto,
     segment_batch_to_proto,
     segment_updates_from_proto,
     update_outcome_to_proto,
 )
-from services.rpc.converters.enums import partition_delete_state, segment_state
+from services.rpc.converters.enums import partition_delete_state, retention_owner, segment_state
+from services.rpc.converters.events import event_page_to_proto, event_query_from_proto
 from services.rpc.converters.metadata import (
     leaderships_from_proto,
     partition_page_to_proto,
@@ -37,11 +47,10 @@ from services.rpc.converters.shared import (
 )
 from services.rpc.converters.topic_config import topic_config_to_proto
 from tieredstorage.v1 import remote_log_metadata_manager_pb2 as pb
-from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
 from tieredstorage.v1 import remote_log_segment_pb2 as segment_pb
 
 
-class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer):
+class RemoteLogMetadataManagerServicer(NotServed):
     """Serves any RemoteLogMetadataManager."""
 
     def __init__(self, manager: RemoteLogMetadataManager) -> None:
@@ -58,6 +67,15 @@ class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer)
             why = context_from_proto(request.context)
         outcome = self._manager.add_remote_log_segment_metadata(metadata, why)
         return pb.AddRemoteLogSegmentMetadataResponse(outcome=outcome_to_proto(outcome))
+
+    def AddRemoteLogSegmentMetadataBatch(
+        self, request: pb.AddRemoteLogSegmentMetadataBatchRequest, context: grpc.ServicerContext
+    ) -> pb.AddRemoteLogSegmentMetadataBatchResponse:
+        additions = additions_from_proto(request.adds)
+        outcomes = self._manager.add_remote_log_segment_metadata_batch(additions)
+        return pb.AddRemoteLogSegmentMetadataBatchResponse(
+            outcomes=[add_outcome_to_proto(outcome) for outcome in outcomes]
+        )
 
     def UpdateRemoteLogSegmentMetadata(
         self, request: pb.UpdateRemoteLogSegmentMetadataRequest, context: grpc.ServicerContext
@@ -91,6 +109,32 @@ class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer)
             revision=found.revision,
         )
 
+    def GetRemoteLogSegmentMetadataBatch(
+        self, request: pb.GetRemoteLogSegmentMetadataBatchRequest, context: grpc.ServicerContext
+    ) -> pb.GetRemoteLogSegmentMetadataBatchResponse:
+        lookups = lookups_from_proto(request.lookups)
+        outcomes = self._manager.remote_log_segment_metadata_batch(lookups)
+        return pb.GetRemoteLogSegmentMetadataBatchResponse(
+            outcomes=[lookup_outcome_to_proto(outcome) for outcome in outcomes]
+        )
+
+    def GetRemoteLogSegmentMetadataById(
+        self, request: pb.GetRemoteLogSegmentMetadataByIdRequest, context: grpc.ServicerContext
+    ) -> pb.GetRemoteLogSegmentMetadataByIdResponse:
+        found = self._manager.remote_log_segment_metadata_by_id(
+            _partition(request.topic_id_partition), ids_from_proto(request.ids)
+        )
+        return pb.GetRemoteLogSegmentMetadataByIdResponse(
+            segments=[metadata_to_proto(segment) for segment in found.value],
+            revision=found.revision,
+        )
+
+    def GetEarliestLogOffset(
+        self, request: pb.GetEarliestLogOffsetRequest, context: grpc.ServicerContext
+    ) -> pb.GetEarliestLogOffsetResponse:
+        found = self._manager.earliest_log_offset(_partition(request.topic_id_partition))
+        return pb.GetEarliestLogOffsetResponse(earliest_offset=found.value, revision=found.revision)
+
     def GetHighestOffsetForEpoch(
         self, request: pb.GetHighestOffsetForEpochRequest, context: grpc.ServicerContext
     ) -> pb.GetHighestOffsetForEpochResponse:
@@ -121,6 +165,11 @@ class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer)
             min_offset=request.min_offset if request.HasField("min_offset") else None,
             if_revision_not=(
                 request.if_revision_not if request.HasField("if_revision_not") else None
+            ),
+            deletes_for=(
+                retention_owner.from_proto(request.deletes_for, "deletes_for")
+                if request.deletes_for
+                else None
             ),
             page_size=request.page_size,
             page_token=request.page_token,
@@ -178,6 +227,23 @@ class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer)
             page_token=request.page_token,
         )
         return partition_page_to_proto(page)
+
+    def GetPartitionRevisions(
+        self, request: pb.GetPartitionRevisionsRequest, context: grpc.ServicerContext
+    ) -> pb.GetPartitionRevisionsResponse:
+        partitions = indexed_partitions_from_proto(request.partitions, "partitions")
+        revisions = self._manager.partition_revisions(partitions)
+        return pb.GetPartitionRevisionsResponse(revisions=revisions)
+
+    def ListEvents(
+        self, request: pb.ListEventsRequest, context: grpc.ServicerContext
+    ) -> pb.ListEventsResponse:
+        page = self._manager.list_events(
+            event_query_from_proto(request),
+            page_size=request.page_size,
+            page_token=request.page_token,
+        )
+        return event_page_to_proto(page)
 
     def GetTopicConfig(
         self, request: pb.GetTopicConfigRequest, context: grpc.ServicerContext

@@ -32,6 +32,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from services.api.partitions import RemotePartitionDeleteState
 from services.api.segments import RemoteLogSegmentState
+from services.rlmm.reaches import REACH_DIGITS
 
 NAMING_CONVENTION = {
     "pk": "pk_%(table_name)s",
@@ -62,6 +63,10 @@ BEING_DELETED = text("delete_state IN ('DELETE_PARTITION_MARKED', 'DELETE_PARTIT
 """Of a partition that is known and will not be for long; a literal, as LIVE is."""
 LIVE = text("state <> 'DELETE_SEGMENT_FINISHED'")
 """Of a segment that still counts; a literal, or the partial index on it would not serve."""
+TOMBSTONE = text("state = 'DELETE_SEGMENT_FINISHED'")
+STOP = text("CASE WHEN overlapped THEN true ELSE referenced AND NOT passable END")
+"""Of what a segment has in an epoch: a search for a transaction index may not pass over it. Written
+so that the planner does not take the index on it for what is overlapped alone."""
 
 
 class TopicRow(Base):
@@ -140,6 +145,16 @@ class SegmentRow(Base):
             "segment_id",
             postgresql_where=LIVE,
         ),
+        # For lists from an offset on.
+        Index(
+            "reach",
+            "topic_id",
+            "partition",
+            text(REACH_DIGITS),
+            "start_offset",
+            postgresql_where=LIVE,
+        ),
+        Index("tombstones", "changed_at", postgresql_where=TOMBSTONE),
     )
 
     # Which segment this is.
@@ -210,7 +225,8 @@ class SegmentEpochRow(Base):
     """The offsets that a live segment has in one of its leader epochs.
 
     `referenced` and `overlapped` are true only of segments in COPY_SEGMENT_FINISHED, and of each
-    of these at least one is: what is displaced is flagged as overlapped.
+    of these at least one is: what is displaced is flagged as overlapped. `passable` says something
+    only of what is referenced and not overlapped.
     """
 
     __tablename__ = "segment_epochs"
@@ -238,13 +254,24 @@ class SegmentEpochRow(Base):
             unique=True,
             postgresql_where=text("referenced"),
         ),
+        # For look-ups where Kafka's map has no answer.
         Index(
-            "overlapped",
+            "overlapped_reach",
+            "topic_id",
+            "partition",
+            "leader_epoch",
+            text(REACH_DIGITS),
+            "start_offset",
+            postgresql_where=text("overlapped"),
+        ),
+        # Where a search for a transaction index has to look.
+        Index(
+            "stops",
             "topic_id",
             "partition",
             "leader_epoch",
             "start_offset",
-            postgresql_where=text("overlapped"),
+            postgresql_where=STOP,
         ),
     )
 
@@ -260,6 +287,10 @@ class SegmentEpochRow(Base):
     referenced: Mapped[bool] = mapped_column(comment="in Kafka's map from start offset to segment")
     overlapped: Mapped[bool] = mapped_column(
         comment="when it or a neighbour finished, both had offsets in common"
+    )
+    passable: Mapped[bool] = mapped_column(
+        server_default=text("false"),
+        comment="the segment ends here, has no transaction index, and one ends right before it",
     )
 
 

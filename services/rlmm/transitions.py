@@ -18,14 +18,35 @@ from services.api.segments import (
 )
 from services.api.topic_config import TopicConfig, topic_config
 from services.rlmm.guards import check_may_delete, require_expected, topic_of
+from services.rlmm.partition_view import PartitionView
 from services.rlmm.partitions import fence
 from services.rlmm.rows import AnyRow
-from services.rlmm.tables import PartitionRow, TopicRow
+from services.rlmm.tables import TopicRow
 
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 DELETE_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+
+
+class TopicSettings:
+    """The settings of a partition's topic, read at most once; the partition is locked."""
+
+    def __init__(self, session: Session, partition: PartitionView) -> None:
+        self._session = session
+        self._partition = partition
+
+    @property
+    def name(self) -> str:
+        return self._topic.name
+
+    @cached_property
+    def config(self) -> TopicConfig:
+        return topic_config(self._topic.config)
+
+    @cached_property
+    def _topic(self) -> TopicRow:
+        return topic_of(self._session, self._partition)
 
 
 class Guards:
@@ -35,12 +56,13 @@ class Guards:
     """
 
     def __init__(
-        self, session: Session, partition: PartitionRow, revision: int | None = None
+        self, session: Session, partition: PartitionView, settings: TopicSettings | None = None
     ) -> None:
-        """`revision`: the partition's before the call; None: what it has now."""
+        """`settings`: of the topic, where several partitions share them; None: read if need be."""
         self.partition = partition
         self._session = session
-        self._revision = partition.revision if revision is None else revision
+        self._revision = partition.revision
+        self._settings = settings or TopicSettings(session, partition)
 
     def require_expected(self, context: MutationContext) -> None:
         """Raise ConcurrentUpdateError where the context was made for another revision."""
@@ -48,15 +70,9 @@ class Guards:
 
     def require_may_delete(self, context: MutationContext) -> None:
         """Raise DeletionRefusedError where the topic's settings forbid it."""
-        check_may_delete(self._topic.name, self._config, self.partition, context)
-
-    @cached_property
-    def _topic(self) -> TopicRow:
-        return topic_of(self._session, self.partition)
-
-    @cached_property
-    def _config(self) -> TopicConfig:
-        return topic_config(self._topic.config)
+        caller = context.retention_owner
+        topic, config = self._settings.name, self._settings.config
+        check_may_delete(topic, config, self.partition.delete_state, caller)
 
 
 def may_move(

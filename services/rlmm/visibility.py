@@ -7,209 +7,224 @@ that replaces only the one with the same start.
 
 Beside that, `overlapped` marks segments that had offsets in common when one of them finished.
 Where Kafka's map has no answer, only these can have one, and they are few.
+
+`passable` marks segments that a search for a transaction index need not look at: such a segment has
+none, and the search comes to it from the segment that ends right before it. Where it is false
+without need the search looks and goes on; true without need would let it pass over a gap. So it is
+taken back when what ends right before goes, and what overlaps is looked at whatever it says.
 """
 
-from collections.abc import Collection
-from dataclasses import dataclass
-from uuid import UUID
+from collections.abc import Collection, Iterable
 
-from sqlalchemy import (
-    ARRAY,
-    INTEGER,
-    ColumnElement,
-    Uuid,
-    and_,
-    any_,
-    delete,
-    exists,
-    func,
-    literal,
-    select,
-    update,
-)
-from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from services.api.ids import RemoteLogSegmentId, TopicIdPartition
+from services.api.ids import RemoteLogSegmentId
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import INT64_MAX
-from services.rlmm.tables import HighestOffsetRow, PartitionRow, SegmentEpochRow
+from services.rlmm.json_rows import run, segment_row
+
+# What finishes, at most one segment of each partition: its ranges, and what has finished in their
+# epochs before. (Here and below, rows are found by LATERAL subqueries that the planner cannot take
+# apart, and written by ctid: it knows too little of the keys to join by them. Nobody else changes
+# these rows while the partition is locked.)
+_OWN = """
+    SELECT own.*, s.segment_end_offset, s.txn_idx_empty, h.highest_offset, h.longest_reach
+    FROM json_to_recordset(%(rows)s) AS finishing (topic_id uuid, partition int, segment_id uuid)
+    CROSS JOIN LATERAL (
+        SELECT ctid AS own_ctid, segment_epochs.* FROM segment_epochs
+        WHERE topic_id = finishing.topic_id AND partition = finishing.partition
+            AND segment_id = finishing.segment_id
+        OFFSET 0
+    ) AS own
+    CROSS JOIN LATERAL (
+        SELECT end_offset AS segment_end_offset, txn_idx_empty FROM segments
+        WHERE topic_id = own.topic_id AND partition = own.partition
+            AND segment_id = own.segment_id
+        LIMIT 1
+    ) AS s
+    LEFT JOIN LATERAL (
+        SELECT highest_offset, longest_reach FROM highest_offsets
+        WHERE topic_id = own.topic_id AND partition = own.partition
+            AND leader_epoch = own.leader_epoch
+        LIMIT 1
+    ) AS h ON true"""
+
+_IN_ITS_EPOCH = """topic_id = own.topic_id AND partition = own.partition
+                AND leader_epoch = own.leader_epoch"""
+
+# Neighbours that share offsets are flagged, and of these and others Kafka's map forgets some.
+# An epoch without offsets shares none, and yet replaces its equal start.
+# Nothing that starts before first_start reaches `own`: no rule, but a limit of what is read.
+_DISPLACE = f"""
+    UPDATE segment_epochs AS e SET overlapped = true, referenced = NOT near.is_displaced
+    FROM (
+        SELECT near.*
+        FROM (
+            SELECT own.*,
+                CASE WHEN highest_offset < start_offset THEN start_offset
+                    ELSE start_offset - longest_reach END AS first_start,
+                CASE WHEN highest_offset <= end_offset THEN {INT64_MAX}
+                    ELSE start_offset END AS last_displaced
+            FROM ({_OWN}
+            ) AS own
+        ) AS own
+        CROSS JOIN LATERAL (
+            SELECT ctid AS near_ctid,
+                start_offset BETWEEN own.start_offset AND own.last_displaced AS is_displaced
+            FROM segment_epochs
+            WHERE {_IN_ITS_EPOCH} AND referenced
+                AND start_offset BETWEEN own.first_start
+                    AND greatest(own.end_offset, own.last_displaced)
+                AND (start_offset BETWEEN own.start_offset AND own.last_displaced
+                    OR NOT overlapped AND start_offset <= own.end_offset
+                        AND end_offset >= own.start_offset)
+            OFFSET 0
+        ) AS near
+    ) AS near
+    WHERE e.ctid = near.near_ctid"""
+
+# What starts right after a segment that finishes later than it may be passed over now.
+_MAKE_NEXT_PASSABLE = f"""
+    UPDATE segment_epochs SET passable = true
+    WHERE ctid = ANY(ARRAY(
+        SELECT next.next_ctid
+        FROM ({_OWN}
+        ) AS own
+        CROSS JOIN LATERAL (
+            SELECT ctid AS next_ctid, segment_id, end_offset FROM segment_epochs
+            WHERE {_IN_ITS_EPOCH} AND referenced AND NOT passable
+                AND start_offset = own.end_offset + 1 AND start_offset <= end_offset
+            LIMIT 1
+        ) AS next
+        CROSS JOIN LATERAL (
+            SELECT end_offset, txn_idx_empty FROM segments
+            WHERE topic_id = own.topic_id AND partition = own.partition
+                AND segment_id = next.segment_id
+            LIMIT 1
+        ) AS s
+        WHERE own.end_offset = own.segment_end_offset AND own.end_offset < own.highest_offset
+            AND s.end_offset = next.end_offset AND s.txn_idx_empty))"""
+
+_REFERENCE = f"""
+    UPDATE segment_epochs AS e SET
+        referenced = true, overlapped = own.is_overlapped, passable = own.is_passable
+    FROM (
+        SELECT own_ctid,
+            coalesce(highest_offset >= start_offset, false) AND EXISTS (
+                SELECT FROM segment_epochs
+                WHERE {_IN_ITS_EPOCH} AND overlapped
+                    AND start_offset BETWEEN own.start_offset - own.longest_reach
+                        AND own.end_offset
+                    AND end_offset >= own.start_offset
+            ) AS is_overlapped,
+            txn_idx_empty AND end_offset = segment_end_offset AND start_offset <= end_offset
+                AND coalesce(start_offset - 1 = (
+                    SELECT end_offset FROM segment_epochs
+                    WHERE {_IN_ITS_EPOCH} AND referenced AND start_offset < own.start_offset
+                    ORDER BY start_offset DESC LIMIT 1
+                ), false) AS is_passable
+        FROM ({_OWN}
+        ) AS own
+    ) AS own
+    WHERE e.ctid = own.own_ctid"""
+
+_RAISE_HIGHEST_OFFSETS = f"""
+    INSERT INTO highest_offsets AS h (
+        topic_id, partition, leader_epoch, highest_offset, longest_reach)
+    SELECT topic_id, partition, leader_epoch, end_offset, end_offset - start_offset
+    FROM ({_OWN}) AS own
+    ON CONFLICT (topic_id, partition, leader_epoch) DO UPDATE SET
+        highest_offset = greatest(h.highest_offset, excluded.highest_offset),
+        longest_reach = greatest(h.longest_reach, excluded.longest_reach)"""
 
 
-@dataclass(frozen=True, slots=True)
-class _EpochRange:
-    """What a finishing segment has in one epoch; both offsets inclusive."""
+# What starts right after what is to be hidden starts after a gap. Not where it is to be hidden too,
+# so that no row is written twice.
+_MAKE_NEXT_IMPASSABLE = f"""
+    WITH key AS MATERIALIZED (
+        SELECT * FROM json_to_recordset(%(rows)s) AS key (
+            topic_id uuid, partition int, segment_id uuid)
+    )
+    UPDATE segment_epochs SET passable = false
+    WHERE ctid = ANY(ARRAY(
+        SELECT next.ctid
+        FROM key
+        CROSS JOIN LATERAL (
+            SELECT leader_epoch, end_offset FROM segment_epochs
+            WHERE topic_id = key.topic_id AND partition = key.partition
+                AND segment_id = key.segment_id AND (referenced OR overlapped)
+                AND end_offset < {INT64_MAX}
+            OFFSET 0
+        ) AS hidden
+        CROSS JOIN LATERAL (
+            SELECT ctid, segment_id FROM segment_epochs
+            WHERE topic_id = key.topic_id AND partition = key.partition
+                AND leader_epoch = hidden.leader_epoch AND start_offset = hidden.end_offset + 1
+                AND referenced AND passable
+            LIMIT 1
+        ) AS next
+        WHERE (key.topic_id, key.partition, next.segment_id) NOT IN (SELECT * FROM key)))"""
 
-    topic_id_partition: TopicIdPartition
-    leader_epoch: int
-    start_offset: int
-    end_offset: int
+_KEYS = """ARRAY(
+        SELECT e.ctid
+        FROM json_to_recordset(%(rows)s) AS key (topic_id uuid, partition int, segment_id uuid)
+        CROSS JOIN LATERAL (
+            SELECT ctid FROM segment_epochs
+            WHERE topic_id = key.topic_id AND partition = key.partition
+                AND segment_id = key.segment_id
+            OFFSET 0
+        ) AS e)"""
 
-    @property
-    def is_epoch(self) -> ColumnElement[bool]:
-        return and_(
-            SegmentEpochRow.topic_id == self.topic_id_partition.topic_id,
-            SegmentEpochRow.partition == self.topic_id_partition.partition,
-            SegmentEpochRow.leader_epoch == self.leader_epoch,
-        )
+_HIDE = f"""
+    UPDATE segment_epochs SET referenced = false, overlapped = false WHERE ctid = ANY({_KEYS})"""
+
+_FORGET = f"DELETE FROM segment_epochs WHERE ctid = ANY({_KEYS})"
+
+_NOTE = """
+    INSERT INTO segment_epochs (
+        topic_id, partition, segment_id, leader_epoch, segment_start_offset, start_offset,
+        end_offset, referenced, overlapped)
+    SELECT noted.*, false, false
+    FROM json_to_recordset(%(rows)s) AS noted (
+        topic_id uuid, partition int, segment_id uuid, leader_epoch int,
+        segment_start_offset bigint, start_offset bigint, end_offset bigint)"""
 
 
-def note_copy_started(session: Session, metadata: RemoteLogSegmentMetadata) -> None:
-    """Lists by epoch show the segment; look-ups do not."""
-    tp = metadata.topic_id_partition
+def note_copies_started(session: Session, segments: Iterable[RemoteLogSegmentMetadata]) -> None:
+    """Lists by epoch show the segments; look-ups do not."""
     rows = [
         {
-            "topic_id": tp.topic_id,
-            "partition": tp.partition,
-            "segment_id": metadata.remote_log_segment_id.id,
+            **segment_row(metadata.remote_log_segment_id),
             "leader_epoch": epoch,
             "segment_start_offset": metadata.start_offset,
             "start_offset": start,
             "end_offset": end,
-            "referenced": False,
-            "overlapped": False,
         }
+        for metadata in segments
         for epoch, start, end in metadata.epoch_ranges()
     ]
-    session.execute(insert(SegmentEpochRow), rows)
+    run(session.connection(), _NOTE, rows)
 
 
-def show(session: Session, metadata: RemoteLogSegmentMetadata) -> None:
-    """The segment finished: look-ups may find it from now on. The order matters: neighbours are
-    flagged while they are still referenced, and all look at the highest offset before it rises."""
-    tp = metadata.topic_id_partition
-    finished_before = _finished_before(session, metadata)
-    overlapped_in = []
-    for epoch, start, end in metadata.epoch_ranges():
-        own = _EpochRange(tp, epoch, start, end)
-        before = finished_before.get(epoch)
-        if before is None:
-            continue  # the first segment to finish in this epoch
-        if _flag_neighbours(session, own, before.longest_reach):
-            overlapped_in.append(epoch)
-        _displace(session, own, before.highest_offset)
-    _reference(session, metadata.remote_log_segment_id, overlapped_in)
-    _raise_highest_offset(session, metadata.remote_log_segment_id)
+def show(session: Session, segment_ids: Collection[RemoteLogSegmentId]) -> None:
+    """The segments, each of another partition, finished: look-ups may find them from now on.
 
-
-def hide(session: Session, partition: PartitionRow, segment_ids: Collection[UUID]) -> None:
-    """The segments' deletion started: look-ups no longer find them."""
-    session.execute(
-        update(SegmentEpochRow)
-        .where(_of(partition, segment_ids))
-        .values(referenced=False, overlapped=False)
-        .execution_options(synchronize_session=False)
-    )
-
-
-def forget(session: Session, partition: PartitionRow, segment_ids: Collection[UUID]) -> None:
-    """The segments are deleted: lists by epoch no longer show them."""
-    session.execute(
-        delete(SegmentEpochRow)
-        .where(_of(partition, segment_ids))
-        .execution_options(synchronize_session=False)
-    )
-
-
-def _finished_before(
-    session: Session, metadata: RemoteLogSegmentMetadata
-) -> dict[int, HighestOffsetRow]:
-    """By leader epoch, for those of the segment's epochs in which something finished."""
-    tp = metadata.topic_id_partition
-    epochs = [each.leader_epoch for each in metadata.segment_leader_epochs]
-    rows = session.scalars(
-        select(HighestOffsetRow).where(
-            HighestOffsetRow.topic_id == tp.topic_id,
-            HighestOffsetRow.partition == tp.partition,
-            HighestOffsetRow.leader_epoch == any_(literal(epochs, ARRAY(INTEGER))),
-        )
-    )
-    return {row.leader_epoch: row for row in rows}
-
-
-def _flag_neighbours(session: Session, own: _EpochRange, longest_reach: int) -> bool:
-    """Mark the finished segments that share offsets with `own`; True where there are any.
-
-    The lower bound is no rule but a limit: nothing that starts before it reaches `own`.
+    The order matters: neighbours are flagged while they are still referenced, and all look at the
+    highest offset before it rises.
     """
-    shares_offsets = and_(
-        own.is_epoch,
-        SegmentEpochRow.start_offset.between(own.start_offset - longest_reach, own.end_offset),
-        SegmentEpochRow.end_offset >= own.start_offset,
-    )
-    # A finished segment that is not referenced was flagged when it was displaced.
-    session.execute(
-        update(SegmentEpochRow)
-        .where(shares_offsets, SegmentEpochRow.referenced, ~SegmentEpochRow.overlapped)
-        .values(overlapped=True)
-        .execution_options(synchronize_session=False)
-    )
-    neighbours = exists().where(shares_offsets, SegmentEpochRow.overlapped)
-    return bool(session.scalar(select(neighbours)))
+    rows = [segment_row(segment_id) for segment_id in segment_ids]
+    for statement in (_DISPLACE, _MAKE_NEXT_PASSABLE, _REFERENCE, _RAISE_HIGHEST_OFFSETS):
+        run(session.connection(), statement, rows)
 
 
-def _displace(session: Session, own: _EpochRange, highest_offset: int) -> None:
-    last = INT64_MAX if highest_offset <= own.end_offset else own.start_offset
-    session.execute(
-        update(SegmentEpochRow)
-        .where(
-            own.is_epoch,
-            SegmentEpochRow.referenced,
-            SegmentEpochRow.start_offset.between(own.start_offset, last),
-        )
-        # Flagged here too: an epoch without offsets replaces its equal start and shares nothing.
-        .values(referenced=False, overlapped=True)
-        .execution_options(synchronize_session=False)
-    )
+def hide(session: Session, segment_ids: Collection[RemoteLogSegmentId]) -> None:
+    """The segments' deletion started: look-ups no longer find them."""
+    rows = [segment_row(segment_id) for segment_id in segment_ids]
+    for statement in (_MAKE_NEXT_IMPASSABLE, _HIDE):
+        run(session.connection(), statement, rows)
 
 
-def _reference(session: Session, segment_id: RemoteLogSegmentId, overlapped_in: list[int]) -> None:
-    overlapped = SegmentEpochRow.leader_epoch == any_(literal(overlapped_in, ARRAY(INTEGER)))
-    session.execute(
-        update(SegmentEpochRow)
-        .where(_is(segment_id))
-        .values(referenced=True, overlapped=overlapped)
-        .execution_options(synchronize_session=False)
-    )
-
-
-def _raise_highest_offset(session: Session, segment_id: RemoteLogSegmentId) -> None:
-    own = SegmentEpochRow
-    columns = ["topic_id", "partition", "leader_epoch", "highest_offset", "longest_reach"]
-    finished = insert(HighestOffsetRow).from_select(
-        columns,
-        select(
-            own.topic_id,
-            own.partition,
-            own.leader_epoch,
-            own.end_offset,
-            own.end_offset - own.start_offset,
-        ).where(_is(segment_id)),
-    )
-    stored, new = HighestOffsetRow, finished.excluded
-    session.execute(
-        finished.on_conflict_do_update(
-            index_elements=columns[:3],
-            set_={
-                "highest_offset": func.greatest(stored.highest_offset, new.highest_offset),
-                "longest_reach": func.greatest(stored.longest_reach, new.longest_reach),
-            },
-        )
-    )
-
-
-def _is(segment_id: RemoteLogSegmentId) -> ColumnElement[bool]:
-    tp = segment_id.topic_id_partition
-    return and_(
-        SegmentEpochRow.topic_id == tp.topic_id,
-        SegmentEpochRow.partition == tp.partition,
-        SegmentEpochRow.segment_id == segment_id.id,
-    )
-
-
-def _of(partition: PartitionRow, segment_ids: Collection[UUID]) -> ColumnElement[bool]:
-    return and_(
-        SegmentEpochRow.topic_id == partition.topic_id,
-        SegmentEpochRow.partition == partition.partition,
-        SegmentEpochRow.segment_id == any_(literal(list(segment_ids), ARRAY(Uuid))),
-    )
+def forget(session: Session, segment_ids: Collection[RemoteLogSegmentId]) -> None:
+    """The segments are deleted: lists by epoch no longer show them."""
+    rows = [segment_row(segment_id) for segment_id in segment_ids]
+    run(session.connection(), _FORGET, rows)

@@ -92,7 +92,13 @@ def start_grpc(service: Service, settings: ServiceSettings, cleanup: ExitStack) 
     server = grpc.server(
         unary_pool,
         interceptors=[CallInterceptor(streams_in, streams_out)],
-        options=[*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0)],
+        options=[
+            *CHANNEL_OPTIONS,
+            ("grpc.so_reuseport", 0),
+            # Our clients ask every 30 s whether a quiet peer is still there. gRPC takes more than
+            # one in five minutes for an attack, and hangs up.
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+        ],
         maximum_concurrent_rpcs=4 * (settings.unary_threads + threads_in + threads_out),
     )
     service.add_to(server)

@@ -10,8 +10,21 @@ tests.contract.rlmm.look_ups.UNREACHABLE_ROWS_OF_TABLE_F.
 
 from collections import Counter
 
+from tests.contract.rlmm.additions import AdditionBatches
+from tests.contract.rlmm.audit_trails import AuditTrails
 from tests.contract.rlmm.batches import UpdateBatches
-from tests.contract.rlmm.deletion_guards import Expectations, Holds, RetentionOwners
+from tests.contract.rlmm.bulk_reads import (
+    EarliestOffsets,
+    LookupBatches,
+    PartitionRevisions,
+    SegmentsById,
+)
+from tests.contract.rlmm.deletion_guards import (
+    Expectations,
+    Holds,
+    ListsForDeletion,
+    RetentionOwners,
+)
 from tests.contract.rlmm.lists import (
     Filters,
     Pages,
@@ -57,6 +70,7 @@ class RemoteLogMetadataManagerContract(
     RequestIds,
     TopicConfigs,
     Holds,
+    ListsForDeletion,
     RetentionOwners,
     Expectations,
     Reports,
@@ -65,6 +79,12 @@ class RemoteLogMetadataManagerContract(
     LogStartBounds,
     LogStartGuards,
     UpdateBatches,
+    AdditionBatches,
+    LookupBatches,
+    SegmentsById,
+    EarliestOffsets,
+    PartitionRevisions,
+    AuditTrails,
     Scans,
 ):
     """All of the contract."""

@@ -38,7 +38,7 @@ def test_help_imports_no_library_and_no_service() -> None:
     *shown, libraries, ours = run("-c", HELP_AND_WHAT_IT_IMPORTED).stdout.splitlines()
     assert "  partitions  " in "\n".join(shown)
     assert libraries == "[]"
-    modules = ("main", "options", "output", "sweep_commands")
+    modules = ("db_commands", "main", "options", "output", "sweep_commands")
     allowed = {"services.cli", *(f"services.cli.{name}" for name in modules)}
     assert set(ours.strip("[]").replace("'", "").split(", ")) == allowed
 
@@ -71,4 +71,4 @@ def test_a_database_that_is_away_is_told_in_one_line() -> None:
     done = sediment("db", "upgrade", "--database-url", "postgresql://u:hunter2@127.0.0.1:1/d")
     assert done.returncode == 3
     (line,) = done.stderr.splitlines()
-    assert line.startswith("sediment: the metadata database cannot be reached")
+    assert line.startswith("sediment: 127.0.0.1:1/d: the metadata database cannot be reached")

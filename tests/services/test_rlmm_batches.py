@@ -1,14 +1,15 @@
 """A batch of updates against the same updates one by one: the same rows, events and outcomes."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from threading import Barrier
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, event, text
 
 from services.api.calls import MutationContext, MutationOutcome
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
@@ -18,6 +19,7 @@ from services.api.remote_log_metadata_manager import (
     SegmentUpdate,
     UpdateOutcome,
 )
+from services.api.segment_batches import SegmentAddition
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rlmm.database import DatabaseLimits, create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
@@ -232,3 +234,89 @@ def test_an_unreachable_database_fails_the_whole_call() -> None:
             missing(TopicIdPartition(uuid4(), "orders", 0), 2)
         )
     engine.dispose()
+
+
+def test_batches_in_opposite_orders_never_wait_for_each_other(
+    engine: Engine, rlmm: SqlRemoteLogMetadataManager
+) -> None:
+    tps = [TopicIdPartition(uuid4(), "orders", partition) for partition in range(4)]
+    rounds, senders = 10, 4
+    start = Barrier(senders)
+
+    def send(sender: int) -> list[UpdateOutcome]:
+        outcomes: list[UpdateOutcome] = []
+        for number in range(rounds):
+            in_order = tps if sender % 2 else tps[::-1]
+            made = [segment(tp, number, number) for tp in in_order]
+            start.wait(timeout=60)
+            outcomes += rlmm.add_remote_log_segment_metadata_batch(list(map(SegmentAddition, made)))
+            for state in (FINISHED, DELETE_STARTED):
+                moves = [SegmentUpdate(update_to(metadata, state)) for metadata in made]
+                start.wait(timeout=60)
+                outcomes += rlmm.update_remote_log_segment_metadata_batch(moves)
+        return outcomes
+
+    with ThreadPoolExecutor(senders) as pool:
+        answers = [each.result() for each in [pool.submit(send, n) for n in range(senders)]]
+    assert {o.applied for answer in answers for o in answer if isinstance(o, MutationOutcome)} == {
+        True
+    }
+    assert [len(answer) for answer in answers] == [3 * rounds * len(tps)] * senders
+    assert [len(stored(engine, tp)["events"]) for tp in tps] == [3 * rounds * senders] * len(tps)
+    with engine.connect() as connection:
+        deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+        assert connection.scalar(text(deadlocks)) == 0
+
+
+def test_a_partition_that_the_database_refuses_stops_no_other(
+    engine: Engine, rlmm: SqlRemoteLogMetadataManager
+) -> None:
+    tps = [TopicIdPartition(uuid4(), "orders", partition) for partition in range(3)]
+    made = [finished(rlmm, tp, 0, 9) for tp in tps]
+    with engine.begin() as connection:
+        # As if an event had been written without its revision.
+        connection.execute(
+            text(
+                "INSERT INTO events (topic_id, partition, revision, kind, actor, call_id, reason, "
+                "broker_id) VALUES (:id, 1, 3, 'SEGMENT', '', '', '', 1)"
+            ),
+            {"id": tps[1].topic_id},
+        )
+    updates = [SegmentUpdate(update_to(metadata, DELETE_STARTED)) for metadata in made]
+    outcomes = rlmm.update_remote_log_segment_metadata_batch(updates)
+    assert outcomes[0] == outcomes[2] == MutationOutcome(applied=True, revision=3)
+    assert type(outcomes[1]) is RemoteStorageError
+    states = [stored(engine, tp)["segments"][0]["state"] for tp in tps]
+    assert states == ["DELETE_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED", "DELETE_SEGMENT_STARTED"]
+
+
+def test_a_batch_over_many_partitions_takes_few_statements(
+    engine: Engine, rlmm: SqlRemoteLogMetadataManager
+) -> None:
+    topic_id = uuid4()
+    tps = [TopicIdPartition(topic_id, "orders", partition) for partition in range(40)]
+    rlmm.on_partition_leadership_changes([PartitionLeadership(tp, 3) for tp in tps], [], BROKER)
+    made = [segment(tp, 0, 9) for tp in tps]
+    additions = list(map(SegmentAddition, made))
+    counts = [statements_of(engine, lambda: rlmm.add_remote_log_segment_metadata_batch(additions))]
+    for state in (FINISHED, DELETE_STARTED, DELETE_FINISHED):
+        moves = [SegmentUpdate(update_to(metadata, state)) for metadata in made]
+        counts.append(
+            statements_of(engine, partial(rlmm.update_remote_log_segment_metadata_batch, moves))
+        )
+    assert max(counts) <= 10
+
+
+def statements_of(engine: Engine, work: Callable[[], object]) -> int:
+    """How many statements `work` sends."""
+    sent = []
+
+    def note(*arguments: Any) -> None:
+        sent.append(arguments[2])
+
+    event.listen(engine, "after_cursor_execute", note)
+    try:
+        work()
+    finally:
+        event.remove(engine, "after_cursor_execute", note)
+    return len(sent)

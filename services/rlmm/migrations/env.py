@@ -10,15 +10,19 @@ STATEMENT_TIMEOUT_MS = 60_000
 
 
 def run(connection: Connection) -> None:
-    """One transaction for all. A migration that cannot have its lock soon gives up: waiting, it
-    would make every query behind it wait as well."""
-    context.configure(connection=connection, target_metadata=Base.metadata)
+    """A transaction for each migration, but for what a migration itself does outside of it. A
+    migration that cannot have its lock soon gives up: waiting, it would make every query behind it
+    wait as well."""
+    for name, value in (
+        ("lock_timeout", LOCK_TIMEOUT_MS),
+        ("statement_timeout", STATEMENT_TIMEOUT_MS),
+    ):
+        connection.execute(text(f"SET {name} = {value}"))
+    connection.commit()
+    context.configure(
+        connection=connection, target_metadata=Base.metadata, transaction_per_migration=True
+    )
     with context.begin_transaction():
-        for name, value in (
-            ("lock_timeout", LOCK_TIMEOUT_MS),
-            ("statement_timeout", STATEMENT_TIMEOUT_MS),
-        ):
-            connection.execute(text(f"SET LOCAL {name} = {value}"))
         context.run_migrations()
 
 

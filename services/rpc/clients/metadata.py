@@ -8,6 +8,7 @@ import grpc
 from services.api.calls import NO_CONTEXT, AtRevision, MutationContext, MutationOutcome
 from services.api.errors import RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition, uuid_to_text
+from services.api.partition_events import EventPage, EventQuery
 from services.api.partition_state import PartitionReport, PartitionState
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
 from services.api.remote_log_metadata_manager import (
@@ -19,21 +20,34 @@ from services.api.remote_log_metadata_manager import (
     SegmentUpdate,
     UpdateOutcome,
 )
+from services.api.segment_batches import (
+    AddOutcome,
+    LookupOutcome,
+    SegmentAddition,
+    SegmentLookup,
+)
 from services.api.segment_scan import SegmentBatch, SegmentScan
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
-from services.api.topic_config import StoredTopicConfig
+from services.api.topic_config import RetentionOwner, StoredTopicConfig
 from services.rpc.clients.calls import call_once, call_stream
+from services.rpc.converters.batches import (
+    add_outcome_from_proto,
+    addition_to_proto,
+    lookup_outcome_from_proto,
+    lookup_to_proto,
+)
 from services.rpc.converters.bulk import (
     scan_to_proto,
     segment_batch_from_proto,
     segment_update_to_proto,
     update_outcome_from_proto,
 )
-from services.rpc.converters.enums import partition_delete_state, segment_state
+from services.rpc.converters.enums import partition_delete_state, retention_owner, segment_state
+from services.rpc.converters.events import event_page_from_proto, event_query_to_proto
 from services.rpc.converters.metadata import (
     leadership_to_proto,
     partition_page_from_proto,
@@ -77,6 +91,16 @@ class RemoteLogMetadataManagerClient:
         reply = call_once(self._stub.AddRemoteLogSegmentMetadata, request, self._peer)
         return outcome_from_proto(reply.outcome)
 
+    def add_remote_log_segment_metadata_batch(
+        self, additions: Sequence[SegmentAddition]
+    ) -> list[AddOutcome]:
+        request = pb.AddRemoteLogSegmentMetadataBatchRequest(
+            adds=[addition_to_proto(item) for item in additions]
+        )
+        method = self._stub.AddRemoteLogSegmentMetadataBatch
+        reply = call_once(method, request, self._peer, BULK_TIMEOUT_S)
+        return [add_outcome_from_proto(outcome) for outcome in reply.outcomes]
+
     def update_remote_log_segment_metadata(
         self, update: RemoteLogSegmentMetadataUpdate, context: MutationContext = NO_CONTEXT
     ) -> MutationOutcome:
@@ -108,6 +132,34 @@ class RemoteLogMetadataManagerClient:
         found = metadata_from_proto(reply.metadata) if reply.HasField("metadata") else None
         return AtRevision(found, reply.revision)
 
+    def remote_log_segment_metadata_batch(
+        self, lookups: Sequence[SegmentLookup]
+    ) -> list[LookupOutcome]:
+        request = pb.GetRemoteLogSegmentMetadataBatchRequest(
+            lookups=[lookup_to_proto(lookup) for lookup in lookups]
+        )
+        method = self._stub.GetRemoteLogSegmentMetadataBatch
+        reply = call_once(method, request, self._peer, BULK_TIMEOUT_S)
+        return [lookup_outcome_from_proto(outcome) for outcome in reply.outcomes]
+
+    def remote_log_segment_metadata_by_id(
+        self, topic_id_partition: TopicIdPartition, ids: Sequence[UUID]
+    ) -> AtRevision[tuple[RemoteLogSegmentMetadata, ...]]:
+        request = pb.GetRemoteLogSegmentMetadataByIdRequest(
+            topic_id_partition=topic_id_partition_to_proto(topic_id_partition),
+            ids=[uuid_to_text(id) for id in ids],
+        )
+        reply = call_once(self._stub.GetRemoteLogSegmentMetadataById, request, self._peer)
+        return AtRevision(tuple(map(metadata_from_proto, reply.segments)), reply.revision)
+
+    def earliest_log_offset(self, topic_id_partition: TopicIdPartition) -> AtRevision[int | None]:
+        request = pb.GetEarliestLogOffsetRequest(
+            topic_id_partition=topic_id_partition_to_proto(topic_id_partition)
+        )
+        reply = call_once(self._stub.GetEarliestLogOffset, request, self._peer)
+        found = reply.earliest_offset if reply.HasField("earliest_offset") else None
+        return AtRevision(found, reply.revision)
+
     def highest_offset_for_epoch(
         self, topic_id_partition: TopicIdPartition, leader_epoch: int
     ) -> AtRevision[int | None]:
@@ -136,6 +188,7 @@ class RemoteLogMetadataManagerClient:
         states: Sequence[RemoteLogSegmentState] = (),
         min_offset: int | None = None,
         if_revision_not: int | None = None,
+        deletes_for: RetentionOwner | None = None,
         page_size: int = 0,
         page_token: str = "",
     ) -> SegmentPage:
@@ -148,6 +201,8 @@ class RemoteLogMetadataManagerClient:
             page_size=page_size,
             page_token=page_token,
         )
+        if deletes_for is not None:
+            request.deletes_for = retention_owner.to_proto(deletes_for)
         reply = call_once(self._stub.ListRemoteLogSegments, request, self._peer)
         return segment_page_from_proto(reply)
 
@@ -216,6 +271,18 @@ class RemoteLogMetadataManagerClient:
             page_token=page_token,
         )
         return partition_page_from_proto(call_once(self._stub.ListPartitions, request, self._peer))
+
+    def partition_revisions(self, partitions: Sequence[TopicIdPartition]) -> list[int]:
+        request = pb.GetPartitionRevisionsRequest(
+            partitions=[topic_id_partition_to_proto(tp) for tp in partitions]
+        )
+        return list(call_once(self._stub.GetPartitionRevisions, request, self._peer).revisions)
+
+    def list_events(
+        self, query: EventQuery, *, page_size: int = 0, page_token: str = ""
+    ) -> EventPage:
+        request = event_query_to_proto(query, page_size, page_token)
+        return event_page_from_proto(call_once(self._stub.ListEvents, request, self._peer))
 
     def topic_config(self, topic_id: UUID) -> StoredTopicConfig:
         request = pb.GetTopicConfigRequest(topic_id=uuid_to_text(topic_id))

@@ -1,5 +1,7 @@
 """remote_log_segment.proto: the types that all services share."""
 
+from functools import lru_cache
+
 from google.protobuf.message import Message
 
 from services.api.calls import MutationContext, MutationOutcome
@@ -27,11 +29,13 @@ def topic_id_partition_to_proto(tp: TopicIdPartition) -> pb.TopicIdPartition:
 
 
 def topic_id_partition_from_proto(message: pb.TopicIdPartition) -> TopicIdPartition:
-    return TopicIdPartition(
-        topic_id=uuid_from_text(message.topic_id, "topic_id"),
-        topic=message.topic,
-        partition=message.partition,
-    )
+    return _topic_id_partition(message.topic_id, message.topic, message.partition)
+
+
+# Batches and pages name the same few partitions again and again.
+@lru_cache(maxsize=4096)
+def _topic_id_partition(topic_id: str, topic: str, partition: int) -> TopicIdPartition:
+    return TopicIdPartition(uuid_from_text(topic_id, "topic_id"), topic, partition)
 
 
 def segment_id_to_proto(segment_id: RemoteLogSegmentId) -> pb.RemoteLogSegmentId:

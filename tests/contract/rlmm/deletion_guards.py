@@ -6,7 +6,11 @@ from typing import ClassVar
 import pytest
 
 from services.api.calls import MutationContext, MutationOutcome
-from services.api.errors import ConcurrentUpdateError, DeletionRefusedError
+from services.api.errors import (
+    ConcurrentUpdateError,
+    DeletionRefusedError,
+    RemoteResourceNotFoundError,
+)
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.topic_config import RetentionOwner
@@ -98,6 +102,51 @@ class Holds(RlmmContractPart):
         rlmm.put_topic_config(tp.topic_id, HOLD)
         assert move(rlmm, one, DELETE_STARTED) == MutationOutcome(False, first.revision)
         assert move(rlmm, one, DELETE_STARTED, context=why) == first
+
+
+class ListsForDeletion(RlmmContractPart):
+    """Who is refused a deletion is refused the list that comes before it."""
+
+    @pytest.mark.parametrize(
+        "settings", [HOLD, *map(owned_by, RetentionOwner), PAUSED, {}], ids=str
+    )
+    @pytest.mark.parametrize("caller", RetentionOwner)
+    def test_a_list_for_deletion_is_refused_where_the_deletion_would_be(
+        self,
+        rlmm: RemoteLogMetadataManager,
+        tp: TopicIdPartition,
+        settings: dict[str, str],
+        caller: RetentionOwner,
+    ) -> None:
+        only = finished(rlmm, tp, 0, 9)
+        rlmm.put_topic_config(tp.topic_id, settings)
+        refused = _is_refused(lambda: rlmm.list_remote_log_segments(tp, deletes_for=caller))
+        context = MutationContext(retention_owner=caller)
+        assert refused == _is_refused(lambda: move(rlmm, only, DELETE_STARTED, context=context))
+        assert not _is_refused(lambda: rlmm.list_remote_log_segments(tp))
+
+    def test_whoever_removes_a_partition_may_list_it(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        only = finished(rlmm, tp, 0, 9)
+        rlmm.put_topic_config(tp.topic_id, owned_by(RetentionOwner.SWEEP))
+        put_deletion(rlmm, tp, MARKED)
+        page = rlmm.list_remote_log_segments(tp, deletes_for=RetentionOwner.BROKER)
+        assert [id_of(each) for each in page.segments] == [id_of(only)]
+
+    def test_of_an_unknown_partition_nothing_is_refused(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        with pytest.raises(RemoteResourceNotFoundError):
+            rlmm.list_remote_log_segments(tp, deletes_for=RetentionOwner.BROKER)
+
+
+def _is_refused(call: Callable[[], object]) -> bool:
+    try:
+        call()
+    except DeletionRefusedError:
+        return True
+    return False
 
 
 class RetentionOwners(RlmmContractPart):

@@ -365,6 +365,7 @@ class Leadership(RlmmContractPart):
         rlmm.on_partition_leadership_changes(
             [PartitionLeadership(tp, 7)], [PartitionLeadership(tp, 5), PartitionLeadership(tp)], 1
         )
+        assert revision_of(rlmm, tp) == 1
         with pytest.raises(FencedLeaderEpochError):
             rlmm.add_remote_log_segment_metadata(segment(tp, 0, 9), at_epoch(6))
 

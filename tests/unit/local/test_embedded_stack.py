@@ -11,6 +11,8 @@ import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
+from services.cli.connections import address_of
+from services.cli.failures import CommandError
 from services.local.data_directory import DataDirectoryError
 from services.local.s3_endpoint import S3Endpoint
 from services.local.stack import EmbeddedStack
@@ -82,3 +84,12 @@ def test_nothing_of_a_killed_stack_goes_on_and_the_next_has_its_data(
         assert s3_of(endpoints).secret_key == killed.s3_secret_key
         with psycopg.connect(endpoints.database_url.replace("+psycopg", "")) as connection:
             assert connection.execute("SELECT version_num FROM alembic_version").fetchone()
+
+
+def test_a_stack_without_rlm_says_so(data_dir: Path) -> None:
+    with EmbeddedStack(data_dir, fresh=True, with_rlm=False) as stack:
+        assert sorted(stack.services) == ["rlmm", "rsm"]
+        assert (stack.endpoints.rlm, stack.endpoints.rlm_health) == ("", "")
+        assert address_of("rsm", data_dir) == stack.endpoints.rsm
+        with pytest.raises(CommandError, match="what runs here has no rlm; use --rlm HOST:PORT"):
+            address_of("rlm", data_dir)

@@ -1,0 +1,90 @@
+package io.sediment.kafka;
+
+import io.grpc.Channel;
+import io.grpc.ClientInterceptors;
+import io.grpc.ConnectivityState;
+import io.grpc.ManagedChannel;
+import io.grpc.netty.NettyChannelBuilder;
+import java.util.Map;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+
+/**
+ * The way to one service. Connects when first used and again whenever it broke; a service that is
+ * down makes calls fail, never the construction.
+ */
+final class ServiceChannel implements AutoCloseable {
+    static final int MAX_MESSAGE_BYTES = 4 * 1024 * 1024;
+    // Two chunks of a stream: the next is on its way while one is read. Netty counts this for each
+    // stream, so a stream that nobody reads holds up no other.
+    private static final int FLOW_CONTROL_WINDOW_BYTES = 2 * 1024 * 1024;
+    private static final int KEEPALIVE_TIME_S = 30;
+    private static final int KEEPALIVE_TIMEOUT_S = 10;
+    // gRPC waits up to two minutes between attempts otherwise.
+    private static final int MAX_RECONNECT_BACKOFF_S = 2;
+    private static final int CLOSE_TIMEOUT_S = 5;
+    // What a service config asks for is capped by the channel, at 5 by default.
+    private static final int MAX_ATTEMPTS = 20;
+
+    private final String name;
+    private final ManagedChannel channel;
+    private final Reachability reachability;
+    private final Channel observed;
+
+    /**
+     * @param service the service's short name, for messages
+     * @param serviceConfig what gRPC calls a service config, such as which calls are repeated
+     */
+    ServiceChannel(String service, Endpoint endpoint, Map<String, ?> serviceConfig) {
+        name = service + " at " + endpoint;
+        channel = NettyChannelBuilder.forAddress(endpoint.host(), endpoint.port())
+            .usePlaintext()
+            .maxInboundMessageSize(MAX_MESSAGE_BYTES)
+            .flowControlWindow(FLOW_CONTROL_WINDOW_BYTES)
+            .keepAliveTime(KEEPALIVE_TIME_S, TimeUnit.SECONDS)
+            .keepAliveTimeout(KEEPALIVE_TIMEOUT_S, TimeUnit.SECONDS)
+            .defaultServiceConfig(serviceConfig)
+            .disableServiceConfigLookUp()
+            .maxRetryAttempts(MAX_ATTEMPTS)
+            .build();
+        reachability = new Reachability(name);
+        observed = ClientInterceptors.intercept(channel, reachability);
+        boundReconnectBackoff();
+    }
+
+    /** For stubs. */
+    Channel channel() {
+        return observed;
+    }
+
+    /** Whom calls go to, for messages: "RSM at host:port". */
+    @Override
+    public String toString() {
+        return name;
+    }
+
+    /** Lets no new call begin and ends those under way; returns within seconds. */
+    @Override
+    public void close() {
+        reachability.silence();
+        channel.shutdownNow();
+        try {
+            channel.awaitTermination(CLOSE_TIMEOUT_S, TimeUnit.SECONDS);
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+        }
+    }
+
+    private void boundReconnectBackoff() {
+        ConnectivityState state = channel.getState(false);
+        if (state == ConnectivityState.SHUTDOWN) {
+            return;
+        }
+        channel.notifyWhenStateChanged(state, this::boundReconnectBackoff);
+        if (state == ConnectivityState.TRANSIENT_FAILURE) {
+            CompletableFuture
+                .delayedExecutor(MAX_RECONNECT_BACKOFF_S, TimeUnit.SECONDS)
+                .execute(channel::resetConnectBackoff);
+        }
+    }
+}

@@ -1,0 +1,76 @@
+package io.sediment.kafka;
+
+import com.google.protobuf.Any;
+import com.google.rpc.ErrorInfo;
+import io.grpc.BindableService;
+import io.grpc.Server;
+import io.grpc.Status;
+import io.grpc.StatusRuntimeException;
+import io.grpc.netty.NettyServerBuilder;
+import io.grpc.protobuf.StatusProto;
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.net.InetAddress;
+import java.net.InetSocketAddress;
+
+/** A gRPC server on this machine that can go away and come back under its address. */
+final class LocalServer implements AutoCloseable {
+    private final BindableService service;
+    private final int port;
+    private Server server;
+
+    LocalServer(BindableService service) {
+        this.service = service;
+        start(0);
+        port = server.getPort();
+    }
+
+    /** The failure of a service: a status with our reason. */
+    static StatusRuntimeException refusal(Status.Code code, String reason) {
+        return refusal(code, reason, "sediment");
+    }
+
+    static StatusRuntimeException refusal(Status.Code code, String reason, String domain) {
+        ErrorInfo info = ErrorInfo.newBuilder().setReason(reason).setDomain(domain).build();
+        return StatusProto.toStatusRuntimeException(com.google.rpc.Status.newBuilder()
+            .setCode(code.value())
+            .setMessage("said the server")
+            .addDetails(Any.pack(info))
+            .build());
+    }
+
+    String endpoint() {
+        return "127.0.0.1:" + port;
+    }
+
+    void stop() {
+        server.shutdownNow();
+        try {
+            server.awaitTermination();
+        } catch (InterruptedException e) {
+            throw new AssertionError(e);
+        }
+    }
+
+    void startAgain() {
+        start(port);
+    }
+
+    @Override
+    public void close() {
+        stop();
+    }
+
+    private void start(int listenPort) {
+        try {
+            server = NettyServerBuilder
+                .forAddress(new InetSocketAddress(InetAddress.getLoopbackAddress(), listenPort))
+                .maxInboundMessageSize(ServiceChannel.MAX_MESSAGE_BYTES)
+                .addService(service)
+                .build()
+                .start();
+        } catch (IOException e) {
+            throw new UncheckedIOException(e);
+        }
+    }
+}

@@ -1,0 +1,239 @@
+"""The acts of `sediment demo-kafka`, from the first record to the deletion of the topic."""
+
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from threading import Event
+
+from confluent_kafka import Message
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from services.cli.demo_kafka_records import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    Sent,
+    differences,
+    produce,
+)
+from services.cli.demo_kafka_report import Reading, SegmentRead, picture
+from services.cli.demo_kafka_stage import LOCAL_RETENTION_BYTES, POLL_S, TOPIC, Stage
+from services.cli.demo_kafka_tier import Segment, View
+from services.cli.failures import EXIT_FAILED, CommandError
+from services.cli.output import Format, say, size_text, stdout_console
+from services.local.kafka_client import Cluster
+
+STUCK_AFTER_S = 60.0
+
+
+def perform(stage: Stage) -> None:
+    """Fill the stage's report.
+
+    Raises:
+        CommandError: nothing moves any more.
+        KafkaException, KafkaClientError: the broker does not do what a client asks of it.
+    """
+    say("\n1. A producer writes, and what is rolled goes to the tier")
+    sent = _offload(stage)
+
+    say("\n2. A consumer reads all of it, from the tier and from the disk")
+    view = stage.partition.look()
+    # First of the disk alone: later a call of RSM that is just ending might be counted with it.
+    _read(stage, sent, "disk only", READ_UNCOMMITTED, view.local_log_start_offset)
+    first = _read(stage, sent, "offloaded", READ_UNCOMMITTED)
+    _read(stage, sent, "offloaded", READ_COMMITTED)
+    _show_picture(stage, view.segments, first.segments)
+
+    say("\n3. The broker is restarted, and the consumer reads again")
+    _timed("restarted", stage.broker.restart)
+    _read(stage, sent, "restarted", READ_UNCOMMITTED)
+    _read(stage, sent, "restarted", READ_COMMITTED)
+
+    say("\n4. Retention takes the oldest segment")
+    log_start_offset = _expire(stage)
+    kept = [record for record in sent if record.offset >= log_start_offset]
+    _read(stage, kept, "expired", READ_UNCOMMITTED)
+
+    say("\n5. The topic is deleted")
+    _delete(stage)
+
+
+def _offload(stage: Stage) -> list[Sent]:
+    started, report = time.monotonic(), stage.report
+    with ThreadPoolExecutor(1) as pool:
+        producing = pool.submit(produce, stage.cluster, TOPIC)
+        with closing(_looks(stage, "segments do not get from the disk into the tier")) as looks:
+            for view in looks:
+                lost_offset = view.lost_offset()
+                if lost_offset is not None:
+                    report.lost_offsets.append(lost_offset)
+                if producing.done() and _is_settled(view):
+                    break
+        sent = producing.result()
+    report.records = len(sent)
+    report.aborted_records = sum(record.transaction == "aborted" for record in sent)
+    report.produced_bytes = sum(record.size_bytes for record in sent)
+    report.offloaded, report.objects = view.segments, len(view.objects)
+    report.is_each_segment_stored = view.is_each_finished_segment_stored
+    say(
+        f"   {report.records:,} keyed records ({size_text(report.produced_bytes)}, every codec; a "
+        f"transaction committed, one aborted) in {len(report.offloaded)} segments; "
+        f"{len(view.finished)} are in the tier, {report.objects} objects, and "
+        f"{report.left_the_disk} have left the disk: {time.monotonic() - started:.0f} s"
+    )
+    return sent
+
+
+def _is_settled(view: View) -> bool:
+    """All that is rolled is in the tier, and what local retention does not keep has left."""
+    all_copied = all(segment.in_tier for segment in view.segments[:-1])
+    local_bytes = sum(segment.size_bytes for segment in view.disk)
+    nothing_due = local_bytes - LOCAL_RETENTION_BYTES < view.disk[0].size_bytes
+    return all_copied and nothing_due and len(view.disk) > 1
+
+
+def _looks(stage: Stage, stuck: str) -> Generator[View]:
+    """What there is, again and again, drawn as it changes; where standard error is no terminal,
+    nothing is drawn."""
+    console = Console(stderr=True)
+    last_change, before = time.monotonic(), None
+    with Live(console=console, transient=True, auto_refresh=False) as live:
+        while True:
+            view = stage.partition.look()
+            if console.is_terminal:
+                counts = f"{len(view.rows)} segments in RLMM, {len(view.objects)} objects"
+                live.update(Group(picture(view.segments), Text(counts)), refresh=True)
+            yield view
+            now = (view.disk, view.rows, view.objects)
+            if now != before:
+                last_change, before = time.monotonic(), now
+            if time.monotonic() - last_change > STUCK_AFTER_S:
+                raise _stuck(stage, stuck)
+            Event().wait(POLL_S)
+
+
+def _read(
+    stage: Stage, sent: Sequence[Sent], when: str, isolation_level: str, offset: int | None = None
+) -> Reading:
+    """Read from `offset`, by default from the beginning, to the end, and compare."""
+    segments, before = stage.partition.look().segments, stage.partition.fetches()
+    expected = [record for record in sent if offset is None or record.offset >= offset]
+    started = time.monotonic()
+    where = {} if offset is None else {"offset": offset}
+    messages, arrived = _consume(stage.cluster, isolation_level, segments, where)
+    seconds = time.monotonic() - started
+    fetches = stage.partition.fetches() - before
+    read = [s for s in segments if s.last_offset is None or s.last_offset >= (offset or 0)]
+    timed = [SegmentRead(s, arrived.get(s.first_offset, 0.0)) for s in read]
+    failures = differences(expected, messages, isolation_level)
+    reading = Reading(
+        when,
+        isolation_level,
+        expected[0].offset,
+        len(messages),
+        failures,
+        timed,
+        fetches,
+        seconds,
+    )
+    stage.report.readings.append(reading)
+    sources = [s for s in ("tier", "disk") if reading.size_bytes(s)]
+    say(
+        f"   {isolation_level}: {len(messages):,} records from offset {reading.first_offset}, "
+        f"{'all equal' if not failures else f'{len(failures):,} DIFFERENT'}; "
+        f"{', '.join(reading.rate_text(source) for source in sources)}; RSM served {fetches} "
+        "fetches"
+    )
+    return reading
+
+
+def _consume(
+    cluster: Cluster, isolation_level: str, segments: Sequence[Segment], where: dict[str, int]
+) -> tuple[list[Message], dict[int, float]]:
+    """All records, and for each segment, by its first offset, how long its records took."""
+    bases = [segment.first_offset for segment in segments]
+    messages: list[Message] = []
+    seconds: dict[int, float] = {}
+    mark = time.monotonic()
+    for message in cluster.read(TOPIC.name, 0, isolation_level, **where):
+        messages.append(message)
+        offset = message.offset()
+        assert offset is not None  # of a consumed message it is known
+        base = bases[bisect_right(bases, offset) - 1]
+        now = time.monotonic()
+        seconds[base] = seconds.get(base, 0.0) + now - mark
+        mark = now
+    return messages, seconds
+
+
+def _expire(stage: Stage) -> int:
+    """Have retention.bytes take the oldest segment; answer the log start that this makes."""
+    before = stage.partition.look()
+    oldest, following = before.finished[:2]
+    total = sum(segment.size_bytes for segment in before.segments)
+    # Kafka deletes what is above the limit as a whole segment: the oldest, and half of the next.
+    too_much = oldest.segment_size_in_bytes + following.segment_size_in_bytes // 2
+    started = time.monotonic()
+    stage.cluster.configure(TOPIC.name, retention_bytes=str(total - too_much))
+
+    def expired() -> bool:
+        view = stage.partition.look()
+        # By its id: its row is another one already when the deletion begins.
+        rows = {row.remote_log_segment_id for row in view.rows}
+        return oldest.remote_log_segment_id not in rows and not view.objects_of(oldest)
+
+    _until(stage, expired, "the oldest segment does not expire")
+    after = stage.partition.look()
+    gone = [segment for segment in before.segments if segment not in after.segments]
+    stage.report.expired = gone
+    only_the_oldest = [segment.first_offset for segment in gone] == [oldest.start_offset]
+    stage.report.expired_as_set = only_the_oldest and after.is_each_finished_segment_stored
+    say(
+        f"   retention.bytes={total - too_much}: offsets {oldest.start_offset}-{oldest.end_offset} "
+        f"are gone from the tier, {len(before.objects)} objects before and {len(after.objects)} "
+        f"after: {time.monotonic() - started:.0f} s"
+    )
+    return oldest.end_offset + 1
+
+
+def _delete(stage: Stage) -> None:
+    before = len(stage.partition.objects())
+    started = time.monotonic()
+    stage.cluster.delete(TOPIC.name)
+
+    def left() -> int:
+        return len(stage.partition.rows()) + len(stage.partition.objects())
+
+    _until(stage, lambda: not left(), "the deleted topic's segments do not go")
+    stage.report.left_after_deletion = left()
+    say(
+        f"   {before} objects before, {len(stage.partition.objects())} after: "
+        f"{time.monotonic() - started:.0f} s"
+    )
+
+
+def _show_picture(stage: Stage, segments: Sequence[Segment], reads: Sequence[SegmentRead]) -> None:
+    if stage.output is Format.TABLE:
+        stdout_console().print(picture(segments, reads))
+
+
+def _timed(done: str, act: Callable[[], None]) -> None:
+    started = time.monotonic()
+    act()
+    say(f"   {done} after {time.monotonic() - started:.0f} s")
+
+
+def _until(stage: Stage, holds: Callable[[], bool], stuck: str) -> None:
+    deadline = time.monotonic() + STUCK_AFTER_S
+    while not holds():
+        if time.monotonic() > deadline:
+            raise _stuck(stage, stuck)
+        Event().wait(POLL_S)
+
+
+def _stuck(stage: Stage, what: str) -> CommandError:
+    reason = f"{what}: nothing moved for {STUCK_AFTER_S:.0f} s; {stage.broker_complains()}"
+    return CommandError(reason, EXIT_FAILED)

@@ -1,0 +1,90 @@
+"""What every batch of changes does the same way: who goes with whom into one transaction.
+
+Up to MAX_PARTITIONS partitions share one: a commit for each would take longer than all the rest.
+Their locks are taken in one order and held until that commit. A refused item leaves no trace, so
+that it needs no transaction of its own; where the database refuses a statement, each partition is
+done again by itself, and the one at fault stops no other.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeAlias, TypeVar
+
+from sqlalchemy.orm import Session
+
+from services.api.calls import MutationOutcome
+from services.api.errors import InvalidRequestError, RemoteStorageError, RetriableRemoteStorageError
+from services.api.ids import RemoteLogSegmentId
+from services.api.segment_batches import MAX_BATCH
+from services.api.validation import require
+from services.rlmm.json_rows import PartitionKey, key_of
+from services.rlmm.transactions import Transactions
+
+MAX_PARTITIONS = 100
+"""Whose locks a batch holds at once."""
+
+Item = TypeVar("Item")
+Outcome: TypeAlias = MutationOutcome | RemoteStorageError
+Outcomes: TypeAlias = dict[int, Outcome]
+"""By the item's place in the batch."""
+
+
+def require_distinct(segment_ids: Sequence[RemoteLogSegmentId], field: str) -> None:
+    """
+    Raises:
+        InvalidRequestError: there are none or too many, or a segment comes twice.
+    """
+    count = len(segment_ids)
+    require(1 <= count <= MAX_BATCH, field, f"must be 1 to {MAX_BATCH}, are {count}")
+    places: dict[tuple[object, ...], int] = {}
+    for place, segment_id in enumerate(segment_ids):
+        key = (*key_of(segment_id.topic_id_partition), segment_id.id)
+        first = places.setdefault(key, place)
+        if first != place:
+            raise InvalidRequestError(f"{field}[{place}]: {field}[{first}] has {segment_id} too")
+
+
+def change_all(
+    transactions: Transactions,
+    items: Mapping[int, Item],
+    segment_id_of: Callable[[Item], RemoteLogSegmentId],
+    work: Callable[[Session, Mapping[int, Item]], Outcomes],
+) -> Outcomes:
+    """Do `work` on all items, some partitions at a time, in the order of (topic id, partition).
+
+    Raises:
+        RetriableRemoteStorageError: the database is unreachable or busy; some partitions may be
+            done and others not.
+    """
+    by_partition: dict[PartitionKey, dict[int, Item]] = {}
+    for place, item in items.items():
+        key = key_of(segment_id_of(item).topic_id_partition)
+        by_partition.setdefault(key, {})[place] = item
+    outcomes = Outcomes()
+    in_order = [by_partition[key] for key in sorted(by_partition)]
+    for start in range(0, len(in_order), MAX_PARTITIONS):
+        outcomes |= _change_some(transactions, in_order[start : start + MAX_PARTITIONS], work)
+    return outcomes
+
+
+def _change_some(
+    transactions: Transactions,
+    partitions: Sequence[Mapping[int, Item]],
+    work: Callable[[Session, Mapping[int, Item]], Outcomes],
+) -> Outcomes:
+    items = dict(_items(partitions))
+    try:
+        return transactions.change(lambda session: work(session, items))
+    except RetriableRemoteStorageError:
+        raise  # the database's: it would be every other item's too
+    except RemoteStorageError as e:
+        if len(partitions) == 1:
+            return dict.fromkeys(items, e)
+    outcomes = Outcomes()
+    for partition in partitions:
+        outcomes |= _change_some(transactions, [partition], work)
+    return outcomes
+
+
+def _items(partitions: Sequence[Mapping[int, Item]]) -> Iterator[tuple[int, Item]]:
+    for partition in partitions:
+        yield from partition.items()

@@ -1,0 +1,47 @@
+"""Many rows into one statement: as one JSON parameter, which the database takes apart.
+
+psycopg needs several times as long for arrays, and some for each column.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+from uuid import UUID
+
+from sqlalchemy import Connection, CursorResult
+
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition
+
+JsonRow: TypeAlias = dict[str, object]
+PartitionKey: TypeAlias = tuple[UUID, int]
+"""Topic id and partition, in whose order locks are taken."""
+
+
+def run(
+    connection: Connection,
+    statement: str,
+    rows: Sequence[JsonRow],
+    values: Mapping[str, object] | None = None,
+) -> CursorResult[*tuple[Any, ...]]:
+    """Run a statement that has `rows` as %(rows)s."""
+    parameters = {"rows": json.dumps(rows), **(values or {})}
+    return connection.exec_driver_sql(statement, parameters)
+
+
+def key_of(tp: TopicIdPartition) -> PartitionKey:
+    return tp.topic_id, tp.partition
+
+
+def partition_row(key: PartitionKey) -> JsonRow:
+    return {"topic_id": key[0].hex, "partition": key[1]}
+
+
+def segment_row(segment_id: RemoteLogSegmentId) -> JsonRow:
+    row = partition_row(key_of(segment_id.topic_id_partition))
+    row["segment_id"] = segment_id.id.hex
+    return row
+
+
+def hex_of(value: bytes | None) -> str | None:
+    """For decode(..., 'hex'): JSON has no bytes."""
+    return None if value is None else value.hex()

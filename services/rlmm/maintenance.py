@@ -1,0 +1,214 @@
+"""What nobody needs any more goes: tombstones, remembered request ids, the oldest events.
+
+Every step is a row of short transactions, each of at most BATCH rows, so that it runs beside the
+traffic, may end at any point and may be run again. Ages are counted by the database's clock.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+from services.api.errors import RetriableRemoteStorageError
+from services.api.validation import require
+from services.rlmm.outcomes import REMEMBERED_FOR
+from services.rlmm.passable_segments import find_passable_segments
+from services.rlmm.schema import connected, is_usable, known_revision, revision_in, try_lock
+
+BATCH = 2_000
+PARTITIONS_PER_STATEMENT = 1_000
+MIN_EVENTS_DAYS = 1
+MAX_EVENTS_DAYS = 36_500
+
+_ADVISORY_LOCK = 0x5ED1_3E28
+"""Any number that nobody else in the database uses."""
+
+Progress = Callable[[str, int], None]
+"""Told after each batch: which step, how many rows it has changed so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaintenancePlan:
+    """What is kept how long.
+
+    Attributes:
+        delete_retention_ms: how long a deleted segment's row stays (Kafka: delete.retention.ms).
+        events_days: how long the audit trail goes back at least; a partition's latest event stays
+            for ever.
+        find_passable: also look again at which segments a search for a transaction index may pass
+            over; needed once after an upgrade from a schema that did not know it (0002).
+    """
+
+    delete_retention_ms: int = 86_400_000
+    events_days: int = 90
+    find_passable: bool = False
+
+    def __post_init__(self) -> None:
+        require(
+            0 <= self.delete_retention_ms <= MAX_EVENTS_DAYS * 86_400_000,
+            "delete.retention.ms",
+            f"must be 0 to {MAX_EVENTS_DAYS} days, is {self.delete_retention_ms} ms",
+        )
+        require(
+            MIN_EVENTS_DAYS <= self.events_days <= MAX_EVENTS_DAYS,
+            "events-days",
+            f"must be {MIN_EVENTS_DAYS} to {MAX_EVENTS_DAYS}, is {self.events_days}",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MaintenanceReport:
+    """How many rows each step deleted or changed; nothing where another maintenance runs."""
+
+    already_running: bool
+    tombstones: int = 0
+    request_outcomes: int = 0
+    events: int = 0
+    passable: int = 0
+
+
+def maintain(
+    database_url: str, plan: MaintenancePlan, progress: Progress = lambda *_: None
+) -> MaintenanceReport:
+    """Do all steps once, or nothing where another maintenance is under way. Idempotent.
+
+    Raises:
+        RetriableRemoteStorageError: the database cannot be reached or its schema is older than
+            this release's; what was done before that is done.
+    """
+    with connected(database_url) as connection:
+        _require_usable(connection)
+        if not try_lock(connection, _ADVISORY_LOCK):
+            return MaintenanceReport(already_running=True)
+
+        def count(step: str, batches: Iterator[int]) -> int:
+            total = 0
+            for changed in batches:
+                total += changed
+                progress(step, total)
+            return total
+
+        tombstone_age = timedelta(milliseconds=plan.delete_retention_ms)
+        return MaintenanceReport(
+            already_running=False,
+            tombstones=count("tombstones", _purge(connection, _TOMBSTONES, tombstone_age)),
+            request_outcomes=count(
+                "request_outcomes", _purge(connection, _REQUEST_OUTCOMES, REMEMBERED_FOR)
+            ),
+            events=count("events", _purge_events(connection, timedelta(days=plan.events_days))),
+            passable=count("passable", find_passable_segments(connection))
+            if plan.find_passable
+            else 0,
+        )
+
+
+def _require_usable(connection: Connection) -> None:
+    revision = revision_in(connection)
+    connection.commit()
+    if not is_usable(revision):
+        raise RetriableRemoteStorageError(
+            f"the database has schema revision {revision}, this release needs "
+            f"{known_revision()}; `sediment db upgrade` makes it"
+        )
+
+
+def _purge_statement(table: str, is_old: str, age: str) -> str:
+    # From where the batch before ended: what it deleted is still in the index.
+    return f"""
+        WITH gone AS (
+            DELETE FROM {table} WHERE ctid = ANY(ARRAY(
+                SELECT ctid FROM {table}
+                WHERE {is_old} AND {age} < now() - CAST(:age AS interval) AND {age} >= :since
+                ORDER BY {age} LIMIT {BATCH} FOR UPDATE SKIP LOCKED))
+            RETURNING {age} AS at
+        )
+        SELECT count(*) AS rows, max(at) AS last FROM gone"""
+
+
+_TOMBSTONES = _purge_statement("segments", "state = 'DELETE_SEGMENT_FINISHED'", "changed_at")
+_REQUEST_OUTCOMES = _purge_statement("request_outcomes", "true", "at")
+_LONG_AGO = datetime.fromisoformat("0001-01-02T00:00:00+00:00")
+
+
+def _purge(connection: Connection, statement: str, age: timedelta) -> Iterator[int]:
+    since = _LONG_AGO
+    while True:
+        done = _run(connection, statement, age=age, since=since)
+        if done.rows == 0:
+            return
+        yield done.rows
+        since = done.last
+
+
+# Partitions in the order of their key, and whether the oldest event of each may go.
+_OLDEST_EVENTS = f"""
+    SELECT p.topic_id, p.partition, p.revision,
+        oldest.at < now() - CAST(:age AS interval) AND oldest.revision < p.revision AS may_go
+    FROM (
+        SELECT topic_id, partition, revision FROM partitions
+        WHERE (topic_id, partition) > (:topic_id, :partition)
+        ORDER BY topic_id, partition LIMIT {PARTITIONS_PER_STATEMENT}
+    ) AS p
+    LEFT JOIN LATERAL (
+        SELECT revision, at FROM events
+        WHERE topic_id = p.topic_id AND partition = p.partition
+        ORDER BY revision LIMIT 1
+    ) AS oldest ON true
+    ORDER BY p.topic_id, p.partition"""
+
+# From the oldest on, up to the first that is to stay: what remains has no gaps, even where the
+# clock once went backwards.
+_PURGE_EVENTS = f"""
+    WITH oldest AS MATERIALIZED (
+        SELECT revision, at FROM events
+        WHERE topic_id = :topic_id AND partition = :partition AND revision > :after
+        ORDER BY revision LIMIT {BATCH}
+    ), stays AS (
+        SELECT min(revision) AS revision FROM oldest
+        WHERE at >= now() - CAST(:age AS interval) OR revision >= :latest
+    ), gone AS (
+        DELETE FROM events USING stays
+        WHERE topic_id = :topic_id AND partition = :partition AND events.revision > :after
+            AND events.revision <= (SELECT max(revision) FROM oldest)
+            AND (stays.revision IS NULL OR events.revision < stays.revision)
+        RETURNING events.revision
+    )
+    SELECT count(*) AS rows, max(revision) AS last FROM gone"""
+
+
+def _purge_events(connection: Connection, age: timedelta) -> Iterator[int]:
+    for partition in _partitions(connection, age):
+        after = 0
+        while partition.may_go:
+            done = _run(
+                connection,
+                _PURGE_EVENTS,
+                topic_id=partition.topic_id,
+                partition=partition.partition,
+                latest=partition.revision,
+                age=age,
+                after=after,
+            )
+            if done.rows == 0:
+                break
+            yield done.rows
+            after = done.last
+
+
+def _partitions(connection: Connection, age: timedelta) -> Iterator[Any]:
+    key: dict[str, Any] = {"topic_id": "00000000-0000-0000-0000-000000000000", "partition": -1}
+    while True:
+        with connection.begin():
+            rows = connection.execute(text(_OLDEST_EVENTS), {**key, "age": age}).all()
+        yield from rows
+        if len(rows) < PARTITIONS_PER_STATEMENT:
+            return
+        key = {"topic_id": rows[-1].topic_id, "partition": rows[-1].partition}
+
+
+def _run(connection: Connection, statement: str, **values: object) -> Row[*tuple[Any, ...]]:
+    """One statement in a transaction of its own."""
+    with connection.begin():
+        return connection.execute(text(statement), values).one()

@@ -1,0 +1,116 @@
+"""Batches of additions and look-ups, and lists of ids, remote_log_metadata_manager.proto."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from services.api.calls import AtRevision
+from services.api.errors import NotServedError, RemoteStorageError
+from services.api.ids import TopicIdPartition, uuid_from_text
+from services.api.segment_batches import AddOutcome, LookupOutcome, SegmentAddition, SegmentLookup
+from services.api.validation import within
+from services.rpc.converters.shared import (
+    context_from_proto,
+    context_to_proto,
+    metadata_from_proto,
+    metadata_to_proto,
+    outcome_from_proto,
+    outcome_to_proto,
+    require_set,
+    topic_id_partition_from_proto,
+    topic_id_partition_to_proto,
+)
+from services.rpc.statuses import error_of, status_of
+from tieredstorage.v1 import remote_log_metadata_manager_pb2 as pb
+from tieredstorage.v1 import remote_log_segment_pb2 as segment_pb
+
+
+def addition_to_proto(item: SegmentAddition) -> pb.AddRemoteLogSegmentMetadataRequest:
+    return pb.AddRemoteLogSegmentMetadataRequest(
+        metadata=metadata_to_proto(item.metadata), context=context_to_proto(item.context)
+    )
+
+
+def additions_from_proto(
+    messages: Sequence[pb.AddRemoteLogSegmentMetadataRequest],
+) -> list[SegmentAddition]:
+    additions = []
+    for index, message in enumerate(messages):
+        with within(f"adds[{index}]"):
+            additions.append(_addition_from_proto(message))
+    return additions
+
+
+def _addition_from_proto(message: pb.AddRemoteLogSegmentMetadataRequest) -> SegmentAddition:
+    if message.HasField("lease_ms"):
+        raise NotServedError("lease_ms: is not served by this release; leave it unset")
+    require_set(message, "metadata")
+    with within("metadata"):
+        metadata = metadata_from_proto(message.metadata)
+    with within("context"):
+        context = context_from_proto(message.context)
+    return SegmentAddition(metadata, context)
+
+
+def add_outcome_to_proto(outcome: AddOutcome) -> pb.AddOutcome:
+    if isinstance(outcome, RemoteStorageError):
+        return pb.AddOutcome(error=status_of(outcome))
+    return pb.AddOutcome(result=outcome_to_proto(outcome))
+
+
+def add_outcome_from_proto(message: pb.AddOutcome) -> AddOutcome:
+    if message.HasField("result"):
+        return outcome_from_proto(message.result)
+    return error_of(message.error)
+
+
+def lookup_to_proto(lookup: SegmentLookup) -> pb.GetRemoteLogSegmentMetadataRequest:
+    return pb.GetRemoteLogSegmentMetadataRequest(
+        topic_id_partition=topic_id_partition_to_proto(lookup.topic_id_partition),
+        epoch_for_offset=lookup.epoch_for_offset,
+        offset=lookup.offset,
+    )
+
+
+def lookups_from_proto(
+    messages: Sequence[pb.GetRemoteLogSegmentMetadataRequest],
+) -> list[SegmentLookup]:
+    lookups = []
+    for index, message in enumerate(messages):
+        with within(f"lookups[{index}]"):
+            require_set(message, "topic_id_partition")
+            with within("topic_id_partition"):
+                tp = topic_id_partition_from_proto(message.topic_id_partition)
+            lookups.append(SegmentLookup(tp, message.epoch_for_offset, message.offset))
+    return lookups
+
+
+def lookup_outcome_to_proto(outcome: LookupOutcome) -> pb.LookupOutcome:
+    if isinstance(outcome, RemoteStorageError):
+        return pb.LookupOutcome(error=status_of(outcome))
+    result = pb.GetRemoteLogSegmentMetadataResponse(
+        metadata=None if outcome.value is None else metadata_to_proto(outcome.value),
+        revision=outcome.revision,
+    )
+    return pb.LookupOutcome(result=result)
+
+
+def lookup_outcome_from_proto(message: pb.LookupOutcome) -> LookupOutcome:
+    if not message.HasField("result"):
+        return error_of(message.error)
+    result = message.result
+    found = metadata_from_proto(result.metadata) if result.HasField("metadata") else None
+    return AtRevision(found, result.revision)
+
+
+def ids_from_proto(ids: Sequence[str]) -> list[UUID]:
+    return [uuid_from_text(id, f"ids[{index}]") for index, id in enumerate(ids)]
+
+
+def indexed_partitions_from_proto(
+    messages: Sequence[segment_pb.TopicIdPartition], field: str
+) -> list[TopicIdPartition]:
+    partitions = []
+    for index, message in enumerate(messages):
+        with within(f"{field}[{index}]"):
+            partitions.append(topic_id_partition_from_proto(message))
+    return partitions

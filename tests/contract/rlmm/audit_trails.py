@@ -1,0 +1,165 @@
+"""The audit trail: who changed what of a partition, when and why."""
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from services.api.calls import MutationContext
+from services.api.errors import InvalidRequestError, RemoteResourceNotFoundError
+from services.api.ids import TopicIdPartition, uuid_to_text
+from services.api.partition_events import EventQuery
+from services.api.remote_log_metadata_manager import (
+    PartitionLeadership,
+    RemoteLogMetadataManager,
+    SegmentUpdate,
+    all_events,
+)
+from services.api.segment_batches import SegmentAddition
+from tests.contract.rlmm.segments import (
+    BROKER,
+    DELETE_FINISHED,
+    DELETE_STARTED,
+    FINISHED,
+    MARKED,
+    PARTITION_FINISHED,
+    PARTITION_STARTED,
+    RlmmContractPart,
+    add,
+    finished,
+    id_of,
+    move,
+    put_deletion,
+    segment,
+    update_to,
+)
+
+CONTEXT = MutationContext(
+    request_id="one",
+    reason="retention.ms",
+    rule_detail="1 < 2",
+    plan_id="plan-1",
+    broker_leader_epoch=7,
+)
+
+
+def revisions(rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, **query: Any) -> list[int]:
+    return [event.revision for event in all_events(rlmm, EventQuery(tp, **query))]
+
+
+class AuditTrails(RlmmContractPart):
+    def test_an_event_tells_what_was_changed_by_whom_and_why(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        rlmm.on_partition_leadership_changes([PartitionLeadership(tp, 7)], [], BROKER)
+        made = add(rlmm, segment(tp, 0, 9, broker_leader_epoch=7), FINISHED)
+        move(rlmm, made, DELETE_STARTED, context=CONTEXT)
+        move(rlmm, made, DELETE_STARTED, context=CONTEXT)
+        page = rlmm.list_events(EventQuery(tp))
+        assert (page.revision, page.next_page_token) == (4, "")
+        assert [event.kind for event in page.events] == ["LEADERSHIP", *["SEGMENT"] * 3]
+        first, _, _, last = page.events
+        assert (first.segment_id, first.from_state, first.to_state, first.key) == (None, "", "", "")
+        assert (first.broker_id, first.broker_leader_epoch) == (BROKER, 7)
+        assert (last.from_state, last.to_state) == (
+            "COPY_SEGMENT_FINISHED",
+            "DELETE_SEGMENT_STARTED",
+        )
+        assert last.segment_id == id_of(made)
+        assert last.key == f"{uuid_to_text(tp.topic_id)}:0:9:7"
+        why = (last.request_id, last.reason, last.rule_detail, last.plan_id)
+        assert why == ("one", "retention.ms", "1 < 2", "plan-1")
+        assert (last.broker_id, last.broker_leader_epoch) == (BROKER, 7)
+        assert [event.repeat_count for event in page.events] == [0, 0, 0, 1]
+        assert last.actor
+        assert last.call_id
+        assert 0 < first.at_ms <= last.at_ms
+
+    def test_batches_write_the_events_that_single_calls_do(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        other = TopicIdPartition(tp.topic_id, tp.topic, 1)
+        singly, together = segment(tp, 0, 9), segment(other, 0, 9)
+        rlmm.add_remote_log_segment_metadata(singly, CONTEXT)
+        rlmm.add_remote_log_segment_metadata_batch([SegmentAddition(together, CONTEXT)])
+        for state in (FINISHED, DELETE_STARTED, DELETE_FINISHED):
+            why = MutationContext(request_id=state.value, plan_id="plan-1")
+            move(rlmm, singly, state, context=why)
+            update = SegmentUpdate(update_to(together, state), why)
+            rlmm.update_remote_log_segment_metadata_batch([update])
+        told = [
+            [
+                (e.revision, e.kind, e.from_state, e.to_state, e.request_id, e.plan_id, e.broker_id)
+                for e in all_events(rlmm, EventQuery(partition))
+            ]
+            for partition in (tp, other)
+        ]
+        assert told[0] == told[1]
+        assert len(told[0]) == 4
+
+    def test_events_come_in_pages_without_gaps(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        for start in range(3):
+            finished(rlmm, tp, start, start)
+        token, seen = "", []
+        while True:
+            page = rlmm.list_events(EventQuery(tp), page_size=4, page_token=token)
+            seen.append([event.revision for event in page.events])
+            token = page.next_page_token
+            if not token:
+                break
+        assert seen == [[1, 2, 3, 4], [5, 6]]
+        assert revisions(rlmm, tp, after_revision=4) == [5, 6]
+        assert revisions(rlmm, tp, after_revision=6) == []
+        assert len(rlmm.list_events(EventQuery(tp), page_size=6).events) == 6
+        assert rlmm.list_events(EventQuery(tp), page_size=6).next_page_token == ""
+
+    def test_events_of_one_segment_or_sweep(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        first, second = finished(rlmm, tp, 0, 0), finished(rlmm, tp, 1, 1)
+        move(rlmm, first, DELETE_STARTED, context=MutationContext(plan_id="plan-1"))
+        move(rlmm, second, DELETE_STARTED, context=MutationContext(plan_id="plan-2"))
+        assert revisions(rlmm, tp, segment_id=id_of(first)) == [1, 2, 5]
+        assert revisions(rlmm, tp, plan_id="plan-2") == [6]
+        assert revisions(rlmm, tp, plan_id="plan-2", segment_id=id_of(first)) == []
+        assert revisions(rlmm, tp, segment_id=id_of(second), after_revision=4) == [6]
+        page = rlmm.list_events(EventQuery(tp, segment_id=id_of(first)), page_size=2)
+        assert [event.revision for event in page.events] == [1, 2]
+        assert page.next_page_token
+
+    def test_the_events_of_a_deleted_partition_are_kept(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        put_deletion(rlmm, tp, MARKED, PARTITION_STARTED, PARTITION_FINISHED)
+        page = rlmm.list_events(EventQuery(tp))
+        assert [event.to_state for event in page.events] == [
+            "DELETE_PARTITION_MARKED",
+            "DELETE_PARTITION_STARTED",
+            "DELETE_PARTITION_FINISHED",
+        ]
+        assert page.revision == 3
+
+    def test_there_are_no_events_of_what_never_was(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        with pytest.raises(RemoteResourceNotFoundError):
+            rlmm.list_events(EventQuery(tp))
+
+    def test_a_page_of_events_is_asked_for_rightly(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        finished(rlmm, tp, 0, 9)
+        with pytest.raises(InvalidRequestError, match="page_size: must not be negative"):
+            rlmm.list_events(EventQuery(tp), page_size=-1)
+        with pytest.raises(InvalidRequestError, match="page_token: not a page token"):
+            rlmm.list_events(EventQuery(tp), page_token="nonsense")
+        with pytest.raises(InvalidRequestError, match="plan_id: must not contain NUL"):
+            rlmm.list_events(EventQuery(tp, plan_id="a\0b"))
+        token = rlmm.list_events(EventQuery(tp), page_size=1).next_page_token
+        with pytest.raises(InvalidRequestError, match="page_token: is of another query"):
+            rlmm.list_events(EventQuery(tp, segment_id=uuid4()), page_token=token)
+        renamed = TopicIdPartition(tp.topic_id, "payments", 0)
+        with pytest.raises(InvalidRequestError, match="topic: topic id"):
+            rlmm.list_events(EventQuery(renamed))

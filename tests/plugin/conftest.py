@@ -1,0 +1,52 @@
+"""One broker that tiers through the plugin for all happy paths; each test has topics of its own.
+
+Every test under this folder bears the marker `plugin`.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from services.local.kafka_plugin import plugin_settings
+from services.local.postgres import EmbeddedPostgres
+from services.local.s3_endpoint import S3Endpoint
+from tests.harness.kafka_broker import kafka_broker
+from tests.harness.kafka_plugin import plugin_jar
+from tests.plugin.deployment import IMPATIENT, Deployment
+from tests.scenarios.world import World, running_world
+
+
+@pytest.fixture(scope="session")
+def jar() -> Path:
+    return plugin_jar()
+
+
+@pytest.fixture(scope="session")
+def services(
+    tmp_path_factory: pytest.TempPathFactory,
+    postgres: EmbeddedPostgres,
+    migrated_database: str,
+    s3: S3Endpoint,
+) -> Iterator[World]:
+    """An RSM and an RLMM that nobody kills."""
+    store = f"plugin-{uuid4()}"
+    s3.ensure_bucket(store)
+    url = postgres.create_database(store, template=migrated_database)
+    directory = tmp_path_factory.mktemp("services")
+    with running_world(directory, url, s3, store, directory) as world:
+        yield world
+    postgres.drop_database(store)
+    s3.remove_bucket(store)
+
+
+@pytest.fixture(scope="session")
+def deployment(
+    jar: Path, services: World, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Deployment]:
+    """Tests may restart or kill this broker, and leave it running."""
+    settings = plugin_settings(jar, services.rsm.address, services.rlmm.address)
+    directory = tmp_path_factory.mktemp("broker")
+    with kafka_broker(directory, {**IMPATIENT, **settings}) as broker:
+        yield Deployment(broker, services)

@@ -1,0 +1,206 @@
+"""A broker that tiers through the plugin, the services behind it, and how a test looks at them."""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.request import urlopen
+from uuid import UUID, uuid4
+
+from services.api.errors import RemoteResourceNotFoundError
+from services.api.ids import TopicIdPartition
+from services.api.remote_log_metadata_manager import all_segments
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.local.kafka_broker import KafkaBroker
+from services.rlm.kafka_log.log_dir import find_partitions
+from services.rlm.kafka_log.partition_dir import LocalSegment, list_segments
+from tests.harness.eventually import eventually, eventually_holds
+from tests.harness.kafka_client import NOW, Cluster, Record, Topic, send_batch
+from tests.harness.list_offsets import Question, list_offset
+from tests.scenarios.world import World
+
+IMPATIENT = {
+    "log.retention.check.interval.ms": "200",
+    "log.initial.task.delay.ms": "200",
+    "log.segment.delete.delay.ms": "0",
+    "remote.log.manager.task.interval.ms": "200",
+    # A broker that was killed is let in again when its last session has ended.
+    "broker.heartbeat.interval.ms": "200",
+    "broker.session.timeout.ms": "1000",
+}
+"""So that what a broker does every half minute, or every five, is seen at once."""
+
+TIERED = {"remote.storage.enable": "true"}
+ONLY_ACTIVE_LOCAL = {"local.retention.bytes": "1"}
+"""With this a rolled segment leaves the disk as soon as it is in the tier, and never before."""
+
+FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+OBJECTS_OF_A_SEGMENT = 3
+DEADLINE_MS = 120_000
+_OBJECT_KEY = re.compile(r"(?P<topic>\w{32})/(?P<partition>\d+)/\d{20}-(?P<segment>\w{32})\..+")
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """Nothing here is cached but the address of the broker, which restarts keep."""
+
+    broker: KafkaBroker
+    world: World
+
+    @property
+    def cluster(self) -> Cluster:
+        return Cluster(self.broker.bootstrap_servers)
+
+    def create(self, *topics: Topic) -> list["Partition"]:
+        """Make tiered topics; answer all their partitions, once their folders are there."""
+        tiered = [replace(topic, config={**TIERED, **topic.config}) for topic in topics]
+        self.cluster.create(*tiered)
+        expected = sum(topic.partitions for topic in topics)
+        return eventually(lambda: self._partitions(tiered, expected))
+
+    def create_one(self, name: str, segment_bytes: int = 8192, **config: str) -> "Partition":
+        """A topic of one partition, by a name of its own; underscores stand for dots."""
+        dotted = {key.replace("_", "."): value for key, value in config.items()}
+        (made,) = self.create(Topic(f"{name}-{uuid4().hex[:8]}", 1, segment_bytes, dotted))
+        return made
+
+    def broker_log(self) -> list[str]:
+        """What the broker printed since it was last started."""
+        return (self.broker.directory / "broker.log").read_text().splitlines()
+
+    def calls_of_rsm(self, method: str) -> int:
+        """How many calls of a method RSM has served since it was started, however they ended."""
+        with urlopen(f"http://{self.world.rsm.announcement.metrics}/metrics", timeout=10) as page:
+            text = page.read().decode()
+        line = rf'^sediment_rpc_seconds_count{{.*method="[^"]*/{method}".*}} (.+)$'
+        return sum(int(float(count)) for count in re.findall(line, text, re.MULTILINE))
+
+    def _partitions(self, topics: Sequence[Topic], expected: int) -> list["Partition"]:
+        by_name = {topic.name: topic for topic in topics}
+        found = find_partitions(self.broker.log_dirs).partitions
+        ours = {name: found[name].path for name in sorted(found) if name.topic in by_name}
+        if len(ours) < expected:
+            return []
+        return [Partition(self, by_name[name.topic], name, path) for name, path in ours.items()]
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A tiered partition as the broker's disk, RLMM and the bucket have it."""
+
+    deployment: Deployment
+    topic: Topic
+    name: TopicIdPartition
+    folder: Path
+
+    def __str__(self) -> str:
+        return f"{self.name.topic}-{self.name.partition}"
+
+    # --- the broker ---------------------------------------------------------------------------
+
+    def produce(self, records: int = 10, value_bytes: int = 3000) -> list[bytes]:
+        """Write records of now, a batch each, by default two to a segment; answer the values that
+        the broker acknowledged."""
+        values = [os.urandom(value_bytes) for _ in range(records)]
+        with self.deployment.cluster.idempotent("none") as producer:
+            for value in values:
+                record = Record(b"key", value, NOW)
+                send_batch(producer, self.topic, self.name.partition, [record])
+        return values
+
+    def configure(self, **config: str) -> None:
+        """Set configs of the topic; underscores stand for dots."""
+        self.deployment.cluster.configure(self.name.topic, **config)
+
+    def listed(self, question: Question) -> int:
+        address = self.deployment.broker.bootstrap_servers
+        return list_offset(address, self.name.topic, self.name.partition, question)
+
+    def local_segments(self) -> list[LocalSegment]:
+        return list(list_segments(self.folder))
+
+    def local_start(self) -> int:
+        """The first offset on the disk."""
+        return self.local_segments()[0].base_offset
+
+    def rolled(self) -> list[LocalSegment]:
+        """The segments on the disk that may be tiered."""
+        return [segment for segment in self.local_segments() if segment.is_rolled]
+
+    # --- the tier -----------------------------------------------------------------------------
+
+    def rows(self) -> list[RemoteLogSegmentMetadata]:
+        """What RLMM lists of the partition, in any state; nothing of one that it does not know."""
+        with self.deployment.world.metadata() as rlmm:
+            try:
+                return list(all_segments(rlmm, self.name))
+            except RemoteResourceNotFoundError:
+                return []
+
+    def finished(self) -> list[RemoteLogSegmentMetadata]:
+        """Its readable segments by offset."""
+        rows = [row for row in self.rows() if row.state is FINISHED]
+        return sorted(rows, key=lambda row: (row.start_offset, row.end_offset))
+
+    def objects(self) -> dict[UUID, list[str]]:
+        """Under each segment's id the keys of its objects in the bucket."""
+        world = self.deployment.world
+        prefix = f"{self.name.topic_id.hex}/{self.name.partition}/"
+        found: dict[UUID, list[str]] = {}
+        for item in world.s3.client().list_objects(world.bucket, prefix, recursive=True):
+            match = _OBJECT_KEY.fullmatch(str(item.object_name))
+            assert match is not None, item.object_name
+            found.setdefault(UUID(match["segment"]), []).append(match[0])
+        return found
+
+    # --- waiting ------------------------------------------------------------------------------
+
+    def wait_until_tiered(self) -> list[RemoteLogSegmentMetadata]:
+        """Wait until the tier has every offset below the active segment; answer its segments."""
+
+        def all_is_there() -> None:
+            active = self.local_segments()[-1].base_offset
+            ends = [row.end_offset for row in self.finished()]
+            assert max(ends, default=-1) == active - 1, f"{self}: {ends}, active from {active}"
+
+        eventually_holds(all_is_there, DEADLINE_MS)
+        return self.finished()
+
+    def wait_until_only_active_is_local(self) -> None:
+        """Wait until the broker has removed every rolled segment, and knows that it has."""
+
+        def rolled_are_gone() -> None:
+            assert self.rolled() == [], self
+            assert self.listed(Question.EARLIEST_LOCAL) == self.local_start(), self
+
+        eventually_holds(rolled_are_gone, DEADLINE_MS)
+
+    # --- what always holds --------------------------------------------------------------------
+
+    def assert_finished_is_complete(self) -> None:
+        """Every FINISHED segment has its objects, and bytes as many as its row says."""
+        objects = self.objects()
+        with self.deployment.world.storage() as rsm:
+            for row in self.finished():
+                keys = objects.get(row.remote_log_segment_id.id, [])
+                assert len(keys) == OBJECTS_OF_A_SEGMENT, f"{self}: {row}, {keys}"
+                size_bytes = sum(map(len, rsm.fetch_log_segment(row, 0)))
+                assert size_bytes == row.segment_size_in_bytes, row
+
+    def assert_every_object_has_a_row(self) -> None:
+        named = {row.remote_log_segment_id.id for row in self.rows()}
+        assert self.objects().keys() <= named, self
+
+    def assert_nothing_left_before_it_was_copied(self) -> None:
+        """From the log start on every offset is in a FINISHED segment or on the disk.
+
+        The disk is read first, for what leaves it between the two readings is no fault.
+        """
+        local_start = self.local_start()
+        covered = self.listed(Question.EARLIEST)
+        for row in self.finished():
+            if row.start_offset <= covered:
+                covered = max(covered, row.end_offset + 1)
+        assert covered >= local_start, f"{self}: a gap from {covered} to {local_start}"

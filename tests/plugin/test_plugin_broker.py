@@ -1,0 +1,292 @@
+"""A real broker keeps its tier through the plugin: clients see no difference, and nothing is left
+over when segments, records or topics go."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from services.api.errors import RemoteResourceNotFoundError
+from services.api.remote_storage_manager import IndexType, RemoteStorageManager
+from services.api.segments import RemoteLogSegmentMetadata
+from services.local.kafka_broker import KafkaBroker
+from tests.data.kafka_log_content import (
+    MIXED,
+    PAYMENTS,
+    PROFILES,
+    TELEMETRY,
+    produce_mixed,
+    produce_payments,
+    produce_profiles,
+    produce_telemetry,
+)
+from tests.harness.eventually import eventually, eventually_holds
+from tests.harness.list_offsets import Question
+from tests.kafka.records import consumed
+from tests.plugin.deployment import DEADLINE_MS, OBJECTS_OF_A_SEGMENT, Deployment, Partition
+from tests.plugin.seen import Seen, seen
+
+pytestmark = pytest.mark.plugin
+
+# All codecs; transactions across rolls, aborted ones too; tombstones and odd headers; times out of
+# order in segments of several index entries.
+TOPICS = (MIXED, PAYMENTS, PROFILES, TELEMETRY)
+PRODUCERS = (produce_mixed, produce_payments, produce_profiles, produce_telemetry)
+SEGMENTS_AT_LEAST = 24
+RECORDS = 10
+INDEXES = {
+    IndexType.OFFSET: ".index",
+    IndexType.TIMESTAMP: ".timeindex",
+    IndexType.TRANSACTION: ".txnindex",
+    IndexType.PRODUCER_SNAPSHOT: ".snapshot",
+}
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A partition whose rolled segments are in the tier only.
+
+    Attributes:
+        before: what clients saw of it when everything was still on the disk.
+        files: links to the broker's files from then.
+    """
+
+    partition: Partition
+    before: Seen
+    files: Path
+
+
+@pytest.fixture(scope="session")
+def moved(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -> list[Moved]:
+    """Two rounds of the bundled log's content, in two leader epochs, moved to the tier."""
+    partitions = deployment.create(*TOPICS)
+    for round_number in range(2):
+        if round_number > 0:
+            deployment.broker.restart()
+        for produce in PRODUCERS:
+            produce(deployment.cluster, round_number)
+        for partition in partitions:  # a copy that a restart ends leaves a row of its own
+            partition.wait_until_tiered()
+    kept = tmp_path_factory.mktemp("kept")
+    made = [Moved(p, seen(p), link_files(p.folder, kept / str(p))) for p in partitions]
+    for topic in TOPICS:
+        deployment.cluster.configure(topic.name, local_retention_bytes="1")
+    for partition in partitions:
+        partition.wait_until_only_active_is_local()
+    return made
+
+
+def link_files(folder: Path, target: Path) -> Path:
+    """Hard links, which outlive the files' removal by the broker."""
+    target.mkdir()
+    for file in folder.iterdir():
+        os.link(file, target / file.name)
+    return target
+
+
+# --- what is in the tier ------------------------------------------------------------------------
+
+
+def test_dozens_of_segments_moved(moved: list[Moved]) -> None:
+    assert sum(len(m.partition.finished()) for m in moved) >= SEGMENTS_AT_LEAST
+
+
+def test_the_tier_lies_seamlessly_before_the_disk(moved: list[Moved]) -> None:
+    for m in moved:
+        ends = [row.end_offset for row in m.partition.finished()]
+        starts = [row.start_offset for row in m.partition.finished()]
+        assert starts == [0, *(end + 1 for end in ends)][: len(starts)], m.partition
+        assert max(ends, default=-1) + 1 == m.partition.local_start(), m.partition
+
+
+def test_the_broker_lists_what_is_in_the_tier(moved: list[Moved]) -> None:
+    for m in moved:
+        active = m.partition.local_start()
+        assert m.partition.listed(Question.EARLIEST) == 0
+        assert m.partition.listed(Question.EARLIEST_LOCAL) == active
+        assert m.partition.listed(Question.LATEST_TIERED) == active - 1
+        assert m.partition.listed(Question.LATEST) == m.before.bounds.log_end_offset
+
+
+def test_the_bucket_has_three_objects_for_each_row_and_no_other(moved: list[Moved]) -> None:
+    for m in moved:
+        counts = {segment: len(keys) for segment, keys in m.partition.objects().items()}
+        ids = {row.remote_log_segment_id.id for row in m.partition.rows()}
+        assert counts == dict.fromkeys(ids, OBJECTS_OF_A_SEGMENT), m.partition
+
+
+def test_every_file_is_in_the_tier_byte_for_byte(moved: list[Moved]) -> None:
+    with moved[0].partition.deployment.world.storage() as rsm:
+        for m in moved:
+            for row in m.partition.finished():
+                log = m.files / f"{row.start_offset:020}.log"
+                assert b"".join(rsm.fetch_log_segment(row, 0)) == log.read_bytes(), row
+                for index_type, suffix in INDEXES.items():
+                    expected = file_beside(m.files, row, suffix)
+                    assert stored_index(rsm, row, index_type) == expected, (row, index_type)
+
+
+def file_beside(files: Path, row: RemoteLogSegmentMetadata, suffix: str) -> bytes:
+    """A file of the segment; a snapshot has the name of the offset behind it."""
+    offset = row.end_offset + 1 if suffix == ".snapshot" else row.start_offset
+    path = files / f"{offset:020}{suffix}"
+    return path.read_bytes() if path.exists() else b""
+
+
+def stored_index(
+    rsm: RemoteStorageManager, row: RemoteLogSegmentMetadata, index_type: IndexType
+) -> bytes:
+    try:
+        return b"".join(rsm.fetch_index(row, index_type))
+    except RemoteResourceNotFoundError:
+        return b""
+
+
+def test_an_aborted_transaction_that_spans_a_roll_is_in_the_tier(moved: list[Moved]) -> None:
+    payments = [m for m in moved if m.partition.topic.name == PAYMENTS.name]
+    with_aborted = [
+        row for m in payments for row in m.partition.finished() if not row.txn_idx_empty
+    ]
+    assert len(with_aborted) > len(payments)
+    for m in payments:
+        records = m.before.records
+        assert 0 < len(records["read_committed"]) < len(records["read_uncommitted"])
+
+
+# --- what clients see ---------------------------------------------------------------------------
+
+
+def test_clients_see_what_they_saw_before_it_moved(moved: list[Moved]) -> None:
+    assert_seen_as_before(moved)
+
+
+def test_what_they_read_comes_out_of_the_tier(moved: list[Moved]) -> None:
+    deployment = moved[0].partition.deployment
+    calls = deployment.calls_of_rsm("FetchLogSegment")
+    for m in moved:
+        consumed(deployment.cluster, m.partition.name)
+    segments = sum(len(m.partition.finished()) for m in moved)
+    assert deployment.calls_of_rsm("FetchLogSegment") >= calls + segments
+
+
+@pytest.mark.parametrize("end", [KafkaBroker.stop, KafkaBroker.kill], ids=["stopped", "killed"])
+def test_clients_see_the_same_of_a_broker_that_was(
+    moved: list[Moved], end: Callable[[KafkaBroker], None]
+) -> None:
+    broker = moved[0].partition.deployment.broker
+    end(broker)
+    broker.start()
+    assert_seen_as_before(moved)
+    for m in moved:
+        m.partition.assert_nothing_left_before_it_was_copied()
+
+
+def assert_seen_as_before(moved: list[Moved]) -> None:
+    for m in moved:
+        now = seen(m.partition, list(m.before.found_for_time))
+        assert now == m.before, m.partition
+
+
+def test_a_segment_still_open_is_rolled_and_moved_when_it_is_too_old(
+    deployment: Deployment,
+) -> None:
+    partition = deployment.create_one("quiet", local_retention_ms="1000")
+    values = partition.produce(records=1)
+    eventually(lambda: partition.local_start() == 1, DEADLINE_MS)
+    assert [r.value for r in consumed(deployment.cluster, partition.name)] == values
+
+
+# --- what goes ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tiered(deployment: Deployment) -> Partition:
+    """Five segments of two records, four of which are in the tier only."""
+    partition = deployment.create_one("tiered", local_retention_bytes="1")
+    partition.produce(RECORDS)
+    partition.wait_until_tiered()
+    partition.wait_until_only_active_is_local()
+    return partition
+
+
+def assert_it_starts_at_what_the_tier_keeps(partition: Partition) -> int:
+    """Wait until the log start has risen and nothing of the tier lies below it, neither row nor
+    object; answer it."""
+
+    def below_is_gone() -> None:
+        start = partition.listed(Question.EARLIEST)
+        assert start > 0
+        assert all(row.end_offset >= start for row in partition.rows())
+        ids = {row.remote_log_segment_id.id for row in partition.rows()}
+        counts = {segment: len(keys) for segment, keys in partition.objects().items()}
+        assert counts == dict.fromkeys(ids, OBJECTS_OF_A_SEGMENT)
+
+    eventually_holds(below_is_gone, DEADLINE_MS)
+    start = partition.listed(Question.EARLIEST)
+    records = consumed(partition.deployment.cluster, partition.name)
+    assert [r.offset for r in records] == list(range(start, RECORDS))
+    return start
+
+
+def test_segments_beyond_the_size_to_keep_are_gone(tiered: Partition) -> None:
+    size_bytes = sum(row.segment_size_in_bytes for row in tiered.finished()[2:])
+    active_bytes = tiered.local_segments()[-1].size_bytes
+    tiered.configure(retention_bytes=str(size_bytes + active_bytes))
+    assert assert_it_starts_at_what_the_tier_keeps(tiered) == 4
+
+
+def test_segments_beyond_the_time_to_keep_are_gone(tiered: Partition) -> None:
+    tiered.configure(retention_ms="1")
+    eventually(lambda: tiered.listed(Question.EARLIEST) == RECORDS, DEADLINE_MS)
+    eventually_holds(lambda: assert_nothing_in_the_tier(tiered), DEADLINE_MS)
+    assert consumed(tiered.deployment.cluster, tiered.name) == []
+
+
+def test_segments_below_deleted_records_are_gone(tiered: Partition) -> None:
+    tiered.deployment.cluster.delete_records(tiered.name.topic, 0, 5)
+    assert assert_it_starts_at_what_the_tier_keeps(tiered) == 5
+    assert [row.start_offset for row in tiered.finished()] == [4, 6]
+
+
+def test_a_deleted_topic_leaves_nothing_and_its_name_begins_anew(tiered: Partition) -> None:
+    deployment = tiered.deployment
+    deployment.cluster.delete(tiered.name.topic)
+    eventually_holds(lambda: assert_nothing_in_the_tier(tiered), DEADLINE_MS)
+    (again,) = deployment.create(tiered.topic)
+    values = again.produce()
+    again.wait_until_tiered()
+    again.wait_until_only_active_is_local()
+    assert again.name.topic_id != tiered.name.topic_id
+    assert [r.value for r in consumed(deployment.cluster, again.name)] == values
+    assert_nothing_in_the_tier(tiered)
+
+
+def assert_nothing_in_the_tier(partition: Partition) -> None:
+    assert partition.rows() == []
+    assert partition.objects() == {}
+
+
+# --- tiering turned off -------------------------------------------------------------------------
+
+
+def test_a_tier_that_takes_no_more_is_still_read(tiered: Partition) -> None:
+    segments = tiered.finished()
+    tiered.configure(remote_log_copy_disable="true", local_retention_bytes="-2")
+    tiered.produce()
+    assert len(consumed(tiered.deployment.cluster, tiered.name)) == 2 * RECORDS
+    assert tiered.finished() == segments
+    assert len(tiered.rolled()) >= len(segments)
+    tiered.configure(local_retention_bytes="1", remote_log_copy_disable="false")
+    tiered.wait_until_tiered()
+    tiered.wait_until_only_active_is_local()
+    assert len(consumed(tiered.deployment.cluster, tiered.name)) == 2 * RECORDS
+
+
+def test_a_topic_that_leaves_the_tier_leaves_nothing_there(tiered: Partition) -> None:
+    active = tiered.local_start()
+    tiered.configure(remote_storage_enable="false", remote_log_delete_on_disable="true")
+    eventually_holds(lambda: assert_nothing_in_the_tier(tiered), DEADLINE_MS)
+    records = consumed(tiered.deployment.cluster, tiered.name)
+    assert [r.offset for r in records] == list(range(active, RECORDS))

@@ -1,0 +1,89 @@
+"""An endpoint that is wrong costs the tiering and nothing else; one that cannot be right stops the
+broker at its start, with a line that names the property."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from services.local.kafka_plugin import plugin_settings
+from services.local.ports import LOOPBACK, free_ports
+from services.local.process import ProcessError
+from tests.harness.eventually import eventually
+from tests.harness.kafka_broker import kafka_broker
+from tests.kafka.records import consumed
+from tests.plugin.deployment import IMPATIENT, Deployment
+from tests.scenarios.world import World
+
+pytestmark = pytest.mark.plugin
+
+SEGMENTS = 5
+LINES_AT_MOST = 12
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of all brokers here, one after another; formatted by the first."""
+    return tmp_path_factory.mktemp("broker")
+
+
+@pytest.fixture(scope="module")
+def right(jar: Path, services: World) -> dict[str, str]:
+    return {**IMPATIENT, **plugin_settings(jar, services.rsm.address, services.rlmm.address)}
+
+
+@pytest.fixture
+def nobody() -> str:
+    """An address at which nothing listens."""
+    (port,) = free_ports(1)
+    return f"{LOOPBACK}:{port}"
+
+
+@pytest.fixture(params=["rsm-nobody", "rsm-rlmm", "rlmm-rsm"])
+def wrong(request: pytest.FixtureRequest, services: World, nobody: str) -> tuple[str, str]:
+    """A property and its wrong value."""
+    addresses = {"nobody": nobody, "rsm": services.rsm.address, "rlmm": services.rlmm.address}
+    service, _, place = request.param.partition("-")
+    return f"{service}.config.endpoint", addresses[place]
+
+
+def test_a_wrong_endpoint_costs_the_tiering_alone(
+    directory: Path, right: dict[str, str], services: World, wrong: tuple[str, str]
+) -> None:
+    property_name, address = wrong
+    with kafka_broker(directory, {**right, property_name: address}) as broker:
+        deployment = Deployment(broker, services)
+        partition = deployment.create_one("misled", local_retention_bytes="1")
+        values = partition.produce()
+
+        def complaints() -> list[str]:
+            return [line for line in deployment.broker_log() if address in line]
+
+        eventually(complaints)
+        assert [r.value for r in consumed(deployment.cluster, partition.name)] == values
+        assert len(partition.local_segments()) == SEGMENTS
+        assert partition.finished() == []
+        assert len(complaints()) <= LINES_AT_MOST
+    with kafka_broker(directory, right) as broker:
+        put_right = replace(partition, deployment=Deployment(broker, services))
+        put_right.wait_until_tiered()
+        put_right.wait_until_only_active_is_local()
+        assert [r.value for r in consumed(put_right.deployment.cluster, partition.name)] == values
+        put_right.assert_finished_is_complete()
+        put_right.assert_every_object_has_a_row()
+
+
+@pytest.mark.parametrize("property_name", ["rsm.config.endpoint", "rlmm.config.endpoint"])
+@pytest.mark.parametrize("value", [None, "localhost"], ids=["missing", "malformed"])
+def test_an_endpoint_that_cannot_be_right_stops_the_start(
+    directory: Path, right: dict[str, str], property_name: str, value: str | None
+) -> None:
+    settings = {name: text for name, text in right.items() if name != property_name}
+    if value is not None:
+        settings[property_name] = value
+    with pytest.raises(ProcessError, match="ended with 1 at start"):
+        kafka_broker(directory, settings).start()
+    log = (directory / "broker.log").read_text()
+    reasons = re.findall(r"^\S+ConfigException: (.+)$", log, re.MULTILINE)
+    assert any(property_name in reason for reason in reasons), log

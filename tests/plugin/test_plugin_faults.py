@@ -1,0 +1,285 @@
+"""Services, stores and the broker itself die while a broker tiers: nothing that was acknowledged is
+lost, and nothing leaves the disk before the tier has it.
+
+The servers are this module's own, for they die here.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from services.api.segments import RemoteLogSegmentState
+from services.local.kafka_plugin import plugin_settings
+from services.local.postgres import EmbeddedPostgres
+from services.local.seaweedfs import SeaweedFS
+from services.local.service import ServiceProcess
+from services.rlmm import schema
+from tests.harness.eventually import eventually, eventually_holds
+from tests.harness.faults import Cut, Direction
+from tests.harness.kafka_broker import kafka_broker
+from tests.harness.processes import kill_and_restart, start_with_failpoint, wait_until_dead
+from tests.harness.proxy import TcpProxy
+from tests.kafka.records import consumed
+from tests.plugin.deployment import DEADLINE_MS, FINISHED, IMPATIENT, Deployment, Partition
+from tests.scenarios.world import SMALLEST_PART_BYTES, World, running_world
+
+pytestmark = [pytest.mark.plugin, pytest.mark.slow]
+
+SEGMENTS = 5  # of two records each, the last one active
+MANY_RECORDS = 120
+LARGE_SEGMENT_BYTES = 3 * SMALLEST_PART_BYTES
+LARGE_RECORDS, LARGE_RECORD_BYTES = 24, 700_000
+DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+Server = EmbeddedPostgres | SeaweedFS
+
+
+@pytest.fixture(scope="module")
+def own_postgres(server_directory: Path) -> Iterator[EmbeddedPostgres]:
+    with EmbeddedPostgres(server_directory / "plugin-postgres") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def own_s3(server_directory: Path) -> Iterator[SeaweedFS]:
+    server = SeaweedFS(server_directory / "plugin-s3")
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="module")
+def world(
+    tmp_path_factory: pytest.TempPathFactory, own_postgres: EmbeddedPostgres, own_s3: SeaweedFS
+) -> Iterator[World]:
+    directory = tmp_path_factory.mktemp("services")
+    database_url = own_postgres.create_database("plugin")
+    schema.upgrade(database_url)
+    own_s3.endpoint.ensure_bucket("plugin")
+    with running_world(directory, database_url, own_s3.endpoint, "plugin", directory) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def way_to_rsm(world: World) -> Iterator[TcpProxy]:
+    with TcpProxy(world.rsm.address) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="module")
+def faulty(
+    jar: Path, world: World, way_to_rsm: TcpProxy, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Deployment]:
+    """A broker whose services the tests kill, and leave running."""
+    settings = plugin_settings(jar, way_to_rsm.address, world.rlmm.address)
+    directory = tmp_path_factory.mktemp("broker")
+    with kafka_broker(directory, {**IMPATIENT, **settings}) as broker:
+        yield Deployment(broker, world)
+
+
+@pytest.fixture
+def partition(faulty: Deployment) -> Iterator[Partition]:
+    """Of a topic that keeps nothing but its active segment on the disk. When it is deleted after
+    the test, whatever happened, nothing of it may be left in the tier."""
+    made = faulty.create_one("faulty", local_retention_bytes="1")
+    yield made
+    assert_deleted_with_everything_left_behind(made)
+
+
+@pytest.fixture
+def large(faulty: Deployment) -> Iterator[Partition]:
+    """As `partition`, with segments of several parts."""
+    made = faulty.create_one("large", LARGE_SEGMENT_BYTES, local_retention_bytes="1")
+    yield made
+    assert_deleted_with_everything_left_behind(made)
+
+
+def assert_deleted_with_everything_left_behind(partition: Partition) -> None:
+    partition.deployment.cluster.delete(partition.name.topic)
+
+    def nothing_is_left() -> None:
+        assert partition.rows() == []
+        assert partition.objects() == {}
+
+    eventually_holds(nothing_is_left, DEADLINE_MS)
+
+
+def produce_large(partition: Partition) -> list[bytes]:
+    """Records for one rolled segment, and some behind it."""
+    return partition.produce(LARGE_RECORDS, LARGE_RECORD_BYTES)
+
+
+def assert_recovers(partition: Partition, values: list[bytes]) -> None:
+    """Without help all rolled segments move, and clients read everything, once and in order."""
+    partition.wait_until_tiered()
+    partition.wait_until_only_active_is_local()
+    cluster, name = partition.deployment.cluster, partition.name
+    assert [r.value for r in consumed(cluster, name)] == values
+    assert cluster.offsets(name.topic, name.partition).log_end_offset == len(values)
+    assert_nothing_wrong(partition)
+
+
+def assert_nothing_wrong(partition: Partition) -> None:
+    partition.assert_nothing_left_before_it_was_copied()
+    partition.assert_finished_is_complete()
+    partition.assert_every_object_has_a_row()
+
+
+# --- services -----------------------------------------------------------------------------------
+
+
+def test_a_broker_that_starts_without_its_services_tiers_when_they_are_there(
+    faulty: Deployment, world: World
+) -> None:
+    world.rsm.kill()
+    world.rlmm.kill()
+    faulty.broker.restart()
+    partition = faulty.create_one("early", local_retention_bytes="1")
+    values = partition.produce()
+    assert [r.value for r in consumed(faulty.cluster, partition.name)] == values
+    assert len(partition.local_segments()) == SEGMENTS
+    world.rlmm.start()
+    world.rsm.start()
+    assert_recovers(partition, values)
+    assert_deleted_with_everything_left_behind(partition)
+
+
+@pytest.mark.parametrize("name", ["rsm.log_written", "rsm.indexes_written", "rsm.manifest_written"])
+def test_rsm_dies_at_a_copy(partition: Partition, world: World, name: str) -> None:
+    assert_survives_at_the_first_copy(partition, world.rsm, name)
+
+
+@pytest.mark.parametrize("name", ["rlmm.before_commit", "rlmm.after_commit"])
+@pytest.mark.parametrize("nth", [1, 2], ids=["STARTED", "FINISHED"])
+def test_rlmm_dies_at_a_copy(partition: Partition, world: World, name: str, nth: int) -> None:
+    assert_survives_at_the_first_copy(partition, world.rlmm, name, nth)
+
+
+def assert_survives_at_the_first_copy(
+    partition: Partition, service: ServiceProcess, failpoint: str, nth: int = 1
+) -> None:
+    service.kill()
+    start_with_failpoint(service, failpoint, nth)
+    values = partition.produce()
+    wait_until_dead(service)
+    assert len(partition.local_segments()) == SEGMENTS
+    kill_and_restart(service)
+    assert_recovers(partition, values)
+
+
+def test_rsm_dies_between_the_parts_of_a_log(large: Partition, world: World) -> None:
+    world.rsm.kill()
+    start_with_failpoint(world.rsm, "rsm.part_written", nth=2)
+    values = produce_large(large)
+    wait_until_dead(world.rsm)
+    assert large.local_start() == 0
+    assert large.finished() == []
+    kill_and_restart(world.rsm)
+    assert_recovers(large, values)
+
+
+def test_the_way_to_rsm_breaks_in_the_middle_of_a_copy(
+    large: Partition, way_to_rsm: TcpProxy
+) -> None:
+    way_to_rsm.faults.add(Cut(LARGE_SEGMENT_BYTES // 2, Direction.REQUEST))
+    way_to_rsm.cut_connections()
+    assert_recovers(large, produce_large(large))
+
+
+def test_rsm_dies_while_a_consumer_reads(large: Partition, world: World) -> None:
+    values = produce_large(large)
+    large.wait_until_tiered()
+    large.wait_until_only_active_is_local()
+    messages = large.deployment.cluster.read_through_faults(large.name.topic, 0)
+    read = [next(messages)]
+    kill_and_restart(world.rsm)
+    read += messages
+    assert [message.offset() for message in read] == list(range(LARGE_RECORDS))
+    assert [message.value() for message in read] == values
+
+
+def test_the_way_to_rsm_breaks_in_the_middle_of_a_fetch(
+    large: Partition, way_to_rsm: TcpProxy
+) -> None:
+    values = produce_large(large)
+    large.wait_until_tiered()
+    large.wait_until_only_active_is_local()
+    way_to_rsm.faults.add(Cut(LARGE_RECORD_BYTES // 2, Direction.RESPONSE), times=3)
+    way_to_rsm.cut_connections()
+    read = list(large.deployment.cluster.read_through_faults(large.name.topic, 0))
+    assert [message.offset() for message in read] == list(range(LARGE_RECORDS))
+    assert [message.value() for message in read] == values
+
+
+def test_the_broker_dies_in_the_middle_of_a_copy(large: Partition) -> None:
+    values = produce_large(large)
+    eventually(large.rows, DEADLINE_MS, poll_ms=1)
+    large.deployment.broker.kill()
+    large.deployment.broker.start()
+    assert_recovers(large, values)
+
+
+def test_a_topic_that_is_deleted_while_rsm_is_down_stays_marked(
+    faulty: Deployment, world: World
+) -> None:
+    """Kafka asks once. What it left is for `sediment sweep removal`."""
+    partition = faulty.create_one("left-behind", local_retention_bytes="1")
+    partition.produce()
+    segments = partition.wait_until_tiered()
+    world.rsm.kill()
+    faulty.cluster.delete(partition.name.topic)
+
+    def all_are_marked() -> None:
+        assert [row.state for row in partition.rows()] == [DELETE_STARTED] * len(segments)
+
+    eventually_holds(all_are_marked, DEADLINE_MS)
+    world.rsm.start()
+    (again,) = faulty.create(partition.topic)
+    assert_recovers(again, again.produce())
+    all_are_marked()
+    assert_deleted_with_everything_left_behind(again)
+
+
+# --- stores -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["store", "database"])
+def server(
+    request: pytest.FixtureRequest, own_s3: SeaweedFS, own_postgres: EmbeddedPostgres
+) -> Server:
+    return own_s3 if request.param == "store" else own_postgres
+
+
+def test_a_server_behind_the_services_dies_while_segments_move(
+    partition: Partition, server: Server
+) -> None:
+    values = partition.produce(MANY_RECORDS)
+    eventually(lambda: len(partition.finished()) > 2, DEADLINE_MS)
+    server.kill()
+    values += partition.produce()
+    assert len(partition.rolled()) >= SEGMENTS - 1
+    server.start()
+    assert_recovers(partition, values)
+
+
+def test_a_server_behind_the_services_dies_while_segments_go(
+    partition: Partition, server: Server
+) -> None:
+    partition.produce(MANY_RECORDS)
+    partition.wait_until_tiered()
+    partition.wait_until_only_active_is_local()
+    segments = len(partition.rows())
+    partition.deployment.cluster.delete_records(partition.name.topic, 0, MANY_RECORDS // 2)
+    eventually(lambda: len(partition.rows()) < segments, DEADLINE_MS)
+    server.kill()
+    server.start()
+
+    def below_the_log_start_is_gone() -> None:
+        assert min(row.end_offset for row in partition.rows()) >= MANY_RECORDS // 2
+        assert len(partition.objects()) == len(partition.rows())
+
+    eventually_holds(below_the_log_start_is_gone, DEADLINE_MS)
+    read = consumed(partition.deployment.cluster, partition.name)
+    assert [r.offset for r in read] == list(range(MANY_RECORDS // 2, MANY_RECORDS))
+    assert {row.state for row in partition.rows()} == {FINISHED}
+    assert_nothing_wrong(partition)

@@ -1,0 +1,51 @@
+"""The oldest release that the plugin supports: what it writes is tiered, read back and deleted."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from services.local.kafka_plugin import plugin_settings
+from tests.data.kafka_log_content import PAYMENTS, produce_payments
+from tests.harness.eventually import eventually_holds
+from tests.harness.kafka_broker import kafka_broker
+from tests.plugin.deployment import DEADLINE_MS, IMPATIENT, Deployment
+from tests.plugin.seen import seen
+from tests.scenarios.world import World
+
+pytestmark = pytest.mark.plugin
+
+OLDEST_VERSION = "4.3.1"
+
+
+@pytest.fixture(scope="module")
+def deployment(
+    jar: Path, services: World, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Deployment]:
+    settings = plugin_settings(jar, services.rsm.address, services.rlmm.address)
+    directory = tmp_path_factory.mktemp("broker")
+    with kafka_broker(directory, {**IMPATIENT, **settings}, version=OLDEST_VERSION) as broker:
+        yield Deployment(broker, services)
+
+
+def test_transactions_move_are_read_and_go(deployment: Deployment) -> None:
+    partitions = deployment.create(PAYMENTS)
+    produce_payments(deployment.cluster, 0)
+    before = [seen(partition) for partition in partitions]
+    for partition in partitions:
+        partition.wait_until_tiered()
+    deployment.cluster.configure(PAYMENTS.name, local_retention_bytes="1")
+    for partition, expected in zip(partitions, before, strict=True):
+        partition.wait_until_only_active_is_local()
+        assert seen(partition, list(expected.found_for_time)) == expected, partition
+        partition.assert_finished_is_complete()
+        partition.assert_every_object_has_a_row()
+    calls = deployment.calls_of_rsm("FetchLogSegment")
+    assert calls >= sum(len(partition.finished()) for partition in partitions)
+    deployment.cluster.delete(PAYMENTS.name)
+
+    def nothing_is_left() -> None:
+        assert [partition.rows() for partition in partitions] == [[], []]
+        assert [partition.objects() for partition in partitions] == [{}, {}]
+
+    eventually_holds(nothing_is_left, DEADLINE_MS)

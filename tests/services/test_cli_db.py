@@ -1,0 +1,202 @@
+"""`sediment db`: what an operator sees of the database, and what is wrong with it."""
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from services.local.environments import own_environment
+from services.local.postgres import EmbeddedPostgres
+from services.rlmm.reader_role import ROLE, VIEWS
+from services.rlmm.schema import current_revision, known_revision, upgrade
+from services.rlmm.schema_check import SchemaProblem, check_schema
+
+PASSWORD = "not-to-be-told"
+
+
+def sediment_db(
+    command: str, database_url: str, *arguments: str
+) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "services.cli", "db", command, *arguments],
+        env=own_environment({"RLMM_DATABASE_URL": database_url}),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def execute(database_url: str, *statements: str) -> None:
+    with psycopg.connect(database_url.replace("+psycopg", ""), autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement.encode())
+
+
+@pytest.fixture
+def dead_endpoint() -> Iterator[str]:
+    """HOST:PORT of ours that nobody listens on."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{bound.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("command", ["upgrade", "current", "check", "maintain"])
+def test_a_dead_database_is_named_and_its_password_is_not(dead_endpoint: str, command: str) -> None:
+    done = sediment_db(command, f"postgresql://somebody:{PASSWORD}@{dead_endpoint}/tier")
+    assert done.returncode == 3
+    assert done.stderr.startswith(f"sediment: {dead_endpoint}/tier: ")
+    assert done.stderr.count("\n") == 1
+    assert PASSWORD not in done.stderr + done.stdout
+
+
+def test_a_database_as_it_should_be_has_no_problems(database_url: str) -> None:
+    done = sediment_db("check", database_url, "-o", "json")
+    assert (done.returncode, json.loads(done.stdout)) == (0, {"problems": []})
+    assert sediment_db("check", database_url).returncode == 0
+
+
+def test_a_database_without_the_schema_says_what_to_do(empty_database_url: str) -> None:
+    done = sediment_db("check", empty_database_url)
+    assert done.returncode == 1
+    assert "sediment db upgrade" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("damage", "what", "problem"),
+    [
+        ("DROP INDEX ix_segments_live", "index ix_segments_live", "missing"),
+        (
+            "UPDATE pg_index SET indisvalid = false"
+            " WHERE indexrelid = 'ix_segment_epochs_stops'::regclass",
+            "index ix_segment_epochs_stops",
+            "REINDEX INDEX CONCURRENTLY ix_segment_epochs_stops",
+        ),
+        (
+            "ALTER TABLE highest_offsets ALTER COLUMN highest_offset TYPE int",
+            "column highest_offsets.highest_offset",
+            "type is INTEGER, should be BIGINT",
+        ),
+        (
+            "ALTER TABLE events ALTER COLUMN actor DROP NOT NULL",
+            "column events.actor",
+            "nullable is True",
+        ),
+        (
+            "ALTER TABLE events DROP COLUMN repeat_count CASCADE",
+            "column events.repeat_count",
+            "missing",
+        ),
+        ("DROP TABLE request_outcomes", "table request_outcomes", "missing"),
+        (
+            "ALTER TABLE segments DROP CONSTRAINT ck_segments_offsets",
+            "constraint ck_segments_offsets",
+            "missing",
+        ),
+        (
+            "ALTER TABLE events DROP CONSTRAINT fk_events_partitions",
+            "constraint fk_events_partitions",
+            "missing",
+        ),
+        ("DROP VIEW report_events", "view report_events", "missing"),
+    ],
+)
+def test_what_is_wrong_with_the_schema_is_named(
+    database_url: str, damage: str, what: str, problem: str
+) -> None:
+    execute(database_url, damage)
+    named = {each.what: each.problem for each in check_schema(database_url)}
+    assert problem in named[what]
+
+
+def test_what_a_later_release_added_is_no_problem(database_url: str) -> None:
+    execute(
+        database_url,
+        "CREATE TABLE later (id int PRIMARY KEY)",
+        "ALTER TABLE segments ADD COLUMN later int",
+        "CREATE INDEX ix_later ON segments (later)",
+        f"UPDATE alembic_version SET version_num = '{int(known_revision()) + 1:04d}'",
+    )
+    assert check_schema(database_url) == []
+
+
+def test_a_server_that_may_lose_changes_is_told(tmp_path_factory: pytest.TempPathFactory) -> None:
+    directory = tmp_path_factory.mktemp("careless")
+    for each in (directory, *directory.parents[:2]):
+        each.chmod(0o711)
+    with EmbeddedPostgres(directory / "postgres", {"fsync": "off"}) as server:
+        url = server.create_database("careless")
+        upgrade(url)
+        [problem] = check_schema(url)
+    assert problem.what == "setting fsync"
+
+
+def test_maintenance_reports_what_it_did(database_url: str) -> None:
+    expected = {
+        "already_running": False,
+        "tombstones": 0,
+        "request_outcomes": 0,
+        "events": 0,
+        "passable": 0,
+    }
+    done = sediment_db("maintain", database_url, "-o", "json", "--find-passable")
+    assert (done.returncode, json.loads(done.stdout)) == (0, expected)
+    shown = sediment_db("maintain", database_url)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "rows of deleted segments purged" in shown.stdout
+
+
+def test_the_audit_trail_cannot_be_purged_to_nothing(database_url: str) -> None:
+    done = sediment_db("maintain", database_url, "--events-days", "0")
+    assert done.returncode == 2
+    assert "events-days" in done.stderr
+
+
+def test_reports_may_read_the_views_and_no_table(database_url: str) -> None:
+    with psycopg.connect(database_url.replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute(f"SET ROLE {ROLE}".encode())
+        for view in VIEWS:
+            connection.execute(sql.SQL("SELECT * FROM {}").format(sql.Identifier(view)))
+        for table in ("segments", "request_outcomes", "events", "topics"):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute(sql.SQL("SELECT * FROM {}").format(sql.Identifier(table)))
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute("DELETE FROM report_topics")
+
+
+def test_an_owner_who_may_not_create_roles_upgrades_all_the_same(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    # On a server of its own: roles are those of the whole server.
+    directory = tmp_path_factory.mktemp("roles")
+    for each in (directory, *directory.parents[:2]):
+        each.chmod(0o711)
+    with EmbeddedPostgres(directory / "postgres") as server:
+        admin = server.create_database("owned")
+        execute(
+            admin,
+            f"CREATE ROLE modest LOGIN PASSWORD '{PASSWORD}'",
+            "ALTER DATABASE owned OWNER TO modest",
+        )
+        url = f"postgresql://modest:{PASSWORD}@127.0.0.1:{server.port}/owned"
+        done = sediment_db("upgrade", url)
+        assert done.returncode == 0
+        assert f"CREATE ROLE {ROLE} NOLOGIN" in done.stderr
+        assert current_revision(url) == known_revision()
+        assert check_schema(url) == []
+        execute(admin, f"CREATE ROLE {ROLE} NOLOGIN")
+        assert ROLE not in sediment_db("upgrade", url).stderr
+        execute(url, f"SELECT 1 FROM {VIEWS[0]}")
+
+
+def test_a_problem_says_what_and_why(empty_database_url: str) -> None:
+    [problem] = check_schema(empty_database_url)
+    assert problem == SchemaProblem(
+        "schema revision",
+        f"is none, this release needs {known_revision()}: `sediment db upgrade`",
+    )

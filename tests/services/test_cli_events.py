@@ -1,0 +1,84 @@
+"""`sediment events`: what was done to a partition, by whom and why."""
+
+from collections.abc import Iterator
+from uuid import UUID, uuid4
+
+import pytest
+
+from services.api.calls import MutationContext
+from services.api.ids import TopicIdPartition, uuid_to_text
+from services.local.postgres import EmbeddedPostgres
+from tests.contract.rlmm.segments import (
+    DELETE_STARTED,
+    MARKED,
+    PARTITION_FINISHED,
+    PARTITION_STARTED,
+    finished,
+    id_of,
+    move,
+    put_deletion,
+)
+from tests.harness.rlmm_process import RlmmProcess, running_rlmm
+
+
+@pytest.fixture(scope="module")
+def rlmm(
+    postgres: EmbeddedPostgres, migrated_database: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RlmmProcess]:
+    url = postgres.create_database("cli_events", template=migrated_database)
+    with running_rlmm(url, tmp_path_factory.mktemp("rlmm")) as made:
+        yield made
+    postgres.drop_database("cli_events")
+
+
+@pytest.fixture
+def tp() -> TopicIdPartition:
+    """Of a topic of the test's own, whose id does not begin with a dash."""
+    return TopicIdPartition(id_without_dash(), f"orders-{uuid4().hex[:8]}", 0)
+
+
+def id_without_dash() -> UUID:
+    while uuid_to_text(id := uuid4()).startswith("-"):
+        pass
+    return id
+
+
+def test_the_audit_trail_is_printed_for_scripts(rlmm: RlmmProcess, tp: TopicIdPartition) -> None:
+    marked, kept = finished(rlmm.client, tp, 0, 9), finished(rlmm.client, tp, 10, 19)
+    why = MutationContext(reason="retention.ms", rule_detail="1 < 2", plan_id="plan-1")
+    move(rlmm.client, marked, DELETE_STARTED, context=why)
+    name = f"{tp.topic}-0"
+    printed = rlmm.answers("events", name)
+    assert [event["revision"] for event in printed] == [1, 2, 3, 4, 5]
+    last = printed[-1]
+    assert last["segment_id"] == uuid_to_text(id_of(marked))
+    assert (last["from_state"], last["to_state"]) == (
+        "COPY_SEGMENT_FINISHED",
+        "DELETE_SEGMENT_STARTED",
+    )
+    assert (last["reason"], last["plan_id"]) == ("retention.ms", "plan-1")
+    segment = f"--segment={uuid_to_text(id_of(kept))}"
+    assert [event["revision"] for event in rlmm.answers("events", name, segment)] == [3, 4]
+    assert [e["revision"] for e in rlmm.answers("events", name, "--plan", "plan-1")] == [5]
+    assert [e["revision"] for e in rlmm.answers("events", name, "--after-revision", "4")] == [5]
+
+
+def test_the_audit_trail_is_printed_for_people(rlmm: RlmmProcess, tp: TopicIdPartition) -> None:
+    finished(rlmm.client, tp, 0, 9)
+    printed = rlmm.sediment("events", f"{tp.topic}-0").stdout
+    assert "COPY_SEGMENT_STARTED to COPY_SEGMENT_FINISHED" in printed
+    assert "anonymous, broker 1" in printed
+
+
+def test_a_deleted_partition_is_named_by_its_topic_id(
+    rlmm: RlmmProcess, tp: TopicIdPartition
+) -> None:
+    put_deletion(rlmm.client, tp, MARKED, PARTITION_STARTED, PARTITION_FINISHED)
+    assert f"no partition {tp.topic}-0 is known" in rlmm.refusal("events", f"{tp.topic}-0")
+    printed = rlmm.answers("events", f"{uuid_to_text(tp.topic_id)}:{tp.topic}-0")
+    assert [event["to_state"] for event in printed][-1] == "DELETE_PARTITION_FINISHED"
+
+
+def test_a_wrong_segment_id_is_refused_in_one_line(rlmm: RlmmProcess) -> None:
+    refused = rlmm.refusal("events", "orders-0", "--segment", "x")
+    assert "--segment: must be 22 characters" in refused

@@ -1,0 +1,282 @@
+"""`db maintain`: what it purges, what it leaves, beside traffic and beside itself."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import Engine, text
+
+from services.api.calls import MutationContext
+from services.api.errors import (
+    InvalidRequestError,
+    RemoteResourceNotFoundError,
+    RetriableRemoteStorageError,
+)
+from services.api.ids import TopicIdPartition
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.rlmm import lookups, maintenance
+from services.rlmm.database import create_database_engine
+from services.rlmm.maintenance import MaintenancePlan, MaintenanceReport, maintain
+from services.rlmm.manager import SqlRemoteLogMetadataManager
+from tests.contract.rlmm.segments import (
+    DELETE_FINISHED,
+    DELETE_STARTED,
+    MARKED,
+    PARTITION_FINISHED,
+    PARTITION_STARTED,
+    finished,
+    move,
+    put_deletion,
+    segment,
+)
+from tests.harness import look_up_oracle
+from tests.harness.rlmm_database import events
+
+TP = TopicIdPartition(uuid4(), "orders", 0)
+OTHER = TopicIdPartition(TP.topic_id, "orders", 1)
+NOTHING = MaintenanceReport(already_running=False)
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[Engine]:
+    engine = create_database_engine(database_url)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def rlmm(engine: Engine) -> RemoteLogMetadataManager:
+    return SqlRemoteLogMetadataManager(engine)
+
+
+def age(engine: Engine, statement: str, **values: object) -> None:
+    with engine.begin() as connection:
+        connection.execute(text(statement), values)
+
+
+def age_events(engine: Engine, tp: TopicIdPartition, through_revision: int, days: int) -> None:
+    age(
+        engine,
+        "UPDATE events SET at = at - make_interval(days => :days)"
+        " WHERE topic_id = :id AND partition = :partition AND revision <= :revision",
+        days=days,
+        id=tp.topic_id,
+        partition=tp.partition,
+        revision=through_revision,
+    )
+
+
+def revisions(engine: Engine, tp: TopicIdPartition) -> list[object]:
+    return [event.revision for event in events(engine, tp)]
+
+
+def count(engine: Engine, table: str) -> int:
+    with engine.connect() as connection:
+        rows: int = connection.execute(text(f"SELECT count(*) FROM {table}")).scalar_one()
+    return rows
+
+
+def test_nothing_old_is_nothing_purged(
+    rlmm: RemoteLogMetadataManager, database_url: str, engine: Engine
+) -> None:
+    move(rlmm, finished(rlmm, TP, 0, 9), DELETE_STARTED, DELETE_FINISHED)
+    assert maintain(database_url, MaintenancePlan()) == NOTHING
+    assert count(engine, "segments") == 1
+    assert revisions(engine, TP) == [1, 2, 3, 4]
+
+
+def test_tombstones_go_when_they_are_older_than_the_retention(
+    rlmm: RemoteLogMetadataManager, database_url: str, engine: Engine
+) -> None:
+    live = finished(rlmm, TP, 100, 109)
+    old, young = finished(rlmm, TP, 0, 9), finished(rlmm, TP, 10, 19)
+    for each in (old, young):
+        move(rlmm, each, DELETE_STARTED, DELETE_FINISHED)
+    age(
+        engine,
+        "UPDATE segments SET changed_at = changed_at - interval '25 hours'"
+        " WHERE start_offset <> 10",
+    )
+    assert maintain(database_url, MaintenancePlan()).tombstones == 1
+    assert maintain(database_url, MaintenancePlan()) == NOTHING
+    with pytest.raises(RemoteResourceNotFoundError):
+        move(rlmm, old, DELETE_FINISHED)
+    assert not move(rlmm, young, DELETE_FINISHED).applied
+    assert [each.start_offset for each in rlmm.list_remote_log_segments(TP).segments] == [100]
+    # Its highest offset outlives the row.
+    assert rlmm.highest_offset_for_epoch(TP, 0).value == live.end_offset
+    assert maintain(database_url, MaintenancePlan(delete_retention_ms=0)).tombstones == 1
+
+
+def test_request_ids_are_forgotten_after_a_day(
+    rlmm: RemoteLogMetadataManager, database_url: str, engine: Engine
+) -> None:
+    for number, name in enumerate(["old", "young"]):
+        context = MutationContext(request_id=name)
+        rlmm.add_remote_log_segment_metadata(segment(TP, number, number), context)
+    age(
+        engine,
+        "UPDATE request_outcomes SET at = at - interval '25 hours' WHERE request_id = 'old'",
+    )
+    assert maintain(database_url, MaintenancePlan()).request_outcomes == 1
+    with engine.connect() as connection:
+        left = connection.scalars(text("SELECT request_id FROM request_outcomes")).all()
+    assert left == ["young"]
+
+
+def test_the_audit_trail_keeps_its_days_and_has_no_gaps(
+    rlmm: RemoteLogMetadataManager, database_url: str, engine: Engine
+) -> None:
+    for start in range(0, 50, 10):
+        finished(rlmm, TP, start, start + 9)
+        finished(rlmm, OTHER, start, start + 9)
+    age_events(engine, TP, through_revision=7, days=91)
+    assert maintain(database_url, MaintenancePlan()).events == 7
+    assert revisions(engine, TP) == [8, 9, 10]
+    assert revisions(engine, OTHER) == list(range(1, 11))
+    assert maintain(database_url, MaintenancePlan(events_days=92)) == NOTHING
+
+
+def test_an_old_event_after_a_young_one_stays(
+    rlmm: RemoteLogMetadataManager, database_url: str, engine: Engine
+) -> None:
+    # The clock of the database was once set back.
+    for start in range(0, 30, 10):
+        finished(rlmm, TP, start, start + 9)
+    age_events(engine, TP, through_revision=5, days=91)
+    age(engine, "UPDATE events SET at = now() WHERE revision = 3")
+    assert maintain(database_url, MaintenancePlan()).events == 2
+    assert revisions(engine, TP) == [3, 4, 5, 6]
+
+
+def test_the_latest_event_of_a_partition_stays_however_old(
+    rlmm: RemoteLogMetadataManager, database_url: str, engine: Engine
+) -> None:
+    finished(rlmm, TP, 0, 9)
+    age_events(engine, TP, through_revision=2, days=1_000)
+    assert maintain(database_url, MaintenancePlan()).events == 1
+    assert revisions(engine, TP) == [2]
+    assert maintain(database_url, MaintenancePlan()) == NOTHING
+
+
+def test_many_batches_purge_all_of_it(
+    rlmm: RemoteLogMetadataManager,
+    database_url: str,
+    engine: Engine,
+) -> None:
+    finished(rlmm, TP, 0, 9)
+    extra = 2 * maintenance.BATCH + 5
+    age(
+        engine,
+        "INSERT INTO events"
+        " (topic_id, partition, revision, kind, actor, call_id, reason, broker_id)"
+        " SELECT topic_id, partition, n, 'LINEAGE', '', '', '', 1"
+        " FROM partitions, generate_series(3, :last) AS n",
+        last=extra + 2,
+    )
+    age(engine, "UPDATE partitions SET revision = :last", last=extra + 2)
+    age_events(engine, TP, through_revision=extra, days=91)
+    told: list[tuple[str, int]] = []
+    report = maintain(database_url, MaintenancePlan(), lambda *step: told.append(step))
+    assert report.events == extra
+    assert revisions(engine, TP) == [extra + 1, extra + 2]
+    assert told == [
+        ("events", maintenance.BATCH),
+        ("events", 2 * maintenance.BATCH),
+        ("events", extra),
+    ]
+
+
+def test_repeats_of_what_was_purged_are_answered(
+    rlmm: RemoteLogMetadataManager, database_url: str, engine: Engine
+) -> None:
+    kept = finished(rlmm, TP, 0, 9)
+    put_deletion(rlmm, TP, MARKED)
+    move(rlmm, kept, DELETE_STARTED, DELETE_FINISHED)
+    put_deletion(rlmm, TP, PARTITION_STARTED, PARTITION_FINISHED)
+    last = len(revisions(engine, TP))
+    age_events(engine, TP, through_revision=last, days=91)
+    maintain(database_url, MaintenancePlan())
+    assert revisions(engine, TP) == [last]
+    for repeat in (
+        put_deletion(rlmm, TP, MARKED),
+        put_deletion(rlmm, TP, PARTITION_FINISHED),
+        move(rlmm, kept, DELETE_FINISHED),
+    ):
+        assert not repeat.applied
+        assert 0 < repeat.revision <= last
+
+
+def test_a_second_maintenance_leaves_it_to_the_first(database_url: str, engine: Engine) -> None:
+    with engine.connect() as first:
+        first.detach()  # closed with its lock, not given back to the pool
+        first.execute(text(f"SELECT pg_advisory_lock({maintenance._ADVISORY_LOCK})"))
+        report = maintain(database_url, MaintenancePlan())
+        assert report == MaintenanceReport(already_running=True)
+    assert maintain(database_url, MaintenancePlan()) == NOTHING
+
+
+def test_beside_traffic_nothing_is_lost(
+    rlmm: RemoteLogMetadataManager, database_url: str, engine: Engine
+) -> None:
+    plan = MaintenancePlan(delete_retention_ms=0, find_passable=True)
+
+    def change(partition: int) -> None:
+        tp = TopicIdPartition(TP.topic_id, "orders", partition)
+        copies = [finished(rlmm, tp, s, s + 9, txn_idx_empty=True) for s in range(0, 200, 10)]
+        for copy in copies[:10]:
+            move(rlmm, copy, DELETE_STARTED, DELETE_FINISHED)
+
+    with ThreadPoolExecutor(6) as pool:
+        changes = [pool.submit(change, partition) for partition in range(4)]
+        while not all(each.done() for each in changes):
+            for report in [pool.submit(maintain, database_url, plan) for _ in range(2)]:
+                report.result()
+        for each in changes:
+            each.result()
+    maintain(database_url, plan)
+    for partition in range(4):
+        tp = TopicIdPartition(TP.topic_id, "orders", partition)
+        assert len(rlmm.list_remote_log_segments(tp).segments) == 10
+        assert revisions(engine, tp) == list(range(1, 61))
+    assert count(engine, "segments") == 40
+    statement = "segment_epochs WHERE referenced AND NOT passable"
+    assert count(engine, statement) == 4
+
+
+def test_what_may_be_passed_over_is_found_anew(
+    rlmm: RemoteLogMetadataManager, database_url: str, engine: Engine
+) -> None:
+    copies = [
+        finished(rlmm, TP, s, s + 9, txn_idx_empty=s != 30) for s in (0, 10, 20, 30, 40, 60, 70)
+    ]
+    finished(rlmm, TP, 80, 99, {0: 80, 1: 90}, txn_idx_empty=True)
+    move(rlmm, copies[1], DELETE_STARTED)
+    kept = passable_starts(engine)
+    # Not known, as after an upgrade; or wrong, as the release before leaves it.
+    for wrong in ("false", "true"):
+        age(engine, f"UPDATE segment_epochs SET passable = {wrong}")
+        assert maintain(database_url, MaintenancePlan(find_passable=True)).passable > 0
+        assert passable_starts(engine) == kept == [40, 70]
+        assert maintain(database_url, MaintenancePlan(find_passable=True)).passable == 0
+    found = look_up_oracle.answers(engine, lookups.NEXT_WITH_TXN_INDEX, TP, 0, 100)
+    expected = look_up_oracle.answers(engine, look_up_oracle.NEXT_WITH_TXN_INDEX, TP, 0, 100)
+    assert found == expected
+
+
+def passable_starts(engine: Engine) -> list[int]:
+    statement = "SELECT start_offset FROM segment_epochs WHERE referenced AND passable"
+    with engine.connect() as connection:
+        return sorted(connection.scalars(text(statement)))
+
+
+@pytest.mark.parametrize(("retention_ms", "days"), [(-1, 90), (10**15, 90), (0, 0), (0, 10**6)])
+def test_a_plan_that_makes_no_sense_is_refused(retention_ms: int, days: int) -> None:
+    with pytest.raises(InvalidRequestError):
+        MaintenancePlan(retention_ms, days)
+
+
+def test_a_database_without_the_schema_is_not_maintained(empty_database_url: str) -> None:
+    with pytest.raises(RetriableRemoteStorageError, match="db upgrade"):
+        maintain(empty_database_url, MaintenancePlan())
