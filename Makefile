@@ -16,6 +16,7 @@ MVN := mvn -q -B -Dstyle.color=never -f kafka_plugin/pom.xml
 CONTRACT := $(BIN)/buf build protos --exclude-source-info
 LOG_DIR ?=
 PYTEST_ARGS ?=
+MODEL_ARGS ?=
 
 .PHONY: help
 help: ## Print this list
@@ -84,6 +85,10 @@ demo-kafka: $(VENV)/.kafka build/.plugin ## Let a real Kafka broker keep its tie
 .PHONY: test
 test: $(VENV)/.dev ## Run all tests that embedded servers can serve
 	$(BIN)/pytest -m "not kafka and not plugin" --ignore tests/spark --ignore tests/helm $(PYTEST_ARGS)
+
+.PHONY: test-model
+test-model: $(VENV)/.dev ## Hold RLMM against a model by 100,000 random operations (half an hour; MODEL_ARGS="--seed N")
+	$(BIN)/python -m tests.model $(MODEL_ARGS)
 
 .PHONY: test-kafka
 test-kafka: $(VENV)/.dev ## Run the tests that need a real Kafka broker (Java 17, Maven)
