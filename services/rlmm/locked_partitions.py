@@ -113,7 +113,7 @@ class LockedPartitions:
     @classmethod
     def lock_or_create(cls, session: Session, tps: Iterable[TopicIdPartition]) -> Self:
         """Lock all of them, made known at revision 0 if need be."""
-        in_order = sorted(set(tps), key=key_of)
+        in_order = sorted(dict.fromkeys(tps), key=key_of)
         keys = {key_of(tp) for tp in in_order}
         rows = run(session.connection(), KNOWN, [partition_row(key) for key in keys])
         created = keys - {(row.topic_id, row.partition) for row in rows}

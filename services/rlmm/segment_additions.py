@@ -11,6 +11,7 @@ from services.api.calls import MutationOutcome
 from services.api.errors import RemoteStorageError
 from services.api.ids import RemoteLogSegmentId
 from services.api.segment_batches import AddOutcome, SegmentAddition
+from services.api.validation import require
 from services.rlmm import batch_statements as statements
 from services.rlmm import segments, visibility
 from services.rlmm.batch_records import BatchRecords, SegmentEvent
@@ -23,12 +24,18 @@ from services.rlmm.partitions import raise_leader_epoch
 from services.rlmm.rows import event_key
 from services.rlmm.transactions import Transactions
 
+MAX_ADDED_EPOCHS = 50_000
+"""Of one batch together: each is a row."""
+
 
 def add_all(
     transactions: Transactions, limits: Limits, additions: Sequence[SegmentAddition]
 ) -> list[AddOutcome]:
     """See RemoteLogMetadataManager.add_remote_log_segment_metadata_batch."""
     require_distinct([_segment_id(item) for item in additions], "adds")
+    epochs = sum(len(item.metadata.segment_leader_epochs) for item in additions)
+    most = MAX_ADDED_EPOCHS
+    require(epochs <= most, "adds", f"at most {most} leader epochs together, has {epochs}")
     outcomes, sound = Outcomes(), {}
     for place, item in enumerate(additions):
         try:

@@ -3,6 +3,7 @@
 Every test under this folder bears the marker `plugin`.
 """
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -19,8 +20,10 @@ from tests.scenarios.world import World, running_world
 
 
 @pytest.fixture(scope="session")
-def jar() -> Path:
-    return plugin_jar()
+def jar(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy, for a build meanwhile takes away the jar that brokers run from."""
+    built = plugin_jar()
+    return Path(shutil.copy2(built, tmp_path_factory.mktemp("jar") / built.name))
 
 
 @pytest.fixture(scope="session")

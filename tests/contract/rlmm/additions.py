@@ -76,6 +76,16 @@ class AdditionBatches(RlmmContractPart):
         assert id_at(rlmm, other, 3, 25) == id_of(made[3])
         assert id_at(rlmm, other, 0, 19) == id_of(made[3])
 
+    def test_a_batch_of_too_many_leader_epochs_is_refused_as_a_whole(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        many = {epoch: epoch for epoch in range(9_000)}
+        made = [segment(tp, 0, 9_000, many) for _ in range(6)]
+        with pytest.raises(InvalidRequestError, match=r"^adds: at most 50000 leader epochs"):
+            add_all(rlmm, made)
+        with pytest.raises(RemoteResourceNotFoundError):
+            rlmm.list_remote_log_segments(tp)
+
     def test_the_same_additions_again_are_repeats(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:

@@ -81,7 +81,15 @@ VIEWS = {
 
 
 def upgrade() -> None:
-    # ACCESS EXCLUSIVE for a moment; a constant default, so that no row is touched.
+    for table, settings in STORAGE.items():
+        # SHARE UPDATE EXCLUSIVE: reads and writes go on. Holds for pages written from now on.
+        op.execute(f"ALTER TABLE {table} SET ({settings})")
+    for view, query in VIEWS.items():
+        # ACCESS SHARE on the tables, as a read. What the views leave out is of no use to people:
+        # where objects lie (custom_metadata), digests of requests.
+        op.execute(f"CREATE OR REPLACE VIEW {view} AS {query}")
+    # ACCESS EXCLUSIVE for a moment, after all that may have to wait for a lock of its own: look-ups
+    # would wait with it. A constant default, so that no row is touched.
     op.execute(
         "ALTER TABLE segment_epochs"
         " ADD COLUMN IF NOT EXISTS passable boolean NOT NULL DEFAULT false"
@@ -92,24 +100,23 @@ def upgrade() -> None:
             "transaction index, and one ends right before it'"
         )
     )
-    for table, settings in STORAGE.items():
-        # SHARE UPDATE EXCLUSIVE: reads and writes go on. Holds for pages written from now on.
-        op.execute(f"ALTER TABLE {table} SET ({settings})")
-    for view, query in VIEWS.items():
-        # ACCESS SHARE on the tables, as a read. What the views leave out is of no use to people:
-        # where objects lie (custom_metadata), digests of requests.
-        op.execute(f"CREATE OR REPLACE VIEW {view} AS {query}")
     # SHARE UPDATE EXCLUSIVE: reads and writes go on, for as long as the table takes to be read.
     with op.get_context().autocommit_block():
         _set_timeouts(lock="5min", statement="2h")
         for index, definition in INDEXES.items():
-            # What a migration that was cut off has left is not valid.
-            op.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {index}")
-            op.execute(f"CREATE INDEX CONCURRENTLY {index} ON {definition}")
+            # A migration that was cut off keeps what it had built, but for the one it was at.
+            if not _is_valid(index):
+                op.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {index}")
+                op.execute(f"CREATE INDEX CONCURRENTLY {index} ON {definition}")
         # Replaced by ix_segment_epochs_overlapped_reach, which serves its queries too; beside it,
         # the planner would not always take the one that is meant.
         op.execute("DROP INDEX CONCURRENTLY IF EXISTS ix_segment_epochs_overlapped")
         _set_timeouts(lock="4s", statement="1min")
+
+
+def _is_valid(index: str) -> bool:
+    statement = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(:name)"
+    return bool(op.get_bind().scalar(sa.text(statement), {"name": index}))
 
 
 def _set_timeouts(lock: str, statement: str) -> None:

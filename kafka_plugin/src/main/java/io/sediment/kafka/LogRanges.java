@@ -20,6 +20,7 @@ final class LogRanges extends InputStream {
 
     private InputStream range;
     private int nextPosition;
+    private int missingBytes;
     private int nextRangeBytes = FIRST_RANGE_BYTES;
 
     /** Opens a part of the log; both ends are inclusive. */
@@ -54,6 +55,7 @@ final class LogRanges extends InputStream {
         }
         int count = range.read(target, offset, length);
         while (count < 0 && nextPosition <= endPosition) {
+            requireWhole();
             range.close();
             try {
                 openNext();
@@ -61,6 +63,11 @@ final class LogRanges extends InputStream {
                 throw new IOException(e.getMessage(), e);
             }
             count = range.read(target, offset, length);
+        }
+        if (count < 0) {
+            requireWhole();
+        } else {
+            missingBytes -= count;
         }
         return count;
     }
@@ -73,12 +80,22 @@ final class LogRanges extends InputStream {
     @Override
     public void close() throws IOException {
         nextPosition = endPosition + 1;
+        missingBytes = 0;
         range.close();
+    }
+
+    /** A range that is short must not be taken for the end, nor be passed over. */
+    private void requireWhole() throws IOException {
+        if (missingBytes != 0) {
+            throw new IOException(
+                "the log lacks " + missingBytes + " bytes before position " + nextPosition);
+        }
     }
 
     private void openNext() throws RemoteStorageException {
         int rangeEnd = Math.min(endPosition - nextPosition, nextRangeBytes - 1) + nextPosition;
         range = ranges.open(nextPosition, rangeEnd);
+        missingBytes = rangeEnd - nextPosition + 1;
         nextPosition = rangeEnd + 1;
         nextRangeBytes = Math.min(2 * nextRangeBytes, LONGEST_RANGE_BYTES);
     }

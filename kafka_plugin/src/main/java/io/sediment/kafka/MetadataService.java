@@ -23,8 +23,8 @@ final class MetadataService implements AutoCloseable {
     // Each task of each partition asks before each run, and the answer is the same for all.
     private static final long READINESS_NANOS = TimeUnit.SECONDS.toNanos(1);
     /**
-     * Changes are repeated while RLMM is away: all are idempotent, and Kafka copies a whole segment
-     * again where it cannot say that the last copy finished. The deadline of the call ends it.
+     * Changes are repeated while RLMM is away or full: all are idempotent, and Kafka copies a whole
+     * segment again where it cannot say that the last copy finished. The call's deadline ends it.
      */
     private static final Map<String, ?> REPEAT_CHANGES = Map.of("methodConfig", List.of(Map.of(
         "name", List.of(
@@ -36,7 +36,7 @@ final class MetadataService implements AutoCloseable {
             "initialBackoff", "0.5s",
             "maxBackoff", "3s",
             "backoffMultiplier", 2.0,
-            "retryableStatusCodes", List.of("UNAVAILABLE")))));
+            "retryableStatusCodes", List.of("UNAVAILABLE", "RESOURCE_EXHAUSTED")))));
 
     private final ServiceChannel channel;
     private final Failures failures;
@@ -44,6 +44,7 @@ final class MetadataService implements AutoCloseable {
     private final int requestTimeoutMs;
     private final int brokerId;
     private final LeadershipNotices notices;
+    private final ChangeQueue changes = new ChangeQueue();
     private volatile Long readyAtNanos;
 
     MetadataService(MetadataManagerConfig config) {
@@ -105,12 +106,20 @@ final class MetadataService implements AutoCloseable {
     }
 
     /**
-     * Begins a change; completes when it is committed, or with a {@link RemoteStorageException}.
+     * Begins a change, in its turn; completes when it is committed, or with a
+     * {@link RemoteStorageException}. Its deadline counts from where its turn has come.
      *
      * @param name the RPC, for messages
      */
     <Q, T> CompletableFuture<Void> mutate(String name, Change<Q, T> change, Q request) {
         CompletableFuture<Void> future = new CompletableFuture<>();
+        changes.begin(() -> begin(name, change, request, future));
+        return future;
+    }
+
+    private <Q, T> void begin(
+        String name, Change<Q, T> change, Q request, CompletableFuture<Void> future
+    ) {
         RemoteLogMetadataManagerStub stub = RemoteLogMetadataManagerGrpc.newStub(channel.channel())
             .withDeadlineAfter(requestTimeoutMs, TimeUnit.MILLISECONDS);
         change.begin(stub, request, new StreamObserver<>() {
@@ -121,15 +130,16 @@ final class MetadataService implements AutoCloseable {
 
             @Override
             public void onError(Throwable cause) {
+                changes.ended();
                 future.completeExceptionally(failures.of(name, cause));
             }
 
             @Override
             public void onCompleted() {
+                changes.ended();
                 future.complete(null);
             }
         });
-        return future;
     }
 
     /** Ends what is under way. Idempotent. */

@@ -80,11 +80,16 @@ final class ServiceChannel implements AutoCloseable {
         if (state == ConnectivityState.SHUTDOWN) {
             return;
         }
-        channel.notifyWhenStateChanged(state, this::boundReconnectBackoff);
-        if (state == ConnectivityState.TRANSIENT_FAILURE) {
-            CompletableFuture
-                .delayedExecutor(MAX_RECONNECT_BACKOFF_S, TimeUnit.SECONDS)
-                .execute(channel::resetConnectBackoff);
+        if (state != ConnectivityState.TRANSIENT_FAILURE) {
+            channel.notifyWhenStateChanged(state, this::boundReconnectBackoff);
+            return;
         }
+        // The channel keeps this state, without telling of attempts, until one of them succeeds.
+        CompletableFuture
+            .delayedExecutor(MAX_RECONNECT_BACKOFF_S, TimeUnit.SECONDS)
+            .execute(() -> {
+                channel.resetConnectBackoff();
+                boundReconnectBackoff();
+            });
     }
 }

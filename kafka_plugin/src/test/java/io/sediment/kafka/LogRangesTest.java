@@ -85,6 +85,17 @@ class LogRangesTest {
         assertEquals(RemoteStorageException.class, failure.getCause().getClass());
     }
 
+    @Test
+    void rangeThatIsShortIsNoEnd() throws Exception {
+        for (int shortRange : new int[] {0, 1}) {
+            InputStream stream = new LogRanges(
+                (start, end) -> open(start, start == shortRange * FIRST ? end - 1 : end),
+                0,
+                2 * FIRST - 1);
+            assertThrows(IOException.class, stream::readAllBytes);
+        }
+    }
+
     private InputStream from(int position) throws RemoteStorageException {
         return new LogRanges(this::open, position, log.length - 1);
     }

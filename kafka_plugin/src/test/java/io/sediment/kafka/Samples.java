@@ -30,6 +30,11 @@ final class Samples {
             1_700_000_000_456L, 4096, customMetadata, state, Map.of(0, 100L, 2, 150L), txnIdxEmpty);
     }
 
+    static RemoteLogSegmentMetadata segment(int sizeBytes) {
+        return new RemoteLogSegmentMetadata(SEGMENT_ID, 100, 199, -1L, 7, 0L, sizeBytes,
+            Optional.empty(), RemoteLogSegmentState.COPY_SEGMENT_FINISHED, Map.of(0, 100L), true);
+    }
+
     static TopicIdPartition partition(int number) {
         return new TopicIdPartition(PARTITION.topicId(), number, PARTITION.topic());
     }

@@ -175,9 +175,9 @@ class SedimentRemoteStorageManagerTest {
 
     @Test
     void logComesInChunksAndIsReadInAnySteps() throws Exception {
-        rsm.log = random(2 * MIB + 5);
+        rsm.log = random(MIB + 5);
 
-        try (InputStream log = manager.fetchLogSegment(Samples.SEGMENT, 0)) {
+        try (InputStream log = manager.fetchLogSegment(Samples.segment(rsm.log.length), 0)) {
             assertEquals(Byte.toUnsignedInt(rsm.log[0]), log.read());
             assertEquals(0, log.read(new byte[0]));
             byte[] rest = log.readAllBytes();
@@ -185,7 +185,7 @@ class SedimentRemoteStorageManagerTest {
             assertEquals(-1, log.read());
             assertEquals(-1, log.read(new byte[1]));
         }
-        assertEquals(Samples.SEGMENT.segmentSizeInBytes() - 1, rsm.fetched.getEndPosition());
+        assertEquals(rsm.log.length - 1, rsm.fetched.getEndPosition());
     }
 
     @Test
@@ -202,7 +202,7 @@ class SedimentRemoteStorageManagerTest {
     void emptyLogIsAnEmptyStream() throws Exception {
         rsm.log = new byte[0];
 
-        assertEquals(-1, manager.fetchLogSegment(Samples.SEGMENT, 0).read());
+        assertEquals(-1, manager.fetchLogSegment(Samples.segment(0), 0).read());
     }
 
     @Test

@@ -1,0 +1,46 @@
+package io.sediment.kafka;
+
+import java.util.ArrayDeque;
+import java.util.Queue;
+
+/**
+ * Lets few changes be under way at a time; the others begin in their order as these end. A broker
+ * that removes a partition asks for a change of each of its segments at once, thousands of them,
+ * and gives the removal up for good where RLMM turns a single one away.
+ */
+final class ChangeQueue {
+    /** RLMM serves all its callers with a few more threads than this; a partition's changes wait. */
+    static final int MOST_UNDER_WAY = 16;
+
+    private final Queue<Runnable> waiting = new ArrayDeque<>();
+    private int underWay;
+
+    /**
+     * Begins a change now or later.
+     *
+     * @param change begins the call and returns; {@link #ended} is called once when the call ended
+     */
+    void begin(Runnable change) {
+        synchronized (this) {
+            if (underWay == MOST_UNDER_WAY) {
+                waiting.add(change);
+                return;
+            }
+            underWay++;
+        }
+        change.run();
+    }
+
+    /** A change ended, well or not: the next one takes its place. */
+    void ended() {
+        Runnable next;
+        synchronized (this) {
+            next = waiting.poll();
+            if (next == null) {
+                underWay--;
+                return;
+            }
+        }
+        next.run();
+    }
+}
