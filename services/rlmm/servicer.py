@@ -8,7 +8,7 @@ from services.api.errors import NotServedError
 from services.api.ids import TopicIdPartition, uuid_from_text
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.validation import within
-from services.rlmm.not_served import NotServed
+from services.rlmm.not_served_servicer import NotServed
 from services.rpc.converters.batches import (
     add_outcome_to_proto,
     additions_from_proto,

@@ -8,7 +8,7 @@ import pytest
 from services.api.errors import NotServedError
 from services.rlmm.database import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.not_served import NotServed
+from services.rlmm.not_served_servicer import NotServed
 from services.rlmm.servicer import RemoteLogMetadataManagerServicer
 from services.rpc.statuses import rpc_errors_as_ours
 from tests.harness.grpc_server import served
