@@ -59,7 +59,8 @@ protos: $(VENV)/.dev ## Compile protos/ into gen/
 	$(BIN)/python hatch_build.py
 
 build/.plugin: $(PLUGIN_SOURCES)
-	@command -v mvn >/dev/null || { echo "make: needs Maven and Java 17 to build the Kafka plugin" >&2; exit 1; }
+	@command -v mvn >/dev/null && command -v javac >/dev/null \
+	  || { echo "make: needs Maven and a JDK, 17 or newer, to build the Kafka plugin" >&2; exit 1; }
 	$(MVN) -Dmaven.test.skip=true clean package
 	@mkdir -p build && touch $@
 
