@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from pathlib import Path
 from random import Random
 from threading import Event
@@ -18,10 +19,17 @@ from tests.harness.eventually import eventually
 from tests.linearizability.checker import check
 from tests.linearizability.client import ask
 from tests.linearizability.deployment import Deployment
-from tests.linearizability.draws import LAST_OFFSET, LEADER_EPOCHS, UsedPartition, new_partitions
+from tests.linearizability.draws import (
+    LAST_OFFSET,
+    LEADER_EPOCHS,
+    UsedPartition,
+    new_partitions,
+    nth_segment,
+)
 from tests.linearizability.faults import FAULTS
 from tests.linearizability.history import History, Recorder
 from tests.linearizability.operations import (
+    Add,
     Changed,
     HighestOffset,
     ListSegments,
@@ -31,10 +39,13 @@ from tests.linearizability.operations import (
     Operation,
     Refused,
 )
+from tests.linearizability.postgres_proxy import AFTER_COMMIT, COMMIT
 from tests.linearizability.search import NotLinearizableError, UndecidedError
 from tests.linearizability.workload import RandomClient
 
 CLIENTS = 6
+NUMBERS_OF_NO_CLIENT = 10_000
+"""Segments from here on are added by no random client."""
 LIVELY_PARTITIONS, DYING_PARTITIONS = 2, 1
 _BUSY_MACHINE_MS = 120_000
 
@@ -105,6 +116,7 @@ def run_round(
         stopping.set()
         for future in running:
             future.result()
+        _lose_a_change(deployment, connections[0][0], used[0], recorder)
         _read_everything(connections[0][0], used, recorder)
     history = History(recorder.records(), {each.name: deployment.trail(each.tp) for each in used})
     _check(history, totals)
@@ -114,6 +126,25 @@ def run_round(
 def _wait_for_more(recorder: Recorder, count: int) -> None:
     goal = recorder.completed + count
     eventually(lambda: recorder.completed >= goal, _BUSY_MACHINE_MS, poll_ms=50)
+
+
+def _lose_a_change(
+    deployment: Deployment,
+    rlmm: RemoteLogMetadataManager,
+    partition: UsedPartition,
+    recorder: Recorder,
+) -> None:
+    """The answer to one change is cut off and nobody asks again: only the search explains it."""
+    proxy, numbers = deployment.postgres_proxy, count(NUMBERS_OF_NO_CLIENT)
+    cuts_before = proxy.cuts
+    proxy.faults.add(AFTER_COMMIT, operation=COMMIT)
+
+    def is_lost() -> bool:  # a connection that broke earlier may be met first
+        tp, change = partition.tp, Add(nth_segment(partition.tp, next(numbers)))
+        recorder.perform("careless", str(tp), change, lambda: ask(rlmm, tp, change))
+        return proxy.cuts > cuts_before
+
+    eventually(is_lost, _BUSY_MACHINE_MS)
 
 
 def _read_everything(
