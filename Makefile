@@ -93,12 +93,12 @@ test-model: $(VENV)/.dev ## Hold RLMM against a model by 100,000 random operatio
 
 .PHONY: test-kafka
 test-kafka: $(VENV)/.dev ## Run the tests that need a real Kafka broker (Java 17, Maven)
-	$(BIN)/pytest -m kafka $(PYTEST_ARGS)
+	$(BIN)/pytest -m kafka tests/kafka $(PYTEST_ARGS)
 
 .PHONY: test-plugin
 test-plugin: $(VENV)/.dev build/.plugin ## Run the tests of a real broker that tiers through the plugin (Java 17, Maven)
 	$(MVN) test
-	$(BIN)/pytest -m plugin $(PYTEST_ARGS)
+	$(BIN)/pytest -m plugin tests/plugin $(PYTEST_ARGS)
 
 .PHONY: test-spark
 test-spark: $(VENV)/.dev $(VENV)/.spark ## Run the tests of the sweeps on a Spark cluster of processes (Java 17)

@@ -17,15 +17,11 @@ from services.api.errors import InvalidStateTransitionError, RemoteResourceNotFo
 from services.api.failpoints import failpoint
 from services.api.ids import TopicIdPartition
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_segments
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import MAX_DELETE_BATCH, RemoteStorageManager
 from services.api.retention import Deletion, DeletionReason
-from services.api.segment_deletion import (
-    Deleter,
-    DeletionOutcome,
-    begin_deletion,
-    finish_deletion,
-)
+from services.api.segment_deletion import Deleter, DeletionOutcome, begin_deletion, finish_deletion
+from services.api.segment_queries import all_segments
 from services.api.segments import RemoteLogSegmentMetadata
 
 _State = RemotePartitionDeleteState

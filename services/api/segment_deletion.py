@@ -16,13 +16,10 @@ from services.api.calls import MutationContext, MutationOutcome
 from services.api.errors import RemoteStorageError
 from services.api.failpoints import failpoint
 from services.api.ids import TopicIdPartition
-from services.api.remote_log_metadata_manager import (
-    MAX_UPDATE_BATCH,
-    RemoteLogMetadataManager,
-    SegmentUpdate,
-)
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import MAX_DELETE_BATCH, RemoteStorageManager
 from services.api.retention import Deletion
+from services.api.segment_changes import MAX_UPDATE_BATCH, SegmentUpdate
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,

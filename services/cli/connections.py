@@ -6,8 +6,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from services.api.ids import TopicIdPartition, uuid_from_text, uuid_to_text
+from services.api.partition_queries import all_partitions
 from services.api.remote_log_manager import RemoteLogManager
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_partitions
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.cli.failures import CommandError
 from services.local.state import running_stack

@@ -10,7 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from services.api.errors import RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_segments
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.segment_queries import all_segments
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.rlm.kafka_log.partition_dir import LocalSegment, list_segments
 

@@ -13,19 +13,12 @@ from itertools import pairwise
 from pathlib import Path
 
 from services.api.ids import TopicIdPartition
-from services.api.remote_log_metadata_manager import (
-    RemoteLogMetadataManager,
-    all_partitions,
-    all_segments,
-)
+from services.api.partition_queries import all_partitions
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.segment_queries import all_segments
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.cli.connections import connected_rlm, connected_rlmm
-from services.cli.demo_stage import (
-    POLL_S,
-    announce_size,
-    scratch_directory,
-    wait_until_shipped,
-)
+from services.cli.demo_stage import POLL_S, announce_size, scratch_directory, wait_until_shipped
 from services.cli.failures import EXIT_FAILED, EXIT_PARTIAL, CommandError
 from services.cli.output import Format, print_table, say, size_text
 from services.cli.scratch import link_log_dir

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from services.api.ids import uuid_from_text, uuid_to_text
 from services.api.partition_events import EventQuery, PartitionEvent
-from services.api.remote_log_metadata_manager import all_events
+from services.api.partition_queries import all_events
 from services.cli.connections import connected_rlmm, find_partition
 from services.cli.output import Format, print_json, print_table
 

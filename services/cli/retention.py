@@ -7,8 +7,9 @@ from pathlib import Path
 from services.api.calls import AtRevision
 from services.api.errors import ConcurrentUpdateError, RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition, uuid_to_text
+from services.api.partition_queries import all_partitions
 from services.api.partition_state import PartitionState
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_partitions
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.retention import Deletion, RetentionPlan
 from services.api.topic_config import StoredTopicConfig
 from services.cli.connections import connected_rlmm, find_partition

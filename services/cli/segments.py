@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from services.api.ids import uuid_to_text
-from services.api.remote_log_metadata_manager import all_segments
+from services.api.segment_queries import all_segments
 from services.api.segments import RemoteLogSegmentMetadata
 from services.cli.connections import connected_rlmm, find_partition
 from services.cli.output import Format, print_json, print_table

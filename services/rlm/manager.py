@@ -11,6 +11,7 @@ from cachetools import LRUCache
 
 from services.api.errors import RemoteStorageError
 from services.api.ids import TopicIdPartition
+from services.api.partition_queries import all_partitions
 from services.api.remote_log_manager import (
     DescribePage,
     FetchPart,
@@ -19,19 +20,13 @@ from services.api.remote_log_manager import (
     ProblemKind,
     RemoteLogManager,
 )
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_partitions
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.rlm.backoff import Backoff
 from services.rlm.copying.copy_task import CopyTask
 from services.rlm.copying.progress import NoProgress
 from services.rlm.copying.segment_copy import CopyLimits, SegmentCopier
-from services.rlm.describe import (
-    UNKNOWN_LEADER,
-    PageDescriber,
-    at_most,
-    page_of,
-    token_after,
-)
+from services.rlm.describe import UNKNOWN_LEADER, PageDescriber, at_most, page_of, token_after
 from services.rlm.expiration.expiration_task import Expiration, ExpirationTask
 from services.rlm.expiration.topic_configs import TopicConfigs
 from services.rlm.kafka_log.errors import LogDirError

@@ -13,13 +13,9 @@ from services.api.errors import (
     RetriableRemoteStorageError,
 )
 from services.api.lineage import Lineage
+from services.api.partition_changes import MAX_REPORTED_EPOCHS, MAX_REPORTS, ReportOutcome
 from services.api.partition_state import PartitionReport, PartitionState
-from services.api.remote_log_metadata_manager import (
-    MAX_REPORTED_EPOCHS,
-    MAX_REPORTS,
-    RemoteLogMetadataManager,
-    ReportOutcome,
-)
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
 from services.rlm.local_log import LocalLog
 from services.rlm.partition import Partition, SentReport

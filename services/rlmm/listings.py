@@ -21,8 +21,9 @@ from sqlalchemy import (
 )
 
 from services.api.ids import TopicIdPartition
+from services.api.partition_queries import PartitionPage, PartitionSummary
 from services.api.partitions import RemotePartitionDeleteState
-from services.api.remote_log_metadata_manager import PartitionPage, PartitionSummary, SegmentPage
+from services.api.segment_queries import SegmentPage
 from services.api.segments import RemoteLogSegmentState
 from services.api.validation import require_int32, require_int64
 from services.rlmm import page_tokens

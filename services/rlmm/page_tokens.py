@@ -7,7 +7,7 @@ import struct
 from uuid import UUID
 
 from services.api.errors import InvalidRequestError
-from services.api.remote_log_metadata_manager import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
+from services.api.segment_queries import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
 from services.api.validation import require
 
 Position = tuple[int, UUID]

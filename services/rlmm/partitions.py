@@ -13,12 +13,12 @@ from services.api.errors import (
     RemoteResourceNotFoundError,
 )
 from services.api.ids import TopicIdPartition
+from services.api.partition_changes import PartitionLeadership
 from services.api.partitions import (
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
     delete_predecessor,
 )
-from services.api.remote_log_metadata_manager import PartitionLeadership
 from services.api.validation import require
 from services.rlmm.events import record
 from services.rlmm.guards import require_expected, require_no_hold

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from services.api.calls import MutationOutcome
 from services.api.errors import RemoteStorageError
 from services.api.ids import RemoteLogSegmentId
-from services.api.remote_log_metadata_manager import SegmentUpdate, UpdateOutcome
+from services.api.segment_changes import SegmentUpdate, UpdateOutcome
 from services.api.segments import RemoteLogSegmentState
 from services.rlmm import batch_statements as statements
 from services.rlmm import visibility

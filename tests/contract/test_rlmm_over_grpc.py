@@ -11,8 +11,9 @@ from services.api.calls import AtRevision, MutationContext
 from services.api.errors import ThrottledError
 from services.api.ids import TopicIdPartition
 from services.api.partition_events import EventQuery
-from services.api.remote_log_metadata_manager import all_events, all_segments, segments_by_id
+from services.api.partition_queries import all_events
 from services.api.segment_batches import SegmentAddition, SegmentLookup
+from services.api.segment_queries import all_segments, segments_by_id
 from services.local.postgres import EmbeddedPostgres
 from services.rlmm.database import create_database_engine
 from services.rlmm.limits import Limits

@@ -14,8 +14,9 @@ from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.lineage import Lineage
 from services.api.partition_state import PartitionReport
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_segments
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import IndexType, RemoteStorageManager
+from services.api.segment_queries import all_segments
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,

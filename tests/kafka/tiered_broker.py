@@ -8,8 +8,9 @@ from pathlib import Path
 from services.api.errors import RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import PartitionDescription, RemoteLogManager
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_segments
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import IndexType, RemoteStorageManager
+from services.api.segment_queries import all_segments
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.cli.scratch import link_log_dir, unlink_segments
 from services.local.kafka_broker import KafkaBroker

@@ -13,12 +13,10 @@ from sqlalchemy import Engine, make_url
 
 from services.api.calls import MutationContext
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
+from services.api.partition_changes import PartitionLeadership
 from services.api.partitions import RemotePartitionDeleteMetadata
-from services.api.remote_log_metadata_manager import (
-    PartitionLeadership,
-    RemoteLogMetadataManager,
-    SegmentUpdate,
-)
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.segment_changes import SegmentUpdate
 from services.api.segments import RemoteLogSegmentMetadataUpdate, RemoteLogSegmentState
 from services.local.ports import LOOPBACK
 from services.local.postgres import EmbeddedPostgres

@@ -6,11 +6,8 @@ Without that record each of them is legal, so that it is refused for nothing els
 from collections.abc import Callable
 from dataclasses import replace
 
-from services.api.errors import (
-    InvalidStateTransitionError,
-    RemoteResourceNotFoundError,
-)
-from services.api.remote_log_metadata_manager import SegmentPage
+from services.api.errors import InvalidStateTransitionError, RemoteResourceNotFoundError
+from services.api.segment_queries import SegmentPage
 from tests.linearizability.operations import (
     Answered,
     Changed,

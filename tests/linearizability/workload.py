@@ -4,20 +4,11 @@ from dataclasses import dataclass
 from random import Random
 from threading import Event
 
-from services.api.remote_log_metadata_manager import (
-    RemoteLogMetadataManager,
-)
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from tests.linearizability.client import ask
 from tests.linearizability.draws import Draw, UsedPartition
 from tests.linearizability.history import Recorder
-from tests.linearizability.operations import (
-    Answered,
-    Listed,
-    Lost,
-    Operation,
-    Read,
-    Reply,
-)
+from tests.linearizability.operations import Answered, Listed, Lost, Operation, Read, Reply
 
 MAX_REPEATS = 6
 PAUSE_AFTER_LOSS_S = 0.05

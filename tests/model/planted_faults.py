@@ -10,22 +10,13 @@ from dataclasses import replace
 from services.api.calls import AtRevision, MutationContext, MutationOutcome
 from services.api.errors import RemoteStorageError
 from services.api.ids import TopicIdPartition
-from services.api.remote_log_metadata_manager import SegmentPage, SegmentUpdate, UpdateOutcome
-from services.api.segments import (
-    RemoteLogSegmentMetadata,
-    RemoteLogSegmentMetadataUpdate,
-)
+from services.api.segment_changes import SegmentUpdate, UpdateOutcome
+from services.api.segment_queries import SegmentPage
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tests.model.kafka_cache import offsets_by_epoch
 from tests.model.partition import Event, Partition
-from tests.model.reference import (
-    DELETE_FINISHED,
-    DELETE_STARTED,
-    FINISHED,
-    STARTED,
-)
-from tests.model.reference import (
-    ReferenceRemoteLogMetadataManager as Reference,
-)
+from tests.model.reference import DELETE_FINISHED, DELETE_STARTED, FINISHED, STARTED
+from tests.model.reference import ReferenceRemoteLogMetadataManager as Reference
 
 
 class LookUpIgnoresDisplaced(Reference):

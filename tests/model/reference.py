@@ -23,13 +23,9 @@ from services.api.errors import (
     SegmentAlreadyExistsError,
 )
 from services.api.ids import TopicIdPartition
+from services.api.partition_changes import PartitionLeadership
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
-from services.api.remote_log_metadata_manager import (
-    MAX_UPDATE_BATCH,
-    PartitionLeadership,
-    SegmentUpdate,
-    UpdateOutcome,
-)
+from services.api.segment_changes import MAX_UPDATE_BATCH, SegmentUpdate, UpdateOutcome
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 
 from services.api.errors import RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition
-from services.api.remote_log_metadata_manager import all_segments
+from services.api.segment_queries import all_segments
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.local.kafka_broker import KafkaBroker
 from services.rlm.kafka_log.log_dir import find_partitions

@@ -12,9 +12,9 @@ from sqlalchemy import text
 
 from services.api.errors import RetriableRemoteStorageError
 from services.api.ids import RemoteLogSegmentId
+from services.api.partition_changes import PartitionLeadership
 from services.api.partition_state import PartitionReport, PartitionState
 from services.api.remote_log_manager import FetchError
-from services.api.remote_log_metadata_manager import PartitionLeadership
 from services.api.segment_deletion import Deleter, finish_deletion
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.rlm import reporting

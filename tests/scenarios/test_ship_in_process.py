@@ -20,10 +20,7 @@ from services.api.calls import NO_CONTEXT, AtRevision, MutationContext, Mutation
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.partition_removal import remove_partition
-from services.api.partitions import (
-    RemotePartitionDeleteMetadata,
-    RemotePartitionDeleteState,
-)
+from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
 from services.api.remote_log_manager import (
     FetchError,
     FetchPart,
@@ -36,10 +33,10 @@ from services.api.remote_log_manager import (
     RemoteLogManager,
     all_descriptions,
 )
-from services.api.remote_log_metadata_manager import all_segments
 from services.api.remote_storage_manager import LogSegmentData, SegmentChunk
 from services.api.retention import Deletion, DeletionReason
 from services.api.segment_deletion import Deleter, begin_deletion, finish_deletion
+from services.api.segment_queries import all_segments
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,

@@ -18,7 +18,8 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from services.api.ids import TopicIdPartition, uuid_from_text, uuid_to_text
-from services.api.remote_log_metadata_manager import all_partitions, all_segments
+from services.api.partition_queries import all_partitions
+from services.api.segment_queries import all_segments
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.cli.scratch import link_log_dir
 from services.local.environments import rlmm_settings, rsm_settings

@@ -11,6 +11,7 @@ from services.api.errors import (
     RemoteResourceNotFoundError,
 )
 from services.api.ids import TopicIdPartition
+from services.api.partition_queries import all_partitions
 from services.api.partition_removal import (
     Removal,
     begin_removal,
@@ -18,7 +19,6 @@ from services.api.partition_removal import (
     removal_of,
     remove_partition,
 )
-from services.api.remote_log_metadata_manager import all_partitions
 from services.api.segment_deletion import Deleter, begin_deletion, finish_deletion
 from services.api.segments import RemoteLogSegmentState
 from tests.harness.tier import SmallTier, a_topic, ids, now_ms, segment

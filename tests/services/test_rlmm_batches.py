@@ -14,12 +14,9 @@ from sqlalchemy import Engine, event, text
 from services.api.calls import MutationContext, MutationOutcome
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
-from services.api.remote_log_metadata_manager import (
-    PartitionLeadership,
-    SegmentUpdate,
-    UpdateOutcome,
-)
+from services.api.partition_changes import PartitionLeadership
 from services.api.segment_batches import SegmentAddition
+from services.api.segment_changes import SegmentUpdate, UpdateOutcome
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rlmm.database import DatabaseLimits, create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager

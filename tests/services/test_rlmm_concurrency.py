@@ -22,7 +22,7 @@ from services.api.errors import (
     RetriableRemoteStorageError,
 )
 from services.api.ids import TopicIdPartition, uuid_to_text
-from services.api.remote_log_metadata_manager import PartitionLeadership
+from services.api.partition_changes import PartitionLeadership
 from services.rlmm.database import DatabaseLimits, create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.transactions import Transactions

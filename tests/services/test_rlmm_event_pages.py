@@ -8,7 +8,7 @@ from sqlalchemy import Engine, text
 
 from services.api.ids import TopicIdPartition
 from services.api.partition_events import EventQuery
-from services.api.remote_log_metadata_manager import all_events
+from services.api.partition_queries import all_events
 from services.rlmm.database import create_database_engine
 from services.rlmm.event_listings import MAX_EXAMINED
 from services.rlmm.manager import SqlRemoteLogMetadataManager

@@ -9,7 +9,8 @@ from sqlalchemy import Engine, text
 
 from services.api.calls import MutationContext
 from services.api.ids import TopicIdPartition
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, SegmentUpdate
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.segment_changes import SegmentUpdate
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rlmm import lookups
 from services.rlmm.database import create_database_engine

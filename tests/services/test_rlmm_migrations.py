@@ -10,13 +10,9 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, Engine, text
 
-from services.api.errors import (
-    InvalidRequestError,
-    RemoteStorageError,
-    RetriableRemoteStorageError,
-)
+from services.api.errors import InvalidRequestError, RemoteStorageError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
-from services.api.remote_log_metadata_manager import PartitionLeadership
+from services.api.partition_changes import PartitionLeadership
 from services.local.postgres import EmbeddedPostgres
 from services.rlmm.database import DatabaseLimits, create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager

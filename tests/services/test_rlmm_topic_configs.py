@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from services.api.calls import NO_CONTEXT, Call, MutationContext, serving
 from services.api.errors import ConcurrentUpdateError, DeletionRefusedError
 from services.api.ids import TopicIdPartition
-from services.api.remote_log_metadata_manager import PartitionLeadership
+from services.api.partition_changes import PartitionLeadership
 from services.api.topic_config import StoredTopicConfig
 from services.rlmm import partitions, segments, topic_configs
 from services.rlmm.database import create_database_engine

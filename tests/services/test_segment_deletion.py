@@ -16,9 +16,9 @@ from services.api.errors import (
     RetriableRemoteStorageError,
 )
 from services.api.ids import TopicIdPartition
-from services.api.remote_log_metadata_manager import MAX_UPDATE_BATCH
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.retention import Deletion, DeletionReason
+from services.api.segment_changes import MAX_UPDATE_BATCH
 from services.api.segment_deletion import (
     Deleter,
     DeletionOutcome,

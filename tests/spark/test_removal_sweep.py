@@ -3,8 +3,8 @@
 import pytest
 
 from services.api.calls import MutationContext
+from services.api.partition_queries import all_partitions
 from services.api.partition_removal import begin_removal
-from services.api.remote_log_metadata_manager import all_partitions
 from services.api.segment_deletion import Deleter
 from services.api.segments import RemoteLogSegmentState
 from spark_jobs.removal_planning import IN_GRACE

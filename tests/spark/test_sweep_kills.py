@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from services.api.ids import TopicIdPartition
-from services.api.remote_log_metadata_manager import all_partitions
+from services.api.partition_queries import all_partitions
 from spark_jobs.failures import SweepError
 from tests.harness.eventually import eventually
 from tests.harness.rlmm_database import events, waiting

@@ -28,7 +28,7 @@ ALLOWED = {
     "spark_jobs": {"services.api", "services.rpc"},
 }
 # Generated code is for the converters, the clients, the servicers and those who run them.
-GENERATED_FOR = ("services/rpc/", "servicer.py", "__main__.py")
+GENERATED_FOR = ("services/rpc/", "services/rlmm/serving/", "servicer.py", "__main__.py")
 
 
 def imports_of(path: Path) -> Iterator[str]:

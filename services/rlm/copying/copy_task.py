@@ -16,8 +16,9 @@ from services.api.errors import (
     RemoteStorageError,
 )
 from services.api.lineage import Lineage
+from services.api.partition_changes import PartitionLeadership
 from services.api.remote_log_manager import Problem, ProblemKind
-from services.api.remote_log_metadata_manager import PartitionLeadership, RemoteLogMetadataManager
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.rlm.copying.candidates import (
     candidate_log_segments,
     find_highest_remote_offset,

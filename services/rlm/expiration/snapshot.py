@@ -8,8 +8,9 @@ from services.api.calls import AtRevision
 from services.api.errors import ConcurrentUpdateError
 from services.api.ids import TopicIdPartition
 from services.api.partition_state import PartitionState
-from services.api.remote_log_metadata_manager import MAX_PAGE_SIZE, RemoteLogMetadataManager
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.retention import RetentionPlan, plan_retention, young_copies
+from services.api.segment_queries import MAX_PAGE_SIZE
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.topic_config import TopicConfig
 

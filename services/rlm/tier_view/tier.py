@@ -8,11 +8,8 @@ from dataclasses import dataclass, field
 from services.api.errors import RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition
 from services.api.lineage import Lineage
-from services.api.remote_log_metadata_manager import (
-    MAX_PAGE_SIZE,
-    RemoteLogMetadataManager,
-    SegmentPage,
-)
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.segment_queries import MAX_PAGE_SIZE, SegmentPage
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.rlm.tier_view.offset_ranges import OffsetRanges
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from services.api.errors import RemoteStorageError
-from services.api.remote_log_metadata_manager import SegmentUpdate, UpdateOutcome
+from services.api.segment_changes import SegmentUpdate, UpdateOutcome
 from services.api.segment_scan import SegmentBatch, SegmentScan
 from services.api.validation import within
 from services.rpc.converters.enums import partition_delete_state, segment_state

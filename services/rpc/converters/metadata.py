@@ -3,12 +3,9 @@
 from collections.abc import Sequence
 
 from services.api.ids import TopicIdPartition
-from services.api.remote_log_metadata_manager import (
-    PartitionLeadership,
-    PartitionPage,
-    PartitionSummary,
-    SegmentPage,
-)
+from services.api.partition_changes import PartitionLeadership
+from services.api.partition_queries import PartitionPage, PartitionSummary
+from services.api.segment_queries import SegmentPage
 from services.api.validation import require, within
 from services.rpc.converters.enums import partition_delete_state
 from services.rpc.converters.shared import (

@@ -6,8 +6,8 @@ from dataclasses import replace
 from services.api.calls import AtRevision
 from services.api.errors import RemoteStorageError
 from services.api.lineage import Lineage
+from services.api.partition_changes import ReportOutcome
 from services.api.partition_state import PartitionReport, PartitionState
-from services.api.remote_log_metadata_manager import ReportOutcome
 from services.api.segments import SegmentLeaderEpoch
 from services.api.validation import within
 from services.rpc.converters.shared import (

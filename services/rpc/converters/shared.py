@@ -1,10 +1,13 @@
 """remote_log_segment.proto: the types that all services share."""
 
+from collections.abc import Callable, Iterable
 from functools import lru_cache
+from typing import TypeVar
 
 from google.protobuf.message import Message
 
 from services.api.calls import MutationContext, MutationOutcome
+from services.api.errors import InvalidRequestError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition, uuid_from_text, uuid_to_text
 from services.api.partitions import RemotePartitionDeleteMetadata
 from services.api.segments import (
@@ -15,6 +18,20 @@ from services.api.segments import (
 from services.api.validation import require, within
 from services.rpc.converters.enums import partition_delete_state, retention_owner, segment_state
 from tieredstorage.v1 import remote_log_segment_pb2 as pb
+
+M = TypeVar("M")
+T = TypeVar("T")
+
+
+def items_from_proto(messages: Iterable[M], field: str, read: Callable[[M], T]) -> tuple[T, ...]:
+    """`read` of each; an InvalidRequestError of one is named by its index in `field`."""
+    items: list[T] = []
+    try:
+        for message in messages:
+            items.append(read(message))
+    except InvalidRequestError as e:
+        raise type(e)(f"{field}[{len(items)}].{e}") from e
+    return tuple(items)
 
 
 def require_set(message: Message, field: str) -> None:
@@ -76,11 +93,6 @@ def metadata_from_proto(message: pb.RemoteLogSegmentMetadata) -> RemoteLogSegmen
     require_set(message, "remote_log_segment_id")
     with within("remote_log_segment_id"):
         segment_id = segment_id_from_proto(message.remote_log_segment_id)
-    with within("segment_leader_epochs"):
-        epochs = tuple(
-            SegmentLeaderEpoch(e.leader_epoch, e.start_offset)
-            for e in message.segment_leader_epochs
-        )
     has_epoch = message.HasField("broker_leader_epoch")
     return RemoteLogSegmentMetadata(
         remote_log_segment_id=segment_id,
@@ -89,12 +101,22 @@ def metadata_from_proto(message: pb.RemoteLogSegmentMetadata) -> RemoteLogSegmen
         max_timestamp_ms=message.max_timestamp_ms,
         broker_id=message.broker_id,
         event_timestamp_ms=message.event_timestamp_ms,
-        segment_leader_epochs=epochs,
+        segment_leader_epochs=leader_epochs_from_proto(
+            message.segment_leader_epochs, "segment_leader_epochs"
+        ),
         segment_size_in_bytes=message.segment_size_in_bytes,
         custom_metadata=message.custom_metadata if message.HasField("custom_metadata") else None,
         state=segment_state.from_proto(message.state, "state"),
         txn_idx_empty=message.txn_idx_empty,
         broker_leader_epoch=message.broker_leader_epoch if has_epoch else None,
+    )
+
+
+def leader_epochs_from_proto(
+    messages: Iterable[pb.SegmentLeaderEpoch], field: str
+) -> tuple[SegmentLeaderEpoch, ...]:
+    return items_from_proto(
+        messages, field, lambda each: SegmentLeaderEpoch(each.leader_epoch, each.start_offset)
     )
 
 

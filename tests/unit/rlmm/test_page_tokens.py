@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.api.errors import InvalidRequestError
-from services.api.remote_log_metadata_manager import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
+from services.api.segment_queries import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
 from services.rlmm.page_tokens import decode, encode, page_limit
 
 QUERY = ("segments", "a", None)

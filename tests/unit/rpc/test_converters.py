@@ -11,11 +11,12 @@ from services.api.calls import AtRevision, MutationContext
 from services.api.errors import ConcurrentUpdateError, InvalidRequestError, NotServedError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.lineage import Lineage
+from services.api.partition_queries import PartitionPage, PartitionSummary
 from services.api.partition_state import NOTHING_COPIED, PartitionReport, PartitionState
 from services.api.partitions import RemotePartitionDeleteState
-from services.api.remote_log_metadata_manager import PartitionPage, PartitionSummary, SegmentPage
 from services.api.remote_storage_manager import LogSegmentData, SegmentChunk, SegmentFile
 from services.api.remote_storage_manager import SegmentFileHeader as FileHeader
+from services.api.segment_queries import SegmentPage
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,

@@ -1,0 +1,1 @@
+"""The parts of SqlRemoteLogMetadataManager, theme by theme as services.api has them."""
