@@ -6,8 +6,9 @@ from uuid import UUID
 import pyarrow as pa
 from tenacity import Retrying
 
+from services.api.partition_queries import PartitionSummary
 from services.api.partitions import RemotePartitionDeleteState
-from services.api.remote_log_metadata_manager import PartitionSummary, RemoteLogMetadataManager
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from spark_jobs.plan import PartitionPlan, batches_of, rows_of
 from spark_jobs.retention_planning import ON_HOLD
 from spark_jobs.schemas import PLAN_SCHEMA

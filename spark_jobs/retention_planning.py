@@ -9,8 +9,9 @@ from tenacity import Retrying
 
 from services.api.errors import RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, SegmentPage
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.retention import Deletion, DeletionReason, plan_retention, young_copies
+from services.api.segment_queries import SegmentPage
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.topic_config import RetentionOwner, StoredTopicConfig, TopicConfig
 from spark_jobs.plan import (

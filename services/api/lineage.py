@@ -26,7 +26,7 @@ class Lineage:
             )
             if not ascending:
                 raise InvalidRequestError(
-                    f"leader epochs: {later.leader_epoch} at {later.start_offset} cannot follow "
+                    f"leader_epochs: {later.leader_epoch} at {later.start_offset} cannot follow "
                     f"{earlier.leader_epoch} at {earlier.start_offset}"
                 )
 

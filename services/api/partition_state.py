@@ -50,7 +50,7 @@ class PartitionReport:
         require_int64(self.copied_through_offset, "copied_through_offset", at_least=NOTHING_COPIED)
         latest = self.lineage.latest_epoch
         led = latest is None or latest <= self.leader_epoch
-        require(led, "lineage", f"has epoch {latest}, above leader_epoch {self.leader_epoch}")
+        require(led, "leader_epochs", f"has {latest}, above leader_epoch {self.leader_epoch}")
         for name in ("high_watermark", "last_stable_offset"):
             value = getattr(self, name)
             require_int64(value, name)

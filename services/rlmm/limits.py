@@ -43,7 +43,7 @@ class Limits:
 
     def check_report(self, report: PartitionReport) -> None:
         count, most = len(report.lineage.entries), self.leader_epochs_per_report
-        require(count <= most, "report.leader_epochs", f"at most {most}, has {count}")
+        require(count <= most, "leader_epochs", f"at most {most}, has {count}")
 
     def _check_custom_metadata(self, path: str, custom_metadata: bytes | None) -> None:
         length = len(custom_metadata or b"")

@@ -82,9 +82,12 @@ def lock_topics(session: Session, tps: Iterable[TopicIdPartition]) -> None:
     )
 
 
-def check_topic_name(tp: TopicIdPartition, name: str) -> None:
+def check_topic_name(
+    tp: TopicIdPartition, name: str, field: str = "topic_id_partition.topic"
+) -> None:
+    """Raise InvalidRequestError, naming `field`, where the topic has another name than `name`."""
     same = tp.topic == name
-    require(same, "topic", f"topic id {tp.topic_id} belongs to {name!r}, not to {tp.topic!r}")
+    require(same, field, f"topic id {tp.topic_id} belongs to {name!r}, not to {tp.topic!r}")
 
 
 def unknown_partition(tp: TopicIdPartition) -> RemoteResourceNotFoundError:

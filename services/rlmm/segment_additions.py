@@ -11,7 +11,7 @@ from services.api.calls import MutationOutcome
 from services.api.errors import RemoteStorageError
 from services.api.ids import RemoteLogSegmentId
 from services.api.segment_batches import AddOutcome, SegmentAddition
-from services.api.validation import require
+from services.api.validation import require, within
 from services.rlmm import batch_statements as statements
 from services.rlmm import segments, visibility
 from services.rlmm.batch_records import BatchRecords, SegmentEvent
@@ -86,7 +86,8 @@ class _Additions:
 
     def _outcome(self, item: SegmentAddition) -> MutationOutcome:
         metadata, context = item.metadata, item.context
-        locked = self._partitions.of(metadata.topic_id_partition)
+        with within("metadata.remote_log_segment_id"):
+            locked = self._partitions.of(metadata.topic_id_partition)
         answer = self._records.answered_before(locked.row, metadata, context)
         if answer is not None:
             return answer

@@ -15,6 +15,7 @@ from services.api.errors import RemoteStorageError
 from services.api.ids import RemoteLogSegmentId
 from services.api.segment_changes import SegmentUpdate, UpdateOutcome
 from services.api.segments import RemoteLogSegmentState
+from services.api.validation import within
 from services.rlmm import batch_statements as statements
 from services.rlmm import visibility
 from services.rlmm.batch_records import BatchRecords, SegmentEvent
@@ -125,7 +126,8 @@ class _Moves:
 
     def _outcome(self, item: SegmentUpdate) -> MutationOutcome:
         update, context, segment_id = item.update, item.context, _segment_id(item)
-        locked = self._partitions.of(segment_id.topic_id_partition)
+        with within("update.remote_log_segment_id"):
+            locked = self._partitions.of(segment_id.topic_id_partition)
         answer = self._records.answered_before(locked.row, update, context)
         if answer is not None:
             return answer

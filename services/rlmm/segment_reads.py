@@ -108,7 +108,6 @@ def revisions(connection: Connection, tps: Sequence[TopicIdPartition]) -> list[i
     ]
     found = [0] * len(tps)
     for row in run(connection, REVISIONS, wanted):
-        with within(f"partitions[{row.place}]"):
-            check_topic_name(tps[row.place], row.topic)
+        check_topic_name(tps[row.place], row.topic, f"partitions[{row.place}].topic")
         found[row.place] = row.revision
     return found

@@ -6,7 +6,11 @@ from uuid import UUID
 from sqlalchemy.orm import Session
 
 from services.api.calls import NO_CONTEXT, MutationContext, MutationOutcome
-from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
+from services.api.errors import (
+    InvalidRequestError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+)
 from services.api.ids import TopicIdPartition
 from services.api.partition_changes import (
     MAX_REPORTED_EPOCHS,
@@ -16,7 +20,7 @@ from services.api.partition_changes import (
 )
 from services.api.partition_state import PartitionReport
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
-from services.api.validation import require, require_int32, require_int64
+from services.api.validation import require, require_int32, require_int64, within
 from services.rlmm import log_starts, partition_states, partitions
 from services.rlmm.limits import check_storable
 from services.rlmm.managing.database import OnDatabase
@@ -44,7 +48,10 @@ class SqlPartitionChanges(OnDatabase):
         def work(session: Session) -> None:
             partitions.lock_topics(session, [change.topic_id_partition for change in changes])
             for change in changes:
-                partitions.announce(session, change, broker_id)
+                try:
+                    partitions.announce(session, change, broker_id)
+                except InvalidRequestError as e:
+                    raise InvalidRequestError(f"{_place(change, leaders, followers)}.{e}") from e
 
         self._transactions.change(work)
 
@@ -93,7 +100,8 @@ class SqlPartitionChanges(OnDatabase):
         lock = partitions.lock_or_create if is_first else partitions.lock_known
 
         def work(session: Session) -> MutationOutcome:
-            partition = lock(session, tp)
+            with within("metadata"):
+                partition = lock(session, tp)
             return applied_once(
                 session,
                 partition,
@@ -114,6 +122,17 @@ class SqlPartitionChanges(OnDatabase):
             raise  # the database's: it would be every later item's too
         except RemoteStorageError as e:
             return e
+
+
+def _place(
+    change: PartitionLeadership,
+    leaders: Sequence[PartitionLeadership],
+    followers: Sequence[PartitionLeadership],
+) -> str:
+    """The path of the field that named it first."""
+    if change in leaders:
+        return f"leaders[{leaders.index(change)}]"
+    return f"followers[{followers.index(change)}]"
 
 
 def _highest_epoch_of_each_partition_first(change: PartitionLeadership) -> tuple[UUID, int, int]:

@@ -8,6 +8,7 @@ from services.api.calls import NO_CONTEXT, MutationContext, MutationOutcome
 from services.api.segment_batches import AddOutcome, SegmentAddition
 from services.api.segment_changes import SegmentUpdate, UpdateOutcome
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
+from services.api.validation import within
 from services.rlmm import partitions, segment_additions, segment_batches, segments
 from services.rlmm.limits import check_storable
 from services.rlmm.managing.database import OnDatabase
@@ -24,7 +25,8 @@ class SqlSegmentChanges(OnDatabase):
         check_storable(context)
 
         def work(session: Session) -> MutationOutcome:
-            partition = partitions.lock_or_create(session, metadata.topic_id_partition)
+            with within("metadata.remote_log_segment_id"):
+                partition = partitions.lock_or_create(session, metadata.topic_id_partition)
             return applied_once(
                 session,
                 partition,
@@ -48,7 +50,8 @@ class SqlSegmentChanges(OnDatabase):
         tp = update.remote_log_segment_id.topic_id_partition
 
         def work(session: Session) -> MutationOutcome:
-            partition = partitions.lock_known(session, tp)
+            with within("update.remote_log_segment_id"):
+                partition = partitions.lock_known(session, tp)
             return applied_once(
                 session,
                 partition,

@@ -9,6 +9,7 @@ from services.api.segment_queries import SegmentPage
 from services.api.validation import require, within
 from services.rpc.converters.enums import partition_delete_state
 from services.rpc.converters.shared import (
+    items_from_proto,
     metadata_from_proto,
     metadata_to_proto,
     require_set,
@@ -52,16 +53,14 @@ def leaderships_from_proto(
     messages: Sequence[pb.PartitionLeadership], field: str
 ) -> list[PartitionLeadership]:
     _require_bounded(messages, field)
-    with within(field):
-        return [_leadership_from_proto(message) for message in messages]
+    return list(items_from_proto(messages, field, _leadership_from_proto))
 
 
 def partitions_from_proto(
     messages: Sequence[segment_pb.TopicIdPartition], field: str
 ) -> list[TopicIdPartition]:
     _require_bounded(messages, field)
-    with within(field):
-        return [topic_id_partition_from_proto(message) for message in messages]
+    return list(items_from_proto(messages, field, topic_id_partition_from_proto))
 
 
 def _require_bounded(messages: Sequence[object], field: str) -> None:

@@ -8,9 +8,9 @@ from services.api.errors import RemoteStorageError
 from services.api.lineage import Lineage
 from services.api.partition_changes import ReportOutcome
 from services.api.partition_state import PartitionReport, PartitionState
-from services.api.segments import SegmentLeaderEpoch
 from services.api.validation import within
 from services.rpc.converters.shared import (
+    leader_epochs_from_proto,
     require_set,
     topic_id_partition_from_proto,
     topic_id_partition_to_proto,
@@ -114,5 +114,4 @@ def _lineage_to_proto(lineage: Lineage) -> list[segment_pb.SegmentLeaderEpoch]:
 
 
 def _lineage_from_proto(messages: Iterable[segment_pb.SegmentLeaderEpoch]) -> Lineage:
-    with within("leader_epochs"):
-        return Lineage(tuple(SegmentLeaderEpoch(e.leader_epoch, e.start_offset) for e in messages))
+    return Lineage(leader_epochs_from_proto(messages, "leader_epochs"))

@@ -58,7 +58,7 @@ def test_a_figure_out_of_bounds_is_refused_by_name(field: str, least: int, large
 def test_no_leader_has_an_epoch_above_its_own() -> None:
     epochs = Lineage(segment_leader_epochs([(0, 0), (5, 100)]))
     assert replace(REPORT, lineage=epochs, leader_epoch=5).lineage == epochs
-    with pytest.raises(InvalidRequestError, match=r"^lineage: has epoch 5, above leader_epoch 4"):
+    with pytest.raises(InvalidRequestError, match=r"^leader_epochs: has 5, above leader_epoch 4"):
         replace(REPORT, lineage=epochs)
 
 

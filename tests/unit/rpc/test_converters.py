@@ -279,7 +279,7 @@ def test_a_page_of_segments_comes_back_equal(page: SegmentPage) -> None:
         (lambda m: setattr(m, "state", 99), "state: must be set to a known value, is 99"),
         (
             lambda m: setattr(m.segment_leader_epochs[0], "leader_epoch", -1),
-            "segment_leader_epochs.leader_epoch: must be 0",
+            r"segment_leader_epochs\[0\]\.leader_epoch: must be 0",
         ),
     ],
 )
