@@ -1,7 +1,8 @@
-"""`python -m benchmarks [NAME]`: run one benchmark, or all."""
+"""`python -m benchmarks [NAME ...]`: run those, or all; a NAME may be a pattern, as 'rlmm_*'."""
 
 import sys
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 
 from benchmarks import (
     plugin_catch_up,
@@ -12,9 +13,27 @@ from benchmarks import (
     spark_scan,
 )
 from benchmarks.measure import Result, report
+from benchmarks.rlmm import (
+    batch_lookup,
+    batch_transitions,
+    lookup,
+    lookup_flat,
+    lookup_rate,
+    memory,
+    ready,
+    transitions,
+)
 
 BENCHMARKS: dict[str, Callable[[], Result]] = {
     "rsm_copy": rsm_copy.run,
+    "rlmm_lookup": lookup.run,
+    "rlmm_lookup_flat": lookup_flat.run,
+    "rlmm_lookup_rate": lookup_rate.run,
+    "rlmm_batch_lookup": batch_lookup.run,
+    "rlmm_transitions": transitions.run,
+    "rlmm_batch_transitions": batch_transitions.run,
+    "rlmm_ready": ready.run,
+    "rlmm_memory": memory.run,
     "rlm_ship": rlm_ship.run,
     "service_memory": service_memory.run,
     "plugin_catch_up": plugin_catch_up.run,
@@ -23,12 +42,16 @@ BENCHMARKS: dict[str, Callable[[], Result]] = {
 }
 
 
-def main(names: list[str]) -> None:
-    unknown = [name for name in names if name not in BENCHMARKS]
+def main(patterns: list[str]) -> None:
+    unknown = [pattern for pattern in patterns if not _matching([pattern])]
     if unknown:
         raise SystemExit(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
-    for name in names or BENCHMARKS:
+    for name in _matching(patterns or ["*"]):
         report(BENCHMARKS[name]())
+
+
+def _matching(patterns: list[str]) -> list[str]:
+    return [name for name in BENCHMARKS if any(fnmatchcase(name, each) for each in patterns)]
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import resource
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from rich.progress import track
 from rich.table import Table
 
 OUTPUT = Path("build/bench")
+QUICK = os.environ.get("BENCH_QUICK") == "1"
+"""Three rounds and short ones, on less data where that takes long: for work on the code."""
+ROUNDS = 3 if QUICK else 9
 MIB = 1024 * 1024
 
 
@@ -59,17 +63,20 @@ def ratio(
     denominator: tuple[str, Callable[[], float]],
     numerator_pids: Mapping[str, int],
     conditions: Mapping[str, object],
+    denominator_pids: Mapping[str, int] | None = None,
 ) -> Result:
     """Measure both sides `rounds` times, by turns.
 
     Args:
         numerator, denominator: what it is, and a function that does it once and answers the figure.
-        numerator_pids: the processes that serve the numerator, by name; this one counts to both.
+        numerator_pids: the processes that serve the numerator, by name, each with its children;
+            this one counts to both.
+        denominator_pids: the same of the denominator.
     """
     top, bottom = Side(numerator[0]), Side(denominator[0])
     for _ in track(range(rounds), description=name, console=Console(stderr=True)):
         _measure(top, numerator[1], numerator_pids)
-        _measure(bottom, denominator[1], {})
+        _measure(bottom, denominator[1], denominator_pids or {})
     samples = [a / b for a, b in zip(top.samples, bottom.samples, strict=True)]
     return Result(
         name,
@@ -93,8 +100,20 @@ def _measure(side: Side, work: Callable[[], float], pids: Mapping[str, int]) -> 
 
 
 def _cpu_seconds(pids: Iterable[int]) -> float:
-    times = [psutil.Process(pid).cpu_times() for pid in [os.getpid(), *pids]]
-    return float(sum(t.user + t.system for t in times))
+    """Of this process and those, with the children of those. (Not of a child that ended: a
+    database's connections are children, and stay.)"""
+    own = psutil.Process().cpu_times()
+    return float(own.user + own.system) + sum(_tree_cpu_seconds(pid) for pid in pids)
+
+
+def _tree_cpu_seconds(pid: int) -> float:
+    root = psutil.Process(pid)
+    total = 0.0
+    for process in [root, *root.children(recursive=True)]:
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total += times.user + times.system
+    return total
 
 
 def peak_rss_bytes(pid: int) -> int:
@@ -137,5 +156,9 @@ def _cpu(side: Side) -> str:
 
 
 def _memory(side: Side) -> str:
-    sizes = ((name, size / MIB) for name, size in sorted(side.peak_rss_bytes.items()))
-    return ", ".join(f"{name} {size:.0f} MiB" for name, size in sizes)
+    # Of many alike, as "clients 4711", the largest.
+    largest: dict[str, int] = {}
+    for name, size in sorted(side.peak_rss_bytes.items()):
+        kind = name.partition(" ")[0]
+        largest[kind] = max(size, largest.get(kind, 0))
+    return ", ".join(f"{name} {size / MIB:.0f} MiB" for name, size in largest.items())

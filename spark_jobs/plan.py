@@ -117,6 +117,7 @@ def segment_of(row: Row) -> RemoteLogSegmentMetadata:
         state=RemoteLogSegmentState[row["state"]],
         txn_idx_empty=row["txn_idx_empty"],
         broker_leader_epoch=row["broker_leader_epoch"],
+        copy_leased=row["copy_leased"],
     )
 
 
@@ -136,6 +137,7 @@ def segment_columns(segment: RemoteLogSegmentMetadata) -> Row:
         "custom_metadata": segment.custom_metadata,
         "state": segment.state.name,
         "txn_idx_empty": segment.txn_idx_empty,
+        "copy_leased": segment.copy_leased,
     }
 
 

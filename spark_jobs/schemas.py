@@ -34,6 +34,7 @@ _SEGMENT_FIELDS = [
     StructField("state", StringType()),
     StructField("txn_idx_empty", BooleanType()),
     StructField("plan_id", StringType()),
+    StructField("copy_leased", BooleanType()),
 ]
 SCAN_SCHEMA = StructType(
     [*_PARTITION_FIELDS, StructField("delete_state", StringType()), *_SEGMENT_FIELDS]

@@ -8,7 +8,7 @@
     ├── SegmentAlreadyExistsError          ALREADY_EXISTS       same id, different content
     ├── InvalidStateTransitionError        FAILED_PRECONDITION  look again; retry is useless
     ├── FencedLeaderEpochError             FAILED_PRECONDITION  an older leader than the partition's
-    ├── DeletionRefusedError               FAILED_PRECONDITION  a hold, a pause, another owner
+    ├── DeletionRefusedError               FAILED_PRECONDITION  a hold, an owner, a lease
     ├── ConcurrentUpdateError              ABORTED              expected revision did not match
     ├── CorruptSegmentError                DATA_LOSS            bytes do not match their digest
     ├── ThrottledError                     RESOURCE_EXHAUSTED   quota or full queue
@@ -88,7 +88,8 @@ class FencedLeaderEpochError(RemoteStorageError):
 
 
 class DeletionRefusedError(RemoteStorageError):
-    """The topic's settings forbid it: a hold, a pause, or retention is somebody else's to keep."""
+    """The topic's settings forbid it: a hold, a pause, or retention is somebody else's to keep. Or
+    what is to be deleted is being copied under a lease."""
 
     status = grpc.StatusCode.FAILED_PRECONDITION
     reason = "DELETION_REFUSED"

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from services.api.ids import TopicIdPartition
 from services.api.lineage import Lineage
+from services.api.offset_gaps import OffsetGap
 from services.api.validation import require, require_int32, require_int64
 
 NOTHING_COPIED = -1
@@ -69,6 +70,7 @@ class PartitionState:
         report: the latest one; None: nobody has reported.
         reported_at_ms: when it came, by the database's clock.
         read_at_ms: now, by the database's clock.
+        gaps: recorded (record_gap), at or above log_start_offset; ascending, the last MAX_GAPS.
     """
 
     log_start_offset: int = 0
@@ -76,6 +78,7 @@ class PartitionState:
     report: PartitionReport | None = None
     reported_at_ms: int | None = None
     read_at_ms: int = 0
+    gaps: tuple[OffsetGap, ...] = ()
 
     @property
     def report_age_ms(self) -> int | None:

@@ -136,8 +136,8 @@ class PartitionDescription:
         log_start_offset: the first readable offset, in the tier or here.
         local_log_start_offset: the first offset that is here; log_end_offset where nothing is.
         log_end_offset: the offset that the next record will get.
-        copied_through_offset: the last offset of the contiguous copied prefix, which no lost
-            range is part of; -1: none.
+        copied_through_offset: the last offset of the copied prefix, which is contiguous but for
+            recorded gaps; a range that is lost and not recorded ends it. -1: none.
         local_segments, local_size_bytes: what is here, the active segment included.
         pending_segments, pending_size_bytes: rolled segments that are not copied yet.
         remote_segments, remote_size_bytes: finished segments in the tier.

@@ -6,15 +6,28 @@ suite, tests/contract, runs over both.
 
 from typing import Protocol
 
+from services.api.anomalies import Anomalies
+from services.api.copy_leases import CopyLeases
 from services.api.partition_changes import PartitionChanges
 from services.api.partition_queries import PartitionQueries
+from services.api.partition_repairs import PartitionRepairs
 from services.api.segment_changes import SegmentChanges
+from services.api.segment_imports import SegmentImports
 from services.api.segment_queries import SegmentQueries
 from services.api.topic_configs import TopicConfigs
 
 
 class RemoteLogMetadataManager(
-    SegmentChanges, SegmentQueries, PartitionChanges, PartitionQueries, TopicConfigs, Protocol
+    SegmentChanges,
+    CopyLeases,
+    SegmentQueries,
+    SegmentImports,
+    PartitionChanges,
+    PartitionQueries,
+    PartitionRepairs,
+    TopicConfigs,
+    Anomalies,
+    Protocol,
 ):
     """Knows which segments exist. Thread-safe and strongly consistent: a mutation's return means
     committed, and every later read by anyone sees it.

@@ -36,8 +36,8 @@ def young_copies(
     now_ms: int,
     grace_ms: int = DEFAULT_COPY_GRACE_MS,
 ) -> list[RemoteLogSegmentMetadata]:
-    """Attempts to copy that began less than `grace_ms` ago, wherever. Until copies have leases they
-    count as under way: the copier may be another process, or a broker that led the partition.
+    """Attempts to copy that began less than `grace_ms` ago, wherever. Leased or not they count as
+    under way: a copier without leases, as a broker with the plugin, may be anywhere and busy.
 
     One whose broker's clock is ahead by more than that is not among them: it would never age.
     """
@@ -112,15 +112,15 @@ def plan_retention(
 
     Args:
         segments: all that list_remote_log_segments answers, in any order.
-        being_copied: ids of segments whose copy, or its clean-up, is under way. Such a one is
-            never deleted, and ends the scan. Any other COPY_SEGMENT_STARTED is what a copy left
-            behind, to which the rules apply as to a finished one; only the partition's size does
-            not count it.
+        being_copied: ids of segments whose copy, or its clean-up, is under way. Such a one, and
+            one whose copy is leased, is never deleted, and ends the scan. Any other
+            COPY_SEGMENT_STARTED is what a copy left behind, to which the rules apply as to a
+            finished one; only the partition's size does not count it.
         now_ms: by the database's clock.
         max_report_age_ms: retention.bytes is not applied by the sizes of an older report.
     """
     ordered = sorted(segments, key=_list_order)
-    copying = frozenset(being_copied)
+    copying = {s.remote_log_segment_id.id for s in segments if s.copy_leased}.union(being_copied)
     idle = [s for s in ordered if s.remote_log_segment_id.id not in copying]
     unfinished = tuple(
         Deletion(s, DeletionReason.DELETION_NOT_FINISHED, f"found {s.state.value}")

@@ -27,16 +27,25 @@ class SegmentChanges(Protocol):
     """What changes segments; a part of RemoteLogMetadataManager, which says what holds for all."""
 
     def add_remote_log_segment_metadata(
-        self, metadata: RemoteLogSegmentMetadata, context: MutationContext = NO_CONTEXT
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        context: MutationContext = NO_CONTEXT,
+        *,
+        lease_ms: int | None = None,
     ) -> MutationOutcome:
         """Register a copy that begins; `metadata.state` must be COPY_SEGMENT_STARTED.
 
-        Idempotent: the same metadata again is a repeat. Raises the partition's highest broker
-        leader epoch to the call's: `context.broker_leader_epoch`, or the metadata's where that is
-        None.
+        Idempotent: the same metadata again is a repeat, whatever its lease, and leaves the lease as
+        it is. Raises the partition's highest broker leader epoch to the call's:
+        `context.broker_leader_epoch`, or the metadata's where that is None.
+
+        Args:
+            lease_ms: how long from now on, by the database's clock, only this broker may give the
+                copy up, MIN_LEASE_MS to MAX_LEASE_MS; None: anybody may at once.
 
         Raises:
-            InvalidRequestError: another state; a topic id under another name.
+            InvalidRequestError: another state; a topic id under another name; a lease out of
+                bounds, or of a broker that is not known.
             SegmentAlreadyExistsError: the id is there with other content.
             InvalidStateTransitionError: the id is in a later state; the partition is being deleted.
             FencedLeaderEpochError: the broker leader epoch is below the partition's highest.
@@ -76,7 +85,9 @@ class SegmentChanges(Protocol):
             ConcurrentUpdateError: not the context's expected_revision or expected_config_revision.
             DeletionRefusedError: COPY_SEGMENT_FINISHED to DELETE_SEGMENT_STARTED of a topic on
                 hold; or, where the partition is not being deleted, by another than the topic's
-                retention owner, or by a sweep that is paused.
+                retention owner, or by a sweep that is paused. COPY_SEGMENT_STARTED to
+                DELETE_SEGMENT_STARTED by another broker than the one that added it, before its
+                lease has ended; the message says when that is.
         """
         ...
 

@@ -29,11 +29,13 @@ SCAN_COLUMNS: tuple[tuple[str, str], ...] = (
     ("state", "string"),
     ("txn_idx_empty", "bool"),
     ("plan_id", "string"),
+    ("copy_leased", "bool"),
 )
 """Name and Arrow type of each column of a scan, in order; the contract of ScanRemoteLogSegments.
 
 Ids are UUIDs in the usual form with hyphens. `revision` and `delete_state` are the partition's;
-`plan_id` is that of the sweep that marked the segment. Null: delete_state, broker_leader_epoch,
+`plan_id` is that of the sweep that marked the segment; `copy_leased` as it was when the row was
+read. Null: delete_state, broker_leader_epoch,
 custom_metadata and plan_id where there is none.
 """
 

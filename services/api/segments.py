@@ -1,7 +1,7 @@
 """Remote log segments and their life: COPY_SEGMENT_STARTED to DELETE_SEGMENT_FINISHED."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import pairwise
 
@@ -79,6 +79,9 @@ class RemoteLogSegmentMetadata:
         segment_size_in_bytes: of the .log file alone; -1 where unknown.
         custom_metadata: what RSM answered to the copy; None and b"" differ.
         txn_idx_empty: True: no transaction index. False: there may be one.
+        copy_leased: in what RLMM answers: the copy is under way, and its lease had not ended when
+            this was read. Told beside the metadata and no part of it: two that differ in this alone
+            are equal, and it is ignored in what is added.
     """
 
     remote_log_segment_id: RemoteLogSegmentId
@@ -93,6 +96,8 @@ class RemoteLogSegmentMetadata:
     state: RemoteLogSegmentState = RemoteLogSegmentState.COPY_SEGMENT_STARTED
     txn_idx_empty: bool = False
     broker_leader_epoch: int | None = None
+    # Not in its repr either, of which the digests of remembered request ids are made.
+    copy_leased: bool = field(default=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         require_int64(self.start_offset, "start_offset")
@@ -159,6 +164,7 @@ class RemoteLogSegmentMetadata:
             event_timestamp_ms=update.event_timestamp_ms,
             custom_metadata=kept,
             state=update.state,
+            copy_leased=False,
         )
 
 

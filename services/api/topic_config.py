@@ -87,7 +87,7 @@ def topic_config(entries: Mapping[str, str]) -> TopicConfig:
     if unknown:
         known = ", ".join(sorted(_READERS))
         raise InvalidRequestError(
-            f"{unknown[0][:64]}: no such setting of a topic; there are {known}"
+            f"{_shown(unknown[0][:64])}: no such setting of a topic; there are {known}"
         )
     values = {_FIELDS[name]: _READERS[name](name, text) for name, text in entries.items()}
     values.pop("", None)
@@ -98,6 +98,11 @@ def topic_config(entries: Mapping[str, str]) -> TopicConfig:
     _check_lag("remote.copy.lag.ms", config.remote_copy_lag_ms, _local_ms(config))
     _check_lag("remote.copy.lag.bytes", config.remote_copy_lag_bytes, _local_bytes(config))
     return config
+
+
+def _shown(name: str) -> str:
+    """In quotes and escaped where it could not be seen, or would break the line."""
+    return name if name.isprintable() else ascii(name)
 
 
 def check_change(before: TopicConfig, after: TopicConfig) -> None:

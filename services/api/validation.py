@@ -1,6 +1,6 @@
 """Small checks that raise InvalidRequestError with the path of the field at fault."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from contextlib import contextmanager
 
 from services.api.errors import InvalidRequestError
@@ -13,6 +13,11 @@ def require(holds: bool, field: str, rule: str) -> None:
     """Raise InvalidRequestError("field: rule") unless `holds`."""
     if not holds:
         raise InvalidRequestError(f"{field}: {rule}")
+
+
+def require_count(items: Sized, field: str, most: int) -> None:
+    """Raise InvalidRequestError where there are none or too many."""
+    require(1 <= len(items) <= most, field, f"must be 1 to {most}, are {len(items)}")
 
 
 def require_int32(value: int, field: str, *, at_least: int = 0) -> None:

@@ -14,6 +14,7 @@ _STEPS = {
     "tombstones": "rows of deleted segments purged",
     "request_outcomes": "request ids forgotten",
     "events": "old events purged",
+    "anomalies": "anomalies forgotten that no run sees any more",
     "passable": "segments found that searches may pass over, or no longer",
 }
 
@@ -53,10 +54,11 @@ def maintain_database(
     database_url: str,
     delete_retention_ms: int,
     events_days: int,
+    anomalies_days: int,
     find_passable: bool,
     output: Format,
 ) -> None:
-    plan = MaintenancePlan(delete_retention_ms, events_days, find_passable)
+    plan = MaintenancePlan(delete_retention_ms, events_days, anomalies_days, find_passable)
     with counter() as show:
         report = maintain(database_url, plan, lambda step, rows: show(_STEPS[step], rows))
     if output is Format.JSON:

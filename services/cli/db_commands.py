@@ -58,6 +58,9 @@ def maintain(
     events_days: Annotated[
         int, typer.Option(min=1, help="How far the audit trail goes back at least, days.")
     ] = 90,
+    anomalies_days: Annotated[
+        int, typer.Option(min=1, help="How long an anomaly stays that no run sees any more, days.")
+    ] = 90,
     find_passable: Annotated[
         bool,
         typer.Option(
@@ -69,9 +72,12 @@ def maintain(
 ) -> None:
     """Purge what nobody needs any more; safe beside traffic, at any time and twice at once.
 
-    Rows of deleted segments, request ids older than a day, the oldest events. Exit code 0: done, or
-    another one is at it. 3: the database could not be reached; what was purged is purged.
+    Rows of deleted segments, request ids older than a day, the oldest events, anomalies that are
+    not seen any more. Exit code 0: done, or another one is at it. 3: the database could not be
+    reached; what was purged is purged.
     """
     from services.cli.db import maintain_database
 
-    maintain_database(database_url, delete_retention_ms, events_days, find_passable, output)
+    maintain_database(
+        database_url, delete_retention_ms, events_days, anomalies_days, find_passable, output
+    )

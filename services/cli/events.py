@@ -10,6 +10,8 @@ from services.api.partition_queries import all_events
 from services.cli.connections import connected_rlmm, find_partition
 from services.cli.output import Format, print_json, print_table
 
+_NAMED_STATES = ("SEGMENT", "PARTITION_DELETE")
+
 
 def run(
     topic_partition: str,
@@ -51,7 +53,11 @@ def _as_row(event: PartitionEvent) -> tuple[object, ...]:
 
 
 def _change_text(event: PartitionEvent) -> str:
-    """The state that was reached; where there is none, the kind."""
-    if not event.to_state:
+    """The states that it led from and to; where these are no names, behind the kind."""
+    if not event.from_state and not event.to_state:
         return event.kind
-    return f"{event.from_state} to {event.to_state}" if event.from_state else event.to_state
+    if event.from_state:
+        change = f"{event.from_state} to {event.to_state or 'none'}"
+    else:
+        change = event.to_state
+    return change if event.kind in _NAMED_STATES else f"{event.kind} {change}"

@@ -8,6 +8,7 @@ import typer
 from services.cli.db_commands import db
 from services.cli.options import DataDir, JsonOrTable, Rlm, Rlmm, Rsm, Topic, TopicPartition
 from services.cli.output import Format
+from services.cli.partition_commands import partitions
 from services.cli.sweep_commands import sweep
 
 app = typer.Typer(
@@ -20,6 +21,7 @@ app = typer.Typer(
 app.add_typer(db, name="db")
 topics = typer.Typer(no_args_is_help=True, help="What is set for topics, and their end.")
 app.add_typer(topics, name="topics")
+app.add_typer(partitions, name="partitions")
 app.add_typer(sweep, name="sweep")
 
 LogDirs = Annotated[
@@ -105,26 +107,25 @@ def ship(
         float,
         typer.Option(min=0, help="How long to try again while a service is away, seconds."),
     ] = 60.0,
+    copy_lease_ms: Annotated[
+        int,
+        typer.Option(
+            min=1_000,
+            max=3_600_000,
+            help="How long the next run waits for what this one was killed at, ms.",
+        ),
+    ] = 30_000,
     output: JsonOrTable = Format.TABLE,
 ) -> None:
     """Copy every rolled segment that is not in the tier yet, once.
 
-    Exit code 0: all of them are there. 1: some are held back, and named. 2: the log directory
-    cannot be used. 3: a service could not be reached in time; run it again.
+    Exit code 0: all of them are there. 1: some are held back, or were found to be lost before they
+    could be copied, and named; what was lost is recorded and a known gap from then on. 2: the log
+    directory cannot be used. 3: a service could not be reached in time; run it again.
     """
     from services.cli.ship import run
 
-    raise typer.Exit(run(log_dirs, rsm, rlmm, data_dir, retry_for_s, output))
-
-
-@app.command()
-def partitions(
-    rlm: Rlm = None, data_dir: DataDir = None, output: JsonOrTable = Format.TABLE
-) -> None:
-    """Show what an RLM ships and serves: local, remote, held back."""
-    from services.cli.partitions import run
-
-    run(rlm, data_dir, output)
+    raise typer.Exit(run(log_dirs, rsm, rlmm, data_dir, retry_for_s, copy_lease_ms, output))
 
 
 @app.command()
@@ -159,6 +160,28 @@ def events(
     from services.cli.events import run
 
     run(topic_partition, segment, plan, after_revision, rlmm, data_dir, output)
+
+
+@app.command()
+def anomalies(
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(help="Only of this kind, for example ORPHAN_OBJECTS; may be repeated."),
+    ] = None,
+    topic: Annotated[
+        str, typer.Option(metavar="TOPIC", help="Only of this topic: its name or its id.")
+    ] = "",
+    rlmm: Rlmm = None,
+    data_dir: DataDir = None,
+    output: JsonOrTable = Format.TABLE,
+) -> None:
+    """Show where metadata and bucket disagree, as runs of reconciliation found it.
+
+    The ones first seen first. A topic that RLMM does not know, as of an orphan, is named by its id.
+    """
+    from services.cli.anomalies import run
+
+    run(kind or [], topic, rlmm, data_dir, output)
 
 
 @app.command()

@@ -9,6 +9,7 @@ from services.cli.failures import EXIT_FAILED, EXIT_PARTIAL
 from services.cli.output import Format, print_json, print_table, say, size_text
 from services.cli.partitions import problem_as_json, problem_text
 from services.cli.progress import ShipBar
+from services.rlm.copying.segment_copy import CopyLimits
 from services.rlm.copying.ship import (
     PartitionShipReport,
     ShipOutcome,
@@ -17,6 +18,8 @@ from services.rlm.copying.ship import (
     ship,
 )
 
+_TOLD_GAPS = 10
+
 
 def run(
     log_dirs: list[Path],
@@ -24,11 +27,13 @@ def run(
     rlmm: str | None,
     data_dir: Path | None,
     retry_for_s: float,
+    copy_lease_ms: int,
     output: Format,
 ) -> int:
     """Answer the exit code that the report deserves."""
     with connected_rsm(rsm, data_dir) as storage, connected_rlmm(rlmm, data_dir) as metadata:
-        settings = ShipSettings(retry_for_s=retry_for_s)
+        limits = CopyLimits(lease_ms=copy_lease_ms)
+        settings = ShipSettings(retry_for_s=retry_for_s, limits=limits)
         with ShipBar() as bar:
             report = ship(log_dirs, storage, metadata, settings, bar)
     if output is Format.JSON:
@@ -67,7 +72,17 @@ def _print(report: ShipReport) -> None:
     print_table("Shipped", columns, map(_as_row, report.partitions))
     copied = sum(partition.copied_segments for partition in report.partitions)
     size = size_text(sum(partition.copied_bytes for partition in report.partitions))
+    for partition in report.partitions:
+        if partition.known_gaps:
+            say(_known_gaps_text(partition))
     say(f"{report.outcome.value}: {copied} segments, {size} shipped")
+
+
+def _known_gaps_text(report: PartitionShipReport) -> str:
+    tp, gaps = report.topic_id_partition, report.known_gaps
+    told = ", ".join(f"{first}-{last}" for first, last in gaps[:_TOLD_GAPS])
+    others = f" and {len(gaps) - _TOLD_GAPS} more" if len(gaps) > _TOLD_GAPS else ""
+    return f"{tp.topic}-{tp.partition}: known gaps, lost before their copy: {told}{others}"
 
 
 def _as_row(report: PartitionShipReport) -> tuple[object, ...]:
@@ -101,5 +116,8 @@ def _partition_as_json(report: PartitionShipReport) -> dict[str, object]:
         "present_bytes": report.present_bytes,
         "held_segments": report.held_segments,
         "cleaned_attempts": report.cleaned_attempts,
+        "known_gaps": [
+            {"start_offset": first, "end_offset": last} for first, last in report.known_gaps
+        ],
         "problems": [problem_as_json(problem) for problem in report.problems],
     }

@@ -22,7 +22,7 @@ _ATTEMPTS = 5
 
 
 @dataclass
-class _Topic:
+class KnownTopic:
     """A known topic."""
 
     topic_id: UUID
@@ -57,7 +57,7 @@ def list_topics(rlmm: str | None, data_dir: Path | None, output: Format) -> None
 
 def show_topic(name: str, rlmm: str | None, data_dir: Path | None, output: Format) -> None:
     with connected_rlmm(rlmm, data_dir) as manager:
-        topic = _find_topic(manager, name)
+        topic = find_topic(manager, name)
         _print(topic, manager.topic_config(topic.topic_id), output)
 
 
@@ -77,7 +77,7 @@ def set_topic(
     if not changes and not unset:
         raise CommandError("nothing to set: name settings as KEY=VALUE, or use --unset KEY")
     with connected_rlmm(rlmm, data_dir) as manager:
-        topic = _find_topic(manager, name)
+        topic = find_topic(manager, name)
         before, after = _put(manager, topic, changes, unset)
         _print(topic, after, output)
     if after.revision == before.revision:
@@ -89,7 +89,7 @@ def delete_topic(
 ) -> None:
     """Mark every partition of a topic for deletion; what deletes them then is a removal."""
     with connected_rlmm(rlmm, data_dir) as manager:
-        topic = _find_topic(manager, name)
+        topic = find_topic(manager, name)
         if not yes:
             raise CommandError(
                 f"this deletes all that the tier has of topic {topic.name} "
@@ -113,17 +113,17 @@ def delete_topic(
     )
 
 
-def _topics(manager: RemoteLogMetadataManager, name: str = "") -> list[_Topic]:
+def _topics(manager: RemoteLogMetadataManager, name: str = "") -> list[KnownTopic]:
     """The known topics, or those of a name, by name and id."""
-    found: dict[UUID, _Topic] = {}
+    found: dict[UUID, KnownTopic] = {}
     for summary in all_partitions(manager, topic=name):
         tp = summary.topic_id_partition
-        topic = found.setdefault(tp.topic_id, _Topic(tp.topic_id, tp.topic))
+        topic = found.setdefault(tp.topic_id, KnownTopic(tp.topic_id, tp.topic))
         topic.partitions.append(summary)
     return sorted(found.values(), key=lambda topic: (topic.name, topic.topic_id.hex))
 
 
-def _find_topic(manager: RemoteLogMetadataManager, text: str) -> _Topic:
+def find_topic(manager: RemoteLogMetadataManager, text: str) -> KnownTopic:
     """The known topic that is meant: NAME, or TOPIC_ID:NAME.
 
     Raises:
@@ -157,7 +157,7 @@ def _parsed(assignments: Sequence[str]) -> dict[str, str]:
 
 def _put(
     manager: RemoteLogMetadataManager,
-    topic: _Topic,
+    topic: KnownTopic,
     changes: Mapping[str, str],
     unset: Sequence[str],
 ) -> tuple[StoredTopicConfig, StoredTopicConfig]:
@@ -196,7 +196,7 @@ def _mark(manager: RemoteLogMetadataManager, summary: PartitionSummary) -> bool:
         return False  # removed since it was listed
 
 
-def _print(topic: _Topic, stored: StoredTopicConfig, output: Format) -> None:
+def _print(topic: KnownTopic, stored: StoredTopicConfig, output: Format) -> None:
     if output is Format.JSON:
         print_json(_as_json(topic, stored))
         return
@@ -206,7 +206,7 @@ def _print(topic: _Topic, stored: StoredTopicConfig, output: Format) -> None:
     say(f"topic id {uuid_to_text(topic.topic_id)}, {len(topic.partitions)} partition(s){deleting}")
 
 
-def _as_json(topic: _Topic, stored: StoredTopicConfig) -> dict[str, object]:
+def _as_json(topic: KnownTopic, stored: StoredTopicConfig) -> dict[str, object]:
     return {
         "topic_id": uuid_to_text(topic.topic_id),
         "topic": topic.name,

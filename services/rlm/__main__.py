@@ -72,6 +72,7 @@ def _build_manager(
         copy=CopyLimits(
             chunk_bytes=settings.copy_chunk_bytes,
             custom_metadata_max_bytes=settings.remote_log_metadata_custom_metadata_max_bytes,
+            lease_ms=settings.copy_lease_ms,
         ),
         read=RemoteReadLimits(
             threads=settings.remote_log_reader_threads,

@@ -3,18 +3,20 @@
 import base64
 import binascii
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from services.api.errors import InvalidRequestError, RemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.lineage import Lineage
+from services.api.offset_gaps import is_recorded
 from services.api.remote_log_manager import PartitionDescription, Problem, ProblemKind
 from services.api.validation import require
 from services.rlm.copying.candidates import (
     candidate_log_segments,
     copied_through_offset,
     lost_before_copy,
-    lost_problem,
 )
+from services.rlm.copying.lost_ranges import Range, known_gap_problem, lost_problem
 from services.rlm.copying.segment_copy import RETRIABLE_ERRORS
 from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
 from services.rlm.kafka_log.partition_dir import LocalSegment
@@ -80,17 +82,29 @@ class PageDescriber:
         log = log.from_offset(tier.log_start_offset) if log else None
         covered = tier.covered(log.lineage if log else Lineage())
         lost = lost_before_copy(log, covered, tier.deleted_before_offset)
+        known_gaps = self._known_gaps(partition, lost, ask=is_fresh)
+        lost = [offsets for offsets in lost if offsets not in known_gaps]
         if log is None or local is None:
             problems += partition.mended
             return _only_remote(partition, tier, _copied_through(tier, covered, [], lost), problems)
         if is_fresh:
-            now += [lost_problem(local.found.path, offsets) for offsets in lost]
+            now += [lost_problem(partition, offsets) for offsets in lost]
         if log.lineage_problem is not None:
             now.append(log.lineage_problem)
+        now += [known_gap_problem(partition, offsets) for offsets in known_gaps]
         known = {(p.kind, p.path, p.offset) for p in problems}
         problems += [p for p in now if (p.kind, p.path, p.offset) not in known]
         problems += partition.mended
         return _local(partition, log, tier, lost, self._broker_id, problems)
+
+    def _known_gaps(self, partition: Partition, lost: Sequence[Range], *, ask: bool) -> list[Range]:
+        """Those of the lost ranges that are recorded, as far as is known where RLMM is not, or
+        cannot be, asked."""
+        gaps = partition.gaps.last_seen
+        if lost and ask:
+            with suppress(RemoteStorageError):
+                gaps = partition.gaps.refresh(partition.tier.last_seen)
+        return [(first, last) for first, last in lost if is_recorded(gaps, first, last)]
 
     def _refresh(self, partition: Partition, problems: list[Problem]) -> bool:
         try:

@@ -32,7 +32,7 @@ from services.rlm.expiration.topic_configs import TopicConfigs
 from services.rlm.kafka_log.errors import LogDirError
 from services.rlm.kafka_log.log_dir import LogDirs, PartitionDir, find_partitions
 from services.rlm.local_log import LocalPartition
-from services.rlm.metrics import COPIED_BYTES, COPIED_SEGMENTS
+from services.rlm.metrics import COPIED_BYTES, COPIED_SEGMENTS, LOST_RANGES
 from services.rlm.partition import Partition, new_partition
 from services.rlm.reading.fetch import Fetcher
 from services.rlm.reading.index_cache import RemoteIndexCache
@@ -228,6 +228,9 @@ class StaticRemoteLogManager:
             report = task.run()
             COPIED_SEGMENTS.inc(report.copied_segments)
             COPIED_BYTES.inc(report.copied_bytes)
+            LOST_RANGES.inc(len(report.recorded))
+            for problem in report.recorded:
+                _log.warning("%s: %s", partition.topic_id_partition, problem.message)
             if report.copied_segments:
                 _log.info(
                     "%s: copied %d segments", partition.topic_id_partition, report.copied_segments

@@ -11,6 +11,10 @@ from services.api.ids import TopicIdPartition
 
 COPIED_SEGMENTS = Counter("sediment_rlm_copied_segments", "Segments copied by this process.")
 COPIED_BYTES = Counter("sediment_rlm_copied_bytes", "Bytes of logs copied by this process.")
+LOST_RANGES = Counter(
+    "sediment_rlm_lost_ranges",
+    "Ranges of offsets that the broker deleted before they were copied, recorded by this process.",
+)
 DELETED_SEGMENTS = Counter(
     "sediment_rlm_deleted_segments", "Segments deleted from the tier by this process's retention."
 )

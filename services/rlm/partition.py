@@ -9,6 +9,7 @@ from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.rlm.expiration.due import NothingDue
 from services.rlm.local_log import LocalPartition
+from services.rlm.tier_view.recorded_gaps import RecordedGaps
 from services.rlm.tier_view.tier import TierView
 from services.rlm.tier_view.tier_lineage import TierLineage
 
@@ -41,6 +42,7 @@ class Partition:
     local: LocalPartition | None
     tier: TierView
     tier_lineage: TierLineage
+    gaps: RecordedGaps
     announced: bool = False
     announced_epoch: int | None = None
     blocked: Problem | None = None
@@ -66,5 +68,10 @@ def new_partition(
     rsm: RemoteStorageManager,
     rlmm: RemoteLogMetadataManager,
 ) -> Partition:
-    view = TierView(rlmm, topic_id_partition)
-    return Partition(topic_id_partition, local, view, TierLineage(rsm))
+    return Partition(
+        topic_id_partition,
+        local,
+        TierView(rlmm, topic_id_partition),
+        TierLineage(rsm),
+        RecordedGaps(rlmm, topic_id_partition),
+    )

@@ -6,6 +6,7 @@ from typing import Annotated, Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
+from services.api.copy_leases import MAX_LEASE_MS, MIN_LEASE_MS
 from services.rpc.settings import Address, ServiceSettings
 
 _INT32_MAX = 2**31 - 1
@@ -79,6 +80,13 @@ class RlmSettings(ServiceSettings):
         description="How much of a segment one message to RSM carries, bytes.",
     )
 
+    copy_lease_ms: int = Field(
+        default=60_000,
+        ge=MIN_LEASE_MS,
+        le=MAX_LEASE_MS,
+        description="How long nobody else ends a copy whose RLM is silent, ms: it renews the lease "
+        "three times as often. After a kill, copying of what it was at waits as long.",
+    )
     stream_threads: int = Field(
         default=16, ge=2, le=512, description="Fetches served at once by one process."
     )

@@ -8,59 +8,54 @@ from sqlalchemy import Connection
 from services.api.calls import AtRevision
 from services.api.errors import RemoteStorageError, ThrottledError
 from services.api.ids import TopicIdPartition
-from services.api.segment_batches import MAX_BATCH, LookupOutcome, SegmentLookup
-from services.api.segments import RemoteLogSegmentMetadata
-from services.api.validation import require
+from services.api.segment_batches import LookupOutcome, SegmentLookup
 from services.rlmm.json_rows import JsonRow, key_of, partition_row, run
 from services.rlmm.lookups import SEGMENT_AT
-from services.rlmm.message_sizes import MAX_PAGE_BYTES, segment_size_bytes
+from services.rlmm.message_sizes import MAX_PAGE_BYTES, SEGMENT_BYTES
 from services.rlmm.partitions import check_topic_name, unknown_partition
+from services.rlmm.read_sql import IS_KNOWN, PARTITIONS, SEGMENT
 from services.rlmm.rows import SEGMENT_COLUMNS, AnyRow, segment_from_row
 
-_COLUMNS = ", ".join(f"s.{name}" for name in SEGMENT_COLUMNS)
 _SEGMENT_AT_EACH = re.sub(r"%\((\w+)\)s", r"wanted.\1", SEGMENT_AT)
+
+_IF_IT_FITS = ", ".join(
+    f"CASE WHEN bytes <= {MAX_PAGE_BYTES} THEN {name} END AS {name}" for name in SEGMENT_COLUMNS
+)
 
 # Rows found by their keys, with LIMIT 1: no plan reads a table whole for them.
 SEGMENTS_FOR_OFFSETS = f"""
-    SELECT wanted.place, p.topic, p.revision, {_COLUMNS}
-    FROM json_to_recordset(%(rows)s) AS wanted (
-        place int, topic_id uuid, partition int, leader_epoch int, "offset" bigint)
-    CROSS JOIN LATERAL (
-        SELECT t.name AS topic, p.revision
-        FROM partitions AS p JOIN topics AS t ON t.topic_id = p.topic_id
-        WHERE p.topic_id = wanted.topic_id AND p.partition = wanted.partition
-            AND p.delete_state IS DISTINCT FROM 'DELETE_PARTITION_FINISHED'
-        LIMIT 1
-    ) AS p
-    LEFT JOIN LATERAL ({_SEGMENT_AT_EACH}
-        LIMIT 1
-    ) AS found ON true
-    LEFT JOIN LATERAL (
-        SELECT {_COLUMNS} FROM segments AS s
-        WHERE s.topic_id = wanted.topic_id AND s.partition = wanted.partition
-            AND s.segment_id = found.segment_id
-        LIMIT 1
-    ) AS s ON true"""
-
-
-def check_lookups(lookups: Sequence[SegmentLookup]) -> None:
-    """Raise InvalidRequestError where there are none or too many."""
-    count = len(lookups)
-    require(1 <= count <= MAX_BATCH, "lookups", f"must be 1 to {MAX_BATCH}, are {count}")
+    SELECT place, topic, revision,
+        segment_id IS NOT NULL AND bytes > {MAX_PAGE_BYTES} AS is_left_out, {_IF_IT_FITS}
+    FROM (
+        SELECT wanted.place, p.topic, p.revision, {SEGMENT},
+            sum({SEGMENT_BYTES}) OVER (ORDER BY wanted.place ROWS UNBOUNDED PRECEDING) AS bytes
+        FROM json_to_recordset(%(rows)s) AS wanted (
+            place int, topic_id uuid, partition int, leader_epoch int, "offset" bigint)
+        CROSS JOIN LATERAL (
+            SELECT t.name AS topic, p.revision
+            FROM {PARTITIONS}
+            WHERE p.topic_id = wanted.topic_id AND p.partition = wanted.partition AND {IS_KNOWN}
+            LIMIT 1
+        ) AS p
+        LEFT JOIN LATERAL ({_SEGMENT_AT_EACH}
+            LIMIT 1
+        ) AS found ON true
+        LEFT JOIN LATERAL (
+            SELECT {SEGMENT} FROM segments AS s
+            WHERE s.topic_id = wanted.topic_id AND s.partition = wanted.partition
+                AND s.segment_id = found.segment_id
+            LIMIT 1
+        ) AS s ON true
+    ) AS found"""
 
 
 def find_segments(connection: Connection, lookups: Sequence[SegmentLookup]) -> list[LookupOutcome]:
     """See RemoteLogMetadataManager.remote_log_segment_metadata_batch."""
     wanted = [_wanted(place, lookup) for place, lookup in enumerate(lookups)]
     rows = {row.place: row for row in run(connection, SEGMENTS_FOR_OFFSETS, wanted)}
-    left_bytes = MAX_PAGE_BYTES
-    outcomes: list[LookupOutcome] = []
-    for place, lookup in enumerate(lookups):
-        row = rows.get(place)
-        if row is not None and row.segment_id is not None:
-            left_bytes -= segment_size_bytes(row)
-        outcomes.append(_outcome(row, lookup.topic_id_partition, fits=left_bytes >= 0))
-    return outcomes
+    return [
+        _outcome(rows.get(place), lookup.topic_id_partition) for place, lookup in enumerate(lookups)
+    ]
 
 
 def _wanted(place: int, lookup: SegmentLookup) -> JsonRow:
@@ -72,16 +67,14 @@ def _wanted(place: int, lookup: SegmentLookup) -> JsonRow:
     }
 
 
-def _outcome(row: AnyRow | None, tp: TopicIdPartition, *, fits: bool) -> LookupOutcome:
+def _outcome(row: AnyRow | None, tp: TopicIdPartition) -> LookupOutcome:
     if row is None:
         return unknown_partition(tp)
     try:
         check_topic_name(tp, row.topic)
     except RemoteStorageError as e:
         return e
-    found: RemoteLogSegmentMetadata | None = None
-    if row.segment_id is not None:
-        if not fits:
-            return ThrottledError("the segments before this one fill the answer; ask again for it")
-        found = segment_from_row(row, tp)
+    if row.is_left_out:
+        return ThrottledError("the segments before this one fill the answer; ask again for it")
+    found = None if row.segment_id is None else segment_from_row(row, tp)
     return AtRevision(found, row.revision)

@@ -136,7 +136,9 @@ class BatchRecords:
         if self._new_answers:
             run(connection, REMEMBER, [_answer_row(*each) for each in self._new_answers.items()])
         if self._repeats:
-            run(connection, COUNT_REPEATS, [_repeat_row(*each) for each in self._repeats.items()])
+            # In one order, as everybody who changes several events: the purge too.
+            repeats = sorted(self._repeats.items())
+            run(connection, COUNT_REPEATS, [_repeat_row(*each) for each in repeats])
 
     def _read_answers(self, calls: Iterable[tuple[PartitionKey, MutationContext]]) -> None:
         wanted = [

@@ -11,7 +11,7 @@ from services.api.errors import RemoteStorageError
 from services.api.ids import RemoteLogSegmentId
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from services.rlmm.json_rows import PartitionKey, hex_of, key_of, run, segment_row
-from services.rlmm.rows import AnyRow, row_values
+from services.rlmm.rows import COPY_LEASED, AnyRow, row_values
 
 SegmentKey: TypeAlias = tuple[PartitionKey, UUID]
 
@@ -34,19 +34,21 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """A copy that begins; `revision` of its partition carries it."""
+    """A segment that becomes known; `revision` of its partition carries it; `lease_ms` of its copy,
+    None: it has none."""
 
     metadata: RemoteLogSegmentMetadata
     revision: int
+    lease_ms: int | None = None
 
 
 # Rows are found by LATERAL subqueries that the planner cannot take apart, and written by ctid: it
 # knows too little of the keys to join by them.
-STORED = """
+STORED = f"""
     SELECT s.*
     FROM json_to_recordset(%(rows)s) AS wanted (topic_id uuid, partition int, segment_id uuid)
     CROSS JOIN LATERAL (
-        SELECT * FROM segments
+        SELECT *, {COPY_LEASED} AS copy_leased FROM segments
         WHERE topic_id = wanted.topic_id AND partition = wanted.partition
             AND segment_id = wanted.segment_id
         LIMIT 1
@@ -83,22 +85,25 @@ ADD = """
     INSERT INTO segments (
         topic_id, partition, segment_id, start_offset, end_offset, max_timestamp_ms, broker_id,
         event_timestamp_ms, leader_epochs, epoch_start_offsets, segment_size_in_bytes,
-        custom_metadata, state, txn_idx_empty, broker_leader_epoch, state_revision)
+        custom_metadata, state, txn_idx_empty, broker_leader_epoch, state_revision,
+        finished_revision, copy_lease_until)
     SELECT
         topic_id, partition, segment_id, start_offset, end_offset, max_timestamp_ms, broker_id,
         event_timestamp_ms, leader_epochs, epoch_start_offsets, segment_size_in_bytes,
-        decode(custom_metadata, 'hex'), state, txn_idx_empty, broker_leader_epoch, state_revision
+        decode(custom_metadata, 'hex'), state, txn_idx_empty, broker_leader_epoch, state_revision,
+        CASE WHEN state = 'COPY_SEGMENT_FINISHED' THEN state_revision END,
+        clock_timestamp() + lease_ms * interval '1 millisecond'
     FROM json_to_recordset(%(rows)s) AS added (
         topic_id uuid, partition int, segment_id uuid, start_offset bigint, end_offset bigint,
         max_timestamp_ms bigint, broker_id int, event_timestamp_ms bigint, leader_epochs int[],
         epoch_start_offsets bigint[], segment_size_in_bytes int, custom_metadata text, state text,
-        txn_idx_empty boolean, broker_leader_epoch int, state_revision bigint)"""
+        txn_idx_empty boolean, broker_leader_epoch int, state_revision bigint, lease_ms bigint)"""
 
 
 def stored_segments(
     session: Session, segment_ids: Iterable[RemoteLogSegmentId]
 ) -> dict[SegmentKey, AnyRow]:
-    """All columns of those that there are."""
+    """All columns of those that there are, and copy_leased."""
     rows = run(session.connection(), STORED, [segment_row(id) for id in segment_ids])
     return {((row.topic_id, row.partition), row.segment_id): row for row in rows}
 
@@ -129,13 +134,14 @@ def move_segments(session: Session, moves: Sequence[Move]) -> None:
 
 
 def add_segments(session: Session, additions: Sequence[Addition]) -> None:
-    """What segments.add does to the table of segments."""
+    """What segments.add does to the table of segments; in whatever state they are."""
     rows = [
         {
             **row_values(addition.metadata),
             **segment_row(addition.metadata.remote_log_segment_id),
             "custom_metadata": hex_of(addition.metadata.custom_metadata),
             "state_revision": addition.revision,
+            "lease_ms": addition.lease_ms,
         }
         for addition in additions
     ]

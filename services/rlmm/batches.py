@@ -15,7 +15,7 @@ from services.api.calls import MutationOutcome
 from services.api.errors import InvalidRequestError, RemoteStorageError, RetriableRemoteStorageError
 from services.api.ids import RemoteLogSegmentId
 from services.api.segment_batches import MAX_BATCH
-from services.api.validation import require
+from services.api.validation import require_count
 from services.rlmm.json_rows import PartitionKey, key_of
 from services.rlmm.transactions import Transactions
 
@@ -23,6 +23,7 @@ MAX_PARTITIONS = 100
 """Whose locks a batch holds at once."""
 
 Item = TypeVar("Item")
+Done = TypeVar("Done")
 Outcome: TypeAlias = MutationOutcome | RemoteStorageError
 Outcomes: TypeAlias = dict[int, Outcome]
 """By the item's place in the batch."""
@@ -33,8 +34,7 @@ def require_distinct(segment_ids: Sequence[RemoteLogSegmentId], field: str) -> N
     Raises:
         InvalidRequestError: there are none or too many, or a segment comes twice.
     """
-    count = len(segment_ids)
-    require(1 <= count <= MAX_BATCH, field, f"must be 1 to {MAX_BATCH}, are {count}")
+    require_count(segment_ids, field, MAX_BATCH)
     places: dict[tuple[object, ...], int] = {}
     for place, segment_id in enumerate(segment_ids):
         key = (*key_of(segment_id.topic_id_partition), segment_id.id)
@@ -47,8 +47,8 @@ def change_all(
     transactions: Transactions,
     items: Mapping[int, Item],
     segment_id_of: Callable[[Item], RemoteLogSegmentId],
-    work: Callable[[Session, Mapping[int, Item]], Outcomes],
-) -> Outcomes:
+    work: Callable[[Session, Mapping[int, Item]], dict[int, Done | RemoteStorageError]],
+) -> dict[int, Done | RemoteStorageError]:
     """Do `work` on all items, some partitions at a time, in the order of (topic id, partition).
 
     Raises:
@@ -59,7 +59,7 @@ def change_all(
     for place, item in items.items():
         key = key_of(segment_id_of(item).topic_id_partition)
         by_partition.setdefault(key, {})[place] = item
-    outcomes = Outcomes()
+    outcomes: dict[int, Done | RemoteStorageError] = {}
     in_order = [by_partition[key] for key in sorted(by_partition)]
     for start in range(0, len(in_order), MAX_PARTITIONS):
         outcomes |= _change_some(transactions, in_order[start : start + MAX_PARTITIONS], work)
@@ -69,8 +69,8 @@ def change_all(
 def _change_some(
     transactions: Transactions,
     partitions: Sequence[Mapping[int, Item]],
-    work: Callable[[Session, Mapping[int, Item]], Outcomes],
-) -> Outcomes:
+    work: Callable[[Session, Mapping[int, Item]], dict[int, Done | RemoteStorageError]],
+) -> dict[int, Done | RemoteStorageError]:
     items = dict(_items(partitions))
     try:
         return transactions.change(lambda session: work(session, items))
@@ -79,7 +79,7 @@ def _change_some(
     except RemoteStorageError as e:
         if len(partitions) == 1:
             return dict.fromkeys(items, e)
-    outcomes = Outcomes()
+    outcomes: dict[int, Done | RemoteStorageError] = {}
     for partition in partitions:
         outcomes |= _change_some(transactions, [partition], work)
     return outcomes

@@ -26,9 +26,16 @@ DEFAULT_LIMITS = DatabaseLimits()
 
 
 def create_database_engine(
-    database_url: str, limits: DatabaseLimits = DEFAULT_LIMITS, application_name: str = "rlmm"
+    database_url: str,
+    limits: DatabaseLimits = DEFAULT_LIMITS,
+    application_name: str = "rlmm",
+    *,
+    asks_for_settings: bool = True,
 ) -> Engine:
     """An engine on PostgreSQL through psycopg 3. Opens no connection yet.
+
+    Args:
+        asks_for_settings: False: its sessions have what the server gives to their role.
 
     Raises:
         InvalidRequestError: not the URL of a PostgreSQL database.
@@ -46,8 +53,13 @@ def create_database_engine(
         hide_parameters=True,
         pool_size=limits.pool_size,
         max_overflow=0,
+        # The connection that was used last has its plans and rows in the processor's cache.
+        pool_use_lifo=True,
         pool_timeout=limits.pool_timeout_ms / 1000,
-        connect_args=_connect_args(limits, application_name),
+        connect_args={
+            **_connect_args(application_name, limits.connect_timeout_ms),
+            **({"options": _options(limits)} if asks_for_settings else {}),
+        },
     )
 
 
@@ -56,7 +68,8 @@ def endpoint(url: URL) -> str:
     return f"{url.host or 'localhost'}:{url.port or DEFAULT_PORT}/{url.database or ''}"
 
 
-def _connect_args(limits: DatabaseLimits, application_name: str) -> dict[str, str | int]:
+def _options(limits: DatabaseLimits) -> str:
+    """What a session asks the server for when it begins."""
     session = {
         "statement_timeout": limits.statement_timeout_ms,
         "lock_timeout": limits.lock_timeout_ms,
@@ -69,10 +82,13 @@ def _connect_args(limits: DatabaseLimits, application_name: str) -> dict[str, st
         "enable_seqscan": "off",
         "jit": "off",
     }
+    return " ".join(f"-c {name}={value}" for name, value in session.items())
+
+
+def _connect_args(application_name: str, connect_timeout_ms: int) -> dict[str, str | int]:
     return {
         "application_name": application_name,
-        "connect_timeout": -(-limits.connect_timeout_ms // 1000),
-        "options": " ".join(f"-c {name}={value}" for name, value in session.items()),
+        "connect_timeout": -(-connect_timeout_ms // 1000),
         # A database host that vanished without a word is noticed within half a minute.
         "keepalives": 1,
         "keepalives_idle": 10,

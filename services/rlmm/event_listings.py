@@ -10,6 +10,7 @@ from services.rlmm.limits import check_text
 from services.rlmm.message_sizes import fitting
 from services.rlmm.page_tokens import Position
 from services.rlmm.partitions import check_topic_name, unknown_partition
+from services.rlmm.read_sql import PARTITIONS
 from services.rlmm.rows import AnyRow, ms_of
 
 MAX_EXAMINED = 20_000
@@ -35,7 +36,7 @@ _TEXTS = (
 # looks at; null where that is all.
 EVENTS = f"""
     SELECT t.name AS topic, p.revision AS partition_revision, examined.last_revision, page.*
-    FROM partitions AS p JOIN topics AS t ON t.topic_id = p.topic_id
+    FROM {PARTITIONS}
     LEFT JOIN LATERAL (
         SELECT revision AS last_revision FROM events
         WHERE topic_id = p.topic_id AND partition = p.partition AND revision > %(after)s

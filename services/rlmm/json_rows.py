@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from sqlalchemy import Connection, CursorResult
+import psycopg
+from psycopg.rows import namedtuple_row
+from sqlalchemy import Connection
 
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 
@@ -22,10 +24,15 @@ def run(
     statement: str,
     rows: Sequence[JsonRow],
     values: Mapping[str, object] | None = None,
-) -> CursorResult[*tuple[Any, ...]]:
-    """Run a statement that has `rows` as %(rows)s."""
-    parameters = {"rows": json.dumps(rows), **(values or {})}
-    return connection.exec_driver_sql(statement, parameters)
+) -> psycopg.Cursor[Any]:
+    """Run a statement that has `rows` as %(rows)s; what it answers with are named tuples.
+
+    By psycopg alone, as Transactions.read_row, but in the connection's transaction.
+    """
+    driver = connection.connection.driver_connection
+    assert isinstance(driver, psycopg.Connection)
+    cursor = driver.cursor(binary=True, row_factory=namedtuple_row)
+    return cursor.execute(statement, {"rows": json.dumps(rows), **(values or {})}, prepare=True)
 
 
 def key_of(tp: TopicIdPartition) -> PartitionKey:

@@ -28,10 +28,10 @@ class Limits:
     def check_update(self, update: RemoteLogSegmentMetadataUpdate) -> None:
         self._check_custom_metadata("update", update.custom_metadata)
 
-    def check_segment(self, metadata: RemoteLogSegmentMetadata) -> None:
-        self._check_custom_metadata("metadata", metadata.custom_metadata)
+    def check_segment(self, metadata: RemoteLogSegmentMetadata, path: str = "metadata") -> None:
+        self._check_custom_metadata(path, metadata.custom_metadata)
         count, most = len(metadata.segment_leader_epochs), self.leader_epochs_per_segment
-        require(count <= most, "metadata.segment_leader_epochs", f"at most {most}, has {count}")
+        require(count <= most, f"{path}.segment_leader_epochs", f"at most {most}, has {count}")
 
     def check_addition(self, metadata: RemoteLogSegmentMetadata) -> None:
         """check_segment, and that the segment is one whose copy begins."""

@@ -32,7 +32,7 @@ from services.rlmm.message_sizes import fitting, segment_size_bytes
 from services.rlmm.page_tokens import Position
 from services.rlmm.partitions import KNOWN, check_topic_name, unknown_partition
 from services.rlmm.reaches import REACH_CLASSES, REACH_DIGITS
-from services.rlmm.rows import SEGMENT_COLUMNS, AnyRow, ms_of, segment_from_row
+from services.rlmm.rows import COPY_LEASED, SEGMENT_COLUMNS, AnyRow, ms_of, segment_from_row
 from services.rlmm.tables import (
     BEING_DELETED,
     LIVE,
@@ -92,7 +92,9 @@ def list_segments(
         return SegmentPage((), "", revision, not_modified=True, log_start_offset=log_start_offset)
     found = [row for row in rows if row.segment_id is not None]
     count = fitting(segment_size_bytes(row) for row in found[:limit])
-    segments = tuple(segment_from_row(row, tp) for row in found[:count])
+    segments = tuple(
+        segment_from_row(row, tp, copy_leased=row.copy_leased) for row in found[:count]
+    )
     token = _segment_token(query, found, count)
     return SegmentPage(segments, token, revision, log_start_offset=log_start_offset)
 
@@ -125,7 +127,10 @@ def _page(
 ) -> Select[*tuple[Any, ...]]:
     """The page and one row more, which tells that there is a next one."""
     tp = query.topic_id_partition
-    columns = [SegmentRow.__table__.columns[name] for name in SEGMENT_COLUMNS]
+    columns: list[ColumnElement[Any]] = [
+        *(SegmentRow.__table__.columns[name] for name in SEGMENT_COLUMNS),
+        literal_column(COPY_LEASED).label("copy_leased"),
+    ]
     if query.leader_epoch is None:
         page = select(*columns).where(
             SegmentRow.topic_id == tp.topic_id, SegmentRow.partition == tp.partition, LIVE

@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 from services.api.calls import MutationContext, MutationOutcome
 from services.api.errors import InvalidRangeError
 from services.api.ids import TopicIdPartition
+from services.rlmm import gaps
 from services.rlmm.events import NO_BROKER, record
 from services.rlmm.guards import require_expected, require_may_delete
 from services.rlmm.partition_states import bounds_of, cut_lineage
@@ -44,6 +45,7 @@ def raise_log_start(
         )
     partition.log_start_offset = new
     cut_lineage(session, partition)
+    gaps.forget_below(session, partition, new)
     event = EventRow(
         kind="LOG_START",
         from_state=str(old),

@@ -5,18 +5,16 @@ Each statement reads the partition's revision from the same snapshot as the answ
 
 from uuid import UUID
 
-from sqlalchemy import Connection
-
 from services.api.calls import AtRevision
 from services.api.ids import TopicIdPartition
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import INT64_MAX
 from services.rlmm.partitions import check_topic_name, unknown_partition
 from services.rlmm.reaches import REACH_CLASSES, REACH_DIGITS
+from services.rlmm.read_sql import IS_KNOWN, PARTITIONS, SEGMENT
 from services.rlmm.rows import SEGMENT_COLUMNS, AnyRow, segment_from_row
 from services.rlmm.tables import STOP
-
-_COLUMNS = ", ".join(f"s.{name}" for name in SEGMENT_COLUMNS)
+from services.rlmm.transactions import Transactions
 
 
 def _segment(segment_id: str) -> str:
@@ -30,12 +28,8 @@ def _segment(segment_id: str) -> str:
 _OF_EPOCH = """topic_id = %(topic_id)s AND partition = %(partition)s
                 AND leader_epoch = %(leader_epoch)s"""
 
-_KNOWN_PARTITION = """
-    partitions AS p JOIN topics AS t ON t.topic_id = p.topic_id"""
-
-_IS_KNOWN_PARTITION = """
-    p.topic_id = %(topic_id)s AND p.partition = %(partition)s
-        AND p.delete_state IS DISTINCT FROM 'DELETE_PARTITION_FINISHED'"""
+_IS_KNOWN_PARTITION = f"""
+    p.topic_id = %(topic_id)s AND p.partition = %(partition)s AND {IS_KNOWN}"""
 
 
 def _segment_at(offset: str) -> str:
@@ -91,8 +85,8 @@ SEGMENT_AT = _segment_at("%(offset)s")
 """SQL for an id; its four parameters may as well be columns."""
 
 SEGMENT_FOR_OFFSET = f"""
-    SELECT t.name AS topic, p.revision, {_COLUMNS}
-    FROM {_KNOWN_PARTITION}
+    SELECT t.name AS topic, p.revision, {SEGMENT}
+    FROM {PARTITIONS}
     LEFT JOIN LATERAL ({SEGMENT_AT}
     ) AS found ON true
     LEFT JOIN LATERAL ({_segment("found.segment_id")}
@@ -145,8 +139,8 @@ NEXT_WITH_TXN_INDEX = f"""
         ) AS s
         WHERE chain.txn_idx_empty AND chain.end_offset < {INT64_MAX}
     )
-    SELECT t.name AS topic, p.revision, {_COLUMNS}
-    FROM {_KNOWN_PARTITION}
+    SELECT t.name AS topic, p.revision, {SEGMENT}
+    FROM {PARTITIONS}
     LEFT JOIN chain ON NOT chain.txn_idx_empty
     LEFT JOIN LATERAL ({_segment("chain.segment_id")}
     ) AS s ON true
@@ -155,7 +149,7 @@ NEXT_WITH_TXN_INDEX = f"""
 HIGHEST_OFFSET = f"""
     SELECT t.name AS topic, p.revision,
         (SELECT highest_offset FROM highest_offsets WHERE {_OF_EPOCH}) AS answer
-    FROM {_KNOWN_PARTITION}
+    FROM {PARTITIONS}
     WHERE {_IS_KNOWN_PARTITION}"""
 
 # A size of -1 is an unknown one.
@@ -166,34 +160,36 @@ LOG_SIZE = f"""
         CROSS JOIN LATERAL ({_segment("e.segment_id")}
         ) AS s
     ) AS answer
-    FROM {_KNOWN_PARTITION}
+    FROM {PARTITIONS}
     WHERE {_IS_KNOWN_PARTITION}"""
 
 
 def find_segment(
-    connection: Connection, statement: str, tp: TopicIdPartition, leader_epoch: int, offset: int
+    transactions: Transactions, statement: str, tp: TopicIdPartition, leader_epoch: int, offset: int
 ) -> AtRevision[RemoteLogSegmentMetadata | None]:
     """Run SEGMENT_FOR_OFFSET or NEXT_WITH_TXN_INDEX."""
-    row = _read(connection, statement, tp, leader_epoch=leader_epoch, offset=offset)
+    row = _read(transactions, statement, tp, leader_epoch=leader_epoch, offset=offset)
     segment = None if row.segment_id is None else segment_from_row(row, tp)
     return AtRevision(segment, row.revision)
 
 
 def highest_offset(
-    connection: Connection, tp: TopicIdPartition, leader_epoch: int
+    transactions: Transactions, tp: TopicIdPartition, leader_epoch: int
 ) -> AtRevision[int | None]:
-    row = _read(connection, HIGHEST_OFFSET, tp, leader_epoch=leader_epoch)
+    row = _read(transactions, HIGHEST_OFFSET, tp, leader_epoch=leader_epoch)
     return AtRevision(row.answer, row.revision)
 
 
-def log_size(connection: Connection, tp: TopicIdPartition, leader_epoch: int) -> AtRevision[int]:
-    row = _read(connection, LOG_SIZE, tp, leader_epoch=leader_epoch)
+def log_size(
+    transactions: Transactions, tp: TopicIdPartition, leader_epoch: int
+) -> AtRevision[int]:
+    row = _read(transactions, LOG_SIZE, tp, leader_epoch=leader_epoch)
     return AtRevision(row.answer, row.revision)
 
 
-def _read(connection: Connection, statement: str, tp: TopicIdPartition, **of: int) -> AnyRow:
+def _read(transactions: Transactions, statement: str, tp: TopicIdPartition, **of: int) -> AnyRow:
     keys: dict[str, UUID | int] = {"topic_id": tp.topic_id, "partition": tp.partition, **of}
-    row = connection.exec_driver_sql(statement, keys).one_or_none()
+    row: AnyRow | None = transactions.read_row(statement, keys)
     if row is None:
         raise unknown_partition(tp)
     check_topic_name(tp, row.topic)

@@ -1,4 +1,4 @@
-"""What nobody needs any more goes: tombstones, remembered request ids, the oldest events.
+"""What nobody needs any more goes: tombstones, request ids, the oldest events, old anomalies.
 
 Every step is a row of short transactions, each of at most BATCH rows, so that it runs beside the
 traffic, may end at any point and may be run again. Ages are counted by the database's clock.
@@ -16,11 +16,12 @@ from services.api.validation import require
 from services.rlmm.outcomes import REMEMBERED_FOR
 from services.rlmm.passable_segments import find_passable_segments
 from services.rlmm.schema import connected, is_usable, known_revision, revision_in, try_lock
+from services.rlmm.transactions import again_where_rolled_back
 
 BATCH = 2_000
 PARTITIONS_PER_STATEMENT = 1_000
-MIN_EVENTS_DAYS = 1
-MAX_EVENTS_DAYS = 36_500
+MIN_DAYS = 1
+MAX_DAYS = 36_500
 
 _ADVISORY_LOCK = 0x5ED1_3E28
 """Any number that nobody else in the database uses."""
@@ -37,25 +38,29 @@ class MaintenancePlan:
         delete_retention_ms: how long a deleted segment's row stays (Kafka: delete.retention.ms).
         events_days: how long the audit trail goes back at least; a partition's latest event stays
             for ever.
+        anomalies_days: how long an anomaly stays that no run sees any more.
         find_passable: also look again at which segments a search for a transaction index may pass
             over; needed once after an upgrade from a schema that did not know it (0002).
     """
 
     delete_retention_ms: int = 86_400_000
     events_days: int = 90
+    anomalies_days: int = 90
     find_passable: bool = False
 
     def __post_init__(self) -> None:
         require(
-            0 <= self.delete_retention_ms <= MAX_EVENTS_DAYS * 86_400_000,
+            0 <= self.delete_retention_ms <= MAX_DAYS * 86_400_000,
             "delete.retention.ms",
-            f"must be 0 to {MAX_EVENTS_DAYS} days, is {self.delete_retention_ms} ms",
+            f"must be 0 to {MAX_DAYS} days, is {self.delete_retention_ms} ms",
         )
-        require(
-            MIN_EVENTS_DAYS <= self.events_days <= MAX_EVENTS_DAYS,
-            "events-days",
-            f"must be {MIN_EVENTS_DAYS} to {MAX_EVENTS_DAYS}, is {self.events_days}",
-        )
+        for name, days in (
+            ("events-days", self.events_days),
+            ("anomalies-days", self.anomalies_days),
+        ):
+            require(
+                MIN_DAYS <= days <= MAX_DAYS, name, f"must be {MIN_DAYS} to {MAX_DAYS}, is {days}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,7 @@ class MaintenanceReport:
     tombstones: int = 0
     request_outcomes: int = 0
     events: int = 0
+    anomalies: int = 0
     passable: int = 0
 
 
@@ -91,6 +97,7 @@ def maintain(
             return total
 
         tombstone_age = timedelta(milliseconds=plan.delete_retention_ms)
+        anomaly_age = timedelta(days=plan.anomalies_days)
         return MaintenanceReport(
             already_running=False,
             tombstones=count("tombstones", _purge(connection, _TOMBSTONES, tombstone_age)),
@@ -98,6 +105,7 @@ def maintain(
                 "request_outcomes", _purge(connection, _REQUEST_OUTCOMES, REMEMBERED_FOR)
             ),
             events=count("events", _purge_events(connection, timedelta(days=plan.events_days))),
+            anomalies=count("anomalies", _purge(connection, _ANOMALIES, anomaly_age)),
             passable=count("passable", find_passable_segments(connection))
             if plan.find_passable
             else 0,
@@ -129,6 +137,7 @@ def _purge_statement(table: str, is_old: str, age: str) -> str:
 
 _TOMBSTONES = _purge_statement("segments", "state = 'DELETE_SEGMENT_FINISHED'", "changed_at")
 _REQUEST_OUTCOMES = _purge_statement("request_outcomes", "true", "at")
+_ANOMALIES = _purge_statement("anomalies", "true", "last_seen")
 _LONG_AGO = datetime.fromisoformat("0001-01-02T00:00:00+00:00")
 
 
@@ -210,5 +219,9 @@ def _partitions(connection: Connection, age: timedelta) -> Iterator[Any]:
 
 def _run(connection: Connection, statement: str, **values: object) -> Row[*tuple[Any, ...]]:
     """One statement in a transaction of its own."""
-    with connection.begin():
-        return connection.execute(text(statement), values).one()
+
+    def transaction() -> Row[*tuple[Any, ...]]:
+        with connection.begin():
+            return connection.execute(text(statement), values).one()
+
+    return again_where_rolled_back(transaction)

@@ -5,9 +5,13 @@ from typing import TYPE_CHECKING
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.rlmm.managing.anomalies import SqlAnomalies
+from services.rlmm.managing.copy_leases import SqlCopyLeases
 from services.rlmm.managing.partition_changes import SqlPartitionChanges
 from services.rlmm.managing.partition_queries import SqlPartitionQueries
+from services.rlmm.managing.partition_repairs import SqlPartitionRepairs
 from services.rlmm.managing.segment_changes import SqlSegmentChanges
+from services.rlmm.managing.segment_imports import SqlSegmentImports
 from services.rlmm.managing.segment_queries import SqlSegmentQueries
 from services.rlmm.managing.topic_configs import SqlTopicConfigs
 from services.rlmm.schema import is_usable, known_revision, revision_in
@@ -15,10 +19,14 @@ from services.rlmm.schema import is_usable, known_revision, revision_in
 
 class SqlRemoteLogMetadataManager(
     SqlSegmentChanges,
+    SqlCopyLeases,
     SqlSegmentQueries,
+    SqlSegmentImports,
     SqlPartitionChanges,
     SqlPartitionQueries,
+    SqlPartitionRepairs,
     SqlTopicConfigs,
+    SqlAnomalies,
 ):
     """The contract is the Protocol's. Any number may run beside each other.
 

@@ -18,6 +18,11 @@ def fitting(sizes_bytes: Iterable[int]) -> int:
     return max(bisect_right(sums, MAX_PAGE_BYTES), min(len(sums), 1))
 
 
+SEGMENT_BYTES = f"""{MAX_NAMES_AND_NUMBERS_BYTES} + coalesce(octet_length(s.custom_metadata), 0)
+        + {MAX_LEADER_EPOCH_BYTES} * cardinality(s.leader_epochs)"""
+"""SQL for segment_size_bytes, of `segments AS s`: what does not fit need not be read."""
+
+
 def segment_size_bytes(row: AnyRow) -> int:
     """No less than a segment takes in a message."""
     of_epochs = MAX_LEADER_EPOCH_BYTES * len(row.leader_epochs)

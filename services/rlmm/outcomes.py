@@ -14,7 +14,9 @@ from services.api.partitions import RemotePartitionDeleteMetadata
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from services.api.validation import require
 from services.rlmm.events import count_repeat
+from services.rlmm.gap_records import GapRecord
 from services.rlmm.log_starts import LogStartRaise
+from services.rlmm.repairs import LeaderEpochReset, Undeletion
 from services.rlmm.tables import NOW, PartitionRow, RequestOutcomeRow
 
 REMEMBERED_FOR = timedelta(days=1)
@@ -24,6 +26,9 @@ Body = (
     | RemoteLogSegmentMetadataUpdate
     | RemotePartitionDeleteMetadata
     | LogStartRaise
+    | GapRecord
+    | Undeletion
+    | LeaderEpochReset
 )
 
 

@@ -1,9 +1,10 @@
 """What the leader says of its partition, and the lineage that the tier makes of it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, and_, or_, select, true, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.dml import ReturningInsert
@@ -14,6 +15,7 @@ from services.api.ids import TopicIdPartition
 from services.api.lineage import Lineage
 from services.api.partition_state import PartitionReport, PartitionState
 from services.api.segments import segment_leader_epochs
+from services.rlmm import gaps
 from services.rlmm.events import record
 from services.rlmm.partitions import (
     FINISHED,
@@ -56,7 +58,7 @@ def take_report(session: Session, report: PartitionReport) -> AtRevision[Partiti
     if partition.delete_state == FINISHED.value:
         raise InvalidStateTransitionError(f"partition {tp} is in {partition.delete_state}")
     fence(partition, tp, report.leader_epoch)
-    stored = session.execute(_store_if_later(report)).one_or_none()
+    stored = session.execute(_store_if_later(report, partition)).one_or_none()
     if stored is None:
         raise _out_of_order(session, partition, report)
     note_leader(session, partition, report.leader_epoch, report.broker_id)
@@ -74,7 +76,12 @@ def take_report(session: Session, report: PartitionReport) -> AtRevision[Partiti
         record(session, partition, event, NO_CONTEXT)
     reported_at_ms = ms_of(stored.reported_at)
     state = PartitionState(
-        partition.log_start_offset, lineage, report, reported_at_ms, read_at_ms=reported_at_ms
+        partition.log_start_offset,
+        lineage,
+        report,
+        reported_at_ms,
+        read_at_ms=reported_at_ms,
+        gaps=gaps.from_column(stored.gaps),
     )
     return AtRevision(state, partition.revision)
 
@@ -86,7 +93,11 @@ def read(connection: Connection, tp: TopicIdPartition) -> AtRevision[PartitionSt
             TopicRow.name,
             PartitionRow.revision,
             PartitionRow.log_start_offset,
+            PartitionRow.highest_broker_leader_epoch,
             NOW.label("read_at"),
+            gaps.column(
+                PartitionRow.topic_id, PartitionRow.partition, PartitionRow.log_start_offset
+            ),
             *_only((*_LINEAGE, "reported_at", *_REPORT)),
         )
         .select_from(PartitionRow)
@@ -116,15 +127,26 @@ def cut_lineage(session: Session, partition: PartitionRow) -> None:
 
 def bounds_of(session: Session, partition: PartitionRow) -> tuple[int, Lineage]:
     """The reported high watermark and the stored lineage; 0 and none where nobody has reported."""
-    columns = _only((*_LINEAGE, "high_watermark"))
+    columns = _only((*_LINEAGE, "leader_epoch", "high_watermark"))
     row = session.execute(select(*columns).where(_is(partition))).one_or_none()
     if row is None:
         return 0, Lineage()
-    return row.high_watermark, _lineage(row.leader_epochs, row.epoch_start_offsets)
+    overruled = _is_overruled(row.leader_epoch, partition.highest_broker_leader_epoch)
+    high_watermark = 0 if overruled else row.high_watermark
+    return high_watermark, _lineage(row.leader_epochs, row.epoch_start_offsets)
 
 
-def _store_if_later(report: PartitionReport) -> ReturningInsert[*tuple[Any, ...]]:
-    """Answers the lineage as it was before, and no row where another report came first."""
+def _is_overruled(leader_epoch: int, highest_leader_epoch: int | None) -> bool:
+    """Whether a stored report of `leader_epoch` does not count any more: each report that is taken
+    makes its epoch the highest, so that only a reset of the highest can have left it above."""
+    return highest_leader_epoch is None or leader_epoch > highest_leader_epoch
+
+
+def _store_if_later(
+    report: PartitionReport, partition: PartitionRow
+) -> ReturningInsert[*tuple[Any, ...]]:
+    """Answers the lineage as it was before and the partition's gaps, and no row where another
+    report came first."""
     tp, epochs = report.topic_id_partition, report.lineage.entries
     row = insert(PartitionStateRow).values(
         topic_id=tp.topic_id,
@@ -146,11 +168,17 @@ def _store_if_later(report: PartitionReport) -> ReturningInsert[*tuple[Any, ...]
     new = row.excluded
     is_later = tuple_(*_only(_ORDER)) < tuple_(*[new[name] for name in _ORDER])
     is_same = tuple_(*_only(_REPORT)) == tuple_(*[new[name] for name in _REPORT])
+    highest = partition.highest_broker_leader_epoch
+    is_overruled = true() if highest is None else _COLUMNS.leader_epoch > highest
     return row.on_conflict_do_update(
         index_elements=["topic_id", "partition"],
         set_={**{name: new[name] for name in _REPORT}, "reported_at": NOW},
-        where=or_(is_later, is_same),
-    ).returning(*_only(_LINEAGE), _COLUMNS.reported_at)
+        where=or_(is_later, is_same, is_overruled),
+    ).returning(
+        *_only(_LINEAGE),
+        _COLUMNS.reported_at,
+        gaps.column(partition.topic_id, partition.partition, partition.log_start_offset),
+    )
 
 
 def _out_of_order(
@@ -177,9 +205,14 @@ def _store_lineage(session: Session, partition: PartitionRow, lineage: Lineage) 
 
 
 def _state(row: AnyRow, tp: TopicIdPartition) -> PartitionState:
-    read_at_ms = ms_of(row.read_at)
+    state = PartitionState(
+        row.log_start_offset, read_at_ms=ms_of(row.read_at), gaps=gaps.from_column(row.gaps)
+    )
     if row.report_number is None:
-        return PartitionState(row.log_start_offset, read_at_ms=read_at_ms)
+        return state
+    state = replace(state, lineage=_lineage(row.leader_epochs, row.epoch_start_offsets))
+    if _is_overruled(row.leader_epoch, row.highest_broker_leader_epoch):
+        return state
     report = PartitionReport(
         topic_id_partition=tp,
         broker_id=row.broker_id,
@@ -193,13 +226,7 @@ def _state(row: AnyRow, tp: TopicIdPartition) -> PartitionState:
         only_local_bytes=row.only_local_bytes,
         copied_through_offset=row.copied_through_offset,
     )
-    return PartitionState(
-        log_start_offset=row.log_start_offset,
-        lineage=_lineage(row.leader_epochs, row.epoch_start_offsets),
-        report=report,
-        reported_at_ms=ms_of(row.reported_at),
-        read_at_ms=read_at_ms,
-    )
+    return replace(state, report=report, reported_at_ms=ms_of(row.reported_at))
 
 
 def _lineage(epochs: Sequence[int], starts: Sequence[int]) -> Lineage:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from sqlalchemy import ARRAY, Uuid, any_, exists, literal, select
+from sqlalchemy import ARRAY, Uuid, any_, exists, func, literal, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -20,7 +20,8 @@ from services.api.partitions import (
     delete_predecessor,
 )
 from services.api.validation import require
-from services.rlmm.events import record
+from services.rlmm import gaps
+from services.rlmm.events import count_repeat, record
 from services.rlmm.guards import require_expected, require_no_hold
 from services.rlmm.partition_view import PartitionView
 from services.rlmm.tables import LIVE, NOW, EventRow, PartitionRow, SegmentRow, TopicRow
@@ -148,7 +149,7 @@ def move_deletion(
         fence(partition, tp, context.broker_leader_epoch)
     present = partition.delete_state
     if present is not None and target.value in (present, MARKED.value):
-        return MutationOutcome(applied=False, revision=_revision_of(session, partition, target))
+        return _repeated(session, partition, target)
     before = delete_predecessor(target)
     if present != (before.value if before else None):
         raise InvalidStateTransitionError(f"partition {tp}: {present} to {target.value}")
@@ -159,6 +160,8 @@ def move_deletion(
         require_no_hold(session, partition)
     elif target is MARKED:
         partition.marked_at = NOW
+    else:
+        gaps.forget_all(session, partition)
     partition.delete_state = target.value
     event = EventRow(
         kind="PARTITION_DELETE",
@@ -179,16 +182,21 @@ def _has_live_segments(session: Session, partition: PartitionRow) -> bool:
     return bool(session.scalar(select(segments)))
 
 
-def _revision_of(
+def _repeated(
     session: Session, partition: PartitionRow, state: RemotePartitionDeleteState
-) -> int:
-    """The revision that carries `state`; the present one where the audit trail lost it."""
+) -> MutationOutcome:
+    """A further call for `state`: counted on its event, the latest of a mark that was taken back
+    and made again. Where the audit trail no longer has it, the present revision answers, whose
+    event is another."""
     revision = session.scalar(
-        select(EventRow.revision).where(
+        select(func.max(EventRow.revision)).where(
             EventRow.topic_id == partition.topic_id,
             EventRow.partition == partition.partition,
             EventRow.kind == "PARTITION_DELETE",
             EventRow.to_state == state.value,
         )
     )
-    return partition.revision if revision is None else revision
+    if revision is None:
+        return MutationOutcome(applied=False, revision=partition.revision)
+    count_repeat(session, partition, revision)
+    return MutationOutcome(applied=False, revision=revision)

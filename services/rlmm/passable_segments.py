@@ -5,14 +5,25 @@ of it has to be looked at once: before that searches are right, but go from segm
 """
 
 from collections.abc import Iterator
+from functools import partial
+from typing import TypeAlias
+from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-BATCH = 2_000
+from services.rlmm.rows import AnyRow
+from services.rlmm.transactions import again_where_rolled_back
 
-_EPOCHS = """
+Keys: TypeAlias = dict[str, UUID | int]
+
+BATCH = 2_000
+EPOCHS_PER_STATEMENT = 1_000
+
+_EPOCHS = f"""
     SELECT topic_id, partition, leader_epoch FROM highest_offsets
-    ORDER BY topic_id, partition, leader_epoch"""
+    WHERE (topic_id, partition, leader_epoch) > (:topic_id, :partition, :leader_epoch)
+    ORDER BY topic_id, partition, leader_epoch LIMIT {EPOCHS_PER_STATEMENT}"""
+_BEFORE_ALL: Keys = {"topic_id": UUID(int=0), "partition": -1, "leader_epoch": -1}
 
 _LOCK = """
     SELECT 1 FROM partitions WHERE topic_id = :topic_id AND partition = :partition FOR UPDATE"""
@@ -57,14 +68,28 @@ def find_passable_segments(connection: Connection) -> Iterator[int]:
 
     Each batch holds the lock of its partition, as every change of the partition does.
     """
-    with connection.begin():
-        epochs = connection.execute(text(_EPOCHS)).all()
-    for epoch in epochs:
-        keys = dict(epoch._mapping)
+    for keys in _epochs(connection):
         after: int | None = -1
         while after is not None:
-            with connection.begin():
-                connection.execute(text(_LOCK), keys)
-                done = connection.execute(text(_FIND), {**keys, "after": after}).one()
+            done = again_where_rolled_back(partial(_find, connection, {**keys, "after": after}))
             yield done.changed
             after = done.last
+
+
+def _find(connection: Connection, keys: Keys) -> AnyRow:
+    with connection.begin():
+        connection.execute(text(_LOCK), keys)
+        return connection.execute(text(_FIND), keys).one()
+
+
+def _epochs(connection: Connection) -> Iterator[Keys]:
+    """The leader epochs of all partitions, in the order of their keys."""
+    last = _BEFORE_ALL
+    while True:
+        with connection.begin():
+            epochs = connection.execute(text(_EPOCHS), last).all()
+        for epoch in epochs:
+            last = dict(epoch._mapping)
+            yield last
+        if len(epochs) < EPOCHS_PER_STATEMENT:
+            return

@@ -5,7 +5,14 @@ from enum import StrEnum
 from sqlalchemy import Connection, text
 
 ROLE = "sediment_reader"
-VIEWS = ("report_partitions", "report_segments", "report_events", "report_topics")
+VIEWS = (
+    "report_partitions",
+    "report_segments",
+    "report_events",
+    "report_topics",
+    "report_gaps",
+    "report_anomalies",
+)
 
 _MAY_CREATE = text("SELECT rolsuper OR rolcreaterole FROM pg_roles WHERE rolname = current_user")
 _EXISTS = text("SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = :role)")

@@ -23,8 +23,14 @@ def ms_of(at: datetime) -> int:
     return (at - EPOCH) // timedelta(milliseconds=1)
 
 
-def segment_from_row(row: AnyRow, tp: TopicIdPartition) -> RemoteLogSegmentMetadata:
-    """From a row that has all columns of `segments`, or those of SEGMENT_COLUMNS."""
+def segment_from_row(
+    row: AnyRow, tp: TopicIdPartition, *, copy_leased: bool = False
+) -> RemoteLogSegmentMetadata:
+    """From a row that has all columns of `segments`, or those of SEGMENT_COLUMNS.
+
+    Args:
+        copy_leased: COPY_LEASED, where the segment may be COPY_SEGMENT_STARTED.
+    """
     epochs = list(zip(row.leader_epochs, row.epoch_start_offsets, strict=True))
     return RemoteLogSegmentMetadata(
         remote_log_segment_id=RemoteLogSegmentId(tp, row.segment_id),
@@ -39,6 +45,7 @@ def segment_from_row(row: AnyRow, tp: TopicIdPartition) -> RemoteLogSegmentMetad
         state=RemoteLogSegmentState(row.state),
         txn_idx_empty=row.txn_idx_empty,
         broker_leader_epoch=row.broker_leader_epoch,
+        copy_leased=copy_leased,
     )
 
 
@@ -57,6 +64,10 @@ SEGMENT_COLUMNS = (
     "txn_idx_empty",
     "broker_leader_epoch",
 )
+
+COPY_LEASED = """(state = 'COPY_SEGMENT_STARTED'
+        AND coalesce(copy_lease_until > clock_timestamp(), false))"""
+"""SQL for whether a segment's copy is leased when it is read."""
 
 
 def row_values(metadata: RemoteLogSegmentMetadata) -> dict[str, object]:

@@ -23,6 +23,8 @@ from sqlalchemy import Connection, text
 
 from services.api.ids import ZERO_UUID
 from services.api.segment_scan import SegmentBatch, SegmentScan
+from services.rlmm.read_sql import IS_KNOWN, PARTITIONS
+from services.rlmm.rows import COPY_LEASED
 from services.rlmm.scan_batches import SegmentColumns
 from services.rlmm.transactions import Transactions
 
@@ -45,6 +47,7 @@ _OF_PARTITION = ("topic_id", "topic", "partition", "revision", "delete_state")
 _OF_SEGMENTS = {
     "epoch_counts": "array_agg(cardinality(leader_epochs)",
     "segment_id": "array_agg(segment_id::text",
+    "copy_leased": f"array_agg({COPY_LEASED}",
     "leader_epochs": f"string_agg(substr(array_send(leader_epochs), {ARRAY_HEADER_BYTES} + 1), ''",
     "epoch_start_offsets": (
         f"string_agg(substr(array_send(epoch_start_offsets), {ARRAY_HEADER_BYTES} + 1), ''"
@@ -80,9 +83,9 @@ _SEGMENTS = f"""
         p.delete_state, chunk.*
     FROM (
         SELECT p.topic_id, t.name AS topic, p.partition, p.revision, p.delete_state
-        FROM partitions AS p JOIN topics AS t ON t.topic_id = p.topic_id
+        FROM {PARTITIONS}
         WHERE (p.topic_id, p.partition) > (%(topic_id)s, %(partition)s)
-            AND p.delete_state IS DISTINCT FROM 'DELETE_PARTITION_FINISHED'
+            AND {IS_KNOWN}
             AND (p.delete_state = ANY(CAST(%(delete_states)s AS text[])) OR %(in_any_or_none)s)
             AND (t.name = %(topic)s OR %(topic)s = '')
             AND (hashtextextended(p.topic_id::text || ':' || p.partition, 0)

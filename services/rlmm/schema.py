@@ -59,15 +59,22 @@ def revision_in(connection: Connection) -> str | None:
 
 
 @contextmanager
-def connected(database_url: str, *, autocommit: bool = False) -> Iterator[Connection]:
+def connected(
+    database_url: str, *, autocommit: bool = False, asks_for_settings: bool = True
+) -> Iterator[Connection]:
     """The one connection of a command that looks after the schema or its rows.
+
+    Args:
+        asks_for_settings: see create_database_engine.
 
     Raises:
         InvalidRequestError: not the URL of a PostgreSQL database.
         RetriableRemoteStorageError, RemoteStorageError: the database's errors, each naming the
             database, never the password.
     """
-    engine = create_database_engine(database_url, _LIMITS, "rlmm-schema")
+    engine = create_database_engine(
+        database_url, _LIMITS, "rlmm-schema", asks_for_settings=asks_for_settings
+    )
     level = "AUTOCOMMIT" if autocommit else "READ COMMITTED"
     try:
         with errors_named(), engine.connect() as connection:

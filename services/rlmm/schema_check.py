@@ -16,13 +16,20 @@ OLDEST_SERVER = 14
 """Major version of PostgreSQL."""
 
 _REQUIRED_SETTINGS = {
-    "fsync": ("on", "an acknowledged change can be lost with the server's power"),
-    "full_page_writes": ("on", "a crash while a page is written can spoil the page"),
-    "synchronous_commit": ("on", "an acknowledged change can be lost with the server"),
-    "autovacuum": ("on", "look-ups slow down as rows die, and never get faster again"),
-    "server_encoding": ("UTF8", "names of topics cannot be stored"),
-    "transaction_read_only": ("off", "nothing can be changed; is this a standby?"),
+    "fsync": (["on"], "an acknowledged change can be lost with the server's power"),
+    "full_page_writes": (["on"], "a crash while a page is written can spoil the page"),
+    "synchronous_commit": (
+        ["on", "remote_apply"],
+        "an acknowledged change can be lost with the server, where a pooler drops what RLMM's "
+        "sessions ask for",
+    ),
+    "autovacuum": (["on"], "look-ups slow down as rows die, and never get faster again"),
+    "server_encoding": (["UTF8"], "names of topics cannot be stored"),
+    "transaction_read_only": (["off"], "nothing can be changed; is this a standby?"),
 }
+"""What the server must give to a session that asks for nothing, and what happens otherwise."""
+_RULES = ("add_index", "add_fk", "add_constraint")
+"""Differences, as Alembic calls them, in what holds of the rows and how they are found."""
 _INDEXES = text(
     "SELECT c.relname AS name, i.indisvalid AND i.indisready AS is_valid FROM pg_index AS i "
     "JOIN pg_class AS c ON c.oid = i.indexrelid "
@@ -48,19 +55,26 @@ class SchemaProblem:
 
 
 def check_schema(database_url: str) -> list[SchemaProblem]:
-    """All problems; a later release's schema has none for having more. Changes nothing.
+    """All problems. Changes nothing.
+
+    A later release's schema may have more, and other indexes and rules than this one knows: of it
+    only tables, columns and views are looked for.
 
     Raises:
         RetriableRemoteStorageError: the database cannot be reached.
     """
-    with connected(database_url) as connection:
+    with connected(database_url, asks_for_settings=False) as connection:
         problems = list(_server_problems(connection))
+    with connected(database_url) as connection:
         revision = revision_in(connection)
         if not is_usable(revision):
             told = revision or "none"
             message = f"is {told}, this release needs {known_revision()}: `sediment db upgrade`"
             return [*problems, SchemaProblem("schema revision", message)]
-        return [*problems, *_difference_problems(connection), *_rule_problems(connection)]
+        is_later = revision != known_revision()
+        problems += _difference_problems(connection, is_later=is_later)
+        problems += _view_problems(connection)
+        return problems if is_later else [*problems, *_rule_problems(connection)]
 
 
 def _server_problems(connection: Connection) -> Iterator[SchemaProblem]:
@@ -69,19 +83,19 @@ def _server_problems(connection: Connection) -> Iterator[SchemaProblem]:
         yield SchemaProblem("server version", f"is {version}; {OLDEST_SERVER} is the oldest tried")
     for name, (wanted, otherwise) in _REQUIRED_SETTINGS.items():
         value = connection.scalar(text("SELECT current_setting(:name)"), {"name": name})
-        if value != wanted:
-            message = f"is {value}, should be {wanted}: {otherwise}"
+        if value not in wanted:
+            message = f"is {value}, should be {' or '.join(wanted)}: {otherwise}"
             yield SchemaProblem(f"setting {name}", message)
 
 
-def _difference_problems(connection: Connection) -> Iterator[SchemaProblem]:
+def _difference_problems(connection: Connection, *, is_later: bool) -> Iterator[SchemaProblem]:
     """Tables, columns, types, indexes and foreign keys, as Alembic compares them."""
     context = MigrationContext.configure(connection, opts={"compare_type": True})
     for difference in compare_metadata(context, Base.metadata):
         # Several differences of one column come as a list.
         for each in difference if isinstance(difference, list) else [difference]:
             problem = _problem_of(each)
-            if problem is not None:
+            if problem is not None and not (is_later and each[0] in _RULES):
                 yield problem
 
 
@@ -92,7 +106,7 @@ def _problem_of(difference: tuple[Any, ...]) -> SchemaProblem | None:
         return SchemaProblem(f"table {parts[0].name}", "is missing")
     if kind == "add_column":
         return SchemaProblem(f"column {parts[1]}.{parts[2].name}", "is missing")
-    if kind in ("add_index", "add_fk", "add_constraint"):
+    if kind in _RULES:
         what = "index" if kind == "add_index" else "constraint"
         return SchemaProblem(f"{what} {parts[0].name}", "is missing, or is another than it should")
     if kind in ("modify_type", "modify_nullable"):
@@ -103,7 +117,7 @@ def _problem_of(difference: tuple[Any, ...]) -> SchemaProblem | None:
 
 
 def _rule_problems(connection: Connection) -> Iterator[SchemaProblem]:
-    """What Alembic does not look at: validity, checks, primary keys, views."""
+    """What Alembic does not look at: validity, checks, primary keys."""
     indexes = {row.name: row.is_valid for row in connection.execute(_INDEXES)}
     constraints = {row.name: row.is_valid for row in connection.execute(_CONSTRAINTS)}
     for table in Base.metadata.sorted_tables:
@@ -122,6 +136,9 @@ def _rule_problems(connection: Connection) -> Iterator[SchemaProblem]:
                 yield SchemaProblem(f"constraint {constraint}", "is missing")
             elif not constraints[constraint]:
                 yield SchemaProblem(f"constraint {constraint}", "was never validated")
+
+
+def _view_problems(connection: Connection) -> Iterator[SchemaProblem]:
     for view in VIEWS:
         if connection.scalar(text("SELECT to_regclass(:name)"), {"name": view}) is None:
             yield SchemaProblem(f"view {view}", "is missing")

@@ -106,5 +106,5 @@ class _Additions:
             broker_leader_epoch=epoch,
         )
         outcome = self._records.change(locked.row, event, metadata, context)
-        self._added.append(Addition(metadata, outcome.revision))
+        self._added.append(Addition(metadata, outcome.revision, item.lease_ms))
         return outcome

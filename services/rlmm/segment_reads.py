@@ -10,26 +10,27 @@ from sqlalchemy import Connection
 
 from services.api.calls import AtRevision
 from services.api.ids import TopicIdPartition
-from services.api.segment_batches import MAX_BATCH, MAX_REVISIONS
 from services.api.segments import RemoteLogSegmentMetadata
-from services.api.validation import require, within
 from services.rlmm.json_rows import JsonRow, key_of, partition_row, run
-from services.rlmm.message_sizes import fitting, segment_size_bytes
+from services.rlmm.message_sizes import MAX_PAGE_BYTES, SEGMENT_BYTES
 from services.rlmm.partitions import check_topic_name, unknown_partition
 from services.rlmm.reaches import REACH_CLASSES, REACH_DIGITS
-from services.rlmm.rows import SEGMENT_COLUMNS, segment_from_row
+from services.rlmm.read_sql import IS_KNOWN, PARTITIONS, SEGMENT
+from services.rlmm.rows import COPY_LEASED, segment_from_row
 
-_COLUMNS = ", ".join(f"s.{name}" for name in SEGMENT_COLUMNS)
-
-_IS_KNOWN = "p.delete_state IS DISTINCT FROM 'DELETE_PARTITION_FINISHED'"
-
+# As many as a message holds, at least one.
 BY_ID = f"""
-    SELECT t.name AS topic, p.revision, {_COLUMNS}
-    FROM partitions AS p JOIN topics AS t ON t.topic_id = p.topic_id
-    LEFT JOIN segments AS s ON s.topic_id = p.topic_id AND s.partition = p.partition
-        AND s.segment_id = ANY(CAST(%(ids)s AS uuid[]))
-    WHERE p.topic_id = %(topic_id)s AND p.partition = %(partition)s AND {_IS_KNOWN}
-    ORDER BY s.start_offset, s.segment_id"""
+    SELECT * FROM (
+        SELECT t.name AS topic, p.revision, {SEGMENT}, {COPY_LEASED} AS copy_leased,
+            row_number() OVER in_order AS number, sum({SEGMENT_BYTES}) OVER in_order AS bytes
+        FROM {PARTITIONS}
+        LEFT JOIN segments AS s ON s.topic_id = p.topic_id AND s.partition = p.partition
+            AND s.segment_id = ANY(CAST(%(ids)s AS uuid[]))
+        WHERE p.topic_id = %(topic_id)s AND p.partition = %(partition)s AND {IS_KNOWN}
+        WINDOW in_order AS (ORDER BY s.start_offset, s.segment_id ROWS UNBOUNDED PRECEDING)
+    ) AS found
+    WHERE number = 1 OR bytes <= {MAX_PAGE_BYTES}
+    ORDER BY number"""
 
 _OF_PARTITION = """s.topic_id = p.topic_id AND s.partition = p.partition
                 AND s.state = 'COPY_SEGMENT_FINISHED' AND s.state <> 'DELETE_SEGMENT_FINISHED'"""
@@ -53,21 +54,15 @@ EARLIEST = f"""
             WHERE {_OF_PARTITION} AND s.start_offset > p.log_start_offset
             ORDER BY s.start_offset LIMIT 1)
     ) AS earliest_offset
-    FROM partitions AS p JOIN topics AS t ON t.topic_id = p.topic_id
-    WHERE p.topic_id = %(topic_id)s AND p.partition = %(partition)s AND {_IS_KNOWN}"""
+    FROM {PARTITIONS}
+    WHERE p.topic_id = %(topic_id)s AND p.partition = %(partition)s AND {IS_KNOWN}"""
 
 REVISIONS = f"""
     SELECT wanted.place, p.revision, t.name AS topic
     FROM json_to_recordset(%(rows)s) AS wanted (place int, topic_id uuid, partition int)
     JOIN partitions AS p ON p.topic_id = wanted.topic_id AND p.partition = wanted.partition
     JOIN topics AS t ON t.topic_id = p.topic_id
-    WHERE {_IS_KNOWN}"""
-
-
-def check_ids(ids: Sequence[UUID]) -> None:
-    """Raise InvalidRequestError where there are none or too many."""
-    count = len(ids)
-    require(1 <= count <= MAX_BATCH, "ids", f"must be 1 to {MAX_BATCH}, are {count}")
+    WHERE {IS_KNOWN}"""
 
 
 def segments_by_id(
@@ -79,9 +74,11 @@ def segments_by_id(
     if not rows:
         raise unknown_partition(tp)
     check_topic_name(tp, rows[0].topic)
-    found = [row for row in rows if row.segment_id is not None]
-    count = fitting(segment_size_bytes(row) for row in found)
-    segments = tuple(segment_from_row(row, tp) for row in found[:count])
+    segments = tuple(
+        segment_from_row(row, tp, copy_leased=row.copy_leased)
+        for row in rows
+        if row.segment_id is not None
+    )
     return AtRevision(segments, rows[0].revision)
 
 
@@ -93,12 +90,6 @@ def earliest_offset(connection: Connection, tp: TopicIdPartition) -> AtRevision[
         raise unknown_partition(tp)
     check_topic_name(tp, row.topic)
     return AtRevision(row.earliest_offset, row.revision)
-
-
-def check_partitions(tps: Sequence[TopicIdPartition]) -> None:
-    """Raise InvalidRequestError where there are none or too many."""
-    count, most = len(tps), MAX_REVISIONS
-    require(1 <= count <= most, "partitions", f"must be 1 to {most}, are {count}")
 
 
 def revisions(connection: Connection, tps: Sequence[TopicIdPartition]) -> list[int]:

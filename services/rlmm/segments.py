@@ -1,6 +1,8 @@
 """Adding a segment and moving it through its states, under the partition's lock."""
 
-from sqlalchemy import ColumnElement, and_, select, update
+from datetime import timedelta
+
+from sqlalchemy import ColumnElement, Label, and_, literal_column, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -20,8 +22,8 @@ from services.rlmm.events import record
 from services.rlmm.guards import require_expected
 from services.rlmm.partition_view import PartitionView
 from services.rlmm.partitions import fence, raise_leader_epoch
-from services.rlmm.rows import AnyRow, event_key, row_values, segment_from_row
-from services.rlmm.tables import EventRow, PartitionRow, SegmentRow
+from services.rlmm.rows import COPY_LEASED, AnyRow, event_key, row_values, segment_from_row
+from services.rlmm.tables import NOW, EventRow, PartitionRow, SegmentRow
 from services.rlmm.transitions import Guards, may_move, unknown_segment
 
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
@@ -35,10 +37,13 @@ def add(
     partition: PartitionRow,
     metadata: RemoteLogSegmentMetadata,
     context: MutationContext,
+    lease_ms: int | None = None,
 ) -> MutationOutcome:
     """Register a copy that begins, or find that it is registered already."""
     epoch = require_may_add(partition, metadata, context)
     row = insert(SegmentRow).values(**row_values(metadata), state_revision=partition.revision + 1)
+    if lease_ms is not None:
+        row = row.values(copy_lease_until=NOW + timedelta(milliseconds=lease_ms))
     added = row.on_conflict_do_nothing().returning(SegmentRow.segment_id)
     if session.execute(added).one_or_none() is None:
         stored = _stored(session, metadata.remote_log_segment_id)
@@ -161,7 +166,8 @@ def _moved(
 
 def _stored(session: Session, segment_id: RemoteLogSegmentId) -> AnyRow:
     columns = SegmentRow.__table__.columns
-    row = session.execute(select(*columns).where(_is(segment_id))).one_or_none()
+    copy_leased: Label[bool] = literal_column(COPY_LEASED).label("copy_leased")
+    row = session.execute(select(*columns, copy_leased).where(_is(segment_id))).one_or_none()
     if row is None:
         raise unknown_segment(segment_id)
     return row

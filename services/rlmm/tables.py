@@ -3,9 +3,11 @@
     topics ──< partitions ──< segments ──< segment_epochs      which segment holds an offset
       │             │──────< highest_offsets                   survives the segments
       │             │──────< partition_states                  the tier's lineage, the last report
+      │             │──────< gaps                              what the tier will never have
       │             │──────< events                            the audit trail
       │             └──────< request_outcomes                  answers to repeated request ids
       └──< topic_config_events                                 each version of the settings
+    anomalies                                                  also of what no row names
 
 `partitions` is the lock: whoever changes anything of a partition locks its row first. What
 migrations/ builds and what stands here is one schema; a test compares them.
@@ -30,6 +32,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, INTEGER, JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+from services.api.anomalies import AnomalyKind
 from services.api.partitions import RemotePartitionDeleteState
 from services.api.segments import RemoteLogSegmentState
 from services.rlmm.reaches import REACH_DIGITS
@@ -58,7 +61,16 @@ def _one_of(column: str, names: list[str]) -> str:
 
 SEGMENT_STATES = [state.value for state in RemoteLogSegmentState]
 DELETE_STATES = [state.value for state in RemotePartitionDeleteState]
-EVENT_KINDS = ["LEADERSHIP", "SEGMENT", "PARTITION_DELETE", "LINEAGE", "LOG_START"]
+ANOMALY_KINDS = [kind.value for kind in AnomalyKind]
+EVENT_KINDS = [
+    "LEADERSHIP",
+    "SEGMENT",
+    "PARTITION_DELETE",
+    "LINEAGE",
+    "LOG_START",
+    "GAP",
+    "LEADER_EPOCH_RESET",
+]
 BEING_DELETED = text("delete_state IN ('DELETE_PARTITION_MARKED', 'DELETE_PARTITION_STARTED')")
 """Of a partition that is known and will not be for long; a literal, as LIVE is."""
 LIVE = text("state <> 'DELETE_SEGMENT_FINISHED'")
@@ -175,6 +187,10 @@ class SegmentRow(Base):
     custom_metadata: Mapped[bytes | None]
     broker_id: Mapped[int] = mapped_column(INTEGER)
     event_timestamp_ms: Mapped[int]
+    # Says something only of what is COPY_SEGMENT_STARTED.
+    copy_lease_until: Mapped[datetime | None] = mapped_column(
+        comment="until then nobody but its broker gives the copy up"
+    )
     # The partition's revision at the latest event, and at COPY_SEGMENT_FINISHED.
     state_revision: Mapped[int]
     finished_revision: Mapped[int | None]
@@ -313,6 +329,26 @@ class HighestOffsetRow(Base):
     )
 
 
+class GapRow(Base):
+    """Offsets that the tier will never have. The ranges of a partition neither overlap nor touch,
+    and are at most MAX_GAPS."""
+
+    __tablename__ = "gaps"
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["topic_id", "partition"], ["partitions.topic_id", "partitions.partition"]
+        ),
+        CheckConstraint("0 <= start_offset AND start_offset <= end_offset", name="offsets"),
+    )
+
+    topic_id: Mapped[UUID] = mapped_column(primary_key=True)
+    partition: Mapped[int] = mapped_column(INTEGER, primary_key=True)
+    start_offset: Mapped[int] = mapped_column(primary_key=True)
+    end_offset: Mapped[int] = mapped_column(comment="inclusive")
+    kind: Mapped[str]
+    revision: Mapped[int] = mapped_column(comment="the partition's that recorded it")
+
+
 class EventRow(Base):
     """The audit trail: one row for each revision of a partition, without gaps."""
 
@@ -374,3 +410,34 @@ class RequestOutcomeRow(Base):
     body_digest: Mapped[bytes]
     revision: Mapped[int]
     at: Mapped[datetime] = mapped_column(server_default=NOW)
+
+
+class AnomalyRow(Base):
+    """Where metadata and bucket disagree. Refers to nothing: an orphan's topic may be unknown."""
+
+    __tablename__ = "anomalies"
+    __table_args__ = (
+        CheckConstraint(_one_of("kind", ANOMALY_KINDS), name="kind"),
+        CheckConstraint("partition >= 0", name="partition"),
+        Index("listed", "first_seen", "anomaly_id"),
+        Index("listed_by_topic", "topic_id", "first_seen", "anomaly_id"),
+        Index("last_seen", "last_seen"),
+    )
+
+    anomaly_id: Mapped[UUID] = mapped_column(
+        primary_key=True, comment="digest of all that it is known by"
+    )
+    # What it is known by.
+    kind: Mapped[str]
+    topic_id: Mapped[UUID]
+    partition: Mapped[int] = mapped_column(INTEGER)
+    segment_id: Mapped[UUID]
+    object_key: Mapped[str] = mapped_column(comment="empty: of the segment as a whole")
+    # What the runs that saw it brought.
+    detail: Mapped[str]
+    first_seen: Mapped[datetime] = mapped_column(server_default=NOW)
+    last_seen: Mapped[datetime] = mapped_column(server_default=NOW)
+    times_seen: Mapped[int] = mapped_column(server_default=text("1"))
+    run_ids: Mapped[list[str]] = mapped_column(
+        ARRAY(Text), comment="the runs that saw it last, the latest one last"
+    )

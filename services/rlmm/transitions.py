@@ -1,11 +1,13 @@
 """May a segment move to another state? One judgement, for the single call and for batches."""
 
+from datetime import UTC
 from functools import cached_property
 
 from sqlalchemy.orm import Session
 
 from services.api.calls import MutationContext
 from services.api.errors import (
+    DeletionRefusedError,
     InvalidStateTransitionError,
     RemoteResourceNotFoundError,
     SegmentAlreadyExistsError,
@@ -86,7 +88,8 @@ def may_move(
     Changes nothing.
 
     Args:
-        stored: the segment's state, broker_id and custom_metadata.
+        stored: the segment's state, broker_id and custom_metadata, copy_leased and
+            copy_lease_until.
 
     Raises:
         InvalidStateTransitionError, SegmentAlreadyExistsError, FencedLeaderEpochError,
@@ -114,6 +117,12 @@ def may_move(
     guards.require_expected(context)
     if target is DELETE_STARTED and present is FINISHED:
         guards.require_may_delete(context)
+    if target is DELETE_STARTED and stored.copy_leased and not is_own_copy:
+        raise DeletionRefusedError(
+            f"segment {segment_id}: broker {stored.broker_id} copies it under a lease that ends "
+            f"{stored.copy_lease_until.astimezone(UTC).isoformat(timespec='milliseconds')} by the "
+            "database's clock"
+        )
     return True
 
 

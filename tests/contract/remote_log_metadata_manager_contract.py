@@ -11,6 +11,7 @@ tests.contract.rlmm.look_ups.UNREACHABLE_ROWS_OF_TABLE_F.
 from collections import Counter
 
 from tests.contract.rlmm.additions import AdditionBatches
+from tests.contract.rlmm.anomalies import AnomalyLists, ReportedAnomalies
 from tests.contract.rlmm.audit_trails import AuditTrails
 from tests.contract.rlmm.batches import UpdateBatches
 from tests.contract.rlmm.bulk_reads import (
@@ -19,12 +20,19 @@ from tests.contract.rlmm.bulk_reads import (
     PartitionRevisions,
     SegmentsById,
 )
+from tests.contract.rlmm.copy_leases import (
+    CopyLeaseAdditions,
+    CopyLeaseGuards,
+    CopyLeaseReads,
+    CopyLeaseRenewals,
+)
 from tests.contract.rlmm.deletion_guards import (
     Expectations,
     Holds,
     ListsForDeletion,
     RetentionOwners,
 )
+from tests.contract.rlmm.gaps import GapRefusals, RecordedGaps
 from tests.contract.rlmm.lists import (
     Filters,
     Pages,
@@ -39,8 +47,10 @@ from tests.contract.rlmm.log_start import LogStartBounds, LogStartGuards, LogSta
 from tests.contract.rlmm.look_ups import LookUpInput, OverlapsBeyondKafka, TableA, TableF, TableG
 from tests.contract.rlmm.partition_deletion import AfterDeletion, DeletionOrder, TableD
 from tests.contract.rlmm.partition_states import ReportedLineage, Reports
+from tests.contract.rlmm.repairs import LeaderEpochResets, Undeletion
 from tests.contract.rlmm.request_ids import RequestIds
 from tests.contract.rlmm.scans import Scans
+from tests.contract.rlmm.segment_imports import ImportRefusals, SegmentImports
 from tests.contract.rlmm.topic_configs import TopicConfigs
 from tests.contract.rlmm.transitions import BadSegments, Fences, Leadership, Repeats, TableH
 
@@ -83,9 +93,21 @@ class RemoteLogMetadataManagerContract(
     LookupBatches,
     SegmentsById,
     EarliestOffsets,
+    CopyLeaseReads,
+    CopyLeaseGuards,
+    CopyLeaseAdditions,
+    CopyLeaseRenewals,
     PartitionRevisions,
     AuditTrails,
+    RecordedGaps,
+    GapRefusals,
+    Undeletion,
+    LeaderEpochResets,
+    ReportedAnomalies,
+    AnomalyLists,
     Scans,
+    SegmentImports,
+    ImportRefusals,
 ):
     """All of the contract."""
 

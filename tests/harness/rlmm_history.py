@@ -13,7 +13,7 @@ _SEGMENTS = """
     INSERT INTO segments (topic_id, partition, segment_id, start_offset, end_offset,
         max_timestamp_ms, leader_epochs, epoch_start_offsets, segment_size_in_bytes, txn_idx_empty,
         state, custom_metadata, broker_id, event_timestamp_ms, state_revision, finished_revision)
-    SELECT %(topic_id)s, %(partition)s, CAST(lpad(to_hex(n), 32, '0') AS uuid),
+    SELECT %(topic_id)s, %(partition)s, CAST(lpad(to_hex(n + 1), 32, '0') AS uuid),
         n * %(offsets)s, (n + 1) * %(offsets)s - 1, 1000 + n, '{0}', ARRAY[n * %(offsets)s],
         1048576, true, 'COPY_SEGMENT_FINISHED', decode(repeat('ab', 40), 'hex'), 1, 1000 + n,
         2 * n + 2, 2 * n + 2

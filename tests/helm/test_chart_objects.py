@@ -191,12 +191,13 @@ def test_a_volume_of_the_defaults_is_in_every_pod_beside_the_charts_own() -> Non
         "rlmm": {ca, "/tmp"},
         "rlm": {ca, *logs},
         "migration": {ca},
+        "maintenance": {ca},
         "retention-sweep": {ca, "/tmp"},
         "partition-removal-sweep": {ca, "/tmp"},
     }
 
 
-def test_only_rsm_sees_the_store_and_only_rlmm_and_the_migration_the_database(
+def test_only_rsm_sees_the_store_and_only_rlmm_and_those_who_look_after_it_the_database(
     rendered: Rendered,
 ) -> None:
     seen = {}
@@ -207,7 +208,8 @@ def test_only_rsm_sees_the_store_and_only_rlmm_and_the_migration_the_database(
     (store,) = seen.pop("rsm")
     (database,) = seen.pop("rlmm")
     assert store != database
-    assert seen.pop("migration", {database}) == {database}
+    for component in ("migration", "maintenance"):
+        assert seen.pop(component, {database}) == {database}
     assert set().union(*seen.values()) == set()
 
 

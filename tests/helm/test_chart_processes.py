@@ -90,6 +90,15 @@ def test_the_migration_job_makes_the_schema(deployed: Deployed, record_property:
     record_property("process", "migration")
 
 
+def test_the_maintenance_purges_beside_the_services(
+    deployed: Deployed, record_property: Record
+) -> None:
+    done = deployed.cluster.run("CronJob", "sediment-maintenance")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["already_running"] is False
+    record_property("process", "maintenance")
+
+
 @pytest.mark.parametrize("probe", PROBES)
 @pytest.mark.parametrize(("kind", "pod"), PODS)
 def test_the_rendered_probes_pass(

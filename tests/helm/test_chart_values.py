@@ -49,6 +49,7 @@ OUT_OF_BOUNDS: list[tuple[dict[str, Any], str]] = [
     ({"objectStore": {"endpoint": "https://s3"}}, "at '/objectStore/endpoint'"),
     ({"sweeps": {"master": "local"}}, "at '/sweeps/master'"),
     ({"sweeps": {"removal": {"maxSegments": -1}}}, "at '/sweeps/removal/maxSegments'"),
+    ({"maintenance": {"eventsDays": 0}}, "at '/maintenance/eventsDays'"),
     ({"rlm": {"logDirs": ["kafka/log"]}}, "at '/rlm/logDirs/0'"),
     ({"rlm": {"logDirs": ["/kafka/a,/kafka/b"]}}, "at '/rlm/logDirs/0'"),
 ]
@@ -193,7 +194,8 @@ def test_without_seconds_there_is_no_pre_stop_hook(where: str) -> None:
 def test_without_sweeps_no_spark_image_is_needed() -> None:
     off = {"enabled": False}
     values = {"sparkImage": {"repository": ""}, "sweeps": {"retention": off, "removal": off}}
-    assert render(minimal(values)).of_kind("CronJob") == []
+    jobs = render(minimal(values)).of_kind("CronJob")
+    assert [job["metadata"]["name"] for job in jobs] == ["sediment-maintenance"]
 
 
 def test_a_key_of_a_component_wins_over_the_default_and_maps_are_merged() -> None:
@@ -238,8 +240,32 @@ def test_a_sweep_has_the_budget_that_it_is_given_or_its_own() -> None:
         assert [text for text in arguments if text.startswith("--max-")] == passed
 
 
-def test_a_sweep_never_runs_twice_at_once_and_is_never_repeated_by_itself() -> None:
-    for job in render(minimal()).of_kind("CronJob"):
+def test_the_maintenance_keeps_what_it_is_told_to() -> None:
+    for file, name, kept in [
+        ("minimal", "sediment-maintenance", ("86400000", "90")),
+        ("full", "kafka-tier-maintenance", ("604800000", "365")),
+    ]:
+        job = render(values_files()[file]).one("CronJob", name)
+        (container,) = pod_spec(job)["containers"]
+        assert container["command"] == ["sediment", "db", "maintain"]
+        assert container["args"] == [
+            f"--delete-retention-ms={kept[0]}",
+            f"--events-days={kept[1]}",
+            "--anomalies-days=90",
+            "--output=json",
+        ]
+
+
+def test_without_the_maintenance_nothing_of_it_is_rendered() -> None:
+    for values in (minimal({"maintenance": {"enabled": False}}), values_files()["sweeps-applied"]):
+        names = [o["metadata"]["name"] for o in render(values).objects]
+        assert [name for name in names if "maintenance" in name] == []
+
+
+def test_a_cron_job_never_runs_twice_at_once_and_is_never_repeated_by_itself() -> None:
+    jobs = render(minimal()).of_kind("CronJob")
+    assert len(jobs) == 3
+    for job in jobs:
         spec = job["spec"]["jobTemplate"]["spec"]
         assert job["spec"]["concurrencyPolicy"] == "Forbid"
         assert job["spec"]["startingDeadlineSeconds"]
@@ -282,7 +308,11 @@ def _lifecycle(change: dict[str, Any]) -> object:
 
 
 def _sweeps(file: str) -> list[list[str]]:
-    """The arguments of each CronJob."""
-    jobs = render(values_files()[file]).of_kind("CronJob")
+    """The arguments of each sweep's CronJob."""
+    jobs = [
+        job
+        for job in render(values_files()[file]).of_kind("CronJob")
+        if job["metadata"]["name"].endswith("-sweep")
+    ]
     assert len(jobs) == 2
     return [pod_spec(job)["containers"][0]["args"] for job in jobs]

@@ -12,6 +12,7 @@ from tests.model.operations import (
     RENAMED,
     Add,
     HighestOffset,
+    Import,
     ListPartitions,
     ListSegments,
     LogSize,
@@ -172,7 +173,7 @@ def _reads_after(
     reading: Random,
 ) -> Iterator[Operation]:
     """What shows the effect, or that there is none: by the revision alone in that case."""
-    moves = operation.moves if isinstance(operation, MoveBatch) else (operation,)
+    moves = _parts(operation)
     tps = sorted({getattr(move, "tp", 0) % RENAMED for move in moves})
     if not operation.is_mutation:
         return
@@ -183,6 +184,15 @@ def _reads_after(
     for move in moves:
         if isinstance(move, Add | Move):
             yield from _reads_of_segment(move, model, space, reading)
+
+
+def _parts(operation: Operation) -> Sequence[Operation]:
+    """What it does to each segment, where it does so to several."""
+    if isinstance(operation, MoveBatch):
+        return operation.moves
+    if isinstance(operation, Import):
+        return [each for message in operation.messages for each in message] or [operation]
+    return [operation]
 
 
 def _reads_of_segment(

@@ -6,6 +6,8 @@ from random import Random
 from typing import TypeVar
 
 from services.api.calls import MutationContext
+from services.api.copy_leases import MAX_LEASE_MS, MIN_LEASE_MS
+from services.api.offset_gaps import LOST_BEFORE_COPY
 from services.api.partitions import RemotePartitionDeleteState
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.topic_config import RetentionOwner
@@ -16,6 +18,7 @@ from tests.model.operations import (
     Add,
     Config,
     HighestOffset,
+    Import,
     Lead,
     ListPartitions,
     ListSegments,
@@ -29,8 +32,12 @@ from tests.model.operations import (
     PutConfig,
     PutDeletion,
     RaiseLogStart,
+    RecordGap,
+    Renew,
+    ResetLeaderEpoch,
     Space,
     Stop,
+    Undelete,
 )
 from tests.model.partition import Partition
 from tests.model.reference import ReferenceRemoteLogMetadataManager
@@ -38,6 +45,7 @@ from tests.model.reference import ReferenceRemoteLogMetadataManager
 T = TypeVar("T")
 
 STARTED, FINISHED, DELETE_STARTED, DELETE_FINISHED = RemoteLogSegmentState
+MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
 EPOCHS = range(4)
 SEGMENT_IDS = range(14)
 STEP = 5
@@ -53,6 +61,7 @@ CONFIGS: Sequence[tuple[tuple[str, str], ...]] = (
     (("sediment.retention.owner", "sweep"), ("sediment.sweep.paused", "true")),
     (("sediment.hold", "perhaps"),),
 )
+_TOLD_WHY = Add | Move | PutDeletion | RaiseLogStart | RecordGap | Undelete | ResetLeaderEpoch
 
 
 class Generator:
@@ -70,9 +79,14 @@ class Generator:
             self._add: 26,
             self._move: 40,
             self._move_batch: 6,
+            self._import: 5,
+            self._renew: 2,
             self._put_deletion: 1.5,
             self._lead: 4,
             self._raise_log_start: 4,
+            self._record_gap: 4,
+            self._undelete: 3,
+            self._reset_leader_epoch: 0.8,
             self._put_config: 4,
             self._stop: 0.3,
             self._again: 6,
@@ -108,14 +122,24 @@ class Generator:
             broker_id=self._broker(),
             broker_leader_epoch=self._leader_epoch(tp, above=1),
             state=FINISHED if self._chance(0.01) else STARTED,
+            lease_ms=self._lease(),
             why=why,
         )
 
     def _add_again(self, tp: int, number: int) -> Operation:
         """As it is stored, or with other content."""
+        again = replace(self._stored_again(tp, number), state=STARTED, lease_ms=self._lease())
+        if self._chance(0.4):
+            return again
+        if self._chance(0.3):
+            return replace(again, size=7, why=self._why(tp))
+        start, end, epochs = self._offsets(tp)
+        return replace(again, start=start, end=end, epochs=epochs, why=self._why(tp))
+
+    def _stored_again(self, tp: int, number: int) -> Add:
         stored = self._segment(tp, number)
         assert stored is not None
-        again = Add(
+        return Add(
             tp,
             number,
             stored.start_offset,
@@ -126,13 +150,8 @@ class Generator:
             stored.txn_idx_empty,
             stored.broker_id,
             stored.broker_leader_epoch,
+            stored.state,
         )
-        if self._chance(0.4):
-            return again
-        if self._chance(0.3):
-            return replace(again, size=7, why=self._why(tp))
-        start, end, epochs = self._offsets(tp)
-        return replace(again, start=start, end=end, epochs=epochs, why=self._why(tp))
 
     def _move(self) -> Operation:
         tp = self._tp()
@@ -172,6 +191,65 @@ class Generator:
             moves = list({(move.tp % RENAMED, move.id): move for move in moves}.values())
         return MoveBatch(tuple(moves) if not self._chance(0.01) else ())
 
+    def _import(self) -> Operation:
+        """One or two messages, of the same partition more often than not."""
+        tp = self._tp()
+        messages = tuple(self._imported(tp) for _ in range(self._random.choice([1, 1, 2])))
+        why = MutationContext(reason="r" if self._chance(0.3) else "")
+        if self._chance(0.02):
+            why = replace(why, request_id="q0")
+        return Import(tp, messages, why)
+
+    def _imported(self, tp: int) -> tuple[Add, ...]:
+        if self._chance(0.4):
+            return self._side_by_side(tp)
+        numbers = self._random.choices(SEGMENT_IDS, k=self._random.choice([0, *[1, 2, 3, 4] * 9]))
+        return tuple(self._import_of(tp, number) for number in numbers)
+
+    def _side_by_side(self, tp: int) -> tuple[Add, ...]:
+        """New ones that go on where the epoch ends, mostly."""
+        epoch = self._random.choice(EPOCHS)
+        highest = self._partition(tp).cache.highest_offset(epoch)
+        start = 0 if highest is None else highest + self._random.choice([1, 1, 1, 1, 3, -2])
+        adds = []
+        for number in SEGMENT_IDS:
+            if self._segment(tp, number) is None and self._chance(0.5):
+                end = start + self._random.choice([0, 2, 4, 4])
+                state = self._random.choice([*[FINISHED] * 9, STARTED])
+                idle = self._chance(0.8)
+                epochs = ((epoch, start),)
+                adds.append(Add(tp, number, start, end, epochs, txn_idx_empty=idle, state=state))
+                start = end + self._random.choice([1] * 9 + [2])
+        return tuple(adds)
+
+    def _import_of(self, tp: int, number: int) -> Add:
+        """As it is stored; or another one, new or in the place of what is stored."""
+        tp = self._any_tp() if self._chance(0.02) else tp
+        if self._segment(tp, number) is not None and self._chance(0.9):
+            return self._stored_again(tp, number)
+        start, end, epochs = self._offsets(tp)
+        return Add(
+            tp,
+            number,
+            start,
+            end,
+            epochs,
+            custom_metadata=self._custom_metadata(),
+            txn_idx_empty=self._chance(0.7),
+            broker_leader_epoch=self._leader_epoch(tp, above=1),
+            state=self._random.choice([*[FINISHED] * 5, *RemoteLogSegmentState]),
+        )
+
+    def _renew(self) -> Operation:
+        tp = self._tp() if self._chance(0.9) else RENAMED
+        ids = self._random.choices(self._known(tp) or SEGMENT_IDS, k=self._random.randint(1, 4))
+        if not self._chance(0.1):  # else a segment may come twice
+            ids = list(dict.fromkeys(ids))
+        if self._chance(0.2):
+            ids = [*ids, *SEGMENT_IDS[len(ids) :]]
+        lease_ms = MIN_LEASE_MS - 1 if self._chance(0.02) else MAX_LEASE_MS
+        return Renew(tp, tuple(ids), lease_ms, -1 if self._chance(0.02) else self._broker())
+
     def _put_deletion(self) -> Operation:
         tp = self._any_tp()
         present = self._partition(tp).delete_state
@@ -192,6 +270,34 @@ class Generator:
         offset = self._random.choice([-1, *[self._offset(tp) for _ in range(9)]])
         return RaiseLogStart(tp, offset, self._why(tp))
 
+    def _record_gap(self) -> Operation:
+        """Mostly where nothing is: what a finished segment holds is refused."""
+        tp = self._tp()
+        start = self._offset(tp)
+        gaps = self._partition(tp).gaps
+        if gaps and self._chance(0.6):  # again, or against it
+            gap = self._random.choice(gaps)
+            start = self._random.choice([gap.start_offset, gap.end_offset, gap.end_offset + 1])
+        elif self._chance(0.6):
+            ends = [each.end_offset for each in self._partition(tp).cache.segments.values()]
+            start = max(ends, default=0) + self._random.randint(1, 12)
+        end = start + self._random.choice([0, 0, 1, 2, 3, 5])
+        kind = "HOLE" if self._chance(0.02) else LOST_BEFORE_COPY
+        return RecordGap(tp, start, end, kind, self._broker(), self._why(tp))
+
+    def _undelete(self) -> Operation:
+        """And what there is to be taken back, mostly of a partition that was marked before."""
+        marked = [tp for tp in range(RENAMED) if MARKED in self._partition(tp).moved_at]
+        tp = self._random.choice(marked) if marked and self._chance(0.8) else self._any_tp()
+        if self._chance(0.5):
+            return PutDeletion(tp, MARKED, self._why(tp))
+        return Undelete(tp, self._why(tp))
+
+    def _reset_leader_epoch(self) -> Operation:
+        tp = self._any_tp()
+        epoch = -1 if self._chance(0.05) else self._leader_epoch(tp, above=2)
+        return ResetLeaderEpoch(tp, epoch, self._why(tp))
+
     def _put_config(self) -> Operation:
         tp = self._any_tp()
         revision = self._partition(tp).topic.config_revision
@@ -206,7 +312,7 @@ class Generator:
         if not self._mutations:
             return self._read()
         earlier = self._random.choice(self._mutations[-12:])
-        if isinstance(earlier, Add | Move | PutDeletion | RaiseLogStart) and self._chance(0.3):
+        if isinstance(earlier, _TOLD_WHY) and self._chance(0.3):
             revision = self._revision(earlier.tp)
             return replace(earlier, why=replace(earlier.why, expected_revision=revision))
         return earlier
@@ -320,6 +426,10 @@ class Generator:
 
     def _custom_metadata(self) -> bytes | None:
         return TOO_LONG if self._chance(0.005) else self._random.choice(CUSTOM_METADATA)
+
+    def _lease(self) -> int | None:
+        """One that outlasts the sequence, as the model knows no other."""
+        return self._random.choice([*[None] * 12, *[MAX_LEASE_MS] * 7, MAX_LEASE_MS + 1])
 
     def _broker(self) -> int:
         return BROKER if self._chance(0.8) else OTHER_BROKER

@@ -11,12 +11,15 @@ from typing import ClassVar, TypeAlias
 from uuid import UUID, uuid4
 
 from services.api.calls import NO_CONTEXT, MutationContext
+from services.api.copy_leases import MAX_LEASE_MS
 from services.api.errors import RemoteStorageError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
+from services.api.offset_gaps import LOST_BEFORE_COPY, OffsetGap
 from services.api.partition_changes import PartitionLeadership
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.segment_changes import SegmentUpdate
+from services.api.segment_imports import SegmentImport
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
@@ -107,7 +110,8 @@ def as_python(value: object) -> str:
 
 @dataclass(frozen=True, repr=False)
 class Add(Mutation):
-    """A copy begins; `epochs` are (leader epoch, start offset)."""
+    """A copy begins; `epochs` are (leader epoch, start offset). The model has no clock: a lease is
+    long enough for the whole sequence."""
 
     tp: int
     id: int
@@ -120,6 +124,7 @@ class Add(Mutation):
     broker_id: int = BROKER
     broker_leader_epoch: int | None = None
     state: RemoteLogSegmentState = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+    lease_ms: int | None = None
     why: MutationContext = NO_CONTEXT
 
     def metadata(self, space: Space) -> RemoteLogSegmentMetadata:
@@ -139,7 +144,39 @@ class Add(Mutation):
         )
 
     def answer(self, rlmm: Manager, space: Space) -> object:
-        return rlmm.add_remote_log_segment_metadata(self.metadata(space), self.why)
+        return rlmm.add_remote_log_segment_metadata(
+            self.metadata(space), self.why, lease_ms=self.lease_ms
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class Renew(Mutation):
+    """Leases of copies of one partition; as long as in Add."""
+
+    tp: int
+    ids: tuple[int, ...]
+    lease_ms: int = MAX_LEASE_MS
+    broker_id: int = BROKER
+
+    def answer(self, rlmm: Manager, space: Space) -> object:
+        segment_ids = [space.segment_id(self.tp, id) for id in self.ids]
+        outcomes = rlmm.renew_copy_leases(segment_ids, self.lease_ms, self.broker_id)
+        return tuple(outcome and type(outcome) for outcome in outcomes)
+
+
+@dataclass(frozen=True, repr=False)
+class Import(Mutation):
+    """Messages of one stream, each of some segments."""
+
+    tp: int
+    messages: tuple[tuple[Add, ...], ...]
+    why: MutationContext = NO_CONTEXT
+
+    def answer(self, rlmm: Manager, space: Space) -> object:
+        return rlmm.import_remote_log_segments(
+            SegmentImport(tuple(each.metadata(space) for each in message), self.why)
+            for message in self.messages
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -225,6 +262,39 @@ class RaiseLogStart(Mutation):
 
 
 @dataclass(frozen=True, repr=False)
+class RecordGap(Mutation):
+    tp: int
+    start: int
+    end: int
+    kind: str = LOST_BEFORE_COPY
+    broker_id: int = BROKER
+    why: MutationContext = NO_CONTEXT
+
+    def answer(self, rlmm: Manager, space: Space) -> object:
+        gap = OffsetGap(self.start, self.end, self.kind)
+        return rlmm.record_gap(space.partitions[self.tp], gap, self.broker_id, self.why)
+
+
+@dataclass(frozen=True, repr=False)
+class Undelete(Mutation):
+    tp: int
+    why: MutationContext = NO_CONTEXT
+
+    def answer(self, rlmm: Manager, space: Space) -> object:
+        return rlmm.undelete_partition(space.partitions[self.tp], self.why)
+
+
+@dataclass(frozen=True, repr=False)
+class ResetLeaderEpoch(Mutation):
+    tp: int
+    epoch: int | None = None
+    why: MutationContext = NO_CONTEXT
+
+    def answer(self, rlmm: Manager, space: Space) -> object:
+        return rlmm.reset_leader_epoch(space.partitions[self.tp], self.epoch, self.why)
+
+
+@dataclass(frozen=True, repr=False)
 class PutConfig(Mutation):
     """Of the topic of the partition."""
 
@@ -304,7 +374,9 @@ class ListSegments(Operation):
                 page_size=self.page_size,
                 page_token=token,
             )
-            yield page.segments, page.revision, page.not_modified, page.log_start_offset
+            # Equal segments may be leased or not.
+            leased = tuple(each.copy_leased for each in page.segments)
+            yield page.segments, leased, page.revision, page.not_modified, page.log_start_offset
             token = page.next_page_token
             if not token:
                 return
@@ -340,11 +412,13 @@ class ListPartitions(Operation):
 
 @dataclass(frozen=True, repr=False)
 class LogStart(Operation):
+    """And the gaps from there on."""
+
     tp: int
 
     def answer(self, rlmm: Manager, space: Space) -> object:
         state = rlmm.partition_state(space.partitions[self.tp])
-        return state.value.log_start_offset, state.revision
+        return state.value.log_start_offset, state.value.gaps, state.revision
 
 
 @dataclass(frozen=True, repr=False)

@@ -9,8 +9,9 @@ from services.api.errors import (
     DeletionRefusedError,
     FencedLeaderEpochError,
 )
+from services.api.offset_gaps import OffsetGap
 from services.api.partitions import RemotePartitionDeleteState
-from services.api.segments import RemoteLogSegmentMetadata
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.topic_config import RetentionOwner
 from tests.model.kafka_cache import KafkaCache
 
@@ -39,6 +40,7 @@ class Partition:
     Attributes:
         tombstones: the segments in DELETE_SEGMENT_FINISHED.
         moved_at: the revision that brought a segment, or the partition's deletion, to its state.
+        lost: the offsets of recorded gaps, each with the revision that made its gap what it is.
         requests: by request id, what was asked and the revision that carries it.
     """
 
@@ -49,6 +51,7 @@ class Partition:
     delete_state: RemotePartitionDeleteState | None = None
     highest_broker_leader_epoch: int | None = None
     log_start_offset: int = 0
+    lost: dict[int, int] = field(default_factory=dict)
     requests: dict[str, tuple[object, int]] = field(default_factory=dict)
     trail: list[Event] = field(default_factory=list)
 
@@ -69,6 +72,36 @@ class Partition:
         """Exclusive, of all that has ever finished."""
         highest = [epoch.highest_offset for epoch in self.cache.epochs.values()]
         return max((end + 1 for end in highest if end is not None), default=0)
+
+    @property
+    def gaps(self) -> tuple[OffsetGap, ...]:
+        """The runs of lost offsets, ascending."""
+        firsts = [offset for offset in sorted(self.lost) if offset - 1 not in self.lost]
+        lasts = [offset for offset in sorted(self.lost) if offset + 1 not in self.lost]
+        return tuple(OffsetGap(*ends) for ends in zip(firsts, lasts, strict=True))
+
+    def lose(self, offsets: range, revision: int) -> None:
+        """From now on these are lost, and their whole run is of this revision."""
+        self.lost |= dict.fromkeys(offsets, revision)
+        for gap in self.gaps:
+            run = range(gap.start_offset, gap.end_offset + 1)
+            if offsets[0] in run:
+                self.lost |= dict.fromkeys(run, revision)
+
+    def forget_lost_below(self, offset: int) -> None:
+        self.lost = {lost: revision for lost, revision in self.lost.items() if lost >= offset}
+
+    def has_finished(self, offsets: range) -> bool:
+        """Whether a finished segment, of whatever epochs, has one of them."""
+        return any(
+            segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+            and segment.start_offset <= offsets[-1]
+            and offsets[0] <= segment.end_offset
+            for segment in self.cache.segments.values()
+        )
+
+    def reset_leader_epoch(self, leader_epoch: int | None) -> None:
+        self.highest_broker_leader_epoch = leader_epoch
 
     def segment(self, segment_id: UUID) -> RemoteLogSegmentMetadata | None:
         return self.cache.segments.get(segment_id) or self.tombstones.get(segment_id)

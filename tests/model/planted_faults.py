@@ -7,15 +7,18 @@ rule.
 from collections.abc import Callable
 from dataclasses import replace
 
-from services.api.calls import AtRevision, MutationContext, MutationOutcome
-from services.api.errors import RemoteStorageError
-from services.api.ids import TopicIdPartition
+from services.api.calls import NO_CONTEXT, AtRevision, MutationContext, MutationOutcome
+from services.api.copy_leases import RenewOutcome
+from services.api.errors import RemoteStorageError, SegmentAlreadyExistsError
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition
+from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
 from services.api.segment_changes import SegmentUpdate, UpdateOutcome
+from services.api.segment_imports import ImportedSegments, SegmentImport
 from services.api.segment_queries import SegmentPage
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tests.model.kafka_cache import offsets_by_epoch
 from tests.model.partition import Event, Partition
-from tests.model.reference import DELETE_FINISHED, DELETE_STARTED, FINISHED, STARTED
+from tests.model.reference import DELETE_FINISHED, DELETE_STARTED, FINISHED, MARKED, STARTED
 from tests.model.reference import ReferenceRemoteLogMetadataManager as Reference
 
 
@@ -330,6 +333,142 @@ class TombstoneIsForgotten(Reference):
             partition.tombstones.clear()
 
 
+class ImportedDeletionCounts(Reference):
+    """What is imported in a state of deletion has not finished."""
+
+    def take_over(self, partition: Partition, segment: RemoteLogSegmentMetadata) -> None:
+        if segment.state is DELETE_STARTED:
+            super().take_over(partition, replace(segment, state=FINISHED))
+            self.take(partition, segment)
+        else:
+            super().take_over(partition, segment)
+
+
+class RefusedImportLeavesWhatCameBefore(Reference):
+    """Nothing of a refused message is imported."""
+
+    def import_item(self, item: SegmentImport) -> ImportedSegments:
+        try:
+            return super().import_item(item)
+        except SegmentAlreadyExistsError:
+            if len(item.segments) > 1:
+                self.import_item(replace(item, segments=item.segments[:1]))
+            raise
+
+
+class ImportRaisesNoLeaderEpoch(Reference):
+    """An import raises the highest broker leader epoch to that of its segments."""
+
+    def import_item(self, item: SegmentImport) -> ImportedSegments:
+        tps = {segment.topic_id_partition for segment in item.segments}
+        before = {tp: self.partition(tp).highest_broker_leader_epoch for tp in tps}
+        imported = super().import_item(item)
+        for tp, epoch in before.items():
+            self.partition(tp).highest_broker_leader_epoch = epoch
+        return imported
+
+
+class LeaseStopsNobody(Reference):
+    """While a copy is leased nobody but its broker gives it up."""
+
+    def is_leased(self, stored: RemoteLogSegmentMetadata) -> bool:
+        return False
+
+
+class RepeatedAddLeases(Reference):
+    """A repeat of an add leaves the lease as it is."""
+
+    def _add(
+        self, partition: Partition, metadata: RemoteLogSegmentMetadata, context: MutationContext
+    ) -> MutationOutcome:
+        outcome = super()._add(partition, metadata, context)
+        if metadata.copy_leased:
+            self.lease(partition, metadata)
+        return outcome
+
+
+class AnybodyRenews(Reference):
+    """Only the broker that makes a copy renews its lease."""
+
+    def renew_item(self, segment_id: RemoteLogSegmentId, broker_id: int) -> RenewOutcome:
+        stored = self.partition(segment_id.topic_id_partition).segment(segment_id.id)
+        return super().renew_item(segment_id, stored.broker_id if stored else broker_id)
+
+
+class LeaseOutlivesItsCopy(Reference):
+    """Only a copy under way is leased."""
+
+    def updated(
+        self, stored: RemoteLogSegmentMetadata, update: RemoteLogSegmentMetadataUpdate
+    ) -> RemoteLogSegmentMetadata:
+        return replace(super().updated(stored, update), copy_leased=stored.copy_leased)
+
+
+class _HeldByNothing(Partition):
+    def has_finished(self, offsets: range) -> bool:
+        return False
+
+
+class GapHidesSegment(Reference):
+    """What a finished segment holds is no gap."""
+
+    partition_class = _HeldByNothing
+
+
+class _Apart(Partition):
+    def lose(self, offsets: range, revision: int) -> None:
+        self.lost |= dict.fromkeys(offsets, revision)
+
+
+class GapsStayApart(Reference):
+    """A repeat of what was joined tells the revision of the whole."""
+
+    partition_class = _Apart
+
+
+class _Kept(Partition):
+    def forget_lost_below(self, offset: int) -> None:
+        pass
+
+
+class GapsStayBelowTheLogStart(Reference):
+    """A gap is told of from the log start on."""
+
+    partition_class = _Kept
+
+
+class WhatIsGoingComesBack(Reference):
+    """Only a partition whose removal has not begun is undeleted."""
+
+    def may_come_back(self, present: RemotePartitionDeleteState) -> bool:
+        return True
+
+
+class _OnlyHigher(Partition):
+    def reset_leader_epoch(self, leader_epoch: int | None) -> None:
+        self.raise_leader_epoch(leader_epoch)
+
+
+class ResetOnlyRaises(Reference):
+    """A reset sets a lower leader epoch too."""
+
+    partition_class = _OnlyHigher
+
+
+class RepeatTellsFirstMark(Reference):
+    """A mark that was taken back and made again is told of by its latest revision."""
+
+    def put_remote_partition_delete_metadata(
+        self, metadata: RemotePartitionDeleteMetadata, context: MutationContext = NO_CONTEXT
+    ) -> MutationOutcome:
+        moved_at = self.partition(metadata.topic_id_partition).moved_at
+        first = moved_at.get(MARKED)
+        outcome = super().put_remote_partition_delete_metadata(metadata, context)
+        if first is not None:
+            moved_at[MARKED] = first
+        return outcome
+
+
 FAULTS: tuple[type[Reference], ...] = (
     LookUpIgnoresDisplaced,
     LaterFinishAlwaysWins,
@@ -355,6 +494,19 @@ FAULTS: tuple[type[Reference], ...] = (
     LogStartPassesTheEnd,
     MarkedPartitionIsGone,
     TombstoneIsForgotten,
+    ImportedDeletionCounts,
+    RefusedImportLeavesWhatCameBefore,
+    ImportRaisesNoLeaderEpoch,
+    GapHidesSegment,
+    GapsStayApart,
+    GapsStayBelowTheLogStart,
+    WhatIsGoingComesBack,
+    ResetOnlyRaises,
+    RepeatTellsFirstMark,
+    LeaseStopsNobody,
+    RepeatedAddLeases,
+    AnybodyRenews,
+    LeaseOutlivesItsCopy,
 )
 
 

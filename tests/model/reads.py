@@ -137,7 +137,8 @@ class ReferenceReads:
     def partition_state(self, topic_id_partition: TopicIdPartition) -> AtRevision[PartitionState]:
         """As where nobody has reported."""
         partition = self.known_partition(topic_id_partition)
-        return AtRevision(PartitionState(partition.log_start_offset), partition.revision)
+        state = PartitionState(partition.log_start_offset, gaps=partition.gaps)
+        return AtRevision(state, partition.revision)
 
     def is_ready(self, topic_id_partition: TopicIdPartition) -> bool:
         return True

@@ -5,26 +5,30 @@ declared differences, never from services.rlmm: two that were made apart seldom 
 
 Where several refusals apply at once, the one that is told is, in this order: malformed; not known;
 the request id; the partition's deletion; the fence; the state machine; the expected revisions; the
-topic's settings; the range. Only a segment's move asks the state machine before the fence.
+topic's settings or a lease; the range. Only a segment's move asks the state machine before the
+fence.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
 from services.api.calls import NO_CONTEXT, MutationContext, MutationOutcome
+from services.api.copy_leases import RenewOutcome, require_lease, require_may_lease
 from services.api.errors import (
     ConcurrentUpdateError,
     CustomMetadataTooLargeError,
+    DeletionRefusedError,
     InvalidRangeError,
     InvalidStateTransitionError,
     RemoteResourceNotFoundError,
     RemoteStorageError,
     SegmentAlreadyExistsError,
 )
-from services.api.ids import TopicIdPartition
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.partition_changes import PartitionLeadership
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
+from services.api.segment_batches import MAX_BATCH
 from services.api.segment_changes import MAX_UPDATE_BATCH, SegmentUpdate, UpdateOutcome
 from services.api.segments import (
     RemoteLogSegmentMetadata,
@@ -33,8 +37,8 @@ from services.api.segments import (
 )
 from services.api.topic_config import StoredTopicConfig, topic_config
 from services.api.validation import require, require_int32, require_int64
+from tests.model.imports import MAX_CUSTOM_METADATA_BYTES, ReferenceImports
 from tests.model.partition import Event, Partition
-from tests.model.reads import ReferenceReads
 
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
@@ -43,8 +47,6 @@ DELETE_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
 PARTITION_STARTED = RemotePartitionDeleteState.DELETE_PARTITION_STARTED
 PARTITION_FINISHED = RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
-
-MAX_CUSTOM_METADATA_BYTES = 128
 
 MOVES = {
     (STARTED, FINISHED),
@@ -59,21 +61,25 @@ DELETION_MOVES = {
 }
 
 
-class ReferenceRemoteLogMetadataManager(ReferenceReads):
+class ReferenceRemoteLogMetadataManager(ReferenceImports):
     """services.api's RemoteLogMetadataManager without reports, scans and events of its own, for one
-    caller at a time."""
+    caller at a time. No lease ends."""
 
     # --- segments -----------------------------------------------------------------------------
 
     def add_remote_log_segment_metadata(
-        self, metadata: RemoteLogSegmentMetadata, context: MutationContext = NO_CONTEXT
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        context: MutationContext = NO_CONTEXT,
+        *,
+        lease_ms: int | None = None,
     ) -> MutationOutcome:
         require(metadata.state is STARTED, "metadata.state", "must be COPY_SEGMENT_STARTED")
         _check_custom_metadata(metadata.custom_metadata)
-        partition = self._partition_to_make_known(metadata.topic_id_partition)
-        return self.once(
-            partition, metadata, context, lambda: self._add(partition, metadata, context)
-        )
+        require_may_lease(lease_ms, metadata.broker_id)
+        partition = self.partition_to_make_known(metadata.topic_id_partition)
+        begun = replace(metadata, copy_leased=lease_ms is not None)
+        return self.once(partition, metadata, context, lambda: self._add(partition, begun, context))
 
     def _add(
         self, partition: Partition, metadata: RemoteLogSegmentMetadata, context: MutationContext
@@ -99,6 +105,33 @@ class ReferenceRemoteLogMetadataManager(ReferenceReads):
         revision = self.record(metadata.topic_id_partition, partition, event)
         partition.moved_at[segment_id] = revision
         return MutationOutcome(True, revision)
+
+    def renew_copy_leases(
+        self, segment_ids: Sequence[RemoteLogSegmentId], lease_ms: int, broker_id: int
+    ) -> list[RenewOutcome]:
+        require(1 <= len(segment_ids) <= MAX_BATCH, "segments", "must be 1 to 1000")
+        require(len(set(segment_ids)) == len(segment_ids), "segments", "a segment comes twice")
+        require_lease(lease_ms)
+        require_int32(broker_id, "broker_id")
+        return [self.renew_item(segment_id, broker_id) for segment_id in segment_ids]
+
+    def renew_item(self, segment_id: RemoteLogSegmentId, broker_id: int) -> RenewOutcome:
+        try:
+            partition = self.partition_there(segment_id.topic_id_partition)
+        except RemoteStorageError as e:
+            return e
+        stored = partition.segment(segment_id.id)
+        if stored is None:
+            return RemoteResourceNotFoundError("the segment is not known")
+        if stored.state is not STARTED or stored.broker_id != broker_id:
+            return InvalidStateTransitionError("its copy is over, or another broker's")
+        self.lease(partition, stored)
+        return None
+
+    def lease(self, partition: Partition, stored: RemoteLogSegmentMetadata) -> None:
+        """From now on to the end of the sequence."""
+        segment_id = stored.remote_log_segment_id.id
+        partition.cache.segments[segment_id] = replace(stored, copy_leased=True)
 
     def update_remote_log_segment_metadata(
         self, update: RemoteLogSegmentMetadataUpdate, context: MutationContext = NO_CONTEXT
@@ -131,7 +164,7 @@ class ReferenceRemoteLogMetadataManager(ReferenceReads):
         revision_before: int,
     ) -> MutationOutcome:
         _check_custom_metadata(update.custom_metadata)
-        partition = self._partition_there(update.remote_log_segment_id.topic_id_partition)
+        partition = self.partition_there(update.remote_log_segment_id.topic_id_partition)
         return self.once(
             partition,
             update,
@@ -162,11 +195,17 @@ class ReferenceRemoteLogMetadataManager(ReferenceReads):
         partition.require_expected(context, revision_before)
         if (stored.state, target) == (FINISHED, DELETE_STARTED):
             partition.require_may_delete(context)
+        if target is DELETE_STARTED and not cleans_up_its_own and self.is_leased(stored):
+            raise DeletionRefusedError("the copy is leased")
         self.take(partition, self.updated(stored, update))
         event = Event("SEGMENT", stored.state.value, target.value, segment_id)
         revision = self.record(stored.topic_id_partition, partition, event)
         partition.moved_at[segment_id] = revision
         return MutationOutcome(True, revision)
+
+    def is_leased(self, stored: RemoteLogSegmentMetadata) -> bool:
+        """Only its own broker may give the copy up."""
+        return stored.copy_leased
 
     def is_repeat(
         self, stored: RemoteLogSegmentMetadata, update: RemoteLogSegmentMetadataUpdate
@@ -186,6 +225,7 @@ class ReferenceRemoteLogMetadataManager(ReferenceReads):
             broker_id=update.broker_id,
             event_timestamp_ms=update.event_timestamp_ms,
             custom_metadata=stored.custom_metadata if brought is None else brought,
+            copy_leased=False,
         )
 
     def take(self, partition: Partition, segment: RemoteLogSegmentMetadata) -> None:
@@ -205,7 +245,7 @@ class ReferenceRemoteLogMetadataManager(ReferenceReads):
     ) -> MutationOutcome:
         tp = metadata.topic_id_partition
         is_first = metadata.state is MARKED
-        partition = self._partition_to_make_known(tp) if is_first else self._partition_there(tp)
+        partition = self.partition_to_make_known(tp) if is_first else self.partition_there(tp)
         return self.once(
             partition, metadata, context, lambda: self._delete(partition, metadata, context)
         )
@@ -270,7 +310,7 @@ class ReferenceRemoteLogMetadataManager(ReferenceReads):
     ) -> MutationOutcome:
         require_int64(log_start_offset, "log_start_offset")
         tp, offset = topic_id_partition, log_start_offset
-        partition = self._partition_there(tp)
+        partition = self.partition_there(tp)
         return self.once(
             partition,
             (tp, offset),
@@ -292,6 +332,7 @@ class ReferenceRemoteLogMetadataManager(ReferenceReads):
             raise InvalidRangeError("log_start_offset: above what has finished")
         event = Event("LOG_START", str(partition.log_start_offset), str(offset))
         partition.log_start_offset = offset
+        partition.forget_lost_below(offset)
         return MutationOutcome(True, self.record(tp, partition, event))
 
     def put_topic_config(
@@ -311,50 +352,6 @@ class ReferenceRemoteLogMetadataManager(ReferenceReads):
             topic.entries = dict(entries)
             topic.config_revision += 1
         return self.topic_config(topic_id)
-
-    # --- what every change goes through -------------------------------------------------------
-
-    def _partition_there(self, tp: TopicIdPartition) -> Partition:
-        """For changes that make no partition known; one that was deleted is there still."""
-        partition = self.partition(tp)
-        if partition.revision == 0:
-            raise RemoteResourceNotFoundError(f"partition {tp} is not known")
-        require(partition.topic.name == tp.topic, "topic", "the topic id has another name")
-        return partition
-
-    def _partition_to_make_known(self, tp: TopicIdPartition) -> Partition:
-        partition = self.partition(tp)
-        require(partition.topic.name == tp.topic, "topic", "the topic id has another name")
-        return partition
-
-    def once(
-        self,
-        partition: Partition,
-        body: object,
-        context: MutationContext,
-        change: Callable[[], MutationOutcome],
-    ) -> MutationOutcome:
-        """A request id stands for one change of a partition; a refusal is not remembered, and the
-        expectations may differ from call to call."""
-        why = replace(
-            context, request_id=None, expected_revision=None, expected_config_revision=None
-        )
-        if context.request_id in partition.requests:
-            asked_before, revision = partition.requests[context.request_id]
-            same = asked_before == (body, why)
-            require(same, "context.request_id", "came with another body before")
-            return MutationOutcome(True, revision)
-        outcome = change()
-        if outcome.applied and context.request_id is not None:
-            partition.requests[context.request_id] = ((body, why), outcome.revision)
-        return outcome
-
-    def record(self, tp: TopicIdPartition, partition: Partition, event: Event) -> int:
-        """The change was made: from now on the partition is there, one revision later."""
-        self._topics.setdefault(tp.topic_id, partition.topic)
-        self._partitions[tp.topic_id, tp.partition] = partition
-        partition.trail.append(event)
-        return partition.revision
 
 
 def _check_custom_metadata(custom_metadata: bytes | None) -> None:

@@ -38,11 +38,11 @@ def subjects(database_url: str) -> Iterator[tuple[Subject, Subject]]:
 
 
 def _trail(engine: Engine, tp: TopicIdPartition) -> Sequence[Event]:
-    """An event for each revision from 1 on; what is missing, or not in its place, is a GAP."""
+    """An event for each revision from 1 on; what is missing, or not in its place, is MISSING."""
     rows = events(engine, tp)
     return [
         Event(row.kind, row.from_state, row.to_state, row.segment_id)
         if row.revision == revision
-        else Event("GAP")
+        else Event("MISSING")
         for revision, row in enumerate(rows, start=1)
     ]

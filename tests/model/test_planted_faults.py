@@ -21,7 +21,7 @@ from tests.model.reference import ReferenceRemoteLogMetadataManager
 from tests.model.runs import DifferenceError, reached_share, report, run
 
 SEED = 1
-OPERATIONS = 15_000
+OPERATIONS = 30_000
 ENOUGH_FOR_CELLS = 9_000
 REFUSALS = {
     ConcurrentUpdateError,

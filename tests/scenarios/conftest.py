@@ -2,12 +2,17 @@
 
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from services.local.postgres import EmbeddedPostgres
 from services.local.s3_endpoint import S3Endpoint
+from services.rsm.factory import build_manager
+from services.rsm.settings import RsmSettings
+from tests.harness.rlmm_process import RlmmProcess, running_rlmm
+from tests.scenarios.partition_story import PartitionStory
 from tests.scenarios.world import World, linked_log, name_topics_anew, running_world
 
 
@@ -34,3 +39,26 @@ def world(deployment: World, tmp_path: Path) -> World:
     deployment.log_dir = linked_log(tmp_path)
     name_topics_anew(deployment.log_dir)
     return deployment
+
+
+@pytest.fixture(scope="module")
+def rlmm_database_url(postgres: EmbeddedPostgres, migrated_database: str) -> Iterator[str]:
+    name = f"rlmm-{uuid.uuid4().hex[:12]}"
+    yield postgres.create_database(name, template=migrated_database)
+    postgres.drop_database(name)
+
+
+@pytest.fixture(scope="module")
+def rlmm_process(
+    rlmm_database_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RlmmProcess]:
+    with running_rlmm(rlmm_database_url, tmp_path_factory.mktemp("rlmm")) as process:
+        yield process
+
+
+@pytest.fixture
+def story(rlmm_process: RlmmProcess, tmp_path: Path) -> Iterator[PartitionStory]:
+    """A partition that nobody knows yet: RLMM as a process, RSM over files."""
+    settings = RsmSettings(backend="filesystem", directory=tmp_path)
+    with closing(build_manager(settings)) as rsm:
+        yield PartitionStory(rlmm_process.client, rsm, tmp_path)

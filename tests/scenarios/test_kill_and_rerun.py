@@ -15,7 +15,13 @@ from services.local.service import ServiceProcess
 from tests.harness.eventually import eventually
 from tests.harness.processes import kill_and_restart, start_with_failpoint, wait_until_dead
 from tests.harness.synthetic_log import make_log_dir
-from tests.scenarios.world import FINISHED, SMALLEST_PART_BYTES, World, name_topics_anew
+from tests.scenarios.world import (
+    COPY_LEASE_MS,
+    FINISHED,
+    SMALLEST_PART_BYTES,
+    World,
+    name_topics_anew,
+)
 
 RSM = [name for name in FAILPOINTS if name.startswith("rsm.")]
 RLMM = [name for name in FAILPOINTS if name.startswith("rlmm.")]
@@ -56,6 +62,7 @@ def rlm_service(world: World, directory: Path) -> Iterator[ServiceProcess]:
     """RLM beside the world's log, not started yet."""
     addresses = world.rsm.address, world.rlmm.address
     settings = rlm_settings(*addresses, [world.log_dir], task_interval_ms=200)
+    settings["RLM_COPY_LEASE_MS"] = str(COPY_LEASE_MS)
     rlm = ServiceProcess("rlm", settings, directory / "rlm")
     yield rlm
     rlm.kill()

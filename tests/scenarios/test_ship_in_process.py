@@ -17,8 +17,15 @@ import grpc
 import pytest
 
 from services.api.calls import NO_CONTEXT, AtRevision, MutationContext, MutationOutcome
-from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
+from services.api.errors import (
+    InvalidStateTransitionError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+)
 from services.api.ids import TopicIdPartition
+from services.api.offset_gaps import OffsetGap
+from services.api.partition_events import EventQuery
+from services.api.partition_queries import all_events
 from services.api.partition_removal import remove_partition
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
 from services.api.remote_log_manager import (
@@ -68,6 +75,7 @@ from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.location import Location
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.upload import PartBuffers
+from tests.contract.rlmm.segments import move, segment
 from tests.unit.rlm.kafka_bytes import (
     NAME,
     PartitionFiles,
@@ -81,6 +89,7 @@ from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc
 BUNDLED = Path(__file__).parents[1] / "data" / "kafka-log"
 EVERYTHING = 64 * 1024 * 1024
 ONE_TRY = ShipSettings(threads=2, retry_for_s=0.0)
+SOME_TRIES = ShipSettings(threads=2, retry_for_s=0.5, backoff=Backoff(initial_s=0.1, max_s=0.1))
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
 
@@ -566,28 +575,115 @@ def lost(stack: Stack, log_dir: Path) -> PartitionFiles:
 def test_a_range_that_was_deleted_before_it_was_copied_is_named_and_what_follows_is_shipped(
     stack: Stack, log_dir: Path, lost: PartitionFiles
 ) -> None:
-    for copied in (1, 0):
-        report = stack.ship(log_dir)
-        (partition,) = report.partitions
-        (problem,) = partition.problems
-        assert (problem.kind, problem.path) == (ProblemKind.LOST_BEFORE_COPY, str(lost.path))
-        assert (problem.offset, problem.held_segments) == (10, 0)
-        assert "10 to 19" in problem.message
-        assert report.outcome is ShipOutcome.PARTIAL
-        assert (partition.copied_segments, partition.held_segments) == (copied, 0)
+    report = stack.ship(log_dir)
+    (partition,) = report.partitions
+    (problem,) = partition.problems
+    assert (problem.kind, problem.path) == (ProblemKind.LOST_BEFORE_COPY, str(lost.path))
+    assert (problem.offset, problem.held_segments) == (10, 0)
+    assert "10 to 19" in problem.message
+    assert problem.message.endswith("; recorded as a gap")
+    assert report.outcome is ShipOutcome.PARTIAL
+    assert (partition.copied_segments, partition.held_segments) == (1, 0)
+    assert (partition.recorded, partition.known_gaps) == ((problem,), ())
     assert stack.ranges() == [(0, 9), (20, 24)]
 
 
-def test_the_copied_prefix_ends_where_something_was_lost(
+def test_what_was_lost_is_recorded_once_and_a_known_gap_from_then_on(
     stack: Stack, log_dir: Path, lost: PartitionFiles
 ) -> None:
     stack.ship(log_dir)
+    assert stack.rlmm.partition_state(NAME).value.gaps == (OffsetGap(10, 19),)
+    for _ in range(2):
+        report = stack.ship(log_dir)
+        (partition,) = report.partitions
+        assert (report.outcome, partition.problems) == (ShipOutcome.DONE, ())
+        assert (partition.recorded, partition.known_gaps) == ((), ((10, 19),))
+    (event,) = [e for e in all_events(stack.rlmm, EventQuery(NAME)) if e.kind == "GAP"]
+    assert (event.broker_id, event.broker_leader_epoch, event.repeat_count) == (7, 0, 0)
+
+
+def test_a_loss_that_grows_is_found_anew(stack: Stack, log_dir: Path, lost: PartitionFiles) -> None:
+    rsm = FailingRsm(stack.rsm)
+    rsm.before_copy = raising(RetriableRemoteStorageError("away"))
+    ship([log_dir], rsm, stack.rlmm, ONE_TRY)
+    lose_before_copy(lost, 25)
+    (partition,) = stack.ship(log_dir).partitions
+    assert [p.message for p in partition.recorded] == [
+        "offsets 10 to 24 were deleted by the broker before they were copied; recorded as a gap"
+    ]
+    assert stack.rlmm.partition_state(NAME).value.gaps == (OffsetGap(10, 24),)
+    assert stack.ship(log_dir).partitions[0].known_gaps == ((10, 24),)
+
+
+def test_the_copied_prefix_ends_where_something_is_lost_until_it_is_recorded(
+    stack: Stack, log_dir: Path, lost: PartitionFiles
+) -> None:
+    rlmm = GapsRefused(stack.rlmm)
+    for copied in (1, 0):
+        report = ship([log_dir], stack.rsm, rlmm, ONE_TRY)
+        (partition,) = report.partitions
+        (problem,) = partition.problems
+        assert problem.message.endswith("; not recorded: InvalidStateTransitionError: held")
+        assert (report.outcome, partition.recorded) == (ShipOutcome.PARTIAL, ())
+        assert partition.copied_segments == copied
     rlm = stack.rlm(log_dir)
     found = description(rlm)
     assert found.copied_through_offset == 9
     assert [(p.kind, p.offset) for p in found.problems] == [(ProblemKind.LOST_BEFORE_COPY, 10)]
     assert description(stack.rlm()).copied_through_offset == 9
     assert read(rlm, 12) is FetchError.OFFSET_OUT_OF_RANGE
+    stack.ship(log_dir)
+    found = description(rlm)
+    assert found.copied_through_offset == 24
+    (problem,) = found.problems
+    assert (problem.kind, problem.offset, problem.held_segments) == (
+        ProblemKind.LOST_BEFORE_COPY,
+        10,
+        0,
+    )
+    assert problem.message.startswith("known gap: offsets 10 to 19 ")
+    assert description(stack.rlm()).copied_through_offset == 24
+    assert read(rlm, 12) is FetchError.OFFSET_OUT_OF_RANGE
+
+
+def test_what_another_broker_is_copying_is_not_recorded_as_lost_before_its_lease_ends(
+    stack: Stack, log_dir: Path, lost: PartitionFiles
+) -> None:
+    under_way = segment(NAME, 10, 19, broker_id=9)
+    stack.rlmm.add_remote_log_segment_metadata(under_way, lease_ms=3_600_000)
+    (partition,) = stack.ship(log_dir).partitions
+    (problem,) = partition.problems
+    assert problem.message.endswith("; not recorded: broker 9 copies offsets 10 to 19")
+    assert stack.rlmm.partition_state(NAME).value.gaps == ()
+    move(stack.rlmm, under_way, RemoteLogSegmentState.DELETE_SEGMENT_STARTED, broker_id=9)
+    assert len(stack.ship(log_dir).partitions[0].recorded) == 1
+
+
+def test_a_known_gap_is_known_while_rlmm_is_away(
+    stack: Stack, log_dir: Path, lost: PartitionFiles
+) -> None:
+    stack.ship(log_dir)
+    rlmm = SilentRlmm(stack.rlmm)
+    rlm = StaticRemoteLogManager([log_dir], stack.rsm, rlmm)
+    assert description(rlm).copied_through_offset == 24
+    rlmm.is_silent = True
+    found = description(rlm)
+    assert found.copied_through_offset == 24
+    away, known = found.problems
+    assert away.kind is ProblemKind.STORE_UNAVAILABLE
+    assert known.message.startswith("known gap: ")
+
+
+def test_a_loss_that_the_first_of_several_passes_recorded_is_told_of(
+    stack: Stack, log_dir: Path, lost: PartitionFiles
+) -> None:
+    rsm = FailingRsm(stack.rsm)
+    rsm.before_copy = raising(RetriableRemoteStorageError("away"))
+    (partition,) = (report := ship([log_dir], rsm, stack.rlmm, SOME_TRIES)).partitions
+    kinds = [problem.kind for problem in partition.problems]
+    assert kinds == [ProblemKind.LOST_BEFORE_COPY, ProblemKind.STORE_UNAVAILABLE]
+    assert (len(partition.recorded), partition.known_gaps) == (1, ())
+    assert report.outcome is ShipOutcome.FAILED
 
 
 def test_a_range_that_is_copied_but_not_seen_yet_is_not_called_lost(
@@ -733,6 +829,19 @@ class FailingRlmm:
         return raising(RetriableRemoteStorageError("away"))
 
 
+class GapsRefused:
+    """The real RLMM, but that it takes no gap."""
+
+    def __init__(self, rlmm: SqlRemoteLogMetadataManager) -> None:
+        self._rlmm = rlmm
+
+    def record_gap(self, *args: Any, **kwargs: Any) -> Any:
+        raise InvalidStateTransitionError("held")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rlmm, name)
+
+
 class SilentRlmm:
     """The real RLMM, until it is silent; counts what it is asked for its segments."""
 
@@ -783,10 +892,14 @@ class Recording:
         self.updates: list[tuple[RemoteLogSegmentState, MutationContext]] = []
 
     def add_remote_log_segment_metadata(
-        self, metadata: RemoteLogSegmentMetadata, context: MutationContext = NO_CONTEXT
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        context: MutationContext = NO_CONTEXT,
+        *,
+        lease_ms: int | None = None,
     ) -> MutationOutcome:
         self.adds.append(context)
-        return self._rlmm.add_remote_log_segment_metadata(metadata, context)
+        return self._rlmm.add_remote_log_segment_metadata(metadata, context, lease_ms=lease_ms)
 
     def update_remote_log_segment_metadata(
         self, update: RemoteLogSegmentMetadataUpdate, context: MutationContext = NO_CONTEXT
@@ -871,7 +984,7 @@ def test_a_copy_that_fails_for_good_is_cleaned_up(stack: Stack, log_dir: Path) -
     assert stack.keys() == []
 
 
-def test_a_copy_that_may_have_worked_is_left_and_cleaned_up_by_the_next_pass(
+def test_a_copy_that_may_have_worked_is_given_up_and_cleaned_up_by_the_next_pass(
     stack: Stack, log_dir: Path
 ) -> None:
     three_segments(log_dir)
@@ -886,7 +999,7 @@ def test_a_copy_that_may_have_worked_is_left_and_cleaned_up_by_the_next_pass(
     assert (progress.sent_bytes, progress.copied_segments) == (0, 0)
     assert [p.kind for p in report.partitions[0].problems] == [ProblemKind.STORE_UNAVAILABLE]
     (dangling,) = stack.segments()
-    assert dangling.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED
+    assert dangling.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED
     (partition,) = stack.ship(log_dir).partitions
     assert (partition.cleaned_attempts, partition.copied_segments) == (1, 2)
     assert stack.ranges() == [(0, 9), (10, 19)]
@@ -905,20 +1018,28 @@ def test_a_finish_that_takes_effect_late_is_not_taken_back_by_the_clean_up(
     assert len(stack.keys()) == 2 * 3
 
 
+# Nobody else gives a copy up that is leased.
+SAME_BROKER = Deleter(broker_id=7)
+
+
 def remove_meanwhile(stack: Stack) -> None:
     deletes = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
     marked = RemotePartitionDeleteMetadata(NAME, deletes, event_timestamp_ms=1, broker_id=7)
     stack.rlmm.put_remote_partition_delete_metadata(marked)
-    assert remove_partition(stack.rlmm, stack.rsm, NAME, Deleter(), 1).is_finished
+    assert remove_partition(stack.rlmm, stack.rsm, NAME, SAME_BROKER, 1).is_finished
 
 
 def mark_meanwhile(stack: Stack) -> None:
-    """And delete what is there, as a sweep does with a copy that takes longer than it waits."""
+    """And delete what is there."""
+    delete_the_copy(stack, SAME_BROKER)
+
+
+def delete_the_copy(stack: Stack, deleter: Deleter) -> None:
     (segment,) = stack.segments()
     deletion = Deletion(segment, DeletionReason.LOG_START_OFFSET, "")
-    begun = begin_deletion(stack.rlmm, NAME, [deletion], None, None, Deleter(), 1)
+    begun = begin_deletion(stack.rlmm, NAME, [deletion], None, None, deleter, 1)
     assert [outcome.error for outcome in begun] == [None]
-    finished = finish_deletion(stack.rlmm, stack.rsm, [segment], Deleter(), 1)
+    finished = finish_deletion(stack.rlmm, stack.rsm, [segment], deleter, 1)
     assert [outcome.error for outcome in finished] == [None]
 
 
@@ -1104,7 +1225,7 @@ def test_a_cancelled_ship_leaves_what_the_next_one_finishes(stack: Stack, log_di
     rsm.before_copy = cancel
     report = ship([log_dir], rsm, stack.rlmm, ONE_TRY, cancelled=cancelled)
     assert report.outcome is ShipOutcome.FAILED
-    assert [s.state for s in stack.segments()] == [RemoteLogSegmentState.COPY_SEGMENT_STARTED]
+    assert [s.state for s in stack.segments()] == [RemoteLogSegmentState.DELETE_SEGMENT_STARTED]
     assert stack.ship(log_dir).outcome is ShipOutcome.DONE
     assert stack.ranges() == [(0, 9), (10, 19)]
 

@@ -36,6 +36,7 @@ FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 # Enough to be in the middle of, few enough to ship in a second or two.
 SMALL_TOPICS = ("clicks", "profiles")
 SMALLEST_PART_BYTES = 5 * 1024 * 1024
+COPY_LEASE_MS = 3_000
 
 
 def linked_log(directory: Path, topics: tuple[str, ...] = SMALL_TOPICS) -> Path:
@@ -78,7 +79,8 @@ class World:
     def ship_command(self, *options: str) -> list[str]:
         addresses = ["--rsm", self.rsm.address, "--rlmm", self.rlmm.address]
         command = [sys.executable, "-m", "services.cli", "ship", str(self.log_dir), *addresses]
-        return [*command, "-o", "json", *options]
+        # So that the run after one that was killed does not wait for long.
+        return [*command, "-o", "json", "--copy-lease-ms", str(COPY_LEASE_MS), *options]
 
     def start_shipping(self, failpoint: str | None = None) -> "subprocess.Popen[str]":
         environment = dict(os.environ)

@@ -114,14 +114,30 @@ def test_what_is_wrong_with_the_schema_is_named(
     assert problem in named[what]
 
 
-def test_what_a_later_release_added_is_no_problem(database_url: str) -> None:
+def test_what_a_later_release_added_or_replaced_is_no_problem(database_url: str) -> None:
     execute(
         database_url,
+        "DROP INDEX ix_segments_tombstones",
+        "ALTER TABLE segments DROP CONSTRAINT ck_segments_offsets",
+        "ALTER TABLE events DROP CONSTRAINT fk_events_partitions",
         "CREATE TABLE later (id int PRIMARY KEY)",
         "ALTER TABLE segments ADD COLUMN later int",
         "CREATE INDEX ix_later ON segments (later)",
         f"UPDATE alembic_version SET version_num = '{int(known_revision()) + 1:04d}'",
     )
+    assert check_schema(database_url) == []
+    execute(database_url, "DROP TABLE request_outcomes", "DROP VIEW report_events")
+    missing = {each.what for each in check_schema(database_url)}
+    assert missing == {"table request_outcomes", "view report_events"}
+
+
+def test_what_the_server_gives_to_sessions_is_told_not_what_ours_ask_for(database_url: str) -> None:
+    name = database_url.rpartition("/")[2]
+    execute(database_url, f'ALTER DATABASE "{name}" SET synchronous_commit = off')
+    [problem] = check_schema(database_url)
+    assert problem.what == "setting synchronous_commit"
+    assert problem.problem.startswith("is off, should be on or remote_apply: ")
+    execute(database_url, f'ALTER DATABASE "{name}" SET synchronous_commit = remote_apply')
     assert check_schema(database_url) == []
 
 
@@ -142,6 +158,7 @@ def test_maintenance_reports_what_it_did(database_url: str) -> None:
         "tombstones": 0,
         "request_outcomes": 0,
         "events": 0,
+        "anomalies": 0,
         "passable": 0,
     }
     done = sediment_db("maintain", database_url, "-o", "json", "--find-passable")

@@ -13,7 +13,7 @@ from services.api.partition_changes import PartitionLeadership
 from services.api.partition_queries import all_partitions
 from services.api.partitions import RemotePartitionDeleteState
 from services.api.topic_config import StoredTopicConfig
-from services.cli.topics import _put, _Topic
+from services.cli.topics import KnownTopic, _put
 from services.local.postgres import EmbeddedPostgres
 from tests.harness.rlmm_process import RlmmProcess, running_rlmm
 
@@ -157,7 +157,7 @@ class SetMeanwhile:
 
 
 def test_what_another_sets_at_the_same_time_is_kept(rlmm: RlmmProcess, topic: str) -> None:
-    found = _Topic(topic_id_of(rlmm, topic), topic)
+    found = KnownTopic(topic_id_of(rlmm, topic), topic)
     manager: Any = SetMeanwhile(rlmm, {"sediment.hold": "true"})
     _, after = _put(manager, found, {"retention.ms": "5"}, [])
     assert dict(after.entries) == {"sediment.hold": "true", "retention.ms": "5"}

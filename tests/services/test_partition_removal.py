@@ -156,6 +156,33 @@ def test_a_copy_under_way_may_finish_before_and_not_after(
         tier.finish(late)
 
 
+def test_a_leased_copy_is_left_to_the_next_run(
+    tier: SmallTier, tp: TopicIdPartition, keys: Callable[[], Sequence[str]]
+) -> None:
+    made, copied = tier.fill(tp, 1), segment(tp, 1)
+    tier.rlmm.add_remote_log_segment_metadata(copied, lease_ms=3_600_000)
+    tier.mark_deleted(tp)
+    removal = remove(tier, tp)
+    assert not removal.is_finished
+    errors = {o.segment.start_offset: o.error for o in removal.outcomes}
+    assert errors.pop(made[0].start_offset) is None
+    (refusal,) = errors.values()
+    assert isinstance(refusal, DeletionRefusedError)
+    assert "under a lease that ends 20" in str(refusal)
+    assert tier.rows(tp) == [copied]
+    tier.finish(copied)
+    assert remove(tier, tp).is_finished
+    assert keys() == []
+
+
+def test_its_own_broker_removes_a_leased_copy(tier: SmallTier, tp: TopicIdPartition) -> None:
+    copied = segment(tp, 0)
+    tier.rlmm.add_remote_log_segment_metadata(copied, lease_ms=3_600_000)
+    tier.mark_deleted(tp)
+    own = Deleter(broker_id=copied.broker_id)
+    assert remove_partition(tier.rlmm, tier.rsm, tp, own, now_ms()).is_finished
+
+
 def test_a_topic_of_the_same_name_is_another(tier: SmallTier, tp: TopicIdPartition) -> None:
     [again] = a_topic(tp.topic)
     tier.fill(tp, 1)

@@ -15,10 +15,11 @@ from services.api.errors import (
 )
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.rlmm import lookups, maintenance
+from services.rlmm import lookups, maintenance, passable_segments
 from services.rlmm.database import create_database_engine
 from services.rlmm.maintenance import MaintenancePlan, MaintenanceReport, maintain
 from services.rlmm.manager import SqlRemoteLogMetadataManager
+from tests.contract.rlmm.anomalies import anomaly
 from tests.contract.rlmm.segments import (
     DELETE_FINISHED,
     DELETE_STARTED,
@@ -31,7 +32,8 @@ from tests.contract.rlmm.segments import (
     segment,
 )
 from tests.harness import look_up_oracle
-from tests.harness.rlmm_database import events
+from tests.harness.eventually import eventually
+from tests.harness.rlmm_database import events, waiting
 
 TP = TopicIdPartition(uuid4(), "orders", 0)
 OTHER = TopicIdPartition(TP.topic_id, "orders", 1)
@@ -206,6 +208,31 @@ def test_repeats_of_what_was_purged_are_answered(
     ):
         assert not repeat.applied
         assert 0 < repeat.revision <= last
+    # The mark's event is gone; the last one is of DELETE_PARTITION_FINISHED, and repeated once.
+    assert [event.repeat_count for event in events(engine, TP)] == [1]
+
+
+def test_a_purge_that_the_database_ends_in_a_deadlock_is_done_again(
+    rlmm: RemoteLogMetadataManager, database_url: str, engine: Engine
+) -> None:
+    finished(rlmm, TP, 0, 9)
+    finished(rlmm, TP, 10, 19)
+    age_events(engine, TP, through_revision=3, days=91)
+    repeat = "UPDATE events SET repeat_count = 1 WHERE revision = {}"
+    with engine.connect() as connection:
+        # Sessions to come look for a deadlock when they have waited for so long.
+        name = connection.scalar(text("SELECT current_database()"))
+        connection.execute(text(f"ALTER DATABASE \"{name}\" SET deadlock_timeout = '5s'"))
+        connection.commit()
+        connection.execute(text("SET LOCAL deadlock_timeout = '1h'"))
+        connection.execute(text(repeat.format(2)))
+        with ThreadPoolExecutor(1) as pool:
+            purge = pool.submit(maintain, database_url, MaintenancePlan())
+            eventually(lambda: waiting(engine) == 1, deadline_ms=60_000)
+            connection.execute(text(repeat.format(1)))
+            connection.commit()
+            assert purge.result().events == 3
+    assert revisions(engine, TP) == [4]
 
 
 def test_a_second_maintenance_leaves_it_to_the_first(database_url: str, engine: Engine) -> None:
@@ -271,12 +298,46 @@ def passable_starts(engine: Engine) -> list[int]:
         return sorted(connection.scalars(text(statement)))
 
 
-@pytest.mark.parametrize(("retention_ms", "days"), [(-1, 90), (10**15, 90), (0, 0), (0, 10**6)])
-def test_a_plan_that_makes_no_sense_is_refused(retention_ms: int, days: int) -> None:
+def test_anomalies_go_when_no_run_has_seen_them_for_long(
+    rlmm: RemoteLogMetadataManager, database_url: str, engine: Engine
+) -> None:
+    gone, seen = anomaly(TP.topic_id), anomaly(TP.topic_id)
+    rlmm.report_anomalies([gone, seen], "run-1")
+    age(
+        engine,
+        "UPDATE anomalies SET first_seen = first_seen - interval '91 days',"
+        " last_seen = last_seen - interval '91 days'",
+    )
+    rlmm.report_anomalies([seen], "run-2")
+    assert maintain(database_url, MaintenancePlan(anomalies_days=92)) == NOTHING
+    assert maintain(database_url, MaintenancePlan()).anomalies == 1
+    assert [each.anomaly for each in rlmm.list_anomalies().anomalies] == [seen]
+    assert maintain(database_url, MaintenancePlan()) == NOTHING
+
+
+@pytest.mark.parametrize(
+    ("retention_ms", "days", "anomalies_days"),
+    [(-1, 90, 90), (10**15, 90, 90), (0, 0, 90), (0, 10**6, 90), (0, 90, 0), (0, 90, 10**6)],
+)
+def test_a_plan_that_makes_no_sense_is_refused(
+    retention_ms: int, days: int, anomalies_days: int
+) -> None:
     with pytest.raises(InvalidRequestError):
-        MaintenancePlan(retention_ms, days)
+        MaintenancePlan(retention_ms, days, anomalies_days)
 
 
 def test_a_database_without_the_schema_is_not_maintained(empty_database_url: str) -> None:
     with pytest.raises(RetriableRemoteStorageError, match="db upgrade"):
         maintain(empty_database_url, MaintenancePlan())
+
+
+def test_epochs_of_several_pages_are_looked_at(
+    rlmm: RemoteLogMetadataManager, database_url: str, engine: Engine
+) -> None:
+    epochs = 2 * passable_segments.EPOCHS_PER_STATEMENT + 3
+    finished(rlmm, TP, 0, epochs - 1, {epoch: epoch for epoch in range(epochs)})
+    finished(rlmm, TP, epochs, epochs + 9, {epochs - 1: epochs}, txn_idx_empty=True)
+    finished(rlmm, OTHER, 0, 9, txn_idx_empty=True)
+    finished(rlmm, OTHER, 10, 19, txn_idx_empty=True)
+    age(engine, "UPDATE segment_epochs SET passable = false")
+    assert maintain(database_url, MaintenancePlan(find_passable=True)).passable == 2

@@ -104,6 +104,22 @@ def test_a_hold_half_way_leaves_what_remains_for_the_next_run(jobs: Jobs, tier: 
     assert len(tier.rows(tp)) == 2
 
 
+def test_a_leased_copy_is_left_for_the_next_run(jobs: Jobs, tier: Tier) -> None:
+    [tp] = a_topic()
+    tier.fill(tp, 1)
+    copied = segment(tp, 1)
+    tier.rlmm.add_remote_log_segment_metadata(copied, lease_ms=3_600_000)
+    tier.mark_deleted(tp)
+    done = jobs.removal([tp.topic], apply=True)
+    assert (done.outcome, done.exit_code) == ("PARTIAL", 1)
+    assert done.partition(tp)["outcome"] == "REMAINING"
+    assert done.segments()[copied.remote_log_segment_id.id] == "REFUSED"
+    assert "under a lease" in done.segments("error")[copied.remote_log_segment_id.id]
+    assert tier.rows(tp) == [copied]
+    tier.finish(copied)
+    assert jobs.removal([tp.topic], apply=True).outcome == "DONE"
+
+
 def test_a_copy_that_ends_between_plan_and_mark_goes_too(jobs: Jobs, tier: Tier) -> None:
     [tp] = a_topic()
     late = segment(tp, 0)

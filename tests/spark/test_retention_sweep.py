@@ -274,6 +274,11 @@ def test_a_copy_under_way_is_left_alone_and_one_left_behind_is_not(jobs: Jobs, t
     assert jobs.retention([tp.topic]).document["segments"] == []
     left_behind = jobs.retention([tp.topic], copy_grace_ms=0)
     assert left_behind.segments("reason") == {going.remote_log_segment_id.id: "RETENTION_TIME"}
+    leased = [going.remote_log_segment_id]
+    assert tier.rlmm.renew_copy_leases(leased, 3_600_000, going.broker_id) == [None]
+    kept = jobs.retention([tp.topic], copy_grace_ms=0)
+    assert kept.segments("reason") == {}
+    assert "stopped at a segment that is being copied" in str(kept.partition(tp)["notes"])
 
 
 def test_what_whoever_has_left_it_marked_long_ago_is_finished_and_nothing_else(

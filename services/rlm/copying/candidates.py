@@ -1,11 +1,9 @@
 """Which segments are to be copied: a pure rule over what is here and what the tier has."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from services.api.ids import TopicIdPartition
 from services.api.lineage import Lineage
-from services.api.remote_log_manager import Problem, ProblemKind
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.rlm.kafka_log.partition_dir import LocalSegment
 from services.rlm.local_log import LocalLog
@@ -71,20 +69,17 @@ def lost_before_copy(
     ]
 
 
-def lost_problem(directory: Path, lost: tuple[int, int]) -> Problem:
-    """What a person is told of a lost range; it holds nothing back."""
-    first, last = lost
-    reason = f"offsets {first} to {last} were deleted by the broker before they were copied"
-    return Problem(ProblemKind.LOST_BEFORE_COPY, str(directory), reason, first)
-
-
 def copied_through_offset(
     covered: OffsetRanges,
     candidates: Sequence[LocalSegment],
     lost: Sequence[tuple[int, int]],
 ) -> int:
     """The last offset of the copied prefix, before the first segment that is to be copied and
-    before the first lost range; -1: none."""
+    before the first of the lost ranges that are given; -1: none.
+
+    Args:
+        lost: those that stop it: a recorded gap is passed.
+    """
     ends = [covered.last + 1]
     ends += [segment.base_offset for segment in candidates[:1]]
     ends += [first for first, _ in lost[:1]]

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Event
 
 from services.api.remote_log_manager import ProblemKind
 from services.api.remote_storage_manager import (
@@ -16,10 +15,12 @@ from services.rlm.kafka_log.errors import LogFileError
 from services.rlm.kafka_log.partition_dir import reading_segment
 
 BytesSent = Callable[[int], None]
+GoingOn = Callable[[], None]
+"""Raises CopyCancelledError where the copy is to stop."""
 
 
 class CopyCancelledError(Exception):
-    """This process is stopping; the next one cleans up what was begun."""
+    """The copy stops on purpose; the next pass cleans up what was begun."""
 
 
 class SegmentSource:
@@ -31,12 +32,12 @@ class SegmentSource:
     """
 
     def __init__(
-        self, inspected: InspectedSegment, chunk_bytes: int, sent: BytesSent, cancelled: Event
+        self, inspected: InspectedSegment, chunk_bytes: int, sent: BytesSent, going_on: GoingOn
     ) -> None:
         self._inspected = inspected
         self._chunk_bytes = chunk_bytes
         self._sent = sent
-        self._cancelled = cancelled
+        self._going_on = going_on
 
     def data(self) -> LogSegmentData:
         log, others = self._inspected, self._side_files()
@@ -60,8 +61,7 @@ class SegmentSource:
         left = self._inspected.size_bytes
         with reading_segment(path), path.open("rb", buffering=0) as file:
             while left:
-                if self._cancelled.is_set():
-                    raise CopyCancelledError(f"{path}: stopped while it was being copied")
+                self._going_on()
                 data = file.read(min(left, self._chunk_bytes))
                 if not data:
                     reason = f"cut off while it was being copied, {left} bytes are missing"

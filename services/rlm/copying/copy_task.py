@@ -19,16 +19,17 @@ from services.api.lineage import Lineage
 from services.api.partition_changes import PartitionLeadership
 from services.api.remote_log_manager import Problem, ProblemKind
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.segments import RemoteLogSegmentMetadata
 from services.rlm.copying.candidates import (
     candidate_log_segments,
     find_highest_remote_offset,
     in_tier,
     lost_before_copy,
-    lost_problem,
 )
 from services.rlm.copying.copy_data import CopyCancelledError
 from services.rlm.copying.exclusive import PartitionBusyError, exclusive
 from services.rlm.copying.inspection import InspectedSegment, inspect
+from services.rlm.copying.lost_ranges import LossRecorder, Range
 from services.rlm.copying.progress import Progress
 from services.rlm.copying.segment_copy import RETRIABLE_ERRORS, SegmentCopier, is_attempt_of
 from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
@@ -50,7 +51,9 @@ class PassReport:
         copied_segments, copied_bytes: COPY_SEGMENT_FINISHED by this pass.
         present_segments, present_bytes: rolled segments that the tier had before.
         cleaned_attempts: attempts left behind that are gone now.
-        problems: what is held back or lost, and what was mended.
+        problems: what is held back or found to be lost, and what was mended.
+        recorded: those of the problems that are losses which this pass found first and recorded.
+        known_gaps: what was lost and recorded before; no problem any more.
         failure: why the pass did not do all that can be done; empty: it did.
         may_pass: the failure may be gone when the pass is repeated soon.
     """
@@ -61,6 +64,8 @@ class PassReport:
     present_bytes: int = 0
     cleaned_attempts: int = 0
     problems: list[Problem] = field(default_factory=list)
+    recorded: list[Problem] = field(default_factory=list)
+    known_gaps: list[Range] = field(default_factory=list)
     failure: str = ""
     may_pass: bool = False
 
@@ -133,7 +138,7 @@ class CopyTask:
             kind, held = ProblemKind.PARTITION_DELETED, len(log.rolled)
             report.problems.append(Problem(kind, path, text, held_segments=held))
             return
-        self._clean_up(tier, report)
+        elsewhere = self._clean_up(tier, report)
         problem = log_end_problem(local, log, tier.log_start_offset)
         if problem is not None:
             report.problems.append(problem)
@@ -144,19 +149,24 @@ class CopyTask:
             report.problems.append(log.lineage_problem)
             return
         covered = tier.covered(log.lineage)
-        lost = lost_before_copy(log, covered, tier.deleted_before_offset)
-        report.problems += [lost_problem(local.found.path, offsets) for offsets in lost]
+        self._record_lost(log, covered, tier, elsewhere, report)
         candidates = self._candidates(log, covered, report)
         blocked = self._partition.blocked
         if blocked is not None and candidates:
             report.problems.append(_held(blocked, len(candidates)))
             return
+        waiting = _waiting_for(elsewhere, candidates)
+        candidates = candidates[: len(candidates) - len(waiting)]
         self._progress.planned(
             self._name, len(candidates), sum(segment.size_bytes for segment in candidates)
         )
         if candidates:
             lineage = self._lineage(tier, log.lineage)
             self._copy_all(log, lineage, candidates, report)
+        if elsewhere and not report.failure:
+            problem = _copied_elsewhere(elsewhere[0], str(local.found.path), len(waiting))
+            report.problems.append(problem)
+            report.failed(problem.message, may_pass=True)
 
     def _announce(self, epoch: int | None) -> None:
         partition = self._partition
@@ -166,12 +176,36 @@ class CopyTask:
         self._rlmm.on_partition_leadership_changes([leadership], [], self._broker_id)
         partition.announced, partition.announced_epoch = True, epoch
 
-    def _clean_up(self, tier: Tier, report: PassReport) -> None:
-        """Under the folder's lock none of this broker's attempts is under way."""
-        for segment in tier.unfinished:
-            if is_attempt_of(self._broker_id, segment):
+    def _clean_up(self, tier: Tier, report: PassReport) -> list[RemoteLogSegmentMetadata]:
+        """End what this broker has left behind; answers the copies that somebody else may be making
+        under its id: a process on another copy of the folder, as this one's lock tells, or the
+        broker itself."""
+        own = [s for s in tier.unfinished if is_attempt_of(self._broker_id, s)]
+        elsewhere = self._copier.under_way_elsewhere(own)
+        ids = {segment.remote_log_segment_id for segment in elsewhere}
+        for segment in own:
+            if segment.remote_log_segment_id not in ids:
                 self._copier.clean_up(segment)
                 report.cleaned_attempts += 1
+        return elsewhere
+
+    def _record_lost(
+        self,
+        log: LocalLog,
+        covered: OffsetRanges,
+        tier: Tier,
+        elsewhere: Sequence[RemoteLogSegmentMetadata],
+        report: PassReport,
+    ) -> None:
+        lost = lost_before_copy(log, covered, tier.deleted_before_offset)
+        others = (s for s in tier.unfinished if not is_attempt_of(self._broker_id, s))
+        under_way = [*elsewhere, *(s for s in others if s.copy_leased)]
+        recorder = LossRecorder(self._rlmm, self._broker_id)
+        epoch = log.lineage.latest_epoch
+        losses = recorder.record(self._partition, tier, lost, epoch, under_way)
+        report.problems += [*losses.recorded, *losses.unrecorded]
+        report.recorded += losses.recorded
+        report.known_gaps += losses.known
 
     def _candidates(
         self, log: LocalLog, covered: OffsetRanges, report: PassReport
@@ -252,6 +286,24 @@ class CopyTask:
                 # As in Kafka: every further attempt would upload the bytes only to delete them.
                 self._partition.blocked = trouble[0]
         report.problems += trouble
+
+
+def _waiting_for(
+    elsewhere: Sequence[RemoteLogSegmentMetadata], candidates: Sequence[LocalSegment]
+) -> Sequence[LocalSegment]:
+    """The candidates from the first one on that is being copied elsewhere."""
+    first = min((segment.start_offset for segment in elsewhere), default=None)
+    return [c for c in candidates if first is not None and c.end_offset >= first]
+
+
+def _copied_elsewhere(segment: RemoteLogSegmentMetadata, path: str, held_segments: int) -> Problem:
+    at_the_latest = "its lease has" if segment.copy_leased else "is an hour old"
+    reason = (
+        f"offsets {segment.start_offset} to {segment.end_offset} are being copied by another "
+        f"process of broker {segment.broker_id}, or one was killed at it: copying goes on when it "
+        f"has ended, or {at_the_latest}"
+    )
+    return Problem(ProblemKind.COPY_FAILED, path, reason, segment.start_offset, held_segments)
 
 
 def _refused(

@@ -16,6 +16,7 @@ from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.rlm.backoff import Backoff
 from services.rlm.copying.copy_task import CopyTask, PassReport
+from services.rlm.copying.lost_ranges import Range
 from services.rlm.copying.progress import NoProgress, Progress
 from services.rlm.copying.segment_copy import CopyLimits, SegmentCopier
 from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
@@ -24,6 +25,7 @@ from services.rlm.local_log import LocalPartition
 from services.rlm.partition import Partition, new_partition
 from services.rlm.reporting import LineageUnknownError, Reporter, report_of
 
+DEFAULT_LEASE_MS = 30_000
 _log = logging.getLogger(__name__)
 
 
@@ -33,18 +35,20 @@ class ShipSettings:
     Attributes:
         threads: partitions that are copied side by side.
         retry_for_s: how long to try again while store or database is away, seconds; counted anew
-            from the last segment of any partition that got through.
+            from the last segment of any partition that got through. What an earlier run was killed
+            at is waited for no longer either: the lease of a copy should be shorter.
     """
 
     threads: int = 4
     retry_for_s: float = 60.0
     backoff: Backoff = field(default_factory=lambda: Backoff(initial_s=0.5, max_s=10.0))
-    limits: CopyLimits = field(default_factory=CopyLimits)
+    limits: CopyLimits = field(default_factory=lambda: CopyLimits(lease_ms=DEFAULT_LEASE_MS))
 
 
 class ShipOutcome(Enum):
-    """DONE: all that is rolled and stable is in the tier. PARTIAL: something is held back, failed
-    or was lost before it could be copied. FAILED: no partition got through."""
+    """DONE: all that is rolled and stable is in the tier, but for known gaps. PARTIAL: something is
+    held back or failed, or was found to be lost before it could be copied: the first run that finds
+    it says so. FAILED: no partition got through."""
 
     DONE = "DONE"
     PARTIAL = "PARTIAL"
@@ -60,6 +64,8 @@ class PartitionShipReport:
         present_segments, present_bytes: rolled segments that were in the tier before.
         held_segments: rolled segments that are not in the tier; `problems` say why.
         cleaned_attempts: attempts of earlier runs that were ended.
+        recorded: those of the problems that are losses which this run found first and recorded.
+        known_gaps: offsets, both ends inclusive, that were lost and recorded before this run.
         complete: nothing is held back; what was lost before this run is no hindrance.
     """
 
@@ -71,11 +77,13 @@ class PartitionShipReport:
     held_segments: int = 0
     cleaned_attempts: int = 0
     problems: tuple[Problem, ...] = ()
+    recorded: tuple[Problem, ...] = ()
+    known_gaps: tuple[Range, ...] = ()
     complete: bool = False
 
     @property
     def has_lost(self) -> bool:
-        """The broker deleted something before it was copied."""
+        """The broker deleted something before it was copied, and no earlier run recorded it."""
         return any(p.kind is ProblemKind.LOST_BEFORE_COPY for p in self.problems)
 
     def add(self, report: PassReport, *, first: bool) -> None:
@@ -85,8 +93,13 @@ class PartitionShipReport:
         self.copied_segments += report.copied_segments
         self.copied_bytes += report.copied_bytes
         self.cleaned_attempts += report.cleaned_attempts
+        recorded = {problem.offset for problem in self.recorded}
+        known = tuple(gap for gap in report.known_gaps if gap[0] not in recorded)
+        self.known_gaps = known or self.known_gaps
+        # What a pass has mended or recorded, the next one does not tell of.
         mended = tuple(p for p in self.problems if p.kind is ProblemKind.INDEX_REBUILT)
-        self.problems = (*mended, *report.problems)
+        self.problems = (*mended, *self.recorded, *report.problems)
+        self.recorded += tuple(report.recorded)
         self.held_segments = report.held_segments
         self.complete = not report.failure and report.held_segments == 0
 

@@ -10,6 +10,9 @@ from services.api.topic_config import UNLIMITED, TopicConfig
 from services.rlm.expiration.snapshot import Snapshot
 from services.rlm.tier_view.tier import Tier
 
+LOOK_AT_LEASES_MS = 60_000
+"""No revision tells that a lease has ended."""
+
 
 @dataclass(frozen=True, slots=True)
 class NothingDue:
@@ -58,6 +61,11 @@ def due_after_ms(snapshot: Snapshot, config: TopicConfig) -> int | None:
     """
     now_ms = snapshot.state.read_at_ms
     moments_ms = [s.event_timestamp_ms + DEFAULT_COPY_GRACE_MS for s in snapshot.young_copies()]
+    moments_ms += [
+        max(s.event_timestamp_ms + DEFAULT_COPY_GRACE_MS, now_ms + LOOK_AT_LEASES_MS)
+        for s in snapshot.segments
+        if s.copy_leased
+    ]
     if config.retention_ms != UNLIMITED:
         moments_ms += [newest_ms(s) + config.retention_ms + 1 for s in snapshot.segments]
     if not moments_ms:

@@ -20,7 +20,7 @@ from services.api.partition_changes import (
 )
 from services.api.partition_state import PartitionReport
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
-from services.api.validation import require, require_int32, require_int64, within
+from services.api.validation import require, require_count, require_int32, require_int64, within
 from services.rlmm import log_starts, partition_states, partitions
 from services.rlmm.limits import check_storable
 from services.rlmm.managing.database import OnDatabase
@@ -61,8 +61,7 @@ class SqlPartitionChanges(OnDatabase):
 
     def report_partition_state(self, reports: Sequence[PartitionReport]) -> list[ReportOutcome]:
         """Each report is a transaction of its own: one partition's lock at a time."""
-        count = len(reports)
-        require(1 <= count <= MAX_REPORTS, "reports", f"must be 1 to {MAX_REPORTS}, are {count}")
+        require_count(reports, "reports", MAX_REPORTS)
         epochs, most = sum(len(r.lineage.entries) for r in reports), MAX_REPORTED_EPOCHS
         require(epochs <= most, "reports", f"at most {most} leader epochs together, are {epochs}")
         return [self._take_report(report) for report in reports]
@@ -108,6 +107,7 @@ class SqlPartitionChanges(OnDatabase):
                 metadata,
                 context,
                 lambda: partitions.move_deletion(session, partition, metadata, context),
+                counts_repeats=False,  # of deletions that it knows, it does so itself
             )
 
         return self._transactions.change(work)

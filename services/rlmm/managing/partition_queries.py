@@ -8,6 +8,8 @@ from services.api.partition_events import EventPage, EventQuery
 from services.api.partition_queries import PartitionPage
 from services.api.partition_state import PartitionState
 from services.api.partitions import RemotePartitionDeleteState
+from services.api.segment_batches import MAX_REVISIONS
+from services.api.validation import require_count
 from services.rlmm import event_listings, listings, page_tokens, partition_states, segment_reads
 from services.rlmm.managing.database import OnDatabase
 
@@ -36,7 +38,7 @@ class SqlPartitionQueries(OnDatabase):
         )
 
     def partition_revisions(self, partitions: Sequence[TopicIdPartition]) -> list[int]:
-        segment_reads.check_partitions(partitions)
+        require_count(partitions, "partitions", MAX_REVISIONS)
         return self._transactions.read(
             lambda connection: segment_reads.revisions(connection, partitions)
         )

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from sqlalchemy.orm import Session
 
 from services.api.calls import NO_CONTEXT, MutationContext, MutationOutcome
+from services.api.copy_leases import require_may_lease
 from services.api.segment_batches import AddOutcome, SegmentAddition
 from services.api.segment_changes import SegmentUpdate, UpdateOutcome
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
@@ -19,10 +20,15 @@ class SqlSegmentChanges(OnDatabase):
     """Satisfies services.api.segment_changes.SegmentChanges."""
 
     def add_remote_log_segment_metadata(
-        self, metadata: RemoteLogSegmentMetadata, context: MutationContext = NO_CONTEXT
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        context: MutationContext = NO_CONTEXT,
+        *,
+        lease_ms: int | None = None,
     ) -> MutationOutcome:
         self._limits.check_addition(metadata)
         check_storable(context)
+        require_may_lease(lease_ms, metadata.broker_id)
 
         def work(session: Session) -> MutationOutcome:
             with within("metadata.remote_log_segment_id"):
@@ -32,7 +38,7 @@ class SqlSegmentChanges(OnDatabase):
                 partition,
                 metadata,
                 context,
-                lambda: segments.add(session, partition, metadata, context),
+                lambda: segments.add(session, partition, metadata, context, lease_ms),
             )
 
         return self._transactions.change(work)

@@ -5,14 +5,15 @@ from uuid import UUID
 
 from services.api.calls import AtRevision
 from services.api.ids import TopicIdPartition
-from services.api.segment_batches import LookupOutcome, SegmentLookup
+from services.api.segment_batches import MAX_BATCH, LookupOutcome, SegmentLookup
 from services.api.segment_queries import SegmentPage
 from services.api.segment_scan import SegmentBatch, SegmentScan
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.topic_config import RetentionOwner
-from services.api.validation import require_int32, require_int64
+from services.api.validation import require_count, require_int32, require_int64
 from services.rlmm import batch_lookups, listings, lookups, page_tokens, scans, segment_reads
 from services.rlmm.guards import require_owner_may_delete
+from services.rlmm.limits import check_text
 from services.rlmm.managing.database import OnDatabase
 
 
@@ -24,20 +25,18 @@ class SqlSegmentQueries(OnDatabase):
     ) -> AtRevision[RemoteLogSegmentMetadata | None]:
         require_int32(epoch_for_offset, "epoch_for_offset")
         require_int64(offset, "offset")
-        return self._transactions.read(
-            lambda connection: lookups.find_segment(
-                connection,
-                lookups.SEGMENT_FOR_OFFSET,
-                topic_id_partition,
-                epoch_for_offset,
-                offset,
-            )
+        return lookups.find_segment(
+            self._transactions,
+            lookups.SEGMENT_FOR_OFFSET,
+            topic_id_partition,
+            epoch_for_offset,
+            offset,
         )
 
     def remote_log_segment_metadata_batch(
         self, lookups: Sequence[SegmentLookup]
     ) -> list[LookupOutcome]:
-        batch_lookups.check_lookups(lookups)
+        require_count(lookups, "lookups", MAX_BATCH)
         return self._transactions.read(
             lambda connection: batch_lookups.find_segments(connection, lookups)
         )
@@ -45,7 +44,7 @@ class SqlSegmentQueries(OnDatabase):
     def remote_log_segment_metadata_by_id(
         self, topic_id_partition: TopicIdPartition, ids: Sequence[UUID]
     ) -> AtRevision[tuple[RemoteLogSegmentMetadata, ...]]:
-        segment_reads.check_ids(ids)
+        require_count(ids, "ids", MAX_BATCH)
         return self._transactions.read(
             lambda connection: segment_reads.segments_by_id(connection, topic_id_partition, ids)
         )
@@ -55,10 +54,8 @@ class SqlSegmentQueries(OnDatabase):
     ) -> AtRevision[RemoteLogSegmentMetadata | None]:
         require_int32(epoch, "epoch")
         require_int64(offset, "offset")
-        return self._transactions.read(
-            lambda connection: lookups.find_segment(
-                connection, lookups.NEXT_WITH_TXN_INDEX, topic_id_partition, epoch, offset
-            )
+        return lookups.find_segment(
+            self._transactions, lookups.NEXT_WITH_TXN_INDEX, topic_id_partition, epoch, offset
         )
 
     def earliest_log_offset(self, topic_id_partition: TopicIdPartition) -> AtRevision[int | None]:
@@ -70,17 +67,13 @@ class SqlSegmentQueries(OnDatabase):
         self, topic_id_partition: TopicIdPartition, leader_epoch: int
     ) -> AtRevision[int | None]:
         require_int32(leader_epoch, "leader_epoch")
-        return self._transactions.read(
-            lambda connection: lookups.highest_offset(connection, topic_id_partition, leader_epoch)
-        )
+        return lookups.highest_offset(self._transactions, topic_id_partition, leader_epoch)
 
     def remote_log_size(
         self, topic_id_partition: TopicIdPartition, leader_epoch: int
     ) -> AtRevision[int]:
         require_int32(leader_epoch, "leader_epoch")
-        return self._transactions.read(
-            lambda connection: lookups.log_size(connection, topic_id_partition, leader_epoch)
-        )
+        return lookups.log_size(self._transactions, topic_id_partition, leader_epoch)
 
     def list_remote_log_segments(
         self,
@@ -112,4 +105,5 @@ class SqlSegmentQueries(OnDatabase):
         )
 
     def scan_remote_log_segments(self, scan: SegmentScan) -> Iterator[SegmentBatch]:
+        check_text(scan.topic, "topic")
         return scans.scan_segments(self._transactions, scan)

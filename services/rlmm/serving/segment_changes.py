@@ -2,14 +2,16 @@
 
 import grpc
 
-from services.api.errors import NotServedError
 from services.api.validation import within
 from services.rlmm.serving.serves_rlmm import ServesRlmm
-from services.rpc.converters.batches import add_outcome_to_proto, additions_from_proto
+from services.rpc.converters.batches import (
+    add_outcome_to_proto,
+    addition_from_proto,
+    additions_from_proto,
+)
 from services.rpc.converters.bulk import segment_updates_from_proto, update_outcome_to_proto
 from services.rpc.converters.shared import (
     context_from_proto,
-    metadata_from_proto,
     outcome_to_proto,
     update_from_proto,
 )
@@ -22,13 +24,10 @@ class SegmentChangesServicer(ServesRlmm):
     def AddRemoteLogSegmentMetadata(
         self, request: pb.AddRemoteLogSegmentMetadataRequest, context: grpc.ServicerContext
     ) -> pb.AddRemoteLogSegmentMetadataResponse:
-        if request.HasField("lease_ms"):
-            raise NotServedError("lease_ms: is not served by this release; leave it unset")
-        with within("metadata"):
-            metadata = metadata_from_proto(request.metadata)
-        with within("context"):
-            why = context_from_proto(request.context)
-        outcome = self._manager.add_remote_log_segment_metadata(metadata, why)
+        item = addition_from_proto(request)
+        outcome = self._manager.add_remote_log_segment_metadata(
+            item.metadata, item.context, lease_ms=item.lease_ms
+        )
         return pb.AddRemoteLogSegmentMetadataResponse(outcome=outcome_to_proto(outcome))
 
     def AddRemoteLogSegmentMetadataBatch(

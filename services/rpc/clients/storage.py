@@ -1,6 +1,6 @@
 """RemoteStorageManager over gRPC."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import grpc
 from google.rpc import status_pb2
@@ -10,10 +10,10 @@ from services.api.remote_storage_manager import (
     IndexType,
     LogSegmentData,
     RemoteStorageManager,
-    SegmentChunk,
 )
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rpc.clients.calls import call_once, call_stream
+from services.rpc.clients.sources import Source
 from services.rpc.converters.enums import index_type as index_types
 from services.rpc.converters.shared import metadata_to_proto
 from services.rpc.converters.storage import copy_to_proto
@@ -40,7 +40,7 @@ class RemoteStorageManagerClient:
     def copy_log_segment_data(
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
     ) -> bytes | None:
-        source = _Source(data.chunks)
+        source = Source(data.chunks)
         messages = copy_to_proto(metadata, LogSegmentData(data.files, source))
         timeout_s = self._timeout_s(sum(file.size_bytes for file in data.files))
         try:
@@ -91,21 +91,6 @@ class RemoteStorageManagerClient:
 
     def _timeout_s(self, size_bytes: int = 0) -> float:
         return self._stream_timeout_s + size_bytes / SLOWEST_BYTES_PER_S
-
-
-class _Source:
-    """Chunks of a copy, and the error with which their source failed, if it did."""
-
-    def __init__(self, chunks: Iterable[SegmentChunk]) -> None:
-        self._chunks = chunks
-        self.error: BaseException | None = None
-
-    def __iter__(self) -> Iterator[SegmentChunk]:
-        try:
-            yield from self._chunks
-        except BaseException as e:
-            self.error = e
-            raise
 
 
 def _outcome(status: status_pb2.Status) -> RemoteStorageError | None:

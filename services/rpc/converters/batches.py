@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from services.api.calls import AtRevision
-from services.api.errors import NotServedError, RemoteStorageError
+from services.api.errors import RemoteStorageError
 from services.api.ids import TopicIdPartition, uuid_from_text
 from services.api.segment_batches import AddOutcome, LookupOutcome, SegmentAddition, SegmentLookup
 from services.api.validation import within
@@ -26,7 +26,9 @@ from tieredstorage.v1 import remote_log_segment_pb2 as segment_pb
 
 def addition_to_proto(item: SegmentAddition) -> pb.AddRemoteLogSegmentMetadataRequest:
     return pb.AddRemoteLogSegmentMetadataRequest(
-        metadata=metadata_to_proto(item.metadata), context=context_to_proto(item.context)
+        metadata=metadata_to_proto(item.metadata),
+        context=context_to_proto(item.context),
+        lease_ms=item.lease_ms,
     )
 
 
@@ -36,19 +38,18 @@ def additions_from_proto(
     additions = []
     for index, message in enumerate(messages):
         with within(f"adds[{index}]"):
-            additions.append(_addition_from_proto(message))
+            additions.append(addition_from_proto(message))
     return additions
 
 
-def _addition_from_proto(message: pb.AddRemoteLogSegmentMetadataRequest) -> SegmentAddition:
-    if message.HasField("lease_ms"):
-        raise NotServedError("lease_ms: is not served by this release; leave it unset")
+def addition_from_proto(message: pb.AddRemoteLogSegmentMetadataRequest) -> SegmentAddition:
     require_set(message, "metadata")
     with within("metadata"):
         metadata = metadata_from_proto(message.metadata)
     with within("context"):
         context = context_from_proto(message.context)
-    return SegmentAddition(metadata, context)
+    lease_ms = message.lease_ms if message.HasField("lease_ms") else None
+    return SegmentAddition(metadata, context, lease_ms)
 
 
 def add_outcome_to_proto(outcome: AddOutcome) -> pb.AddOutcome:

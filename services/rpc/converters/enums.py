@@ -3,6 +3,7 @@
 from enum import Enum
 from typing import Generic, Protocol, TypeVar
 
+from services.api.anomalies import AnomalyKind
 from services.api.errors import InvalidRequestError
 from services.api.partitions import RemotePartitionDeleteState
 from services.api.remote_log_manager import FetchError, ProblemKind, RecordSource
@@ -10,6 +11,7 @@ from services.api.remote_storage_manager import IndexType, SegmentFile
 from services.api.segments import RemoteLogSegmentState
 from services.api.topic_config import RetentionOwner
 from tieredstorage.v1 import remote_log_manager_pb2 as rlm_pb
+from tieredstorage.v1 import remote_log_metadata_manager_pb2 as rlmm_pb
 from tieredstorage.v1 import remote_log_segment_pb2 as segment_pb
 from tieredstorage.v1 import remote_storage_manager_pb2 as rsm_pb
 
@@ -51,6 +53,7 @@ partition_delete_state = EnumConverter(
     "REMOTE_PARTITION_DELETE_STATE_",
 )
 retention_owner = EnumConverter(RetentionOwner, segment_pb.RetentionOwner, "RETENTION_OWNER_")
+anomaly_kind = EnumConverter(AnomalyKind, rlmm_pb.AnomalyKind, "ANOMALY_KIND_")
 index_type = EnumConverter(IndexType, segment_pb.IndexType, "INDEX_TYPE_")
 segment_file = EnumConverter(SegmentFile, rsm_pb.SegmentFile, "SEGMENT_FILE_")
 fetch_error = EnumConverter(FetchError, rlm_pb.FetchError, "FETCH_ERROR_")

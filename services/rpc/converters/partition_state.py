@@ -9,6 +9,7 @@ from services.api.lineage import Lineage
 from services.api.partition_changes import ReportOutcome
 from services.api.partition_state import PartitionReport, PartitionState
 from services.api.validation import within
+from services.rpc.converters.offset_gaps import gap_from_proto, gap_to_proto
 from services.rpc.converters.shared import (
     leader_epochs_from_proto,
     require_set,
@@ -71,6 +72,7 @@ def state_to_proto(state: AtRevision[PartitionState]) -> pb.GetPartitionStateRes
         report=report_to_proto(value.report) if value.report else None,
         reported_at_ms=value.reported_at_ms,
         read_at_ms=value.read_at_ms,
+        gaps=[gap_to_proto(gap) for gap in value.gaps],
     )
     return pb.GetPartitionStateResponse(state=message, revision=state.revision)
 
@@ -83,6 +85,7 @@ def state_from_proto(message: pb.GetPartitionStateResponse) -> AtRevision[Partit
         report=report_from_proto(state.report) if state.HasField("report") else None,
         reported_at_ms=state.reported_at_ms if state.HasField("reported_at_ms") else None,
         read_at_ms=state.read_at_ms,
+        gaps=tuple(gap_from_proto(gap) for gap in state.gaps),
     )
     return AtRevision(value, message.revision)
 

@@ -86,6 +86,7 @@ def metadata_to_proto(metadata: RemoteLogSegmentMetadata) -> pb.RemoteLogSegment
         custom_metadata=metadata.custom_metadata,
         state=segment_state.to_proto(metadata.state),
         txn_idx_empty=metadata.txn_idx_empty,
+        copy_leased=metadata.copy_leased,
     )
 
 
@@ -109,6 +110,7 @@ def metadata_from_proto(message: pb.RemoteLogSegmentMetadata) -> RemoteLogSegmen
         state=segment_state.from_proto(message.state, "state"),
         txn_idx_empty=message.txn_idx_empty,
         broker_leader_epoch=message.broker_leader_epoch if has_epoch else None,
+        copy_leased=message.copy_leased,
     )
 
 

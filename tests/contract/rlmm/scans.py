@@ -105,6 +105,7 @@ class Scans(RlmmContractPart):
                 "state": "DELETE_SEGMENT_STARTED",
                 "txn_idx_empty": True,
                 "plan_id": "sweep-1",
+                "copy_leased": False,
             }
         ]
 

@@ -342,6 +342,19 @@ def test_nothing_goes_from_the_segment_that_is_being_copied_on() -> None:
     assert planned.notes == ("stopped at a segment that is being copied: 0-AAAAAAAAAAAAAAAAAACVAQ",)
 
 
+def test_a_leased_copy_is_being_copied_whoever_asks() -> None:
+    copied = replace(segment(0, 149, age_ms=5, state=STARTED), copy_leased=True)
+    planned = plan([copied, segment(150, 199, age_ms=5)], ONE_EPOCH, ALL)
+    assert planned.deletions == ()
+    assert planned.notes == ("stopped at a segment that is being copied: 0-AAAAAAAAAAAAAAAAAACVAQ",)
+
+
+def test_no_rule_takes_a_leased_copy() -> None:
+    known = partition(lineage((3, 300)), 1000, log_start_offset=300)
+    both = [segment(0, 99, [(1, 0)], state=STARTED), segment(100, 199, [(3, 100)], state=STARTED)]
+    assert plan([replace(s, copy_leased=True) for s in both], known, ALL).deletions == ()
+
+
 def test_once_its_copy_is_over_the_segment_goes() -> None:
     copied = segment(0, 149, age_ms=5)
     assert ranges(plan([copied], ONE_EPOCH, ALL)) == [(0, 149)]

@@ -8,7 +8,12 @@ from services.api.partition_state import PartitionState
 from services.api.retention import DEFAULT_COPY_GRACE_MS
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.topic_config import TopicConfig, topic_config
-from services.rlm.expiration.due import NothingDue, due_after_ms, may_be_due
+from services.rlm.expiration.due import (
+    LOOK_AT_LEASES_MS,
+    NothingDue,
+    due_after_ms,
+    may_be_due,
+)
 from services.rlm.expiration.snapshot import Snapshot
 from services.rlm.tier_view.tier import Tier
 from tests.unit.rlm.test_candidates import STARTED, remote
@@ -108,6 +113,17 @@ def test_a_copy_is_looked_at_when_it_ceases_to_count_as_under_way() -> None:
     later_ms = 1000 + DEFAULT_COPY_GRACE_MS  # the older one is judged as any other from here on
     assert due_after_ms(snapshot(*attempts, now_ms=later_ms), NOTHING_SET) == 1000
     assert due_after_ms(snapshot(*attempts, now_ms=later_ms + 1000), NOTHING_SET) is None
+
+
+def test_an_old_copy_that_is_leased_is_looked_at_again_soon() -> None:
+    attempt = replace(remote(0, 9, (0, 0), state=STARTED), event_timestamp_ms=1000)
+    leased = replace(attempt, copy_leased=True)
+    later_ms = 2000 + DEFAULT_COPY_GRACE_MS
+    assert due_after_ms(snapshot(attempt, now_ms=later_ms), NOTHING_SET) is None
+    assert due_after_ms(snapshot(leased, now_ms=later_ms), NOTHING_SET) == LOOK_AT_LEASES_MS
+    young_ms = DEFAULT_COPY_GRACE_MS - LOOK_AT_LEASES_MS
+    young = due_after_ms(snapshot(leased, now_ms=young_ms), NOTHING_SET)
+    assert young == LOOK_AT_LEASES_MS + 1000
 
 
 @pytest.mark.parametrize("config", [NOTHING_SET, BY_SIZE])

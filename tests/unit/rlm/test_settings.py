@@ -18,3 +18,10 @@ def test_as_many_reads_of_the_tier_as_streams_are_refused() -> None:
     assert settings(remote_log_reader_threads=3, stream_threads=4).stream_threads == 4
     with pytest.raises(ValidationError, match="RLM_REMOTE_LOG_READER_THREADS must be below"):
         settings(remote_log_reader_threads=4, stream_threads=4)
+
+
+@pytest.mark.parametrize("lease_ms", [0, 999, 3_600_001])
+def test_a_lease_that_rlmm_would_refuse_is_refused_at_the_start(lease_ms: int) -> None:
+    assert settings().copy_lease_ms == 60_000
+    with pytest.raises(ValidationError, match="copy_lease_ms"):
+        settings(copy_lease_ms=lease_ms)

@@ -61,7 +61,7 @@ def test_leader_epochs_are_limited() -> None:
 def test_leader_epochs_of_a_report_are_limited() -> None:
     limits = Limits(leader_epochs_per_report=2)
     limits.check_report(report(segment_leader_epochs([(0, 0), (1, 5)])))
-    with pytest.raises(InvalidRequestError, match=r"^report\.leader_epochs: at most 2, has 3"):
+    with pytest.raises(InvalidRequestError, match=r"^leader_epochs: at most 2, has 3"):
         limits.check_report(report(segment_leader_epochs([(0, 0), (1, 5), (2, 6)])))
 
 

@@ -23,10 +23,16 @@ class SegmentChangesClient(CallsRlmm):
     """Satisfies services.api.segment_changes.SegmentChanges."""
 
     def add_remote_log_segment_metadata(
-        self, metadata: RemoteLogSegmentMetadata, context: MutationContext = NO_CONTEXT
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        context: MutationContext = NO_CONTEXT,
+        *,
+        lease_ms: int | None = None,
     ) -> MutationOutcome:
         request = pb.AddRemoteLogSegmentMetadataRequest(
-            metadata=metadata_to_proto(metadata), context=context_to_proto(context)
+            metadata=metadata_to_proto(metadata),
+            context=context_to_proto(context),
+            lease_ms=lease_ms,
         )
         reply = call_once(self._stub.AddRemoteLogSegmentMetadata, request, self._peer)
         return outcome_from_proto(reply.outcome)

@@ -1,0 +1,123 @@
+"""Clients in processes of their own, which call as fast as they are answered."""
+
+import multiprocessing
+import statistics
+import time
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Protocol
+
+ANSWER_GRACE_S = 120.0
+STOP_GRACE_S = 30.0
+
+
+class Workload(Protocol):
+    """What clients do; crosses to their processes by pickle."""
+
+    def caller(self, number: int) -> Callable[[], int]:
+        """For the client of this number: a function that makes one call and answers how many
+        operations it was. Called in the client's process, once."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What clients did together.
+
+    Attributes:
+        operations_per_s: of all of them.
+        p50_s: the median time of a call.
+    """
+
+    operations_per_s: float
+    p50_s: float
+
+
+class Clients:
+    """Of one workload. Between two runs they rest, with their connections open."""
+
+    def __init__(self, processes: Mapping[int, Connection]) -> None:
+        self._processes = processes
+
+    @property
+    def pids(self) -> dict[str, int]:
+        return {f"clients {pid}": pid for pid in self._processes}
+
+    def run(self, seconds: float) -> Measured:
+        """Have all of them call for so long.
+
+        Raises:
+            RuntimeError: a client failed; its process has said why on standard error.
+        """
+        for connection in self._processes.values():
+            connection.send(seconds)
+        operations, elapsed_s, latencies = 0, 0.0, array("d")
+        for pid, connection in self._processes.items():
+            if not connection.poll(seconds + ANSWER_GRACE_S):
+                raise RuntimeError(f"the clients of process {pid} do not come back")
+            try:
+                done = connection.recv()
+            except EOFError as e:
+                raise RuntimeError(f"the clients of process {pid} failed") from e
+            operations += done.operations
+            elapsed_s = max(elapsed_s, done.elapsed_s)
+            latencies.extend(done.latencies_s)
+        return Measured(operations / elapsed_s, statistics.median(latencies))
+
+
+@contextmanager
+def running_clients(workload: Workload, count: int, processes: int) -> Iterator[Clients]:
+    """`count` clients, each a thread with a connection of its own, spread over processes."""
+    spawn = multiprocessing.get_context("spawn")
+    with ExitStack() as cleanup:
+        connections = {}
+        for place in range(processes):
+            ours, theirs = spawn.Pipe()
+            numbers = range(count)[place::processes]
+            process = spawn.Process(target=_serve, args=(theirs, workload, numbers), daemon=True)
+            process.start()
+            theirs.close()
+            cleanup.callback(process.join, STOP_GRACE_S)
+            cleanup.callback(ours.close)
+            connections[process.pid or 0] = ours
+        yield Clients(connections)
+
+
+@dataclass(frozen=True)
+class _Done:
+    operations: int
+    elapsed_s: float
+    latencies_s: "array[float]"
+
+
+def _serve(orders: Connection, workload: Workload, numbers: range) -> None:
+    """In the process of the clients: run as long as each order says, until there are no more."""
+    callers = [workload.caller(number) for number in numbers]
+    with ThreadPoolExecutor(len(callers)) as pool:
+        while True:
+            try:
+                seconds = orders.recv()
+            except EOFError:
+                return
+            started = time.perf_counter()
+            deadline = started + seconds
+            done = list(pool.map(_call_until, callers, [deadline] * len(callers)))
+            elapsed_s = time.perf_counter() - started
+            latencies = array("d")
+            for _, own in done:
+                latencies.extend(own)
+            orders.send(_Done(sum(operations for operations, _ in done), elapsed_s, latencies))
+
+
+def _call_until(caller: Callable[[], int], deadline: float) -> "tuple[int, array[float]]":
+    operations, latencies = 0, array("d")
+    before = time.perf_counter()
+    while before < deadline:
+        operations += caller()
+        now = time.perf_counter()
+        latencies.append(now - before)
+        before = now
+    return operations, latencies

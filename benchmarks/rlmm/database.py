@@ -1,0 +1,121 @@
+"""One PostgreSQL for all benchmarks of a run: filling a database takes minutes."""
+
+import atexit
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from uuid import uuid4
+
+import psycopg
+
+from benchmarks.rlmm.histories import Layout, store
+from services.local.environments import rlmm_settings
+from services.local.postgres import EmbeddedPostgres
+from services.local.service import ServiceProcess
+from services.rlmm import schema
+
+# Of a server as large as its rows. Nothing of this makes a commit less durable.
+SERVER_SETTINGS = {
+    "shared_buffers": "1GB",
+    "max_wal_size": "8GB",
+    "checkpoint_timeout": "30min",
+}
+_SHOWN = ("fsync", "synchronous_commit", "full_page_writes", "shared_buffers", "commit_delay")
+KEPT_IN = "SEDIMENT_BENCH_POSTGRES"
+"""The variable that names a directory which keeps the server's data for the next run."""
+_EMPTY = "bench_empty"
+
+
+class Databases:
+    """The server, and databases on it with RLMM's schema. Not thread-safe."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.server = EmbeddedPostgres(directory / "postgres", SERVER_SETTINGS)
+
+    def history(self, layout: Layout) -> str:
+        """The URL of a database with these rows, filled when first asked for. Not to be changed."""
+        name = _name_of(layout)
+        if self._exists(name):
+            return self.server.url(name)
+        filling = f"filling_{uuid4().hex}"
+        url = self.server.create_database(filling)
+        schema.upgrade(url)
+        store(url, layout)
+        # So that the next run does not take half a database for a whole one.
+        with psycopg.connect(self._admin_url(), autocommit=True) as connection:
+            connection.execute(f"ALTER DATABASE {filling} RENAME TO {name}".encode())
+        return self.server.url(name)
+
+    def empty(self) -> str:
+        """The URL of a database with the schema and no rows. Not to be changed."""
+        if not self._exists(_EMPTY):
+            self.server.create_database(_EMPTY)
+        schema.upgrade(self.server.url(_EMPTY))
+        return self.server.url(_EMPTY)
+
+    @contextmanager
+    def scratch(self, layout: Layout) -> Iterator[str]:
+        """The URL of a copy of `history`, gone at the end."""
+        self.history(layout)
+        name = f"scratch_{uuid4().hex}"
+        yield self.server.create_database(name, template=_name_of(layout))
+        self.server.drop_database(name)
+
+    def conditions(self) -> dict[str, object]:
+        """What the server says of itself."""
+        with psycopg.connect(self._admin_url()) as connection:
+            shown = {
+                name: connection.execute(f"SHOW {name}".encode()).fetchone() for name in _SHOWN
+            }
+        return {name: row[0] for name, row in shown.items() if row}
+
+    def _exists(self, name: str) -> bool:
+        with psycopg.connect(self._admin_url()) as connection:
+            query = "SELECT 1 FROM pg_database WHERE datname = %s"
+            return connection.execute(query, [name]).fetchone() is not None
+
+    def _admin_url(self) -> str:
+        return plain_url(self.server.url("postgres"))
+
+
+@cache
+def databases() -> Databases:
+    """Started when first asked for, stopped when this process ends."""
+    kept = os.environ.get(KEPT_IN)
+    directory = Path(kept or tempfile.mkdtemp(prefix="sediment-bench-"))
+    directory.mkdir(parents=True, exist_ok=True)
+    directory.chmod(0o711)
+    if not kept:
+        atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    found = Databases(directory)
+    found.server.start()
+    atexit.register(found.server.stop)
+    return found
+
+
+def _name_of(layout: Layout) -> str:
+    """With the schema's revision: the rows of an older one are not those of today."""
+    parts = (layout.partitions, layout.segments, layout.large_segments)
+    return f"bench_{schema.known_revision()}_{'_'.join(map(str, parts))}"
+
+
+def plain_url(database_url: str) -> str:
+    """As psycopg wants it."""
+    return database_url.replace("+psycopg", "")
+
+
+@contextmanager
+def running_rlmm(database_url: str) -> Iterator[ServiceProcess]:
+    """As it is deployed: a process of its own, all settings at their defaults."""
+    directory = databases().directory / "services" / uuid4().hex
+    service = ServiceProcess("rlmm", rlmm_settings(database_url), directory)
+    service.start()
+    try:
+        yield service
+    finally:
+        service.stop()

@@ -1,0 +1,76 @@
+"""What each benchmark of RLMM runs in: a history, RLMM as it is deployed, the opponent, clients."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from benchmarks.measure import QUICK
+from benchmarks.rlmm.clients import Clients, Workload, running_clients
+from benchmarks.rlmm.database import databases, running_rlmm
+from benchmarks.rlmm.empty_rpc import EmptyServer, running_empty_server
+from benchmarks.rlmm.histories import Layout
+
+PARTITIONS = 1_000
+CLIENTS = 32
+CLIENT_PROCESSES = 4
+ROUND_S = 1.0 if QUICK else 4.0
+"""How long each side is measured in a round."""
+
+SMALL = Layout(PARTITIONS, 10)
+MIDDLE = Layout(PARTITIONS, 100)
+# KIP-405's 30 days at one segment a second.
+LARGE = Layout(PARTITIONS, 240, 20_000) if QUICK else Layout(PARTITIONS, 2_402, 200_000)
+
+
+@dataclass(frozen=True)
+class Served:
+    """RLMM over a database: its address, and what it runs on by name."""
+
+    address: str
+    pids: dict[str, int]
+
+
+class Setting:
+    """Starts what a benchmark asks for, and stops it at the end."""
+
+    def __init__(self, cleanup: ExitStack) -> None:
+        self._cleanup = cleanup
+
+    def history(self, layout: Layout) -> str:
+        return databases().history(layout)
+
+    def scratch(self, layout: Layout) -> str:
+        """The URL of a copy of that history which may be changed."""
+        return self._cleanup.enter_context(databases().scratch(layout))
+
+    def rlmm(self, database_url: str) -> Served:
+        process = self._cleanup.enter_context(running_rlmm(database_url))
+        pids = {"rlmm": process.process.pid, "postgres": databases().server.pid}
+        return Served(process.address, pids)
+
+    def empty_server(self) -> EmptyServer:
+        directory = databases().directory / "services"
+        return self._cleanup.enter_context(running_empty_server(directory))
+
+    def clients(self, workload: Workload, count: int = CLIENTS) -> Clients:
+        """Warm: each has called for a while."""
+        processes = min(count, CLIENT_PROCESSES)
+        clients = self._cleanup.enter_context(running_clients(workload, count, processes))
+        clients.run(1.0)
+        return clients
+
+
+@contextmanager
+def setting() -> Iterator[Setting]:
+    with ExitStack() as cleanup:
+        yield Setting(cleanup)
+
+
+def conditions(layout: Layout, **more: object) -> dict[str, object]:
+    return {
+        "segments": layout.total_segments(),
+        "partitions": layout.partitions,
+        **more,
+        **databases().conditions(),
+        "quick": QUICK,
+    }

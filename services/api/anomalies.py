@@ -1,0 +1,151 @@
+"""RLMM: where metadata and bucket disagree, as reconciliation found it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+from uuid import UUID
+
+from services.api.calls import MAX_TEXT_LENGTH
+from services.api.ids import ZERO_UUID
+from services.api.validation import require, require_int32, require_int64
+
+MAX_ANOMALIES = 1_000
+"""Of one report."""
+MAX_DETAIL_LENGTH = 1_024
+MAX_OBJECT_KEY_BYTES = 1_024
+"""In UTF-8: the longest key that S3 has."""
+
+
+class AnomalyKind(Enum):
+    """How metadata and bucket disagree; see the proto."""
+
+    ORPHAN_OBJECTS = "ORPHAN_OBJECTS"
+    UNREFERENCED_COMPLETE = "UNREFERENCED_COMPLETE"
+    MISSING_OBJECTS = "MISSING_OBJECTS"
+    CORRUPT_OBJECT = "CORRUPT_OBJECT"
+    ABANDONED_UPLOAD = "ABANDONED_UPLOAD"
+
+
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    """A disagreement, known by all that it has but its detail.
+
+    The partition need not be known to RLMM, and has no topic's name: an orphan bears ids alone.
+
+    Attributes:
+        object_key: "": of the segment as a whole.
+        detail: for people.
+    """
+
+    kind: AnomalyKind
+    topic_id: UUID
+    partition: int
+    segment_id: UUID
+    object_key: str = ""
+    detail: str = ""
+
+    def __post_init__(self) -> None:
+        require(self.topic_id != ZERO_UUID, "topic_id", "must not be the zero id")
+        require_int32(self.partition, "partition")
+        require(self.segment_id != ZERO_UUID, "segment_id", "must not be the zero id")
+        size_bytes, most = len(self.object_key.encode()), MAX_OBJECT_KEY_BYTES
+        require(size_bytes <= most, "object_key", f"at most {most} bytes, has {size_bytes}")
+        length, longest = len(self.detail), MAX_DETAIL_LENGTH
+        require(length <= longest, "detail", f"at most {longest} characters, has {length}")
+
+
+@dataclass(frozen=True, slots=True)
+class SeenAnomaly:
+    """An anomaly as RLMM keeps it.
+
+    Attributes:
+        first_seen_ms, last_seen_ms: when a run saw it, by the database's clock.
+        times_seen: by how many runs.
+        run_id: the last run that saw it.
+    """
+
+    anomaly: Anomaly
+    first_seen_ms: int
+    last_seen_ms: int
+    times_seen: int
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AnomalyQuery:
+    """Which anomalies.
+
+    Attributes:
+        kinds: only of these; empty: of any.
+        topic_id: only of this topic; None: of any.
+        last_seen_from_ms: only those that were seen then or later, by the database's clock.
+    """
+
+    kinds: tuple[AnomalyKind, ...] = ()
+    topic_id: UUID | None = None
+    last_seen_from_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.last_seen_from_ms is not None:
+            require_int64(self.last_seen_from_ms, "last_seen_from_ms")
+
+
+ALL_ANOMALIES = AnomalyQuery()
+
+
+@dataclass(frozen=True, slots=True)
+class AnomalyPage:
+    """Some anomalies, the ones first seen first.
+
+    Attributes:
+        next_page_token: opaque; hand it back with the same query for what follows. "": the end.
+    """
+
+    anomalies: tuple[SeenAnomaly, ...]
+    next_page_token: str
+
+
+class Anomalies(Protocol):
+    """What reconciliation found amiss; a part of RemoteLogMetadataManager."""
+
+    def report_anomalies(self, anomalies: Sequence[Anomaly], run_id: str) -> None:
+        """Take up to MAX_ANOMALIES anomalies that one run found; all or nothing. One that is known
+        is seen once more, its detail is the newest.
+
+        Idempotent by run: the same of the same run, in this call or in another, counts once and
+        changes nothing. That is known of the last ten runs that saw an anomaly.
+
+        Raises:
+            InvalidRequestError: none or too many; an anomaly that cannot be stored; a run id of no
+                or of over MAX_TEXT_LENGTH characters.
+        """
+        ...
+
+    def list_anomalies(
+        self, query: AnomalyQuery = ALL_ANOMALIES, *, page_size: int = 0, page_token: str = ""
+    ) -> AnomalyPage:
+        """One page of the anomalies. It may hold fewer than asked for, at least one, though others
+        follow: it is one message.
+
+        Raises:
+            InvalidRequestError: a negative page size; a token of another query or of nobody.
+        """
+        ...
+
+
+def check_run_id(run_id: str) -> None:
+    """Raise InvalidRequestError where it is empty or too long."""
+    length, most = len(run_id), MAX_TEXT_LENGTH
+    require(1 <= length <= most, "run_id", f"must be 1 to {most} characters, has {length}")
+
+
+def all_anomalies(manager: Anomalies, query: AnomalyQuery = ALL_ANOMALIES) -> Iterator[SeenAnomaly]:
+    """Every page of list_anomalies, one page in memory at a time."""
+    token = ""
+    while True:
+        page = manager.list_anomalies(query, page_token=token)
+        yield from page.anomalies
+        token = page.next_page_token
+        if not token:
+            return

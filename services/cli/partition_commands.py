@@ -1,0 +1,72 @@
+"""The commands of `sediment partitions` and their options."""
+
+from typing import Annotated
+
+import typer
+
+from services.cli.options import DataDir, JsonOrTable, Rlm, Rlmm, Topic
+from services.cli.output import Format
+
+partitions = typer.Typer(invoke_without_command=True)
+
+_Number = Annotated[int, typer.Argument(metavar="PARTITION", min=0, help="Its number.")]
+_Reason = Annotated[
+    str, typer.Option(metavar="TEXT", help="Why; goes into the audit trail, `sediment events`.")
+]
+
+
+@partitions.callback()
+def show(
+    context: typer.Context,
+    rlm: Rlm = None,
+    data_dir: DataDir = None,
+    output: JsonOrTable = Format.TABLE,
+) -> None:
+    """Show what an RLM ships and serves: local, remote, held back. Or put a partition right."""
+    if context.invoked_subcommand is not None:
+        return
+    from services.cli.partitions import run
+
+    run(rlm, data_dir, output)
+
+
+@partitions.command()
+def undelete(
+    topic: Topic,
+    partition: _Number,
+    reason: _Reason,
+    rlmm: Rlmm = None,
+    data_dir: DataDir = None,
+    output: JsonOrTable = Format.TABLE,
+) -> None:
+    """Bring back a partition that is marked for deletion.
+
+    Only as long as its removal has not begun. Safe to repeat. Exit code 0: it is not being deleted
+    (any more). 2: not known, or its segments are going already; nothing was changed. 3: RLMM could
+    not be reached.
+    """
+    from services.cli.partition_repairs import undelete
+
+    undelete(topic, partition, reason, rlmm, data_dir, output)
+
+
+@partitions.command()
+def reset_epoch(
+    topic: Topic,
+    partition: _Number,
+    epoch: Annotated[int, typer.Option(min=-1, help="The highest from now on; -1: none is known.")],
+    reason: _Reason,
+    yes: Annotated[bool, typer.Option("--yes", help="Really do it, unasked.")] = False,
+    rlmm: Rlmm = None,
+    data_dir: DataDir = None,
+    output: JsonOrTable = Format.TABLE,
+) -> None:
+    """Set a partition's highest broker leader epoch, after a broker gave a wrong one.
+
+    Leaders of lower epochs are refused; a wrong one that is too high locks the right leader out,
+    and a reset that is too low lets overruled ones in. Asks first, on a terminal. Exit code 0: it
+    is set. 2: not known, or not agreed to; nothing was changed. 3: RLMM could not be reached.
+    """
+    from services.cli.partition_repairs import reset_epoch
+
+    reset_epoch(topic, partition, epoch, reason, yes, rlmm, data_dir, output)

@@ -1,0 +1,158 @@
+"""Anomalies: reported by runs of reconciliation, listed a page at a time."""
+
+import hashlib
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from sqlalchemy import Connection, Select, select, tuple_
+from sqlalchemy.orm import Session
+
+from services.api.anomalies import (
+    MAX_ANOMALIES,
+    Anomaly,
+    AnomalyKind,
+    AnomalyPage,
+    AnomalyQuery,
+    SeenAnomaly,
+    check_run_id,
+)
+from services.api.validation import require_count
+from services.rlmm import page_tokens
+from services.rlmm.json_rows import JsonRow, run
+from services.rlmm.limits import check_text
+from services.rlmm.message_sizes import fitting
+from services.rlmm.page_tokens import Position
+from services.rlmm.rows import EPOCH, AnyRow, ms_of
+from services.rlmm.tables import AnomalyRow
+
+KEPT_RUN_IDS = 10
+MAX_NUMBERS_BYTES = 256
+_MICROSECOND = timedelta(microseconds=1)
+_LATEST = datetime.max.replace(tzinfo=UTC)
+
+# In the order of the key, so that two reports wait for each other but never each for the other.
+REPORT = f"""
+    INSERT INTO anomalies AS known (
+        anomaly_id, kind, topic_id, partition, segment_id, object_key, detail, run_ids)
+    SELECT anomaly_id, kind, topic_id, partition, segment_id, object_key, detail,
+        ARRAY[CAST(%(run_id)s AS text)]
+    FROM json_to_recordset(%(rows)s) AS found (
+        anomaly_id uuid, kind text, topic_id uuid, partition int, segment_id uuid,
+        object_key text, detail text)
+    ORDER BY anomaly_id
+    ON CONFLICT (anomaly_id) DO UPDATE SET
+        detail = excluded.detail,
+        last_seen = excluded.last_seen,
+        times_seen = known.times_seen + 1,
+        run_ids = (known.run_ids || excluded.run_ids)[
+            greatest(cardinality(known.run_ids) - {KEPT_RUN_IDS - 2}, 1):]
+    WHERE excluded.run_ids[1] <> ALL(known.run_ids)"""
+
+
+def check_report(anomalies: Sequence[Anomaly], run_id: str) -> None:
+    """
+    Raises:
+        InvalidRequestError: as RemoteLogMetadataManager.report_anomalies.
+    """
+    check_run_id(run_id)
+    check_text(run_id, "run_id")
+    require_count(anomalies, "anomalies", MAX_ANOMALIES)
+    for index, anomaly in enumerate(anomalies):
+        check_text(anomaly.object_key, f"anomalies[{index}].object_key")
+        check_text(anomaly.detail, f"anomalies[{index}].detail")
+
+
+def report(session: Session, anomalies: Sequence[Anomaly], run_id: str) -> None:
+    """Count each anomaly once for the run; see RemoteLogMetadataManager.report_anomalies."""
+    rows = {_id_of(anomaly): anomaly for anomaly in anomalies}
+    run(session.connection(), REPORT, [_row(*each) for each in rows.items()], {"run_id": run_id})
+
+
+def fingerprint(query: AnomalyQuery) -> tuple[object, ...]:
+    """Equal for equal queries, for a page token to be bound to."""
+    kinds = sorted({kind.value for kind in query.kinds})
+    return ("anomalies", kinds, str(query.topic_id), query.last_seen_from_ms)
+
+
+def list_anomalies(
+    connection: Connection, query: AnomalyQuery, *, limit: int, after: Position | None
+) -> AnomalyPage:
+    """One page; see RemoteLogMetadataManager.list_anomalies."""
+    rows = connection.execute(_page(query, limit, after)).all()
+    count = fitting(_size_bytes(row) for row in rows[:limit])
+    token = ""
+    if count < len(rows):
+        last = rows[count - 1]
+        first_seen = (last.first_seen - EPOCH) // _MICROSECOND
+        token = page_tokens.encode(fingerprint(query), (first_seen, last.anomaly_id))
+    return AnomalyPage(tuple(_seen(row) for row in rows[:count]), token)
+
+
+def _page(query: AnomalyQuery, limit: int, after: Position | None) -> Select[*tuple[object, ...]]:
+    """The page and one row more, which tells that there is a next one."""
+    page = (
+        select(*AnomalyRow.__table__.columns)
+        .order_by(AnomalyRow.first_seen, AnomalyRow.anomaly_id)
+        .limit(limit + 1)
+    )
+    if query.kinds:
+        page = page.where(AnomalyRow.kind.in_([kind.value for kind in query.kinds]))
+    if query.topic_id is not None:
+        page = page.where(AnomalyRow.topic_id == query.topic_id)
+    if query.last_seen_from_ms is not None:
+        page = page.where(AnomalyRow.last_seen >= _time(1_000 * query.last_seen_from_ms))
+    if after is not None:
+        first_seen, anomaly_id = after
+        key = tuple_(AnomalyRow.first_seen, AnomalyRow.anomaly_id)
+        page = page.where(key > tuple_(_time(first_seen), anomaly_id))
+    return page
+
+
+def _time(microseconds: int) -> datetime:
+    """Since 1970; what lies beyond all times is the last one."""
+    return EPOCH + min(max(microseconds, 0), (_LATEST - EPOCH) // _MICROSECOND) * _MICROSECOND
+
+
+def _id_of(anomaly: Anomaly) -> UUID:
+    """A digest, as a key of an object may be longer than an index takes."""
+    known_by = (
+        anomaly.kind.value,
+        str(anomaly.topic_id),
+        anomaly.partition,
+        str(anomaly.segment_id),
+        anomaly.object_key,
+    )
+    return UUID(bytes=hashlib.sha256(repr(known_by).encode()).digest()[:16])
+
+
+def _row(anomaly_id: UUID, anomaly: Anomaly) -> JsonRow:
+    return {
+        "anomaly_id": anomaly_id.hex,
+        "kind": anomaly.kind.value,
+        "topic_id": anomaly.topic_id.hex,
+        "partition": anomaly.partition,
+        "segment_id": anomaly.segment_id.hex,
+        "object_key": anomaly.object_key,
+        "detail": anomaly.detail,
+    }
+
+
+def _size_bytes(row: AnyRow) -> int:
+    """No less than the anomaly takes in a message."""
+    texts = (row.object_key, row.detail, row.run_ids[-1])
+    return MAX_NUMBERS_BYTES + sum(len(text.encode()) for text in texts)
+
+
+def _seen(row: AnyRow) -> SeenAnomaly:
+    anomaly = Anomaly(
+        kind=AnomalyKind(row.kind),
+        topic_id=row.topic_id,
+        partition=row.partition,
+        segment_id=row.segment_id,
+        object_key=row.object_key,
+        detail=row.detail,
+    )
+    return SeenAnomaly(
+        anomaly, ms_of(row.first_seen), ms_of(row.last_seen), row.times_seen, row.run_ids[-1]
+    )

@@ -1,0 +1,390 @@
+"""Leases of copies: who may give a copy up, and until when."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+
+from services.api.calls import NO_CONTEXT, MutationContext, MutationOutcome
+from services.api.copy_leases import MAX_LEASE_MS, MIN_LEASE_MS
+from services.api.errors import (
+    ConcurrentUpdateError,
+    DeletionRefusedError,
+    InvalidRequestError,
+    InvalidStateTransitionError,
+    RemoteResourceNotFoundError,
+)
+from services.api.ids import TopicIdPartition
+from services.api.partition_events import EventQuery
+from services.api.partition_queries import all_events
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.segment_batches import MAX_BATCH, SegmentAddition
+from services.api.segment_changes import SegmentUpdate
+from services.api.segment_scan import SegmentScan
+from services.api.segments import RemoteLogSegmentMetadata
+from tests.contract.rlmm.scans import scanned
+from tests.contract.rlmm.segments import (
+    BROKER,
+    DELETE_FINISHED,
+    DELETE_STARTED,
+    FINISHED,
+    MARKED,
+    OTHER_BROKER,
+    PARTITION_FINISHED,
+    PARTITION_STARTED,
+    RlmmContractPart,
+    add,
+    id_of,
+    move,
+    put_deletion,
+    revision_of,
+    segment,
+    update_to,
+)
+from tests.harness.eventually import eventually
+
+LONG_MS, SHORT_MS = MAX_LEASE_MS, MIN_LEASE_MS
+NO_BROKER = -1
+
+
+def leased(
+    rlmm: RemoteLogMetadataManager,
+    tp: TopicIdPartition,
+    start: int = 0,
+    *,
+    lease_ms: int | None = LONG_MS,
+) -> RemoteLogSegmentMetadata:
+    """A copy of ten offsets that begins."""
+    made = segment(tp, start, start + 9)
+    rlmm.add_remote_log_segment_metadata(made, lease_ms=lease_ms)
+    return made
+
+
+def leases(rlmm: RemoteLogMetadataManager, tp: TopicIdPartition) -> dict[int, bool]:
+    """By start offset, as lists tell them."""
+    page = rlmm.list_remote_log_segments(tp)
+    return {each.start_offset: each.copy_leased for each in page.segments}
+
+
+def wait_out(rlmm: RemoteLogMetadataManager, tp: TopicIdPartition) -> None:
+    """Wait until a lease that begins now and is as short as may be has ended."""
+    other = TopicIdPartition(tp.topic_id, tp.topic, tp.partition + 1)
+    clock = leased(rlmm, other, lease_ms=SHORT_MS)
+    eventually(lambda: leases(rlmm, other) == {clock.start_offset: False}, deadline_ms=60_000)
+
+
+def renew(
+    rlmm: RemoteLogMetadataManager,
+    *copies: RemoteLogSegmentMetadata,
+    lease_ms: int = LONG_MS,
+    broker_id: int = BROKER,
+) -> list[type]:
+    ids = [each.remote_log_segment_id for each in copies]
+    return [type(outcome) for outcome in rlmm.renew_copy_leases(ids, lease_ms, broker_id)]
+
+
+HOLDS = type(None)
+
+
+class CopyLeaseReads(RlmmContractPart):
+    def test_every_answer_with_segments_tells_which_copies_are_leased(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        copies = [leased(rlmm, tp, 0), leased(rlmm, tp, 10, lease_ms=None)]
+        told = [True, False]
+        assert leases(rlmm, tp) == {0: True, 10: False}
+        of_epoch = rlmm.list_remote_log_segments(tp, 0).segments
+        assert [each.copy_leased for each in of_epoch] == told
+        by_id = rlmm.remote_log_segment_metadata_by_id(tp, [id_of(each) for each in copies]).value
+        assert [each.copy_leased for each in by_id] == told
+        rows = [row for row in scanned(rlmm, SegmentScan()) if row["topic_id"] == str(tp.topic_id)]
+        assert [row["copy_leased"] for row in rows] == told
+
+    def test_a_copy_that_has_ended_is_not_leased(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        copies = [leased(rlmm, tp, start) for start in (0, 10, 20)]
+        move(rlmm, copies[0], FINISHED)
+        move(rlmm, copies[1], DELETE_STARTED)
+        move(rlmm, copies[2], FINISHED, DELETE_STARTED)
+        assert leases(rlmm, tp) == {0: False, 10: False, 20: False}
+        rows = [row for row in scanned(rlmm, SegmentScan()) if row["topic_id"] == str(tp.topic_id)]
+        assert [row["copy_leased"] for row in rows] == [False] * 3
+        found = rlmm.remote_log_segment_metadata(tp, 0, 5).value
+        assert found is not None
+        assert not found.copy_leased
+
+    def test_a_lease_ends_by_itself_and_is_no_change_of_the_partition(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        leased(rlmm, tp, lease_ms=SHORT_MS)
+        before = revision_of(rlmm, tp)
+        eventually(lambda: leases(rlmm, tp) == {0: False}, deadline_ms=60_000)
+        assert revision_of(rlmm, tp) == before
+        assert rlmm.list_remote_log_segments(tp, if_revision_not=before).not_modified
+
+
+class CopyLeaseGuards(RlmmContractPart):
+    @pytest.mark.parametrize("broker_id", [OTHER_BROKER, NO_BROKER])
+    def test_until_it_ends_nobody_else_gives_the_copy_up(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, broker_id: int
+    ) -> None:
+        copy = leased(rlmm, tp)
+        before = rlmm.list_remote_log_segments(tp)
+        text = rf"broker {BROKER} copies it under a lease that ends 20\d\d-\d\d-\d\dT"
+        with pytest.raises(DeletionRefusedError, match=text):
+            move(rlmm, copy, DELETE_STARTED, broker_id=broker_id)
+        update = SegmentUpdate(update_to(copy, DELETE_STARTED, broker_id=broker_id))
+        [outcome] = rlmm.update_remote_log_segment_metadata_batch([update])
+        assert isinstance(outcome, DeletionRefusedError)
+        assert rlmm.list_remote_log_segments(tp) == before
+        assert leases(rlmm, tp) == {0: True}
+
+    def test_its_own_broker_may_give_it_up(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        first, second = leased(rlmm, tp), leased(rlmm, tp, 10)
+        assert move(rlmm, first, DELETE_STARTED, DELETE_FINISHED).applied
+        updates = [SegmentUpdate(update_to(second, DELETE_STARTED))]
+        [outcome] = rlmm.update_remote_log_segment_metadata_batch(updates)
+        assert isinstance(outcome, MutationOutcome)
+        assert outcome.applied
+
+    def test_after_its_end_anybody_may(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        first, second = [leased(rlmm, tp, start, lease_ms=SHORT_MS) for start in (0, 10)]
+        eventually(lambda: leases(rlmm, tp) == {0: False, 10: False}, deadline_ms=60_000)
+        assert move(rlmm, first, DELETE_STARTED, broker_id=OTHER_BROKER).applied
+        update = SegmentUpdate(update_to(second, DELETE_STARTED, broker_id=OTHER_BROKER))
+        [outcome] = rlmm.update_remote_log_segment_metadata_batch([update])
+        assert isinstance(outcome, MutationOutcome)
+
+    def test_a_copy_without_a_lease_anybody_gives_up(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        copy = leased(rlmm, tp, lease_ms=None)
+        assert move(rlmm, copy, DELETE_STARTED, broker_id=OTHER_BROKER).applied
+
+    def test_a_lease_holds_for_the_copy_alone(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        copy = leased(rlmm, tp)
+        assert move(rlmm, copy, FINISHED, DELETE_STARTED, broker_id=OTHER_BROKER).applied
+
+    def test_a_deleted_partition_waits_for_its_leased_copies(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        copy = leased(rlmm, tp)
+        put_deletion(rlmm, tp, MARKED, PARTITION_STARTED)
+        with pytest.raises(DeletionRefusedError):
+            move(rlmm, copy, DELETE_STARTED, broker_id=NO_BROKER)
+        with pytest.raises(InvalidStateTransitionError):
+            put_deletion(rlmm, tp, PARTITION_FINISHED)
+        assert renew(rlmm, copy) == [HOLDS]
+        move(rlmm, copy, FINISHED)
+        move(rlmm, copy, DELETE_STARTED, DELETE_FINISHED, broker_id=NO_BROKER)
+        assert put_deletion(rlmm, tp, PARTITION_FINISHED).applied
+
+    def test_a_deletion_that_was_decided_on_another_revision_looks_again_first(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        copy = leased(rlmm, tp)
+        late = MutationContext(expected_revision=revision_of(rlmm, tp) + 1)
+        with pytest.raises(ConcurrentUpdateError):
+            move(rlmm, copy, DELETE_STARTED, context=late, broker_id=OTHER_BROKER)
+
+
+class CopyLeaseAdditions(RlmmContractPart):
+    @pytest.mark.parametrize(
+        ("lease_ms", "again_ms"), [(LONG_MS, None), (LONG_MS, SHORT_MS), (None, LONG_MS)]
+    )
+    def test_a_repeat_leaves_the_lease_as_it_is(
+        self,
+        rlmm: RemoteLogMetadataManager,
+        tp: TopicIdPartition,
+        lease_ms: int | None,
+        again_ms: int | None,
+    ) -> None:
+        copy = leased(rlmm, tp, lease_ms=lease_ms)
+        assert not rlmm.add_remote_log_segment_metadata(copy, lease_ms=again_ms).applied
+        items = [SegmentAddition(copy, lease_ms=again_ms)]
+        [outcome] = rlmm.add_remote_log_segment_metadata_batch(items)
+        assert isinstance(outcome, MutationOutcome)
+        assert not outcome.applied
+        if again_ms == SHORT_MS:
+            wait_out(rlmm, tp)
+        assert leases(rlmm, tp) == {0: lease_ms is not None}
+
+    def test_a_repeat_makes_no_lease_longer(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        copy = leased(rlmm, tp, lease_ms=SHORT_MS)
+        rlmm.add_remote_log_segment_metadata(copy, lease_ms=LONG_MS)
+        eventually(lambda: leases(rlmm, tp) == {0: False}, deadline_ms=60_000)
+
+    def test_a_request_id_again_may_come_with_another_lease(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        copy, once = segment(tp, 0, 9), MutationContext(request_id="once")
+        first = rlmm.add_remote_log_segment_metadata(copy, once, lease_ms=LONG_MS)
+        told = replace(copy, copy_leased=True)
+        assert rlmm.add_remote_log_segment_metadata(told, once, lease_ms=SHORT_MS) == first
+        assert rlmm.add_remote_log_segment_metadata(copy, once) == first
+        assert leases(rlmm, tp) == {0: True}
+
+    def test_what_a_caller_says_of_leases_is_ignored(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        told = segment(tp, 0, 9, copy_leased=True)
+        assert rlmm.add_remote_log_segment_metadata(told).applied
+        assert leases(rlmm, tp) == {0: False}
+        again = replace(told, copy_leased=False)
+        assert not rlmm.add_remote_log_segment_metadata(again).applied
+
+    def test_each_item_of_a_batch_has_its_own_lease(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        chosen: Sequence[int | None] = (LONG_MS, None, SHORT_MS)
+        rlmm.add_remote_log_segment_metadata_batch(
+            [
+                SegmentAddition(segment(tp, 10 * place, 10 * place + 9), NO_CONTEXT, lease_ms)
+                for place, lease_ms in enumerate(chosen)
+            ]
+        )
+        eventually(lambda: not leases(rlmm, tp)[20], deadline_ms=60_000)
+        assert leases(rlmm, tp) == {0: True, 10: False, 20: False}
+
+    @pytest.mark.parametrize("lease_ms", [-1, 0, MIN_LEASE_MS - 1, MAX_LEASE_MS + 1])
+    def test_a_lease_out_of_bounds_is_refused(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, lease_ms: int
+    ) -> None:
+        with pytest.raises(InvalidRequestError, match=r"^lease_ms: must be 1000 to 3600000"):
+            rlmm.add_remote_log_segment_metadata(segment(tp, 0, 9), lease_ms=lease_ms)
+        with pytest.raises(RemoteResourceNotFoundError):
+            leases(rlmm, tp)
+
+    def test_nobody_knows_whose_lease_that_of_an_unknown_broker_would_be(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        unknown = segment(tp, 0, 9, broker_id=NO_BROKER)
+        with pytest.raises(InvalidRequestError, match=r"^lease_ms: .*broker_id"):
+            rlmm.add_remote_log_segment_metadata(unknown, lease_ms=LONG_MS)
+        assert rlmm.add_remote_log_segment_metadata(unknown).applied
+
+
+class CopyLeaseRenewals(RlmmContractPart):
+    def test_a_renewed_lease_lasts_longer(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        copies = [leased(rlmm, tp, start, lease_ms=SHORT_MS) for start in (0, 10, 20)]
+        assert renew(rlmm, *copies[:2]) == [HOLDS, HOLDS]
+        eventually(lambda: not leases(rlmm, tp)[20], deadline_ms=60_000)
+        assert leases(rlmm, tp) == {0: True, 10: True, 20: False}
+        with pytest.raises(DeletionRefusedError):
+            move(rlmm, copies[0], DELETE_STARTED, broker_id=OTHER_BROKER)
+
+    def test_no_lease_gets_shorter(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        copy = leased(rlmm, tp)
+        assert renew(rlmm, copy, lease_ms=SHORT_MS) == [HOLDS]
+        wait_out(rlmm, tp)
+        assert leases(rlmm, tp) == {0: True}
+
+    def test_a_lease_that_has_ended_and_a_copy_without_one_are_leased_again(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        ended, never = leased(rlmm, tp, lease_ms=SHORT_MS), leased(rlmm, tp, 10, lease_ms=None)
+        eventually(lambda: leases(rlmm, tp) == {0: False, 10: False}, deadline_ms=60_000)
+        assert renew(rlmm, ended, never) == [HOLDS, HOLDS]
+        assert leases(rlmm, tp) == {0: True, 10: True}
+
+    def test_a_renewal_is_no_event(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        copy = leased(rlmm, tp)
+        before = revision_of(rlmm, tp), list(all_events(rlmm, EventQuery(tp)))
+        renew(rlmm, copy)
+        renew(rlmm, copy, broker_id=OTHER_BROKER)
+        assert (revision_of(rlmm, tp), list(all_events(rlmm, EventQuery(tp)))) == before
+
+    def test_each_copy_has_its_outcome_and_a_refused_one_stops_no_other(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        other = TopicIdPartition(tp.topic_id, tp.topic, 7)
+        copies = [leased(rlmm, at, lease_ms=None) for at in (other, tp)]
+        ended = [
+            add(rlmm, segment(tp, 10, 19), FINISHED),
+            add(rlmm, segment(tp, 20, 29), DELETE_STARTED),
+            add(rlmm, segment(tp, 30, 39), DELETE_STARTED, DELETE_FINISHED),
+        ]
+        elsewhere = segment(tp, 40, 49, broker_id=OTHER_BROKER)
+        rlmm.add_remote_log_segment_metadata(elsewhere)
+        unknown = segment(tp, 50, 59)
+        nowhere = segment(TopicIdPartition(uuid4(), "orders", 0), 0, 9)
+        renamed = segment(TopicIdPartition(tp.topic_id, "payments", 0), 0, 9)
+        asked = [copies[0], *ended, elsewhere, unknown, nowhere, renamed, copies[1]]
+        assert renew(rlmm, *asked) == [
+            HOLDS,
+            *[InvalidStateTransitionError] * 4,
+            *[RemoteResourceNotFoundError] * 2,
+            InvalidRequestError,
+            HOLDS,
+        ]
+        assert leases(rlmm, other) == {0: True}
+        assert {start for start, is_leased in leases(rlmm, tp).items() if is_leased} == {0}
+
+    def test_why_a_lease_is_lost_is_told(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        copy, over = leased(rlmm, tp), add(rlmm, segment(tp, 10, 19), DELETE_STARTED)
+        ids = [each.remote_log_segment_id for each in (copy, over)]
+        outcomes = rlmm.renew_copy_leases(ids, LONG_MS, OTHER_BROKER)
+        assert "is copied by broker 1, not 2" in str(outcomes[0])
+        assert "is in DELETE_SEGMENT_STARTED: its copy is over" in str(outcomes[1])
+
+    @pytest.mark.parametrize(
+        ("lease_ms", "broker_id", "field"),
+        [
+            (MIN_LEASE_MS - 1, BROKER, "lease_ms"),
+            (MAX_LEASE_MS + 1, BROKER, "lease_ms"),
+            (0, BROKER, "lease_ms"),
+            (-1, BROKER, "lease_ms"),
+            (LONG_MS, NO_BROKER, "broker_id"),
+        ],
+    )
+    def test_a_renewal_out_of_bounds_is_refused(
+        self,
+        rlmm: RemoteLogMetadataManager,
+        tp: TopicIdPartition,
+        lease_ms: int,
+        broker_id: int,
+        field: str,
+    ) -> None:
+        copy = leased(rlmm, tp, lease_ms=None)
+        with pytest.raises(InvalidRequestError, match=f"^{field}: "):
+            renew(rlmm, copy, lease_ms=lease_ms, broker_id=broker_id)
+        assert leases(rlmm, tp) == {0: False}
+
+    @pytest.mark.parametrize(
+        ("copies", "text"),
+        [
+            (lambda tp: [], r"^segments: must be 1 to 1000, are 0"),
+            (
+                lambda tp: [segment(tp, 0, 9) for _ in range(MAX_BATCH + 1)],
+                r"^segments: must be 1 to 1000, are 1001",
+            ),
+            (lambda tp: [segment(tp, 0, 9)] * 2, r"^segments\[1\]: segments\[0\] has .* too"),
+        ],
+    )
+    def test_none_too_many_or_one_twice_are_refused(
+        self,
+        rlmm: RemoteLogMetadataManager,
+        tp: TopicIdPartition,
+        copies: Callable[[TopicIdPartition], list[RemoteLogSegmentMetadata]],
+        text: str,
+    ) -> None:
+        with pytest.raises(InvalidRequestError, match=text):
+            renew(rlmm, *copies(tp))

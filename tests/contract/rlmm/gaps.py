@@ -1,0 +1,308 @@
+"""Offsets that the tier will never have: what is recorded, what is a repeat, what is refused."""
+
+import pytest
+
+from services.api.calls import MutationContext, MutationOutcome
+from services.api.errors import (
+    ConcurrentUpdateError,
+    FencedLeaderEpochError,
+    InvalidRequestError,
+    InvalidStateTransitionError,
+    RemoteResourceNotFoundError,
+)
+from services.api.ids import TopicIdPartition
+from services.api.offset_gaps import LOST_BEFORE_COPY, OffsetGap
+from services.api.partition_changes import PartitionLeadership
+from services.api.partition_events import EventQuery, PartitionEvent
+from services.api.partition_queries import all_events
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.validation import INT64_MAX
+from tests.contract.rlmm.partition_states import report_of, taken
+from tests.contract.rlmm.segments import (
+    BROKER,
+    DELETE_FINISHED,
+    DELETE_STARTED,
+    FINISHED,
+    MARKED,
+    PARTITION_FINISHED,
+    PARTITION_STARTED,
+    RlmmContractPart,
+    add,
+    finished,
+    id_at,
+    id_of,
+    move,
+    put_deletion,
+    revision_of,
+    segment,
+)
+
+WRONG_EXPECTATIONS = [
+    pytest.param(MutationContext(expected_revision=9), id="revision"),
+    pytest.param(MutationContext(expected_config_revision=9), id="config_revision"),
+]
+
+
+def known(rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, epoch: int | None = None) -> None:
+    rlmm.on_partition_leadership_changes([PartitionLeadership(tp, epoch)], [], BROKER)
+
+
+def record(
+    rlmm: RemoteLogMetadataManager,
+    tp: TopicIdPartition,
+    start: int,
+    end: int,
+    context: MutationContext | None = None,
+) -> MutationOutcome:
+    return rlmm.record_gap(tp, OffsetGap(start, end), BROKER, context or MutationContext())
+
+
+def gaps(rlmm: RemoteLogMetadataManager, tp: TopicIdPartition) -> list[tuple[int, int]]:
+    found = rlmm.partition_state(tp).value.gaps
+    assert {gap.kind for gap in found} <= {LOST_BEFORE_COPY}
+    return [(gap.start_offset, gap.end_offset) for gap in found]
+
+
+def last_event(rlmm: RemoteLogMetadataManager, tp: TopicIdPartition) -> PartitionEvent:
+    return list(all_events(rlmm, EventQuery(tp)))[-1]
+
+
+class RecordedGaps(RlmmContractPart):
+    def test_a_gap_is_recorded_read_and_in_the_audit_trail(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        known(rlmm, tp, 4)
+        why = MutationContext(reason="deleted early", rule_detail="d", broker_leader_epoch=4)
+        outcome = record(rlmm, tp, 10, 19, why)
+        assert outcome == MutationOutcome(True, 2)
+        state = rlmm.partition_state(tp)
+        assert state.value.gaps == (OffsetGap(10, 19, LOST_BEFORE_COPY),)
+        assert state.revision == revision_of(rlmm, tp) == 2
+        event = last_event(rlmm, tp)
+        assert (event.revision, event.kind) == (2, "GAP")
+        assert (event.from_state, event.to_state) == ("", "LOST_BEFORE_COPY 10-19")
+        assert (event.broker_id, event.broker_leader_epoch) == (BROKER, 4)
+        assert (event.reason, event.rule_detail) == ("deleted early", "d")
+
+    def test_gaps_are_ascending_whatever_came_first(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        known(rlmm, tp)
+        for start in (40, 0, 20):
+            record(rlmm, tp, start, start + 4)
+        assert gaps(rlmm, tp) == [(0, 4), (20, 24), (40, 44)]
+
+    @pytest.mark.parametrize(("start", "end"), [(10, 19), (10, 10), (19, 19), (12, 15)])
+    def test_a_range_within_a_recorded_one_is_a_repeat(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, start: int, end: int
+    ) -> None:
+        known(rlmm, tp)
+        first = record(rlmm, tp, 10, 19)
+        last = record(rlmm, tp, 30, 39)
+        assert record(rlmm, tp, start, end) == MutationOutcome(False, first.revision)
+        assert revision_of(rlmm, tp) == last.revision
+        assert gaps(rlmm, tp) == [(10, 19), (30, 39)]
+        events = list(all_events(rlmm, EventQuery(tp)))
+        assert [event.repeat_count for event in events] == [0, 1, 0]
+
+    @pytest.mark.parametrize(
+        ("start", "end", "expected"),
+        [
+            (0, 8, [(0, 8), (10, 19), (30, 39)]),
+            (0, 9, [(0, 19), (30, 39)]),
+            (0, 15, [(0, 19), (30, 39)]),
+            (15, 25, [(10, 25), (30, 39)]),
+            (20, 20, [(10, 20), (30, 39)]),
+            (21, 28, [(10, 19), (21, 28), (30, 39)]),
+            (20, 29, [(10, 39)]),
+            (5, 50, [(5, 50)]),
+            (0, INT64_MAX, [(0, INT64_MAX)]),
+        ],
+    )
+    def test_ranges_that_overlap_or_touch_become_one(
+        self,
+        rlmm: RemoteLogMetadataManager,
+        tp: TopicIdPartition,
+        start: int,
+        end: int,
+        expected: list[tuple[int, int]],
+    ) -> None:
+        known(rlmm, tp)
+        record(rlmm, tp, 10, 19)
+        record(rlmm, tp, 30, 39)
+        assert record(rlmm, tp, start, end).applied
+        assert gaps(rlmm, tp) == expected
+        assert last_event(rlmm, tp).to_state == f"LOST_BEFORE_COPY {start}-{end}"
+
+    def test_a_repeat_of_what_was_joined_answers_with_the_revision_of_the_whole(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        known(rlmm, tp)
+        record(rlmm, tp, 10, 19)
+        whole = record(rlmm, tp, 20, 29)
+        assert record(rlmm, tp, 10, 19) == MutationOutcome(False, whole.revision)
+
+    def test_the_log_start_takes_gaps_along(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        finished(rlmm, tp, 0, 9)
+        finished(rlmm, tp, 40, 49)
+        record(rlmm, tp, 10, 19)
+        record(rlmm, tp, 30, 39)
+        rlmm.raise_log_start_offset(tp, 19)
+        assert gaps(rlmm, tp) == [(19, 19), (30, 39)]
+        rlmm.raise_log_start_offset(tp, 35)
+        assert gaps(rlmm, tp) == [(35, 39)]
+        before = revision_of(rlmm, tp)
+        for start, end in ((0, 9), (10, 34), (10, 39), (35, 39)):
+            assert not record(rlmm, tp, start, end).applied
+        assert revision_of(rlmm, tp) == before
+
+    def test_what_is_below_the_log_start_is_not_looked_at(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        finished(rlmm, tp, 0, 9)
+        finished(rlmm, tp, 40, 49)
+        rlmm.raise_log_start_offset(tp, 20)
+        assert record(rlmm, tp, 5, 25).applied
+        assert gaps(rlmm, tp) == [(20, 25)]
+
+    def test_the_answer_to_a_report_has_the_gaps(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        known(rlmm, tp)
+        record(rlmm, tp, 10, 19)
+        for number in (1, 2):
+            assert taken(rlmm, report_of(tp, number)).gaps == (OffsetGap(10, 19),)
+
+    def test_a_copy_may_still_finish_where_a_gap_was_recorded(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        under_way = add(rlmm, segment(tp, 10, 19))
+        record(rlmm, tp, 10, 19)
+        assert move(rlmm, under_way, FINISHED).applied
+        assert id_at(rlmm, tp, 0, 12) == id_of(under_way)
+        assert gaps(rlmm, tp) == [(10, 19)]
+        assert not record(rlmm, tp, 10, 19).applied
+
+    def test_a_gap_hides_nothing_and_raises_nothing(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        first, last = finished(rlmm, tp, 0, 9), finished(rlmm, tp, 20, 29)
+        record(rlmm, tp, 10, 19)
+        assert [id_at(rlmm, tp, 0, offset) for offset in (9, 10, 19, 20)] == [
+            id_of(first),
+            None,
+            None,
+            id_of(last),
+        ]
+        assert rlmm.highest_offset_for_epoch(tp, 0).value == 29
+        assert rlmm.earliest_log_offset(tp).value == 0
+
+
+class GapRefusals(RlmmContractPart):
+    @pytest.mark.parametrize(
+        ("start", "end"), [(20, 29), (0, 20), (29, 40), (25, 25), (0, 60), (57, 58)]
+    )
+    def test_what_a_finished_segment_holds_is_no_gap(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, start: int, end: int
+    ) -> None:
+        finished(rlmm, tp, 20, 29)
+        # Among others, so that one that begins far below has to be found.
+        finished(rlmm, tp, 45, 59, {3: 45})
+        finished(rlmm, tp, 50, 51, {4: 50})
+        before = revision_of(rlmm, tp)
+        with pytest.raises(InvalidStateTransitionError, match=r"^gap: offsets .* has \d+ to \d+"):
+            record(rlmm, tp, start, end)
+        assert (gaps(rlmm, tp), revision_of(rlmm, tp)) == ([], before)
+
+    @pytest.mark.parametrize(("start", "end"), [(0, 19), (30, 44), (60, 99)])
+    def test_what_lies_beside_finished_segments_may_be_one(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, start: int, end: int
+    ) -> None:
+        finished(rlmm, tp, 20, 29)
+        finished(rlmm, tp, 45, 59, {3: 45})
+        assert record(rlmm, tp, start, end).applied
+
+    def test_what_was_deleted_from_the_tier_is_held_by_nothing(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        going, gone = finished(rlmm, tp, 0, 9), finished(rlmm, tp, 10, 19)
+        move(rlmm, going, DELETE_STARTED)
+        move(rlmm, gone, DELETE_STARTED, DELETE_FINISHED)
+        assert record(rlmm, tp, 0, 19).applied
+
+    def test_an_older_leader_may_not_record(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        known(rlmm, tp, 7)
+        older, same = (MutationContext(broker_leader_epoch=epoch) for epoch in (6, 7))
+        with pytest.raises(FencedLeaderEpochError):
+            record(rlmm, tp, 10, 19, older)
+        assert gaps(rlmm, tp) == []
+        assert record(rlmm, tp, 10, 19, same).applied
+        assert not record(rlmm, tp, 10, 19, older).applied
+
+    def test_a_newer_leader_epoch_is_not_taken_from_it(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        known(rlmm, tp, 7)
+        record(rlmm, tp, 10, 19, MutationContext(broker_leader_epoch=9))
+        add(rlmm, segment(tp, 0, 9, broker_leader_epoch=8))
+
+    @pytest.mark.parametrize("wrong", WRONG_EXPECTATIONS)
+    def test_another_revision_than_the_expected_one_is_refused_and_a_repeat_is_not(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, wrong: MutationContext
+    ) -> None:
+        known(rlmm, tp)
+        with pytest.raises(ConcurrentUpdateError):
+            record(rlmm, tp, 10, 19, wrong)
+        assert gaps(rlmm, tp) == []
+        right = MutationContext(expected_revision=1, expected_config_revision=0)
+        assert record(rlmm, tp, 10, 19, right).applied
+        assert not record(rlmm, tp, 10, 19, wrong).applied
+
+    def test_a_gap_that_is_recorded_by_the_same_request_again_is_answered_as_before(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        known(rlmm, tp)
+        why = MutationContext(request_id="one")
+        first = record(rlmm, tp, 10, 19, why)
+        record(rlmm, tp, 20, 29)
+        assert record(rlmm, tp, 10, 19, why) == first
+        with pytest.raises(InvalidRequestError, match="request_id"):
+            record(rlmm, tp, 10, 18, why)
+        with pytest.raises(InvalidRequestError, match="request_id"):
+            rlmm.record_gap(tp, OffsetGap(10, 19), BROKER + 1, why)
+
+    def test_nothing_is_recorded_of_an_unknown_or_a_deleted_partition(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        with pytest.raises(RemoteResourceNotFoundError, match="orders-0"):
+            record(rlmm, tp, 10, 19)
+        known(rlmm, tp)
+        record(rlmm, tp, 10, 19)
+        put_deletion(rlmm, tp, MARKED, PARTITION_STARTED)
+        assert record(rlmm, tp, 30, 39).applied
+        put_deletion(rlmm, tp, PARTITION_FINISHED)
+        for start in (10, 50):
+            with pytest.raises(RemoteResourceNotFoundError, match="orders-0"):
+                record(rlmm, tp, start, start + 9)
+
+    def test_a_gap_is_told_rightly(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        known(rlmm, tp)
+        for gap, broker_id, message in (
+            (OffsetGap(0, 9, "HOLE"), BROKER, r"^gap\.kind: must be LOST_BEFORE_COPY, is 'HOLE'"),
+            (OffsetGap(0, 9, ""), BROKER, r"^gap\.kind: "),
+            (OffsetGap(0, 9), -2, "^broker_id: "),
+        ):
+            with pytest.raises(InvalidRequestError, match=message):
+                rlmm.record_gap(tp, gap, broker_id)
+        with pytest.raises(InvalidRequestError, match=r"^context\.reason: must not contain NUL"):
+            record(rlmm, tp, 0, 9, MutationContext(reason="\0"))
+        renamed = TopicIdPartition(tp.topic_id, "payments", 0)
+        with pytest.raises(InvalidRequestError, match="topic: topic id"):
+            record(rlmm, renamed, 0, 9)
+        assert gaps(rlmm, tp) == []

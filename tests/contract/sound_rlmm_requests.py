@@ -1,0 +1,193 @@
+"""A request for each RPC of RLMM that is sound, and changes nothing: tests spoil it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Final
+from uuid import UUID, uuid4
+
+import grpc
+from google.protobuf.message import Message
+
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition, uuid_to_text
+from services.api.segments import RemoteLogSegmentMetadata
+from services.rlmm.database import create_database_engine
+from services.rlmm.manager import SqlRemoteLogMetadataManager
+from services.rlmm.servicer import RemoteLogMetadataManagerServicer
+from services.rpc.converters.partition_state import report_to_proto
+from services.rpc.converters.shared import (
+    metadata_to_proto,
+    segment_id_to_proto,
+    topic_id_partition_to_proto,
+)
+from tests.contract.rlmm.partition_states import report_of, taken
+from tests.contract.rlmm.segments import FINISHED, add, segment
+from tests.fuzzing.calling import METHODS
+from tests.harness.grpc_server import served
+from tieredstorage.v1 import remote_log_metadata_manager_pb2 as pb
+from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
+from tieredstorage.v1 import remote_log_segment_pb2 as segment_pb
+
+TP = TopicIdPartition(UUID(int=0x5ED1), "orders", 0)
+KNOWN = RemoteLogSegmentId(TP, UUID(int=0x5ED2))
+"""Of a segment that has finished: offsets 0 to 9."""
+IMPORTED = RemoteLogSegmentId(TopicIdPartition(TP.topic_id, TP.topic, 1), UUID(int=0x5ED3))
+STATE: Final = segment_pb.RemoteLogSegmentState
+DELETE_STATE: Final = segment_pb.RemotePartitionDeleteState
+FUTURE = 10**6
+"""A revision that never comes."""
+RPCS = {method.name: method for method in METHODS}
+
+
+@contextmanager
+def rlmm_of_sound_requests(database_url: str) -> Iterator[grpc.Channel]:
+    """To an RLMM that knows one segment, a report of its partition, and another partition."""
+    engine = create_database_engine(database_url)
+    manager = SqlRemoteLogMetadataManager(engine)
+    add(manager, known_segment(), FINISHED)
+    taken(manager, report_of(TP))
+    add(manager, segment(TopicIdPartition(TP.topic_id, TP.topic, 1), 0, 9))
+
+    def add_to(server: grpc.Server) -> None:
+        servicer = RemoteLogMetadataManagerServicer(manager)
+        pb_grpc.add_RemoteLogMetadataManagerServicer_to_server(servicer, server)
+
+    with served(add_to, "tieredstorage.v1.RemoteLogMetadataManager") as (opened, _):
+        yield opened
+    engine.dispose()
+
+
+def known_segment() -> RemoteLogSegmentMetadata:
+    return replace(segment(TP, 0, 9), remote_log_segment_id=KNOWN)
+
+
+def tp_message() -> segment_pb.TopicIdPartition:
+    return topic_id_partition_to_proto(TP)
+
+
+def addition(segment_id: UUID | None = None) -> pb.AddRemoteLogSegmentMetadataRequest:
+    attempt = RemoteLogSegmentId(TP, segment_id or uuid4())
+    made = replace(
+        segment(TP, 10, 19, {0: 10, 1: 15}),
+        remote_log_segment_id=attempt,
+        broker_leader_epoch=1,
+    )
+    return pb.AddRemoteLogSegmentMetadataRequest(metadata=metadata_to_proto(made), context=why())
+
+
+def change() -> pb.UpdateRemoteLogSegmentMetadataRequest:
+    update = segment_pb.RemoteLogSegmentMetadataUpdate(
+        remote_log_segment_id=segment_id_to_proto(KNOWN),
+        event_timestamp_ms=6_000,
+        state=STATE.REMOTE_LOG_SEGMENT_STATE_DELETE_SEGMENT_STARTED,
+        broker_id=1,
+    )
+    return pb.UpdateRemoteLogSegmentMetadataRequest(update=update, context=why())
+
+
+def why() -> segment_pb.MutationContext:
+    return segment_pb.MutationContext(
+        broker_leader_epoch=3, expected_revision=FUTURE, expected_config_revision=FUTURE
+    )
+
+
+def deletion() -> pb.PutRemotePartitionDeleteMetadataRequest:
+    metadata = segment_pb.RemotePartitionDeleteMetadata(
+        topic_id_partition=tp_message(),
+        state=DELETE_STATE.REMOTE_PARTITION_DELETE_STATE_DELETE_PARTITION_MARKED,
+        event_timestamp_ms=7_000,
+        broker_id=1,
+    )
+    return pb.PutRemotePartitionDeleteMetadataRequest(metadata=metadata, context=why())
+
+
+def leadership() -> pb.OnPartitionLeadershipChangesRequest:
+    each = pb.PartitionLeadership(topic_id_partition=tp_message(), leader_epoch=1)
+    return pb.OnPartitionLeadershipChangesRequest(
+        leaders=[each, each], followers=[each], broker_id=1
+    )
+
+
+def report() -> pb.ReportPartitionStateRequest:
+    each = report_to_proto(report_of(TP))
+    return pb.ReportPartitionStateRequest(reports=[each, each])
+
+
+def anomaly() -> pb.Anomaly:
+    return pb.Anomaly(
+        kind=pb.ANOMALY_KIND_ORPHAN_OBJECTS,
+        topic_id=uuid_to_text(TP.topic_id),
+        segment_id=uuid_to_text(KNOWN.id),
+    )
+
+
+def sound_requests() -> dict[str, Message]:
+    """By the RPC's name, for every one that takes a number. What would change something expects
+    FUTURE, or is a repeat."""
+    lookup = pb.GetRemoteLogSegmentMetadataRequest(topic_id_partition=tp_message())
+    return {
+        "AddRemoteLogSegmentMetadata": addition(),
+        "AddRemoteLogSegmentMetadataBatch": pb.AddRemoteLogSegmentMetadataBatchRequest(
+            adds=[addition(), addition()]
+        ),
+        "UpdateRemoteLogSegmentMetadata": change(),
+        "UpdateRemoteLogSegmentMetadataBatch": pb.UpdateRemoteLogSegmentMetadataBatchRequest(
+            updates=[change()]
+        ),
+        "GetRemoteLogSegmentMetadata": lookup,
+        "GetRemoteLogSegmentMetadataBatch": pb.GetRemoteLogSegmentMetadataBatchRequest(
+            lookups=[lookup, lookup]
+        ),
+        "GetHighestOffsetForEpoch": pb.GetHighestOffsetForEpochRequest(
+            topic_id_partition=tp_message()
+        ),
+        "PutRemotePartitionDeleteMetadata": deletion(),
+        "ListRemoteLogSegments": pb.ListRemoteLogSegmentsRequest(
+            topic_id_partition=tp_message(), leader_epoch=0, min_offset=0, if_revision_not=0
+        ),
+        "GetRemoteLogSize": pb.GetRemoteLogSizeRequest(topic_id_partition=tp_message()),
+        "GetNextSegmentWithTxnIndex": pb.GetNextSegmentWithTxnIndexRequest(
+            topic_id_partition=tp_message()
+        ),
+        "OnPartitionLeadershipChanges": leadership(),
+        "OnStopPartitions": pb.OnStopPartitionsRequest(partitions=[tp_message()], broker_id=1),
+        "ListPartitions": pb.ListPartitionsRequest(),
+        "GetPartitionRevisions": pb.GetPartitionRevisionsRequest(
+            partitions=[tp_message(), tp_message()]
+        ),
+        "PutTopicConfig": pb.PutTopicConfigRequest(
+            topic_id=uuid_to_text(TP.topic_id), expected_revision=FUTURE
+        ),
+        "ReportPartitionState": report(),
+        "RaiseLogStartOffset": pb.RaiseLogStartOffsetRequest(
+            topic_id_partition=tp_message(), log_start_offset=5, context=why()
+        ),
+        "ScanRemoteLogSegments": pb.ScanRemoteLogSegmentsRequest(shards=1),
+        "ListEvents": pb.ListEventsRequest(topic_id_partition=tp_message()),
+        "RenewCopyLeases": pb.RenewCopyLeasesRequest(
+            segments=[segment_id_to_proto(KNOWN)], lease_ms=60_000, broker_id=1
+        ),
+        "RecordGap": pb.RecordGapRequest(
+            topic_id_partition=tp_message(),
+            gap=pb.OffsetGap(start_offset=20, end_offset=29, kind="LOST_BEFORE_COPY"),
+            broker_id=1,
+            context=why(),
+        ),
+        "ReportAnomalies": pb.ReportAnomaliesRequest(anomalies=[anomaly()], run_id="run-1"),
+        "ListAnomalies": pb.ListAnomaliesRequest(last_seen_from_ms=0),
+        "ImportRemoteLogSegments": pb.ImportRemoteLogSegmentsRequest(
+            segments=[metadata_to_proto(replace(known_segment(), remote_log_segment_id=IMPORTED))]
+        ),
+        "UndeletePartition": pb.UndeletePartitionRequest(
+            topic_id_partition=tp_message(), context=why()
+        ),
+        "GetEarliestLogOffset": pb.GetEarliestLogOffsetRequest(topic_id_partition=tp_message()),
+        "GetPartitionState": pb.GetPartitionStateRequest(topic_id_partition=tp_message()),
+        "IsReady": pb.IsReadyRequest(topic_id_partition=tp_message()),
+        "GetRemoteLogSegmentMetadataById": pb.GetRemoteLogSegmentMetadataByIdRequest(
+            topic_id_partition=tp_message(), ids=[uuid_to_text(KNOWN.id)]
+        ),
+        "ResetLeaderEpoch": pb.ResetLeaderEpochRequest(
+            topic_id_partition=tp_message(), leader_epoch=1, context=why()
+        ),
+    }

@@ -1,0 +1,76 @@
+"""`sediment anomalies`: where metadata and bucket disagree."""
+
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+
+from services.api.anomalies import Anomaly, AnomalyKind
+from services.api.ids import TopicIdPartition, uuid_to_text
+from services.api.partition_changes import PartitionLeadership
+from services.local.postgres import EmbeddedPostgres
+from tests.harness.rlmm_process import RlmmProcess, running_rlmm
+
+ORDERS, UNKNOWN = uuid4(), uuid4()
+ORPHAN = Anomaly(AnomalyKind.ORPHAN_OBJECTS, UNKNOWN, 3, uuid4(), "a/b.log", "1 of 3 objects")
+MISSING = Anomaly(AnomalyKind.MISSING_OBJECTS, ORDERS, 0, uuid4())
+
+
+@pytest.fixture(scope="module")
+def rlmm(
+    postgres: EmbeddedPostgres, migrated_database: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RlmmProcess]:
+    """With an orphan of an unknown topic, and what is missing of topic orders."""
+    url = postgres.create_database("cli_anomalies", template=migrated_database)
+    with running_rlmm(url, tmp_path_factory.mktemp("rlmm")) as made:
+        known = PartitionLeadership(TopicIdPartition(ORDERS, "orders", 0))
+        made.client.on_partition_leadership_changes([known], [], 1)
+        for anomaly, run in ((ORPHAN, "run-1"), (MISSING, "run-1"), (ORPHAN, "run-2")):
+            made.client.report_anomalies([anomaly], run)
+        yield made
+    postgres.drop_database("cli_anomalies")
+
+
+def test_they_are_printed_for_scripts_the_first_seen_first(rlmm: RlmmProcess) -> None:
+    first, second = rlmm.answers("anomalies")
+    assert (first["kind"], first["topic_id"]) == ("ORPHAN_OBJECTS", uuid_to_text(UNKNOWN))
+    assert (first["partition"], first["object_key"]) == (3, "a/b.log")
+    assert (first["detail"], first["times_seen"], first["run_id"]) == ("1 of 3 objects", 2, "run-2")
+    assert first["segment_id"] == uuid_to_text(ORPHAN.segment_id)
+    assert 0 < first["first_seen_ms"] <= first["last_seen_ms"]
+    assert (second["kind"], second["object_key"]) == ("MISSING_OBJECTS", "")
+
+
+def test_they_are_printed_for_people(rlmm: RlmmProcess) -> None:
+    done = rlmm.sediment("anomalies")
+    assert done.returncode == 0
+    for text in ("ORPHAN_OBJECTS", "a/b.log", "1 of 3 objects", "run-2"):
+        assert text in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "kinds"),
+    [
+        (["--kind=missing_objects"], ["MISSING_OBJECTS"]),
+        (
+            ["--kind=MISSING_OBJECTS", "--kind=ORPHAN_OBJECTS"],
+            ["ORPHAN_OBJECTS", "MISSING_OBJECTS"],
+        ),
+        (["--kind=CORRUPT_OBJECT"], []),
+        (["--topic=orders"], ["MISSING_OBJECTS"]),
+        ([f"--topic={uuid_to_text(ORDERS)}:orders"], ["MISSING_OBJECTS"]),
+        ([f"--topic={uuid_to_text(UNKNOWN)}"], ["ORPHAN_OBJECTS"]),
+        (["--topic=orders", "--kind=ORPHAN_OBJECTS"], []),
+    ],
+    ids=str,
+)
+def test_some_of_them_may_be_asked_for(
+    rlmm: RlmmProcess, options: list[str], kinds: list[str]
+) -> None:
+    assert [found["kind"] for found in rlmm.answers("anomalies", *options)] == kinds
+
+
+def test_what_is_not_known_is_refused_in_one_line(rlmm: RlmmProcess) -> None:
+    line = rlmm.refusal("anomalies", "--kind=ODD")
+    assert line.startswith("sediment: --kind: 'ODD' is none of ORPHAN_OBJECTS, ")
+    assert "no topic nobody is known" in rlmm.refusal("anomalies", "--topic=nobody")

@@ -1,0 +1,176 @@
+"""`sediment partitions undelete` and `reset-epoch`: audited, and refused in one line."""
+
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Iterator
+from uuid import UUID, uuid4
+
+import pytest
+
+from services.api.calls import MutationContext
+from services.api.errors import FencedLeaderEpochError
+from services.api.ids import TopicIdPartition, uuid_to_text
+from services.api.partition_changes import PartitionLeadership
+from services.api.partition_queries import all_partitions
+from services.local.environments import own_environment
+from services.local.postgres import EmbeddedPostgres
+from tests.contract.rlmm.segments import (
+    BROKER,
+    MARKED,
+    PARTITION_STARTED,
+    finished,
+    put_deletion,
+    revision_of,
+)
+from tests.harness.rlmm_process import RlmmProcess, running_rlmm
+
+WHY = "--reason=a mistake"
+
+
+@pytest.fixture(scope="module")
+def rlmm(
+    postgres: EmbeddedPostgres, migrated_database: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RlmmProcess]:
+    url = postgres.create_database("cli_repairs", template=migrated_database)
+    with running_rlmm(url, tmp_path_factory.mktemp("rlmm")) as made:
+        yield made
+    postgres.drop_database("cli_repairs")
+
+
+@pytest.fixture
+def tp(rlmm: RlmmProcess) -> TopicIdPartition:
+    """Partition 1 of a topic of the test's own; its highest leader epoch is 900."""
+    topic_id = id_without_dash()
+    tps = [TopicIdPartition(topic_id, f"orders-{topic_id.hex[:8]}", n) for n in range(2)]
+    leaders = [PartitionLeadership(each, 900) for each in tps]
+    rlmm.client.on_partition_leadership_changes(leaders, [], BROKER)
+    return tps[1]
+
+
+def id_without_dash() -> UUID:
+    while uuid_to_text(id := uuid4()).startswith("-"):
+        pass
+    return id
+
+
+def delete_states(rlmm: RlmmProcess, tp: TopicIdPartition) -> list[object]:
+    return [each.delete_state for each in all_partitions(rlmm.client, topic=tp.topic)]
+
+
+def highest_is_below(rlmm: RlmmProcess, tp: TopicIdPartition, epoch: int) -> bool:
+    """Whether a leader of that epoch may make the partition known as deleted, and takes it back."""
+    try:
+        put_deletion(rlmm.client, tp, MARKED, context=MutationContext(broker_leader_epoch=epoch))
+    except FencedLeaderEpochError:
+        return False
+    rlmm.client.undelete_partition(tp)
+    return True
+
+
+def test_a_marked_partition_is_brought_back_alone(rlmm: RlmmProcess, tp: TopicIdPartition) -> None:
+    finished(rlmm.client, tp, 0, 9)
+    rlmm.answers("topics", "delete", tp.topic, "--yes")
+    (first,) = rlmm.answers("partitions", "undelete", tp.topic, "1", WHY)
+    assert first["applied"]
+    assert (first["topic"], first["partition"]) == (tp.topic, 1)
+    assert delete_states(rlmm, tp) == [MARKED, None]
+    (again,) = rlmm.answers("partitions", "undelete", tp.topic, "1", WHY)
+    assert (again["applied"], again["revision"]) == (False, first["revision"])
+    (event,) = rlmm.answers("events", f"{tp.topic}-1", "--after-revision=4")
+    assert (event["kind"], event["reason"]) == ("PARTITION_DELETE", "a mistake")
+    shown = rlmm.sediment("events", f"{tp.topic}-1").stdout
+    assert "DELETE_PARTITION_MARKED to none" in shown
+
+
+def test_what_is_done_is_said_in_one_line(rlmm: RlmmProcess, tp: TopicIdPartition) -> None:
+    put_deletion(rlmm.client, tp, MARKED)
+    name = f"{uuid_to_text(tp.topic_id)}:{tp.topic}"
+    for text in ("it is no longer marked for deletion", "it was not marked for deletion"):
+        done = rlmm.sediment("partitions", "undelete", name, "1", WHY)
+        assert (done.returncode, done.stdout) == (0, "")
+        assert done.stderr == f"{tp.topic}-1: {text} (revision 3)\n"
+
+
+def test_what_is_going_already_is_refused_in_one_line(
+    rlmm: RlmmProcess, tp: TopicIdPartition
+) -> None:
+    put_deletion(rlmm.client, tp, MARKED, PARTITION_STARTED)
+    line = rlmm.refusal("partitions", "undelete", tp.topic, "1", WHY)
+    assert f"{tp.topic}-1 cannot be brought back: " in line
+    assert "its segments are going already" in line
+
+
+@pytest.mark.parametrize("command", [["undelete"], ["reset-epoch", "--epoch=3", "--yes"]])
+def test_a_partition_that_is_not_known_is_refused_in_one_line(
+    rlmm: RlmmProcess, tp: TopicIdPartition, command: list[str]
+) -> None:
+    verb, *options = command
+    line = rlmm.refusal("partitions", verb, tp.topic, "7", WHY, *options)
+    assert line.endswith(f"topic {tp.topic} has no partition 7 in the tier; it has 2, 0 to 1")
+    assert "no topic nobody is known" in rlmm.refusal(
+        "partitions", verb, "nobody", "7", WHY, *options
+    )
+
+
+def test_a_leader_epoch_is_reset_when_asked_for_twice(
+    rlmm: RlmmProcess, tp: TopicIdPartition
+) -> None:
+    command = ("partitions", "reset-epoch", tp.topic, "1", "--epoch=5", WHY)
+    line = rlmm.refusal(*command)
+    assert "any broker of leader epoch 5 on" in line
+    assert line.endswith("say --yes to do it")
+    assert revision_of(rlmm.client, tp) == 1
+    (done,) = rlmm.answers(*command, "--yes")
+    assert (done["applied"], done["revision"]) == (True, 2)
+    (again,) = rlmm.answers(*command, "--yes")
+    assert (again["applied"], again["revision"]) == (False, 2)
+    (event,) = rlmm.answers("events", f"{tp.topic}-1", "--after-revision=1")
+    assert (event["kind"], event["from_state"], event["to_state"]) == (
+        "LEADER_EPOCH_RESET",
+        "900",
+        "5",
+    )
+    assert event["reason"] == "a mistake"
+    assert "LEADER_EPOCH_RESET 900 to 5" in rlmm.sediment("events", f"{tp.topic}-1").stdout
+    assert not highest_is_below(rlmm, tp, 4)
+    assert highest_is_below(rlmm, tp, 5)
+
+
+def test_no_epoch_at_all_may_be_set(rlmm: RlmmProcess, tp: TopicIdPartition) -> None:
+    done = rlmm.sediment("partitions", "reset-epoch", tp.topic, "1", "--epoch=-1", WHY, "--yes")
+    assert done.stderr == f"{tp.topic}-1: highest broker leader epoch: none is known (revision 2)\n"
+    assert highest_is_below(rlmm, tp, 0)
+
+
+def test_a_repair_says_why(rlmm: RlmmProcess, tp: TopicIdPartition) -> None:
+    done = rlmm.sediment("partitions", "undelete", tp.topic, "1")
+    assert (done.returncode, "--reason" in done.stderr) == (2, True)
+    long = rlmm.refusal("partitions", "undelete", tp.topic, "1", f"--reason={'x' * 257}")
+    assert "reason: over 256 characters" in long
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "revision"), [("n", 2, 1), ("y", 0, 2)], ids=["no", "yes"]
+)
+def test_on_a_terminal_a_reset_is_asked_about(
+    rlmm: RlmmProcess, tp: TopicIdPartition, answer: str, code: int, revision: int
+) -> None:
+    ours, theirs = pty.openpty()
+    os.write(ours, f"{answer}\n".encode())
+    command = ["partitions", "reset-epoch", tp.topic, "1", "--epoch=5", WHY]
+    done = subprocess.run(
+        [sys.executable, "-m", "services.cli", *command],
+        env=own_environment({"SEDIMENT_RLMM": rlmm.address}),
+        stdin=theirs,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    os.close(ours)
+    os.close(theirs)
+    assert "Do it? [y/N]" in done.stderr
+    assert (done.returncode, revision_of(rlmm.client, tp)) == (code, revision)
+    assert ("nothing was changed" in done.stderr) is (answer == "n")

@@ -1,0 +1,77 @@
+"""Anomalies: reports at the same time, and pages that are messages."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import Engine, text
+
+from services.api.anomalies import MAX_ANOMALIES, AnomalyQuery, all_anomalies
+from services.rlmm import page_tokens
+from services.rlmm.anomalies import fingerprint
+from services.rlmm.database import create_database_engine
+from services.rlmm.manager import SqlRemoteLogMetadataManager
+from services.rpc.clients.metadata import RemoteLogMetadataManagerClient
+from tests.contract.rlmm.anomalies import anomaly, seen
+from tests.contract.test_rlmm_over_grpc import client_over
+
+RUNS = 6
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[Engine]:
+    engine = create_database_engine(database_url)
+    yield engine
+    engine.dispose()
+
+
+def test_runs_at_the_same_time_wait_for_each_other_and_each_counts(engine: Engine) -> None:
+    rlmm, topic_id = SqlRemoteLogMetadataManager(engine), uuid4()
+    made = [anomaly(topic_id, partition=number) for number in range(100)]
+
+    def run(number: int) -> None:
+        # In another order each, as they find them.
+        turned = made[number * 10 :] + made[: number * 10]
+        rlmm.report_anomalies(turned if number % 2 else turned[::-1], f"run-{number}")
+
+    with ThreadPoolExecutor(RUNS) as pool:
+        list(pool.map(run, range(RUNS)))
+    assert [each.times_seen for each in seen(rlmm, topic_id)] == [RUNS] * len(made)
+
+
+def test_a_page_of_long_anomalies_fits_into_a_message(database_url: str) -> None:
+    with client_over(database_url) as client:
+        listed = _report_long_ones(client)
+        page = client.list_anomalies(page_size=2_000)
+        assert 200 < len(page.anomalies) < listed
+        assert page.next_page_token
+        assert len({each.anomaly.partition for each in all_anomalies(client)}) == listed
+
+
+def _report_long_ones(client: RemoteLogMetadataManagerClient) -> int:
+    wide, count = "\N{GRINNING FACE}", 2_000
+    made = [
+        anomaly(uuid4(), partition=number, object_key=wide * 256, detail=wide * 1_024)
+        for number in range(count)
+    ]
+    for first in range(0, count, 500):
+        client.report_anomalies(made[first : first + 500], wide * 256)
+    return count
+
+
+def test_those_that_were_seen_first_at_the_same_moment_are_listed_once(engine: Engine) -> None:
+    rlmm, topic_id = SqlRemoteLogMetadataManager(engine), uuid4()
+    made = [anomaly(topic_id, partition=number) for number in range(MAX_ANOMALIES)]
+    rlmm.report_anomalies(made, "run-1")
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE anomalies SET first_seen = '2026-01-01 00:00:00.123457Z'"))
+    listed = [each.anomaly.partition for each in seen(rlmm, topic_id)]
+    assert sorted(listed) == list(range(MAX_ANOMALIES))
+
+
+@pytest.mark.parametrize("microseconds", [-(2**63), 2**63 - 1])
+def test_a_forged_page_token_is_a_place_like_any_other(engine: Engine, microseconds: int) -> None:
+    rlmm, query = SqlRemoteLogMetadataManager(engine), AnomalyQuery()
+    token = page_tokens.encode(fingerprint(query), (microseconds, uuid4()))
+    assert rlmm.list_anomalies(query, page_token=token).anomalies == ()
