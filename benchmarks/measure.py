@@ -64,6 +64,7 @@ def ratio(
     numerator_pids: Mapping[str, int],
     conditions: Mapping[str, object],
     denominator_pids: Mapping[str, int] | None = None,
+    beside: Callable[[], object] | None = None,
 ) -> Result:
     """Measure both sides `rounds` times, by turns.
 
@@ -72,11 +73,14 @@ def ratio(
         numerator_pids: the processes that serve the numerator, by name, each with its children;
             this one counts to both.
         denominator_pids: the same of the denominator.
+        beside: done once a round, and counted to neither side.
     """
     top, bottom = Side(numerator[0]), Side(denominator[0])
     for _ in track(range(rounds), description=name, console=Console(stderr=True)):
         _measure(top, numerator[1], numerator_pids)
         _measure(bottom, denominator[1], denominator_pids or {})
+        if beside is not None:
+            beside()
     samples = [a / b for a, b in zip(top.samples, bottom.samples, strict=True)]
     return Result(
         name,

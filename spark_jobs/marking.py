@@ -32,6 +32,7 @@ from services.api.segment_deletion import (
 )
 from services.api.segments import RemoteLogSegmentState
 from spark_jobs.plan import PartitionPlan, Row, batches_of, plans_of, rows_in, rows_of
+from spark_jobs.removal_planning import RemovalPlanner
 from spark_jobs.retention_planning import RetentionPlanner
 from spark_jobs.schemas import FAILED, MARKED, MARKED_SCHEMA, REFUSED
 from spark_jobs.services import Services
@@ -91,12 +92,16 @@ def mark_retention(
 
 
 def mark_removals(
-    batches: Iterable[pa.RecordBatch], services: Services, deleter: Deleter
+    batches: Iterable[pa.RecordBatch], services: Services, deleter: Deleter, grace_ms: int
 ) -> Iterator[pa.RecordBatch]:
     """As mark_retention, of deleted partitions, each of which becomes DELETE_PARTITION_STARTED."""
     with services.connected_rlmm() as rlmm:
         retrying = services.retrying()
-        marks = (mark_removal(rlmm, retrying, plan, deleter) for plan in plans_of(rows_in(batches)))
+        planner = RemovalPlanner(rlmm, retrying, grace_ms)
+        marks = (
+            mark_removal(rlmm, retrying, plan, planner.plan_again, deleter)
+            for plan in plans_of(rows_in(batches))
+        )
         yield from batches_of(chain.from_iterable(map(_rows, marks)), MARKED_SCHEMA)
 
 
@@ -146,15 +151,20 @@ def mark_partition(
 
 
 def mark_removal(
-    rlmm: RemoteLogMetadataManager, retrying: Retrying, plan: PartitionPlan, deleter: Deleter
+    rlmm: RemoteLogMetadataManager,
+    retrying: Retrying,
+    plan: PartitionPlan,
+    plan_again: PlanAgain,
+    deleter: Deleter,
 ) -> PartitionMarks:
     """Move a deleted partition to DELETE_PARTITION_STARTED and mark its segments; nothing of one
-    that the plan skips. Raises as mark_partition does."""
+    that the plan skips. One that changed since is planned again: a mark that was taken back and
+    made again has a grace period of its own. Raises as mark_partition does."""
     if plan.skipped is not None:
         return PartitionMarks(plan)
     tp = plan.topic_id_partition
     try:
-        retrying(begin_removal, rlmm, tp, deleter, now_ms())
+        _begin_removal(rlmm, retrying, plan, plan_again, deleter)
     except _NOT_MARKED:
         raise
     except RemoteStorageError as e:
@@ -173,6 +183,28 @@ def narrowed(plan: PartitionPlan, to: Collection[UUID]) -> PartitionPlan:
 def now_ms() -> int:
     """By this machine's clock: what events say of when they were made."""
     return time.time_ns() // 1_000_000
+
+
+def _begin_removal(
+    rlmm: RemoteLogMetadataManager,
+    retrying: Retrying,
+    plan: PartitionPlan,
+    plan_again: PlanAgain,
+    deleter: Deleter,
+) -> None:
+    tp, revision = plan.topic_id_partition, plan.revision
+    for attempts_left in reversed(range(ATTEMPTS)):
+        try:
+            retrying(begin_removal, rlmm, tp, deleter, now_ms(), revision)
+        except (ConcurrentUpdateError, InvalidStateTransitionError):
+            if attempts_left == 0:
+                raise
+        else:
+            return
+        now = plan_again(tp)
+        if now.skipped is not None:
+            raise ConcurrentUpdateError(f"changed since the plan was made: {now.skipped}")
+        revision = now.revision
 
 
 def _begun(

@@ -92,7 +92,7 @@ def run(spark: SparkSession, this: SweepRun, config: Config) -> SweepReport:
     segments = remote_log_segments(spark, services, options.topics, only_deleted_partitions=True)
     stages = Stages(
         plan=segments.transform(removal_plan, partitions),
-        mark=partial(mark_removals, services=services, deleter=deleter),
+        mark=partial(mark_removals, services=services, deleter=deleter, grace_ms=config.grace_ms),
         delete=partial(
             delete_marked, services=services, deleter=deleter, batch_size=options.batch_size
         ),

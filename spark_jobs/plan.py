@@ -117,7 +117,8 @@ def segment_of(row: Row) -> RemoteLogSegmentMetadata:
         state=RemoteLogSegmentState[row["state"]],
         txn_idx_empty=row["txn_idx_empty"],
         broker_leader_epoch=row["broker_leader_epoch"],
-        copy_leased=row["copy_leased"],
+        # Null or absent: RLMM's release knows of no leases.
+        copy_leased=bool(row.get("copy_leased")),
     )
 
 

@@ -6,6 +6,8 @@ from uuid import UUID
 import pyarrow as pa
 from tenacity import Retrying
 
+from services.api.errors import RemoteResourceNotFoundError
+from services.api.ids import TopicIdPartition
 from services.api.partition_queries import PartitionSummary
 from services.api.partitions import RemotePartitionDeleteState
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
@@ -25,12 +27,8 @@ def plan_listed(
     """The partitions that RLMM lists as MARKED or STARTED, PLAN_SCHEMA without their segments.
     Takes nothing of `batches`: it is for one task alone."""
     with services.connected_rlmm() as rlmm:
-        listed = _Listed(rlmm, services.retrying())
-        plans = (
-            plan_removal(summary, listed.is_on_hold(summary), grace_ms)
-            for topic in topics or [""]
-            for summary in listed.partitions(topic)
-        )
+        planner = RemovalPlanner(rlmm, services.retrying(), grace_ms)
+        plans = (plan for topic in topics or [""] for plan in planner.plans(topic))
         yield from batches_of((row for plan in plans for row in rows_of(plan)), PLAN_SCHEMA)
 
 
@@ -45,15 +43,36 @@ def plan_removal(summary: PartitionSummary, is_on_hold: bool, grace_ms: int) -> 
     )
 
 
-class _Listed:
-    """RLMM's partitions, page after page, and whether their topics are on hold."""
+class RemovalPlanner:
+    """Plans what RLMM lists, page after page; asks for each topic's settings once. Not
+    thread-safe."""
 
-    def __init__(self, rlmm: RemoteLogMetadataManager, retrying: Retrying) -> None:
+    def __init__(self, rlmm: RemoteLogMetadataManager, retrying: Retrying, grace_ms: int) -> None:
         self._rlmm = rlmm
         self._retrying = retrying
+        self._grace_ms = grace_ms
         self._holds: dict[UUID, bool] = {}
 
-    def partitions(self, topic: str) -> Iterator[PartitionSummary]:
+    def plans(self, topic: str) -> Iterator[PartitionPlan]:
+        """Of the partitions that are MARKED or STARTED of topics of this name; empty: of all."""
+        for summary in self._partitions(topic):
+            yield plan_removal(summary, self._is_on_hold(summary), self._grace_ms)
+
+    def plan_again(self, topic_id_partition: TopicIdPartition) -> PartitionPlan:
+        """As the partition is now.
+
+        Raises:
+            RemoteResourceNotFoundError: it is neither MARKED nor STARTED any more.
+        """
+        for plan in self.plans(topic_id_partition.topic):
+            if plan.topic_id_partition == topic_id_partition:
+                return plan
+        raise RemoteResourceNotFoundError(
+            f"partition {topic_id_partition} changed since the plan was made: it is not marked for "
+            "deletion any more"
+        )
+
+    def _partitions(self, topic: str) -> Iterator[PartitionSummary]:
         token = ""
         while True:
             page = self._retrying(
@@ -67,7 +86,7 @@ class _Listed:
             if not token:
                 return
 
-    def is_on_hold(self, summary: PartitionSummary) -> bool:
+    def _is_on_hold(self, summary: PartitionSummary) -> bool:
         topic_id = summary.topic_id_partition.topic_id
         if topic_id not in self._holds:
             stored = self._retrying(self._rlmm.topic_config, topic_id)

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from services.api.partitions import RemotePartitionDeleteState
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.segment_scan import SegmentBatch, SegmentScan
-from spark_jobs.schemas import SCAN_SCHEMA
+from spark_jobs.schemas import SCAN_SCHEMA, arrow_schema
 from spark_jobs.services import Services
 
 NAME = "remote_log_segments"
@@ -88,7 +88,21 @@ class SegmentsReader(DataSourceReader):
         with self._services.connected_rlmm() as rlmm:
             for batch in self._services.retrying()(_begun, rlmm, partition.value):
                 with pa.ipc.open_stream(batch.arrow_ipc) as stream:
-                    yield from stream
+                    yield from map(in_scan_schema, stream)
+
+
+def in_scan_schema(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch of an RLMM of another release, with the columns that Spark was told of: one that it
+    does not know yet is null, one that is new here is left out."""
+    columns = arrow_schema(SCAN_SCHEMA)
+    known = set(batch.schema.names)
+    if batch.schema.names == columns.names:
+        return batch
+    arrays = [
+        batch.column(field.name) if field.name in known else pa.nulls(batch.num_rows, field.type)
+        for field in columns
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=columns)
 
 
 def _begun(rlmm: RemoteLogMetadataManager, scan: SegmentScan) -> Iterator[SegmentBatch]:

@@ -19,6 +19,6 @@ def run() -> Result:
             ("committed transitions/s, in batches", lambda: rpc.run(ROUND_S).operations_per_s),
             ("pgbench -N, transactions/s", lambda: bench.transactions_per_s(ROUND_S)),
             {**rlmm.pids, **rpc.pids},
-            conditions(MIDDLE, clients=CLIENTS, batch=BATCH, pgbench_clients=pgbench.CLIENTS),
+            conditions(MIDDLE, clients=CLIENTS, batch=BATCH, pgbench=pgbench.OPTIONS),
             {"postgres": rlmm.pids["postgres"]},
         )

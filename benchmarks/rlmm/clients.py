@@ -70,7 +70,11 @@ class Clients:
 
 @contextmanager
 def running_clients(workload: Workload, count: int, processes: int) -> Iterator[Clients]:
-    """`count` clients, each a thread with a connection of its own, spread over processes."""
+    """`count` clients, each a thread, spread over processes.
+
+    gRPC gives like channels of a process one connection: so many connections as processes, on both
+    sides of a ratio.
+    """
     spawn = multiprocessing.get_context("spawn")
     with ExitStack() as cleanup:
         connections = {}

@@ -17,6 +17,11 @@ CLIENTS = 8
 THREADS = 2
 SCALE = 10
 _PROGRAM = wheel() / "pginstall" / "bin" / "pgbench"
+PROTOCOL = "simple"
+"""pgbench's own default: each statement is planned when it is sent."""
+_RUN = ("-N", "-M", PROTOCOL, "-c", f"{CLIENTS}", "-j", f"{THREADS}")
+OPTIONS = f"{' '.join(_RUN)} -s {SCALE}"
+"""For the conditions of a figure."""
 _RATE = re.compile(r"^tps = ([0-9.]+)", re.MULTILINE)
 
 
@@ -27,7 +32,7 @@ class PgBench:
     database_url: str
 
     def transactions_per_s(self, seconds: float) -> float:
-        told = self._run("-N", "-c", f"{CLIENTS}", "-j", f"{THREADS}", "-T", f"{round(seconds)}")
+        told = self._run(*_RUN, "-T", f"{round(seconds)}")
         found = _RATE.search(told)
         if found is None:
             raise RuntimeError(f"pgbench told no rate:\n{told}")

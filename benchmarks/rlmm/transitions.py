@@ -15,19 +15,15 @@ def run() -> Result:
         empty = made.clients(empty_server.calls)
         beside: list[float] = []
 
-        def transitions() -> float:
-            beside.append(bench.transactions_per_s(ROUND_S))
-            return rpc.run(ROUND_S).operations_per_s
-
         result = ratio(
             "rlmm_transitions",
             ROUNDS,
-            ("committed transitions/s, a call each", transitions),
+            ("committed transitions/s, a call each", lambda: rpc.run(ROUND_S).operations_per_s),
             ("empty RPC, calls/s", lambda: empty.run(ROUND_S).operations_per_s),
             {**rlmm.pids, **rpc.pids},
-            conditions(MIDDLE, clients=CLIENTS),
+            conditions(MIDDLE, clients=CLIENTS, pgbench=pgbench.OPTIONS),
             {"empty-rpc": empty_server.pid, **empty.pids},
+            lambda: beside.append(bench.transactions_per_s(ROUND_S)),
         )
         result.conditions["pgbench -N, transactions/s"] = statistics.median(beside)
-        result.conditions["pgbench clients"] = pgbench.CLIENTS
         return result

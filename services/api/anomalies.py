@@ -125,8 +125,8 @@ class Anomalies(Protocol):
     def list_anomalies(
         self, query: AnomalyQuery = ALL_ANOMALIES, *, page_size: int = 0, page_token: str = ""
     ) -> AnomalyPage:
-        """One page of the anomalies. It may hold fewer than asked for, at least one, though others
-        follow: it is one message.
+        """One page of the anomalies, but for those of kinds that only a later release knows. It may
+        hold fewer than asked for, at least one, though others follow: it is one message.
 
         Raises:
             InvalidRequestError: a negative page size; a token of another query or of nobody.

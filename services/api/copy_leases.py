@@ -35,8 +35,11 @@ class CopyLeases(Protocol):
         Raises:
             InvalidRequestError: there are none or too many, or a segment comes twice; `lease_ms` or
                 `broker_id` is out of bounds.
+            RetriableRemoteStorageError: the database cannot be reached; some may be renewed.
 
         Items' errors:
+            RetriableRemoteStorageError: others hold the partition up; ask again. It is not waited
+                for so long that the other leases could end.
             RemoteResourceNotFoundError: the segment id or its partition is not known.
             InvalidStateTransitionError: it is no longer COPY_SEGMENT_STARTED, or another broker
                 added it: the copy is given up and has to stop.

@@ -69,16 +69,23 @@ def begin_removal(
     topic_id_partition: TopicIdPartition,
     deleter: Deleter,
     now_ms: int,
+    expected_revision: int | None = None,
 ) -> None:
     """Move the partition to DELETE_PARTITION_STARTED.
 
+    Args:
+        expected_revision: of the partition when it was decided to remove it; None: whatever
+            changed. One that is STARTED is so, at any revision.
+
     Raises:
         RemoteResourceNotFoundError: it is FINISHED, or was never known.
+        ConcurrentUpdateError: it changed since: its mark may be another one now.
         InvalidStateTransitionError, DeletionRefusedError, RetriableRemoteStorageError: as
             remove_partition does.
     """
+    started = _State.DELETE_PARTITION_STARTED
     try:
-        _put(rlmm, topic_id_partition, _State.DELETE_PARTITION_STARTED, deleter, now_ms)
+        _put(rlmm, topic_id_partition, started, deleter, now_ms, expected_revision)
     except InvalidStateTransitionError:
         # Before MARKED or after FINISHED: a read tells, for what is FINISHED is not known.
         rlmm.partition_state(topic_id_partition)
@@ -128,11 +135,13 @@ def _put(
     state: RemotePartitionDeleteState,
     deleter: Deleter,
     now_ms: int,
+    expected_revision: int | None = None,
 ) -> None:
     context = MutationContext(
         reason="partition removal",
         plan_id=deleter.plan_id,
         broker_leader_epoch=deleter.broker_leader_epoch,
+        expected_revision=expected_revision,
     )
     event = RemotePartitionDeleteMetadata(topic_id_partition, state, now_ms, deleter.broker_id)
     rlmm.put_remote_partition_delete_metadata(event, context)

@@ -20,7 +20,12 @@ class PartitionRepairs(Protocol):
     ) -> MutationOutcome:
         """Record offsets that the tier will never have, of one of GAP_KINDS. A range within what
         is recorded is a repeat, and so is one below the log start, or below MAX_GAPS recorded
-        gaps. Ranges that overlap or touch become one; of more than MAX_GAPS the lowest go.
+        gaps; a repeat is neither fenced nor held to expectations. Ranges that overlap or touch
+        become one; of more than MAX_GAPS the lowest go.
+
+        What lies in leader epochs after the one that the gap was recorded under (the context's, or
+        the partition's highest; of ranges that became one the earliest) is dropped from it when a
+        report tells of them: other records are there now.
 
         No promise that nothing comes: a copy may still finish there, as where a lost disk came
         back. Reads find what is finished, whatever is recorded.
@@ -57,9 +62,9 @@ class PartitionRepairs(Protocol):
         known. The epoch that it has is a repeat. The context's own broker_leader_epoch is not
         looked at.
 
-        A stored report of a leader epoch above the new one is overruled: reads do not show it, and
-        the next report takes its place, whatever its epoch and number. The lineage stays until
-        then.
+        A stored report of a leader epoch above the new one is overruled for good: reads do not show
+        it, whatever the epoch becomes later, and the next report takes its place, whatever its
+        epoch and number. The lineage stays until then.
 
         Raises:
             RemoteResourceNotFoundError: the partition is not known.

@@ -71,6 +71,8 @@ class PartitionState:
         reported_at_ms: when it came, by the database's clock.
         read_at_ms: now, by the database's clock.
         gaps: recorded (record_gap), at or above log_start_offset; ascending, the last MAX_GAPS.
+            None in the answer to a report.
+        highest_broker_leader_epoch: callers of a lower one are fenced; None: none is known.
     """
 
     log_start_offset: int = 0
@@ -79,6 +81,7 @@ class PartitionState:
     reported_at_ms: int | None = None
     read_at_ms: int = 0
     gaps: tuple[OffsetGap, ...] = ()
+    highest_broker_leader_epoch: int | None = None
 
     @property
     def report_age_ms(self) -> int | None:

@@ -84,8 +84,8 @@ class SegmentChanges(Protocol):
                 broker id) are allowed at any epoch.
             ConcurrentUpdateError: not the context's expected_revision or expected_config_revision.
             DeletionRefusedError: COPY_SEGMENT_FINISHED to DELETE_SEGMENT_STARTED of a topic on
-                hold; or, where the partition is not being deleted, by another than the topic's
-                retention owner, or by a sweep that is paused. COPY_SEGMENT_STARTED to
+                hold; or, unless the partition is in DELETE_PARTITION_STARTED, by another than the
+                topic's retention owner, or by a sweep that is paused. COPY_SEGMENT_STARTED to
                 DELETE_SEGMENT_STARTED by another broker than the one that added it, before its
                 lease has ended; the message says when that is.
         """

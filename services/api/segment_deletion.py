@@ -41,7 +41,7 @@ class Deleter:
     Attributes:
         broker_id: UNKNOWN_BROKER: no broker.
         retention_owner: for whom a rule of retention deletes; None: not said, which counts as the
-            broker where a partition is not being deleted.
+            broker where a partition's removal has not begun.
         plan_id: of the sweep.
         broker_leader_epoch: the deleter's view of who leads the partition; None: no fence.
     """

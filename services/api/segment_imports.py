@@ -32,7 +32,7 @@ class ImportedSegments:
 
     Attributes:
         imported: segments that are there now and were not before.
-        repeated: segments that were there with the same content.
+        repeated: segments that were there with the same content, some of them in a later state.
     """
 
     imported: int = 0
@@ -50,8 +50,9 @@ class SegmentImports(Protocol):
 
         Each item is one transaction and one event for each new segment; `imports` is read item by
         item. Makes partitions known, raises the highest broker leader epoch of each to that of its
-        segments, and is not fenced by it. An equal segment is a repeat, within an item too: what
-        broke is imported again.
+        segments, and is not fenced by it. An equal segment is a repeat, within an item too, also
+        where it has come to a later state since: what broke is imported again, whatever retention
+        did meanwhile.
 
         All answers are then as if the segments had been added, and had come to their states, in
         this order. What a segment was before its state is not known: only one in
@@ -59,12 +60,16 @@ class SegmentImports(Protocol):
         one in DELETE_SEGMENT_STARTED is taken for a copy that failed. One in
         DELETE_SEGMENT_FINISHED is a tombstone, kept as long as any other.
 
+        One in COPY_SEGMENT_FINISHED that ends below the tier's log start is taken as
+        DELETE_SEGMENT_STARTED: retention has deleted it before, or was about to. On a topic on hold
+        it is taken as it is. One in COPY_SEGMENT_STARTED has no lease.
+
         Raises, with what earlier items brought committed and the item itself undone; the message
         ends with the number of the item, from 1 on:
             InvalidRequestError: an item without segments, with too many, with more than
                 MAX_IMPORTED_EPOCHS or of several partitions; another field of the context; a topic
                 id under another name.
-            SegmentAlreadyExistsError: the id is there with other content, another state too.
+            SegmentAlreadyExistsError: the id is there with other content, or in an earlier state.
             InvalidStateTransitionError: the partition is being deleted or was deleted.
         """
         ...

@@ -175,7 +175,7 @@ def anomalies(
     data_dir: DataDir = None,
     output: JsonOrTable = Format.TABLE,
 ) -> None:
-    """Show where metadata and bucket disagree, as runs of reconciliation found it.
+    """Show where metadata and bucket disagree, as found by runs.
 
     The ones first seen first. A topic that RLMM does not know, as of an orphan, is named by its id.
     """

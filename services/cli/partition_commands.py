@@ -24,10 +24,23 @@ def show(
 ) -> None:
     """Show what an RLM ships and serves: local, remote, held back. Or put a partition right."""
     if context.invoked_subcommand is not None:
+        _refuse_options(context)
         return
     from services.cli.partitions import run
 
     run(rlm, data_dir, output)
+
+
+def _refuse_options(context: typer.Context) -> None:
+    """They are those of the list: the command behind them would not see them."""
+    for option in context.command.params:
+        source = context.get_parameter_source(option.name or "")
+        if source is not None and source.name == "COMMANDLINE":
+            raise typer.BadParameter(
+                f"say it behind {context.invoked_subcommand}, where that command has it",
+                context,
+                param_hint=option.opts[0],
+            )
 
 
 @partitions.command()
@@ -42,8 +55,8 @@ def undelete(
     """Bring back a partition that is marked for deletion.
 
     Only as long as its removal has not begun. Safe to repeat. Exit code 0: it is not being deleted
-    (any more). 2: not known, or its segments are going already; nothing was changed. 3: RLMM could
-    not be reached.
+    (any more). 2: not known, removed or marked anew meanwhile, or its segments are going already;
+    nothing was changed. 3: RLMM could not be reached.
     """
     from services.cli.partition_repairs import undelete
 
@@ -64,8 +77,9 @@ def reset_epoch(
     """Set a partition's highest broker leader epoch, after a broker gave a wrong one.
 
     Leaders of lower epochs are refused; a wrong one that is too high locks the right leader out,
-    and a reset that is too low lets overruled ones in. Asks first, on a terminal. Exit code 0: it
-    is set. 2: not known, or not agreed to; nothing was changed. 3: RLMM could not be reached.
+    and a reset that is too low lets overruled ones in. Shows the present one and asks first, on a
+    terminal. Exit code 0: it is set. 2: not known, not agreed to, or another one by then; nothing
+    was changed. 3: RLMM could not be reached.
     """
     from services.cli.partition_repairs import reset_epoch
 

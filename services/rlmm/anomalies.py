@@ -90,14 +90,15 @@ def list_anomalies(
 
 
 def _page(query: AnomalyQuery, limit: int, after: Position | None) -> Select[*tuple[object, ...]]:
-    """The page and one row more, which tells that there is a next one."""
+    """The page and one row more, which tells that there is a next one. Kinds that only a later
+    release knows are passed over."""
+    kinds = query.kinds or tuple(AnomalyKind)
     page = (
         select(*AnomalyRow.__table__.columns)
+        .where(AnomalyRow.kind.in_([kind.value for kind in kinds]))
         .order_by(AnomalyRow.first_seen, AnomalyRow.anomaly_id)
         .limit(limit + 1)
     )
-    if query.kinds:
-        page = page.where(AnomalyRow.kind.in_([kind.value for kind in query.kinds]))
     if query.topic_id is not None:
         page = page.where(AnomalyRow.topic_id == query.topic_id)
     if query.last_seen_from_ms is not None:

@@ -82,10 +82,22 @@ def record_gap(
         start_offset=min([first, *(row.start_offset for row in joined)]),
         end_offset=max([last, *(row.end_offset for row in joined)]),
         kind=gap.kind,
+        leader_epoch=_leader_epoch(partition, context, joined),
         revision=revision,
     )
     gaps.put_instead(session, partition, [row.start_offset for row in joined], union)
     return MutationOutcome(applied=True, revision=revision)
+
+
+def _leader_epoch(
+    partition: PartitionRow, context: MutationContext, joined: Sequence[AnyRow]
+) -> int | None:
+    """Under which the range was found lost: the earliest that any part of it was, for a loss that
+    is told of twice does less harm than one that nobody is told of."""
+    epoch = context.broker_leader_epoch
+    own = partition.highest_broker_leader_epoch if epoch is None else epoch
+    epochs = [own, *(row.leader_epoch for row in joined)]
+    return min((epoch for epoch in epochs if epoch is not None), default=None)
 
 
 def _is_not_kept(rows: Sequence[AnyRow], first: int, last: int) -> bool:

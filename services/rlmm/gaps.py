@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, func, select
+from sqlalchemy import ColumnElement, delete, func, select, update
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.orm import Session
 
+from services.api.lineage import Lineage
 from services.api.offset_gaps import MAX_GAPS, OffsetGap
 from services.rlmm.rows import AnyRow
 from services.rlmm.tables import GapRow, PartitionRow
@@ -67,6 +68,27 @@ def put_instead(
 def forget_below(session: Session, partition: PartitionRow, offset: int) -> None:
     """What ends below `offset` goes."""
     _delete(session, *_is_of(partition), GapRow.end_offset < offset)
+
+
+def forget_overwritten(session: Session, partition: PartitionRow, lineage: Lineage) -> None:
+    """What was found lost under a leader epoch says nothing of the records of later ones: of each
+    gap the offsets go that `lineage` has in an epoch after the gap's own."""
+    for row in rows_of(session, partition):
+        later = (e.start_offset for e in lineage.entries if e.leader_epoch > row.leader_epoch)
+        # Nothing is known of epochs where a gap has none.
+        end = None if row.leader_epoch is None else next(later, None)
+        if end is None or end > row.end_offset:
+            continue
+        this = (*_is_of(partition), GapRow.start_offset == row.start_offset)
+        if end <= row.start_offset:
+            _delete(session, *this)
+            continue
+        session.execute(
+            update(GapRow)
+            .where(*this)
+            .values(end_offset=end - 1)
+            .execution_options(synchronize_session=False)
+        )
 
 
 def forget_all(session: Session, partition: PartitionRow) -> None:

@@ -11,9 +11,16 @@ from sqlalchemy.orm import Session
 from services.api.calls import MutationContext
 from services.api.errors import ConcurrentUpdateError, DeletionRefusedError
 from services.api.ids import TopicIdPartition
+from services.api.partitions import RemotePartitionDeleteState
 from services.api.topic_config import RetentionOwner, TopicConfig, topic_config
 from services.rlmm.partition_view import PartitionView
 from services.rlmm.tables import PartitionRow, TopicRow
+
+_BEING_REMOVED = (
+    RemotePartitionDeleteState.DELETE_PARTITION_STARTED.value,
+    RemotePartitionDeleteState.DELETE_PARTITION_FINISHED.value,
+)
+"""Nobody's retention any more. A mark alone may be taken back, and changes nothing."""
 
 
 def topic_of(session: Session, partition: PartitionView) -> TopicRow:
@@ -59,8 +66,8 @@ def require_may_delete(
     """Refuse to delete what has been copied where the topic's settings forbid it.
 
     Raises:
-        DeletionRefusedError: the topic is on hold; or the partition is not being deleted, and the
-            context's retention owner is not the topic's or is a sweep that is paused.
+        DeletionRefusedError: the topic is on hold; or the partition's removal has not begun, and
+            the context's retention owner is not the topic's or is a sweep that is paused.
     """
     topic = topic_of(session, partition)
     caller = context.retention_owner
@@ -96,7 +103,7 @@ def check_may_delete(
 ) -> None:
     """require_may_delete, where the settings are at hand; a caller of None counts as the broker."""
     _check_no_hold(topic, config)
-    if delete_state is not None:
+    if delete_state in _BEING_REMOVED:
         return
     caller = caller or RetentionOwner.BROKER
     if config.retention_owner not in (None, caller):

@@ -35,7 +35,7 @@ from services.rlmm.transitions import unknown_segment
 
 LOCK_TIMEOUT_MS = 1_000
 """For one partition's lock."""
-LOCK_WAITS_PER_LEASE = 20
+LOCK_WAIT_SHARE = 0.05
 """All locks of a call together are waited for no longer than this share of the lease, so that its
 answer comes while those that it has renewed can be told."""
 _LEAST_LOCK_TIMEOUT_MS = 1  # 0 would be none
@@ -74,7 +74,7 @@ def renew_all(
     by_partition: dict[PartitionKey, list[RemoteLogSegmentId]] = {}
     for segment_id in segment_ids:
         by_partition.setdefault(key_of(segment_id.topic_id_partition), []).append(segment_id)
-    until_s = monotonic() + lease_ms / 1000 / LOCK_WAITS_PER_LEASE
+    until_s = monotonic() + lease_ms / 1000 * LOCK_WAIT_SHARE
     outcomes: Outcomes = {}
     for ids in by_partition.values():
         left_ms = max(int((until_s - monotonic()) * 1000), _LEAST_LOCK_TIMEOUT_MS)

@@ -13,10 +13,10 @@ from services.api.calls import NO_CONTEXT, AtRevision
 from services.api.errors import ConcurrentUpdateError, InvalidStateTransitionError
 from services.api.ids import TopicIdPartition
 from services.api.lineage import Lineage
-from services.api.partition_state import PartitionReport, PartitionState
+from services.api.partition_state import NOTHING_COPIED, PartitionReport, PartitionState
 from services.api.segments import segment_leader_epochs
 from services.rlmm import gaps
-from services.rlmm.events import record
+from services.rlmm.events import NO_BROKER, record
 from services.rlmm.partitions import (
     FINISHED,
     KNOWN,
@@ -26,11 +26,14 @@ from services.rlmm.partitions import (
     note_leader,
     unknown_partition,
 )
-from services.rlmm.rows import AnyRow, ms_of
+from services.rlmm.rows import EPOCH, AnyRow, ms_of
 from services.rlmm.tables import NOW, EventRow, PartitionRow, PartitionStateRow, TopicRow
 
 _COLUMNS = PartitionStateRow.__table__.columns
 _LINEAGE = ("leader_epochs", "epoch_start_offsets")
+_OVERRULED_AT = EPOCH
+"""When a report that was overruled came. A release that does not know of this takes what is in its
+place for a report that is far too old to act on."""
 MAX_TOLD_EPOCHS = 100
 """Epochs that one event names."""
 _ORDER = ("leader_epoch", "report_number")
@@ -58,7 +61,7 @@ def take_report(session: Session, report: PartitionReport) -> AtRevision[Partiti
     if partition.delete_state == FINISHED.value:
         raise InvalidStateTransitionError(f"partition {tp} is in {partition.delete_state}")
     fence(partition, tp, report.leader_epoch)
-    stored = session.execute(_store_if_later(report, partition)).one_or_none()
+    stored = session.execute(_store_if_later(report)).one_or_none()
     if stored is None:
         raise _out_of_order(session, partition, report)
     note_leader(session, partition, report.leader_epoch, report.broker_id)
@@ -66,6 +69,7 @@ def take_report(session: Session, report: PartitionReport) -> AtRevision[Partiti
     lineage = known.merged_with_report(report.lineage).from_offset(partition.log_start_offset)
     if lineage != known:
         _store_lineage(session, partition, lineage)
+        gaps.forget_overwritten(session, partition, lineage)
         event = EventRow(
             kind="LINEAGE",
             from_state=_missing_in(lineage, known),
@@ -81,7 +85,7 @@ def take_report(session: Session, report: PartitionReport) -> AtRevision[Partiti
         report,
         reported_at_ms,
         read_at_ms=reported_at_ms,
-        gaps=gaps.from_column(stored.gaps),
+        highest_broker_leader_epoch=partition.highest_broker_leader_epoch,
     )
     return AtRevision(state, partition.revision)
 
@@ -127,26 +131,40 @@ def cut_lineage(session: Session, partition: PartitionRow) -> None:
 
 def bounds_of(session: Session, partition: PartitionRow) -> tuple[int, Lineage]:
     """The reported high watermark and the stored lineage; 0 and none where nobody has reported."""
-    columns = _only((*_LINEAGE, "leader_epoch", "high_watermark"))
+    columns = _only((*_LINEAGE, "high_watermark"))
     row = session.execute(select(*columns).where(_is(partition))).one_or_none()
     if row is None:
         return 0, Lineage()
-    overruled = _is_overruled(row.leader_epoch, partition.highest_broker_leader_epoch)
-    high_watermark = 0 if overruled else row.high_watermark
-    return high_watermark, _lineage(row.leader_epochs, row.epoch_start_offsets)
+    return row.high_watermark, _lineage(row.leader_epochs, row.epoch_start_offsets)
 
 
-def _is_overruled(leader_epoch: int, highest_leader_epoch: int | None) -> bool:
-    """Whether a stored report of `leader_epoch` does not count any more: each report that is taken
-    makes its epoch the highest, so that only a reset of the highest can have left it above."""
-    return highest_leader_epoch is None or leader_epoch > highest_leader_epoch
+def overrule_report(session: Session, partition: PartitionRow, leader_epoch: int | None) -> None:
+    """Take a stored report of an epoch above `leader_epoch` back, of any where it is None, for
+    good: a later rise of the partition's epoch does not bring it back. The lineage stays."""
+    above = true() if leader_epoch is None else _COLUMNS.leader_epoch > leader_epoch
+    session.execute(
+        update(PartitionStateRow)
+        .where(_is(partition), above)
+        .values(
+            reported_at=_OVERRULED_AT,
+            leader_epoch=0,
+            report_number=0,
+            broker_id=NO_BROKER,
+            reported_leader_epochs=[],
+            reported_epoch_start_offsets=[],
+            local_log_start_offset=0,
+            log_end_offset=0,
+            high_watermark=0,
+            last_stable_offset=0,
+            only_local_bytes=0,
+            copied_through_offset=NOTHING_COPIED,
+        )
+        .execution_options(synchronize_session=False)
+    )
 
 
-def _store_if_later(
-    report: PartitionReport, partition: PartitionRow
-) -> ReturningInsert[*tuple[Any, ...]]:
-    """Answers the lineage as it was before and the partition's gaps, and no row where another
-    report came first."""
+def _store_if_later(report: PartitionReport) -> ReturningInsert[*tuple[Any, ...]]:
+    """Answers the lineage as it was before, and no row where another report came first."""
     tp, epochs = report.topic_id_partition, report.lineage.entries
     row = insert(PartitionStateRow).values(
         topic_id=tp.topic_id,
@@ -168,17 +186,11 @@ def _store_if_later(
     new = row.excluded
     is_later = tuple_(*_only(_ORDER)) < tuple_(*[new[name] for name in _ORDER])
     is_same = tuple_(*_only(_REPORT)) == tuple_(*[new[name] for name in _REPORT])
-    highest = partition.highest_broker_leader_epoch
-    is_overruled = true() if highest is None else _COLUMNS.leader_epoch > highest
     return row.on_conflict_do_update(
         index_elements=["topic_id", "partition"],
         set_={**{name: new[name] for name in _REPORT}, "reported_at": NOW},
-        where=or_(is_later, is_same, is_overruled),
-    ).returning(
-        *_only(_LINEAGE),
-        _COLUMNS.reported_at,
-        gaps.column(partition.topic_id, partition.partition, partition.log_start_offset),
-    )
+        where=or_(is_later, is_same, _COLUMNS.reported_at == _OVERRULED_AT),
+    ).returning(*_only(_LINEAGE), _COLUMNS.reported_at)
 
 
 def _out_of_order(
@@ -206,12 +218,15 @@ def _store_lineage(session: Session, partition: PartitionRow, lineage: Lineage) 
 
 def _state(row: AnyRow, tp: TopicIdPartition) -> PartitionState:
     state = PartitionState(
-        row.log_start_offset, read_at_ms=ms_of(row.read_at), gaps=gaps.from_column(row.gaps)
+        row.log_start_offset,
+        read_at_ms=ms_of(row.read_at),
+        gaps=gaps.from_column(row.gaps),
+        highest_broker_leader_epoch=row.highest_broker_leader_epoch,
     )
     if row.report_number is None:
         return state
     state = replace(state, lineage=_lineage(row.leader_epochs, row.epoch_start_offsets))
-    if _is_overruled(row.leader_epoch, row.highest_broker_leader_epoch):
+    if row.reported_at == _OVERRULED_AT:
         return state
     report = PartitionReport(
         topic_id_partition=tp,

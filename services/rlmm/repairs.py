@@ -7,6 +7,7 @@ from sqlalchemy.orm import Session
 from services.api.calls import MutationContext, MutationOutcome
 from services.api.errors import InvalidStateTransitionError
 from services.api.ids import TopicIdPartition
+from services.rlmm import partition_states
 from services.rlmm.events import NO_BROKER, record
 from services.rlmm.guards import require_expected
 from services.rlmm.partitions import FINISHED, MARKED, unknown_partition
@@ -67,6 +68,7 @@ def reset_leader_epoch(
         return MutationOutcome(applied=False, revision=partition.revision)
     require_expected(session, partition, context)
     partition.highest_broker_leader_epoch = new
+    partition_states.overrule_report(session, partition, new)
     event = EventRow(
         kind="LEADER_EPOCH_RESET",
         from_state=_text(old),

@@ -4,7 +4,8 @@ Each item is a transaction: judged as a whole, then written in a handful of stat
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from sqlalchemy.orm import Session
 
@@ -17,7 +18,11 @@ from services.api.errors import (
 from services.api.ids import RemoteLogSegmentId
 from services.api.segment_batches import MAX_BATCH
 from services.api.segment_imports import MAX_IMPORTED_EPOCHS, ImportedSegments, SegmentImport
-from services.api.segments import RemoteLogSegmentMetadata
+from services.api.segments import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+)
 from services.api.validation import require, require_count, within
 from services.rlmm import batch_statements as statements
 from services.rlmm import partitions
@@ -28,6 +33,13 @@ from services.rlmm.rows import event_key, segment_from_row
 from services.rlmm.segments_in_order import note_in_order
 from services.rlmm.tables import PartitionRow
 from services.rlmm.transactions import Transactions
+from services.rlmm.transitions import TopicSettings
+
+FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+
+_STATES = list(RemoteLogSegmentState)
+"""A segment goes from one to a later one of these, and never back."""
 
 
 def import_all(
@@ -93,6 +105,10 @@ class _Import:
     _new: list[Addition] = field(default_factory=list)
     _repeated: int = 0
 
+    @cached_property
+    def _settings(self) -> TopicSettings:
+        return TopicSettings(self.session, self.partition)
+
     def done(self) -> ImportedSegments:
         segments = self.item.segments
         records = BatchRecords(self.session, calls=())
@@ -100,14 +116,24 @@ class _Import:
         for index, segment in enumerate(segments):
             before = known.get(segment.remote_log_segment_id)
             if before is None:
-                known[segment.remote_log_segment_id] = self._add(segment, records)
+                added = self._add(self._as_taken(segment), records)
+                known[segment.remote_log_segment_id] = added
             else:
-                _require_equal(before.metadata, segment, index)
-                records.repeat(self.partition, before.revision)
+                _require_same(before.metadata, segment, index)
+                if before.metadata.state is segment.state:
+                    records.repeat(self.partition, before.revision)
                 self._repeated += 1
         self._write()
         records.write()
         return ImportedSegments(len(self._new), self._repeated)
+
+    def _as_taken(self, segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
+        """Below the log start one is deleted, not found again; what is on hold is not."""
+        is_below = segment.end_offset < self.partition.log_start_offset
+        if segment.state is not FINISHED or not is_below:
+            return segment
+        is_on_hold = self._settings.config.hold
+        return segment if is_on_hold else replace(segment, state=DELETE_STARTED)
 
     def _add(self, segment: RemoteLogSegmentMetadata, records: BatchRecords) -> Addition:
         partitions.raise_leader_epoch(self.partition, segment.broker_leader_epoch)
@@ -141,11 +167,25 @@ def _stored(
     return {each.metadata.remote_log_segment_id: each for each in stored}
 
 
-def _require_equal(
+def _require_same(
     stored: RemoteLogSegmentMetadata, segment: RemoteLogSegmentMetadata, index: int
 ) -> None:
-    if stored != segment:
+    if stored != segment and not _has_become(segment, stored):
         raise SegmentAlreadyExistsError(
             f"segments[{index}]: segment {segment.remote_log_segment_id} is there with other "
             f"content, in {stored.state.value}"
         )
+
+
+def _has_become(segment: RemoteLogSegmentMetadata, later: RemoteLogSegmentMetadata) -> bool:
+    """Whether a change of state makes `later` of the segment."""
+    if _STATES.index(later.state) <= _STATES.index(segment.state):
+        return False
+    change = RemoteLogSegmentMetadataUpdate(
+        later.remote_log_segment_id,
+        later.event_timestamp_ms,
+        later.state,
+        later.broker_id,
+        later.custom_metadata,
+    )
+    return segment.updated(change) == later

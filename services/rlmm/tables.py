@@ -346,6 +346,9 @@ class GapRow(Base):
     start_offset: Mapped[int] = mapped_column(primary_key=True)
     end_offset: Mapped[int] = mapped_column(comment="inclusive")
     kind: Mapped[str]
+    leader_epoch: Mapped[int | None] = mapped_column(
+        INTEGER, comment="under which it was found; null: none was known"
+    )
     revision: Mapped[int] = mapped_column(comment="the partition's that recorded it")
 
 

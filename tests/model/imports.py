@@ -1,6 +1,7 @@
 """What the model does of imports."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from services.api.calls import MutationContext
 from services.api.errors import (
@@ -18,6 +19,14 @@ from tests.model.repairs import ReferenceRepairs
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 DELETE_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+
+ORDER = [
+    RemoteLogSegmentState.COPY_SEGMENT_STARTED,
+    FINISHED,
+    DELETE_STARTED,
+    DELETE_FINISHED,
+]
+CHANGING = ("state", "broker_id", "event_timestamp_ms", "custom_metadata")
 
 MAX_CUSTOM_METADATA_BYTES = 128
 
@@ -47,12 +56,31 @@ class ReferenceImports(ReferenceRepairs):
         seen: dict[object, RemoteLogSegmentMetadata] = {}
         for segment in segments:
             segment_id = segment.remote_log_segment_id.id
-            stored = partition.segment(segment_id) or seen.setdefault(segment_id, segment)
-            if stored != segment:
+            taken = self.as_taken(partition, segment)
+            stored = partition.segment(segment_id) or seen.setdefault(segment_id, taken)
+            if not self.is_same(stored, segment):
                 raise SegmentAlreadyExistsError("the id is there with other content")
         for segment in seen.values():
             self._import(partition, segment)
         return ImportedSegments(len(seen), len(segments) - len(seen))
+
+    def as_taken(
+        self, partition: Partition, segment: RemoteLogSegmentMetadata
+    ) -> RemoteLogSegmentMetadata:
+        """What retention has deleted before does not come back."""
+        is_below = segment.end_offset < partition.log_start_offset
+        is_on_hold = partition.topic.entries.get("sediment.hold") == "true"
+        if segment.state is FINISHED and is_below and not is_on_hold:
+            return replace(segment, state=DELETE_STARTED)
+        return segment
+
+    def is_same(self, stored: RemoteLogSegmentMetadata, segment: RemoteLogSegmentMetadata) -> bool:
+        """But for what changes with the state, where that is a later one."""
+        if ORDER.index(stored.state) <= ORDER.index(segment.state):
+            return stored == segment
+        changed = {name: getattr(stored, name) for name in CHANGING}
+        may_have_become = stored.custom_metadata is not None or segment.custom_metadata is None
+        return may_have_become and replace(segment, **changed) == stored
 
     def _import(self, partition: Partition, segment: RemoteLogSegmentMetadata) -> None:
         segment_id = segment.remote_log_segment_id.id

@@ -134,7 +134,7 @@ class Partition:
     def require_may_delete(self, context: MutationContext) -> None:
         """The removal of a whole partition is nobody's retention; a hold is everybody's."""
         self.require_no_hold()
-        if self.delete_state is not None:
+        if self.delete_state not in (None, RemotePartitionDeleteState.DELETE_PARTITION_MARKED):
             return
         entries = self.topic.entries
         caller = context.retention_owner or RetentionOwner.BROKER

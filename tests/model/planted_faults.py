@@ -344,6 +344,34 @@ class ImportedDeletionCounts(Reference):
             super().take_over(partition, segment)
 
 
+class ImportBringsBackWhatIsBelowTheLogStart(Reference):
+    """What ends below the log start is taken as being deleted."""
+
+    def as_taken(
+        self, partition: Partition, segment: RemoteLogSegmentMetadata
+    ) -> RemoteLogSegmentMetadata:
+        return segment
+
+
+class ImportDeletesOnHold(Reference):
+    """A topic on hold takes what ends below the log start as it is."""
+
+    def as_taken(
+        self, partition: Partition, segment: RemoteLogSegmentMetadata
+    ) -> RemoteLogSegmentMetadata:
+        is_below = segment.end_offset < partition.log_start_offset
+        if segment.state is FINISHED and is_below:
+            return replace(segment, state=DELETE_STARTED)
+        return segment
+
+
+class LaterStateIsOtherContent(Reference):
+    """What is imported again may have come to a later state since."""
+
+    def is_same(self, stored: RemoteLogSegmentMetadata, segment: RemoteLogSegmentMetadata) -> bool:
+        return stored == segment
+
+
 class RefusedImportLeavesWhatCameBefore(Reference):
     """Nothing of a refused message is imported."""
 
@@ -495,6 +523,9 @@ FAULTS: tuple[type[Reference], ...] = (
     MarkedPartitionIsGone,
     TombstoneIsForgotten,
     ImportedDeletionCounts,
+    ImportBringsBackWhatIsBelowTheLogStart,
+    ImportDeletesOnHold,
+    LaterStateIsOtherContent,
     RefusedImportLeavesWhatCameBefore,
     ImportRaisesNoLeaderEpoch,
     GapHidesSegment,

@@ -4,6 +4,7 @@ Trouble is made by wrappers round the real managers that fail one call and know 
 """
 
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
@@ -75,6 +76,7 @@ from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.location import Location
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.upload import PartBuffers
+from tests.contract.rlmm.partition_states import lineage, report_of, taken
 from tests.contract.rlmm.segments import move, segment
 from tests.unit.rlm.kafka_bytes import (
     NAME,
@@ -659,6 +661,107 @@ def test_what_another_broker_is_copying_is_not_recorded_as_lost_before_its_lease
     assert len(stack.ship(log_dir).partitions[0].recorded) == 1
 
 
+def test_what_another_broker_began_to_copy_not_long_ago_is_not_recorded_as_lost(
+    stack: Stack, log_dir: Path, lost: PartitionFiles
+) -> None:
+    young = segment(NAME, 10, 19, broker_id=9, event_timestamp_ms=time.time_ns() // 1_000_000)
+    stack.rlmm.add_remote_log_segment_metadata(young)
+    (problem,) = stack.ship(log_dir).partitions[0].problems
+    assert problem.message.endswith("; not recorded: broker 9 copies offsets 10 to 19")
+    assert stack.rlmm.partition_state(NAME).value.gaps == ()
+
+
+def test_an_old_copy_of_another_broker_hides_no_loss(
+    stack: Stack, log_dir: Path, lost: PartitionFiles
+) -> None:
+    old = segment(NAME, 10, 19, broker_id=9, event_timestamp_ms=1)
+    stack.rlmm.add_remote_log_segment_metadata(old)
+    assert len(stack.ship(log_dir).partitions[0].recorded) == 1
+
+
+@pytest.mark.parametrize(
+    ("broker_id", "leader_epoch", "first_offset", "recorded"),
+    [
+        (9, 0, 0, 0),
+        (9, 0, 19, 0),
+        (9, 3, 19, 0),
+        (9, 0, 20, 1),
+        (7, 0, 0, 1),
+    ],
+)
+def test_what_the_leader_reported_to_have_is_not_recorded_as_lost(
+    stack: Stack,
+    log_dir: Path,
+    lost: PartitionFiles,
+    broker_id: int,
+    leader_epoch: int,
+    first_offset: int,
+    recorded: int,
+) -> None:
+    told = report_of(
+        NAME,
+        1_000,
+        broker_id=broker_id,
+        leader_epoch=leader_epoch,
+        lineage=lineage((0, 0)),
+        local_log_start_offset=first_offset,
+    )
+    taken(stack.rlmm, told)
+    (partition,) = stack.ship(log_dir).partitions
+    assert len(partition.recorded) == recorded
+    if not recorded:
+        assert partition.problems[0].message.endswith(
+            f"; not recorded: broker 9 reported that its log begins at offset {first_offset}"
+        )
+
+
+def test_a_report_of_an_overruled_leader_hides_no_loss(
+    stack: Stack, log_dir: Path, lost: PartitionFiles
+) -> None:
+    taken(stack.rlmm, report_of(NAME, 1_000, broker_id=9, leader_epoch=0, lineage=lineage((0, 0))))
+    lost.epochs((0, 0), (2, 12))
+    assert len(stack.ship(log_dir).partitions[0].recorded) == 1
+
+
+@pytest.fixture
+def lost_twice(stack: Stack, log_dir: Path, lost: PartitionFiles) -> PartitionFiles:
+    """Offsets 10 to 19 and 25 to 29 are lost, and nobody has recorded it; 30 to 34 are rolled."""
+    ship([log_dir], stack.rsm, GapsRefused(stack.rlmm), ONE_TRY)
+    lose_before_copy(lost, 30)
+    return lost
+
+
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_losses_are_told_of_though_recording_the_second_one_fails_at_first(
+    stack: Stack, log_dir: Path, lost_twice: PartitionFiles, is_recorded: bool
+) -> None:
+    rlmm = GapsUnanswered(stack.rlmm, is_recorded=is_recorded, unanswered={2})
+    (partition,) = (report := ship([log_dir], stack.rsm, rlmm, SOME_TRIES)).partitions
+    assert report.outcome is ShipOutcome.PARTIAL
+    assert [problem.offset for problem in partition.problems] == [10, 25]
+    assert [problem.offset for problem in partition.recorded] == [10, 25]
+    assert partition.known_gaps == ()
+    found = stack.rlmm.partition_state(NAME).value.gaps
+    assert found == (OffsetGap(10, 19), OffsetGap(25, 29))
+    assert stack.ship(log_dir).outcome is ShipOutcome.DONE
+
+
+def test_a_loss_that_cannot_be_recorded_keeps_nothing_from_being_copied(
+    stack: Stack, log_dir: Path, lost_twice: PartitionFiles
+) -> None:
+    rlmm = GapsUnanswered(stack.rlmm, is_recorded=False, unanswered=set(range(1, 9)))
+    (partition,) = ship([log_dir], stack.rsm, rlmm, ONE_TRY).partitions
+    assert partition.copied_segments == 1
+    assert stack.ranges()[-1] == (30, 34)
+    first, second, away = partition.problems
+    text = "RetriableRemoteStorageError: the connection broke"
+    assert first.message.endswith(f"; perhaps recorded as a gap: {text}")
+    assert second.message.endswith(f"; not recorded: {text}")
+    assert away.kind is ProblemKind.STORE_UNAVAILABLE
+    assert rlmm.calls == 1
+    assert not partition.complete
+
+
 def test_a_known_gap_is_known_while_rlmm_is_away(
     stack: Stack, log_dir: Path, lost: PartitionFiles
 ) -> None:
@@ -837,6 +940,34 @@ class GapsRefused:
 
     def record_gap(self, *args: Any, **kwargs: Any) -> Any:
         raise InvalidStateTransitionError("held")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rlmm, name)
+
+
+class GapsUnanswered:
+    """The real RLMM; some of the calls that record a gap, counted from 1, are not answered.
+
+    Args:
+        is_recorded: the call takes effect all the same.
+    """
+
+    def __init__(
+        self, rlmm: SqlRemoteLogMetadataManager, *, is_recorded: bool, unanswered: set[int]
+    ) -> None:
+        self._rlmm = rlmm
+        self._is_recorded = is_recorded
+        self._unanswered = unanswered
+        self.calls = 0
+
+    def record_gap(self, *args: Any, **kwargs: Any) -> Any:
+        self.calls += 1
+        is_answered = self.calls not in self._unanswered
+        if is_answered or self._is_recorded:
+            outcome = self._rlmm.record_gap(*args, **kwargs)
+        if not is_answered:
+            raise RetriableRemoteStorageError("the connection broke")
+        return outcome
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._rlmm, name)

@@ -2,9 +2,10 @@
 
 import os
 import pty
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from uuid import UUID, uuid4
 
 import pytest
@@ -19,6 +20,7 @@ from services.local.postgres import EmbeddedPostgres
 from tests.contract.rlmm.segments import (
     BROKER,
     MARKED,
+    PARTITION_FINISHED,
     PARTITION_STARTED,
     finished,
     put_deletion,
@@ -87,10 +89,14 @@ def test_a_marked_partition_is_brought_back_alone(rlmm: RlmmProcess, tp: TopicId
 def test_what_is_done_is_said_in_one_line(rlmm: RlmmProcess, tp: TopicIdPartition) -> None:
     put_deletion(rlmm.client, tp, MARKED)
     name = f"{uuid_to_text(tp.topic_id)}:{tp.topic}"
-    for text in ("it is no longer marked for deletion", "it was not marked for deletion"):
+    when = r"\d{4}-\d\d-\d\dT[\d:]{8}\.\d{3}\+00:00"
+    for text in (
+        f"it was marked for deletion at {when}, and is not any more",
+        "it was not marked for deletion",
+    ):
         done = rlmm.sediment("partitions", "undelete", name, "1", WHY)
         assert (done.returncode, done.stdout) == (0, "")
-        assert done.stderr == f"{tp.topic}-1: {text} (revision 3)\n"
+        assert re.fullmatch(rf"{tp.topic}-1: {text} \(revision 3\)\n", done.stderr)
 
 
 def test_what_is_going_already_is_refused_in_one_line(
@@ -119,6 +125,7 @@ def test_a_leader_epoch_is_reset_when_asked_for_twice(
 ) -> None:
     command = ("partitions", "reset-epoch", tp.topic, "1", "--epoch=5", WHY)
     line = rlmm.refusal(*command)
+    assert "highest broker leader epoch from 900 to 5: " in line
     assert "any broker of leader epoch 5 on" in line
     assert line.endswith("say --yes to do it")
     assert revision_of(rlmm.client, tp) == 1
@@ -140,7 +147,10 @@ def test_a_leader_epoch_is_reset_when_asked_for_twice(
 
 def test_no_epoch_at_all_may_be_set(rlmm: RlmmProcess, tp: TopicIdPartition) -> None:
     done = rlmm.sediment("partitions", "reset-epoch", tp.topic, "1", "--epoch=-1", WHY, "--yes")
-    assert done.stderr == f"{tp.topic}-1: highest broker leader epoch: none is known (revision 2)\n"
+    told = "highest broker leader epoch: from 900 to none (revision 2)"
+    assert done.stderr == f"{tp.topic}-1: {told}\n"
+    again = rlmm.sediment("partitions", "reset-epoch", tp.topic, "1", "--epoch=-1", WHY, "--yes")
+    assert again.stderr.endswith(": none, as it was before (revision 2)\n")
     assert highest_is_below(rlmm, tp, 0)
 
 
@@ -157,20 +167,86 @@ def test_a_repair_says_why(rlmm: RlmmProcess, tp: TopicIdPartition) -> None:
 def test_on_a_terminal_a_reset_is_asked_about(
     rlmm: RlmmProcess, tp: TopicIdPartition, answer: str, code: int, revision: int
 ) -> None:
-    ours, theirs = pty.openpty()
-    os.write(ours, f"{answer}\n".encode())
-    command = ["partitions", "reset-epoch", tp.topic, "1", "--epoch=5", WHY]
-    done = subprocess.run(
-        [sys.executable, "-m", "services.cli", *command],
-        env=own_environment({"SEDIMENT_RLMM": rlmm.address}),
-        stdin=theirs,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    os.close(ours)
-    os.close(theirs)
+    done = reset_when_asked(rlmm, tp, answer)
+    assert "epoch from 900 to 5: " in done.stderr
     assert "Do it? [y/N]" in done.stderr
     assert (done.returncode, revision_of(rlmm.client, tp)) == (code, revision)
     assert ("nothing was changed" in done.stderr) is (answer == "n")
+
+
+def test_what_changed_while_it_was_asked_about_is_not_reset(
+    rlmm: RlmmProcess, tp: TopicIdPartition
+) -> None:
+    def raise_it() -> None:
+        rlmm.client.on_partition_leadership_changes([PartitionLeadership(tp, 901)], [], BROKER)
+
+    done = reset_when_asked(rlmm, tp, "y", raise_it)
+    assert done.returncode == 2
+    line = f"{tp.topic}-1 was changed meanwhile, from 900 to 901; nothing was changed by this"
+    assert line in done.stderr
+    assert highest_is_below(rlmm, tp, 901)
+    assert not highest_is_below(rlmm, tp, 900)
+
+
+def test_what_goes_on_while_it_was_asked_about_stops_no_reset(
+    rlmm: RlmmProcess, tp: TopicIdPartition
+) -> None:
+    done = reset_when_asked(rlmm, tp, "y", lambda: finished(rlmm.client, tp, 0, 9))
+    assert done.returncode == 0, done.stderr
+    assert highest_is_below(rlmm, tp, 5)
+
+
+def test_what_is_removed_while_it_was_asked_about_is_told_in_one_line(
+    rlmm: RlmmProcess, tp: TopicIdPartition
+) -> None:
+    def remove() -> None:
+        put_deletion(rlmm.client, tp, MARKED, PARTITION_STARTED, PARTITION_FINISHED)
+
+    done = reset_when_asked(rlmm, tp, "y", remove)
+    assert done.returncode == 2
+    assert f"sediment: {tp.topic}-1 was removed meanwhile: " in done.stderr
+
+
+def reset_when_asked(
+    rlmm: RlmmProcess,
+    tp: TopicIdPartition,
+    answer: str,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> "subprocess.CompletedProcess[str]":
+    """`reset-epoch` to 5 on a terminal, answered after `meanwhile`, which begins when it asks."""
+    ours, theirs = pty.openpty()
+    command = ["partitions", "reset-epoch", tp.topic, "1", "--epoch=5", WHY]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "services.cli", *command],
+        env=own_environment({"SEDIMENT_RLMM": rlmm.address}),
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    with process:
+        assert process.stderr is not None
+        asked = b""
+        while b"[y/N]" not in asked:
+            read = os.read(process.stderr.fileno(), 4096)
+            assert read, asked
+            asked += read
+        meanwhile()
+        os.write(ours, f"{answer}\n".encode())
+        output, rest = process.communicate(timeout=120)
+    os.close(ours)
+    os.close(theirs)
+    told = (asked + rest).decode()
+    return subprocess.CompletedProcess(command, process.returncode, output.decode(), told)
+
+
+@pytest.mark.parametrize(
+    "option", [["--rlm", "localhost:1"], ["--data-dir", "/nowhere"], ["-o", "json"]], ids=str
+)
+def test_an_option_before_the_command_is_refused(
+    rlmm: RlmmProcess, tp: TopicIdPartition, option: list[str]
+) -> None:
+    put_deletion(rlmm.client, tp, MARKED)
+    done = rlmm.sediment("partitions", *option, "undelete", tp.topic, "1", WHY)
+    assert done.returncode == 2
+    assert "say it behind undelete" in done.stderr
+    assert delete_states(rlmm, tp)[1] is MARKED

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from services.api.errors import (
+    ConcurrentUpdateError,
     DeletionRefusedError,
     InvalidStateTransitionError,
     RemoteResourceNotFoundError,
@@ -66,6 +67,21 @@ def test_a_partition_that_is_gone_or_was_never_known_has_nothing_left(
     tier.mark_deleted(tp)
     assert remove(tier, tp) == Removal((), is_finished=True)
     assert known(tier) == []
+
+
+def test_a_removal_that_was_decided_on_an_earlier_mark_does_not_begin(
+    tier: SmallTier, tp: TopicIdPartition
+) -> None:
+    tier.fill(tp, 1)
+    tier.mark_deleted(tp)
+    decided_on = tier.rlmm.list_partitions().partitions[0].revision
+    tier.rlmm.undelete_partition(tp)
+    tier.mark_deleted(tp)
+    with pytest.raises(ConcurrentUpdateError):
+        begin_removal(tier.rlmm, tp, REMOVER, now_ms(), decided_on)
+    present = tier.rlmm.list_partitions().partitions[0].revision
+    begin_removal(tier.rlmm, tp, REMOVER, now_ms(), present)
+    begin_removal(tier.rlmm, tp, REMOVER, now_ms(), decided_on)
 
 
 def test_a_partition_that_is_not_marked_is_not_touched(

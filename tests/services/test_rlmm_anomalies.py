@@ -75,3 +75,18 @@ def test_a_forged_page_token_is_a_place_like_any_other(engine: Engine, microseco
     rlmm, query = SqlRemoteLogMetadataManager(engine), AnomalyQuery()
     token = page_tokens.encode(fingerprint(query), (microseconds, uuid4()))
     assert rlmm.list_anomalies(query, page_token=token).anomalies == ()
+
+
+def test_kinds_that_only_a_later_release_knows_are_passed_over(engine: Engine) -> None:
+    rlmm, topic_id = SqlRemoteLogMetadataManager(engine), uuid4()
+    rlmm.report_anomalies([anomaly(topic_id, partition=number) for number in range(3)], "run")
+    later = "UPDATE anomalies SET kind = 'UNHEARD_OF' WHERE partition = 1"
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE anomalies DROP CONSTRAINT ck_anomalies_kind"))
+        connection.execute(text(later))
+    query = AnomalyQuery(topic_id=topic_id)
+    first = rlmm.list_anomalies(query, page_size=1)
+    second = rlmm.list_anomalies(query, page_size=1, page_token=first.next_page_token)
+    found = [each.anomaly.partition for each in (*first.anomalies, *second.anomalies)]
+    assert (found, second.next_page_token) == ([0, 2], "")
+    assert len(list(all_anomalies(rlmm))) == 2

@@ -1,15 +1,17 @@
 """The removal sweep on a cluster of processes, against the real services."""
 
 import pytest
+from sqlalchemy import text
 
 from services.api.calls import MutationContext
+from services.api.ids import TopicIdPartition
 from services.api.partition_queries import all_partitions
 from services.api.partition_removal import begin_removal
 from services.api.segment_deletion import Deleter
 from services.api.segments import RemoteLogSegmentState
 from spark_jobs.removal_planning import IN_GRACE
 from spark_jobs.retention_planning import ON_HOLD
-from tests.harness.tier import Tier, a_topic, ids, now_ms, segment
+from tests.harness.tier import HOUR_MS, Tier, a_topic, ids, now_ms, segment
 from tests.spark.jobs import Jobs
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -118,6 +120,39 @@ def test_a_leased_copy_is_left_for_the_next_run(jobs: Jobs, tier: Tier) -> None:
     assert tier.rows(tp) == [copied]
     tier.finish(copied)
     assert jobs.removal([tp.topic], apply=True).outcome == "DONE"
+
+
+def test_what_is_marked_anew_after_the_plan_keeps_its_grace_period(jobs: Jobs, tier: Tier) -> None:
+    anew, back, started = (a_topic()[0] for _ in range(3))
+    for tp in (anew, back, started):
+        tier.fill(tp, 2)
+        tier.mark_deleted(tp)
+    marked_long_ago(tier, anew, back, started)
+    rows = tier.rows(anew, back)
+
+    def meanwhile() -> None:
+        tier.rlmm.undelete_partition(anew)
+        tier.mark_deleted(anew)
+        tier.rlmm.undelete_partition(back)
+        begin_removal(tier.rlmm, started, Deleter(), now_ms())
+
+    topics = [tp.topic for tp in (anew, back, started)]
+    done = jobs.removal(topics, {"marking": meanwhile}, grace_ms=HOUR_MS, apply=True)
+    assert (done.outcome, done.exit_code) == ("PARTIAL", 1)
+    for tp, why in ((anew, IN_GRACE), (back, "not marked for deletion any more")):
+        assert done.partition(tp)["outcome"] == "REFUSED"
+        assert why in done.partition(tp)["error"]
+        assert done.partition(tp)["refused_segments"] == 2
+    assert done.partition(started)["outcome"] == "DONE"
+    assert tier.rows(anew, back) == rows
+    assert jobs.removal(topics, grace_ms=HOUR_MS, apply=True).partition(anew)["skipped"] == IN_GRACE
+
+
+def marked_long_ago(tier: Tier, *partitions: TopicIdPartition) -> None:
+    query = "UPDATE partitions SET marked_at = now() - interval '2 hours' WHERE topic_id = :id"
+    with tier.engine.begin() as connection:
+        for tp in partitions:
+            connection.execute(text(query), {"id": tp.topic_id})
 
 
 def test_a_copy_that_ends_between_plan_and_mark_goes_too(jobs: Jobs, tier: Tier) -> None:

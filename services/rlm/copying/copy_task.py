@@ -52,7 +52,8 @@ class PassReport:
         present_segments, present_bytes: rolled segments that the tier had before.
         cleaned_attempts: attempts left behind that are gone now.
         problems: what is held back or found to be lost, and what was mended.
-        recorded: those of the problems that are losses which this pass found first and recorded.
+        recorded: those of the problems that are losses which this pass found first and recorded, or
+            perhaps recorded.
         known_gaps: what was lost and recorded before; no problem any more.
         failure: why the pass did not do all that can be done; empty: it did.
         may_pass: the failure may be gone when the pass is repeated soon.
@@ -149,7 +150,20 @@ class CopyTask:
             report.problems.append(log.lineage_problem)
             return
         covered = tier.covered(log.lineage)
-        self._record_lost(log, covered, tier, elsewhere, report)
+        failure = self._record_lost(log, covered, tier, elsewhere, report)
+        self._copy_missing(local, log, covered, tier, elsewhere, report)
+        if failure is not None and not report.failure:
+            raise failure
+
+    def _copy_missing(
+        self,
+        local: LocalPartition,
+        log: LocalLog,
+        covered: OffsetRanges,
+        tier: Tier,
+        elsewhere: Sequence[RemoteLogSegmentMetadata],
+        report: PassReport,
+    ) -> None:
         candidates = self._candidates(log, covered, report)
         blocked = self._partition.blocked
         if blocked is not None and candidates:
@@ -196,16 +210,16 @@ class CopyTask:
         tier: Tier,
         elsewhere: Sequence[RemoteLogSegmentMetadata],
         report: PassReport,
-    ) -> None:
+    ) -> RemoteStorageError | None:
+        """Answers why RLMM could not be told of all; that alone keeps nothing from being copied."""
         lost = lost_before_copy(log, covered, tier.deleted_before_offset)
-        others = (s for s in tier.unfinished if not is_attempt_of(self._broker_id, s))
-        under_way = [*elsewhere, *(s for s in others if s.copy_leased)]
         recorder = LossRecorder(self._rlmm, self._broker_id)
         epoch = log.lineage.latest_epoch
-        losses = recorder.record(self._partition, tier, lost, epoch, under_way)
+        losses = recorder.record(self._partition, tier, lost, epoch, elsewhere)
         report.problems += [*losses.recorded, *losses.unrecorded]
         report.recorded += losses.recorded
         report.known_gaps += losses.known
+        return losses.failure
 
     def _candidates(
         self, log: LocalLog, covered: OffsetRanges, report: PassReport

@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 from services.api.calls import MutationContext
 from services.api.errors import RemoteStorageError
 from services.api.offset_gaps import LOST_BEFORE_COPY, OffsetGap, is_recorded
+from services.api.partition_state import PartitionReport
 from services.api.remote_log_manager import Problem, ProblemKind
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.api.segments import RemoteLogSegmentMetadata
+from services.api.retention import young_copies
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.rlm.copying.segment_copy import RETRIABLE_ERRORS
 from services.rlm.partition import Partition
 from services.rlm.tier_view.tier import Tier
@@ -22,14 +24,17 @@ class Losses:
     """The lost ranges of a partition, as a pass has left them.
 
     Attributes:
-        recorded: found first and recorded by this pass.
-        unrecorded: RLMM did not take them; the next pass tries again.
+        recorded: found first by this pass and recorded; or perhaps recorded, where RLMM did not
+            answer: the next pass may find them known, so that they are told of now.
+        unrecorded: not recorded yet; the next pass tries again.
         known: recorded before.
+        failure: RLMM could not be reached any more; None: it answered all along.
     """
 
     recorded: list[Problem] = field(default_factory=list)
     unrecorded: list[Problem] = field(default_factory=list)
     known: list[Range] = field(default_factory=list)
+    failure: RemoteStorageError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,40 +50,83 @@ class LossRecorder:
         tier: Tier,
         lost: Sequence[Range],
         leader_epoch: int | None,
-        under_way: Sequence[RemoteLogSegmentMetadata],
+        elsewhere: Sequence[RemoteLogSegmentMetadata],
     ) -> Losses:
         """Record those of the lost ranges (candidates.lost_before_copy) that are not yet.
 
-        Args:
-            under_way: copies by others, which may finish yet: what they have is not lost so far.
+        Not recorded so far is what may still come into the tier: what another process of this
+        broker copies (`elsewhere`), what another broker copies, and what another broker that
+        reported as the leader still has.
 
         Raises:
-            RETRIABLE_ERRORS: RLMM cannot be reached; what was recorded before that is.
+            RemoteStorageError: what is recorded cannot be read; nothing was recorded.
         """
         losses = Losses()
         gaps = partition.gaps.refresh(tier) if lost else ()
-        for first, last in lost:
-            if is_recorded(gaps, first, last):
-                losses.known.append((first, last))
-                continue
+        losses.known += [offsets for offsets in lost if is_recorded(gaps, *offsets)]
+        found = [offsets for offsets in lost if offsets not in losses.known]
+        if not found:
+            return losses
+        state = self.rlmm.partition_state(partition.topic_id_partition).value
+        under_way = [*elsewhere, *self._copied_by_others(tier, state.read_at_ms)]
+        for first, last in found:
             refusal = _copied_yet(under_way, first, last)
-            refusal = refusal or self._record(partition, first, last, leader_epoch)
-            problems = losses.unrecorded if refusal else losses.recorded
-            note = f"not recorded: {refusal}" if refusal else "recorded as a gap"
-            problems.append(lost_problem(partition, (first, last), note))
+            refusal = refusal or self._still_had(state.report, leader_epoch, last)
+            if not refusal and losses.failure is not None:
+                refusal = _text(losses.failure)
+            if refusal:
+                note = f"not recorded: {refusal}"
+                losses.unrecorded.append(lost_problem(partition, (first, last), note))
+            else:
+                self._record(partition, first, last, leader_epoch, losses)
         return losses
 
-    def _record(self, partition: Partition, first: int, last: int, leader_epoch: int | None) -> str:
-        """Why RLMM refused it; "": it is recorded."""
+    def _record(
+        self,
+        partition: Partition,
+        first: int,
+        last: int,
+        leader_epoch: int | None,
+        losses: Losses,
+    ) -> None:
         gap = OffsetGap(first, last, LOST_BEFORE_COPY)
         why = MutationContext(reason="lost before its copy", broker_leader_epoch=leader_epoch)
+        problems, note = losses.recorded, "recorded as a gap"
         try:
             self.rlmm.record_gap(partition.topic_id_partition, gap, self.broker_id, why)
-        except RETRIABLE_ERRORS:
-            raise
+        except RETRIABLE_ERRORS as e:
+            losses.failure, note = e, f"perhaps recorded as a gap: {_text(e)}"
         except RemoteStorageError as e:
-            return f"{type(e).__name__}: {e}"
-        return ""
+            problems, note = losses.unrecorded, f"not recorded: {_text(e)}"
+        problems.append(lost_problem(partition, (first, last), note))
+
+    def _copied_by_others(self, tier: Tier, now_ms: int) -> list[RemoteLogSegmentMetadata]:
+        """As retention judges it: leased, or begun not long ago."""
+        copies = [
+            segment
+            for segment in tier.unfinished
+            if segment.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED
+            and segment.broker_id != self.broker_id
+        ]
+        young = {segment.remote_log_segment_id for segment in young_copies(copies, now_ms)}
+        return [c for c in copies if c.copy_leased or c.remote_log_segment_id in young]
+
+    def _still_had(self, report: PartitionReport | None, epoch: int | None, last: int) -> str:
+        """What another broker's report tells; "": nothing against the loss. Without leadership
+        every broker with a folder of the partition looks for losses."""
+        if report is None or report.broker_id == self.broker_id:
+            return ""
+        is_older = epoch is not None and report.leader_epoch < epoch
+        if is_older or report.local_log_start_offset > last:
+            return ""
+        return (
+            f"broker {report.broker_id} reported that its log begins at offset "
+            f"{report.local_log_start_offset}"
+        )
+
+
+def _text(error: RemoteStorageError) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _copied_yet(under_way: Sequence[RemoteLogSegmentMetadata], first: int, last: int) -> str:

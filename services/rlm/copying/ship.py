@@ -64,7 +64,8 @@ class PartitionShipReport:
         present_segments, present_bytes: rolled segments that were in the tier before.
         held_segments: rolled segments that are not in the tier; `problems` say why.
         cleaned_attempts: attempts of earlier runs that were ended.
-        recorded: those of the problems that are losses which this run found first and recorded.
+        recorded: those of the problems that are losses which this run found first and recorded, or
+            perhaps recorded.
         known_gaps: offsets, both ends inclusive, that were lost and recorded before this run.
         complete: nothing is held back; what was lost before this run is no hindrance.
     """
@@ -84,7 +85,7 @@ class PartitionShipReport:
     @property
     def has_lost(self) -> bool:
         """The broker deleted something before it was copied, and no earlier run recorded it."""
-        return any(p.kind is ProblemKind.LOST_BEFORE_COPY for p in self.problems)
+        return any(map(_is_loss, self.problems))
 
     def add(self, report: PassReport, *, first: bool) -> None:
         if first:
@@ -98,10 +99,16 @@ class PartitionShipReport:
         self.known_gaps = known or self.known_gaps
         # What a pass has mended or recorded, the next one does not tell of.
         mended = tuple(p for p in self.problems if p.kind is ProblemKind.INDEX_REBUILT)
-        self.problems = (*mended, *self.recorded, *report.problems)
-        self.recorded += tuple(report.recorded)
+        now = {problem.offset for problem in report.problems if _is_loss(problem)}
+        before = tuple(problem for problem in self.recorded if problem.offset not in now)
+        self.problems = (*mended, *before, *report.problems)
+        self.recorded = (*before, *report.recorded)
         self.held_segments = report.held_segments
         self.complete = not report.failure and report.held_segments == 0
+
+
+def _is_loss(problem: Problem) -> bool:
+    return problem.kind is ProblemKind.LOST_BEFORE_COPY
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,12 +73,14 @@ def state_to_proto(state: AtRevision[PartitionState]) -> pb.GetPartitionStateRes
         reported_at_ms=value.reported_at_ms,
         read_at_ms=value.read_at_ms,
         gaps=[gap_to_proto(gap) for gap in value.gaps],
+        highest_broker_leader_epoch=value.highest_broker_leader_epoch,
     )
     return pb.GetPartitionStateResponse(state=message, revision=state.revision)
 
 
 def state_from_proto(message: pb.GetPartitionStateResponse) -> AtRevision[PartitionState]:
     state = message.state
+    has_epoch = state.HasField("highest_broker_leader_epoch")
     value = PartitionState(
         log_start_offset=state.log_start_offset,
         lineage=_lineage_from_proto(state.leader_epochs),
@@ -86,6 +88,7 @@ def state_from_proto(message: pb.GetPartitionStateResponse) -> AtRevision[Partit
         reported_at_ms=state.reported_at_ms if state.HasField("reported_at_ms") else None,
         read_at_ms=state.read_at_ms,
         gaps=tuple(gap_from_proto(gap) for gap in state.gaps),
+        highest_broker_leader_epoch=state.highest_broker_leader_epoch if has_epoch else None,
     )
     return AtRevision(value, message.revision)
 

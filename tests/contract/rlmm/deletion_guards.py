@@ -131,6 +131,9 @@ class ListsForDeletion(RlmmContractPart):
         only = finished(rlmm, tp, 0, 9)
         rlmm.put_topic_config(tp.topic_id, owned_by(RetentionOwner.SWEEP))
         put_deletion(rlmm, tp, MARKED)
+        with pytest.raises(DeletionRefusedError):
+            rlmm.list_remote_log_segments(tp, deletes_for=RetentionOwner.BROKER)
+        put_deletion(rlmm, tp, PARTITION_STARTED)
         page = rlmm.list_remote_log_segments(tp, deletes_for=RetentionOwner.BROKER)
         assert [id_of(each) for each in page.segments] == [id_of(only)]
 
@@ -201,7 +204,7 @@ class RetentionOwners(RlmmContractPart):
         assert move(rlmm, second, DELETE_STARTED, context=rlm).applied
 
     @pytest.mark.parametrize("caller", CALLERS)
-    def test_of_a_partition_that_is_being_deleted_anybody_deletes(
+    def test_of_a_partition_whose_removal_has_begun_anybody_deletes(
         self,
         rlmm: RemoteLogMetadataManager,
         tp: TopicIdPartition,
@@ -209,9 +212,29 @@ class RetentionOwners(RlmmContractPart):
     ) -> None:
         only = finished(rlmm, tp, 0, 9)
         rlmm.put_topic_config(tp.topic_id, {**owned_by(RetentionOwner.RLM), **PAUSED})
-        put_deletion(rlmm, tp, MARKED)
+        put_deletion(rlmm, tp, MARKED, PARTITION_STARTED)
         why = MutationContext(retention_owner=caller)
         assert move(rlmm, only, DELETE_STARTED, context=why).applied
+
+    @pytest.mark.parametrize("caller", [None, RetentionOwner.BROKER, RetentionOwner.SWEEP])
+    def test_a_mark_that_may_be_taken_back_lifts_nothing(
+        self,
+        rlmm: RemoteLogMetadataManager,
+        tp: TopicIdPartition,
+        caller: RetentionOwner | None,
+    ) -> None:
+        only, why = finished(rlmm, tp, 0, 9), MutationContext(retention_owner=caller)
+        put_deletion(rlmm, tp, MARKED)
+        refusals = [owned_by(RetentionOwner.RLM)]
+        refusals += [PAUSED] if caller is RetentionOwner.SWEEP else []
+        for settings in refusals:
+            rlmm.put_topic_config(tp.topic_id, settings)
+            with pytest.raises(DeletionRefusedError):
+                move(rlmm, only, DELETE_STARTED, context=why)
+            with pytest.raises(DeletionRefusedError):
+                rlmm.raise_log_start_offset(tp, 5, why)
+        rlmm.undelete_partition(tp)
+        assert id_at(rlmm, tp, 0, 5) == id_of(only)
 
     def test_clean_up_of_a_copy_is_nobodys_retention(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition

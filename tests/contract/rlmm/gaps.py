@@ -17,7 +17,7 @@ from services.api.partition_events import EventQuery, PartitionEvent
 from services.api.partition_queries import all_events
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.validation import INT64_MAX
-from tests.contract.rlmm.partition_states import report_of, taken
+from tests.contract.rlmm.partition_states import lineage, report_of, taken
 from tests.contract.rlmm.segments import (
     BROKER,
     DELETE_FINISHED,
@@ -167,13 +167,65 @@ class RecordedGaps(RlmmContractPart):
         assert record(rlmm, tp, 5, 25).applied
         assert gaps(rlmm, tp) == [(20, 25)]
 
-    def test_the_answer_to_a_report_has_the_gaps(
+    def test_the_answer_to_a_report_leaves_gaps_out(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         known(rlmm, tp)
         record(rlmm, tp, 10, 19)
         for number in (1, 2):
-            assert taken(rlmm, report_of(tp, number)).gaps == (OffsetGap(10, 19),)
+            assert taken(rlmm, report_of(tp, number)).gaps == ()
+        assert gaps(rlmm, tp) == [(10, 19)]
+
+    @pytest.mark.parametrize(
+        ("start_of_epoch_5", "expected"),
+        [
+            (10, []),
+            (15, [(10, 14)]),
+            (19, [(10, 18)]),
+            (20, [(10, 19)]),
+            (35, [(10, 19), (30, 34)]),
+            (45, [(10, 19), (30, 39)]),
+        ],
+    )
+    def test_what_a_later_leader_wrote_anew_is_no_gap_any_more(
+        self,
+        rlmm: RemoteLogMetadataManager,
+        tp: TopicIdPartition,
+        start_of_epoch_5: int,
+        expected: list[tuple[int, int]],
+    ) -> None:
+        taken(rlmm, report_of(tp, lineage=lineage((0, 0), (3, 5))))
+        record(rlmm, tp, 10, 19, MutationContext(broker_leader_epoch=3))
+        record(rlmm, tp, 30, 39)  # of the partition's highest
+        history = lineage((0, 0), (3, 5), (5, start_of_epoch_5))
+        taken(rlmm, report_of(tp, leader_epoch=5, lineage=history))
+        assert gaps(rlmm, tp) == expected
+
+    def test_a_gap_that_is_found_before_its_epoch_is_reported_stays(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        taken(rlmm, report_of(tp, lineage=lineage((0, 0))))
+        known(rlmm, tp, 5)
+        record(rlmm, tp, 10, 19, MutationContext(broker_leader_epoch=5))
+        taken(rlmm, report_of(tp, leader_epoch=5, lineage=lineage((0, 0), (5, 8))))
+        assert gaps(rlmm, tp) == [(10, 19)]
+
+    def test_of_ranges_that_became_one_the_earliest_epoch_counts(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        known(rlmm, tp, 3)
+        record(rlmm, tp, 20, 29, MutationContext(broker_leader_epoch=3))
+        record(rlmm, tp, 10, 19, MutationContext(broker_leader_epoch=5))
+        taken(rlmm, report_of(tp, leader_epoch=5, lineage=lineage((0, 0), (5, 15))))
+        assert gaps(rlmm, tp) == [(10, 14)]
+
+    def test_of_a_gap_of_no_known_epoch_nothing_is_dropped(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        known(rlmm, tp)
+        record(rlmm, tp, 10, 19)
+        taken(rlmm, report_of(tp, leader_epoch=5, lineage=lineage((0, 0), (5, 15))))
+        assert gaps(rlmm, tp) == [(10, 19)]
 
     def test_a_copy_may_still_finish_where_a_gap_was_recorded(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition

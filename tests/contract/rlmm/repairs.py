@@ -251,6 +251,40 @@ class LeaderEpochResets(RlmmContractPart):
         with pytest.raises(ConcurrentUpdateError, match=r"stored report 2\b"):
             taken(rlmm, report_of(tp, 1))
 
+    @pytest.mark.parametrize("reset_to", [3, None])
+    @pytest.mark.parametrize("rises_to", [900, 901])
+    def test_an_overruled_report_stays_so_when_the_epoch_rises_again(
+        self,
+        rlmm: RemoteLogMetadataManager,
+        tp: TopicIdPartition,
+        reset_to: int | None,
+        rises_to: int,
+    ) -> None:
+        history = lineage((0, 0), (900, 60))
+        taken(rlmm, report_of(tp, 50, leader_epoch=900, lineage=history, high_watermark=99))
+        rlmm.reset_leader_epoch(tp, reset_to)
+        known(rlmm, tp, rises_to)
+        found = rlmm.partition_state(tp).value
+        assert (found.report, found.reported_at_ms) == (None, None)
+        assert found.lineage == history
+        with pytest.raises(InvalidRangeError):
+            rlmm.raise_log_start_offset(tp, 95)
+        first = report_of(tp, 1, leader_epoch=901, lineage=history)
+        assert taken(rlmm, first).report == first
+        assert rlmm.partition_state(tp).value.report == first
+
+    def test_the_highest_epoch_is_told(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        known(rlmm, tp)
+        told = [rlmm.partition_state(tp).value.highest_broker_leader_epoch]
+        known(rlmm, tp, 9)
+        told.append(rlmm.partition_state(tp).value.highest_broker_leader_epoch)
+        rlmm.reset_leader_epoch(tp, 3)
+        told.append(taken(rlmm, report_of(tp)).highest_broker_leader_epoch)
+        told.append(rlmm.partition_state(tp).value.highest_broker_leader_epoch)
+        assert told == [None, 9, 3, 3]
+
     def test_after_no_epoch_is_known_any_report_is_taken(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -176,7 +177,83 @@ class SegmentImports(RlmmContractPart):
         assert revision_of(rlmm, tp) == 1
         assert take_over(rlmm, [first], [second], [third]) == ImportedSegments(2, 1)
 
-    def test_another_state_is_other_content(
+    @pytest.mark.parametrize("moves", [(DELETE_STARTED,), (DELETE_STARTED, DELETE_FINISHED)])
+    def test_one_that_was_deleted_since_is_a_repeat_and_does_not_come_back(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, moves: tuple[object, ...]
+    ) -> None:
+        made = [
+            segment(tp, start, start + 9, state=FINISHED, custom_metadata=b"x") for start in (0, 10)
+        ]
+        take_over(rlmm, made)
+        move(rlmm, made[0], *moves, broker_id=OTHER_BROKER, event_timestamp_ms=99)  # type: ignore[arg-type]  # of RemoteLogSegmentState
+        before = revision_of(rlmm, tp)
+        further = segment(tp, 20, 29, state=FINISHED)
+        assert take_over(rlmm, [*made, further]) == ImportedSegments(1, 2)
+        assert revision_of(rlmm, tp) == before + 1
+        assert id_at(rlmm, tp, 0, 5) is None
+        # The deletion was asked for once.
+        trail = list(all_events(rlmm, EventQuery(tp)))
+        assert [event.repeat_count for event in trail] == [0, 1, *[0] * len(moves), 0]
+
+    def test_a_copy_that_has_finished_since_is_a_repeat(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        only = segment(tp, 0, 9)
+        take_over(rlmm, [only])
+        move(rlmm, only, FINISHED, custom_metadata=b"of the copy", event_timestamp_ms=99)
+        assert take_over(rlmm, [only]) == ImportedSegments(0, 1)
+        assert id_at(rlmm, tp, 0, 5) == id_of(only)
+
+    @pytest.mark.parametrize(
+        "change", [{"end_offset": 8}, {"segment_size_in_bytes": 1}, {"custom_metadata": b"y"}]
+    )
+    def test_other_content_is_refused_in_a_later_state_too(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, change: dict[str, Any]
+    ) -> None:
+        only = segment(tp, 0, 9, state=FINISHED)
+        take_over(rlmm, [only])
+        move(rlmm, only, DELETE_STARTED)
+        with pytest.raises(SegmentAlreadyExistsError, match="in DELETE_SEGMENT_STARTED"):
+            take_over(rlmm, [replace(only, **change)])
+
+    def test_what_ends_below_the_log_start_is_taken_as_being_deleted(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        take_over(rlmm, [segment(tp, 30, 39, {1: 30}, state=FINISHED)])
+        rlmm.raise_log_start_offset(tp, 15)
+        made = [segment(tp, start, start + 9, state=FINISHED) for start in (0, 10)]
+        copying = segment(tp, 0, 4)
+        assert take_over(rlmm, [*made, copying]) == ImportedSegments(3, 0)
+        found = rlmm.remote_log_segment_metadata_by_id(tp, [id_of(s) for s in (*made, copying)])
+        assert {id_of(each): each.state for each in found.value} == {
+            id_of(made[0]): DELETE_STARTED,
+            id_of(made[1]): FINISHED,
+            id_of(copying): STARTED,
+        }
+        assert [id_at(rlmm, tp, 0, offset) for offset in (5, 12)] == [None, id_of(made[1])]
+        assert take_over(rlmm, [*made, copying]) == ImportedSegments(0, 3)
+        move(rlmm, made[0], DELETE_FINISHED)
+        assert take_over(rlmm, made) == ImportedSegments(0, 2)
+
+    def test_one_that_comes_twice_in_a_message_below_the_log_start_is_a_repeat(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        take_over(rlmm, [segment(tp, 10, 19, state=FINISHED)])
+        rlmm.raise_log_start_offset(tp, 10)
+        only = segment(tp, 0, 9, state=FINISHED)
+        assert take_over(rlmm, [only, only]) == ImportedSegments(1, 1)
+
+    def test_on_hold_nothing_is_taken_as_being_deleted(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        take_over(rlmm, [segment(tp, 10, 19, state=FINISHED)])
+        rlmm.raise_log_start_offset(tp, 10)
+        rlmm.put_topic_config(tp.topic_id, {"sediment.hold": "true"})
+        below = segment(tp, 0, 9, state=FINISHED)
+        take_over(rlmm, [below])
+        assert rlmm.remote_log_segment_metadata_by_id(tp, [id_of(below)]).value == (below,)
+
+    def test_an_earlier_state_is_other_content(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         only = add(rlmm, segment(tp, 0, 9))

@@ -1,7 +1,8 @@
 """Copies under way may be leased.
 
-The release before runs on this schema: it writes no lease and looks at none. A copy that this
-release has leased is then protected as that release protects every copy, by its age.
+The release before runs on this schema: it writes no lease, and looks at none when it is asked to
+give a copy up, whoever asks and however young the copy is. Until the last RLMM of it is gone, a
+leased copy is safe only from callers who spare copies by their age.
 """
 
 from alembic import op

@@ -41,6 +41,12 @@ def upgrade() -> None:
         sa.Column("end_offset", sa.BigInteger(), nullable=False, comment="inclusive"),
         sa.Column("kind", sa.Text(), nullable=False),
         sa.Column(
+            "leader_epoch",
+            sa.Integer(),
+            nullable=True,
+            comment="under which it was found; null: none was known",
+        ),
+        sa.Column(
             "revision", sa.BigInteger(), nullable=False, comment="the partition's that recorded it"
         ),
         sa.CheckConstraint(
