@@ -23,7 +23,6 @@ MAX_PARTITIONS = 100
 """Whose locks a batch holds at once."""
 
 Item = TypeVar("Item")
-Done = TypeVar("Done")
 Outcome: TypeAlias = MutationOutcome | RemoteStorageError
 Outcomes: TypeAlias = dict[int, Outcome]
 """By the item's place in the batch."""
@@ -47,8 +46,8 @@ def change_all(
     transactions: Transactions,
     items: Mapping[int, Item],
     segment_id_of: Callable[[Item], RemoteLogSegmentId],
-    work: Callable[[Session, Mapping[int, Item]], dict[int, Done | RemoteStorageError]],
-) -> dict[int, Done | RemoteStorageError]:
+    work: Callable[[Session, Mapping[int, Item]], Outcomes],
+) -> Outcomes:
     """Do `work` on all items, some partitions at a time, in the order of (topic id, partition).
 
     Raises:
@@ -59,7 +58,7 @@ def change_all(
     for place, item in items.items():
         key = key_of(segment_id_of(item).topic_id_partition)
         by_partition.setdefault(key, {})[place] = item
-    outcomes: dict[int, Done | RemoteStorageError] = {}
+    outcomes: Outcomes = {}
     in_order = [by_partition[key] for key in sorted(by_partition)]
     for start in range(0, len(in_order), MAX_PARTITIONS):
         outcomes |= _change_some(transactions, in_order[start : start + MAX_PARTITIONS], work)
@@ -69,8 +68,8 @@ def change_all(
 def _change_some(
     transactions: Transactions,
     partitions: Sequence[Mapping[int, Item]],
-    work: Callable[[Session, Mapping[int, Item]], dict[int, Done | RemoteStorageError]],
-) -> dict[int, Done | RemoteStorageError]:
+    work: Callable[[Session, Mapping[int, Item]], Outcomes],
+) -> Outcomes:
     items = dict(_items(partitions))
     try:
         return transactions.change(lambda session: work(session, items))
@@ -79,7 +78,7 @@ def _change_some(
     except RemoteStorageError as e:
         if len(partitions) == 1:
             return dict.fromkeys(items, e)
-    outcomes: dict[int, Done | RemoteStorageError] = {}
+    outcomes: Outcomes = {}
     for partition in partitions:
         outcomes |= _change_some(transactions, [partition], work)
     return outcomes

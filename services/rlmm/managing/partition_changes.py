@@ -22,9 +22,8 @@ from services.api.partition_state import PartitionReport
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
 from services.api.validation import require, require_count, require_int32, require_int64, within
 from services.rlmm import log_starts, partition_states, partitions
-from services.rlmm.limits import check_storable
 from services.rlmm.managing.database import OnDatabase
-from services.rlmm.outcomes import applied_once
+from services.rlmm.tables import PartitionRow
 
 MAX_LEADERSHIP_CHANGES = 20_000
 """Partitions in one call of on_partition_leadership_changes, which is one transaction."""
@@ -73,44 +72,38 @@ class SqlPartitionChanges(OnDatabase):
         context: MutationContext = NO_CONTEXT,
     ) -> MutationOutcome:
         require_int64(log_start_offset, "log_start_offset")
-        check_storable(context)
         change = log_starts.LogStartRaise(topic_id_partition, log_start_offset)
-
-        def work(session: Session) -> MutationOutcome:
-            partition = partitions.lock_known(session, topic_id_partition)
-            return applied_once(
-                session,
-                partition,
-                change,
-                context,
-                lambda: log_starts.raise_log_start(session, partition, change, context),
-                # A lower offset repeats no event in particular.
-                counts_repeats=False,
-            )
-
-        return self._transactions.change(work)
+        return self._change_once(
+            change,
+            context,
+            lambda session: partitions.lock_known(session, topic_id_partition),
+            lambda session, partition: log_starts.raise_log_start(
+                session, partition, change, context
+            ),
+            # A lower offset repeats no event in particular.
+            counts_repeats=False,
+        )
 
     def put_remote_partition_delete_metadata(
         self, metadata: RemotePartitionDeleteMetadata, context: MutationContext = NO_CONTEXT
     ) -> MutationOutcome:
-        check_storable(context)
         tp = metadata.topic_id_partition
         is_first = metadata.state is RemotePartitionDeleteState.DELETE_PARTITION_MARKED
-        lock = partitions.lock_or_create if is_first else partitions.lock_known
+        known_or_new = partitions.lock_or_create if is_first else partitions.lock_known
 
-        def work(session: Session) -> MutationOutcome:
+        def lock(session: Session) -> PartitionRow:
             with within("metadata"):
-                partition = lock(session, tp)
-            return applied_once(
-                session,
-                partition,
-                metadata,
-                context,
-                lambda: partitions.move_deletion(session, partition, metadata, context),
-                counts_repeats=False,  # of deletions that it knows, it does so itself
-            )
+                return known_or_new(session, tp)
 
-        return self._transactions.change(work)
+        return self._change_once(
+            metadata,
+            context,
+            lock,
+            lambda session, partition: partitions.move_deletion(
+                session, partition, metadata, context
+            ),
+            counts_repeats=False,  # of deletions that it knows, it does so itself
+        )
 
     def _take_report(self, report: PartitionReport) -> ReportOutcome:
         try:

@@ -1,15 +1,11 @@
 """RLMM on SQL: what puts a partition right by hand, and what was lost for good."""
 
-from sqlalchemy.orm import Session
-
 from services.api.calls import NO_CONTEXT, MutationContext, MutationOutcome
 from services.api.ids import TopicIdPartition
 from services.api.offset_gaps import GAP_KINDS, OffsetGap
 from services.api.validation import require, require_int32
 from services.rlmm import gap_records, partitions, repairs
-from services.rlmm.limits import check_storable
 from services.rlmm.managing.database import OnDatabase
-from services.rlmm.outcomes import applied_once
 
 
 class SqlPartitionRepairs(OnDatabase):
@@ -28,40 +24,26 @@ class SqlPartitionRepairs(OnDatabase):
         known = ", ".join(GAP_KINDS)
         require(gap.kind in GAP_KINDS, "gap.kind", f"must be {known}, is {gap.kind[:64]!r}")
         require_int32(broker_id, "broker_id", at_least=-1)
-        check_storable(context)
         change = gap_records.GapRecord(topic_id_partition, gap, broker_id)
-
-        def work(session: Session) -> MutationOutcome:
-            partition = partitions.lock_known(session, topic_id_partition)
-            return applied_once(
-                session,
-                partition,
-                change,
-                context,
-                lambda: gap_records.record_gap(session, partition, change, context),
-                counts_repeats=False,
-            )
-
-        return self._transactions.change(work)
+        return self._change_once(
+            change,
+            context,
+            lambda session: partitions.lock_known(session, topic_id_partition),
+            lambda session, partition: gap_records.record_gap(session, partition, change, context),
+            counts_repeats=False,
+        )
 
     def undelete_partition(
         self, topic_id_partition: TopicIdPartition, context: MutationContext = NO_CONTEXT
     ) -> MutationOutcome:
-        check_storable(context)
         change = repairs.Undeletion(topic_id_partition)
-
-        def work(session: Session) -> MutationOutcome:
-            partition = partitions.lock_known(session, topic_id_partition)
-            return applied_once(
-                session,
-                partition,
-                change,
-                context,
-                lambda: repairs.undelete(session, partition, change, context),
-                counts_repeats=False,
-            )
-
-        return self._transactions.change(work)
+        return self._change_once(
+            change,
+            context,
+            lambda session: partitions.lock_known(session, topic_id_partition),
+            lambda session, partition: repairs.undelete(session, partition, change, context),
+            counts_repeats=False,
+        )
 
     def reset_leader_epoch(
         self,
@@ -71,18 +53,13 @@ class SqlPartitionRepairs(OnDatabase):
     ) -> MutationOutcome:
         if leader_epoch is not None:
             require_int32(leader_epoch, "leader_epoch")
-        check_storable(context)
         change = repairs.LeaderEpochReset(topic_id_partition, leader_epoch)
-
-        def work(session: Session) -> MutationOutcome:
-            partition = partitions.lock_known(session, topic_id_partition)
-            return applied_once(
-                session,
-                partition,
-                change,
-                context,
-                lambda: repairs.reset_leader_epoch(session, partition, change, context),
-                counts_repeats=False,
-            )
-
-        return self._transactions.change(work)
+        return self._change_once(
+            change,
+            context,
+            lambda session: partitions.lock_known(session, topic_id_partition),
+            lambda session, partition: repairs.reset_leader_epoch(
+                session, partition, change, context
+            ),
+            counts_repeats=False,
+        )

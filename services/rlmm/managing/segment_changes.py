@@ -11,9 +11,8 @@ from services.api.segment_changes import SegmentUpdate, UpdateOutcome
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from services.api.validation import within
 from services.rlmm import partitions, segment_additions, segment_batches, segments
-from services.rlmm.limits import check_storable
 from services.rlmm.managing.database import OnDatabase
-from services.rlmm.outcomes import applied_once
+from services.rlmm.tables import PartitionRow
 
 
 class SqlSegmentChanges(OnDatabase):
@@ -27,21 +26,20 @@ class SqlSegmentChanges(OnDatabase):
         lease_ms: int | None = None,
     ) -> MutationOutcome:
         self._limits.check_addition(metadata)
-        check_storable(context)
         require_may_lease(lease_ms, metadata.broker_id)
 
-        def work(session: Session) -> MutationOutcome:
+        def lock(session: Session) -> PartitionRow:
             with within("metadata.remote_log_segment_id"):
-                partition = partitions.lock_or_create(session, metadata.topic_id_partition)
-            return applied_once(
-                session,
-                partition,
-                metadata,
-                context,
-                lambda: segments.add(session, partition, metadata, context, lease_ms),
-            )
+                return partitions.lock_or_create(session, metadata.topic_id_partition)
 
-        return self._transactions.change(work)
+        return self._change_once(
+            metadata,
+            context,
+            lock,
+            lambda session, partition: segments.add(
+                session, partition, metadata, context, lease_ms
+            ),
+        )
 
     def add_remote_log_segment_metadata_batch(
         self, additions: Sequence[SegmentAddition]
@@ -52,21 +50,18 @@ class SqlSegmentChanges(OnDatabase):
         self, update: RemoteLogSegmentMetadataUpdate, context: MutationContext = NO_CONTEXT
     ) -> MutationOutcome:
         self._limits.check_update(update)
-        check_storable(context)
         tp = update.remote_log_segment_id.topic_id_partition
 
-        def work(session: Session) -> MutationOutcome:
+        def lock(session: Session) -> PartitionRow:
             with within("update.remote_log_segment_id"):
-                partition = partitions.lock_known(session, tp)
-            return applied_once(
-                session,
-                partition,
-                update,
-                context,
-                lambda: segments.move(session, partition, update, context),
-            )
+                return partitions.lock_known(session, tp)
 
-        return self._transactions.change(work)
+        return self._change_once(
+            update,
+            context,
+            lock,
+            lambda session, partition: segments.move(session, partition, update, context),
+        )
 
     def update_remote_log_segment_metadata_batch(
         self, updates: Sequence[SegmentUpdate]
