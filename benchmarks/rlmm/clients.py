@@ -4,7 +4,7 @@ import multiprocessing
 import statistics
 import time
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -21,6 +21,16 @@ class Workload(Protocol):
     def caller(self, number: int) -> Callable[[], int]:
         """For the client of this number: a function that makes one call and answers how many
         operations it was. Called in the client's process, once."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A Workload of several: the client of number n has part n, and the first after the last."""
+
+    parts: Sequence[Workload]
+
+    def caller(self, number: int) -> Callable[[], int]:
+        return self.parts[number % len(self.parts)].caller(number)
 
 
 @dataclass(frozen=True)

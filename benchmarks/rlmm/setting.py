@@ -1,6 +1,7 @@
 """What each benchmark of RLMM runs in: a history, RLMM as it is deployed, the opponent, clients."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -13,6 +14,8 @@ from benchmarks.rlmm.histories import Layout
 PARTITIONS = 1_000
 CLIENTS = 32
 CLIENT_PROCESSES = 4
+SERVERS = int(os.environ.get("BENCH_SERVERS", "2"))
+"""Where many clients call: so many replicas as the chart deploys, and so many opponents."""
 ROUND_S = 1.0 if QUICK else 4.0
 """How long each side is measured in a round."""
 
@@ -48,6 +51,12 @@ class Setting:
         pids = {"rlmm": process.process.pid, "postgres": databases().server.pid}
         return Served(process.address, pids)
 
+    def rlmms(self, database_url: str) -> list[Served]:
+        return [self.rlmm(database_url) for _ in range(SERVERS)]
+
+    def empty_servers(self) -> list[EmptyServer]:
+        return [self.empty_server() for _ in range(SERVERS)]
+
     def empty_server(self) -> EmptyServer:
         directory = databases().directory / "services"
         return self._cleanup.enter_context(running_empty_server(directory))
@@ -58,6 +67,15 @@ class Setting:
         clients = self._cleanup.enter_context(running_clients(workload, count, processes))
         clients.run(1.0)
         return clients
+
+
+def pids_of(served: Sequence[Served]) -> dict[str, int]:
+    """All that they run on, by name."""
+    return {
+        f"{name} {number}" if name == "rlmm" else name: pid
+        for number, each in enumerate(served, 1)
+        for name, pid in each.pids.items()
+    }
 
 
 @contextmanager

@@ -51,7 +51,7 @@ class RemoteLogSegmentId:
 
 def uuid_to_text(uuid: UUID) -> str:
     """Kafka's form: 22 characters of URL-safe base64 without padding."""
-    return base64.urlsafe_b64encode(uuid.bytes).rstrip(b"=").decode("ascii")
+    return base64.urlsafe_b64encode(uuid.bytes)[:22].decode("ascii")
 
 
 def uuid_from_text(text: str, field: str) -> UUID:

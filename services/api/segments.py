@@ -100,12 +100,13 @@ class RemoteLogSegmentMetadata:
     copy_leased: bool = field(default=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        # Texts are made where they are needed: a list makes thousands of these.
         require_int64(self.start_offset, "start_offset")
-        require(
-            self.end_offset >= self.start_offset,
-            "end_offset",
-            f"must not be below start_offset {self.start_offset}, is {self.end_offset}",
-        )
+        if self.end_offset < self.start_offset:
+            raise InvalidRequestError(
+                f"end_offset: must not be below start_offset {self.start_offset}, "
+                f"is {self.end_offset}"
+            )
         require_int64(self.end_offset, "end_offset")
         require_int64(self.max_timestamp_ms, "max_timestamp_ms", at_least=-1)
         require_int32(self.broker_id, "broker_id", at_least=-1)
@@ -123,14 +124,14 @@ class RemoteLogSegmentMetadata:
                 earlier.leader_epoch < later.leader_epoch
                 and earlier.start_offset <= later.start_offset
             )
-            require(
-                ascending,
-                field,
-                f"must ascend, {earlier.leader_epoch}:{earlier.start_offset} stands before "
-                f"{later.leader_epoch}:{later.start_offset}",
-            )
+            if not ascending:
+                raise InvalidRequestError(
+                    f"{field}: must ascend, {earlier.leader_epoch}:{earlier.start_offset} stands "
+                    f"before {later.leader_epoch}:{later.start_offset}"
+                )
         last = epochs[-1].start_offset
-        require(last <= self.end_offset, field, f"epoch start {last} is beyond end_offset")
+        if last > self.end_offset:
+            raise InvalidRequestError(f"{field}: epoch start {last} is beyond end_offset")
 
     @property
     def topic_id_partition(self) -> TopicIdPartition:

@@ -10,11 +10,12 @@ from typing import TypeAlias
 
 from sqlalchemy.orm import Session
 
-from services.api.calls import MutationContext, MutationOutcome, current_call
+from services.api.calls import Call, MutationContext, MutationOutcome
 from services.api.ids import RemoteLogSegmentId
-from services.rlmm.json_rows import PartitionKey, partition_row, run, segment_row
+from services.rlmm.json_rows import PartitionKey, partition_row, run, segment_row, when_needed
 from services.rlmm.outcomes import REMEMBERED_FOR, Body, body_digest, require_same_body
 from services.rlmm.partition_view import PartitionView
+from services.rlmm.rows import AnyRow
 
 REMEMBERED = """
     SELECT o.topic_id, o.partition, o.request_id, o.body_digest, o.revision
@@ -26,11 +27,11 @@ RECORD = """
     INSERT INTO events (
         kind, actor, call_id, topic_id, partition, revision, from_state, to_state, segment_id, key,
         request_id, reason, rule_detail, plan_id, broker_id, broker_leader_epoch)
-    SELECT 'SEGMENT', %(actor)s, %(call_id)s, changed.*
+    SELECT 'SEGMENT', changed.*
     FROM json_to_recordset(%(rows)s) AS changed (
-        topic_id uuid, partition int, revision bigint, from_state text, to_state text,
-        segment_id uuid, key text, request_id text, reason text, rule_detail text, plan_id text,
-        broker_id int, broker_leader_epoch int)"""
+        actor text, call_id text, topic_id uuid, partition int, revision bigint, from_state text,
+        to_state text, segment_id uuid, key text, request_id text, reason text, rule_detail text,
+        plan_id text, broker_id int, broker_leader_epoch int)"""
 
 # A row with such an id can only be one that is too old to count.
 REMEMBER = """
@@ -63,6 +64,7 @@ class SegmentEvent:
 
 @dataclass(frozen=True, slots=True)
 class _Record:
+    call: Call
     event: SegmentEvent
     context: MutationContext
     revision: int
@@ -85,11 +87,11 @@ class BatchRecords:
     ) -> None:
         """`calls`: of all items, with the partition of each."""
         self._session = session
-        self._answers: dict[_RequestKey, _Answer] = {}
+        remembered = self._ask_for_answers(calls)
+        self._answers = when_needed(lambda: _answers(remembered))
         self._records: list[_Record] = []
         self._new_answers: dict[_RequestKey, _Answer] = {}
         self._repeats: Counter[tuple[PartitionKey, int]] = Counter()
-        self._read_answers(calls)
 
     def answered_before(
         self, partition: PartitionView, body: Body, context: MutationContext
@@ -102,7 +104,7 @@ class BatchRecords:
         if context.request_id is None:
             return None
         key = (partition.topic_id, partition.partition)
-        answer = self._answers.get((key, context.request_id))
+        answer = self._answers().get((key, context.request_id))
         if answer is None:
             return None
         require_same_body(context.request_id, answer.body_digest, body_digest(body, context))
@@ -115,24 +117,27 @@ class BatchRecords:
         return MutationOutcome(applied=False, revision=revision)
 
     def change(
-        self, partition: PartitionView, event: SegmentEvent, body: Body, context: MutationContext
+        self,
+        partition: PartitionView,
+        event: SegmentEvent,
+        body: Body,
+        context: MutationContext,
+        call: Call,
     ) -> MutationOutcome:
-        """Give the partition its next revision, carried by `event`."""
+        """Give the partition its next revision, carried by `event`; `call` asked for it."""
         partition.revision += 1
         revision = partition.revision
-        self._records.append(_Record(event, context, revision))
+        self._records.append(_Record(call, event, context, revision))
         if context.request_id is not None:
             key = (partition.topic_id, partition.partition), context.request_id
             answer = _Answer(body_digest(body, context), revision)
-            self._answers[key] = self._new_answers[key] = answer
+            self._answers()[key] = self._new_answers[key] = answer
         return MutationOutcome(applied=True, revision=revision)
 
     def write(self) -> None:
         connection = self._session.connection()
         if self._records:
-            call = current_call()
-            who = {"actor": call.actor, "call_id": call.request_id}
-            run(connection, RECORD, [_event_row(record) for record in self._records], who)
+            run(connection, RECORD, [_event_row(record) for record in self._records])
         if self._new_answers:
             run(connection, REMEMBER, [_answer_row(*each) for each in self._new_answers.items()])
         if self._repeats:
@@ -140,23 +145,32 @@ class BatchRecords:
             repeats = sorted(self._repeats.items())
             run(connection, COUNT_REPEATS, [_repeat_row(*each) for each in repeats])
 
-    def _read_answers(self, calls: Iterable[tuple[PartitionKey, MutationContext]]) -> None:
+    def _ask_for_answers(
+        self, calls: Iterable[tuple[PartitionKey, MutationContext]]
+    ) -> Iterable[AnyRow]:
         wanted = [
             {**partition_row(key), "request_id": context.request_id}
             for key, context in calls
             if context.request_id is not None
         ]
-        if wanted:
-            within = {"for": REMEMBERED_FOR}
-            for row in run(self._session.connection(), REMEMBERED, wanted, within):
-                key = (row.topic_id, row.partition), row.request_id
-                self._answers[key] = _Answer(row.body_digest, row.revision)
+        if not wanted:
+            return ()
+        return run(self._session.connection(), REMEMBERED, wanted, {"for": REMEMBERED_FOR})
+
+
+def _answers(rows: Iterable[AnyRow]) -> dict[_RequestKey, _Answer]:
+    return {
+        ((row.topic_id, row.partition), row.request_id): _Answer(row.body_digest, row.revision)
+        for row in rows
+    }
 
 
 def _event_row(record: _Record) -> dict[str, object]:
     event, context = record.event, record.context
     return {
         **segment_row(event.segment_id),
+        "actor": record.call.actor,
+        "call_id": record.call.request_id,
         "revision": record.revision,
         "from_state": event.from_state,
         "to_state": event.to_state,

@@ -1,6 +1,6 @@
 """Reading and writing the segments of a batch: whatever their number, one round trip each."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 from uuid import UUID
@@ -104,7 +104,17 @@ def stored_segments(
     session: Session, segment_ids: Iterable[RemoteLogSegmentId]
 ) -> dict[SegmentKey, AnyRow]:
     """All columns of those that there are, and copy_leased."""
-    rows = run(session.connection(), STORED, [segment_row(id) for id in segment_ids])
+    return by_segment(ask_for_segments(session, segment_ids))
+
+
+def ask_for_segments(
+    session: Session, segment_ids: Iterable[RemoteLogSegmentId]
+) -> Iterable[AnyRow]:
+    """stored_segments, which in a pipeline may be read when they are needed."""
+    return run(session.connection(), STORED, [segment_row(id) for id in segment_ids])
+
+
+def by_segment(rows: Iterable[AnyRow]) -> dict[SegmentKey, AnyRow]:
     return {((row.topic_id, row.partition), row.segment_id): row for row in rows}
 
 
@@ -112,8 +122,11 @@ def segment_key(segment_id: RemoteLogSegmentId) -> SegmentKey:
     return key_of(segment_id.topic_id_partition), segment_id.id
 
 
-def move_segments(session: Session, moves: Sequence[Move]) -> None:
-    """What segments.move does to the table of segments."""
+def move_segments(session: Session, moves: Sequence[Move]) -> Callable[[], None]:
+    """Write the moves into the table of segments.
+
+    Answers a check that they were written, for when the pipeline that this may be in has ended.
+    """
     rows = [
         {
             **segment_row(move.update.remote_log_segment_id),
@@ -127,14 +140,19 @@ def move_segments(session: Session, moves: Sequence[Move]) -> None:
         }
         for move in moves
     ]
-    moved = run(session.connection(), MOVE, rows).rowcount
-    if moved != len(moves):
-        # Whoever changes a segment holds its partition's lock, as this call does.
-        raise RemoteStorageError(f"{len(moves)} segments were judged, {moved} were as judged")
+    written = run(session.connection(), MOVE, rows)
+
+    def require_all() -> None:
+        moved = written.rowcount
+        if moved != len(moves):
+            # Whoever changes a segment holds its partition's lock, as this call does.
+            raise RemoteStorageError(f"{len(moves)} segments were judged, {moved} were as judged")
+
+    return require_all
 
 
 def add_segments(session: Session, additions: Sequence[Addition]) -> None:
-    """What segments.add does to the table of segments; in whatever state they are."""
+    """Write new segments, in whatever state they are."""
     rows = [
         {
             **row_values(addition.metadata),

@@ -7,11 +7,12 @@ done again by itself, and the one at fault stops no other.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeAlias, TypeVar
+from dataclasses import dataclass, field
+from typing import Generic, TypeAlias, TypeVar
 
 from sqlalchemy.orm import Session
 
-from services.api.calls import MutationOutcome
+from services.api.calls import Call, MutationOutcome, current_call
 from services.api.errors import InvalidRequestError, RemoteStorageError, RetriableRemoteStorageError
 from services.api.ids import RemoteLogSegmentId
 from services.api.segment_batches import MAX_BATCH
@@ -23,6 +24,16 @@ MAX_PARTITIONS = 100
 """Whose locks a batch holds at once."""
 
 Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked(Generic[Item]):
+    """An item of a batch, and the call that asked for it."""
+
+    item: Item
+    call: Call = field(default_factory=current_call)
+
+
 Outcome: TypeAlias = MutationOutcome | RemoteStorageError
 Outcomes: TypeAlias = dict[int, Outcome]
 """By the item's place in the batch."""
@@ -44,9 +55,9 @@ def require_distinct(segment_ids: Sequence[RemoteLogSegmentId], field: str) -> N
 
 def change_all(
     transactions: Transactions,
-    items: Mapping[int, Item],
+    items: Mapping[int, Asked[Item]],
     segment_id_of: Callable[[Item], RemoteLogSegmentId],
-    work: Callable[[Session, Mapping[int, Item]], Outcomes],
+    work: Callable[[Session, Mapping[int, Asked[Item]]], Outcomes],
 ) -> Outcomes:
     """Do `work` on all items, some partitions at a time, in the order of (topic id, partition).
 
@@ -54,10 +65,10 @@ def change_all(
         RetriableRemoteStorageError: the database is unreachable or busy; some partitions may be
             done and others not.
     """
-    by_partition: dict[PartitionKey, dict[int, Item]] = {}
-    for place, item in items.items():
-        key = key_of(segment_id_of(item).topic_id_partition)
-        by_partition.setdefault(key, {})[place] = item
+    by_partition: dict[PartitionKey, dict[int, Asked[Item]]] = {}
+    for place, asked in items.items():
+        key = key_of(segment_id_of(asked.item).topic_id_partition)
+        by_partition.setdefault(key, {})[place] = asked
     outcomes: Outcomes = {}
     in_order = [by_partition[key] for key in sorted(by_partition)]
     for start in range(0, len(in_order), MAX_PARTITIONS):
@@ -67,8 +78,8 @@ def change_all(
 
 def _change_some(
     transactions: Transactions,
-    partitions: Sequence[Mapping[int, Item]],
-    work: Callable[[Session, Mapping[int, Item]], Outcomes],
+    partitions: Sequence[Mapping[int, Asked[Item]]],
+    work: Callable[[Session, Mapping[int, Asked[Item]]], Outcomes],
 ) -> Outcomes:
     items = dict(_items(partitions))
     try:
@@ -84,6 +95,8 @@ def _change_some(
     return outcomes
 
 
-def _items(partitions: Sequence[Mapping[int, Item]]) -> Iterator[tuple[int, Item]]:
+def _items(
+    partitions: Sequence[Mapping[int, Asked[Item]]],
+) -> Iterator[tuple[int, Asked[Item]]]:
     for partition in partitions:
         yield from partition.items()

@@ -5,6 +5,9 @@ the lock: services.rlmm.topic_configs locks every partition of the topic before 
 that they hold until this transaction ends, and what was read once need not be read again.
 """
 
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
 from sqlalchemy import Connection, select
 from sqlalchemy.orm import Session
 
@@ -23,36 +26,46 @@ _BEING_REMOVED = (
 """Nobody's retention any more. A mark alone may be taken back, and changes nothing."""
 
 
+class Topic(Protocol):
+    """The row itself, or what a statement read of it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def config(self) -> Mapping[str, str]: ...
+    @property
+    def config_revision(self) -> int: ...
+
+
 def topic_of(session: Session, partition: PartitionView) -> TopicRow:
     """The topic of a locked partition; no second statement while the caller keeps the row."""
     return session.get_one(TopicRow, partition.topic_id)
 
 
-def require_expected(
-    session: Session,
-    partition: PartitionView,
-    context: MutationContext,
-    *,
-    revision: int | None = None,
-) -> None:
+def require_expected(session: Session, partition: PartitionView, context: MutationContext) -> None:
     """Refuse a change that was decided on another revision than the present one.
-
-    Args:
-        revision: the partition's before the call; None: what it has now.
 
     Raises:
         ConcurrentUpdateError: not the context's expected_revision or expected_config_revision.
     """
-    present = partition.revision if revision is None else revision
-    if context.expected_revision not in (None, present):
+    check_expected(
+        partition.partition, partition.revision, lambda: topic_of(session, partition), context
+    )
+
+
+def check_expected(
+    partition: int, revision: int, topic_of: Callable[[], Topic], context: MutationContext
+) -> None:
+    """require_expected, of a partition that has this revision and whose topic can be read."""
+    if context.expected_revision not in (None, revision):
         raise ConcurrentUpdateError(
-            f"context.expected_revision: partition {partition.partition} of topic "
-            f"{topic_of(session, partition).name} has revision {present}, "
+            f"context.expected_revision: partition {partition} of topic "
+            f"{topic_of().name} has revision {revision}, "
             f"not {context.expected_revision}; read it again"
         )
     if context.expected_config_revision is None:
         return
-    topic = topic_of(session, partition)
+    topic = topic_of()
     if context.expected_config_revision != topic.config_revision:
         raise ConcurrentUpdateError(
             f"context.expected_config_revision: the settings of topic {topic.name} have revision "

@@ -4,8 +4,10 @@ psycopg needs several times as long for arrays, and some for each column.
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, TypeAlias, TypeVar
 from uuid import UUID
 
 import psycopg
@@ -14,9 +16,22 @@ from sqlalchemy import Connection
 
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 
+T = TypeVar("T")
+
 JsonRow: TypeAlias = dict[str, object]
 PartitionKey: TypeAlias = tuple[UUID, int]
 """Topic id and partition, in whose order locks are taken."""
+
+
+@contextmanager
+def pipelined(connection: Connection) -> Iterator[None]:
+    """Statements of `run` are sent without waiting for the answers to those before them.
+
+    Their rows are there when they are first read, and what a statement fails with is raised then,
+    or at the end. SQLAlchemy's own statements do not work inside.
+    """
+    with _driver(connection).pipeline():
+        yield
 
 
 def run(
@@ -29,10 +44,23 @@ def run(
 
     By psycopg alone, as Transactions.read_row, but in the connection's transaction.
     """
+    cursor = _driver(connection).cursor(binary=True, row_factory=namedtuple_row)
+    return cursor.execute(statement, {"rows": json.dumps(rows), **(values or {})}, prepare=True)
+
+
+def when_needed(read: Callable[[], T]) -> Callable[[], T]:
+    """`read`, done once, when its answer is first asked for.
+
+    For what waits for the database. (A cached_property of Python 3.11 has one lock for all objects
+    of its class: they would wait for each other's rows.)
+    """
+    return cache(read)
+
+
+def _driver(connection: Connection) -> "psycopg.Connection[Any]":
     driver = connection.connection.driver_connection
     assert isinstance(driver, psycopg.Connection)
-    cursor = driver.cursor(binary=True, row_factory=namedtuple_row)
-    return cursor.execute(statement, {"rows": json.dumps(rows), **(values or {})}, prepare=True)
+    return driver
 
 
 def key_of(tp: TopicIdPartition) -> PartitionKey:

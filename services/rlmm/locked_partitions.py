@@ -4,18 +4,18 @@ Locks are taken in the order of (topic id, partition), as by every change of sev
 two batches wait for each other, but never each for the other.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 from uuid import UUID
 
-from sqlalchemy import ARRAY, Uuid, any_, literal, select
 from sqlalchemy.orm import Session
 
 from services.api.errors import InvalidRequestError
 from services.api.ids import TopicIdPartition
-from services.rlmm.json_rows import PartitionKey, key_of, partition_row, run
+from services.rlmm.json_rows import PartitionKey, key_of, partition_row, run, when_needed
 from services.rlmm.partition_view import PartitionView
 from services.rlmm.partitions import (
     check_topic_name,
@@ -23,8 +23,8 @@ from services.rlmm.partitions import (
     lock_topics,
     unknown_partition,
 )
-from services.rlmm.tables import TopicRow
-from services.rlmm.transitions import Guards, TopicSettings
+from services.rlmm.rows import AnyRow
+from services.rlmm.transitions import Guards
 
 # Sorted, then locked: the order of the rows is that of the locks.
 LOCK = """
@@ -36,10 +36,18 @@ LOCK = """
     ORDER BY p.topic_id, p.partition
     FOR UPDATE OF p"""
 
+LOCK_FREE = f"{LOCK} SKIP LOCKED"
+
 KNOWN = """
     SELECT topic_id, partition
     FROM json_to_recordset(%(rows)s) AS wanted (topic_id uuid, partition int)
     JOIN partitions AS p USING (topic_id, partition)"""
+
+# Read after the locks: a change of a topic's settings locks all its partitions first.
+TOPICS = """
+    SELECT topic_id, name, config, config_revision
+    FROM json_to_recordset(%(rows)s) AS wanted (topic_id uuid)
+    JOIN topics USING (topic_id)"""
 
 CHANGE = """
     UPDATE partitions AS p SET
@@ -92,23 +100,37 @@ class LockedPartition:
 
 
 class LockedPartitions:
-    """Locked until the transaction ends."""
+    """Locked until the transaction ends.
+
+    What the lock answers is read when it is first needed: in a pipeline other statements are sent
+    before that.
+    """
 
     def __init__(
         self,
         session: Session,
-        by_key: Mapping[PartitionKey, LockedPartition],
+        rows: Iterable[AnyRow],
+        *,
         created: Collection[PartitionKey] = (),
+        leaves_out_others: bool = False,
     ) -> None:
         self._session = session
-        self._by_key = by_key
+        self._rows = rows
         self._created = created
-        self._topics: list[TopicRow] = []
+        self._leaves_out_others = leaves_out_others
+        self._by_key = when_needed(self._read_partitions)
+        self._topics = when_needed(self._read_topics)
 
     @classmethod
     def lock(cls, session: Session, tps: Iterable[TopicIdPartition]) -> Self:
         """Lock those that there are; they may be deleted already."""
-        return cls(session, _lock(session, {key_of(tp) for tp in tps}))
+        return cls(session, _lock(session, LOCK, {key_of(tp) for tp in tps}))
+
+    @classmethod
+    def lock_free(cls, session: Session, tps: Iterable[TopicIdPartition]) -> Self:
+        """Lock those that nobody else has locked."""
+        rows = _lock(session, LOCK_FREE, {key_of(tp) for tp in tps})
+        return cls(session, rows, leaves_out_others=True)
 
     @classmethod
     def lock_or_create(cls, session: Session, tps: Iterable[TopicIdPartition]) -> Self:
@@ -123,7 +145,11 @@ class LockedPartitions:
                 # Who has the wrong name for the topic is told so by `of`.
                 with suppress(InvalidRequestError):
                     lock_or_create(session, tp)
-        return cls(session, _lock(session, keys), created)
+        return cls(session, _lock(session, LOCK, keys), created=created)
+
+    def leaves_out(self, tp: TopicIdPartition) -> bool:
+        """Whether it is one of those that lock_free does not lock."""
+        return self._leaves_out_others and key_of(tp) not in self._by_key()
 
     def of(self, tp: TopicIdPartition) -> LockedPartition:
         """
@@ -131,17 +157,30 @@ class LockedPartitions:
             RemoteResourceNotFoundError: it is not known.
             InvalidRequestError: its topic has another name.
         """
-        found = self._by_key.get(key_of(tp))
+        found = self._by_key().get(key_of(tp))
         if found is None:
             raise unknown_partition(tp)
         check_topic_name(tp, found.topic)
         return found
 
-    def read_topics(self) -> None:
-        """Read the settings of all topics at once: whoever asks for one of them later finds it."""
-        ids = sorted({topic_id for topic_id, _ in self._by_key})
-        topics = select(TopicRow).where(TopicRow.topic_id == any_(literal(ids, ARRAY(Uuid))))
-        self._topics = list(self._session.scalars(topics))
+    def _read_partitions(self) -> dict[PartitionKey, LockedPartition]:
+        by_key = {}
+        for row in self._rows:
+            partition = _partition(row)
+            guards = Guards(partition, partial(self._topic, row.topic_id))
+            by_key[row.topic_id, row.partition] = LockedPartition(
+                partition, row.name, row.revision, guards
+            )
+        return by_key
+
+    def _topic(self, topic_id: UUID) -> AnyRow:
+        return self._topics()[topic_id]
+
+    def _read_topics(self) -> dict[UUID, AnyRow]:
+        """All of them at once."""
+        ids = sorted({topic_id for topic_id, _ in self._by_key()})
+        rows = run(self._session.connection(), TOPICS, [{"topic_id": id.hex} for id in ids])
+        return {row.topic_id: row for row in rows}
 
     def write_back(self) -> None:
         """Write those that changed; those that were made known for nothing are taken back."""
@@ -151,7 +190,7 @@ class LockedPartitions:
                 "revision": partition.row.revision,
                 "highest_broker_leader_epoch": partition.row.highest_broker_leader_epoch,
             }
-            for key, partition in self._by_key.items()
+            for key, partition in self._by_key().items()
             if partition.row.revision != partition.revision
         ]
         connection = self._session.connection()
@@ -163,20 +202,15 @@ class LockedPartitions:
             run(connection, FORGET_TOPICS, [{"topic_id": id.hex} for id in topic_ids])
 
 
-def _lock(session: Session, keys: Iterable[PartitionKey]) -> dict[PartitionKey, LockedPartition]:
-    rows = run(session.connection(), LOCK, [partition_row(key) for key in keys])
-    by_key = {}
-    settings: dict[UUID, TopicSettings] = {}
-    for row in rows:
-        partition = _Partition(
-            row.topic_id,
-            row.partition,
-            row.revision,
-            row.highest_broker_leader_epoch,
-            row.delete_state,
-        )
-        of_topic = settings.setdefault(row.topic_id, TopicSettings(session, partition))
-        by_key[row.topic_id, row.partition] = LockedPartition(
-            partition, row.name, row.revision, Guards(session, partition, of_topic)
-        )
-    return by_key
+def _partition(row: AnyRow) -> _Partition:
+    return _Partition(
+        row.topic_id,
+        row.partition,
+        row.revision,
+        row.highest_broker_leader_epoch,
+        row.delete_state,
+    )
+
+
+def _lock(session: Session, statement: str, keys: Iterable[PartitionKey]) -> Iterable[AnyRow]:
+    return run(session.connection(), statement, [partition_row(key) for key in keys])

@@ -14,7 +14,7 @@ from services.rlmm.managing.segment_changes import SqlSegmentChanges
 from services.rlmm.managing.segment_imports import SqlSegmentImports
 from services.rlmm.managing.segment_queries import SqlSegmentQueries
 from services.rlmm.managing.topic_configs import SqlTopicConfigs
-from services.rlmm.schema import is_usable, known_revision, revision_in
+from services.rlmm.schema import is_usable, known_revision
 
 
 class SqlRemoteLogMetadataManager(
@@ -47,7 +47,7 @@ class SqlRemoteLogMetadataManager(
                 release's.
         """
         try:
-            revision = self._transactions.read(revision_in)
+            revision = self._schema_revision()
         except RetriableRemoteStorageError as e:
             raise RetriableRemoteStorageError(f"{self._database}: {e}") from e
         if not is_usable(revision):
@@ -55,6 +55,14 @@ class SqlRemoteLogMetadataManager(
                 f"{self._database}: the database has schema revision {revision}, this release "
                 f"needs {known_revision()}; `sediment db upgrade` makes it"
             )
+
+    def _schema_revision(self) -> str | None:
+        """As it is asked for every second, without Alembic: what that does first takes 10 ms."""
+        has_schema = self._transactions.read_row("SELECT to_regclass('alembic_version')", {})
+        if has_schema.to_regclass is None:
+            return None
+        row = self._transactions.read_row("SELECT version_num FROM alembic_version", {})
+        return None if row is None else str(row.version_num)
 
 
 if TYPE_CHECKING:

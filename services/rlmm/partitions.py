@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 from services.api.calls import NO_CONTEXT, MutationContext, MutationOutcome
 from services.api.errors import (
     FencedLeaderEpochError,
+    InvalidRequestError,
     InvalidStateTransitionError,
     RemoteResourceNotFoundError,
 )
@@ -19,7 +20,6 @@ from services.api.partitions import (
     RemotePartitionDeleteState,
     delete_predecessor,
 )
-from services.api.validation import require
 from services.rlmm import gaps
 from services.rlmm.events import count_repeat, record
 from services.rlmm.guards import require_expected, require_no_hold
@@ -87,8 +87,10 @@ def check_topic_name(
     tp: TopicIdPartition, name: str, field: str = "topic_id_partition.topic"
 ) -> None:
     """Raise InvalidRequestError, naming `field`, where the topic has another name than `name`."""
-    same = tp.topic == name
-    require(same, field, f"topic id {tp.topic_id} belongs to {name!r}, not to {tp.topic!r}")
+    if tp.topic != name:
+        raise InvalidRequestError(
+            f"{field}: topic id {tp.topic_id} belongs to {name!r}, not to {tp.topic!r}"
+        )
 
 
 def unknown_partition(tp: TopicIdPartition) -> RemoteResourceNotFoundError:

@@ -1,38 +1,50 @@
-"""Many copies that begin: add_remote_log_segment_metadata_batch.
+"""Copies that begin: add_remote_log_segment_metadata, also in batches.
 
-What segments.add does, judged item by item in their order and written in a handful of statements.
+Judged item by item in their order and written in a handful of statements, whatever their number.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 from sqlalchemy.orm import Session
 
-from services.api.calls import MutationOutcome
-from services.api.errors import RemoteStorageError
-from services.api.ids import RemoteLogSegmentId
+from services.api.calls import Call, MutationContext, MutationOutcome
+from services.api.errors import (
+    InvalidStateTransitionError,
+    RemoteStorageError,
+    SegmentAlreadyExistsError,
+)
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.segment_batches import AddOutcome, SegmentAddition
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.validation import require, within
 from services.rlmm import batch_statements as statements
-from services.rlmm import segments, visibility
+from services.rlmm import visibility
 from services.rlmm.batch_records import BatchRecords, SegmentEvent
 from services.rlmm.batch_statements import Addition
-from services.rlmm.batches import Outcome, Outcomes, change_all, require_distinct
-from services.rlmm.json_rows import key_of
+from services.rlmm.batches import Asked, Outcome, Outcomes, change_all, require_distinct
+from services.rlmm.json_rows import key_of, pipelined, when_needed
 from services.rlmm.limits import Limits, check_storable
 from services.rlmm.locked_partitions import LockedPartitions
-from services.rlmm.partitions import raise_leader_epoch
-from services.rlmm.rows import event_key
+from services.rlmm.partition_view import PartitionView
+from services.rlmm.partitions import fence, raise_leader_epoch
+from services.rlmm.rows import AnyRow, event_key, segment_from_row
 from services.rlmm.transactions import Transactions
 
 MAX_ADDED_EPOCHS = 50_000
 """Of one batch together: each is a row."""
+
+STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+
+Additions: TypeAlias = Mapping[int, Asked[SegmentAddition]]
+"""By their places in the batch, which are in order."""
 
 
 def add_all(
     transactions: Transactions, limits: Limits, additions: Sequence[SegmentAddition]
 ) -> list[AddOutcome]:
     """See RemoteLogMetadataManager.add_remote_log_segment_metadata_batch."""
-    require_distinct([_segment_id(item) for item in additions], "adds")
+    require_distinct([segment_id_of(item) for item in additions], "adds")
     epochs = sum(len(item.metadata.segment_leader_epochs) for item in additions)
     most = MAX_ADDED_EPOCHS
     require(epochs <= most, "adds", f"at most {most} leader epochs together, has {epochs}")
@@ -41,36 +53,53 @@ def add_all(
         try:
             limits.check_addition(item.metadata)
             check_storable(item.context)
-            sound[place] = item
+            sound[place] = Asked(item)
         except RemoteStorageError as e:
             outcomes[place] = e
-    outcomes |= change_all(transactions, sound, _segment_id, _add)
+    outcomes |= change_all(transactions, sound, segment_id_of, _add)
     return [outcomes[place] for place in range(len(additions))]
 
 
-def _segment_id(item: SegmentAddition) -> RemoteLogSegmentId:
+def add_free(session: Session, items: Additions) -> Outcomes:
+    """Add the segments of those partitions that are known and that nobody else has locked; leave
+    out the others."""
+    with pipelined(session.connection()):
+        partitions = LockedPartitions.lock_free(session, map(_tp, items.values()))
+        return _Additions(session, partitions, items).outcomes()
+
+
+def segment_id_of(item: SegmentAddition) -> RemoteLogSegmentId:
     return item.metadata.remote_log_segment_id
 
 
-def _add(session: Session, items: Mapping[int, SegmentAddition]) -> Outcomes:
-    return _Additions(session, items).outcomes()
+def _tp(asked: Asked[SegmentAddition]) -> TopicIdPartition:
+    return asked.item.metadata.topic_id_partition
+
+
+def _add(session: Session, items: Additions) -> Outcomes:
+    partitions = LockedPartitions.lock_or_create(session, map(_tp, items.values()))
+    with pipelined(session.connection()):
+        return _Additions(session, partitions, items).outcomes()
 
 
 class _Additions:
-    def __init__(self, session: Session, items: Mapping[int, SegmentAddition]) -> None:
+    def __init__(self, session: Session, partitions: LockedPartitions, items: Additions) -> None:
         self._session = session
+        self._partitions = partitions
         self._items = items
-        tps = [item.metadata.topic_id_partition for item in items.values()]
-        self._partitions = LockedPartitions.lock_or_create(session, tps)
-        ids = [_segment_id(item) for item in items.values()]
-        self._stored = statements.stored_segments(session, ids)
-        contexts = [item.context for item in items.values()]
-        calls = zip(map(key_of, tps), contexts, strict=True)
-        self._records = BatchRecords(session, calls)
+        ids = [segment_id_of(asked.item) for asked in items.values()]
+        rows = statements.ask_for_segments(session, ids)
+        self._stored = when_needed(lambda: statements.by_segment(rows))
+        contexts = [(key_of(_tp(asked)), asked.item.context) for asked in items.values()]
+        self._records = BatchRecords(session, contexts)
         self._added: list[Addition] = []
 
     def outcomes(self) -> Outcomes:
-        outcomes = {place: self._judged(item) for place, item in self._items.items()}
+        outcomes = {
+            place: self._judged(asked)
+            for place, asked in self._items.items()
+            if not self._partitions.leaves_out(_tp(asked))
+        }
         if self._added:
             statements.add_segments(self._session, self._added)
             visibility.note_copies_started(self._session, [each.metadata for each in self._added])
@@ -78,33 +107,69 @@ class _Additions:
         self._records.write()
         return outcomes
 
-    def _judged(self, item: SegmentAddition) -> Outcome:
+    def _judged(self, asked: Asked[SegmentAddition]) -> Outcome:
         try:
-            return self._outcome(item)
+            return self._outcome(asked.item, asked.call)
         except RemoteStorageError as e:
             return e
 
-    def _outcome(self, item: SegmentAddition) -> MutationOutcome:
+    def _outcome(self, item: SegmentAddition, call: Call) -> MutationOutcome:
         metadata, context = item.metadata, item.context
         with within("metadata.remote_log_segment_id"):
             locked = self._partitions.of(metadata.topic_id_partition)
         answer = self._records.answered_before(locked.row, metadata, context)
         if answer is not None:
             return answer
-        epoch = segments.require_may_add(locked.row, metadata, context)
-        stored = self._stored.get(statements.segment_key(_segment_id(item)))
+        epoch = _require_may_add(locked.row, metadata, context)
+        stored = self._stored().get(statements.segment_key(segment_id_of(item)))
         if stored is not None:
-            return self._records.repeat(locked.row, segments.added_before(stored, metadata))
+            return self._records.repeat(locked.row, _added_before(stored, metadata))
         locked.guards.require_expected(context)
         raise_leader_epoch(locked.row, epoch)
         event = SegmentEvent(
-            _segment_id(item),
+            segment_id_of(item),
             from_state=None,
             to_state=metadata.state.value,
             key=event_key(metadata),
             broker_id=metadata.broker_id,
             broker_leader_epoch=epoch,
         )
-        outcome = self._records.change(locked.row, event, metadata, context)
+        outcome = self._records.change(locked.row, event, metadata, context, call)
         self._added.append(Addition(metadata, outcome.revision, item.lease_ms))
         return outcome
+
+
+def _require_may_add(
+    partition: PartitionView, metadata: RemoteLogSegmentMetadata, context: MutationContext
+) -> int | None:
+    """The broker leader epoch of the call.
+
+    Raises:
+        InvalidStateTransitionError: the partition is being deleted.
+        FencedLeaderEpochError: the epoch is below the partition's highest.
+    """
+    tp, epoch = metadata.topic_id_partition, context.broker_leader_epoch
+    if epoch is None:
+        epoch = metadata.broker_leader_epoch
+    if partition.delete_state is not None:
+        raise InvalidStateTransitionError(f"partition {tp} is in {partition.delete_state}")
+    fence(partition, tp, epoch)
+    return epoch
+
+
+def _added_before(stored: AnyRow, metadata: RemoteLogSegmentMetadata) -> int:
+    """The revision that carries the stored segment, which is to be added again.
+
+    Raises:
+        InvalidStateTransitionError: it is in a later state.
+        SegmentAlreadyExistsError: it has other content.
+    """
+    segment_id = metadata.remote_log_segment_id
+    if stored.state != STARTED.value:
+        raise InvalidStateTransitionError(
+            f"segment {segment_id}: {stored.state} to {STARTED.value}"
+        )
+    if segment_from_row(stored, segment_id.topic_id_partition) != metadata:
+        raise SegmentAlreadyExistsError(f"segment {segment_id} is there with other content")
+    revision: int = stored.state_revision
+    return revision

@@ -5,11 +5,10 @@ Each item is a transaction: judged as a whole, then written in a handful of stat
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 from sqlalchemy.orm import Session
 
-from services.api.calls import MutationContext
+from services.api.calls import MutationContext, current_call
 from services.api.errors import (
     InvalidStateTransitionError,
     RemoteStorageError,
@@ -23,17 +22,19 @@ from services.api.segments import (
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
+from services.api.topic_config import topic_config
 from services.api.validation import require, require_count, within
 from services.rlmm import batch_statements as statements
 from services.rlmm import partitions
 from services.rlmm.batch_records import BatchRecords, SegmentEvent
 from services.rlmm.batch_statements import Addition
+from services.rlmm.guards import topic_of
+from services.rlmm.json_rows import when_needed
 from services.rlmm.limits import Limits, check_storable
 from services.rlmm.rows import event_key, segment_from_row
 from services.rlmm.segments_in_order import note_in_order
 from services.rlmm.tables import PartitionRow
 from services.rlmm.transactions import Transactions
-from services.rlmm.transitions import TopicSettings
 
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
@@ -105,9 +106,8 @@ class _Import:
     _new: list[Addition] = field(default_factory=list)
     _repeated: int = 0
 
-    @cached_property
-    def _settings(self) -> TopicSettings:
-        return TopicSettings(self.session, self.partition)
+    def __post_init__(self) -> None:
+        self._topic = when_needed(lambda: topic_of(self.session, self.partition))
 
     def done(self) -> ImportedSegments:
         segments = self.item.segments
@@ -132,7 +132,7 @@ class _Import:
         is_below = segment.end_offset < self.partition.log_start_offset
         if segment.state is not FINISHED or not is_below:
             return segment
-        is_on_hold = self._settings.config.hold
+        is_on_hold = topic_config(self._topic().config).hold
         return segment if is_on_hold else replace(segment, state=DELETE_STARTED)
 
     def _add(self, segment: RemoteLogSegmentMetadata, records: BatchRecords) -> Addition:
@@ -145,7 +145,7 @@ class _Import:
             broker_id=segment.broker_id,
             broker_leader_epoch=segment.broker_leader_epoch,
         )
-        outcome = records.change(self.partition, event, segment, self.item.context)
+        outcome = records.change(self.partition, event, segment, self.item.context, current_call())
         addition = Addition(segment, outcome.revision)
         self._new.append(addition)
         return addition

@@ -1,9 +1,7 @@
-"""May a segment move to another state? One judgement, for the single call and for batches."""
+"""May a segment move to another state?"""
 
+from collections.abc import Callable
 from datetime import UTC
-from functools import cached_property
-
-from sqlalchemy.orm import Session
 
 from services.api.calls import MutationContext
 from services.api.errors import (
@@ -18,12 +16,11 @@ from services.api.segments import (
     RemoteLogSegmentState,
     predecessors,
 )
-from services.api.topic_config import TopicConfig, topic_config
-from services.rlmm.guards import check_may_delete, require_expected, topic_of
+from services.api.topic_config import topic_config
+from services.rlmm.guards import Topic, check_expected, check_may_delete
 from services.rlmm.partition_view import PartitionView
 from services.rlmm.partitions import fence
 from services.rlmm.rows import AnyRow
-from services.rlmm.tables import TopicRow
 
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
@@ -31,50 +28,27 @@ DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 DELETE_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 
 
-class TopicSettings:
-    """The settings of a partition's topic, read at most once; the partition is locked."""
-
-    def __init__(self, session: Session, partition: PartitionView) -> None:
-        self._session = session
-        self._partition = partition
-
-    @property
-    def name(self) -> str:
-        return self._topic.name
-
-    @cached_property
-    def config(self) -> TopicConfig:
-        return topic_config(self._topic.config)
-
-    @cached_property
-    def _topic(self) -> TopicRow:
-        return topic_of(self._session, self._partition)
-
-
 class Guards:
-    """What may refuse moves of one partition; the topic's settings are read at most once.
+    """What may refuse changes of one partition of a batch.
 
     The caller holds the partition's lock as long as it uses this: nothing of it changes meanwhile.
     """
 
-    def __init__(
-        self, session: Session, partition: PartitionView, settings: TopicSettings | None = None
-    ) -> None:
-        """`settings`: of the topic, where several partitions share them; None: read if need be."""
+    def __init__(self, partition: PartitionView, topic: Callable[[], Topic]) -> None:
+        """`topic`: reads what the topic is since the partition is locked."""
         self.partition = partition
-        self._session = session
+        self._topic = topic
         self._revision = partition.revision
-        self._settings = settings or TopicSettings(session, partition)
 
     def require_expected(self, context: MutationContext) -> None:
         """Raise ConcurrentUpdateError where the context was made for another revision."""
-        require_expected(self._session, self.partition, context, revision=self._revision)
+        check_expected(self.partition.partition, self._revision, self._topic, context)
 
     def require_may_delete(self, context: MutationContext) -> None:
         """Raise DeletionRefusedError where the topic's settings forbid it."""
-        caller = context.retention_owner
-        topic, config = self._settings.name, self._settings.config
-        check_may_delete(topic, config, self.partition.delete_state, caller)
+        topic, caller = self._topic(), context.retention_owner
+        config = topic_config(topic.config)
+        check_may_delete(topic.name, config, self.partition.delete_state, caller)
 
 
 def may_move(

@@ -5,11 +5,13 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, TypeAlias
 from uuid import uuid4
 
 import grpc
 from grpc_status import rpc_status
+from prometheus_client import Histogram
 
 from services.api.calls import Call, serving
 from services.api.errors import RemoteStorageError
@@ -36,16 +38,25 @@ class CallInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # gene
         """`streams_in` serves client streams; `streams_out` those of the server and of both."""
         self._streams_in = streams_in
         self._streams_out = streams_out
+        self._wrapped: dict[str, Handler | None] = {}
 
     def intercept_service(
         self,
         continuation: "Callable[[grpc.HandlerCallDetails], Handler | None]",
         handler_call_details: grpc.HandlerCallDetails,
     ) -> "Handler | None":
+        # gRPC asks for each call anew. What it does not serve is not kept: callers make such up.
+        method = handler_call_details.method
+        known = self._wrapped.get(method)
+        if known is not None:
+            return known
         handler = continuation(handler_call_details)
         if handler is None:
             return None
-        method = handler_call_details.method
+        wrapped = self._wrapped[method] = self._wrap(handler, method)
+        return wrapped
+
+    def _wrap(self, handler: "Handler", method: str) -> "Handler | None":
         if handler.unary_unary:
             return grpc.unary_unary_rpc_method_handler(
                 _answering_once(handler.unary_unary, method),
@@ -121,21 +132,35 @@ def _one_call(method: str, context: grpc.ServicerContext) -> Iterator[None]:
             error.__cause__ = e
             context.abort_with_status(rpc_status.to_status(status_of(error)))
         finally:
-            _record(method, code, time.monotonic() - started, call, context.peer())
+            _record(method, code, time.monotonic() - started, call, context)
 
 
-def _record(method: str, code: grpc.StatusCode, seconds: float, call: Call, peer: str) -> None:
-    RPC_SECONDS.labels(method, code.name).observe(seconds)
+def _record(
+    method: str,
+    code: grpc.StatusCode,
+    seconds: float,
+    call: Call,
+    context: grpc.ServicerContext,
+) -> None:
+    _rpc_seconds(method, code).observe(seconds)
     level = logging.DEBUG if code is grpc.StatusCode.OK else logging.INFO
+    if not _log.isEnabledFor(level):
+        return
     details = {
         "method": method,
         "code": code.name,
         "ms": round(seconds * 1000, 3),
         "request_id": call.request_id,
         "actor": call.actor,
-        "peer": peer,
+        "peer": context.peer(),
     }
     _log.log(level, "rpc", extra=details)
+
+
+@cache
+def _rpc_seconds(method: str, code: grpc.StatusCode) -> Histogram:
+    """Of a method that is served: their number is bounded."""
+    return RPC_SECONDS.labels(method, code.name)
 
 
 def _request_id(context: grpc.ServicerContext) -> str:

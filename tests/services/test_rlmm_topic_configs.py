@@ -8,12 +8,14 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
-from services.api.calls import NO_CONTEXT, Call, MutationContext, serving
+from services.api.calls import NO_CONTEXT, Call, MutationContext, MutationOutcome, serving
 from services.api.errors import ConcurrentUpdateError, DeletionRefusedError
 from services.api.ids import TopicIdPartition
 from services.api.partition_changes import PartitionLeadership
+from services.api.segment_changes import SegmentUpdate
 from services.api.topic_config import StoredTopicConfig
-from services.rlmm import partitions, segments, topic_configs
+from services.rlmm import segment_updates, topic_configs
+from services.rlmm.batches import Asked
 from services.rlmm.database import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.contract.rlmm.segments import (
@@ -63,10 +65,9 @@ def test_a_put_waits_for_a_mark_of_any_partition_and_refuses_the_next(
         rlmm.put_topic_config(tp.topic_id, {})
         with ThreadPoolExecutor(1) as pool:
             with Session(engine) as session, session.begin():
-                partition = partitions.lock_known(session, tp)
-                mark = update_to(under_way, DELETE_STARTED)
-                assert segments.move(session, partition, mark, NO_CONTEXT).applied
-                session.flush()
+                mark = Asked(SegmentUpdate(update_to(under_way, DELETE_STARTED)))
+                [outcome] = segment_updates.update_free(session, {0: mark}).values()
+                assert isinstance(outcome, MutationOutcome)
                 put = pool.submit(rlmm.put_topic_config, tp.topic_id, HOLD)
                 eventually(lambda: waiting(engine) == 1)
                 assert not put.done()

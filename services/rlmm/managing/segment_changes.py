@@ -2,21 +2,39 @@
 
 from collections.abc import Sequence
 
-from sqlalchemy.orm import Session
+from sqlalchemy import Engine
 
 from services.api.calls import NO_CONTEXT, MutationContext, MutationOutcome
 from services.api.copy_leases import require_may_lease
 from services.api.segment_batches import AddOutcome, SegmentAddition
 from services.api.segment_changes import SegmentUpdate, UpdateOutcome
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
-from services.api.validation import within
-from services.rlmm import partitions, segment_additions, segment_batches, segments
+from services.rlmm import segment_additions, segment_updates
+from services.rlmm.gathering import Gathering
+from services.rlmm.limits import Limits, check_storable
 from services.rlmm.managing.database import OnDatabase
-from services.rlmm.tables import PartitionRow
 
 
 class SqlSegmentChanges(OnDatabase):
-    """Satisfies services.api.segment_changes.SegmentChanges."""
+    """Satisfies services.api.segment_changes.SegmentChanges.
+
+    Single changes that meet share a transaction (services.rlmm.gathering).
+    """
+
+    def __init__(self, engine: Engine, limits: Limits | None = None) -> None:
+        super().__init__(engine, limits)
+        self._adds = Gathering[SegmentAddition](
+            self._transactions,
+            lambda item: item.metadata.topic_id_partition,
+            segment_additions.add_free,
+            lambda item: self.add_remote_log_segment_metadata_batch([item])[0],
+        )
+        self._updates = Gathering[SegmentUpdate](
+            self._transactions,
+            lambda item: item.update.remote_log_segment_id.topic_id_partition,
+            segment_updates.update_free,
+            lambda item: self.update_remote_log_segment_metadata_batch([item])[0],
+        )
 
     def add_remote_log_segment_metadata(
         self,
@@ -26,20 +44,9 @@ class SqlSegmentChanges(OnDatabase):
         lease_ms: int | None = None,
     ) -> MutationOutcome:
         self._limits.check_addition(metadata)
+        check_storable(context)
         require_may_lease(lease_ms, metadata.broker_id)
-
-        def lock(session: Session) -> PartitionRow:
-            with within("metadata.remote_log_segment_id"):
-                return partitions.lock_or_create(session, metadata.topic_id_partition)
-
-        return self._change_once(
-            metadata,
-            context,
-            lock,
-            lambda session, partition: segments.add(
-                session, partition, metadata, context, lease_ms
-            ),
-        )
+        return self._adds.change(SegmentAddition(metadata, context, lease_ms))
 
     def add_remote_log_segment_metadata_batch(
         self, additions: Sequence[SegmentAddition]
@@ -50,20 +57,10 @@ class SqlSegmentChanges(OnDatabase):
         self, update: RemoteLogSegmentMetadataUpdate, context: MutationContext = NO_CONTEXT
     ) -> MutationOutcome:
         self._limits.check_update(update)
-        tp = update.remote_log_segment_id.topic_id_partition
-
-        def lock(session: Session) -> PartitionRow:
-            with within("update.remote_log_segment_id"):
-                return partitions.lock_known(session, tp)
-
-        return self._change_once(
-            update,
-            context,
-            lock,
-            lambda session, partition: segments.move(session, partition, update, context),
-        )
+        check_storable(context)
+        return self._updates.change(SegmentUpdate(update, context))
 
     def update_remote_log_segment_metadata_batch(
         self, updates: Sequence[SegmentUpdate]
     ) -> list[UpdateOutcome]:
-        return segment_batches.update_all(self._transactions, self._limits, updates)
+        return segment_updates.update_all(self._transactions, self._limits, updates)

@@ -39,7 +39,10 @@ def require_set(message: Message, field: str) -> None:
     require(message.HasField(field), field, "must be set")
 
 
+# Batches and pages name the same few partitions again and again.
+@lru_cache(maxsize=4096)
 def topic_id_partition_to_proto(tp: TopicIdPartition) -> pb.TopicIdPartition:
+    """Not to be changed, as others have it too; as a field of another message it is copied."""
     return pb.TopicIdPartition(
         topic_id=uuid_to_text(tp.topic_id), topic=tp.topic, partition=tp.partition
     )
@@ -49,7 +52,6 @@ def topic_id_partition_from_proto(message: pb.TopicIdPartition) -> TopicIdPartit
     return _topic_id_partition(message.topic_id, message.topic, message.partition)
 
 
-# Batches and pages name the same few partitions again and again.
 @lru_cache(maxsize=4096)
 def _topic_id_partition(topic_id: str, topic: str, partition: int) -> TopicIdPartition:
     return TopicIdPartition(uuid_from_text(topic_id, "topic_id"), topic, partition)

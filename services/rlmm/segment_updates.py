@@ -1,18 +1,19 @@
-"""Many segments moved at once: update_remote_log_segment_metadata_batch.
+"""Segments that move from state to state: update_remote_log_segment_metadata, also in batches.
 
-What the single call does in a dozen statements per segment is done here in a handful per batch;
-who may move is judged by the same code (transitions.may_move). Of one partition, two copies that
-finish do not go together: what each displaces depends on the order.
+Judged item by item in their order and written in a handful of statements, whatever their number.
+Of one partition, two copies that finish do not go together: what each displaces depends on the
+order.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
+from typing import TypeAlias
 
 from sqlalchemy.orm import Session
 
-from services.api.calls import MutationOutcome
+from services.api.calls import Call, MutationOutcome
 from services.api.errors import RemoteStorageError
-from services.api.ids import RemoteLogSegmentId
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.segment_changes import SegmentUpdate, UpdateOutcome
 from services.api.segments import RemoteLogSegmentState
 from services.api.validation import within
@@ -20,8 +21,8 @@ from services.rlmm import batch_statements as statements
 from services.rlmm import visibility
 from services.rlmm.batch_records import BatchRecords, SegmentEvent
 from services.rlmm.batch_statements import Move
-from services.rlmm.batches import Outcome, Outcomes, change_all, require_distinct
-from services.rlmm.json_rows import PartitionKey, key_of
+from services.rlmm.batches import Asked, Outcome, Outcomes, change_all, require_distinct
+from services.rlmm.json_rows import PartitionKey, key_of, pipelined, when_needed
 from services.rlmm.limits import Limits, check_storable
 from services.rlmm.locked_partitions import LockedPartitions
 from services.rlmm.rows import AnyRow, event_key_of
@@ -38,7 +39,7 @@ _VISIBILITY = {
     DELETE_FINISHED: visibility.forget,
 }
 
-Updates = Mapping[int, SegmentUpdate]
+Updates: TypeAlias = Mapping[int, Asked[SegmentUpdate]]
 """By their places in the batch, which are in order."""
 
 
@@ -46,50 +47,69 @@ def update_all(
     transactions: Transactions, limits: Limits, updates: Sequence[SegmentUpdate]
 ) -> list[UpdateOutcome]:
     """See RemoteLogMetadataManager.update_remote_log_segment_metadata_batch."""
-    require_distinct([_segment_id(item) for item in updates], "updates")
+    require_distinct([segment_id_of(item) for item in updates], "updates")
     outcomes, sound = Outcomes(), {}
     for place, item in enumerate(updates):
         try:
             limits.check_update(item.update)
             check_storable(item.context)
-            sound[place] = item
+            sound[place] = Asked(item)
         except RemoteStorageError as e:
             outcomes[place] = e
-    outcomes |= change_all(transactions, sound, _segment_id, _update)
+    outcomes |= change_all(transactions, sound, segment_id_of, _update)
     return [outcomes[place] for place in range(len(updates))]
 
 
-def _segment_id(item: SegmentUpdate) -> RemoteLogSegmentId:
+def update_free(session: Session, items: Updates) -> Outcomes:
+    """Move the segments of those partitions that nobody else has locked; leave out the others."""
+    return _change(session, LockedPartitions.lock_free, items)
+
+
+def segment_id_of(item: SegmentUpdate) -> RemoteLogSegmentId:
     return item.update.remote_log_segment_id
 
 
+def _tp(asked: Asked[SegmentUpdate]) -> TopicIdPartition:
+    return segment_id_of(asked.item).topic_id_partition
+
+
 def _update(session: Session, items: Updates) -> Outcomes:
-    tps = (_segment_id(item).topic_id_partition for item in items.values())
-    partitions = LockedPartitions.lock(session, tps)
-    if any(item.update.state is DELETE_STARTED for item in items.values()):
-        partitions.read_topics()
+    return _change(session, LockedPartitions.lock, items)
+
+
+def _change(
+    session: Session,
+    lock: Callable[[Session, Iterable[TopicIdPartition]], LockedPartitions],
+    items: Updates,
+) -> Outcomes:
     outcomes = Outcomes()
-    for wave in _waves(items):
-        outcomes |= _Moves(session, partitions, wave).outcomes()
-    partitions.write_back()
+    with pipelined(session.connection()):
+        partitions = lock(session, map(_tp, items.values()))
+        waves = []
+        for wave in _waves(items):
+            waves.append(_Moves(session, partitions, wave))
+            outcomes |= waves[-1].outcomes()
+        partitions.write_back()
+    for moves in waves:
+        moves.require_written()
     return outcomes
 
 
 def _waves(items: Updates) -> Iterator[Updates]:
     """The items, in waves that come one after another: of a partition, each wave has a run of
     deletions or one copy that finishes, in the partition's order."""
-    steps: dict[PartitionKey, list[dict[int, SegmentUpdate]]] = {}
+    steps: dict[PartitionKey, list[dict[int, Asked[SegmentUpdate]]]] = {}
     finished_last: set[PartitionKey] = set()
-    for place, item in items.items():
-        key = key_of(_segment_id(item).topic_id_partition)
+    for place, asked in items.items():
+        key = key_of(_tp(asked))
         own = steps.setdefault(key, [])
-        finishes = item.update.state is FINISHED
+        finishes = asked.item.update.state is FINISHED
         if not own or finishes or key in finished_last:
             own.append({})
-        own[-1][place] = item
+        own[-1][place] = asked
         (finished_last.add if finishes else finished_last.discard)(key)
     for wave in zip_longest(*steps.values(), fillvalue={}):
-        yield {place: item for step in wave for place, item in step.items()}
+        yield {place: asked for step in wave for place, asked in step.items()}
 
 
 class _Moves:
@@ -100,48 +120,54 @@ class _Moves:
         self._session = session
         self._partitions = partitions
         self._items = items
-        ids = [_segment_id(item) for item in items.values()]
-        self._stored = statements.stored_segments(session, ids)
-        self._records = BatchRecords(
-            session,
-            [
-                (key_of(_segment_id(item).topic_id_partition), item.context)
-                for item in items.values()
-            ],
-        )
+        ids = [segment_id_of(asked.item) for asked in items.values()]
+        rows = statements.ask_for_segments(session, ids)
+        self._stored = when_needed(lambda: statements.by_segment(rows))
+        contexts = [(key_of(_tp(asked)), asked.item.context) for asked in items.values()]
+        self._records = BatchRecords(session, contexts)
         self._moves: list[Move] = []
+        self._checks: list[Callable[[], None]] = []
 
     def outcomes(self) -> Outcomes:
-        outcomes = {place: self._judged(item) for place, item in self._items.items()}
+        outcomes = {
+            place: self._judged(asked)
+            for place, asked in self._items.items()
+            if not self._partitions.leaves_out(_tp(asked))
+        }
         if self._moves:
             self._write_moves()
         self._records.write()
         return outcomes
 
-    def _judged(self, item: SegmentUpdate) -> Outcome:
+    def require_written(self) -> None:
+        for check in self._checks:
+            check()
+
+    def _judged(self, asked: Asked[SegmentUpdate]) -> Outcome:
         try:
-            return self._outcome(item)
+            return self._outcome(asked.item, asked.call)
         except RemoteStorageError as e:
             return e
 
-    def _outcome(self, item: SegmentUpdate) -> MutationOutcome:
-        update, context, segment_id = item.update, item.context, _segment_id(item)
+    def _outcome(self, item: SegmentUpdate, call: Call) -> MutationOutcome:
+        update, context, segment_id = item.update, item.context, segment_id_of(item)
         with within("update.remote_log_segment_id"):
             locked = self._partitions.of(segment_id.topic_id_partition)
         answer = self._records.answered_before(locked.row, update, context)
         if answer is not None:
             return answer
-        stored = self._stored.get(statements.segment_key(segment_id))
+        stored = self._stored().get(statements.segment_key(segment_id))
         if stored is None:
             raise unknown_segment(segment_id)
         if not may_move(locked.guards, stored, update, context):
             return self._records.repeat(locked.row, stored.state_revision)
-        outcome = self._records.change(locked.row, _event(item, stored), update, context)
+        event = _event(item, stored)
+        outcome = self._records.change(locked.row, event, update, context, call)
         self._moves.append(Move(update, stored.state, outcome.revision, context.plan_id))
         return outcome
 
     def _write_moves(self) -> None:
-        statements.move_segments(self._session, self._moves)
+        self._checks.append(statements.move_segments(self._session, self._moves))
         for state, write in _VISIBILITY.items():
             moved = [
                 move.update.remote_log_segment_id
@@ -153,7 +179,7 @@ class _Moves:
 
 
 def _event(item: SegmentUpdate, stored: AnyRow) -> SegmentEvent:
-    segment_id, own = _segment_id(item), stored.broker_leader_epoch
+    segment_id, own = segment_id_of(item), stored.broker_leader_epoch
     epoch = item.context.broker_leader_epoch
     return SegmentEvent(
         segment_id,

@@ -1,0 +1,150 @@
+"""Changes that meet share a transaction: a commit takes longer than a change.
+
+Nobody waits for others to come. Who finds a place free does its change at once. Those who come
+while every place is taken wait; the first of them gets the next place and does all of theirs.
+
+Each is judged as if it were alone, so that no two in a transaction are of one partition. A change
+whose partition somebody else has locked is left out, and its caller does it alone: nobody waits for
+another's lock.
+"""
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from threading import Lock
+from typing import Generic, TypeAlias
+
+from sqlalchemy.orm import Session
+
+from services.api.calls import MutationOutcome
+from services.api.errors import RemoteStorageError
+from services.api.ids import TopicIdPartition
+from services.rlmm.batches import MAX_PARTITIONS, Asked, Item, Outcomes
+from services.rlmm.transactions import Transactions
+
+PLACES = 1
+"""Transactions at once: while one waits for the disk, another is made ready."""
+
+
+class _Turn(Enum):
+    """What one who waits is to do, where its change was not done for it."""
+
+    LEAD = auto()
+    ALONE = auto()
+
+
+_Answer: TypeAlias = MutationOutcome | Exception | _Turn
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiting(Generic[Item]):
+    asked: Asked[Item]
+    answer: Future[_Answer] = field(default_factory=Future)
+
+
+class Gathering(Generic[Item]):
+    """Of one kind of change. Thread-safe; has no threads of its own."""
+
+    def __init__(
+        self,
+        transactions: Transactions,
+        tp_of: Callable[[Item], TopicIdPartition],
+        change_free: Callable[[Session, Mapping[int, Asked[Item]]], Outcomes],
+        change_alone: Callable[[Item], MutationOutcome | RemoteStorageError],
+    ) -> None:
+        """
+        Args:
+            change_free: does changes, no two of one partition, in one transaction; leaves out
+                those whose partition is locked.
+            change_alone: waits for the lock.
+        """
+        self._transactions = transactions
+        self._tp_of = tp_of
+        self._change_free = change_free
+        self._change_alone = change_alone
+        self._lock = Lock()
+        self._free_places = PLACES
+        self._waiting: list[_Waiting[Item]] = []
+
+    def change(self, item: Item) -> MutationOutcome:
+        """
+        Raises:
+            RemoteStorageError: what the change was refused with. A commit that got no answer is
+                told to all whose changes were in it.
+        """
+        own = _Waiting(Asked(item))
+        answer = _Turn.LEAD if self._takes_place(own) else own.answer.result()
+        if answer is _Turn.LEAD:
+            answer = self._lead(own)
+        if isinstance(answer, _Turn):
+            answer = self._change_alone(item)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def waiting(self) -> int:
+        """How many changes wait for a place."""
+        with self._lock:
+            return len(self._waiting)
+
+    def _takes_place(self, own: _Waiting[Item]) -> bool:
+        """Whether there was one; otherwise `own` waits."""
+        with self._lock:
+            if self._free_places:
+                self._free_places -= 1
+                return True
+            self._waiting.append(own)
+            return False
+
+    def _lead(self, own: _Waiting[Item]) -> _Answer:
+        """Change for oneself and all who wait, and give the place away."""
+        try:
+            others = self._taken_along(own)
+            answer, *answers = self._answers([own, *others])
+            for waiting, others_answer in zip(others, answers, strict=True):
+                waiting.answer.set_result(others_answer)
+            return answer
+        finally:
+            self._give_place_away()
+
+    def _taken_along(self, own: _Waiting[Item]) -> list[_Waiting[Item]]:
+        """Who waits, in the order in which they came; a second change of a partition stays."""
+        with self._lock:
+            tps = {self._tp_of(own.asked.item)}
+            taken: list[_Waiting[Item]] = []
+            left: list[_Waiting[Item]] = []
+            for waiting in self._waiting:
+                tp = self._tp_of(waiting.asked.item)
+                if tp in tps or len(tps) == MAX_PARTITIONS:
+                    left.append(waiting)
+                else:
+                    tps.add(tp)
+                    taken.append(waiting)
+            self._waiting = left
+            return taken
+
+    def _give_place_away(self) -> None:
+        with self._lock:
+            if self._waiting:
+                self._waiting.pop(0).answer.set_result(_Turn.LEAD)
+            else:
+                self._free_places += 1
+
+    def _answers(self, together: list[_Waiting[Item]]) -> list[_Answer]:
+        items = {place: waiting.asked for place, waiting in enumerate(together)}
+        committing = False
+
+        def work(session: Session) -> Outcomes:
+            nonlocal committing
+            committing = False
+            outcomes = self._change_free(session, items)
+            committing = True
+            return outcomes
+
+        try:
+            outcomes = self._transactions.change(work)
+        except Exception as e:  # noqa: BLE001 - each is told, or meets it again alone
+            # Before the commit nothing was done, and whose fault it was shows when all go alone.
+            return [e if committing else _Turn.ALONE] * len(together)
+        return [outcomes.get(place, _Turn.ALONE) for place in items]

@@ -1,0 +1,267 @@
+"""Changes that meet share a transaction, and each is answered as if it had been alone."""
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Event
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.orm import Session
+
+from services.api.calls import NO_CONTEXT, Call, MutationContext, MutationOutcome, serving
+from services.api.errors import (
+    ConcurrentUpdateError,
+    InvalidStateTransitionError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+)
+from services.api.ids import TopicIdPartition
+from services.api.partition_changes import PartitionLeadership
+from services.api.segment_changes import SegmentUpdate
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.rlmm.batches import Asked, Outcomes
+from services.rlmm.database import create_database_engine
+from services.rlmm.gathering import PLACES, Gathering
+from services.rlmm.limits import Limits
+from services.rlmm.manager import SqlRemoteLogMetadataManager
+from services.rlmm.segment_updates import update_all, update_free
+from services.rlmm.transactions import Transactions
+from tests.contract.rlmm.segments import (
+    BROKER,
+    DELETE_FINISHED,
+    DELETE_STARTED,
+    FINISHED,
+    add,
+    revision_of,
+    segment,
+    update_to,
+)
+from tests.harness.eventually import eventually
+from tests.harness.rlmm_database import events
+
+Result = MutationOutcome | Exception
+
+
+class Gated:
+    """A gathering of updates. While the gate is closed, transactions that have begun stand still
+    before their first statement."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.gate = Event()
+        self.gate.set()
+        self.sizes: list[int] = []
+        self.fault: type[Exception] | None = None
+        self._loses_commits = False
+        self._engine = engine
+        transactions = Transactions(engine)
+        self.gathering = Gathering[SegmentUpdate](
+            transactions,
+            lambda item: item.update.remote_log_segment_id.topic_id_partition,
+            self._change_free,
+            lambda item: update_all(transactions, Limits(), [item])[0],
+        )
+        self._threads = ThreadPoolExecutor(64)
+
+    def submit(self, item: SegmentUpdate, call_id: str = "-") -> "Future[MutationOutcome]":
+        def change() -> MutationOutcome:
+            with serving(Call("broker", call_id)):
+                return self.gathering.change(item)
+
+        return self._threads.submit(change)
+
+    def meeting(self, *items: SegmentUpdate) -> list[Result]:
+        """The answers to changes that come while every place is taken."""
+        with self.places_taken():
+            futures = [self.submit(item, f"call-{number}") for number, item in enumerate(items)]
+            eventually(lambda: self.gathering.waiting() == len(items))
+        return [result_of(future) for future in futures]
+
+    @contextmanager
+    def places_taken(self) -> Iterator[None]:
+        """By changes of partitions that are not known, which are refused."""
+        self.gate.clear()
+        nowhere = [TopicIdPartition(uuid4(), "nowhere", 0) for _ in range(PLACES)]
+        futures = [self.submit(to(FINISHED, segment(tp, 0, 9))) for tp in nowhere]
+        eventually(lambda: len(self.sizes) == PLACES)
+        try:
+            yield
+        finally:
+            self.sizes.clear()
+            self.gate.set()
+            for future in futures:
+                result_of(future)
+
+    def lose_commits(self) -> None:
+        """The connection of each transaction breaks after its last statement."""
+        self._loses_commits = True
+
+    def _change_free(self, session: Session, items: Mapping[int, Asked[SegmentUpdate]]) -> Outcomes:
+        self.sizes.append(len(items))
+        assert self.gate.wait(timeout=60)
+        if self.fault is not None:
+            raise self.fault
+        outcomes = update_free(session, items)
+        if self._loses_commits and len(items) > 1:
+            pid = session.scalar(text("SELECT pg_backend_pid()"))
+            with self._engine.connect() as other:
+                other.execute(text("SELECT pg_terminate_backend(:pid, 10000)"), {"pid": pid})
+        return outcomes
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[Engine]:
+    engine = create_database_engine(database_url)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def rlmm(engine: Engine) -> SqlRemoteLogMetadataManager:
+    return SqlRemoteLogMetadataManager(engine)
+
+
+@pytest.fixture
+def gated(engine: Engine) -> Gated:
+    return Gated(engine)
+
+
+@pytest.fixture
+def tps(rlmm: SqlRemoteLogMetadataManager) -> list[TopicIdPartition]:
+    topic_id = uuid4()
+    tps = [TopicIdPartition(topic_id, "orders", partition) for partition in range(5)]
+    rlmm.on_partition_leadership_changes([PartitionLeadership(tp, 1) for tp in tps], [], BROKER)
+    return tps
+
+
+def to(
+    state: RemoteLogSegmentState,
+    metadata: RemoteLogSegmentMetadata,
+    context: MutationContext = NO_CONTEXT,
+) -> SegmentUpdate:
+    return SegmentUpdate(update_to(metadata, state), context)
+
+
+def result_of(future: "Future[MutationOutcome]") -> Result:
+    try:
+        return future.result(timeout=60)
+    except Exception as e:  # noqa: BLE001 - the tests look at what it is
+        return e
+
+
+def test_changes_that_meet_share_a_transaction_and_each_event_names_its_own_call(
+    engine: Engine, rlmm: SqlRemoteLogMetadataManager, gated: Gated, tps: list[TopicIdPartition]
+) -> None:
+    made = [add(rlmm, segment(tp, 0, 9)) for tp in tps]
+    results = gated.meeting(*(to(FINISHED, metadata) for metadata in made))
+    assert results == [MutationOutcome(applied=True, revision=3)] * len(tps)
+    assert gated.sizes == [len(tps)]
+    for number, tp in enumerate(tps):
+        last = events(engine, tp)[-1]
+        assert (last.revision, last.actor, last.call_id) == (3, "broker", f"call-{number}")
+
+
+def test_who_finds_a_place_free_waits_for_nobody(
+    rlmm: SqlRemoteLogMetadataManager, gated: Gated, tps: list[TopicIdPartition]
+) -> None:
+    made = [add(rlmm, segment(tp, 0, 9)) for tp in tps]
+    for metadata in made:
+        assert gated.gathering.change(to(FINISHED, metadata)).applied
+    assert gated.sizes == [1] * len(tps)
+
+
+def test_a_refusal_is_told_to_its_own_caller(
+    rlmm: SqlRemoteLogMetadataManager, gated: Gated, tps: list[TopicIdPartition]
+) -> None:
+    made = [add(rlmm, segment(tp, 0, 9)) for tp in tps]
+    first, *rest = [to(FINISHED, metadata) for metadata in made]
+    refused = to(DELETE_FINISHED, made[0])
+    results = gated.meeting(refused, *rest)
+    assert isinstance(results[0], InvalidStateTransitionError)
+    assert results[1:] == [MutationOutcome(applied=True, revision=3)] * len(rest)
+    assert gated.gathering.change(first).applied
+
+
+def test_two_changes_of_a_partition_are_judged_one_after_the_other(
+    rlmm: SqlRemoteLogMetadataManager, gated: Gated, tps: list[TopicIdPartition]
+) -> None:
+    one, other = (add(rlmm, segment(tps[0], start, start + 9)) for start in (0, 10))
+    expects = MutationContext(expected_revision=revision_of(rlmm, tps[0]))
+    results = gated.meeting(to(FINISHED, one, expects), to(FINISHED, other, expects))
+    assert results[0] == MutationOutcome(applied=True, revision=4)
+    assert isinstance(results[1], ConcurrentUpdateError)
+    assert gated.sizes == [1, 1]
+
+
+def test_nobody_waits_for_the_partition_that_another_has_locked(
+    engine: Engine, rlmm: SqlRemoteLogMetadataManager, gated: Gated, tps: list[TopicIdPartition]
+) -> None:
+    made = [add(rlmm, segment(tp, 0, 9)) for tp in tps]
+    with engine.begin() as holder:
+        lock = "SELECT 1 FROM partitions WHERE topic_id = :id AND partition = 0 FOR UPDATE"
+        holder.execute(text(lock), {"id": tps[0].topic_id})
+        with gated.places_taken():
+            futures = [gated.submit(to(FINISHED, metadata)) for metadata in made]
+            eventually(lambda: gated.gathering.waiting() == len(made))
+        # As many as there are places, and more, while the lock is held.
+        assert [result_of(each) for each in futures[1:]] == [
+            MutationOutcome(applied=True, revision=3)
+        ] * len(futures[1:])
+        for metadata in made[1:]:
+            assert gated.gathering.change(to(DELETE_STARTED, metadata)).applied
+        assert not futures[0].done()
+    assert result_of(futures[0]) == MutationOutcome(applied=True, revision=3)
+
+
+def test_where_the_database_refuses_a_statement_only_the_one_at_fault_is_refused(
+    engine: Engine, rlmm: SqlRemoteLogMetadataManager, gated: Gated, tps: list[TopicIdPartition]
+) -> None:
+    made = [add(rlmm, segment(tp, 0, 9)) for tp in tps]
+    with engine.begin() as connection:
+        # As if an event had been written without its revision.
+        connection.execute(
+            text(
+                "INSERT INTO events (topic_id, partition, revision, kind, actor, call_id, reason, "
+                "broker_id) VALUES (:id, 1, 3, 'SEGMENT', '', '', '', 1)"
+            ),
+            {"id": tps[1].topic_id},
+        )
+    results = gated.meeting(*(to(FINISHED, metadata) for metadata in made))
+    assert type(results.pop(1)) is RemoteStorageError
+    assert results == [MutationOutcome(applied=True, revision=3)] * (len(tps) - 1)
+
+
+def test_a_fault_of_ours_leaves_nobody_waiting(
+    rlmm: SqlRemoteLogMetadataManager, gated: Gated, tps: list[TopicIdPartition]
+) -> None:
+    made = [add(rlmm, segment(tp, 0, 9)) for tp in tps]
+    gated.fault = ZeroDivisionError
+    results = gated.meeting(*(to(FINISHED, metadata) for metadata in made))
+    assert results == [MutationOutcome(applied=True, revision=3)] * len(tps)
+    gated.fault = None
+    assert gated.gathering.change(to(DELETE_STARTED, made[0])).applied
+
+
+def test_a_commit_that_got_no_answer_is_told_to_all_whose_changes_it_had(
+    rlmm: SqlRemoteLogMetadataManager, gated: Gated, tps: list[TopicIdPartition]
+) -> None:
+    made = [add(rlmm, segment(tp, 0, 9)) for tp in tps]
+    gated.lose_commits()
+    why = MutationContext(request_id="finish")
+    results = gated.meeting(*(to(FINISHED, metadata, why) for metadata in made))
+    assert [type(each) for each in results] == [RetriableRemoteStorageError] * len(tps)
+    again = [gated.gathering.change(to(FINISHED, metadata, why)) for metadata in made]
+    assert again == [MutationOutcome(applied=True, revision=3)] * len(tps)
+
+
+def test_many_at_once_are_all_answered_and_the_audit_trail_has_no_gap(
+    engine: Engine, rlmm: SqlRemoteLogMetadataManager, gated: Gated, tps: list[TopicIdPartition]
+) -> None:
+    made = [add(rlmm, segment(tp, n, n)) for n in range(20) for tp in tps]
+    for state in (FINISHED, DELETE_STARTED, DELETE_FINISHED):
+        futures = [gated.submit(to(state, metadata)) for metadata in made]
+        assert all(isinstance(result_of(future), MutationOutcome) for future in futures)
+    assert sum(gated.sizes) >= 3 * len(made) > len(gated.sizes)
+    for tp in tps:
+        assert [each.revision for each in events(engine, tp)] == list(range(1, 82))
