@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from uuid import uuid4
 
 from benchmarks.measure import QUICK
 from benchmarks.rlmm.clients import Clients, Workload, running_clients
@@ -14,8 +15,8 @@ from benchmarks.rlmm.histories import Layout
 PARTITIONS = 1_000
 CLIENTS = 32
 CLIENT_PROCESSES = 4
-SERVERS = int(os.environ.get("BENCH_SERVERS", "2"))
-"""Where many clients call: so many replicas as the chart deploys, and so many opponents."""
+SERVERS = int(os.environ.get("BENCH_SERVERS", "1"))
+"""Of RLMM where many clients call, and as many of the opponent."""
 ROUND_S = 1.0 if QUICK else 4.0
 """How long each side is measured in a round."""
 
@@ -58,7 +59,7 @@ class Setting:
         return [self.empty_server() for _ in range(SERVERS)]
 
     def empty_server(self) -> EmptyServer:
-        directory = databases().directory / "services"
+        directory = databases().directory / "services" / uuid4().hex
         return self._cleanup.enter_context(running_empty_server(directory))
 
     def clients(self, workload: Workload, count: int = CLIENTS) -> Clients:

@@ -24,13 +24,14 @@ MAX_PARTITIONS = 100
 """Whose locks a batch holds at once."""
 
 Item = TypeVar("Item")
+Item_co = TypeVar("Item_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked(Generic[Item]):
+class Asked(Generic[Item_co]):
     """An item of a batch, and the call that asked for it."""
 
-    item: Item
+    item: Item_co
     call: Call = field(default_factory=current_call)
 
 

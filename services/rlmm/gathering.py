@@ -1,7 +1,9 @@
 """Changes that meet share a transaction: a commit takes longer than a change.
 
-Nobody waits for others to come. Who finds a place free does its change at once. Those who come
-while every place is taken wait; the first of them gets the next place and does all of theirs.
+Nobody waits for others to come. Who finds the place free does its change at once. Those who come
+while it is taken wait; the first of them gets the place next and does all of theirs. Whoever has
+waited for long does its change alone, in a transaction beside that one: what holds it up may be
+another's partition.
 
 Each is judged as if it were alone, so that no two in a transaction are of one partition. A change
 whose partition somebody else has locked is left out, and its caller does it alone: nobody waits for
@@ -23,8 +25,7 @@ from services.api.ids import TopicIdPartition
 from services.rlmm.batches import MAX_PARTITIONS, Asked, Item, Outcomes
 from services.rlmm.transactions import Transactions
 
-PLACES = 1
-"""Transactions at once: while one waits for the disk, another is made ready."""
+MAX_WAIT_S = 1.0
 
 
 class _Turn(Enum):
@@ -44,7 +45,7 @@ class _Waiting(Generic[Item]):
 
 
 class Gathering(Generic[Item]):
-    """Of one kind of change. Thread-safe; has no threads of its own."""
+    """Thread-safe; has no threads of its own."""
 
     def __init__(
         self,
@@ -52,19 +53,23 @@ class Gathering(Generic[Item]):
         tp_of: Callable[[Item], TopicIdPartition],
         change_free: Callable[[Session, Mapping[int, Asked[Item]]], Outcomes],
         change_alone: Callable[[Item], MutationOutcome | RemoteStorageError],
+        max_wait_s: float = MAX_WAIT_S,
     ) -> None:
         """
         Args:
             change_free: does changes, no two of one partition, in one transaction; leaves out
                 those whose partition is locked.
             change_alone: waits for the lock.
+            max_wait_s: for the place. There is one: two share the changes between them, so that
+                each has fewer, and all take longer.
         """
         self._transactions = transactions
         self._tp_of = tp_of
         self._change_free = change_free
         self._change_alone = change_alone
         self._lock = Lock()
-        self._free_places = PLACES
+        self._max_wait_s = max_wait_s
+        self._place_is_free = True
         self._waiting: list[_Waiting[Item]] = []
 
     def change(self, item: Item) -> MutationOutcome:
@@ -74,7 +79,7 @@ class Gathering(Generic[Item]):
                 told to all whose changes were in it.
         """
         own = _Waiting(Asked(item))
-        answer = _Turn.LEAD if self._takes_place(own) else own.answer.result()
+        answer = _Turn.LEAD if self._takes_place(own) else self._waited(own)
         if answer is _Turn.LEAD:
             answer = self._lead(own)
         if isinstance(answer, _Turn):
@@ -84,18 +89,28 @@ class Gathering(Generic[Item]):
         return answer
 
     def waiting(self) -> int:
-        """How many changes wait for a place."""
+        """How many changes wait for the place."""
         with self._lock:
             return len(self._waiting)
 
     def _takes_place(self, own: _Waiting[Item]) -> bool:
-        """Whether there was one; otherwise `own` waits."""
+        """Whether it was free; otherwise `own` waits."""
         with self._lock:
-            if self._free_places:
-                self._free_places -= 1
+            if self._place_is_free:
+                self._place_is_free = False
                 return True
             self._waiting.append(own)
             return False
+
+    def _waited(self, own: _Waiting[Item]) -> _Answer:
+        try:
+            return own.answer.result(self._max_wait_s)
+        except TimeoutError:
+            with self._lock:
+                if own in self._waiting:
+                    self._waiting.remove(own)
+                    return _Turn.ALONE
+        return own.answer.result()  # it is under way
 
     def _lead(self, own: _Waiting[Item]) -> _Answer:
         """Change for oneself and all who wait, and give the place away."""
@@ -129,7 +144,7 @@ class Gathering(Generic[Item]):
             if self._waiting:
                 self._waiting.pop(0).answer.set_result(_Turn.LEAD)
             else:
-                self._free_places += 1
+                self._place_is_free = True
 
     def _answers(self, together: list[_Waiting[Item]]) -> list[_Answer]:
         items = {place: waiting.asked for place, waiting in enumerate(together)}

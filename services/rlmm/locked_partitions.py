@@ -112,12 +112,10 @@ class LockedPartitions:
         rows: Iterable[AnyRow],
         *,
         created: Collection[PartitionKey] = (),
-        leaves_out_others: bool = False,
     ) -> None:
         self._session = session
         self._rows = rows
         self._created = created
-        self._leaves_out_others = leaves_out_others
         self._by_key = when_needed(self._read_partitions)
         self._topics = when_needed(self._read_topics)
 
@@ -129,8 +127,7 @@ class LockedPartitions:
     @classmethod
     def lock_free(cls, session: Session, tps: Iterable[TopicIdPartition]) -> Self:
         """Lock those that nobody else has locked."""
-        rows = _lock(session, LOCK_FREE, {key_of(tp) for tp in tps})
-        return cls(session, rows, leaves_out_others=True)
+        return cls(session, _lock(session, LOCK_FREE, {key_of(tp) for tp in tps}))
 
     @classmethod
     def lock_or_create(cls, session: Session, tps: Iterable[TopicIdPartition]) -> Self:
@@ -147,9 +144,8 @@ class LockedPartitions:
                     lock_or_create(session, tp)
         return cls(session, _lock(session, LOCK, keys), created=created)
 
-    def leaves_out(self, tp: TopicIdPartition) -> bool:
-        """Whether it is one of those that lock_free does not lock."""
-        return self._leaves_out_others and key_of(tp) not in self._by_key()
+    def __contains__(self, tp: TopicIdPartition) -> bool:
+        return key_of(tp) in self._by_key()
 
     def of(self, tp: TopicIdPartition) -> LockedPartition:
         """

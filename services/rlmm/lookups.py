@@ -33,7 +33,8 @@ _IS_KNOWN_PARTITION = f"""
 
 
 def _segment_at(offset: str) -> str:
-    """SQL for the id of the segment that holds `offset`, an SQL expression; one row or none.
+    """SQL for the id of the segment that holds `offset`, an SQL expression; one row, whose id is
+    NULL where there is none, or no row.
 
     First Kafka's choice: of the referenced segments, the last one that starts at or below the
     offset, if it reaches the offset. Else, among the segments that overlapped when they finished
@@ -47,15 +48,7 @@ def _segment_at(offset: str) -> str:
     round: with no statistics yet it would read all of a partition's rows.)
     """
     return f"""
-        SELECT coalesce(floor.segment_id, other.segment_id) AS segment_id
-        FROM highest_offsets AS epoch
-        LEFT JOIN LATERAL (
-            SELECT segment_id, end_offset FROM segment_epochs
-            WHERE {_OF_EPOCH} AND referenced
-                AND start_offset BETWEEN {offset} - epoch.longest_reach AND {offset}
-            ORDER BY start_offset DESC LIMIT 1
-        ) AS floor ON floor.end_offset >= {offset}
-        LEFT JOIN LATERAL (
+        SELECT coalesce(floor.segment_id, (
             WITH candidate AS MATERIALIZED (
                 SELECT e.segment_id, s.broker_leader_epoch, s.finished_revision
                 FROM {REACH_CLASSES} AS reach (digits, longest)
@@ -68,8 +61,7 @@ def _segment_at(offset: str) -> str:
                 ) AS e
                 CROSS JOIN LATERAL ({_segment("e.segment_id")}
                 ) AS s
-                WHERE floor.segment_id IS NULL
-                    AND reach.digits <= length(CAST(epoch.longest_reach AS text))
+                WHERE reach.digits <= length(CAST(epoch.longest_reach AS text))
             )
             SELECT segment_id FROM candidate WHERE finished_revision = (
                 SELECT (max(ARRAY[coalesce(broker_leader_epoch, -1), finished_revision]))[2]
@@ -77,8 +69,15 @@ def _segment_at(offset: str) -> str:
                     SELECT coalesce(max(finished_revision), 0)
                     FROM candidate WHERE broker_leader_epoch IS NULL))
             LIMIT 1
-        ) AS other ON true
-        WHERE {_OF_EPOCH} AND coalesce(floor.segment_id, other.segment_id) IS NOT NULL"""
+        )) AS segment_id
+        FROM highest_offsets AS epoch
+        LEFT JOIN LATERAL (
+            SELECT segment_id, end_offset FROM segment_epochs
+            WHERE {_OF_EPOCH} AND referenced
+                AND start_offset BETWEEN {offset} - epoch.longest_reach AND {offset}
+            ORDER BY start_offset DESC LIMIT 1
+        ) AS floor ON floor.end_offset >= {offset}
+        WHERE {_OF_EPOCH}"""
 
 
 SEGMENT_AT = _segment_at("%(offset)s")

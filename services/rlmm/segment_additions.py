@@ -14,21 +14,21 @@ from services.api.errors import (
     RemoteStorageError,
     SegmentAlreadyExistsError,
 )
-from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.segment_batches import AddOutcome, SegmentAddition
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.validation import require, within
 from services.rlmm import batch_statements as statements
 from services.rlmm import visibility
-from services.rlmm.batch_records import BatchRecords, SegmentEvent
+from services.rlmm.batch_records import SegmentEvent
 from services.rlmm.batch_statements import Addition
 from services.rlmm.batches import Asked, Outcome, Outcomes, change_all, require_distinct
-from services.rlmm.json_rows import key_of, pipelined, when_needed
+from services.rlmm.json_rows import pipelined
 from services.rlmm.limits import Limits, check_storable
 from services.rlmm.locked_partitions import LockedPartitions
 from services.rlmm.partition_view import PartitionView
 from services.rlmm.partitions import fence, raise_leader_epoch
 from services.rlmm.rows import AnyRow, event_key, segment_from_row
+from services.rlmm.segment_batch import SegmentBatch, segment_id_of, tp_of
 from services.rlmm.transactions import Transactions
 
 MAX_ADDED_EPOCHS = 50_000
@@ -56,55 +56,42 @@ def add_all(
             sound[place] = Asked(item)
         except RemoteStorageError as e:
             outcomes[place] = e
-    outcomes |= change_all(transactions, sound, segment_id_of, _add)
+    outcomes |= change_all(transactions, sound, segment_id_of, _add_in)
     return [outcomes[place] for place in range(len(additions))]
 
 
-def add_free(session: Session, items: Additions) -> Outcomes:
-    """Add the segments of those partitions that are known and that nobody else has locked; leave
-    out the others."""
+def add_alone(transactions: Transactions, addition: SegmentAddition) -> Outcome:
+    """In a transaction of its own; waits for the partition's lock, or makes the partition known."""
+    return change_all(transactions, {0: Asked(addition)}, segment_id_of, _add_in)[0]
+
+
+def add(batch: SegmentBatch, additions: Additions) -> Outcomes:
+    """Judge the additions in their order and write the new segments."""
+    return _Additions(batch, additions).outcomes()
+
+
+def _add_in(session: Session, additions: Additions) -> Outcomes:
+    tps = [tp_of(asked.item) for asked in additions.values()]
+    partitions = LockedPartitions.lock_or_create(session, tps)
     with pipelined(session.connection()):
-        partitions = LockedPartitions.lock_free(session, map(_tp, items.values()))
-        return _Additions(session, partitions, items).outcomes()
-
-
-def segment_id_of(item: SegmentAddition) -> RemoteLogSegmentId:
-    return item.metadata.remote_log_segment_id
-
-
-def _tp(asked: Asked[SegmentAddition]) -> TopicIdPartition:
-    return asked.item.metadata.topic_id_partition
-
-
-def _add(session: Session, items: Additions) -> Outcomes:
-    partitions = LockedPartitions.lock_or_create(session, map(_tp, items.values()))
-    with pipelined(session.connection()):
-        return _Additions(session, partitions, items).outcomes()
+        batch = SegmentBatch(session, partitions, additions.values())
+        outcomes = add(batch, additions)
+        batch.write()
+    return outcomes
 
 
 class _Additions:
-    def __init__(self, session: Session, partitions: LockedPartitions, items: Additions) -> None:
-        self._session = session
-        self._partitions = partitions
+    def __init__(self, batch: SegmentBatch, items: Additions) -> None:
+        self._batch = batch
         self._items = items
-        ids = [segment_id_of(asked.item) for asked in items.values()]
-        rows = statements.ask_for_segments(session, ids)
-        self._stored = when_needed(lambda: statements.by_segment(rows))
-        contexts = [(key_of(_tp(asked)), asked.item.context) for asked in items.values()]
-        self._records = BatchRecords(session, contexts)
         self._added: list[Addition] = []
 
     def outcomes(self) -> Outcomes:
-        outcomes = {
-            place: self._judged(asked)
-            for place, asked in self._items.items()
-            if not self._partitions.leaves_out(_tp(asked))
-        }
+        outcomes = {place: self._judged(asked) for place, asked in self._items.items()}
         if self._added:
-            statements.add_segments(self._session, self._added)
-            visibility.note_copies_started(self._session, [each.metadata for each in self._added])
-        self._partitions.write_back()
-        self._records.write()
+            session = self._batch.session
+            statements.add_segments(session, self._added)
+            visibility.note_copies_started(session, [each.metadata for each in self._added])
         return outcomes
 
     def _judged(self, asked: Asked[SegmentAddition]) -> Outcome:
@@ -114,16 +101,16 @@ class _Additions:
             return e
 
     def _outcome(self, item: SegmentAddition, call: Call) -> MutationOutcome:
-        metadata, context = item.metadata, item.context
+        metadata, context, records = item.metadata, item.context, self._batch.records
         with within("metadata.remote_log_segment_id"):
-            locked = self._partitions.of(metadata.topic_id_partition)
-        answer = self._records.answered_before(locked.row, metadata, context)
+            locked = self._batch.partitions.of(metadata.topic_id_partition)
+        answer = records.answered_before(locked.row, metadata, context)
         if answer is not None:
             return answer
         epoch = _require_may_add(locked.row, metadata, context)
-        stored = self._stored().get(statements.segment_key(segment_id_of(item)))
+        stored = self._batch.stored(segment_id_of(item))
         if stored is not None:
-            return self._records.repeat(locked.row, _added_before(stored, metadata))
+            return records.repeat(locked.row, _added_before(stored, metadata))
         locked.guards.require_expected(context)
         raise_leader_epoch(locked.row, epoch)
         event = SegmentEvent(
@@ -134,7 +121,7 @@ class _Additions:
             broker_id=metadata.broker_id,
             broker_leader_epoch=epoch,
         )
-        outcome = self._records.change(locked.row, event, metadata, context, call)
+        outcome = records.change(locked.row, event, metadata, context, call)
         self._added.append(Addition(metadata, outcome.revision, item.lease_ms))
         return outcome
 

@@ -5,7 +5,7 @@ Of one partition, two copies that finish do not go together: what each displaces
 order.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import TypeAlias
 
@@ -13,19 +13,19 @@ from sqlalchemy.orm import Session
 
 from services.api.calls import Call, MutationOutcome
 from services.api.errors import RemoteStorageError
-from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.segment_changes import SegmentUpdate, UpdateOutcome
 from services.api.segments import RemoteLogSegmentState
 from services.api.validation import within
 from services.rlmm import batch_statements as statements
 from services.rlmm import visibility
-from services.rlmm.batch_records import BatchRecords, SegmentEvent
+from services.rlmm.batch_records import SegmentEvent
 from services.rlmm.batch_statements import Move
 from services.rlmm.batches import Asked, Outcome, Outcomes, change_all, require_distinct
-from services.rlmm.json_rows import PartitionKey, key_of, pipelined, when_needed
+from services.rlmm.json_rows import PartitionKey, key_of, pipelined
 from services.rlmm.limits import Limits, check_storable
 from services.rlmm.locked_partitions import LockedPartitions
 from services.rlmm.rows import AnyRow, event_key_of
+from services.rlmm.segment_batch import SegmentBatch, segment_id_of, tp_of
 from services.rlmm.transactions import Transactions
 from services.rlmm.transitions import may_move, unknown_segment
 
@@ -56,42 +56,30 @@ def update_all(
             sound[place] = Asked(item)
         except RemoteStorageError as e:
             outcomes[place] = e
-    outcomes |= change_all(transactions, sound, segment_id_of, _update)
+    outcomes |= change_all(transactions, sound, segment_id_of, _update_in)
     return [outcomes[place] for place in range(len(updates))]
 
 
-def update_free(session: Session, items: Updates) -> Outcomes:
-    """Move the segments of those partitions that nobody else has locked; leave out the others."""
-    return _change(session, LockedPartitions.lock_free, items)
+def update_alone(transactions: Transactions, update: SegmentUpdate) -> Outcome:
+    """In a transaction of its own; waits for the partition's lock."""
+    return change_all(transactions, {0: Asked(update)}, segment_id_of, _update_in)[0]
 
 
-def segment_id_of(item: SegmentUpdate) -> RemoteLogSegmentId:
-    return item.update.remote_log_segment_id
-
-
-def _tp(asked: Asked[SegmentUpdate]) -> TopicIdPartition:
-    return segment_id_of(asked.item).topic_id_partition
-
-
-def _update(session: Session, items: Updates) -> Outcomes:
-    return _change(session, LockedPartitions.lock, items)
-
-
-def _change(
-    session: Session,
-    lock: Callable[[Session, Iterable[TopicIdPartition]], LockedPartitions],
-    items: Updates,
-) -> Outcomes:
+def update(batch: SegmentBatch, updates: Updates) -> Outcomes:
+    """Judge the updates in their order and write the moves of their segments."""
     outcomes = Outcomes()
+    for wave in _waves(updates):
+        outcomes |= _Moves(batch, wave).outcomes()
+    return outcomes
+
+
+def _update_in(session: Session, updates: Updates) -> Outcomes:
     with pipelined(session.connection()):
-        partitions = lock(session, map(_tp, items.values()))
-        waves = []
-        for wave in _waves(items):
-            waves.append(_Moves(session, partitions, wave))
-            outcomes |= waves[-1].outcomes()
-        partitions.write_back()
-    for moves in waves:
-        moves.require_written()
+        tps = [tp_of(asked.item) for asked in updates.values()]
+        batch = SegmentBatch(session, LockedPartitions.lock(session, tps), updates.values())
+        outcomes = update(batch, updates)
+        batch.write()
+    batch.require_written()
     return outcomes
 
 
@@ -101,7 +89,7 @@ def _waves(items: Updates) -> Iterator[Updates]:
     steps: dict[PartitionKey, list[dict[int, Asked[SegmentUpdate]]]] = {}
     finished_last: set[PartitionKey] = set()
     for place, asked in items.items():
-        key = key_of(_tp(asked))
+        key = key_of(tp_of(asked.item))
         own = steps.setdefault(key, [])
         finishes = asked.item.update.state is FINISHED
         if not own or finishes or key in finished_last:
@@ -116,32 +104,16 @@ class _Moves:
     """A wave: judged in the order of its items and written together, as none of them depends on
     what another does to its segment."""
 
-    def __init__(self, session: Session, partitions: LockedPartitions, items: Updates) -> None:
-        self._session = session
-        self._partitions = partitions
+    def __init__(self, batch: SegmentBatch, items: Updates) -> None:
+        self._batch = batch
         self._items = items
-        ids = [segment_id_of(asked.item) for asked in items.values()]
-        rows = statements.ask_for_segments(session, ids)
-        self._stored = when_needed(lambda: statements.by_segment(rows))
-        contexts = [(key_of(_tp(asked)), asked.item.context) for asked in items.values()]
-        self._records = BatchRecords(session, contexts)
         self._moves: list[Move] = []
-        self._checks: list[Callable[[], None]] = []
 
     def outcomes(self) -> Outcomes:
-        outcomes = {
-            place: self._judged(asked)
-            for place, asked in self._items.items()
-            if not self._partitions.leaves_out(_tp(asked))
-        }
+        outcomes = {place: self._judged(asked) for place, asked in self._items.items()}
         if self._moves:
             self._write_moves()
-        self._records.write()
         return outcomes
-
-    def require_written(self) -> None:
-        for check in self._checks:
-            check()
 
     def _judged(self, asked: Asked[SegmentUpdate]) -> Outcome:
         try:
@@ -151,23 +123,24 @@ class _Moves:
 
     def _outcome(self, item: SegmentUpdate, call: Call) -> MutationOutcome:
         update, context, segment_id = item.update, item.context, segment_id_of(item)
+        records = self._batch.records
         with within("update.remote_log_segment_id"):
-            locked = self._partitions.of(segment_id.topic_id_partition)
-        answer = self._records.answered_before(locked.row, update, context)
+            locked = self._batch.partitions.of(segment_id.topic_id_partition)
+        answer = records.answered_before(locked.row, update, context)
         if answer is not None:
             return answer
-        stored = self._stored().get(statements.segment_key(segment_id))
+        stored = self._batch.stored(segment_id)
         if stored is None:
             raise unknown_segment(segment_id)
         if not may_move(locked.guards, stored, update, context):
-            return self._records.repeat(locked.row, stored.state_revision)
-        event = _event(item, stored)
-        outcome = self._records.change(locked.row, event, update, context, call)
+            return records.repeat(locked.row, stored.state_revision)
+        outcome = records.change(locked.row, _event(item, stored), update, context, call)
         self._moves.append(Move(update, stored.state, outcome.revision, context.plan_id))
         return outcome
 
     def _write_moves(self) -> None:
-        self._checks.append(statements.move_segments(self._session, self._moves))
+        session = self._batch.session
+        self._batch.check_at_the_end(statements.move_segments(session, self._moves))
         for state, write in _VISIBILITY.items():
             moved = [
                 move.update.remote_log_segment_id
@@ -175,7 +148,7 @@ class _Moves:
                 if move.update.state is state
             ]
             if moved:
-                write(self._session, moved)
+                write(session, moved)
 
 
 def _event(item: SegmentUpdate, stored: AnyRow) -> SegmentEvent:

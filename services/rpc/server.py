@@ -3,6 +3,7 @@
 Each service's `__main__` builds its servicer and calls `serve`; nothing else is above this.
 """
 
+import gc
 import json
 import logging
 import signal
@@ -78,6 +79,9 @@ def serve(service: Service, settings: ServiceSettings) -> None:
         metrics_address = _start_metrics(settings.metrics_address, cleanup)
         address = start_grpc(service, settings, cleanup)
         cleanup.callback(_set_readiness, service, health_servicer, _NOT_SERVING)
+        # Modules and connections stay: the collector need not look at them again and again.
+        gc.collect()
+        gc.freeze()
         announcement = Announcement(service.name, address, health_address, metrics_address)
         _watch_readiness(service, health_servicer, announcement, stopping)
         _log.info("stopping", extra={"service": service.name})

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from threading import Event
 from uuid import uuid4
 
@@ -19,14 +20,17 @@ from services.api.errors import (
 )
 from services.api.ids import TopicIdPartition
 from services.api.partition_changes import PartitionLeadership
+from services.api.segment_batches import SegmentAddition
 from services.api.segment_changes import SegmentUpdate
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from services.rlmm.batches import Asked, Outcomes
+from services.rlmm.batches import Asked, Outcome, Outcomes
 from services.rlmm.database import create_database_engine
-from services.rlmm.gathering import PLACES, Gathering
-from services.rlmm.limits import Limits
+from services.rlmm.free_changes import change_free
+from services.rlmm.gathering import Gathering
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.segment_updates import update_all, update_free
+from services.rlmm.segment_additions import add_alone
+from services.rlmm.segment_batch import SegmentChange, tp_of
+from services.rlmm.segment_updates import update_alone
 from services.rlmm.transactions import Transactions
 from tests.contract.rlmm.segments import (
     BROKER,
@@ -44,11 +48,17 @@ from tests.harness.rlmm_database import events
 Result = MutationOutcome | Exception
 
 
+def _change_alone(transactions: Transactions, change: SegmentChange) -> Outcome:
+    if isinstance(change, SegmentAddition):
+        return add_alone(transactions, change)
+    return update_alone(transactions, change)
+
+
 class Gated:
-    """A gathering of updates. While the gate is closed, transactions that have begun stand still
+    """A gathering. While the gate is closed, transactions that have begun stand still
     before their first statement."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, max_wait_s: float = 60.0) -> None:
         self.gate = Event()
         self.gate.set()
         self.sizes: list[int] = []
@@ -56,53 +66,54 @@ class Gated:
         self._loses_commits = False
         self._engine = engine
         transactions = Transactions(engine)
-        self.gathering = Gathering[SegmentUpdate](
+        self.gathering = Gathering[SegmentChange](
             transactions,
-            lambda item: item.update.remote_log_segment_id.topic_id_partition,
+            tp_of,
             self._change_free,
-            lambda item: update_all(transactions, Limits(), [item])[0],
+            partial(_change_alone, transactions),
+            max_wait_s,
         )
         self._threads = ThreadPoolExecutor(64)
 
-    def submit(self, item: SegmentUpdate, call_id: str = "-") -> "Future[MutationOutcome]":
+    def submit(self, item: SegmentChange, call_id: str = "-") -> "Future[MutationOutcome]":
         def change() -> MutationOutcome:
             with serving(Call("broker", call_id)):
                 return self.gathering.change(item)
 
         return self._threads.submit(change)
 
-    def meeting(self, *items: SegmentUpdate) -> list[Result]:
-        """The answers to changes that come while every place is taken."""
-        with self.places_taken():
+    def meeting(self, *items: SegmentChange) -> list[Result]:
+        """The answers to changes that come while the place is taken."""
+        with self.place_taken():
             futures = [self.submit(item, f"call-{number}") for number, item in enumerate(items)]
             eventually(lambda: self.gathering.waiting() == len(items))
         return [result_of(future) for future in futures]
 
     @contextmanager
-    def places_taken(self) -> Iterator[None]:
-        """By changes of partitions that are not known, which are refused."""
+    def place_taken(self) -> Iterator[None]:
+        """By a change of a partition that is not known, which is refused."""
         self.gate.clear()
-        nowhere = [TopicIdPartition(uuid4(), "nowhere", 0) for _ in range(PLACES)]
-        futures = [self.submit(to(FINISHED, segment(tp, 0, 9))) for tp in nowhere]
-        eventually(lambda: len(self.sizes) == PLACES)
+        before = len(self.sizes)
+        nowhere = TopicIdPartition(uuid4(), "nowhere", 0)
+        future = self.submit(to(FINISHED, segment(nowhere, 0, 9)))
+        eventually(lambda: len(self.sizes) == before + 1)
         try:
             yield
         finally:
             self.sizes.clear()
             self.gate.set()
-            for future in futures:
-                result_of(future)
+            result_of(future)
 
     def lose_commits(self) -> None:
         """The connection of each transaction breaks after its last statement."""
         self._loses_commits = True
 
-    def _change_free(self, session: Session, items: Mapping[int, Asked[SegmentUpdate]]) -> Outcomes:
+    def _change_free(self, session: Session, items: Mapping[int, Asked[SegmentChange]]) -> Outcomes:
         self.sizes.append(len(items))
         assert self.gate.wait(timeout=60)
         if self.fault is not None:
             raise self.fault
-        outcomes = update_free(session, items)
+        outcomes = change_free(session, items)
         if self._loses_commits and len(items) > 1:
             pid = session.scalar(text("SELECT pg_backend_pid()"))
             with self._engine.connect() as other:
@@ -153,16 +164,18 @@ def result_of(future: "Future[MutationOutcome]") -> Result:
 def test_changes_that_meet_share_a_transaction_and_each_event_names_its_own_call(
     engine: Engine, rlmm: SqlRemoteLogMetadataManager, gated: Gated, tps: list[TopicIdPartition]
 ) -> None:
-    made = [add(rlmm, segment(tp, 0, 9)) for tp in tps]
-    results = gated.meeting(*(to(FINISHED, metadata) for metadata in made))
+    finishes = [to(FINISHED, add(rlmm, segment(tp, 0, 9))) for tp in tps]
+    adds = [SegmentAddition(segment(tp, 10, 19)) for tp in tps]
+    results = gated.meeting(*finishes[:3], *adds[3:])
     assert results == [MutationOutcome(applied=True, revision=3)] * len(tps)
     assert gated.sizes == [len(tps)]
     for number, tp in enumerate(tps):
         last = events(engine, tp)[-1]
+        assert last.to_state == ("COPY_SEGMENT_FINISHED" if number < 3 else "COPY_SEGMENT_STARTED")
         assert (last.revision, last.actor, last.call_id) == (3, "broker", f"call-{number}")
 
 
-def test_who_finds_a_place_free_waits_for_nobody(
+def test_who_finds_the_place_free_waits_for_nobody(
     rlmm: SqlRemoteLogMetadataManager, gated: Gated, tps: list[TopicIdPartition]
 ) -> None:
     made = [add(rlmm, segment(tp, 0, 9)) for tp in tps]
@@ -201,10 +214,9 @@ def test_nobody_waits_for_the_partition_that_another_has_locked(
     with engine.begin() as holder:
         lock = "SELECT 1 FROM partitions WHERE topic_id = :id AND partition = 0 FOR UPDATE"
         holder.execute(text(lock), {"id": tps[0].topic_id})
-        with gated.places_taken():
+        with gated.place_taken():
             futures = [gated.submit(to(FINISHED, metadata)) for metadata in made]
             eventually(lambda: gated.gathering.waiting() == len(made))
-        # As many as there are places, and more, while the lock is held.
         assert [result_of(each) for each in futures[1:]] == [
             MutationOutcome(applied=True, revision=3)
         ] * len(futures[1:])
@@ -212,6 +224,17 @@ def test_nobody_waits_for_the_partition_that_another_has_locked(
             assert gated.gathering.change(to(DELETE_STARTED, metadata)).applied
         assert not futures[0].done()
     assert result_of(futures[0]) == MutationOutcome(applied=True, revision=3)
+
+
+def test_who_has_waited_for_long_goes_alone(
+    engine: Engine, rlmm: SqlRemoteLogMetadataManager, tps: list[TopicIdPartition]
+) -> None:
+    gated = Gated(engine, max_wait_s=0.05)
+    only = add(rlmm, segment(tps[0], 0, 9))
+    with gated.place_taken():
+        assert gated.gathering.change(to(FINISHED, only)).applied
+        assert gated.gathering.waiting() == 0
+    assert gated.gathering.change(to(DELETE_STARTED, only)).applied
 
 
 def test_where_the_database_refuses_a_statement_only_the_one_at_fault_is_refused(

@@ -14,9 +14,10 @@ from services.api.ids import TopicIdPartition
 from services.api.partition_changes import PartitionLeadership
 from services.api.segment_changes import SegmentUpdate
 from services.api.topic_config import StoredTopicConfig
-from services.rlmm import segment_updates, topic_configs
+from services.rlmm import topic_configs
 from services.rlmm.batches import Asked
 from services.rlmm.database import create_database_engine
+from services.rlmm.free_changes import change_free
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.contract.rlmm.segments import (
     BROKER,
@@ -66,7 +67,7 @@ def test_a_put_waits_for_a_mark_of_any_partition_and_refuses_the_next(
         with ThreadPoolExecutor(1) as pool:
             with Session(engine) as session, session.begin():
                 mark = Asked(SegmentUpdate(update_to(under_way, DELETE_STARTED)))
-                [outcome] = segment_updates.update_free(session, {0: mark}).values()
+                [outcome] = change_free(session, {0: mark}).values()
                 assert isinstance(outcome, MutationOutcome)
                 put = pool.submit(rlmm.put_topic_config, tp.topic_id, HOLD)
                 eventually(lambda: waiting(engine) == 1)

@@ -10,9 +10,12 @@ from services.api.segment_batches import AddOutcome, SegmentAddition
 from services.api.segment_changes import SegmentUpdate, UpdateOutcome
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from services.rlmm import segment_additions, segment_updates
+from services.rlmm.batches import Outcome
+from services.rlmm.free_changes import change_free
 from services.rlmm.gathering import Gathering
 from services.rlmm.limits import Limits, check_storable
 from services.rlmm.managing.database import OnDatabase
+from services.rlmm.segment_batch import SegmentChange, tp_of
 
 
 class SqlSegmentChanges(OnDatabase):
@@ -23,17 +26,8 @@ class SqlSegmentChanges(OnDatabase):
 
     def __init__(self, engine: Engine, limits: Limits | None = None) -> None:
         super().__init__(engine, limits)
-        self._adds = Gathering[SegmentAddition](
-            self._transactions,
-            lambda item: item.metadata.topic_id_partition,
-            segment_additions.add_free,
-            lambda item: self.add_remote_log_segment_metadata_batch([item])[0],
-        )
-        self._updates = Gathering[SegmentUpdate](
-            self._transactions,
-            lambda item: item.update.remote_log_segment_id.topic_id_partition,
-            segment_updates.update_free,
-            lambda item: self.update_remote_log_segment_metadata_batch([item])[0],
+        self._gathering = Gathering[SegmentChange](
+            self._transactions, tp_of, change_free, self._change_alone
         )
 
     def add_remote_log_segment_metadata(
@@ -46,7 +40,7 @@ class SqlSegmentChanges(OnDatabase):
         self._limits.check_addition(metadata)
         check_storable(context)
         require_may_lease(lease_ms, metadata.broker_id)
-        return self._adds.change(SegmentAddition(metadata, context, lease_ms))
+        return self._gathering.change(SegmentAddition(metadata, context, lease_ms))
 
     def add_remote_log_segment_metadata_batch(
         self, additions: Sequence[SegmentAddition]
@@ -58,9 +52,14 @@ class SqlSegmentChanges(OnDatabase):
     ) -> MutationOutcome:
         self._limits.check_update(update)
         check_storable(context)
-        return self._updates.change(SegmentUpdate(update, context))
+        return self._gathering.change(SegmentUpdate(update, context))
 
     def update_remote_log_segment_metadata_batch(
         self, updates: Sequence[SegmentUpdate]
     ) -> list[UpdateOutcome]:
         return segment_updates.update_all(self._transactions, self._limits, updates)
+
+    def _change_alone(self, change: SegmentChange) -> Outcome:
+        if isinstance(change, SegmentAddition):
+            return segment_additions.add_alone(self._transactions, change)
+        return segment_updates.update_alone(self._transactions, change)

@@ -18,6 +18,7 @@ from services.rpc.converters.shared import (
     require_set,
     topic_id_partition_from_proto,
     topic_id_partition_to_proto,
+    write_metadata,
 )
 from services.rpc.statuses import error_of, status_of
 from tieredstorage.v1 import remote_log_metadata_manager_pb2 as pb
@@ -88,11 +89,11 @@ def lookups_from_proto(
 def lookup_outcome_to_proto(outcome: LookupOutcome) -> pb.LookupOutcome:
     if isinstance(outcome, RemoteStorageError):
         return pb.LookupOutcome(error=status_of(outcome))
-    result = pb.GetRemoteLogSegmentMetadataResponse(
-        metadata=None if outcome.value is None else metadata_to_proto(outcome.value),
-        revision=outcome.revision,
-    )
-    return pb.LookupOutcome(result=result)
+    message = pb.LookupOutcome()
+    message.result.revision = outcome.revision
+    if outcome.value is not None:
+        write_metadata(outcome.value, message.result.metadata)
+    return message
 
 
 def lookup_outcome_from_proto(message: pb.LookupOutcome) -> LookupOutcome:

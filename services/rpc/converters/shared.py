@@ -72,24 +72,37 @@ def segment_id_from_proto(message: pb.RemoteLogSegmentId) -> RemoteLogSegmentId:
 
 
 def metadata_to_proto(metadata: RemoteLogSegmentMetadata) -> pb.RemoteLogSegmentMetadata:
-    return pb.RemoteLogSegmentMetadata(
-        remote_log_segment_id=segment_id_to_proto(metadata.remote_log_segment_id),
-        start_offset=metadata.start_offset,
-        end_offset=metadata.end_offset,
-        max_timestamp_ms=metadata.max_timestamp_ms,
-        broker_id=metadata.broker_id,
-        broker_leader_epoch=metadata.broker_leader_epoch,
-        event_timestamp_ms=metadata.event_timestamp_ms,
-        segment_leader_epochs=[
-            pb.SegmentLeaderEpoch(leader_epoch=e.leader_epoch, start_offset=e.start_offset)
-            for e in metadata.segment_leader_epochs
-        ],
-        segment_size_in_bytes=metadata.segment_size_in_bytes,
-        custom_metadata=metadata.custom_metadata,
-        state=segment_state.to_proto(metadata.state),
-        txn_idx_empty=metadata.txn_idx_empty,
-        copy_leased=metadata.copy_leased,
-    )
+    message = pb.RemoteLogSegmentMetadata()
+    write_metadata(metadata, message)
+    return message
+
+
+def write_metadata(
+    metadata: RemoteLogSegmentMetadata, message: pb.RemoteLogSegmentMetadata
+) -> None:
+    """Into a message without content, in its place within a greater one: a message that is made by
+    itself is copied there, which takes as long as making it."""
+    segment_id = metadata.remote_log_segment_id
+    tp = topic_id_partition_to_proto(segment_id.topic_id_partition)
+    message.remote_log_segment_id.topic_id_partition.CopyFrom(tp)
+    message.remote_log_segment_id.id = uuid_to_text(segment_id.id)
+    message.start_offset = metadata.start_offset
+    message.end_offset = metadata.end_offset
+    message.max_timestamp_ms = metadata.max_timestamp_ms
+    message.broker_id = metadata.broker_id
+    if metadata.broker_leader_epoch is not None:
+        message.broker_leader_epoch = metadata.broker_leader_epoch
+    message.event_timestamp_ms = metadata.event_timestamp_ms
+    for epoch in metadata.segment_leader_epochs:
+        message.segment_leader_epochs.add(
+            leader_epoch=epoch.leader_epoch, start_offset=epoch.start_offset
+        )
+    message.segment_size_in_bytes = metadata.segment_size_in_bytes
+    if metadata.custom_metadata is not None:
+        message.custom_metadata = metadata.custom_metadata
+    message.state = segment_state.to_proto(metadata.state)
+    message.txn_idx_empty = metadata.txn_idx_empty
+    message.copy_leased = metadata.copy_leased
 
 
 def metadata_from_proto(message: pb.RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
