@@ -16,7 +16,10 @@ MVN := mvn -q -B -Dstyle.color=never -f kafka_plugin/pom.xml
 CONTRACT := $(BIN)/buf build protos --exclude-source-info
 LOG_DIR ?=
 PYTEST_ARGS ?=
+# Half of a test's time is waiting; each process has servers of its own.
+TEST_PROCESSES ?= 2
 MODEL_ARGS ?=
+FUZZ_ARGS ?=
 
 .PHONY: help
 help: ## Print this list
@@ -85,11 +88,16 @@ demo-kafka: $(VENV)/.kafka build/.plugin ## Let a real Kafka broker keep its tie
 
 .PHONY: test
 test: $(VENV)/.dev ## Run all tests that embedded servers can serve
-	$(BIN)/pytest -m "not kafka and not plugin" --ignore tests/spark --ignore tests/helm $(PYTEST_ARGS)
+	$(BIN)/pytest -m "not kafka and not plugin" --ignore tests/spark --ignore tests/helm \
+	  -n $(TEST_PROCESSES) --dist worksteal $(PYTEST_ARGS)
 
 .PHONY: test-model
 test-model: $(VENV)/.dev ## Hold RLMM against a model by 100,000 random operations (half an hour; MODEL_ARGS="--seed N")
 	$(BIN)/python -m tests.model $(MODEL_ARGS)
+
+.PHONY: fuzz
+fuzz: $(VENV)/.dev ## Send RLMM whatever its messages can hold for ten minutes (FUZZ_ARGS="--seed N")
+	$(BIN)/python -m tests.fuzzing --seconds 600 $(FUZZ_ARGS)
 
 .PHONY: test-kafka
 test-kafka: $(VENV)/.dev ## Run the tests that need a real Kafka broker (Java 17, Maven)

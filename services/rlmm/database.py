@@ -81,6 +81,10 @@ def _options(limits: DatabaseLimits) -> str:
         # index too. What has no index is scanned nevertheless.
         "enable_seqscan": "off",
         "jit": "off",
+        # The server too notices a process whose host vanished, and lets go of its locks.
+        "tcp_keepalives_idle": 10,
+        "tcp_keepalives_interval": 5,
+        "tcp_keepalives_count": 3,
     }
     return " ".join(f"-c {name}={value}" for name, value in session.items())
 

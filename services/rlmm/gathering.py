@@ -20,12 +20,14 @@ from typing import Generic, TypeAlias
 from sqlalchemy.orm import Session
 
 from services.api.calls import MutationOutcome
-from services.api.errors import RemoteStorageError
+from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
-from services.rlmm.batches import MAX_PARTITIONS, Asked, Item, Outcomes
+from services.rlmm.batches import Asked, Item, Outcomes
 from services.rlmm.transactions import Transactions
 
 MAX_WAIT_S = 1.0
+MAX_ROWS = 1_000
+"""Of a transaction, unless one change alone has more."""
 
 
 class _Turn(Enum):
@@ -36,6 +38,8 @@ class _Turn(Enum):
 
 
 _Answer: TypeAlias = MutationOutcome | Exception | _Turn
+
+_INTERRUPTED = RetriableRemoteStorageError("who did this change with others was interrupted")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,12 +55,14 @@ class Gathering(Generic[Item]):
         self,
         transactions: Transactions,
         tp_of: Callable[[Item], TopicIdPartition],
+        rows_of: Callable[[Item], int],
         change_free: Callable[[Session, Mapping[int, Asked[Item]]], Outcomes],
         change_alone: Callable[[Item], MutationOutcome | RemoteStorageError],
         max_wait_s: float = MAX_WAIT_S,
     ) -> None:
         """
         Args:
+            rows_of: of how many rows a change is, more or less.
             change_free: does changes, no two of one partition, in one transaction; leaves out
                 those whose partition is locked.
             change_alone: waits for the lock.
@@ -65,6 +71,7 @@ class Gathering(Generic[Item]):
         """
         self._transactions = transactions
         self._tp_of = tp_of
+        self._rows_of = rows_of
         self._change_free = change_free
         self._change_alone = change_alone
         self._lock = Lock()
@@ -114,27 +121,30 @@ class Gathering(Generic[Item]):
 
     def _lead(self, own: _Waiting[Item]) -> _Answer:
         """Change for oneself and all who wait, and give the place away."""
+        others = self._taken_along(own)
+        answers: list[_Answer] = [_INTERRUPTED] * (1 + len(others))
         try:
-            others = self._taken_along(own)
-            answer, *answers = self._answers([own, *others])
-            for waiting, others_answer in zip(others, answers, strict=True):
-                waiting.answer.set_result(others_answer)
-            return answer
+            answers = self._answers([own, *others])
         finally:
+            for waiting, answer in zip(others, answers[1:], strict=True):
+                waiting.answer.set_result(answer)
             self._give_place_away()
+        return answers[0]
 
     def _taken_along(self, own: _Waiting[Item]) -> list[_Waiting[Item]]:
-        """Who waits, in the order in which they came; a second change of a partition stays."""
+        """Who waits, in the order in which they came. A second change of a partition stays, and
+        what is too much for one transaction."""
         with self._lock:
-            tps = {self._tp_of(own.asked.item)}
+            tps, rows = {self._tp_of(own.asked.item)}, self._rows_of(own.asked.item)
             taken: list[_Waiting[Item]] = []
             left: list[_Waiting[Item]] = []
             for waiting in self._waiting:
-                tp = self._tp_of(waiting.asked.item)
-                if tp in tps or len(tps) == MAX_PARTITIONS:
+                tp, more_rows = self._tp_of(waiting.asked.item), self._rows_of(waiting.asked.item)
+                if tp in tps or rows + more_rows > MAX_ROWS:
                     left.append(waiting)
                 else:
                     tps.add(tp)
+                    rows += more_rows
                     taken.append(waiting)
             self._waiting = left
             return taken
@@ -148,11 +158,13 @@ class Gathering(Generic[Item]):
 
     def _answers(self, together: list[_Waiting[Item]]) -> list[_Answer]:
         items = {place: waiting.asked for place, waiting in enumerate(together)}
-        committing = False
+        connected = committing = False
 
         def work(session: Session) -> Outcomes:
-            nonlocal committing
-            committing = False
+            nonlocal connected, committing
+            connected = committing = False
+            session.connection()
+            connected = True
             outcomes = self._change_free(session, items)
             committing = True
             return outcomes
@@ -160,6 +172,8 @@ class Gathering(Generic[Item]):
         try:
             outcomes = self._transactions.change(work)
         except Exception as e:  # noqa: BLE001 - each is told, or meets it again alone
-            # Before the commit nothing was done, and whose fault it was shows when all go alone.
-            return [e if committing else _Turn.ALONE] * len(together)
+            # Before the commit nothing was done, and whose fault it was shows when all go alone;
+            # where there is no connection it is nobody's.
+            is_of_all = committing or not connected
+            return [e if is_of_all else _Turn.ALONE] * len(together)
         return [outcomes.get(place, _Turn.ALONE) for place in items]

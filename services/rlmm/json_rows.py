@@ -18,6 +18,9 @@ from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 
 T = TypeVar("T")
 
+_PIPELINE = "pipeline"
+"""In SQLAlchemy's notes on a connection."""
+
 JsonRow: TypeAlias = dict[str, object]
 PartitionKey: TypeAlias = tuple[UUID, int]
 """Topic id and partition, in whose order locks are taken."""
@@ -27,11 +30,24 @@ PartitionKey: TypeAlias = tuple[UUID, int]
 def pipelined(connection: Connection) -> Iterator[None]:
     """Statements of `run` are sent without waiting for the answers to those before them.
 
-    Their rows are there when they are first read, and what a statement fails with is raised then,
-    or at the end. SQLAlchemy's own statements do not work inside.
+    What a statement failed with is raised by wait_for_answers, or at the end. SQLAlchemy's own
+    statements do not work inside.
     """
-    with _driver(connection).pipeline():
-        yield
+    with _driver(connection).pipeline() as pipeline:
+        connection.info[_PIPELINE] = pipeline
+        try:
+            yield
+        finally:
+            del connection.info[_PIPELINE]
+
+
+def wait_for_answers(connection: Connection) -> None:
+    """To all that was sent; call this before their rows are read.
+
+    Who reads without it gets the rows too, but leaves the session "active" for the database: it
+    would not be ended, and its locks kept, where its process falls silent.
+    """
+    connection.info[_PIPELINE].sync()
 
 
 def run(
@@ -51,8 +67,8 @@ def run(
 def when_needed(read: Callable[[], T]) -> Callable[[], T]:
     """`read`, done once, when its answer is first asked for.
 
-    For what waits for the database. (A cached_property of Python 3.11 has one lock for all objects
-    of its class: they would wait for each other's rows.)
+    For what a pipeline has asked for, or what waits for the database. (A cached_property of Python
+    3.11 has one lock for all objects of its class: they would wait for each other's rows.)
     """
     return cache(read)
 

@@ -15,7 +15,14 @@ from sqlalchemy.orm import Session
 
 from services.api.errors import InvalidRequestError
 from services.api.ids import TopicIdPartition
-from services.rlmm.json_rows import PartitionKey, key_of, partition_row, run, when_needed
+from services.rlmm.json_rows import (
+    PartitionKey,
+    key_of,
+    partition_row,
+    run,
+    wait_for_answers,
+    when_needed,
+)
 from services.rlmm.partition_view import PartitionView
 from services.rlmm.partitions import (
     check_topic_name,
@@ -120,29 +127,23 @@ class LockedPartitions:
         self._topics = when_needed(self._read_topics)
 
     @classmethod
-    def lock(cls, session: Session, tps: Iterable[TopicIdPartition]) -> Self:
-        """Lock those that there are; they may be deleted already."""
-        return cls(session, _lock(session, LOCK, {key_of(tp) for tp in tps}))
+    def lock(
+        cls,
+        session: Session,
+        tps: Iterable[TopicIdPartition],
+        created: Collection[PartitionKey] = (),
+    ) -> Self:
+        """Lock those that there are; they may be deleted already.
+
+        Args:
+            created: make_known's answer.
+        """
+        return cls(session, _lock(session, LOCK, {key_of(tp) for tp in tps}), created=created)
 
     @classmethod
     def lock_free(cls, session: Session, tps: Iterable[TopicIdPartition]) -> Self:
         """Lock those that nobody else has locked."""
         return cls(session, _lock(session, LOCK_FREE, {key_of(tp) for tp in tps}))
-
-    @classmethod
-    def lock_or_create(cls, session: Session, tps: Iterable[TopicIdPartition]) -> Self:
-        """Lock all of them, made known at revision 0 if need be."""
-        in_order = sorted(dict.fromkeys(tps), key=key_of)
-        keys = {key_of(tp) for tp in in_order}
-        rows = run(session.connection(), KNOWN, [partition_row(key) for key in keys])
-        created = keys - {(row.topic_id, row.partition) for row in rows}
-        if created:
-            lock_topics(session, in_order)
-            for tp in in_order:
-                # Who has the wrong name for the topic is told so by `of`.
-                with suppress(InvalidRequestError):
-                    lock_or_create(session, tp)
-        return cls(session, _lock(session, LOCK, keys), created=created)
 
     def __contains__(self, tp: TopicIdPartition) -> bool:
         return key_of(tp) in self._by_key()
@@ -175,7 +176,9 @@ class LockedPartitions:
     def _read_topics(self) -> dict[UUID, AnyRow]:
         """All of them at once."""
         ids = sorted({topic_id for topic_id, _ in self._by_key()})
-        rows = run(self._session.connection(), TOPICS, [{"topic_id": id.hex} for id in ids])
+        connection = self._session.connection()
+        rows = run(connection, TOPICS, [{"topic_id": id.hex} for id in ids])
+        wait_for_answers(connection)
         return {row.topic_id: row for row in rows}
 
     def write_back(self) -> None:
@@ -196,6 +199,21 @@ class LockedPartitions:
             run(connection, FORGET, [partition_row(key) for key in self._created])
             topic_ids = sorted({topic_id for topic_id, _ in self._created})
             run(connection, FORGET_TOPICS, [{"topic_id": id.hex} for id in topic_ids])
+
+
+def make_known(session: Session, tps: Iterable[TopicIdPartition]) -> Collection[PartitionKey]:
+    """Make those that are not known so, at revision 0, and answer which these were."""
+    in_order = sorted(dict.fromkeys(tps), key=key_of)
+    keys = {key_of(tp) for tp in in_order}
+    rows = run(session.connection(), KNOWN, [partition_row(key) for key in keys])
+    created = keys - {(row.topic_id, row.partition) for row in rows}
+    if created:
+        lock_topics(session, in_order)
+        for tp in in_order:
+            # Who has the wrong name for the topic is told so by `of`.
+            with suppress(InvalidRequestError):
+                lock_or_create(session, tp)
+    return created
 
 
 def _partition(row: AnyRow) -> _Partition:

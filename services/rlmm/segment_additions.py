@@ -3,7 +3,7 @@
 Judged item by item in their order and written in a handful of statements, whatever their number.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from sqlalchemy.orm import Session
@@ -14,6 +14,7 @@ from services.api.errors import (
     RemoteStorageError,
     SegmentAlreadyExistsError,
 )
+from services.api.ids import TopicIdPartition
 from services.api.segment_batches import AddOutcome, SegmentAddition
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.validation import require, within
@@ -22,13 +23,12 @@ from services.rlmm import visibility
 from services.rlmm.batch_records import SegmentEvent
 from services.rlmm.batch_statements import Addition
 from services.rlmm.batches import Asked, Outcome, Outcomes, change_all, require_distinct
-from services.rlmm.json_rows import pipelined
 from services.rlmm.limits import Limits, check_storable
-from services.rlmm.locked_partitions import LockedPartitions
+from services.rlmm.locked_partitions import LockedPartitions, make_known
 from services.rlmm.partition_view import PartitionView
 from services.rlmm.partitions import fence, raise_leader_epoch
 from services.rlmm.rows import AnyRow, event_key, segment_from_row
-from services.rlmm.segment_batch import SegmentBatch, segment_id_of, tp_of
+from services.rlmm.segment_batch import SegmentBatch, change_in, segment_id_of, tp_of
 from services.rlmm.transactions import Transactions
 
 MAX_ADDED_EPOCHS = 50_000
@@ -72,12 +72,12 @@ def add(batch: SegmentBatch, additions: Additions) -> Outcomes:
 
 def _add_in(session: Session, additions: Additions) -> Outcomes:
     tps = [tp_of(asked.item) for asked in additions.values()]
-    partitions = LockedPartitions.lock_or_create(session, tps)
-    with pipelined(session.connection()):
-        batch = SegmentBatch(session, partitions, additions.values())
-        outcomes = add(batch, additions)
-        batch.write()
-    return outcomes
+    created = make_known(session, tps)
+
+    def lock(session: Session, tps: Iterable[TopicIdPartition]) -> LockedPartitions:
+        return LockedPartitions.lock(session, tps, created)
+
+    return change_in(session, lock, additions.values(), lambda batch: add(batch, additions))
 
 
 class _Additions:

@@ -1,6 +1,6 @@
 """What the changes of segments in one transaction have in common."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import TypeAlias
 
 from sqlalchemy.orm import Session
@@ -10,18 +10,39 @@ from services.api.segment_batches import SegmentAddition
 from services.api.segment_changes import SegmentUpdate
 from services.rlmm import batch_statements as statements
 from services.rlmm.batch_records import BatchRecords
-from services.rlmm.batches import Asked
-from services.rlmm.json_rows import key_of, when_needed
+from services.rlmm.batches import Asked, Outcomes
+from services.rlmm.json_rows import key_of, pipelined, wait_for_answers, when_needed
 from services.rlmm.locked_partitions import LockedPartitions
 from services.rlmm.rows import AnyRow
 
 SegmentChange: TypeAlias = SegmentAddition | SegmentUpdate
 
 
-class SegmentBatch:
-    """Changes of segments of which no two are the same, in a pipeline; see json_rows.pipelined.
+def change_in(
+    session: Session,
+    lock: Callable[[Session, Iterable[TopicIdPartition]], LockedPartitions],
+    asked: Collection[Asked[SegmentChange]],
+    change: "Callable[[SegmentBatch], Outcomes]",
+) -> Outcomes:
+    """Do changes of segments, no two of the same, in the session's transaction.
 
-    What is read is asked for at once, and what all of them write is written at the end.
+    It waits for the database twice: for all that is read, and for all that is written.
+
+    Args:
+        change: judges them and writes the segments.
+    """
+    with pipelined(session.connection()):
+        partitions = lock(session, [tp_of(each.item) for each in asked])
+        batch = SegmentBatch(session, partitions, asked)
+        wait_for_answers(session.connection())
+        outcomes = change(batch)
+        batch.write()
+    batch.require_written()
+    return outcomes
+
+
+class SegmentBatch:
+    """Asks for what is read when it is made, in the pipeline of `change_in`.
 
     Attributes:
         partitions: locked.
@@ -69,6 +90,13 @@ def segment_id_of(change: SegmentChange) -> RemoteLogSegmentId:
     if isinstance(change, SegmentAddition):
         return change.metadata.remote_log_segment_id
     return change.update.remote_log_segment_id
+
+
+def rows_of(change: SegmentChange) -> int:
+    """Of the table that has most of them: one for each leader epoch."""
+    if isinstance(change, SegmentAddition):
+        return len(change.metadata.segment_leader_epochs)
+    return 1
 
 
 def tp_of(change: SegmentChange) -> TopicIdPartition:

@@ -21,11 +21,11 @@ from services.rlmm import visibility
 from services.rlmm.batch_records import SegmentEvent
 from services.rlmm.batch_statements import Move
 from services.rlmm.batches import Asked, Outcome, Outcomes, change_all, require_distinct
-from services.rlmm.json_rows import PartitionKey, key_of, pipelined
+from services.rlmm.json_rows import PartitionKey, key_of
 from services.rlmm.limits import Limits, check_storable
 from services.rlmm.locked_partitions import LockedPartitions
 from services.rlmm.rows import AnyRow, event_key_of
-from services.rlmm.segment_batch import SegmentBatch, segment_id_of, tp_of
+from services.rlmm.segment_batch import SegmentBatch, change_in, segment_id_of, tp_of
 from services.rlmm.transactions import Transactions
 from services.rlmm.transitions import may_move, unknown_segment
 
@@ -74,13 +74,8 @@ def update(batch: SegmentBatch, updates: Updates) -> Outcomes:
 
 
 def _update_in(session: Session, updates: Updates) -> Outcomes:
-    with pipelined(session.connection()):
-        tps = [tp_of(asked.item) for asked in updates.values()]
-        batch = SegmentBatch(session, LockedPartitions.lock(session, tps), updates.values())
-        outcomes = update(batch, updates)
-        batch.write()
-    batch.require_written()
-    return outcomes
+    lock = LockedPartitions.lock
+    return change_in(session, lock, updates.values(), lambda batch: update(batch, updates))
 
 
 def _waves(items: Updates) -> Iterator[Updates]:

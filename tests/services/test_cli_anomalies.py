@@ -1,7 +1,7 @@
 """`sediment anomalies`: where metadata and bucket disagree."""
 
 from collections.abc import Iterator
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -11,7 +11,8 @@ from services.api.partition_changes import PartitionLeadership
 from services.local.postgres import EmbeddedPostgres
 from tests.harness.rlmm_process import RlmmProcess, running_rlmm
 
-ORDERS, UNKNOWN = uuid4(), uuid4()
+# Tests are named after them: they are the same in every process of a run.
+ORDERS, UNKNOWN = UUID(int=1), UUID(int=2)
 ORPHAN = Anomaly(AnomalyKind.ORPHAN_OBJECTS, UNKNOWN, 3, uuid4(), "a/b.log", "1 of 3 objects")
 MISSING = Anomaly(AnomalyKind.MISSING_OBJECTS, ORDERS, 0, uuid4())
 

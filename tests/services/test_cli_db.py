@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -141,11 +142,8 @@ def test_what_the_server_gives_to_sessions_is_told_not_what_ours_ask_for(databas
     assert check_schema(database_url) == []
 
 
-def test_a_server_that_may_lose_changes_is_told(tmp_path_factory: pytest.TempPathFactory) -> None:
-    directory = tmp_path_factory.mktemp("careless")
-    for each in (directory, *directory.parents[:2]):
-        each.chmod(0o711)
-    with EmbeddedPostgres(directory / "postgres", {"fsync": "off"}) as server:
+def test_a_server_that_may_lose_changes_is_told(server_directory: Path) -> None:
+    with EmbeddedPostgres(server_directory / "careless", {"fsync": "off"}) as server:
         url = server.create_database("careless")
         upgrade(url)
         [problem] = check_schema(url)
@@ -186,14 +184,9 @@ def test_reports_may_read_the_views_and_no_table(database_url: str) -> None:
             connection.execute("DELETE FROM report_topics")
 
 
-def test_an_owner_who_may_not_create_roles_upgrades_all_the_same(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
+def test_an_owner_who_may_not_create_roles_upgrades_all_the_same(server_directory: Path) -> None:
     # On a server of its own: roles are those of the whole server.
-    directory = tmp_path_factory.mktemp("roles")
-    for each in (directory, *directory.parents[:2]):
-        each.chmod(0o711)
-    with EmbeddedPostgres(directory / "postgres") as server:
+    with EmbeddedPostgres(server_directory / "roles") as server:
         admin = server.create_database("owned")
         execute(
             admin,

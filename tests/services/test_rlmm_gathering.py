@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import partial
+from contextlib import closing, contextmanager
 from threading import Event
 from uuid import uuid4
 
@@ -24,13 +23,20 @@ from services.api.segment_batches import SegmentAddition
 from services.api.segment_changes import SegmentUpdate
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.rlmm.batches import Asked, Outcome, Outcomes
-from services.rlmm.database import create_database_engine
+from services.rlmm.database import DatabaseLimits, create_database_engine
 from services.rlmm.free_changes import change_free
-from services.rlmm.gathering import Gathering
+from services.rlmm.gathering import MAX_ROWS, Gathering
+from services.rlmm.locked_partitions import LockedPartitions
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.segment_additions import add_alone
-from services.rlmm.segment_batch import SegmentChange, tp_of
-from services.rlmm.segment_updates import update_alone
+from services.rlmm.segment_batch import (
+    SegmentBatch,
+    SegmentChange,
+    change_in,
+    rows_of,
+    tp_of,
+)
+from services.rlmm.segment_updates import update, update_alone
 from services.rlmm.transactions import Transactions
 from tests.contract.rlmm.segments import (
     BROKER,
@@ -45,13 +51,7 @@ from tests.contract.rlmm.segments import (
 from tests.harness.eventually import eventually
 from tests.harness.rlmm_database import events
 
-Result = MutationOutcome | Exception
-
-
-def _change_alone(transactions: Transactions, change: SegmentChange) -> Outcome:
-    if isinstance(change, SegmentAddition):
-        return add_alone(transactions, change)
-    return update_alone(transactions, change)
+Result = MutationOutcome | BaseException
 
 
 class Gated:
@@ -62,18 +62,24 @@ class Gated:
         self.gate = Event()
         self.gate.set()
         self.sizes: list[int] = []
-        self.fault: type[Exception] | None = None
+        self.fault: type[BaseException] | None = None
+        self.alone = 0
         self._loses_commits = False
         self._engine = engine
         transactions = Transactions(engine)
         self.gathering = Gathering[SegmentChange](
             transactions,
             tp_of,
+            rows_of,
             self._change_free,
-            partial(_change_alone, transactions),
+            self._change_alone,
             max_wait_s,
         )
+        self._transactions = transactions
         self._threads = ThreadPoolExecutor(64)
+
+    def close(self) -> None:
+        self._threads.shutdown()
 
     def submit(self, item: SegmentChange, call_id: str = "-") -> "Future[MutationOutcome]":
         def change() -> MutationOutcome:
@@ -85,8 +91,10 @@ class Gated:
     def meeting(self, *items: SegmentChange) -> list[Result]:
         """The answers to changes that come while the place is taken."""
         with self.place_taken():
-            futures = [self.submit(item, f"call-{number}") for number, item in enumerate(items)]
-            eventually(lambda: self.gathering.waiting() == len(items))
+            futures = []
+            for number, item in enumerate(items):
+                futures.append(self.submit(item, f"call-{number}"))
+                eventually(lambda: self.gathering.waiting() == len(futures))
         return [result_of(future) for future in futures]
 
     @contextmanager
@@ -108,6 +116,12 @@ class Gated:
         """The connection of each transaction breaks after its last statement."""
         self._loses_commits = True
 
+    def _change_alone(self, change: SegmentChange) -> Outcome:
+        self.alone += 1
+        if isinstance(change, SegmentAddition):
+            return add_alone(self._transactions, change)
+        return update_alone(self._transactions, change)
+
     def _change_free(self, session: Session, items: Mapping[int, Asked[SegmentChange]]) -> Outcomes:
         self.sizes.append(len(items))
         assert self.gate.wait(timeout=60)
@@ -123,7 +137,9 @@ class Gated:
 
 @pytest.fixture
 def engine(database_url: str) -> Iterator[Engine]:
-    engine = create_database_engine(database_url)
+    # Patient: a test may hold a lock for as long as a busy machine takes.
+    patient = DatabaseLimits(lock_timeout_ms=60_000, idle_in_transaction_timeout_ms=60_000)
+    engine = create_database_engine(database_url, patient)
     yield engine
     engine.dispose()
 
@@ -134,8 +150,9 @@ def rlmm(engine: Engine) -> SqlRemoteLogMetadataManager:
 
 
 @pytest.fixture
-def gated(engine: Engine) -> Gated:
-    return Gated(engine)
+def gated(engine: Engine) -> Iterator[Gated]:
+    with closing(Gated(engine)) as gated:
+        yield gated
 
 
 @pytest.fixture
@@ -157,7 +174,7 @@ def to(
 def result_of(future: "Future[MutationOutcome]") -> Result:
     try:
         return future.result(timeout=60)
-    except Exception as e:  # noqa: BLE001 - the tests look at what it is
+    except BaseException as e:  # noqa: BLE001 - the tests look at what it is
         return e
 
 
@@ -229,12 +246,76 @@ def test_nobody_waits_for_the_partition_that_another_has_locked(
 def test_who_has_waited_for_long_goes_alone(
     engine: Engine, rlmm: SqlRemoteLogMetadataManager, tps: list[TopicIdPartition]
 ) -> None:
-    gated = Gated(engine, max_wait_s=0.05)
     only = add(rlmm, segment(tps[0], 0, 9))
-    with gated.place_taken():
-        assert gated.gathering.change(to(FINISHED, only)).applied
-        assert gated.gathering.waiting() == 0
-    assert gated.gathering.change(to(DELETE_STARTED, only)).applied
+    with closing(Gated(engine, max_wait_s=0.05)) as gated:
+        with gated.place_taken():
+            assert gated.gathering.change(to(FINISHED, only)).applied
+            assert gated.gathering.waiting() == 0
+        assert gated.gathering.change(to(DELETE_STARTED, only)).applied
+
+
+def test_what_is_too_much_for_one_transaction_goes_in_two(
+    rlmm: SqlRemoteLogMetadataManager, gated: Gated, tps: list[TopicIdPartition]
+) -> None:
+    epochs = {epoch: epoch for epoch in range(MAX_ROWS // 2)}
+    adds = [SegmentAddition(segment(tp, 0, MAX_ROWS, epochs)) for tp in tps[:3]]
+    assert gated.meeting(*adds) == [MutationOutcome(applied=True, revision=2)] * 3
+    assert gated.sizes == [2, 1]
+
+
+def test_without_a_connection_nobody_tries_twice(
+    database_url: str, rlmm: SqlRemoteLogMetadataManager, tps: list[TopicIdPartition]
+) -> None:
+    made = [add(rlmm, segment(tp, 0, 9)) for tp in tps]
+    small = create_database_engine(database_url, DatabaseLimits(pool_size=1, pool_timeout_ms=100))
+    with closing(Gated(small)) as gated, small.connect():
+        results = [result_of(gated.submit(to(FINISHED, metadata))) for metadata in made]
+    small.dispose()
+    assert [type(each) for each in results] == [RetriableRemoteStorageError] * len(tps)
+    assert gated.alone == 0
+
+
+def test_an_interrupted_leader_leaves_nobody_waiting(
+    rlmm: SqlRemoteLogMetadataManager, gated: Gated, tps: list[TopicIdPartition]
+) -> None:
+    made = [add(rlmm, segment(tp, 0, 9)) for tp in tps]
+    gated.fault = SystemExit
+    leader, *others = gated.meeting(*(to(FINISHED, metadata) for metadata in made))
+    assert isinstance(leader, SystemExit)
+    assert [type(each) for each in others] == [RetriableRemoteStorageError] * len(others)
+    gated.fault = None
+    assert gated.gathering.change(to(FINISHED, made[0])).applied
+
+
+def test_a_process_that_falls_silent_with_locks_loses_them(
+    database_url: str,
+    engine: Engine,
+    rlmm: SqlRemoteLogMetadataManager,
+    tps: list[TopicIdPartition],
+) -> None:
+    finish = Asked(to(FINISHED, add(rlmm, segment(tps[0], 0, 9))))
+    free = text(
+        "SELECT 1 FROM partitions WHERE topic_id = :id AND partition = 0 FOR SHARE SKIP LOCKED"
+    )
+
+    def is_free() -> bool:
+        with engine.begin() as connection:
+            return connection.scalar(free, {"id": tps[0].topic_id}) is not None
+
+    def silent(batch: SegmentBatch) -> Outcomes:
+        assert tps[0] in batch.partitions
+        eventually(is_free)
+        return update(batch, {0: finish})
+
+    impatient = create_database_engine(
+        database_url, DatabaseLimits(idle_in_transaction_timeout_ms=500)
+    )
+    with pytest.raises(RetriableRemoteStorageError):
+        Transactions(impatient).change(
+            lambda session: change_in(session, LockedPartitions.lock, [finish], silent)
+        )
+    impatient.dispose()
+    assert revision_of(rlmm, tps[0]) == 2
 
 
 def test_where_the_database_refuses_a_statement_only_the_one_at_fault_is_refused(

@@ -15,7 +15,7 @@ from services.rlmm.free_changes import change_free
 from services.rlmm.gathering import Gathering
 from services.rlmm.limits import Limits, check_storable
 from services.rlmm.managing.database import OnDatabase
-from services.rlmm.segment_batch import SegmentChange, tp_of
+from services.rlmm.segment_batch import SegmentChange, rows_of, tp_of
 
 
 class SqlSegmentChanges(OnDatabase):
@@ -27,7 +27,7 @@ class SqlSegmentChanges(OnDatabase):
     def __init__(self, engine: Engine, limits: Limits | None = None) -> None:
         super().__init__(engine, limits)
         self._gathering = Gathering[SegmentChange](
-            self._transactions, tp_of, change_free, self._change_alone
+            self._transactions, tp_of, rows_of, change_free, self._change_alone
         )
 
     def add_remote_log_segment_metadata(
