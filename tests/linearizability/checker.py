@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from tests.linearizability.history import History, TrailEntry
-from tests.linearizability.operations import Changed, RaiseLogStart, Record, Refused
+from tests.linearizability.operations import Changed, Record, Refused, Setting
 from tests.linearizability.search import NotLinearizableError, Order, Search, UndecidedError
 from tests.linearizability.wording import brief
 
@@ -54,9 +54,8 @@ def _check_repeat_counts(records: Sequence[Record], trail: Sequence[TrailEntry])
         if not isinstance(record.reply, Changed):
             continue
         for outcome in record.reply.outcomes:
-            # A log start that is high enough repeats no event in particular.
             if isinstance(outcome, Refused) or (
-                isinstance(record.operation, RaiseLogStart) and not outcome.applied
+                isinstance(record.operation, Setting) and not outcome.applied
             ):
                 continue
             named[outcome.revision] += 1

@@ -25,9 +25,14 @@ from tests.linearizability.operations import (
     Read,
     Refused,
     Reply,
+    ResetLeaderEpoch,
+    Undelete,
     Update,
     UpdateBatch,
 )
+
+LEASE_MS = 3_600_000
+"""No history takes an hour: a lease ends when its copy does."""
 
 
 def ask(rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, operation: Operation) -> Reply:
@@ -46,8 +51,10 @@ def _mutate(
     rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, operation: Mutation
 ) -> Changed | Announced:
     match operation:
-        case Add(metadata, context):
-            return Changed((rlmm.add_remote_log_segment_metadata(metadata, context),))
+        case Add(metadata, context, is_leased):
+            lease_ms = LEASE_MS if is_leased else None
+            outcome = rlmm.add_remote_log_segment_metadata(metadata, context, lease_ms=lease_ms)
+            return Changed((outcome,))
         case Update(item):
             outcome = rlmm.update_remote_log_segment_metadata(item.update, item.context)
             return Changed((outcome,))
@@ -56,6 +63,10 @@ def _mutate(
             return Changed(tuple(_item_reply(each) for each in outcomes))
         case PutDeletion(deletion, context):
             return Changed((rlmm.put_remote_partition_delete_metadata(deletion, context),))
+        case Undelete(context):
+            return Changed((rlmm.undelete_partition(tp, context),))
+        case ResetLeaderEpoch(leader_epoch, context):
+            return Changed((rlmm.reset_leader_epoch(tp, leader_epoch, context),))
         case RaiseLogStart(offset, context):
             return Changed((rlmm.raise_log_start_offset(tp, offset, context),))
         case Announce(leadership, broker_id):

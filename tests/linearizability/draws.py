@@ -32,6 +32,8 @@ from tests.linearizability.operations import (
     Operation,
     PutDeletion,
     RaiseLogStart,
+    ResetLeaderEpoch,
+    Undelete,
     Update,
     UpdateBatch,
 )
@@ -61,14 +63,16 @@ _WEIGHTS = {
     "update_batch": 8,
     "announce": 3,
     "raise_log_start": 2,
+    "reset_leader_epoch": 1,
     "put_deletion": 0,
+    "undelete": 1,
     "look_up": 14,
     "next_with_txn_index": 4,
     "highest_offset": 4,
     "log_size": 4,
     "list_segments": 15,
 }
-_DYING_WEIGHTS = {**_WEIGHTS, "put_deletion": 12}
+_DYING_WEIGHTS = {**_WEIGHTS, "put_deletion": 12, "undelete": 3}
 
 
 class UsedPartition:
@@ -113,13 +117,15 @@ class Draw:
         weights = _DYING_WEIGHTS if self.partition.is_dying else _WEIGHTS
         (kind,) = self.random.choices(list(weights), list(weights.values()))
         draws: dict[str, Callable[[], Operation]] = {
-            "add": lambda: Add(self._segment(), self._context()),
+            "add": self._add,
             "update": lambda: Update(self._update(self._number())),
             "update_batch": lambda: UpdateBatch(self._updates()),
             "announce": lambda: Announce(
                 PartitionLeadership(self.partition.tp, self._leader()), self._broker()
             ),
             "raise_log_start": lambda: RaiseLogStart(self._offset(), self._context()),
+            "reset_leader_epoch": lambda: ResetLeaderEpoch(self._leader_or_none(), self._context()),
+            "undelete": lambda: Undelete(self._context()),
             "put_deletion": lambda: PutDeletion(self._deletion(), self._context()),
             "look_up": lambda: LookUp(self._epoch(), self._offset()),
             "next_with_txn_index": lambda: NextWithTxnIndex(self._epoch(), self._offset()),
@@ -128,6 +134,9 @@ class Draw:
             "list_segments": self._list,
         }
         return draws[kind]()
+
+    def _add(self) -> Add:
+        return Add(self._segment(), self._context(), is_leased=self.random.random() < 0.4)
 
     def _segment(self) -> RemoteLogSegmentMetadata:
         number = self._number(lag=1)
@@ -207,6 +216,10 @@ class Draw:
 
     def _leader(self) -> int:
         return self.uses // USES_PER_LEADER_EPOCH + self.random.randrange(2)
+
+    def _leader_or_none(self) -> int | None:
+        """Mostly a present one, or the one before."""
+        return max(0, self._leader() - 1) if self.random.random() < 0.9 else None
 
     def _epoch(self) -> int:
         return self.random.choice(LEADER_EPOCHS)

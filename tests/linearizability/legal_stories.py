@@ -1,8 +1,10 @@
 """What looks strange and is right: for most violations, the story beside it that has an order."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from services.api.errors import (
+    DeletionRefusedError,
     InvalidRequestError,
     InvalidStateTransitionError,
     RemoteResourceNotFoundError,
@@ -13,6 +15,7 @@ from tests.linearizability.operations import (
     ListSegments,
     LookUp,
     RaiseLogStart,
+    Undelete,
     UpdateBatch,
 )
 from tests.linearizability.partition import (
@@ -201,6 +204,22 @@ def log_start_that_is_high_enough_names_the_present_revision(story: Story) -> No
     story.tell(RaiseLogStart(4), repeated(4))
 
 
+def mark_taken_back_lets_copies_begin_again(story: Story) -> None:
+    story.tell(add(1))
+    story.tell(delete(MARKED))
+    story.tell(add(2), refused(InvalidStateTransitionError))
+    story.tell(Undelete())
+    story.tell(add(2), applied(4))
+    story.tell(Undelete(), repeated(4))
+
+
+def leased_copy_ends_by_its_own_broker(story: Story) -> None:
+    story.tell(replace(add(1), is_leased=True))
+    story.tell(move(1, DELETE_STARTED, broker_id=OTHER_BROKER), refused(DeletionRefusedError))
+    story.tell(move(1, DELETE_STARTED))
+    story.tell(ListSegments())
+
+
 LEGAL: tuple[Legal, ...] = (
     reads_beside_a_change_see_it_or_do_not,
     order_against_the_order_of_asking,
@@ -224,4 +243,6 @@ LEGAL: tuple[Legal, ...] = (
     mark_of_a_deleted_partition_is_a_repeat,
     batch_with_a_refused_item_takes_no_revision_for_it,
     log_start_that_is_high_enough_names_the_present_revision,
+    mark_taken_back_lets_copies_begin_again,
+    leased_copy_ends_by_its_own_broker,
 )

@@ -12,6 +12,7 @@ from typing import TypeAlias
 from services.api.calls import MutationContext, MutationOutcome
 from services.api.errors import (
     ConcurrentUpdateError,
+    DeletionRefusedError,
     FencedLeaderEpochError,
     InvalidRangeError,
     InvalidRequestError,
@@ -33,7 +34,9 @@ from tests.linearizability.operations import (
     PutDeletion,
     RaiseLogStart,
     Refused,
+    ResetLeaderEpoch,
     Single,
+    Undelete,
     Update,
     UpdateBatch,
 )
@@ -89,8 +92,10 @@ def mutated(partition: Partition, operation: Mutation) -> Step:
 
 def _single(partition: Partition, operation: Single) -> _Item:
     match operation:
-        case Add(metadata, context):
-            return _once(partition, metadata, context, lambda: _add(partition, metadata, context))
+        case Add(metadata, context, is_leased):
+            return _once(
+                partition, metadata, context, lambda: _add(partition, metadata, context, is_leased)
+            )
         case Update(item):
             return _update(partition, item, partition.revision)
         case PutDeletion(deletion, context):
@@ -98,6 +103,14 @@ def _single(partition: Partition, operation: Single) -> _Item:
                 _require_seen(partition)
             return _once(
                 partition, deletion, context, lambda: _delete(partition, deletion, context)
+            )
+        case Undelete(context):
+            _require_seen(partition)
+            return _once(partition, "undelete", context, lambda: _undelete(partition, context))
+        case ResetLeaderEpoch(epoch, context):
+            _require_seen(partition)
+            return _once(
+                partition, ("reset", epoch), context, lambda: _reset(partition, epoch, context)
             )
         case RaiseLogStart(offset, context):
             _require_seen(partition)
@@ -142,7 +155,10 @@ def _once(
 
 
 def _add(
-    partition: Partition, metadata: RemoteLogSegmentMetadata, context: MutationContext
+    partition: Partition,
+    metadata: RemoteLogSegmentMetadata,
+    context: MutationContext,
+    is_leased: bool,
 ) -> _Item:
     epoch = context.broker_leader_epoch
     if epoch is None:
@@ -164,7 +180,10 @@ def _add(
         partition,
         revision=revision,
         highest_broker_leader_epoch=_highest(partition, epoch),
-        segments={**partition.segments, segment_id: Stored(metadata, revision)},
+        segments={
+            **partition.segments,
+            segment_id: Stored(metadata, revision, is_leased=is_leased),
+        },
     )
     event = Event(
         revision,
@@ -210,6 +229,9 @@ def _move(
     if target is DELETE_STARTED and not is_own_copy:
         _fence(partition, context.broker_leader_epoch)
     _require_expected(context, revision_before)
+    is_copied = present is STARTED and stored.is_leased
+    if target is DELETE_STARTED and is_copied and not is_own_copy:
+        raise DeletionRefusedError("leased")
     revision, metadata = partition.revision + 1, stored.metadata.updated(update)
     finished_revision = revision if target is FINISHED else stored.finished_revision
     segments = {
@@ -285,6 +307,54 @@ def _delete(
         context.request_id,
         context.reason,
     )
+    return after, MutationOutcome(True, revision), event
+
+
+def _undelete(partition: Partition, context: MutationContext) -> _Item:
+    present = partition.delete_state
+    if present is PARTITION_FINISHED:
+        raise RemoteResourceNotFoundError("deleted")
+    if present is None:
+        return _repeat(partition, partition.revision)
+    if present is not MARKED:
+        raise InvalidStateTransitionError("its segments are going already")
+    _require_expected(context, partition.revision)
+    revision = partition.revision + 1
+    event = Event(
+        revision,
+        "PARTITION_DELETE",
+        present.value,
+        None,
+        None,
+        _NO_BROKER,
+        context.broker_leader_epoch,
+        context.request_id,
+        context.reason,
+    )
+    after = replace(partition, revision=revision, delete_state=None)
+    return after, MutationOutcome(True, revision), event
+
+
+def _reset(partition: Partition, leader_epoch: int | None, context: MutationContext) -> _Item:
+    before = partition.highest_broker_leader_epoch
+    if partition.delete_state is PARTITION_FINISHED:
+        raise RemoteResourceNotFoundError("deleted")
+    if before == leader_epoch:
+        return _repeat(partition, partition.revision)
+    _require_expected(context, partition.revision)
+    revision = partition.revision + 1
+    event = Event(
+        revision,
+        "LEADER_EPOCH_RESET",
+        None if before is None else str(before),
+        None if leader_epoch is None else str(leader_epoch),
+        None,
+        _NO_BROKER,
+        leader_epoch,
+        context.request_id,
+        context.reason,
+    )
+    after = replace(partition, revision=revision, highest_broker_leader_epoch=leader_epoch)
     return after, MutationOutcome(True, revision), event
 
 

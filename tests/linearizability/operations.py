@@ -21,8 +21,11 @@ from tests.linearizability.wording import brief
 
 @dataclass(frozen=True, slots=True)
 class Add:
+    """`is_leased`: for longer than any history takes."""
+
     metadata: RemoteLogSegmentMetadata
     context: MutationContext = NO_CONTEXT
+    is_leased: bool = False
     kind: Literal["add"] = "add"
 
 
@@ -43,6 +46,19 @@ class PutDeletion:
     metadata: RemotePartitionDeleteMetadata
     context: MutationContext = NO_CONTEXT
     kind: Literal["put_deletion"] = "put_deletion"
+
+
+@dataclass(frozen=True, slots=True)
+class Undelete:
+    context: MutationContext = NO_CONTEXT
+    kind: Literal["undelete"] = "undelete"
+
+
+@dataclass(frozen=True, slots=True)
+class ResetLeaderEpoch:
+    leader_epoch: int | None
+    context: MutationContext = NO_CONTEXT
+    kind: Literal["reset_leader_epoch"] = "reset_leader_epoch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +110,11 @@ class ListSegments:
     kind: Literal["list_segments"] = "list_segments"
 
 
-Single: TypeAlias = Add | Update | PutDeletion | RaiseLogStart
-Mutation: TypeAlias = Add | Update | UpdateBatch | PutDeletion | RaiseLogStart | Announce
+Single: TypeAlias = Add | Update | PutDeletion | Undelete | RaiseLogStart | ResetLeaderEpoch
+Mutation: TypeAlias = Single | UpdateBatch | Announce
+Setting: TypeAlias = Undelete | RaiseLogStart | ResetLeaderEpoch
+"""What leads to a state that may be there already; then no event in particular is repeated, and the
+present revision is answered."""
 Read: TypeAlias = LookUp | NextWithTxnIndex | HighestOffset | LogSize | ListSegments
 Operation: TypeAlias = Annotated[Mutation | Read, Discriminator("kind")]
 

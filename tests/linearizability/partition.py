@@ -20,11 +20,13 @@ PARTITION_FINISHED = RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A segment, the revision that brought it into its state, and the one that finished it."""
+    """A segment, the revision that brought it into its state, and the one that finished it; whether
+    its copy was leased when it began."""
 
     metadata: RemoteLogSegmentMetadata
     state_revision: int
     finished_revision: int | None = None
+    is_leased: bool = False
 
 
 @dataclass(frozen=True, slots=True)

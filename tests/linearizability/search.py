@@ -4,7 +4,9 @@ The search of Wing and Gong with Lowe's memory of where it has been. Three thing
 
 * Replies carry revisions: where one names the next revision, only its operation can come next.
 * What changes nothing (reads, refusals, repeats) is placed at once where its reply is the model's:
-  it takes nothing from what follows. Who repeats can never be who changes later.
+  it takes nothing from what follows. Who repeats can never be who changes later. (But for an
+  announcement that meets a reset of the leader epoch: it is answered with nothing, and what was no
+  news may become news.)
 * Of lost operations only those matter that changed something, and they may come at any time after
   they were invoked.
 """
@@ -17,6 +19,7 @@ from tests.linearizability.model import Step, mutated
 from tests.linearizability.model_reads import answered
 from tests.linearizability.operations import (
     Add,
+    Announce,
     Answered,
     Changed,
     Event,
@@ -26,6 +29,8 @@ from tests.linearizability.operations import (
     Read,
     Record,
     Refused,
+    ResetLeaderEpoch,
+    Undelete,
     Update,
     UpdateBatch,
 )
@@ -89,6 +94,7 @@ class Search:
         self._lost = [record for record in by_time if record.is_lost and not record.is_read]
         self._trail = trail
         self._claims = _claims(self._answered)
+        self._unsettled = _meeting_a_reset(self._answered, self._lost)
         self._nodes = 0
         self._furthest = _Node(Partition())
 
@@ -136,7 +142,8 @@ class Search:
         while True:
             before = done
             for place in self._open(replace(node, done=done, first=first))[0]:
-                if _fits_unchanged(node.partition, self._answered[place]):
+                fits = _fits_unchanged(node.partition, self._answered[place])
+                if fits and place not in self._unsettled:
                     done |= 1 << place
             while done >> first & 1:
                 first += 1
@@ -144,8 +151,11 @@ class Search:
                 return replace(node, done=done, first=first)
 
     def _following(self, node: _Node) -> Iterator[_Node]:
-        """The nodes after one more change."""
+        """The nodes after one more change, or after what is not settled at once."""
         places, horizon_ns = self._open(node)
+        for place in self._unsettled.intersection(places):
+            if _fits_unchanged(node.partition, self._answered[place]):
+                yield replace(node, done=node.done | 1 << place)
         for place in places:
             record = self._answered[place]
             step = _change(node.partition, record)
@@ -197,6 +207,21 @@ class Search:
         return NotLinearizableError("\n".join(lines), left)
 
 
+def _meeting_a_reset(answered: Sequence[Record], lost: Sequence[Record]) -> frozenset[int]:
+    """The places of announcements during which a leader epoch may have been reset."""
+    resets = [each for each in (*answered, *lost) if isinstance(each.operation, ResetLeaderEpoch)]
+    return frozenset(
+        place
+        for place, record in enumerate(answered)
+        if isinstance(record.operation, Announce)
+        and any(
+            reset.invoked_ns < record.completed_ns
+            and (reset.is_lost or record.invoked_ns < reset.completed_ns)
+            for reset in resets
+        )
+    )
+
+
 def _claims(records: Sequence[Record]) -> dict[int, set[int | str]]:
     """By revision, who may have made it where replies name it: numbers of the records that do, and
     their request ids, under which an earlier attempt may have done it whose answer was lost."""
@@ -220,7 +245,13 @@ def _request_ids(record: Record) -> list[str | None]:
             return [item.context.request_id]
         case UpdateBatch(items):
             return [item.context.request_id for item in items]
-        case Add(context=context) | PutDeletion(context=context) | RaiseLogStart(context=context):
+        case Add(context=context) | PutDeletion(context=context):
+            return [context.request_id]
+        case (
+            Undelete(context=context)
+            | RaiseLogStart(context=context)
+            | ResetLeaderEpoch(context=context)
+        ):
             return [context.request_id]
     return []
 

@@ -14,10 +14,10 @@ from tests.linearizability.operations import (
     Event,
     Lost,
     Mutation,
-    RaiseLogStart,
     Read,
     Record,
     Reply,
+    Setting,
 )
 from tests.linearizability.partition import Partition
 from tests.linearizability.workload import RandomClient
@@ -81,5 +81,5 @@ def _repeated(operation: Mutation, step: Step) -> list[int]:
         for outcome in step.reply.outcomes
         if isinstance(outcome, MutationOutcome)
         and outcome.revision not in own
-        and (outcome.applied or not isinstance(operation, RaiseLogStart))
+        and (outcome.applied or not isinstance(operation, Setting))
     ]

@@ -39,6 +39,7 @@ from tests.linearizability.operations import (
     PutDeletion,
     RaiseLogStart,
     Reply,
+    ResetLeaderEpoch,
     Update,
     UpdateBatch,
 )
@@ -133,6 +134,7 @@ CHANGES: dict[str, Callable[[TopicIdPartition], Mutation]] = {
         RemotePartitionDeleteMetadata(tp, MARKED, 7_000, broker_id=1), WHY
     ),
     "raise the log start": lambda tp: RaiseLogStart(5, WHY),
+    "reset the leader epoch": lambda tp: ResetLeaderEpoch(7, WHY),
 }
 
 

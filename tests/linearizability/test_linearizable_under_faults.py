@@ -50,7 +50,7 @@ def test_every_history_has_an_order_and_the_audit_trail_tells_it(deployment: Dep
     assert totals.lost >= COMMITS_CUT, totals
     assert totals.lost_changes >= len(ROUNDS), totals
     assert deployment.postgres_proxy.cuts == COMMITS_CUT
-    assert len(totals.kinds) == 11, totals
+    assert len(totals.kinds) == 13, totals
 
 
 def test_every_fault_has_a_round_or_is_for_the_long_run() -> None:

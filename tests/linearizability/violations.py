@@ -6,7 +6,11 @@ Without that record each of them is legal, so that it is refused for nothing els
 from collections.abc import Callable
 from dataclasses import replace
 
-from services.api.errors import InvalidStateTransitionError, RemoteResourceNotFoundError
+from services.api.errors import (
+    FencedLeaderEpochError,
+    InvalidStateTransitionError,
+    RemoteResourceNotFoundError,
+)
 from services.api.segment_queries import SegmentPage
 from tests.linearizability.operations import (
     Answered,
@@ -19,6 +23,8 @@ from tests.linearizability.operations import (
     NextWithTxnIndex,
     RaiseLogStart,
     Record,
+    ResetLeaderEpoch,
+    Undelete,
     UpdateBatch,
 )
 from tests.linearizability.partition import (
@@ -355,6 +361,31 @@ def copy_finished_after_its_deletion_started(story: Story) -> Record:
     return story.tell(move(1, FINISHED), applied(3))
 
 
+def leased_copy_given_up_by_another_broker(story: Story) -> Record:
+    story.tell(replace(add(1), is_leased=True))
+    return story.tell(move(1, DELETE_STARTED, broker_id=OTHER_BROKER), applied(2))
+
+
+def deletion_taken_back_after_it_started(story: Story) -> Record:
+    story.tell(add(1))
+    story.tell(delete(MARKED))
+    story.tell(delete(PARTITION_STARTED))
+    return story.tell(Undelete(), applied(4))
+
+
+def mark_taken_back_and_still_enforced(story: Story) -> Record:
+    story.tell(add(1))
+    story.tell(delete(MARKED))
+    story.tell(Undelete())
+    return story.tell(add(2), refused(InvalidStateTransitionError))
+
+
+def reset_leader_epoch_that_still_fences(story: Story) -> Record:
+    story.tell(add(1, broker_leader_epoch=5))
+    story.tell(ResetLeaderEpoch(2))
+    return story.tell(add(2, broker_leader_epoch=3), refused(FencedLeaderEpochError))
+
+
 VIOLATIONS: tuple[Violation, ...] = (
     lost_update,
     stale_read,
@@ -401,4 +432,8 @@ VIOLATIONS: tuple[Violation, ...] = (
     not_modified_since_a_revision_that_is_not_the_present_one,
     tombstone_that_comes_back,
     copy_finished_after_its_deletion_started,
+    leased_copy_given_up_by_another_broker,
+    deletion_taken_back_after_it_started,
+    mark_taken_back_and_still_enforced,
+    reset_leader_epoch_that_still_fences,
 )
