@@ -74,9 +74,9 @@ class ReferenceRemoteLogMetadataManager(ReferenceImports):
         *,
         lease_ms: int | None = None,
     ) -> MutationOutcome:
+        require_may_lease(lease_ms, metadata.broker_id)
         require(metadata.state is STARTED, "metadata.state", "must be COPY_SEGMENT_STARTED")
         _check_custom_metadata(metadata.custom_metadata)
-        require_may_lease(lease_ms, metadata.broker_id)
         partition = self.partition_to_make_known(metadata.topic_id_partition)
         begun = replace(metadata, copy_leased=lease_ms is not None)
         return self.once(partition, metadata, context, lambda: self._add(partition, begun, context))

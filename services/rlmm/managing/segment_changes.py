@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from sqlalchemy import Engine
 
 from services.api.calls import NO_CONTEXT, MutationContext, MutationOutcome
-from services.api.copy_leases import require_may_lease
 from services.api.segment_batches import AddOutcome, SegmentAddition
 from services.api.segment_changes import SegmentUpdate, UpdateOutcome
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
@@ -37,10 +36,10 @@ class SqlSegmentChanges(OnDatabase):
         *,
         lease_ms: int | None = None,
     ) -> MutationOutcome:
+        addition = SegmentAddition(metadata, context, lease_ms)
         self._limits.check_addition(metadata)
         check_storable(context)
-        require_may_lease(lease_ms, metadata.broker_id)
-        return self._gathering.change(SegmentAddition(metadata, context, lease_ms))
+        return self._gathering.change(addition)
 
     def add_remote_log_segment_metadata_batch(
         self, additions: Sequence[SegmentAddition]
