@@ -18,12 +18,13 @@ from services.api.ids import RemoteLogSegmentId
 from services.api.segment_batches import MAX_BATCH
 from services.api.validation import require_count
 from services.rlmm.json_rows import PartitionKey, key_of
+from services.rlmm.segment_change import SegmentChange, tp_of
 from services.rlmm.transactions import Transactions
 
 MAX_PARTITIONS = 100
 """Whose locks a batch holds at once."""
 
-Item = TypeVar("Item")
+Item = TypeVar("Item", bound=SegmentChange)
 Item_co = TypeVar("Item_co", covariant=True)
 
 
@@ -54,10 +55,27 @@ def require_distinct(segment_ids: Sequence[RemoteLogSegmentId], field: str) -> N
             raise InvalidRequestError(f"{field}[{place}]: {field}[{first}] has {segment_id} too")
 
 
+def change_sound(
+    transactions: Transactions,
+    items: Sequence[Item],
+    check: Callable[[Item], None],
+    work: Callable[[Session, Mapping[int, Asked[Item]]], Outcomes],
+) -> list[Outcome]:
+    """change_all of those items that `check` passes; the others' outcome is what it raises."""
+    outcomes, sound = Outcomes(), {}
+    for place, item in enumerate(items):
+        try:
+            check(item)
+            sound[place] = Asked(item)
+        except RemoteStorageError as e:
+            outcomes[place] = e
+    outcomes |= change_all(transactions, sound, work)
+    return [outcomes[place] for place in range(len(items))]
+
+
 def change_all(
     transactions: Transactions,
     items: Mapping[int, Asked[Item]],
-    segment_id_of: Callable[[Item], RemoteLogSegmentId],
     work: Callable[[Session, Mapping[int, Asked[Item]]], Outcomes],
 ) -> Outcomes:
     """Do `work` on all items, some partitions at a time, in the order of (topic id, partition).
@@ -68,7 +86,7 @@ def change_all(
     """
     by_partition: dict[PartitionKey, dict[int, Asked[Item]]] = {}
     for place, asked in items.items():
-        key = key_of(segment_id_of(asked.item).topic_id_partition)
+        key = key_of(tp_of(asked.item))
         by_partition.setdefault(key, {})[place] = asked
     outcomes: Outcomes = {}
     in_order = [by_partition[key] for key in sorted(by_partition)]

@@ -15,14 +15,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from threading import Lock
-from typing import Generic, TypeAlias
+from typing import TypeAlias
 
 from sqlalchemy.orm import Session
 
 from services.api.calls import MutationOutcome
-from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
-from services.api.ids import TopicIdPartition
-from services.rlmm.batches import Asked, Item, Outcomes
+from services.api.errors import RetriableRemoteStorageError
+from services.rlmm.batches import Asked, Outcome, Outcomes
+from services.rlmm.segment_change import SegmentChange, rows_of, tp_of
 from services.rlmm.transactions import Transactions
 
 MAX_WAIT_S = 1.0
@@ -39,30 +39,25 @@ class _Turn(Enum):
 
 _Answer: TypeAlias = MutationOutcome | Exception | _Turn
 
-_INTERRUPTED = RetriableRemoteStorageError("who did this change with others was interrupted")
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Waiting(Generic[Item]):
-    asked: Asked[Item]
+class _Waiting:
+    asked: Asked[SegmentChange]
     answer: Future[_Answer] = field(default_factory=Future)
 
 
-class Gathering(Generic[Item]):
+class Gathering:
     """Thread-safe; has no threads of its own."""
 
     def __init__(
         self,
         transactions: Transactions,
-        tp_of: Callable[[Item], TopicIdPartition],
-        rows_of: Callable[[Item], int],
-        change_free: Callable[[Session, Mapping[int, Asked[Item]]], Outcomes],
-        change_alone: Callable[[Item], MutationOutcome | RemoteStorageError],
+        change_free: Callable[[Session, Mapping[int, Asked[SegmentChange]]], Outcomes],
+        change_alone: Callable[[SegmentChange], Outcome],
         max_wait_s: float = MAX_WAIT_S,
     ) -> None:
         """
         Args:
-            rows_of: of how many rows a change is, more or less.
             change_free: does changes, no two of one partition, in one transaction; leaves out
                 those whose partition is locked.
             change_alone: waits for the lock.
@@ -70,16 +65,14 @@ class Gathering(Generic[Item]):
                 each has fewer, and all take longer.
         """
         self._transactions = transactions
-        self._tp_of = tp_of
-        self._rows_of = rows_of
         self._change_free = change_free
         self._change_alone = change_alone
         self._lock = Lock()
         self._max_wait_s = max_wait_s
         self._place_is_free = True
-        self._waiting: list[_Waiting[Item]] = []
+        self._waiting: list[_Waiting] = []
 
-    def change(self, item: Item) -> MutationOutcome:
+    def change(self, item: SegmentChange) -> MutationOutcome:
         """
         Raises:
             RemoteStorageError: what the change was refused with. A commit that got no answer is
@@ -100,7 +93,7 @@ class Gathering(Generic[Item]):
         with self._lock:
             return len(self._waiting)
 
-    def _takes_place(self, own: _Waiting[Item]) -> bool:
+    def _takes_place(self, own: _Waiting) -> bool:
         """Whether it was free; otherwise `own` waits."""
         with self._lock:
             if self._place_is_free:
@@ -109,7 +102,7 @@ class Gathering(Generic[Item]):
             self._waiting.append(own)
             return False
 
-    def _waited(self, own: _Waiting[Item]) -> _Answer:
+    def _waited(self, own: _Waiting) -> _Answer:
         try:
             return own.answer.result(self._max_wait_s)
         except TimeoutError:
@@ -119,10 +112,11 @@ class Gathering(Generic[Item]):
                     return _Turn.ALONE
         return own.answer.result()  # it is under way
 
-    def _lead(self, own: _Waiting[Item]) -> _Answer:
+    def _lead(self, own: _Waiting) -> _Answer:
         """Change for oneself and all who wait, and give the place away."""
         others = self._taken_along(own)
-        answers: list[_Answer] = [_INTERRUPTED] * (1 + len(others))
+        interrupted = RetriableRemoteStorageError("who did this with other changes was interrupted")
+        answers: list[_Answer] = [interrupted] * (1 + len(others))
         try:
             answers = self._answers([own, *others])
         finally:
@@ -131,15 +125,15 @@ class Gathering(Generic[Item]):
             self._give_place_away()
         return answers[0]
 
-    def _taken_along(self, own: _Waiting[Item]) -> list[_Waiting[Item]]:
+    def _taken_along(self, own: _Waiting) -> list[_Waiting]:
         """Who waits, in the order in which they came. A second change of a partition stays, and
         what is too much for one transaction."""
         with self._lock:
-            tps, rows = {self._tp_of(own.asked.item)}, self._rows_of(own.asked.item)
-            taken: list[_Waiting[Item]] = []
-            left: list[_Waiting[Item]] = []
+            tps, rows = {tp_of(own.asked.item)}, rows_of(own.asked.item)
+            taken: list[_Waiting] = []
+            left: list[_Waiting] = []
             for waiting in self._waiting:
-                tp, more_rows = self._tp_of(waiting.asked.item), self._rows_of(waiting.asked.item)
+                tp, more_rows = tp_of(waiting.asked.item), rows_of(waiting.asked.item)
                 if tp in tps or rows + more_rows > MAX_ROWS:
                     left.append(waiting)
                 else:
@@ -156,7 +150,7 @@ class Gathering(Generic[Item]):
             else:
                 self._place_is_free = True
 
-    def _answers(self, together: list[_Waiting[Item]]) -> list[_Answer]:
+    def _answers(self, together: list[_Waiting]) -> list[_Answer]:
         items = {place: waiting.asked for place, waiting in enumerate(together)}
         connected = committing = False
 

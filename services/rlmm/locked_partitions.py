@@ -7,7 +7,7 @@ two batches wait for each other, but never each for the other.
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Self
 from uuid import UUID
 
@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from services.api.errors import InvalidRequestError
 from services.api.ids import TopicIdPartition
+from services.api.topic_config import topic_config
 from services.rlmm.json_rows import (
     PartitionKey,
     key_of,
@@ -125,6 +126,7 @@ class LockedPartitions:
         self._created = created
         self._by_key = when_needed(self._read_partitions)
         self._topics = when_needed(self._read_topics)
+        self._config = cache(lambda topic_id: topic_config(self._topic(topic_id).config))
 
     @classmethod
     def lock(
@@ -164,7 +166,9 @@ class LockedPartitions:
         by_key = {}
         for row in self._rows:
             partition = _partition(row)
-            guards = Guards(partition, partial(self._topic, row.topic_id))
+            guards = Guards(
+                partition, partial(self._topic, row.topic_id), partial(self._config, row.topic_id)
+            )
             by_key[row.topic_id, row.partition] = LockedPartition(
                 partition, row.name, row.revision, guards
             )

@@ -4,6 +4,7 @@ Judged item by item in their order and written in a handful of statements, whate
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TypeAlias
 
 from sqlalchemy.orm import Session
@@ -22,13 +23,21 @@ from services.rlmm import batch_statements as statements
 from services.rlmm import visibility
 from services.rlmm.batch_records import SegmentEvent
 from services.rlmm.batch_statements import Addition
-from services.rlmm.batches import Asked, Outcome, Outcomes, change_all, require_distinct
+from services.rlmm.batches import (
+    Asked,
+    Outcome,
+    Outcomes,
+    change_all,
+    change_sound,
+    require_distinct,
+)
 from services.rlmm.limits import Limits, check_storable
 from services.rlmm.locked_partitions import LockedPartitions, make_known
 from services.rlmm.partition_view import PartitionView
 from services.rlmm.partitions import fence, raise_leader_epoch
 from services.rlmm.rows import AnyRow, event_key, segment_from_row
-from services.rlmm.segment_batch import SegmentBatch, change_in, segment_id_of, tp_of
+from services.rlmm.segment_batch import SegmentBatch, change_in
+from services.rlmm.segment_change import segment_id_of, tp_of
 from services.rlmm.transactions import Transactions
 
 MAX_ADDED_EPOCHS = 50_000
@@ -48,21 +57,18 @@ def add_all(
     epochs = sum(len(item.metadata.segment_leader_epochs) for item in additions)
     most = MAX_ADDED_EPOCHS
     require(epochs <= most, "adds", f"at most {most} leader epochs together, has {epochs}")
-    outcomes, sound = Outcomes(), {}
-    for place, item in enumerate(additions):
-        try:
-            limits.check_addition(item.metadata)
-            check_storable(item.context)
-            sound[place] = Asked(item)
-        except RemoteStorageError as e:
-            outcomes[place] = e
-    outcomes |= change_all(transactions, sound, segment_id_of, _add_in)
-    return [outcomes[place] for place in range(len(additions))]
+    return change_sound(transactions, additions, partial(check, limits), _add_in)
+
+
+def check(limits: Limits, addition: SegmentAddition) -> None:
+    """Refuse what no partition could take."""
+    limits.check_addition(addition.metadata)
+    check_storable(addition.context)
 
 
 def add_alone(transactions: Transactions, addition: SegmentAddition) -> Outcome:
     """In a transaction of its own; waits for the partition's lock, or makes the partition known."""
-    return change_all(transactions, {0: Asked(addition)}, segment_id_of, _add_in)[0]
+    return change_all(transactions, {0: Asked(addition)}, _add_in)[0]
 
 
 def add(batch: SegmentBatch, additions: Additions) -> Outcomes:

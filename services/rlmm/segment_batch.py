@@ -1,21 +1,17 @@
 """What the changes of segments in one transaction have in common."""
 
 from collections.abc import Callable, Collection, Iterable
-from typing import TypeAlias
 
 from sqlalchemy.orm import Session
 
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
-from services.api.segment_batches import SegmentAddition
-from services.api.segment_changes import SegmentUpdate
 from services.rlmm import batch_statements as statements
 from services.rlmm.batch_records import BatchRecords
 from services.rlmm.batches import Asked, Outcomes
 from services.rlmm.json_rows import key_of, pipelined, wait_for_answers, when_needed
 from services.rlmm.locked_partitions import LockedPartitions
 from services.rlmm.rows import AnyRow
-
-SegmentChange: TypeAlias = SegmentAddition | SegmentUpdate
+from services.rlmm.segment_change import SegmentChange, segment_id_of, tp_of
 
 
 def change_in(
@@ -84,20 +80,3 @@ class SegmentBatch:
         """
         for check in self._checks:
             check()
-
-
-def segment_id_of(change: SegmentChange) -> RemoteLogSegmentId:
-    if isinstance(change, SegmentAddition):
-        return change.metadata.remote_log_segment_id
-    return change.update.remote_log_segment_id
-
-
-def rows_of(change: SegmentChange) -> int:
-    """Of the table that has most of them: one for each leader epoch."""
-    if isinstance(change, SegmentAddition):
-        return len(change.metadata.segment_leader_epochs)
-    return 1
-
-
-def tp_of(change: SegmentChange) -> TopicIdPartition:
-    return segment_id_of(change).topic_id_partition

@@ -6,6 +6,7 @@ order.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import zip_longest
 from typing import TypeAlias
 
@@ -20,12 +21,20 @@ from services.rlmm import batch_statements as statements
 from services.rlmm import visibility
 from services.rlmm.batch_records import SegmentEvent
 from services.rlmm.batch_statements import Move
-from services.rlmm.batches import Asked, Outcome, Outcomes, change_all, require_distinct
+from services.rlmm.batches import (
+    Asked,
+    Outcome,
+    Outcomes,
+    change_all,
+    change_sound,
+    require_distinct,
+)
 from services.rlmm.json_rows import PartitionKey, key_of
 from services.rlmm.limits import Limits, check_storable
 from services.rlmm.locked_partitions import LockedPartitions
 from services.rlmm.rows import AnyRow, event_key_of
-from services.rlmm.segment_batch import SegmentBatch, change_in, segment_id_of, tp_of
+from services.rlmm.segment_batch import SegmentBatch, change_in
+from services.rlmm.segment_change import segment_id_of, tp_of
 from services.rlmm.transactions import Transactions
 from services.rlmm.transitions import may_move, unknown_segment
 
@@ -48,21 +57,18 @@ def update_all(
 ) -> list[UpdateOutcome]:
     """See RemoteLogMetadataManager.update_remote_log_segment_metadata_batch."""
     require_distinct([segment_id_of(item) for item in updates], "updates")
-    outcomes, sound = Outcomes(), {}
-    for place, item in enumerate(updates):
-        try:
-            limits.check_update(item.update)
-            check_storable(item.context)
-            sound[place] = Asked(item)
-        except RemoteStorageError as e:
-            outcomes[place] = e
-    outcomes |= change_all(transactions, sound, segment_id_of, _update_in)
-    return [outcomes[place] for place in range(len(updates))]
+    return change_sound(transactions, updates, partial(check, limits), _update_in)
+
+
+def check(limits: Limits, update: SegmentUpdate) -> None:
+    """Refuse what no partition could take."""
+    limits.check_update(update.update)
+    check_storable(update.context)
 
 
 def update_alone(transactions: Transactions, update: SegmentUpdate) -> Outcome:
     """In a transaction of its own; waits for the partition's lock."""
-    return change_all(transactions, {0: Asked(update)}, segment_id_of, _update_in)[0]
+    return change_all(transactions, {0: Asked(update)}, _update_in)[0]
 
 
 def update(batch: SegmentBatch, updates: Updates) -> Outcomes:

@@ -16,7 +16,7 @@ from services.api.segments import (
     RemoteLogSegmentState,
     predecessors,
 )
-from services.api.topic_config import topic_config
+from services.api.topic_config import TopicConfig
 from services.rlmm.guards import Topic, check_expected, check_may_delete
 from services.rlmm.partition_view import PartitionView
 from services.rlmm.partitions import fence
@@ -34,10 +34,16 @@ class Guards:
     The caller holds the partition's lock as long as it uses this: nothing of it changes meanwhile.
     """
 
-    def __init__(self, partition: PartitionView, topic: Callable[[], Topic]) -> None:
-        """`topic`: reads what the topic is since the partition is locked."""
+    def __init__(
+        self,
+        partition: PartitionView,
+        topic: Callable[[], Topic],
+        config: Callable[[], TopicConfig],
+    ) -> None:
+        """`topic`, `config`: read what they are since the partition is locked."""
         self.partition = partition
         self._topic = topic
+        self._config = config
         self._revision = partition.revision
 
     def require_expected(self, context: MutationContext) -> None:
@@ -46,9 +52,8 @@ class Guards:
 
     def require_may_delete(self, context: MutationContext) -> None:
         """Raise DeletionRefusedError where the topic's settings forbid it."""
-        topic, caller = self._topic(), context.retention_owner
-        config = topic_config(topic.config)
-        check_may_delete(topic.name, config, self.partition.delete_state, caller)
+        topic, caller = self._topic().name, context.retention_owner
+        check_may_delete(topic, self._config(), self.partition.delete_state, caller)
 
 
 def may_move(

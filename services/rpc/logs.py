@@ -33,5 +33,3 @@ def configure_logging(level: str) -> None:
     logging.getLogger("urllib3").setLevel(logging.ERROR)
     # It tells that the end of a pipeline failed where its statement did; who ran it tells why.
     logging.getLogger("psycopg").setLevel(logging.ERROR)
-    # Each look at the schema's revision, as readiness takes one a second, says what it looked at.
-    logging.getLogger("alembic").setLevel(logging.WARNING)

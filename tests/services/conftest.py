@@ -1,10 +1,11 @@
-"""A tier in process, for what deletes from it: real PostgreSQL, RSM on the file system."""
+"""RLMM on a database of its own, and a tier in process: real PostgreSQL, RSM on the file system."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Engine
 
 from services.api.ids import TopicIdPartition
 from services.rlmm.database import create_database_engine
@@ -13,6 +14,18 @@ from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.factory import build_manager
 from services.rsm.settings import RsmSettings
 from tests.harness.tier import SmallTier, a_topic
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[Engine]:
+    engine = create_database_engine(database_url)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def rlmm(engine: Engine) -> SqlRemoteLogMetadataManager:
+    return SqlRemoteLogMetadataManager(engine)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Anomalies: reports at the same time, and pages that are messages."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
@@ -10,20 +9,12 @@ from sqlalchemy import Engine, text
 from services.api.anomalies import MAX_ANOMALIES, AnomalyQuery, all_anomalies
 from services.rlmm import page_tokens
 from services.rlmm.anomalies import fingerprint
-from services.rlmm.database import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rpc.clients.metadata import RemoteLogMetadataManagerClient
 from tests.contract.rlmm.anomalies import anomaly, seen
 from tests.contract.test_rlmm_over_grpc import client_over
 
 RUNS = 6
-
-
-@pytest.fixture
-def engine(database_url: str) -> Iterator[Engine]:
-    engine = create_database_engine(database_url)
-    yield engine
-    engine.dispose()
 
 
 def test_runs_at_the_same_time_wait_for_each_other_and_each_counts(engine: Engine) -> None:

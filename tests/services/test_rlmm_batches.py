@@ -1,7 +1,7 @@
 """A batch of updates against the same updates one by one: the same rows, events and outcomes."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from typing import Any
@@ -44,18 +44,6 @@ TABLES = {
 }
 NOT_COMPARED = {"topic_id", "at", "created_at", "changed_at", "body_digest", "key", "reported_at"}
 """Clocks, and what is made from the topic's id."""
-
-
-@pytest.fixture
-def engine(database_url: str) -> Iterator[Engine]:
-    engine = create_database_engine(database_url)
-    yield engine
-    engine.dispose()
-
-
-@pytest.fixture
-def rlmm(engine: Engine) -> SqlRemoteLogMetadataManager:
-    return SqlRemoteLogMetadataManager(engine)
 
 
 def stored(engine: Engine, tp: TopicIdPartition) -> dict[str, list[dict[str, Any]]]:

@@ -4,7 +4,7 @@ A test holds the partition's lock until both callers wait for it, so that they t
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from threading import Barrier
@@ -49,18 +49,6 @@ from tests.harness.rlmm_database import events, waiting
 
 Change = Callable[[], MutationOutcome]
 Result = MutationOutcome | RemoteStorageError
-
-
-@pytest.fixture
-def engine(database_url: str) -> Iterator[Engine]:
-    engine = create_database_engine(database_url)
-    yield engine
-    engine.dispose()
-
-
-@pytest.fixture
-def rlmm(engine: Engine) -> SqlRemoteLogMetadataManager:
-    return SqlRemoteLogMetadataManager(engine)
 
 
 @pytest.fixture

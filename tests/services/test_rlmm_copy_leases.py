@@ -45,11 +45,6 @@ def engine(database_url: str) -> Iterator[Engine]:
     engine.dispose()
 
 
-@pytest.fixture
-def rlmm(engine: Engine) -> SqlRemoteLogMetadataManager:
-    return SqlRemoteLogMetadataManager(engine)
-
-
 @contextmanager
 def held_up(engine: Engine, *partitions: int) -> Iterator[None]:
     """Somebody else has the locks of partition 0, or of these."""

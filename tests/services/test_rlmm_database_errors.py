@@ -35,11 +35,6 @@ def engine(database_url: str) -> Iterator[Engine]:
 
 
 @pytest.fixture
-def rlmm(engine: Engine) -> SqlRemoteLogMetadataManager:
-    return SqlRemoteLogMetadataManager(engine)
-
-
-@pytest.fixture
 def tps() -> list[TopicIdPartition]:
     topic_id = uuid4()
     return [TopicIdPartition(topic_id, "orders", partition) for partition in range(2)]

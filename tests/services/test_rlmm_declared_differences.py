@@ -9,7 +9,6 @@ from dataclasses import replace
 from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import Engine
 
 from services.api.errors import (
     InvalidStateTransitionError,
@@ -67,18 +66,6 @@ class Kafka:
             return None
         _, last = offsets_by_epoch(self.cache.segments[found])[0]
         return found if offset <= last else None
-
-
-@pytest.fixture
-def engine(database_url: str) -> Iterator[Engine]:
-    engine = create_database_engine(database_url)
-    yield engine
-    engine.dispose()
-
-
-@pytest.fixture
-def rlmm(engine: Engine) -> RemoteLogMetadataManager:
-    return SqlRemoteLogMetadataManager(engine)
 
 
 @pytest.fixture

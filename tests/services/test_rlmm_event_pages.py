@@ -1,15 +1,12 @@
 """Pages of a long audit trail: each looks at a bounded number of events."""
 
-from collections.abc import Iterator
 from uuid import uuid4
 
-import pytest
 from sqlalchemy import Engine, text
 
 from services.api.ids import TopicIdPartition
 from services.api.partition_events import EventQuery
 from services.api.partition_queries import all_events
-from services.rlmm.database import create_database_engine
 from services.rlmm.event_listings import MAX_EXAMINED
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.contract.rlmm.segments import add, segment
@@ -20,13 +17,6 @@ LONG_TRAIL = """
     SELECT :id, 0, revision, 'LOG_START', '', '', '', -1,
         CASE WHEN revision = :last THEN 'plan-1' ELSE 'plan-2' END
     FROM generate_series(2, :last) AS revision"""
-
-
-@pytest.fixture
-def engine(database_url: str) -> Iterator[Engine]:
-    engine = create_database_engine(database_url)
-    yield engine
-    engine.dispose()
 
 
 def test_an_event_far_away_is_found_over_pages_without_any(engine: Engine) -> None:

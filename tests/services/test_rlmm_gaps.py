@@ -1,6 +1,5 @@
 """Recorded gaps: as many as are kept, and what a report and a look at them read."""
 
-from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
@@ -8,7 +7,6 @@ from sqlalchemy import Engine, text
 
 from services.api.ids import TopicIdPartition
 from services.api.offset_gaps import MAX_GAPS, OffsetGap, is_recorded
-from services.rlmm.database import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.contract.rlmm.gaps import gaps, known, record
 from tests.contract.rlmm.segments import (
@@ -26,13 +24,6 @@ FULL = """
     INSERT INTO gaps (topic_id, partition, start_offset, end_offset, kind, revision)
     SELECT :id, 0, 10 * number, 10 * number + 4, 'LOST_BEFORE_COPY', 1
     FROM generate_series(1, :count) AS number"""
-
-
-@pytest.fixture
-def engine(database_url: str) -> Iterator[Engine]:
-    engine = create_database_engine(database_url)
-    yield engine
-    engine.dispose()
 
 
 @pytest.fixture

@@ -1,16 +1,13 @@
 """Changes that meet share a transaction, and each is answered as if it had been alone."""
 
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
-from threading import Event
+from collections.abc import Iterator
+from contextlib import closing
 from uuid import uuid4
 
 import pytest
 from sqlalchemy import Engine, text
-from sqlalchemy.orm import Session
 
-from services.api.calls import NO_CONTEXT, Call, MutationContext, MutationOutcome, serving
+from services.api.calls import MutationContext, MutationOutcome
 from services.api.errors import (
     ConcurrentUpdateError,
     InvalidStateTransitionError,
@@ -20,23 +17,13 @@ from services.api.errors import (
 from services.api.ids import TopicIdPartition
 from services.api.partition_changes import PartitionLeadership
 from services.api.segment_batches import SegmentAddition
-from services.api.segment_changes import SegmentUpdate
-from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from services.rlmm.batches import Asked, Outcome, Outcomes
+from services.rlmm.batches import Asked, Outcomes
 from services.rlmm.database import DatabaseLimits, create_database_engine
-from services.rlmm.free_changes import change_free
-from services.rlmm.gathering import MAX_ROWS, Gathering
+from services.rlmm.gathering import MAX_ROWS
 from services.rlmm.locked_partitions import LockedPartitions
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.segment_additions import add_alone
-from services.rlmm.segment_batch import (
-    SegmentBatch,
-    SegmentChange,
-    change_in,
-    rows_of,
-    tp_of,
-)
-from services.rlmm.segment_updates import update, update_alone
+from services.rlmm.segment_batch import SegmentBatch, change_in
+from services.rlmm.segment_updates import update
 from services.rlmm.transactions import Transactions
 from tests.contract.rlmm.segments import (
     BROKER,
@@ -46,93 +33,10 @@ from tests.contract.rlmm.segments import (
     add,
     revision_of,
     segment,
-    update_to,
 )
 from tests.harness.eventually import eventually
+from tests.harness.gated_gathering import Gated, result_of, to
 from tests.harness.rlmm_database import events
-
-Result = MutationOutcome | BaseException
-
-
-class Gated:
-    """A gathering. While the gate is closed, transactions that have begun stand still
-    before their first statement."""
-
-    def __init__(self, engine: Engine, max_wait_s: float = 60.0) -> None:
-        self.gate = Event()
-        self.gate.set()
-        self.sizes: list[int] = []
-        self.fault: type[BaseException] | None = None
-        self.alone = 0
-        self._loses_commits = False
-        self._engine = engine
-        transactions = Transactions(engine)
-        self.gathering = Gathering[SegmentChange](
-            transactions,
-            tp_of,
-            rows_of,
-            self._change_free,
-            self._change_alone,
-            max_wait_s,
-        )
-        self._transactions = transactions
-        self._threads = ThreadPoolExecutor(64)
-
-    def close(self) -> None:
-        self._threads.shutdown()
-
-    def submit(self, item: SegmentChange, call_id: str = "-") -> "Future[MutationOutcome]":
-        def change() -> MutationOutcome:
-            with serving(Call("broker", call_id)):
-                return self.gathering.change(item)
-
-        return self._threads.submit(change)
-
-    def meeting(self, *items: SegmentChange) -> list[Result]:
-        """The answers to changes that come while the place is taken."""
-        with self.place_taken():
-            futures = []
-            for number, item in enumerate(items):
-                futures.append(self.submit(item, f"call-{number}"))
-                eventually(lambda: self.gathering.waiting() == len(futures))
-        return [result_of(future) for future in futures]
-
-    @contextmanager
-    def place_taken(self) -> Iterator[None]:
-        """By a change of a partition that is not known, which is refused."""
-        self.gate.clear()
-        before = len(self.sizes)
-        nowhere = TopicIdPartition(uuid4(), "nowhere", 0)
-        future = self.submit(to(FINISHED, segment(nowhere, 0, 9)))
-        eventually(lambda: len(self.sizes) == before + 1)
-        try:
-            yield
-        finally:
-            self.sizes.clear()
-            self.gate.set()
-            result_of(future)
-
-    def lose_commits(self) -> None:
-        """The connection of each transaction breaks after its last statement."""
-        self._loses_commits = True
-
-    def _change_alone(self, change: SegmentChange) -> Outcome:
-        self.alone += 1
-        if isinstance(change, SegmentAddition):
-            return add_alone(self._transactions, change)
-        return update_alone(self._transactions, change)
-
-    def _change_free(self, session: Session, items: Mapping[int, Asked[SegmentChange]]) -> Outcomes:
-        self.sizes.append(len(items))
-        assert self.gate.wait(timeout=60)
-        if self.fault is not None:
-            raise self.fault
-        outcomes = change_free(session, items)
-        if self._loses_commits and len(items) > 1:
-            pid = session.scalar(text("SELECT pg_backend_pid()"))
-            with self._engine.connect() as other:
-                other.execute(text("SELECT pg_terminate_backend(:pid, 10000)"), {"pid": pid})
-        return outcomes
 
 
 @pytest.fixture
@@ -142,11 +46,6 @@ def engine(database_url: str) -> Iterator[Engine]:
     engine = create_database_engine(database_url, patient)
     yield engine
     engine.dispose()
-
-
-@pytest.fixture
-def rlmm(engine: Engine) -> SqlRemoteLogMetadataManager:
-    return SqlRemoteLogMetadataManager(engine)
 
 
 @pytest.fixture
@@ -161,21 +60,6 @@ def tps(rlmm: SqlRemoteLogMetadataManager) -> list[TopicIdPartition]:
     tps = [TopicIdPartition(topic_id, "orders", partition) for partition in range(5)]
     rlmm.on_partition_leadership_changes([PartitionLeadership(tp, 1) for tp in tps], [], BROKER)
     return tps
-
-
-def to(
-    state: RemoteLogSegmentState,
-    metadata: RemoteLogSegmentMetadata,
-    context: MutationContext = NO_CONTEXT,
-) -> SegmentUpdate:
-    return SegmentUpdate(update_to(metadata, state), context)
-
-
-def result_of(future: "Future[MutationOutcome]") -> Result:
-    try:
-        return future.result(timeout=60)
-    except BaseException as e:  # noqa: BLE001 - the tests look at what it is
-        return e
 
 
 def test_changes_that_meet_share_a_transaction_and_each_event_names_its_own_call(

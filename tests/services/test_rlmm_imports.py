@@ -24,7 +24,6 @@ from services.api.segment_imports import (
 )
 from services.api.segment_queries import all_segments
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from services.rlmm.database import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.contract.rlmm.segments import (
     DELETE_FINISHED,
@@ -47,18 +46,6 @@ OFFSETS = 90
 STATES = [FINISHED] * 6 + [STARTED, DELETE_STARTED, DELETE_FINISHED]
 NEWEST_LEADER_EPOCH = 4
 MANY = 20_000
-
-
-@pytest.fixture
-def engine(database_url: str) -> Iterator[Engine]:
-    engine = create_database_engine(database_url)
-    yield engine
-    engine.dispose()
-
-
-@pytest.fixture
-def rlmm(engine: Engine) -> RemoteLogMetadataManager:
-    return SqlRemoteLogMetadataManager(engine)
 
 
 def live(rlmm: RemoteLogMetadataManager, metadata: RemoteLogSegmentMetadata) -> None:

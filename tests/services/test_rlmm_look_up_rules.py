@@ -1,7 +1,6 @@
 """RLMM's look-ups, which read few rows, answer what the rules say over all rows."""
 
 import random
-from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
@@ -13,8 +12,6 @@ from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.segment_changes import SegmentUpdate
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rlmm import lookups
-from services.rlmm.database import create_database_engine
-from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.contract.rlmm.segments import (
     DELETE_FINISHED,
     DELETE_STARTED,
@@ -30,18 +27,6 @@ from tests.harness import look_up_oracle
 TP = TopicIdPartition(uuid4(), "orders", 0)
 OFFSETS = 64
 STEPS = 30
-
-
-@pytest.fixture
-def engine(database_url: str) -> Iterator[Engine]:
-    engine = create_database_engine(database_url)
-    yield engine
-    engine.dispose()
-
-
-@pytest.fixture
-def rlmm(engine: Engine) -> RemoteLogMetadataManager:
-    return SqlRemoteLogMetadataManager(engine)
 
 
 def require_same_answers(engine: Engine, history: object) -> None:

@@ -1,6 +1,5 @@
 """`db maintain`: what it purges, what it leaves, beside traffic and beside itself."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
@@ -16,9 +15,7 @@ from services.api.errors import (
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.rlmm import lookups, maintenance, passable_segments
-from services.rlmm.database import create_database_engine
 from services.rlmm.maintenance import MaintenancePlan, MaintenanceReport, maintain
-from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.contract.rlmm.anomalies import anomaly
 from tests.contract.rlmm.segments import (
     DELETE_FINISHED,
@@ -38,18 +35,6 @@ from tests.harness.rlmm_database import events, waiting
 TP = TopicIdPartition(uuid4(), "orders", 0)
 OTHER = TopicIdPartition(TP.topic_id, "orders", 1)
 NOTHING = MaintenanceReport(already_running=False)
-
-
-@pytest.fixture
-def engine(database_url: str) -> Iterator[Engine]:
-    engine = create_database_engine(database_url)
-    yield engine
-    engine.dispose()
-
-
-@pytest.fixture
-def rlmm(engine: Engine) -> RemoteLogMetadataManager:
-    return SqlRemoteLogMetadataManager(engine)
 
 
 def age(engine: Engine, statement: str, **values: object) -> None:

@@ -1,6 +1,6 @@
 """Of answers that a message cannot hold, what is left out is not read either."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -10,7 +10,6 @@ from sqlalchemy import Engine
 from services.api.ids import TopicIdPartition
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rlmm.batch_lookups import SEGMENTS_FOR_OFFSETS
-from services.rlmm.database import create_database_engine
 from services.rlmm.json_rows import key_of, partition_row, run
 from services.rlmm.limits import Limits
 from services.rlmm.manager import SqlRemoteLogMetadataManager
@@ -23,13 +22,6 @@ LARGEST_BYTES = 65_536
 COUNT = 80
 FITTING = 47
 """Segments of that size, with all that is in a segment."""
-
-
-@pytest.fixture
-def engine(database_url: str) -> Iterator[Engine]:
-    engine = create_database_engine(database_url)
-    yield engine
-    engine.dispose()
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """A topic's settings against changes under way: when a put is answered, the new ones hold."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
@@ -16,9 +15,8 @@ from services.api.segment_changes import SegmentUpdate
 from services.api.topic_config import StoredTopicConfig
 from services.rlmm import topic_configs
 from services.rlmm.batches import Asked
-from services.rlmm.database import create_database_engine
-from services.rlmm.free_changes import change_free
 from services.rlmm.manager import SqlRemoteLogMetadataManager
+from services.rlmm.single_changes import change_free
 from tests.contract.rlmm.segments import (
     BROKER,
     DELETE_STARTED,
@@ -36,18 +34,6 @@ from tests.harness.eventually import eventually
 from tests.harness.rlmm_database import waiting
 
 HOLD = {"sediment.hold": "true"}
-
-
-@pytest.fixture
-def engine(database_url: str) -> Iterator[Engine]:
-    engine = create_database_engine(database_url)
-    yield engine
-    engine.dispose()
-
-
-@pytest.fixture
-def rlmm(engine: Engine) -> SqlRemoteLogMetadataManager:
-    return SqlRemoteLogMetadataManager(engine)
 
 
 @pytest.fixture

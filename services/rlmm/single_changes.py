@@ -1,4 +1,4 @@
-"""Single changes of segments that share a transaction because they meet; see gathering."""
+"""Single changes of segments: several that meet, and one alone; see gathering."""
 
 from collections.abc import Mapping
 
@@ -6,11 +6,13 @@ from sqlalchemy.orm import Session
 
 from services.api.segment_batches import SegmentAddition
 from services.api.segment_changes import SegmentUpdate
-from services.rlmm.batches import Asked, Outcomes
+from services.rlmm.batches import Asked, Outcome, Outcomes
 from services.rlmm.locked_partitions import LockedPartitions
-from services.rlmm.segment_additions import add
-from services.rlmm.segment_batch import SegmentBatch, SegmentChange, change_in, tp_of
-from services.rlmm.segment_updates import update
+from services.rlmm.segment_additions import add, add_alone
+from services.rlmm.segment_batch import SegmentBatch, change_in
+from services.rlmm.segment_change import SegmentChange, tp_of
+from services.rlmm.segment_updates import update, update_alone
+from services.rlmm.transactions import Transactions
 
 
 def change_free(session: Session, changes: Mapping[int, Asked[SegmentChange]]) -> Outcomes:
@@ -25,6 +27,14 @@ def change_free(session: Session, changes: Mapping[int, Asked[SegmentChange]]) -
         changes.values(),
         lambda batch: _change(batch, changes),
     )
+
+
+def change_alone(transactions: Transactions, change: SegmentChange) -> Outcome:
+    """In a transaction of its own, which waits for the partition's lock; an addition makes the
+    partition known."""
+    if isinstance(change, SegmentAddition):
+        return add_alone(transactions, change)
+    return update_alone(transactions, change)
 
 
 def _change(batch: SegmentBatch, changes: Mapping[int, Asked[SegmentChange]]) -> Outcomes:

@@ -1,0 +1,111 @@
+"""A gathering whose transactions a test holds still."""
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Event
+from uuid import uuid4
+
+from sqlalchemy import Engine, text
+from sqlalchemy.orm import Session
+
+from services.api.calls import NO_CONTEXT, Call, MutationContext, MutationOutcome, serving
+from services.api.ids import TopicIdPartition
+from services.api.segment_changes import SegmentUpdate
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.rlmm.batches import Asked, Outcome, Outcomes
+from services.rlmm.gathering import Gathering
+from services.rlmm.segment_change import SegmentChange
+from services.rlmm.single_changes import change_alone, change_free
+from services.rlmm.transactions import Transactions
+from tests.contract.rlmm.segments import FINISHED, segment, update_to
+from tests.harness.eventually import eventually
+
+Result = MutationOutcome | BaseException
+
+
+class Gated:
+    """A gathering. While the gate is closed, transactions that have begun stand still
+    before their first statement."""
+
+    def __init__(self, engine: Engine, max_wait_s: float = 60.0) -> None:
+        self.gate = Event()
+        self.gate.set()
+        self.sizes: list[int] = []
+        self.fault: type[BaseException] | None = None
+        self.alone = 0
+        self._loses_commits = False
+        self._engine = engine
+        transactions = Transactions(engine)
+        self.gathering = Gathering(transactions, self._change_free, self._change_alone, max_wait_s)
+        self._transactions = transactions
+        self._threads = ThreadPoolExecutor(64)
+
+    def close(self) -> None:
+        self._threads.shutdown()
+
+    def submit(self, item: SegmentChange, call_id: str = "-") -> "Future[MutationOutcome]":
+        def change() -> MutationOutcome:
+            with serving(Call("broker", call_id)):
+                return self.gathering.change(item)
+
+        return self._threads.submit(change)
+
+    def meeting(self, *items: SegmentChange) -> list[Result]:
+        """The answers to changes that come while the place is taken."""
+        with self.place_taken():
+            futures = []
+            for number, item in enumerate(items):
+                futures.append(self.submit(item, f"call-{number}"))
+                eventually(lambda: self.gathering.waiting() == len(futures))
+        return [result_of(future) for future in futures]
+
+    @contextmanager
+    def place_taken(self) -> Iterator[None]:
+        """By a change of a partition that is not known, which is refused."""
+        self.gate.clear()
+        before = len(self.sizes)
+        nowhere = TopicIdPartition(uuid4(), "nowhere", 0)
+        future = self.submit(to(FINISHED, segment(nowhere, 0, 9)))
+        eventually(lambda: len(self.sizes) == before + 1)
+        try:
+            yield
+        finally:
+            self.sizes.clear()
+            self.gate.set()
+            result_of(future)
+
+    def lose_commits(self) -> None:
+        """The connection of each transaction breaks after its last statement."""
+        self._loses_commits = True
+
+    def _change_alone(self, change: SegmentChange) -> Outcome:
+        self.alone += 1
+        return change_alone(self._transactions, change)
+
+    def _change_free(self, session: Session, items: Mapping[int, Asked[SegmentChange]]) -> Outcomes:
+        self.sizes.append(len(items))
+        assert self.gate.wait(timeout=60)
+        if self.fault is not None:
+            raise self.fault
+        outcomes = change_free(session, items)
+        if self._loses_commits and len(items) > 1:
+            pid = session.scalar(text("SELECT pg_backend_pid()"))
+            with self._engine.connect() as other:
+                other.execute(text("SELECT pg_terminate_backend(:pid, 10000)"), {"pid": pid})
+        return outcomes
+
+
+def to(
+    state: RemoteLogSegmentState,
+    metadata: RemoteLogSegmentMetadata,
+    context: MutationContext = NO_CONTEXT,
+) -> SegmentUpdate:
+    return SegmentUpdate(update_to(metadata, state), context)
+
+
+def result_of(future: "Future[MutationOutcome]") -> Result:
+    try:
+        return future.result(timeout=60)
+    except BaseException as e:  # noqa: BLE001 - the tests look at what it is
+        return e
