@@ -1,7 +1,6 @@
 """Small checks that raise InvalidRequestError with the path of the field at fault."""
 
-from collections.abc import Iterator, Sized
-from contextlib import contextmanager
+from collections.abc import Sized
 
 from services.api.errors import InvalidRequestError
 
@@ -30,10 +29,19 @@ def require_int64(value: int, field: str, *, at_least: int = 0) -> None:
         raise InvalidRequestError(f"{field}: must be {at_least} to 2^63-1, is {value}")
 
 
-@contextmanager
-def within(path: str) -> Iterator[None]:
-    """Put `path` and a dot before the field path of an InvalidRequestError raised inside."""
-    try:
-        yield
-    except InvalidRequestError as e:
-        raise type(e)(f"{path}.{e}") from e
+class within:
+    """Put `path` and a dot before the field path of an InvalidRequestError raised inside.
+
+    A class, as contextlib's generators take four times as long, and batches enter thousands.
+    """
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, InvalidRequestError):
+            raise type(error)(f"{self._path}.{error}") from error

@@ -9,7 +9,7 @@ from services.api.calls import AtRevision
 from services.api.errors import RemoteStorageError, ThrottledError
 from services.api.ids import TopicIdPartition
 from services.api.segment_batches import LookupOutcome, SegmentLookup
-from services.rlmm.json_rows import JsonRow, key_of, partition_row, run
+from services.rlmm.json_rows import JsonRow, key_of, partition_row, stream
 from services.rlmm.lookups import SEGMENT_AT
 from services.rlmm.message_sizes import MAX_PAGE_BYTES, SEGMENT_BYTES
 from services.rlmm.partitions import check_topic_name, unknown_partition
@@ -22,13 +22,17 @@ _IF_IT_FITS = ", ".join(
     f"CASE WHEN bytes <= {MAX_PAGE_BYTES} THEN {name} END AS {name}" for name in SEGMENT_COLUMNS
 )
 
-# Rows found by their keys, with LIMIT 1: no plan reads a table whole for them.
+ROWS_AT_A_TIME = 50
+
+# Rows found by their keys, with LIMIT 1: no plan reads a table whole for them. Nothing sorts: a row
+# is answered when it is found, so the first of those that do not fit together is the last in order
+# of their places only as long as nested loops keep it; each would be as true in any order.
 SEGMENTS_FOR_OFFSETS = f"""
     SELECT place, topic, revision,
         segment_id IS NOT NULL AND bytes > {MAX_PAGE_BYTES} AS is_left_out, {_IF_IT_FITS}
     FROM (
         SELECT wanted.place, p.topic, p.revision, {SEGMENT},
-            sum({SEGMENT_BYTES}) OVER (ORDER BY wanted.place ROWS UNBOUNDED PRECEDING) AS bytes
+            sum({SEGMENT_BYTES}) OVER (ROWS UNBOUNDED PRECEDING) AS bytes
         FROM json_to_recordset(%(rows)s) AS wanted (
             place int, topic_id uuid, partition int, leader_epoch int, "offset" bigint)
         CROSS JOIN LATERAL (
@@ -52,9 +56,14 @@ SEGMENTS_FOR_OFFSETS = f"""
 def find_segments(connection: Connection, lookups: Sequence[SegmentLookup]) -> list[LookupOutcome]:
     """See RemoteLogMetadataManager.remote_log_segment_metadata_batch."""
     wanted = [_wanted(place, lookup) for place, lookup in enumerate(lookups)]
-    rows = {row.place: row for row in run(connection, SEGMENTS_FOR_OFFSETS, wanted)}
+    # Read while the database looks up the next ones: both take about as long.
+    outcomes = {
+        row.place: _outcome(row, lookups[row.place].topic_id_partition)
+        for row in stream(connection, SEGMENTS_FOR_OFFSETS, wanted, ROWS_AT_A_TIME)
+    }
     return [
-        _outcome(rows.get(place), lookup.topic_id_partition) for place, lookup in enumerate(lookups)
+        outcomes[place] if place in outcomes else unknown_partition(lookup.topic_id_partition)
+        for place, lookup in enumerate(lookups)
     ]
 
 
@@ -67,9 +76,7 @@ def _wanted(place: int, lookup: SegmentLookup) -> JsonRow:
     }
 
 
-def _outcome(row: AnyRow | None, tp: TopicIdPartition) -> LookupOutcome:
-    if row is None:
-        return unknown_partition(tp)
+def _outcome(row: AnyRow, tp: TopicIdPartition) -> LookupOutcome:
     try:
         check_topic_name(tp, row.topic)
     except RemoteStorageError as e:

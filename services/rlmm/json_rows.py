@@ -64,6 +64,17 @@ def run(
     return cursor.execute(statement, {"rows": json.dumps(rows), **(values or {})}, prepare=True)
 
 
+def stream(
+    connection: Connection, statement: str, rows: Sequence[JsonRow], at_a_time: int
+) -> Iterator[Any]:
+    """The answers of a statement as `run` has them, each as soon as so many are there.
+
+    The database goes on meanwhile. Not prepared: psycopg cannot do both.
+    """
+    cursor = _driver(connection).cursor(binary=True, row_factory=namedtuple_row)
+    return cursor.stream(statement, {"rows": json.dumps(rows)}, size=at_a_time)
+
+
 def when_needed(read: Callable[[], T]) -> Callable[[], T]:
     """`read`, done once, when its answer is first asked for.
 

@@ -7,7 +7,7 @@ import grpc
 from services.rlmm.serving.serves_rlmm import ServesRlmm, partition_of
 from services.rpc.converters.batches import (
     ids_from_proto,
-    lookup_outcome_to_proto,
+    lookup_outcomes_to_proto,
     lookups_from_proto,
 )
 from services.rpc.converters.bulk import scan_from_proto, segment_batch_to_proto
@@ -36,9 +36,7 @@ class SegmentQueriesServicer(ServesRlmm):
     ) -> pb.GetRemoteLogSegmentMetadataBatchResponse:
         lookups = lookups_from_proto(request.lookups)
         outcomes = self._manager.remote_log_segment_metadata_batch(lookups)
-        return pb.GetRemoteLogSegmentMetadataBatchResponse(
-            outcomes=[lookup_outcome_to_proto(outcome) for outcome in outcomes]
-        )
+        return lookup_outcomes_to_proto(outcomes)
 
     def GetRemoteLogSegmentMetadataById(
         self, request: pb.GetRemoteLogSegmentMetadataByIdRequest, context: grpc.ServicerContext

@@ -11,6 +11,7 @@ from services.api.validation import within
 from services.rpc.converters.shared import (
     context_from_proto,
     context_to_proto,
+    items_from_proto,
     metadata_from_proto,
     metadata_to_proto,
     outcome_from_proto,
@@ -35,12 +36,8 @@ def addition_to_proto(item: SegmentAddition) -> pb.AddRemoteLogSegmentMetadataRe
 
 def additions_from_proto(
     messages: Sequence[pb.AddRemoteLogSegmentMetadataRequest],
-) -> list[SegmentAddition]:
-    additions = []
-    for index, message in enumerate(messages):
-        with within(f"adds[{index}]"):
-            additions.append(addition_from_proto(message))
-    return additions
+) -> tuple[SegmentAddition, ...]:
+    return items_from_proto(messages, "adds", addition_from_proto)
 
 
 def addition_from_proto(message: pb.AddRemoteLogSegmentMetadataRequest) -> SegmentAddition:
@@ -75,25 +72,34 @@ def lookup_to_proto(lookup: SegmentLookup) -> pb.GetRemoteLogSegmentMetadataRequ
 
 def lookups_from_proto(
     messages: Sequence[pb.GetRemoteLogSegmentMetadataRequest],
-) -> list[SegmentLookup]:
-    lookups = []
-    for index, message in enumerate(messages):
-        with within(f"lookups[{index}]"):
-            require_set(message, "topic_id_partition")
-            with within("topic_id_partition"):
-                tp = topic_id_partition_from_proto(message.topic_id_partition)
-            lookups.append(SegmentLookup(tp, message.epoch_for_offset, message.offset))
-    return lookups
+) -> tuple[SegmentLookup, ...]:
+    return items_from_proto(messages, "lookups", lookup_from_proto)
 
 
-def lookup_outcome_to_proto(outcome: LookupOutcome) -> pb.LookupOutcome:
+def lookup_from_proto(message: pb.GetRemoteLogSegmentMetadataRequest) -> SegmentLookup:
+    require_set(message, "topic_id_partition")
+    with within("topic_id_partition"):
+        tp = topic_id_partition_from_proto(message.topic_id_partition)
+    return SegmentLookup(tp, message.epoch_for_offset, message.offset)
+
+
+def lookup_outcomes_to_proto(
+    outcomes: Sequence[LookupOutcome],
+) -> pb.GetRemoteLogSegmentMetadataBatchResponse:
+    response = pb.GetRemoteLogSegmentMetadataBatchResponse()
+    for outcome in outcomes:
+        _write_lookup_outcome(outcome, response.outcomes.add())
+    return response
+
+
+def _write_lookup_outcome(outcome: LookupOutcome, message: pb.LookupOutcome) -> None:
+    """In place, as write_metadata."""
     if isinstance(outcome, RemoteStorageError):
-        return pb.LookupOutcome(error=status_of(outcome))
-    message = pb.LookupOutcome()
+        message.error.CopyFrom(status_of(outcome))
+        return
     message.result.revision = outcome.revision
     if outcome.value is not None:
         write_metadata(outcome.value, message.result.metadata)
-    return message
 
 
 def lookup_outcome_from_proto(message: pb.LookupOutcome) -> LookupOutcome:
@@ -110,9 +116,5 @@ def ids_from_proto(ids: Sequence[str]) -> list[UUID]:
 
 def indexed_partitions_from_proto(
     messages: Sequence[segment_pb.TopicIdPartition], field: str
-) -> list[TopicIdPartition]:
-    partitions = []
-    for index, message in enumerate(messages):
-        with within(f"{field}[{index}]"):
-            partitions.append(topic_id_partition_from_proto(message))
-    return partitions
+) -> tuple[TopicIdPartition, ...]:
+    return items_from_proto(messages, field, topic_id_partition_from_proto)

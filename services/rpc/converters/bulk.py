@@ -10,6 +10,7 @@ from services.rpc.converters.enums import partition_delete_state, segment_state
 from services.rpc.converters.shared import (
     context_from_proto,
     context_to_proto,
+    items_from_proto,
     outcome_from_proto,
     outcome_to_proto,
     update_from_proto,
@@ -35,12 +36,8 @@ def segment_update_from_proto(message: pb.UpdateRemoteLogSegmentMetadataRequest)
 
 def segment_updates_from_proto(
     messages: Sequence[pb.UpdateRemoteLogSegmentMetadataRequest],
-) -> list[SegmentUpdate]:
-    updates = []
-    for index, message in enumerate(messages):
-        with within(f"updates[{index}]"):
-            updates.append(segment_update_from_proto(message))
-    return updates
+) -> tuple[SegmentUpdate, ...]:
+    return items_from_proto(messages, "updates", segment_update_from_proto)
 
 
 def update_outcome_to_proto(outcome: UpdateOutcome) -> pb.UpdateOutcome:

@@ -11,6 +11,7 @@ from services.api.partition_state import PartitionReport, PartitionState
 from services.api.validation import within
 from services.rpc.converters.offset_gaps import gap_from_proto, gap_to_proto
 from services.rpc.converters.shared import (
+    items_from_proto,
     leader_epochs_from_proto,
     require_set,
     topic_id_partition_from_proto,
@@ -56,12 +57,8 @@ def report_from_proto(message: pb.PartitionReport) -> PartitionReport:
     )
 
 
-def reports_from_proto(messages: Sequence[pb.PartitionReport]) -> list[PartitionReport]:
-    reports = []
-    for index, message in enumerate(messages):
-        with within(f"reports[{index}]"):
-            reports.append(report_from_proto(message))
-    return reports
+def reports_from_proto(messages: Sequence[pb.PartitionReport]) -> tuple[PartitionReport, ...]:
+    return items_from_proto(messages, "reports", report_from_proto)
 
 
 def state_to_proto(state: AtRevision[PartitionState]) -> pb.GetPartitionStateResponse:
