@@ -23,10 +23,18 @@ from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import INT64_MAX
 from services.rlmm.json_rows import run, segment_row
 
+
+def _after(ranges: str) -> str:
+    """SQL for the offset after a range. As both ends of one, it leaves ORDER BY something to say,
+    which an equality would not."""
+    return f"(least({ranges}.end_offset, {INT64_MAX - 1}) + 1)"
+
+
 # What finishes, at most one segment of each partition: its ranges, and what has finished in their
 # epochs before. (Here and below, rows are found by LATERAL subqueries that the planner cannot take
 # apart, and written by ctid: it knows too little of the keys to join by them. Nobody else changes
-# these rows while the partition is locked.)
+# these rows while the partition is locked. Without statistics every index looks as good to it, also
+# one that reads a whole epoch: ORDER BY tells it which one.)
 _OWN = """
     SELECT own.*, s.segment_end_offset, s.txn_idx_empty, h.highest_offset, h.longest_reach
     FROM json_to_recordset(%(rows)s) AS finishing (topic_id uuid, partition int, segment_id uuid)
@@ -34,7 +42,7 @@ _OWN = """
         SELECT ctid AS own_ctid, segment_epochs.* FROM segment_epochs
         WHERE topic_id = finishing.topic_id AND partition = finishing.partition
             AND segment_id = finishing.segment_id
-        OFFSET 0
+        ORDER BY leader_epoch OFFSET 0
     ) AS own
     CROSS JOIN LATERAL (
         SELECT end_offset AS segment_end_offset, txn_idx_empty FROM segments
@@ -53,8 +61,7 @@ _IN_ITS_EPOCH = """topic_id = own.topic_id AND partition = own.partition
                 AND leader_epoch = own.leader_epoch"""
 
 # Neighbours that share offsets are flagged, and of these and others Kafka's map forgets some.
-# An epoch without offsets shares none, and yet replaces its equal start. (ORDER BY: without
-# statistics the planner finds an index that reads the whole epoch as good.)
+# An epoch without offsets shares none, and yet replaces its equal start.
 # Nothing that starts before first_start reaches `own`: no rule, but a limit of what is read.
 _DISPLACE = f"""
     UPDATE segment_epochs AS e SET overlapped = true, referenced = NOT near.is_displaced
@@ -94,8 +101,9 @@ _MAKE_NEXT_PASSABLE = f"""
         CROSS JOIN LATERAL (
             SELECT ctid AS next_ctid, segment_id, end_offset FROM segment_epochs
             WHERE {_IN_ITS_EPOCH} AND referenced AND NOT passable
-                AND start_offset = own.end_offset + 1 AND start_offset <= end_offset
-            LIMIT 1
+                AND start_offset BETWEEN {_after("own")} AND {_after("own")}
+                AND start_offset <= end_offset
+            ORDER BY start_offset LIMIT 1
         ) AS next
         CROSS JOIN LATERAL (
             SELECT end_offset, txn_idx_empty FROM segments
@@ -138,6 +146,7 @@ _RAISE_HIGHEST_OFFSETS = f"""
         highest_offset = greatest(h.highest_offset, excluded.highest_offset),
         longest_reach = greatest(h.longest_reach, excluded.longest_reach)"""
 
+SHOW = (_DISPLACE, _MAKE_NEXT_PASSABLE, _REFERENCE, _RAISE_HIGHEST_OFFSETS)
 
 # What starts right after what is to be hidden starts after a gap. Not where it is to be hidden too,
 # so that no row is written twice.
@@ -154,15 +163,14 @@ _MAKE_NEXT_IMPASSABLE = f"""
             SELECT leader_epoch, end_offset FROM segment_epochs
             WHERE topic_id = key.topic_id AND partition = key.partition
                 AND segment_id = key.segment_id AND (referenced OR overlapped)
-                AND end_offset < {INT64_MAX}
-            OFFSET 0
+            ORDER BY leader_epoch OFFSET 0
         ) AS hidden
         CROSS JOIN LATERAL (
             SELECT ctid, segment_id FROM segment_epochs
             WHERE topic_id = key.topic_id AND partition = key.partition
-                AND leader_epoch = hidden.leader_epoch AND start_offset = hidden.end_offset + 1
-                AND referenced AND passable
-            LIMIT 1
+                AND leader_epoch = hidden.leader_epoch AND referenced AND passable
+                AND start_offset BETWEEN {_after("hidden")} AND {_after("hidden")}
+            ORDER BY start_offset LIMIT 1
         ) AS next
         WHERE (key.topic_id, key.partition, next.segment_id) NOT IN (SELECT * FROM key)))"""
 
@@ -173,13 +181,15 @@ _KEYS = """ARRAY(
             SELECT ctid FROM segment_epochs
             WHERE topic_id = key.topic_id AND partition = key.partition
                 AND segment_id = key.segment_id
-            OFFSET 0
+            ORDER BY leader_epoch OFFSET 0
         ) AS e)"""
 
-_HIDE = f"""
+_UNREFERENCE = f"""
     UPDATE segment_epochs SET referenced = false, overlapped = false WHERE ctid = ANY({_KEYS})"""
 
-_FORGET = f"DELETE FROM segment_epochs WHERE ctid = ANY({_KEYS})"
+HIDE = (_MAKE_NEXT_IMPASSABLE, _UNREFERENCE)
+
+FORGET = f"DELETE FROM segment_epochs WHERE ctid = ANY({_KEYS})"
 
 _NOTE = """
     INSERT INTO segment_epochs (
@@ -214,18 +224,18 @@ def show(session: Session, segment_ids: Collection[RemoteLogSegmentId]) -> None:
     highest offset before it rises.
     """
     rows = [segment_row(segment_id) for segment_id in segment_ids]
-    for statement in (_DISPLACE, _MAKE_NEXT_PASSABLE, _REFERENCE, _RAISE_HIGHEST_OFFSETS):
+    for statement in SHOW:
         run(session.connection(), statement, rows)
 
 
 def hide(session: Session, segment_ids: Collection[RemoteLogSegmentId]) -> None:
     """The segments' deletion started: look-ups no longer find them."""
     rows = [segment_row(segment_id) for segment_id in segment_ids]
-    for statement in (_MAKE_NEXT_IMPASSABLE, _HIDE):
+    for statement in HIDE:
         run(session.connection(), statement, rows)
 
 
 def forget(session: Session, segment_ids: Collection[RemoteLogSegmentId]) -> None:
     """The segments are deleted: lists by epoch no longer show them."""
     rows = [segment_row(segment_id) for segment_id in segment_ids]
-    run(session.connection(), _FORGET, rows)
+    run(session.connection(), FORGET, rows)

@@ -3,17 +3,19 @@
 By the plans that PostgreSQL makes for them, and by the pages that it touches.
 """
 
+import json
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 import pytest
 from sqlalchemy import Connection
 
 from services.local.postgres import EmbeddedPostgres
-from services.rlmm import listings, lookups
+from services.rlmm import listings, lookups, visibility
 from services.rlmm.database import create_database_engine
 from tests.harness.rlmm_history import OFFSETS_PER_SEGMENT, LongHistory, store_long_history
 
@@ -89,6 +91,23 @@ def list_from(history: LongHistory, min_offset: int, leader_epoch: int | None) -
     return cost
 
 
+def change(history: LongHistory, statement: str) -> Cost:
+    """Of a statement for a segment in the middle, rolled back."""
+    segment = {
+        "topic_id": str(history.tp.topic_id),
+        "partition": history.tp.partition,
+        "segment_id": str(UUID(int=history.count // 2)),
+    }
+    statement = statement.replace("%(rows)s", "$1")
+    engine = create_database_engine(history.database_url)
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"PREPARE change(json) AS {statement}")
+        cost = explain(connection, f"EXECUTE change('{json.dumps([segment])}')")
+        connection.rollback()
+    engine.dispose()
+    return cost
+
+
 def explain(connection: Connection, statement: str) -> Cost:
     [told] = connection.exec_driver_sql(
         f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}"
@@ -160,6 +179,14 @@ def test_the_next_transaction_index_costs_the_same_in_any_history(
         for history in with_a_hole.values()
     ]
     require_equal_costs(costs)
+
+
+@pytest.mark.parametrize("step", [*visibility.SHOW, *visibility.HIDE, visibility.FORGET])
+def test_a_finish_and_a_deletion_cost_the_same_in_any_history(
+    any_statistics: dict[int, LongHistory], step: str
+) -> None:
+    costs = [change(history, step) for history in any_statistics.values()]
+    require_equal_costs(costs, forbidden={"Seq Scan"})
 
 
 @pytest.mark.parametrize("leader_epoch", [None, 0])
