@@ -8,6 +8,10 @@ from benchmarks import (
     plugin_catch_up,
     rlm_ship,
     rsm_copy,
+    rsm_fetch,
+    rsm_first_byte,
+    rsm_memory,
+    rsm_requests,
     service_memory,
     spark_delete,
     spark_scan,
@@ -26,6 +30,10 @@ from benchmarks.rlmm import (
 
 BENCHMARKS: dict[str, Callable[[], Result]] = {
     "rsm_copy": rsm_copy.run,
+    "rsm_fetch": rsm_fetch.run,
+    "rsm_first_byte": rsm_first_byte.run,
+    "rsm_memory": rsm_memory.run,
+    "rsm_requests": rsm_requests.run,
     "rlmm_lookup": lookup.run,
     "rlmm_lookup_flat": lookup_flat.run,
     "rlmm_lookup_rate": lookup_rate.run,

@@ -1,5 +1,6 @@
 """The fair opponent: the minio SDK alone, signing payloads as RSM does over plain HTTP."""
 
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -8,14 +9,14 @@ from uuid import uuid4
 
 from minio import Minio
 
-from benchmarks.measure import mib_per_s
+from benchmarks.measure import MIB, mib_per_s
 
 THREADS = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True)
 class BareClient:
-    """Uploads files to a bucket; `part_size_bytes` is RSM's."""
+    """Uploads files to a bucket, and reads its objects; `part_size_bytes` is RSM's."""
 
     client: Minio
     bucket: str
@@ -37,6 +38,30 @@ class BareClient:
         """Many files, each in one thread."""
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(lambda path: self.upload(path, 1), paths))
+
+    def fetch(self, key: str, start: int, size_bytes: int) -> None:
+        """One ranged GET, read to its end."""
+        response = self.client.get_object(self.bucket, key, start, size_bytes)
+        try:
+            while response.read(MIB):
+                pass
+        finally:
+            response.close()
+            response.release_conn()
+
+    def first_byte_s(self, key: str, start: int, size_bytes: int) -> float:
+        """How long one ranged GET took to its first byte; the others are read after that."""
+        began = time.perf_counter()
+        response = self.client.get_object(self.bucket, key, start, size_bytes)
+        try:
+            response.read(1)
+            elapsed_s = time.perf_counter() - began
+            while response.read(MIB):
+                pass
+        finally:
+            response.close()
+            response.release_conn()
+        return elapsed_s
 
     def best_threads(self, path: Path) -> int:
         """For one file: measured once for each candidate, after a warm-up."""

@@ -43,6 +43,16 @@ class Deployment:
         """RSM's default, which the deployment keeps."""
         return int(RsmSettings.model_fields["part_size_bytes"].default)
 
+    def rsm_default(self, name: str) -> object:
+        """RSM's setting of this name, which the deployment keeps."""
+        return RsmSettings.model_fields[name].default
+
+    def only_log_key(self) -> str:
+        """The key of the log of the only segment that is there."""
+        listed = self.s3_client().list_objects(self.bucket, recursive=True)
+        (key,) = (str(o.object_name) for o in listed if str(o.object_name).endswith(".log"))
+        return key
+
     def s3_client(self) -> Minio:
         return self.stack.s3.endpoint.client()
 

@@ -1,14 +1,16 @@
 """A segment of random bytes for RSM, which looks at no record."""
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from uuid import uuid4
 
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.remote_storage_manager import (
     LogSegmentData,
+    RemoteStorageManager,
     SegmentChunk,
     SegmentFile,
     SegmentFileHeader,
@@ -33,26 +35,51 @@ class RandomSegment:
 
     def metadata(self) -> RemoteLogSegmentMetadata:
         """Of a new attempt."""
-        tp = TopicIdPartition(uuid4(), "bench", 0)
-        return RemoteLogSegmentMetadata(
-            remote_log_segment_id=RemoteLogSegmentId(tp, uuid4()),
-            start_offset=0,
-            end_offset=1_000_000,
-            max_timestamp_ms=-1,
-            broker_id=1,
-            event_timestamp_ms=0,
-            segment_leader_epochs=segment_leader_epochs([(0, 0)]),
-            segment_size_in_bytes=self.size_bytes,
-        )
+        return segment_metadata(self.size_bytes)
+
+    def copied(self, rsm: RemoteStorageManager) -> RemoteLogSegmentMetadata:
+        """Copy it, under a new id; the metadata as a caller has it afterwards."""
+        metadata = self.metadata()
+        return replace(metadata, custom_metadata=rsm.copy_log_segment_data(metadata, self.data()))
 
     def data(self) -> LogSegmentData:
-        headers = [SegmentFileHeader(SegmentFile.LOG, self.size_bytes)]
-        headers += [SegmentFileHeader(file, 1000) for file in _INDEXES]
-        return LogSegmentData(headers, self._chunks())
+        return segment_data(self.size_bytes, self._log())
 
-    def _chunks(self) -> Iterator[SegmentChunk]:
+    def _log(self) -> Iterator[bytes]:
         with self.path.open("rb", buffering=0) as file:
             while data := file.read(CHUNK_BYTES):
-                yield SegmentChunk(SegmentFile.LOG, data)
-        for file_kind in _INDEXES:
-            yield SegmentChunk(file_kind, bytes(1000))
+                yield data
+
+
+def generated_log(size_bytes: int) -> Iterator[bytes]:
+    """As many bytes as wanted, that no store can make smaller, and no disk has to hold."""
+    # Windows into random bytes, none of which is like another.
+    random_bytes = memoryview(os.urandom(2 * CHUNK_BYTES))
+    for number in range(-(-size_bytes // CHUNK_BYTES)):
+        start = number * 509 % CHUNK_BYTES
+        length = min(CHUNK_BYTES, size_bytes - number * CHUNK_BYTES)
+        yield bytes(random_bytes[start : start + length])
+
+
+def segment_metadata(size_bytes: int) -> RemoteLogSegmentMetadata:
+    """Of a new segment in a topic of its own."""
+    tp = TopicIdPartition(uuid4(), "bench", 0)
+    return RemoteLogSegmentMetadata(
+        remote_log_segment_id=RemoteLogSegmentId(tp, uuid4()),
+        start_offset=0,
+        end_offset=1_000_000,
+        max_timestamp_ms=-1,
+        broker_id=1,
+        event_timestamp_ms=0,
+        segment_leader_epochs=segment_leader_epochs([(0, 0)]),
+        segment_size_in_bytes=size_bytes,
+    )
+
+
+def segment_data(log_size_bytes: int, log: Iterable[bytes]) -> LogSegmentData:
+    """`log`, which has so many bytes, and four small indexes."""
+    headers = [SegmentFileHeader(SegmentFile.LOG, log_size_bytes)]
+    headers += [SegmentFileHeader(file, 1000) for file in _INDEXES]
+    chunks = (SegmentChunk(SegmentFile.LOG, data) for data in log)
+    indexes = (SegmentChunk(file, bytes(1000)) for file in _INDEXES)
+    return LogSegmentData(headers, chain(chunks, indexes))

@@ -12,6 +12,7 @@ from services.local.postgres import EmbeddedPostgres
 from services.local.s3_endpoint import S3Endpoint
 from services.local.seaweedfs import SeaweedFS
 from services.rlmm import schema
+from tests.harness.minio import MinioServer
 
 _MIGRATED = "migrated"
 
@@ -57,13 +58,20 @@ def empty_database_url(postgres: EmbeddedPostgres) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def s3(server_directory: Path) -> Iterator[S3Endpoint]:
-    """One S3 store for all tests: the embedded one, or that of TEST_S3_ENDPOINT (HOST:PORT)."""
+    """One S3 store for all tests: SeaweedFS, MinIO where TEST_S3 says so, or TEST_S3_ENDPOINT's."""
     external = os.environ.get("TEST_S3_ENDPOINT")
     if external:
         access_key, secret_key = os.environ["TEST_S3_ACCESS_KEY"], os.environ["TEST_S3_SECRET_KEY"]
         yield S3Endpoint(external, access_key, secret_key)
         return
-    with SeaweedFS(server_directory / "s3") as server:
+    store = os.environ.get("TEST_S3", "seaweedfs")
+    servers: dict[str, type[SeaweedFS | MinioServer]] = {
+        "seaweedfs": SeaweedFS,
+        "minio": MinioServer,
+    }
+    if store not in servers:
+        pytest.fail(f"TEST_S3 is {store!r}: must be one of {', '.join(servers)}")
+    with servers[store](server_directory / "s3") as server:
         yield server.endpoint
 
 

@@ -7,6 +7,7 @@ RSM_ENDPOINT: {{ .endpoint | quote }}
 RSM_REGION: {{ .region | quote }}
 RSM_BUCKET: {{ .bucket | quote }}
 RSM_PREFIX: {{ .prefix | quote }}
+RSM_DEPLOYMENT_ID: {{ .deploymentId | default (printf "%s.%s" $.Release.Namespace $.Release.Name) | quote }}
 RSM_SECURE: {{ .secure | quote }}
 {{- end }}
 {{- end -}}

@@ -134,7 +134,8 @@ class RemoteStorageManager(Protocol):
             InvalidRequestError: a position is negative, or end_position < start_position.
             InvalidRangeError: start_position is at or beyond the end of the file.
             RemoteResourceNotFoundError: the segment is not in the store.
-            CorruptSegmentError: the stored object is shorter than what was copied.
+            CorruptSegmentError: the stored object is shorter than what was copied, or, where reads
+                are verified, a chunk of it is not what was copied; its last bytes are not streamed.
         """
         ...
 
@@ -146,7 +147,8 @@ class RemoteStorageManager(Protocol):
         Raises:
             RemoteResourceNotFoundError: the segment is not in the store, or it was copied without
                 a transaction index and that is asked for.
-            CorruptSegmentError: the stored object is shorter than what was copied.
+            CorruptSegmentError: the stored object is shorter than what was copied, or, where reads
+                are verified, the file is not what was copied; its last bytes are not streamed.
         """
         ...
 

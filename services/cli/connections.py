@@ -10,11 +10,13 @@ from services.api.partition_queries import all_partitions
 from services.api.remote_log_manager import RemoteLogManager
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import RemoteStorageManager
+from services.api.segment_objects import SegmentObjects
 from services.cli.failures import CommandError
 from services.local.state import running_stack
 from services.rpc.channels import open_channel
 from services.rpc.clients.log import RemoteLogManagerClient
 from services.rpc.clients.metadata import RemoteLogMetadataManagerClient
+from services.rpc.clients.segment_objects import SegmentObjectsClient
 from services.rpc.clients.storage import RemoteStorageManagerClient
 
 _TOPIC_PARTITION = re.compile(r"(?:(?P<id>[^:]+):)?(?P<topic>.+)-(?P<partition>\d{1,10})")
@@ -25,6 +27,15 @@ def connected_rsm(address: str | None, data_dir: Path | None) -> Iterator[Remote
     where = address or address_of("rsm", data_dir)
     with open_channel(where) as channel:
         yield RemoteStorageManagerClient(channel, where)
+
+
+@contextmanager
+def connected_segment_objects(
+    address: str | None, data_dir: Path | None
+) -> Iterator[SegmentObjects]:
+    where = address or address_of("rsm", data_dir)
+    with open_channel(where) as channel:
+        yield SegmentObjectsClient(channel, where)
 
 
 @contextmanager

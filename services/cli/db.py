@@ -2,9 +2,11 @@
 
 from dataclasses import asdict
 
+from services.api.ids import uuid_to_text
 from services.cli.failures import EXIT_PARTIAL
 from services.cli.output import Format, print_json, print_table, say
 from services.cli.progress import counter
+from services.rlmm.deployment import deployment_id
 from services.rlmm.maintenance import MaintenancePlan, maintain
 from services.rlmm.reader_role import ROLE, ReaderRole
 from services.rlmm.schema import current_revision, known_revision, upgrade
@@ -19,8 +21,12 @@ _STEPS = {
 }
 
 
-def upgrade_schema(database_url: str) -> None:
+def upgrade_schema(database_url: str, output: Format) -> None:
     role = upgrade(database_url)
+    if output is Format.JSON:
+        deployment = uuid_to_text(deployment_id(database_url))
+        revision = current_revision(database_url)
+        print_json({"revision": revision, "deployment_id": deployment, "reader_role": role})
     say(f"schema is at {known_revision()}")
     if role is ReaderRole.MISSING:
         say(
@@ -35,6 +41,14 @@ def show_revision(database_url: str, output: Format) -> None:
         print_json({"current": current, "known": known})
     else:
         print(f"database: {current or 'no schema'}\nthis release: {known}")
+
+
+def show_deployment_id(database_url: str, output: Format) -> None:
+    text = uuid_to_text(deployment_id(database_url))
+    if output is Format.JSON:
+        print_json({"deployment_id": text})
+    else:
+        print(text)
 
 
 def check_database(database_url: str, output: Format) -> int:

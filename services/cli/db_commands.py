@@ -16,7 +16,7 @@ _DatabaseUrl = Annotated[
 
 
 @db.command()
-def upgrade(database_url: _DatabaseUrl) -> None:
+def upgrade(database_url: _DatabaseUrl, output: JsonOrTable = Format.TABLE) -> None:
     """Bring the schema to this release's; safe to run twice.
 
     Also from two places at once: one waits for the other. Services of the release before go on
@@ -25,7 +25,7 @@ def upgrade(database_url: _DatabaseUrl) -> None:
     """
     from services.cli.db import upgrade_schema
 
-    upgrade_schema(database_url)
+    upgrade_schema(database_url, output)
 
 
 @db.command()
@@ -34,6 +34,18 @@ def current(database_url: _DatabaseUrl, output: JsonOrTable = Format.TABLE) -> N
     from services.cli.db import show_revision
 
     show_revision(database_url, output)
+
+
+@db.command("deployment-id")
+def deployment_id(database_url: _DatabaseUrl, output: JsonOrTable = Format.TABLE) -> None:
+    """Show the id that this deployment's objects are marked with; RSM takes it as a setting.
+
+    It is made by `upgrade`, once. Exit code 0: shown. 3: the database could not be reached, or has
+    no id yet.
+    """
+    from services.cli.db import show_deployment_id
+
+    show_deployment_id(database_url, output)
 
 
 @db.command()

@@ -145,7 +145,8 @@ def _holdings(rlmm: RemoteLogMetadataManager, stack: EmbeddedStack) -> Holdings:
 def _objects(
     stack: EmbeddedStack, segments: dict[str, list[RemoteLogSegmentMetadata]]
 ) -> dict[str, int]:
-    """Objects by topic; those whose topic the tables do not know any more, by the topic's id."""
+    """Objects of segments by topic; those whose topic the tables do not know any more, by the
+    topic's id."""
     topics = {
         segment.topic_id_partition.topic_id.hex: topic
         for topic, found in segments.items()
@@ -153,7 +154,9 @@ def _objects(
     }
     counts: dict[str, int] = {}
     for item in stack.s3.endpoint.client().list_objects(BUCKET, recursive=True):
-        topic_id = str(item.object_name).partition("/")[0]
+        topic_id, in_folder, _ = str(item.object_name).partition("/")
+        if not in_folder:
+            continue  # the marker
         topic = topics.get(topic_id, topic_id)
         counts[topic] = counts.get(topic, 0) + 1
     return counts

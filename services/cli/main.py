@@ -9,6 +9,7 @@ from services.cli.db_commands import db
 from services.cli.options import DataDir, JsonOrTable, Rlm, Rlmm, Rsm, Topic, TopicPartition
 from services.cli.output import Format
 from services.cli.partition_commands import partitions
+from services.cli.store_commands import store
 from services.cli.sweep_commands import sweep
 
 app = typer.Typer(
@@ -22,6 +23,7 @@ app.add_typer(db, name="db")
 topics = typer.Typer(no_args_is_help=True, help="What is set for topics, and their end.")
 app.add_typer(topics, name="topics")
 app.add_typer(partitions, name="partitions")
+app.add_typer(store, name="store")
 app.add_typer(sweep, name="sweep")
 
 LogDirs = Annotated[
@@ -182,6 +184,47 @@ def anomalies(
     from services.cli.anomalies import run
 
     run(kind or [], topic, rlmm, data_dir, output)
+
+
+@app.command()
+def reconcile(
+    delete: Annotated[
+        bool,
+        typer.Option(
+            "--delete",
+            help="Delete orphans and end uploads that an earlier run has seen too, a grace period "
+            "ago. Without it they are reported only.",
+        ),
+    ] = False,
+    grace_ms: Annotated[
+        int, typer.Option(min=0, help="What is younger than this is left alone, ms.")
+    ] = 86_400_000,
+    location: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=0,
+            max=65_535,
+            help="A registered location of RSM to look at; may be repeated. By default the one "
+            "that new segments go to.",
+        ),
+    ] = None,
+    rsm: Rsm = None,
+    rlmm: Rlmm = None,
+    data_dir: DataDir = None,
+    output: JsonOrTable = Format.TABLE,
+) -> None:
+    """Find where stores and metadata disagree.
+
+    `sediment anomalies` lists what was found. Nothing is deleted on one observation, and a complete
+    copy that no metadata names never: a rebuild can take it over.
+
+    Exit code 0: nothing is amiss but what this run put right or a later one will. 1: objects are
+    missing, complete copies have no metadata, or something could not be deleted. 3: a service
+    failed; run it again.
+    """
+    from services.cli.reconcile import run
+
+    raise typer.Exit(run(delete, grace_ms, location or [0], rsm, rlmm, data_dir, output))
 
 
 @app.command()

@@ -9,8 +9,11 @@ from services.local.s3_endpoint import S3Endpoint
 _PREFIXES = {"rsm": "RSM_", "rlmm": "RLMM_", "rlm": "RLM_"}
 
 
-def rsm_settings(s3: S3Endpoint, bucket: str, prefix: str) -> dict[str, str]:
-    return {
+def rsm_settings(
+    s3: S3Endpoint, bucket: str, prefix: str, deployment_id: str = ""
+) -> dict[str, str]:
+    """Without a `deployment_id` the prefix is not marked."""
+    settings = {
         "RSM_BACKEND": "s3",
         "RSM_ENDPOINT": s3.endpoint,
         "RSM_REGION": s3.region,
@@ -20,6 +23,7 @@ def rsm_settings(s3: S3Endpoint, bucket: str, prefix: str) -> dict[str, str]:
         "RSM_BUCKET": bucket,
         "RSM_PREFIX": prefix,
     }
+    return {**settings, "RSM_DEPLOYMENT_ID": deployment_id} if deployment_id else settings
 
 
 def rlmm_settings(database_url: str) -> dict[str, str]:

@@ -101,8 +101,8 @@ class ServiceProcess:
         return True
 
 
-def run_to_end(command: Sequence[str], settings: Mapping[str, str]) -> None:
-    """Run a command of the project that does its work and ends.
+def run_to_end(command: Sequence[str], settings: Mapping[str, str]) -> str:
+    """Run a command of the project that does its work and ends; answer what it wrote to stdout.
 
     Raises:
         ProcessError: it failed; with what it wrote to stderr.
@@ -119,3 +119,4 @@ def run_to_end(command: Sequence[str], settings: Mapping[str, str]) -> None:
     if done.returncode != 0:
         what = " ".join(command[1:])
         raise ProcessError(f"{what} ended with {done.returncode}:\n{done.stderr.strip()}")
+    return done.stdout

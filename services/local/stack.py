@@ -1,8 +1,9 @@
 """Everything on one machine: PostgreSQL, an S3 server and the three services, as processes."""
 
+import json
 import sys
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -23,8 +24,8 @@ from services.local.state import StackEndpoints, remove_state, write_state
 BUCKET = "sediment"
 PREFIX = ""
 DATABASE = "sediment"
-UPGRADE_SCHEMA = (sys.executable, "-m", "services.cli", "db", "upgrade")
-"""Run with RLMM's settings before RLMM starts."""
+UPGRADE_SCHEMA = (sys.executable, "-m", "services.cli", "db", "upgrade", "-o", "json")
+"""Run with RLMM's settings before RLMM starts; answers the deployment's id."""
 NOT_RUNNING = Announcement(service="", address="", health="", metrics="")
 
 
@@ -127,10 +128,11 @@ class EmbeddedStack:
     def _start(self, cleanup: ExitStack) -> None:
         # Side by side, for both take seconds. What is started later is stopped earlier.
         lanes = ThreadPoolExecutor(2)
+        deployment_id = Future[str]()
         try:
             futures = [
-                lanes.submit(self._start_metadata, cleanup),
-                lanes.submit(self._start_store, cleanup),
+                lanes.submit(self._start_metadata, cleanup, deployment_id),
+                lanes.submit(self._start_store, cleanup, deployment_id),
             ]
             wait(futures)
         finally:
@@ -144,19 +146,26 @@ class EmbeddedStack:
         settings = rlm_settings(rsm, rlmm, self._log_dirs, self._task_interval_ms)
         self._start_service("rlm", settings, cleanup)
 
-    def _start_metadata(self, cleanup: ExitStack) -> None:
-        self.postgres.start()
-        cleanup.callback(self.postgres.stop)
-        settings = rlmm_settings(self.postgres.ensure_database(DATABASE))
-        run_to_end(UPGRADE_SCHEMA, settings)
+    def _start_metadata(self, cleanup: ExitStack, deployment_id: "Future[str]") -> None:
+        try:
+            self.postgres.start()
+            cleanup.callback(self.postgres.stop)
+            settings = rlmm_settings(self.postgres.ensure_database(DATABASE))
+            upgraded = json.loads(run_to_end(UPGRADE_SCHEMA, settings))
+            deployment_id.set_result(upgraded["deployment_id"])
+        except BaseException as e:
+            # The other lane waits for it.
+            deployment_id.set_exception(e)
+            raise
         self._start_service("rlmm", settings, cleanup)
 
-    def _start_store(self, cleanup: ExitStack) -> None:
+    def _start_store(self, cleanup: ExitStack, deployment_id: "Future[str]") -> None:
         self.s3.start()
         # Not stop(): that waits 15 s, and those who write are gone before.
         cleanup.callback(self.s3.kill)
         self.s3.endpoint.ensure_bucket(BUCKET)
-        self._start_service("rsm", rsm_settings(self.s3.endpoint, BUCKET, PREFIX), cleanup)
+        settings = rsm_settings(self.s3.endpoint, BUCKET, PREFIX, deployment_id.result())
+        self._start_service("rsm", settings, cleanup)
 
     def _start_service(self, name: str, settings: dict[str, str], cleanup: ExitStack) -> None:
         more = settings_of(name, self._settings)

@@ -8,6 +8,7 @@ from pydantic_settings import NoDecode, SettingsConfigDict
 
 from services.api.copy_leases import MAX_LEASE_MS, MIN_LEASE_MS
 from services.rpc.settings import Address, ServiceSettings
+from services.rpc.stream_places import share_of
 
 _INT32_MAX = 2**31 - 1
 
@@ -93,8 +94,12 @@ class RlmSettings(ServiceSettings):
 
     @model_validator(mode="after")
     def _leave_threads_to_local_reads(self) -> Self:
-        if self.remote_log_reader_threads >= self.stream_threads:
-            raise ValueError("RLM_REMOTE_LOG_READER_THREADS must be below RLM_STREAM_THREADS")
+        of_one_address = share_of(self.stream_threads, self.address_share_percent)
+        if self.remote_log_reader_threads >= of_one_address:
+            raise ValueError(
+                "RLM_REMOTE_LOG_READER_THREADS must be below what one address may have of "
+                f"RLM_STREAM_THREADS (RLM_ADDRESS_SHARE_PERCENT), which is {of_one_address}"
+            )
         return self
 
     @field_validator("log_dirs", mode="before")

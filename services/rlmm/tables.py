@@ -8,6 +8,7 @@
       │             └──────< request_outcomes                  answers to repeated request ids
       └──< topic_config_events                                 each version of the settings
     anomalies                                                  also of what no row names
+    deployment                                                 one row: whose tables these are
 
 `partitions` is the lock: whoever changes anything of a partition locks its row first. What
 migrations/ builds and what stands here is one schema; a test compares them.
@@ -444,3 +445,14 @@ class AnomalyRow(Base):
     run_ids: Mapped[list[str]] = mapped_column(
         ARRAY(Text), comment="the runs that saw it last, the latest one last"
     )
+
+
+class DeploymentRow(Base):
+    """The one row that says whose tables these are; the objects' marker says the same."""
+
+    __tablename__ = "deployment"
+    __table_args__ = (CheckConstraint("is_only_row", name="only_row"),)
+
+    is_only_row: Mapped[bool] = mapped_column(primary_key=True, server_default=text("true"))
+    deployment_id: Mapped[UUID]
+    made_at: Mapped[datetime] = mapped_column(server_default=NOW)

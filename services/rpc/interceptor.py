@@ -1,41 +1,73 @@
-"""Wraps every call once: who calls, errors to statuses, time, log line, metrics."""
+"""Wraps every method: unary calls on the server's own threads, streams in places of their own.
 
-import logging
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import cache
-from typing import Any, TypeAlias
-from uuid import uuid4
+For gRPC all of them are handlers of streams of unparsed messages. So a call is known to the
+watchdog before its request is there, and what cannot be parsed is refused as any bad request is.
+"""
+
+import math
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ParamSpec, Self, TypeAlias, TypeVar
 
 import grpc
-from grpc_status import rpc_status
-from prometheus_client import Histogram
 
-from services.api.calls import Call, serving
-from services.api.errors import RemoteStorageError
-from services.rpc.metrics import RPC_SECONDS
-from services.rpc.statuses import status_of
+from services.api.errors import ThrottledError
+from services.rpc.served_calls import (
+    Parse,
+    PeerLeftError,
+    each_request,
+    one_call,
+    refused,
+    the_request,
+)
+from services.rpc.stream_places import StreamPlaces
+from services.rpc.watchdog import CallGroup, ServedCall
 
-REQUEST_ID_KEY = "x-request-id"
-MAX_REQUEST_ID_LENGTH = 128
-_log = logging.getLogger("sediment.rpc")
+# gRPC says how much time is left where there is no deadline, too: some 300 thousand million years.
+_NO_DEADLINE_S = 1e12
 
 # gRPC's own types for handlers differ for each of the four kinds; this code treats them alike.
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Behavior = Callable[[Any, grpc.ServicerContext], Any]
+Send = Callable[[Any], None]
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class UnaryCalls:
+    """How calls with one request and one answer are served.
+
+    Attributes:
+        group: of those under way.
+        default_deadline_s: of a call that names none.
+    """
+
+    group: CallGroup
+    default_deadline_s: float
+
+
+@dataclass(frozen=True)
+class Streams:
+    """How streams of one kind are served: their threads, and those under way."""
+
+    places: StreamPlaces
+    group: CallGroup
 
 
 class CallInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generic in stubs only
-    """Runs each handler inside `_one_call`, and streams on thread pools of their own.
+    """Runs each handler inside `one_call`, and streams in threads apart.
 
     A stream holds its thread for as long as its peer likes. Unary calls must not wait behind it,
     nor what we stream out behind what callers stream in.
     """
 
-    def __init__(self, streams_in: ThreadPoolExecutor, streams_out: ThreadPoolExecutor) -> None:
+    def __init__(self, unary: UnaryCalls, streams_in: Streams, streams_out: Streams) -> None:
         """`streams_in` serves client streams; `streams_out` those of the server and of both."""
+        self._unary = unary
         self._streams_in = streams_in
         self._streams_out = streams_out
         self._wrapped: dict[str, Handler | None] = {}
@@ -56,117 +88,138 @@ class CallInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # gene
         wrapped = self._wrapped[method] = self._wrap(handler, method)
         return wrapped
 
-    def _wrap(self, handler: "Handler", method: str) -> "Handler | None":
+    def _wrap(self, handler: "Handler", method: str) -> "Handler":
         if handler.unary_unary:
-            return grpc.unary_unary_rpc_method_handler(
-                _answering_once(handler.unary_unary, method),
-                handler.request_deserializer,
-                handler.response_serializer,
-            )
-        if handler.stream_unary:
             return grpc.stream_unary_rpc_method_handler(
-                _on(self._streams_in, _answering_once(handler.stream_unary, method)),
-                handler.request_deserializer,
-                handler.response_serializer,
+                _unary(method, handler.unary_unary, _parser_of(handler), self._unary),
+                response_serializer=handler.response_serializer,
             )
-        if handler.unary_stream:
-            return grpc.unary_stream_rpc_method_handler(
-                _on(self._streams_out, _answering_many(handler.unary_stream, method)),
-                handler.request_deserializer,
-                handler.response_serializer,
-            )
-        if handler.stream_stream:  # None of our contracts; gRPC's own reflection is one.
-            return grpc.stream_stream_rpc_method_handler(
-                _on(self._streams_out, _answering_many(handler.stream_stream, method)),
-                handler.request_deserializer,
-                handler.response_serializer,
-            )
-        return None
+        streams = self._streams_out if handler.response_streaming else self._streams_in
+        return grpc.stream_stream_rpc_method_handler(
+            _stream(_StreamMethod.of(handler, method), streams),
+            response_serializer=handler.response_serializer,
+        )
 
 
-def _on(pool: ThreadPoolExecutor, behavior: Behavior) -> Behavior:
-    # grpcio looks for this attribute on a handler's function.
-    setattr(behavior, "experimental_thread_pool", pool)  # noqa: B010
-    return behavior
+@dataclass(frozen=True)
+class _StreamMethod:
+    name: str
+    behavior: Behavior
+    parse: Parse
+    many_requests: bool
+    many_answers: bool
+
+    @classmethod
+    def of(cls, handler: "Handler", name: str) -> Self:
+        behavior = handler.stream_unary or handler.unary_stream or handler.stream_stream
+        if behavior is None:
+            raise TypeError(f"{name}: no function serves it")
+        parse, many_requests = _parser_of(handler), handler.request_streaming
+        return cls(name, behavior, parse, many_requests, handler.response_streaming)
 
 
-def _answering_once(behavior: Behavior, method: str) -> Behavior:
-    def call(request: Any, context: grpc.ServicerContext) -> Any:
-        with _one_call(method, context):
-            return behavior(request, context)
+def _parser_of(handler: "Handler") -> Parse:
+    return handler.request_deserializer or bytes
+
+
+def address_of(peer: str) -> str:
+    """Of what gRPC calls a peer the part that all connections from there have: no port."""
+    return peer if peer.startswith("unix:") else peer.rpartition(":")[0]
+
+
+def _unary(method: str, behavior: Behavior, parse: Parse, calls: UnaryCalls) -> Behavior:
+    group, default_deadline_s = calls.group, calls.default_deadline_s
+
+    def call(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
+        has_deadline = context.time_remaining() < _NO_DEADLINE_S
+        served = ServedCall(context, "", math.inf if has_deadline else default_deadline_s)
+        with one_call(method, context, group, served):
+            return behavior(the_request(served, requests, parse), context)
 
     return call
 
 
-def _answering_many(behavior: Behavior, method: str) -> Behavior:
-    def call(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-        with _one_call(method, context):
-            yield from behavior(request, context)
+def _stream(method: _StreamMethod, streams: Streams) -> Any:
+    """Let a stream in, or refuse it, at once: in gRPC's own thread, which must not wait."""
+    places = streams.places
 
-    return call
-
-
-@contextmanager
-def _one_call(method: str, context: grpc.ServicerContext) -> Iterator[None]:
-    call = Call("anonymous", _request_id(context), context.is_active)
-    started = time.monotonic()
-    with serving(call):
-        code = grpc.StatusCode.OK
+    def begin(requests: Iterator[bytes], context: grpc.ServicerContext, send: Send) -> None:
+        address = address_of(context.peer())
+        serve = partial(_serve, method, streams.group, address, requests, context, send)
         try:
-            yield
-        except GeneratorExit:
-            # The peer left in the middle of a stream: nobody is there to be answered.
-            code = grpc.StatusCode.CANCELLED
-            raise
-        except grpc.RpcError:
-            # From the stream of requests: the peer left before it had sent them all. grpcio knows
-            # its own error again.
-            code = grpc.StatusCode.CANCELLED
-            raise
-        except RemoteStorageError as e:
-            code = e.status
-            context.abort_with_status(rpc_status.to_status(status_of(e)))
-        except Exception as e:  # noqa: BLE001 - the process boundary: nothing may pass unmapped
-            code = grpc.StatusCode.INTERNAL
-            error = RemoteStorageError(repr(e))
-            error.__cause__ = e
-            context.abort_with_status(rpc_status.to_status(status_of(error)))
-        finally:
-            _record(method, code, time.monotonic() - started, call, context)
+            place = places.take(address, serve)
+        except ThrottledError as e:
+            refused(method.name, e, context, ServedCall(context, address))
+            send(None)
+            return
+        if not context.add_callback(partial(places.withdraw, place)):
+            places.withdraw(place)
+
+    # grpcio looks for these attributes on a handler's function. The latter: the answers are sent
+    # by `send`, from any thread, and None says that there is no other.
+    setattr(begin, "experimental_thread_pool", _AT_ONCE)  # noqa: B010
+    setattr(begin, "experimental_non_blocking", True)  # noqa: B010
+    return begin
 
 
-def _record(
-    method: str,
-    code: grpc.StatusCode,
-    seconds: float,
-    call: Call,
+def _serve(
+    method: _StreamMethod,
+    group: CallGroup,
+    address: str,
+    requests: Iterator[bytes],
     context: grpc.ServicerContext,
+    send: Send,
 ) -> None:
-    _rpc_seconds(method, code).observe(seconds)
-    level = logging.DEBUG if code is grpc.StatusCode.OK else logging.INFO
-    if not _log.isEnabledFor(level):
+    """A stream, in its own thread."""
+    served = ServedCall(context, address)
+    # What ends a stream early has set its status, and is raised only to get here.
+    with suppress(Exception), one_call(method.name, context, group, served):
+        _answer(method, served, requests, context, send)
+    if context.is_active():
+        send(None)
+
+
+def _answer(
+    method: _StreamMethod,
+    served: ServedCall,
+    requests: Iterator[bytes],
+    context: grpc.ServicerContext,
+    send: Send,
+) -> None:
+    if not context.is_active():
+        raise PeerLeftError
+    take = each_request if method.many_requests else the_request
+    answers = method.behavior(take(served, requests, method.parse), context)
+    if not method.many_answers:
+        _hand_over(answers, served, context, send)
         return
-    details = {
-        "method": method,
-        "code": code.name,
-        "ms": round(seconds * 1000, 3),
-        "request_id": call.request_id,
-        "actor": call.actor,
-        "peer": context.peer(),
-    }
-    _log.log(level, "rpc", extra=details)
+    try:
+        for answer in answers:
+            _hand_over(answer, served, context, send)
+    finally:
+        if isinstance(answers, Generator):
+            answers.close()
 
 
-@cache
-def _rpc_seconds(method: str, code: grpc.StatusCode) -> Histogram:
-    """Of a method that is served: their number is bounded."""
-    return RPC_SECONDS.labels(method, code.name)
+def _hand_over(answer: Any, served: ServedCall, context: grpc.ServicerContext, send: Send) -> None:
+    """Send it; returns when the peer has room for it."""
+    served.wait_for_peer()
+    send(answer)
+    served.work()
+    if not context.is_active():
+        raise PeerLeftError
 
 
-def _request_id(context: grpc.ServicerContext) -> str:
-    """The caller's id for this call where it is short and printable, else one of our own."""
-    for key, value in context.invocation_metadata():
-        text = value if isinstance(value, str) else ""
-        if key == REQUEST_ID_KEY and text.isprintable() and 0 < len(text) <= MAX_REQUEST_ID_LENGTH:
-            return text
-    return uuid4().hex
+class _AtOnce(ThreadPoolExecutor):
+    """Runs what it is given in the thread that gives it."""
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        done: Future[T] = Future()
+        try:
+            done.set_result(fn(*args, **kwargs))
+        except BaseException as e:  # noqa: BLE001 - as every executor does
+            done.set_exception(e)
+        return done
+
+
+_AT_ONCE = _AtOnce(1)

@@ -21,10 +21,17 @@ from grpc_reflection.v1alpha import reflection
 
 from services.api.errors import RemoteStorageError
 from services.rpc.channels import CHANNEL_OPTIONS
-from services.rpc.interceptor import CallInterceptor
+from services.rpc.interceptor import CallInterceptor, Streams, UnaryCalls
 from services.rpc.settings import ServiceSettings
+from services.rpc.stream_places import StreamPlaces
+from services.rpc.watchdog import CallGroup, ServedCall, Watchdog
 
 READINESS_INTERVAL_S = 1.0
+# Unary calls under way and waiting; more are refused by gRPC itself.
+CALLS_PER_UNARY_THREAD = 4
+MAX_CALLS_OF_A_CONNECTION = 256
+# While more than half of the threads wait for requests.
+BUSY_REQUEST_TIMEOUT_S = 0.5
 LIVENESS = "liveness"
 _log = logging.getLogger("sediment.server")
 _SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -51,6 +58,19 @@ class Service:
     check: Callable[[], None]
     close: Callable[[], None]
     client_stream_threads: int = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """Calls of each kind that a server serves at once."""
+
+    unary: int
+    streams_in: int
+    streams_out: int
+
+
+# A Watch takes one of the latter for as long as it lasts.
+HEALTH_THREADS = Threads(unary=16, streams_in=1, streams_out=8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,28 +109,69 @@ def serve(service: Service, settings: ServiceSettings) -> None:
 
 def start_grpc(service: Service, settings: ServiceSettings, cleanup: ExitStack) -> str:
     """Serve the service's gRPC until `cleanup` unwinds, which drains it; answer its HOST:PORT."""
-    threads_in, threads_out = service.client_stream_threads, settings.stream_threads
-    streams_in = cleanup.enter_context(ThreadPoolExecutor(threads_in, "stream-in"))
-    streams_out = cleanup.enter_context(ThreadPoolExecutor(threads_out, "stream-out"))
-    unary_pool = cleanup.enter_context(ThreadPoolExecutor(settings.unary_threads, "unary"))
-    server = grpc.server(
-        unary_pool,
-        interceptors=[CallInterceptor(streams_in, streams_out)],
-        options=[
-            *CHANNEL_OPTIONS,
-            ("grpc.so_reuseport", 0),
-            # Our clients ask every 30 s whether a quiet peer is still there. gRPC takes more than
-            # one in five minutes for an attack, and hangs up.
-            ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
-        ],
-        maximum_concurrent_rpcs=4 * (settings.unary_threads + threads_in + threads_out),
+    threads = Threads(
+        settings.unary_threads, service.client_stream_threads, settings.stream_threads
     )
+    server = _create_server(threads, settings, cleanup)
     service.add_to(server)
     reflection.enable_server_reflection([service.full_name, reflection.SERVICE_NAME], server)
     address = _bind(server, settings.listen_address)
     server.start()
     cleanup.callback(lambda: server.stop(settings.drain_timeout_ms / 1000).wait())
     return address
+
+
+def _create_server(threads: Threads, settings: ServiceSettings, cleanup: ExitStack) -> grpc.Server:
+    watchdog = Watchdog()
+    unary_group = CallGroup(_patience_with_requests(threads.unary, settings))
+    watchdog.watch(unary_group)
+    # It watches until the last call under way has ended.
+    cleanup.enter_context(watchdog)
+    streams_in = _streams("stream-in", threads.streams_in, settings, watchdog, cleanup)
+    streams_out = _streams("stream-out", threads.streams_out, settings, watchdog, cleanup)
+    unary = UnaryCalls(unary_group, settings.default_deadline_ms / 1000)
+    unary_pool = cleanup.enter_context(ThreadPoolExecutor(threads.unary, "unary"))
+    return grpc.server(
+        unary_pool,
+        interceptors=[CallInterceptor(unary, streams_in, streams_out)],
+        options=[
+            *CHANNEL_OPTIONS,
+            ("grpc.so_reuseport", 0),
+            # Our clients ask every 30 s whether a quiet peer is still there. gRPC takes more than
+            # one in five minutes for an attack, and hangs up.
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+            # What a connection asks for beyond that waits at the peer, and costs nothing here.
+            ("grpc.max_concurrent_streams", MAX_CALLS_OF_A_CONNECTION),
+        ],
+        # Streams are counted by their places.
+        maximum_concurrent_rpcs=CALLS_PER_UNARY_THREAD * threads.unary,
+    )
+
+
+def _streams(
+    name: str, threads: int, settings: ServiceSettings, watchdog: Watchdog, cleanup: ExitStack
+) -> Streams:
+    pool = cleanup.enter_context(ThreadPoolExecutor(threads, name))
+    places = StreamPlaces(pool, threads, settings.address_share_percent)
+    patience_s = settings.stream_idle_timeout_ms / 1000
+    busy_patience_s = min(patience_s, settings.busy_stream_idle_timeout_ms / 1000)
+
+    def patience_with(call: ServedCall, waiting: int) -> float:
+        return busy_patience_s if places.wants_thread_of(call.address) else patience_s
+
+    group = CallGroup(patience_with)
+    watchdog.watch(group)
+    return Streams(places, group)
+
+
+def _patience_with_requests(
+    threads: int, settings: ServiceSettings
+) -> Callable[[ServedCall, int], float]:
+    """How long a unary call may keep its thread waiting for its request, s. As a rule the request
+    comes with the call."""
+    patience_s = settings.default_deadline_ms / 1000
+    busy_patience_s = min(patience_s, BUSY_REQUEST_TIMEOUT_S)
+    return lambda call, waiting: busy_patience_s if 2 * waiting > threads else patience_s
 
 
 def _bind(server: grpc.Server, address: str) -> str:
@@ -129,12 +190,12 @@ def _bind(server: grpc.Server, address: str) -> str:
 def _start_health(
     settings: ServiceSettings, cleanup: ExitStack
 ) -> tuple[health.HealthServicer, str]:
-    servicer = health.HealthServicer(experimental_non_blocking=True)
+    # Not "non-blocking": each Watch has a thread then, and there are only so many.
+    servicer = health.HealthServicer(experimental_non_blocking=False)
     servicer.set("", _NOT_SERVING)
     servicer.set(LIVENESS, _SERVING)
-    pool = cleanup.enter_context(ThreadPoolExecutor(2, "health"))
     # Sharing the port with another process would have it answer for us.
-    server = grpc.server(pool, options=[("grpc.so_reuseport", 0)])
+    server = _create_server(HEALTH_THREADS, settings, cleanup)
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     address = _bind(server, settings.health_address)
     server.start()

@@ -47,6 +47,29 @@ class ServiceSettings(BaseSettings):
     stream_threads: int = Field(
         default=8, ge=1, le=512, description="Streams to callers served at once by one process."
     )
+    address_share_percent: int = Field(
+        default=75,
+        ge=1,
+        le=100,
+        description="How much of the threads for streams, and of the places to wait for one, a "
+        "single address may have, %; 100: all, as where a proxy stands before the service.",
+    )
+    stream_idle_timeout_ms: int = Field(
+        default=60_000,
+        ge=1,
+        description="How long a stream may wait for its peer, which sends or takes nothing, ms; "
+        "then it is cancelled.",
+    )
+    busy_stream_idle_timeout_ms: int = Field(
+        default=10_000,
+        ge=1,
+        description="The same while another stream waits for its thread, ms.",
+    )
+    default_deadline_ms: int = Field(
+        default=30_000,
+        ge=1,
+        description="How long a unary call may take whose caller names no deadline, ms.",
+    )
     drain_timeout_ms: int = Field(
         default=10_000, ge=0, description="How long SIGTERM waits for calls under way, ms."
     )

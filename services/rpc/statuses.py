@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import grpc
 from google.protobuf import any_pb2
-from google.rpc import error_details_pb2, status_pb2
+from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from services.api.calls import current_call
@@ -53,6 +53,16 @@ def error_of(status: status_pb2.Status) -> RemoteStorageError:
     if name == grpc.StatusCode.UNIMPLEMENTED.name:
         return NotServedError(status.message)
     return RetriableRemoteStorageError(f"{name}: {status.message}")
+
+
+def status_of_outcome(outcome: RemoteStorageError | None) -> status_pb2.Status:
+    """Of one item of a batch; None, that it was done, is OK."""
+    return status_pb2.Status() if outcome is None else status_of(outcome)
+
+
+def outcome_of(status: status_pb2.Status) -> RemoteStorageError | None:
+    """What status_of_outcome was given."""
+    return None if status.code == code_pb2.OK else error_of(status)
 
 
 @contextmanager

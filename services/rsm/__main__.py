@@ -6,9 +6,8 @@ from services.rpc.logs import configure_logging
 from services.rpc.memory import return_large_blocks
 from services.rpc.server import Service, serve
 from services.rsm.factory import build_manager
-from services.rsm.servicer import RemoteStorageManagerServicer
+from services.rsm.servicer import add_to_server
 from services.rsm.settings import RsmSettings
-from tieredstorage.v1 import remote_storage_manager_pb2_grpc as pb_grpc
 
 
 def main() -> None:
@@ -18,8 +17,7 @@ def main() -> None:
     manager = build_manager(settings)
 
     def add_to(server: grpc.Server) -> None:
-        servicer = RemoteStorageManagerServicer(manager)
-        pb_grpc.add_RemoteStorageManagerServicer_to_server(servicer, server)
+        add_to_server(manager, server)
 
     name = "tieredstorage.v1.RemoteStorageManager"
     service = Service("rsm", name, add_to, manager.check, manager.close, settings.copy_threads)

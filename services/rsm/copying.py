@@ -7,7 +7,9 @@ from time import time_ns
 
 from services.api.calls import current_call
 from services.api.errors import (
+    CorruptSegmentError,
     RemoteResourceNotFoundError,
+    RemoteStorageError,
     RetriableRemoteStorageError,
     SegmentAlreadyExistsError,
 )
@@ -19,6 +21,8 @@ from services.rsm.incoming import IncomingFiles
 from services.rsm.keys import SegmentKeys
 from services.rsm.location import Location
 from services.rsm.manifest import Manifest
+from services.rsm.object_deletes import ObjectDeletes
+from services.rsm.rate_limit import ByteRate
 from services.rsm.under_way import CopiesUnderWay
 from services.rsm.upload import Uploader
 
@@ -28,33 +32,44 @@ _log = logging.getLogger(__name__)
 class SegmentCopier:
     """copy_log_segment_data. Each call is an attempt and writes objects of its own."""
 
-    def __init__(self, location: Location, uploader: Uploader, under_way: CopiesUnderWay) -> None:
+    def __init__(
+        self,
+        location: Location,
+        uploader: Uploader,
+        deletes: ObjectDeletes,
+        rate: ByteRate,
+        under_way: CopiesUnderWay,
+    ) -> None:
         self._location = location
         self._backend = location.backend
         self._uploader = uploader
+        self._deletes = deletes
+        self._rate = rate
         self._under_way = under_way
 
     def copy(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes:
         """The custom metadata of the copy that counts, which may be an earlier one."""
         keys = self._location.keys(metadata)
-        with self._under_way.copying(keys):
-            return self._attempt(metadata, data, keys)
+        with self._under_way.copying(keys) as committing:
+            manifest = self._write(metadata, data, keys)
+            with committing:
+                counting = self._commit(keys, manifest)
+                failpoint("rsm.manifest_written")
+                if counting.attempt != manifest.attempt:
+                    self._remove(keys, manifest.attempt)
+                    self._require_same_segment(keys, counting, manifest)
+        return counting.custom_metadata(self._location.location_id).to_bytes()
 
-    def _attempt(
+    def _write(
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData, keys: SegmentKeys
-    ) -> bytes:
+    ) -> Manifest:
+        """Write all but the manifest; nothing of it stays where that fails."""
         attempt = secrets.token_hex(8)
         try:
-            manifest = self._write_files(metadata, data, keys, attempt)
-            counting = self._commit(keys, manifest)
+            return self._write_files(metadata, data, keys, attempt)
         except BaseException:
             self._remove(keys, attempt)
             raise
-        failpoint("rsm.manifest_written")
-        if counting.attempt != attempt:
-            self._remove(keys, attempt)
-            self._require_same_segment(keys, counting, manifest)
-        return counting.custom_metadata(self._location.location_id).to_bytes()
 
     def _write_files(
         self,
@@ -73,7 +88,7 @@ class SegmentCopier:
     def _write_log(self, key: str, header: SegmentFileHeader, incoming: IncomingFiles) -> LogDigest:
         digest = RunningDigest()
         with self._uploader.object(key, header.size_bytes) as upload:
-            for piece in incoming.take(header, digest):
+            for piece in self._rate.limited(incoming.take(header, digest)):
                 upload.write(piece)
         return digest.log
 
@@ -84,28 +99,40 @@ class SegmentCopier:
         with self._uploader.object(key, sum(header.size_bytes for header in headers)) as upload:
             for header in headers:
                 digest = RunningDigest()
-                for piece in incoming.take(header, digest):
+                for piece in self._rate.limited(incoming.take(header, digest)):
                     upload.write(piece)
                 written[IndexType[header.file.name]] = digest.whole
             incoming.expect_end()
         return written
 
-    def _commit(self, keys: SegmentKeys, manifest: Manifest) -> Manifest:
+    def _commit(self, keys: SegmentKeys, mine: Manifest) -> Manifest:
         """Put the manifest, unless one is there: answer the one that counts.
 
-        Not for a caller who is gone: it may have deleted the segment since, and its row with it.
+        Where none does, what this attempt wrote is removed. Where nobody can tell it stays, for a
+        delete of the id to find: the manifest may be there, and then another copy may have
+        answered with it already.
         """
         if not current_call().is_active():
+            # It may have deleted the segment since, and its row with it.
+            self._remove(keys, mine.attempt)
             raise RetriableRemoteStorageError(f"{keys.stem}: the caller gave up on the copy")
+        why: RemoteStorageError
         try:
-            if self._backend.put_if_absent(keys.manifest, manifest.to_bytes()):
-                return manifest
+            if self._backend.put_if_absent(keys.manifest, mine.to_bytes()):
+                return mine
             why = RetriableRemoteStorageError(f"{keys.manifest}: deleted while it was copied")
-        except RetriableRemoteStorageError as e:
+        except RemoteStorageError as e:
             why = e  # The store may have written it without our hearing of it.
         try:
             return self._location.read_manifest(keys)
         except RemoteResourceNotFoundError:
+            self._remove(keys, mine.attempt)
+            raise why from None
+        except CorruptSegmentError:
+            self._remove(keys, mine.attempt)
+            raise
+        except RemoteStorageError as e:
+            _log.warning("%s.%s is left behind: %s", keys.stem, mine.attempt, e)
             raise why from None
 
     def _require_same_segment(self, keys: SegmentKeys, counting: Manifest, mine: Manifest) -> None:
@@ -123,6 +150,7 @@ class SegmentCopier:
 
     def _remove(self, keys: SegmentKeys, attempt: str) -> None:
         """Delete what this attempt wrote; what cannot be deleted is logged, never raised."""
-        failures = self._backend.delete([keys.log(attempt), keys.indexes(attempt)])
+        written = [keys.log(attempt), keys.indexes(attempt)]
+        failures = self._deletes.delete(self._backend, written, is_wanted=lambda: True)
         for key, error in failures.items():
             _log.warning("%s is left behind: %s", key, error)

@@ -1,12 +1,14 @@
 """Deletes: objects by name where the custom metadata names them, else whatever the id has."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from services.api.errors import RemoteStorageError
 from services.api.failpoints import failpoint
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rsm.backends.protocol import MAX_DELETE_KEYS
 from services.rsm.location import Location
+from services.rsm.locations import Locations
+from services.rsm.object_deletes import ObjectDeletes
 from services.rsm.under_way import CopiesUnderWay
 
 
@@ -19,9 +21,11 @@ class SegmentDeleter:
     the names in the custom metadata or by listing.
     """
 
-    def __init__(self, location: Location, under_way: CopiesUnderWay) -> None:
-        self._location = location
-        self._backend = location.backend
+    def __init__(
+        self, locations: Locations, deletes: ObjectDeletes, under_way: CopiesUnderWay
+    ) -> None:
+        self._locations = locations
+        self._deletes = deletes
         self._under_way = under_way
 
     def delete(
@@ -29,32 +33,45 @@ class SegmentDeleter:
     ) -> list[RemoteStorageError | None]:
         """The outcome of each, in order; None: gone."""
         failed: dict[int, RemoteStorageError] = {}
-        doomed: list[tuple[int, str]] = []
+        doomed: dict[Location, list[tuple[int, str]]] = {}
         for at, metadata in enumerate(metadatas):
             try:
-                doomed += [(at, key) for key in self._keys_of(metadata)]
+                for location, keys in self._keys_of(metadata):
+                    doomed.setdefault(location, []).extend((at, key) for key in keys)
             except RemoteStorageError as e:
                 failed[at] = e
-        doomed.sort(key=lambda item: not item[1].endswith(".manifest"))
-        for first in range(0, len(doomed), MAX_DELETE_KEYS):
-            batch = doomed[first : first + MAX_DELETE_KEYS]
-            # Bytes stay where an earlier request could not delete their manifest.
-            failed |= self._delete([item for item in batch if item[0] not in failed])
-            failpoint("rsm.delete_some")
+        for location, items in doomed.items():
+            items.sort(key=lambda item: not item[1].endswith(".manifest"))
+            for first in range(0, len(items), MAX_DELETE_KEYS):
+                batch = items[first : first + MAX_DELETE_KEYS]
+                # Bytes stay where an earlier request could not delete their manifest.
+                batch = [item for item in batch if item[0] not in failed]
+                failed |= self._delete(location, batch)
+                failpoint("rsm.delete_some")
         return [failed.get(at) for at in range(len(metadatas))]
 
-    def _delete(self, batch: Sequence[tuple[int, str]]) -> dict[int, RemoteStorageError]:
-        failures = self._backend.delete([key for _, key in batch]) if batch else {}
+    def _delete(
+        self, location: Location, batch: Sequence[tuple[int, str]]
+    ) -> dict[int, RemoteStorageError]:
+        keys = [key for _, key in batch]
+        failures = self._deletes.delete(location.backend, keys) if keys else {}
         return {at: failures[key] for at, key in batch if key in failures}
 
-    def _keys_of(self, metadata: RemoteLogSegmentMetadata) -> list[str]:
-        """The keys to delete. Of a copy that never finished it also ends the uploads."""
-        keys = self._location.keys(metadata)
-        self._under_way.require_none(keys)
-        found = self._location.custom_metadata(metadata)
-        if found is not None:
-            return [keys.manifest, keys.log(found.attempt), keys.indexes(found.attempt)]
-        # First, so that an upload that completes meanwhile is listed as an object.
-        for upload in list(self._backend.list_uploads(keys.prefix)):
-            self._backend.abort_upload(upload)
-        return list(self._backend.list_keys(keys.prefix))
+    def _keys_of(
+        self, metadata: RemoteLogSegmentMetadata
+    ) -> Iterator[tuple[Location, Sequence[str]]]:
+        """The keys to delete, and where. Of a copy that never finished it also ends the uploads,
+        in every location: the current one may have been another when the copy began."""
+        self._under_way.require_none(self._locations.current.keys(metadata))
+        named = self._locations.named_by(metadata)
+        if named is not None:
+            location, found = named
+            keys = location.keys(metadata)
+            yield location, [keys.manifest, keys.log(found.attempt), keys.indexes(found.attempt)]
+            return
+        for location in self._locations.all:
+            keys = location.keys(metadata)
+            # First, so that an upload that completes meanwhile is listed as an object.
+            for upload in list(location.backend.list_uploads(keys.prefix)):
+                location.backend.abort_upload(upload)
+            yield location, list(location.backend.list_keys(keys.prefix))

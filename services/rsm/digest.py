@@ -37,6 +37,8 @@ class RunningDigest:
 
     def update(self, data: bytes) -> None:
         view = memoryview(data)
+        # The whole could be made of the chunks' instead: of 256 MiB that saves 0.03 s, where its
+        # copy takes seconds, of which the sha256 of a signed payload is 0.5.
         self._crc32c = crc32c(view, self._crc32c)
         while view:
             filled = self._size_bytes % DIGEST_CHUNK_BYTES

@@ -1,31 +1,123 @@
 """From settings to a manager."""
 
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
 from minio.credentials.credentials import Credentials
+from urllib3 import PoolManager
 
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.backends.protocol import StorageBackend
 from services.rsm.backends.s3 import S3Storage, http_pool
-from services.rsm.backends.s3_requests import S3Target
+from services.rsm.backends.s3_probe import s3_steps
+from services.rsm.backends.s3_requests import S3Target, SignedRequests
+from services.rsm.limits import Limits
 from services.rsm.location import Location
+from services.rsm.locations import Locations
+from services.rsm.locations_file import RegisteredLocation, described, other_locations, read_key
 from services.rsm.manager import ObjectRemoteStorageManager
+from services.rsm.parts import PartBuffers
+from services.rsm.probe import StoreProbe
 from services.rsm.settings import RsmSettings
-from services.rsm.upload import PartBuffers
+from services.rsm.start_up import StartUp
+from services.rsm.verification import ReadVerification
 
 
 def build_manager(settings: RsmSettings) -> ObjectRemoteStorageManager:
-    """The manager that `settings` describe; asks nothing of the store yet (see check)."""
-    location = Location(settings.location_id, build_backend(settings), settings.prefix)
+    """The manager that `settings` describe; asks nothing of the store yet (see check).
+
+    Raises:
+        SystemExit: the file of the other locations cannot be used.
+    """
+    locations = build_locations(settings)
     buffers = PartBuffers(
         settings.part_buffers, settings.part_size_bytes, settings.buffer_timeout_ms
     )
-    return ObjectRemoteStorageManager(location, buffers, settings.upload_threads)
+    verification = ReadVerification(settings.verify_reads, settings.digest_cache_bytes)
+    limits = Limits(
+        upload_rate_bytes_per_s=settings.upload_rate_bytes_per_s,
+        fetch_rate_bytes_per_s=settings.fetch_rate_bytes_per_s,
+        delete_rate_keys_per_s=settings.delete_rate_keys_per_s,
+        delete_retries=settings.retries,
+    )
+    return ObjectRemoteStorageManager(
+        locations.current,
+        buffers,
+        settings.upload_threads,
+        verification,
+        limits,
+        others=locations.others,
+        start_up=build_start_up(settings, locations),
+    )
+
+
+def build_locations(settings: RsmSettings) -> Locations:
+    """The current location, and those that the file of the settings lists.
+
+    Raises:
+        SystemExit: the file cannot be used.
+    """
+    backend = build_backend(settings)
+    current = Location(settings.location_id, backend, settings.prefix, described(settings))
+    others = [_other_location(settings, listed) for listed in other_locations(settings)]
+    return Locations(current, others)
+
+
+def build_start_up(
+    settings: RsmSettings, locations: Locations, now_s: Callable[[], float] = time.monotonic
+) -> StartUp:
+    """What holds RSM back until the store is known to be ours and good enough."""
+    backend, own = locations.current.backend, None
+    if isinstance(backend, S3Storage):
+        http, target = _http(settings), s3_target(settings)
+        unsigned = replace(target, sign_payload=False)
+        own = s3_steps(backend, SignedRequests(http, target), SignedRequests(http, unsigned))
+    probe = StoreProbe(locations.current, own)
+    return StartUp(locations, probe, settings.deployment_id, now_s)
+
+
+def _other_location(settings: RsmSettings, listed: RegisteredLocation) -> Location:
+    backend: StorageBackend
+    if listed.backend == "filesystem":
+        backend = FilesystemStorage(listed.directory or Path())
+    else:
+        target = S3Target(
+            endpoint=listed.endpoint,
+            secure=listed.secure,
+            region=listed.region,
+            bucket=listed.bucket,
+            credentials=_credentials_of(settings, listed),
+            sign_payload=settings.sign_payload and not listed.secure,
+        )
+        backend = S3Storage(_http(settings), target, listed.prefix, resumes=settings.retries)
+    return Location(listed.id, backend, listed.prefix, described(listed))
+
+
+def _credentials_of(settings: RsmSettings, listed: RegisteredLocation) -> Credentials:
+    """From the files that the location names, else RSM's own."""
+    if listed.access_key_file is not None and listed.secret_key_file is not None:
+        return Credentials(read_key(listed.access_key_file), read_key(listed.secret_key_file))
+    if settings.backend != "s3":
+        raise SystemExit(
+            f"RSM_LOCATIONS_FILE: {settings.locations_file}: location {listed.id} needs "
+            "access_key_file and secret_key_file: RSM itself has no S3 credentials"
+        )
+    return s3_target(settings).credentials
 
 
 def build_backend(settings: RsmSettings) -> StorageBackend:
     """The store of objects that `settings` describe."""
     if settings.directory is not None and settings.backend == "filesystem":
         return FilesystemStorage(settings.directory)
-    http = http_pool(
+    return S3Storage(
+        _http(settings), s3_target(settings), settings.prefix, resumes=settings.retries
+    )
+
+
+def _http(settings: RsmSettings) -> PoolManager:
+    return http_pool(
         # One for each thread that may be at the store.
         connections=(
             settings.upload_threads
@@ -37,7 +129,6 @@ def build_backend(settings: RsmSettings) -> StorageBackend:
         read_timeout_ms=settings.read_timeout_ms,
         retries=settings.retries,
     )
-    return S3Storage(http, s3_target(settings), settings.prefix)
 
 
 def s3_target(settings: RsmSettings) -> S3Target:

@@ -1,8 +1,12 @@
 """Names of objects. Made of ids and numbers only: lower-case hex, digits, "/", "-" and "."."""
 
+import re
 from dataclasses import dataclass
+from uuid import UUID
 
+from services.api.segment_objects import SegmentObjectKind, SegmentObjectName
 from services.api.segments import RemoteLogSegmentMetadata
+from services.api.validation import INT32_MAX, INT64_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,36 @@ class SegmentKeys:
 
     def indexes(self, attempt: str) -> str:
         return f"{self.stem}.{attempt}.indexes"
+
+
+_NAME = re.compile(
+    r"(?P<topic_id>[0-9a-f]{32})/(?P<partition>0|[1-9][0-9]{0,9})/(?P<start_offset>[0-9]{20})"
+    r"-(?P<id>[0-9a-f]{32})\.(?:(?P<attempt>[0-9a-f]{16})\.(?P<file>log|indexes)|manifest)"
+)
+
+
+def segment_object_name(prefix: str, key: str) -> SegmentObjectName | None:
+    """Whose object a key is, of whatever segment; None: it is none that SegmentKeys makes."""
+    match = _NAME.fullmatch(key.removeprefix(prefix)) if key.startswith(prefix) else None
+    if match is None:
+        return None
+    partition, start_offset = int(match["partition"]), int(match["start_offset"])
+    if partition > INT32_MAX or start_offset > INT64_MAX:
+        return None
+    return SegmentObjectName(
+        topic_id=UUID(match["topic_id"]),
+        partition=partition,
+        start_offset=start_offset,
+        segment_id=UUID(match["id"]),
+        kind=SegmentObjectKind[(match["file"] or "manifest").upper()],
+        attempt=match["attempt"],
+    )
+
+
+def keys_beside(key: str) -> SegmentKeys:
+    """All keys of the segment that a key is of; it must have a segment_object_name."""
+    folder, _, name = key.rpartition("/")
+    return SegmentKeys(f"{folder}/{name.partition('.')[0]}")
 
 
 def segment_keys(prefix: str, metadata: RemoteLogSegmentMetadata) -> SegmentKeys:

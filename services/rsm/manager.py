@@ -4,42 +4,88 @@ from collections.abc import Iterator, Sequence
 
 from services.api.errors import RemoteStorageError
 from services.api.remote_storage_manager import MAX_DELETE_BATCH, IndexType, LogSegmentData
+from services.api.segment_objects import SegmentObjects
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import require
 from services.rsm.copying import SegmentCopier
+from services.rsm.delete_pace import DeletePace
 from services.rsm.deleting import SegmentDeleter
+from services.rsm.limits import DEFAULT_LIMITS, Limits
 from services.rsm.location import Location
+from services.rsm.locations import Locations
+from services.rsm.object_deletes import ObjectDeletes
+from services.rsm.parts import PartBuffers
+from services.rsm.rate_limit import ByteRate
 from services.rsm.reading import SegmentReader
+from services.rsm.segment_objects import StoredSegmentObjects
+from services.rsm.start_up import StartUp
 from services.rsm.under_way import CopiesUnderWay
-from services.rsm.upload import PartBuffers, Uploader
+from services.rsm.upload import Uploader
+from services.rsm.verification import ReadVerification
+from services.rsm.waiting import Waiting
 
 
 class ObjectRemoteStorageManager:
     """RemoteStorageManager that keeps each segment as three objects (see keys and manifest).
 
+    `objects` tells what the stores hold, whoever knows of it.
+
     Stateless but for its threads and part buffers, which all copies share, and for knowing which
     copies are under way.
     """
 
-    def __init__(self, location: Location, buffers: PartBuffers, upload_threads: int) -> None:
+    def __init__(
+        self,
+        location: Location,
+        buffers: PartBuffers,
+        upload_threads: int,
+        verification: ReadVerification | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+        others: Sequence[Location] = (),
+        start_up: StartUp | None = None,
+    ) -> None:
+        """Without `verification` no read is verified. `others` are the locations of before. Without
+        `start_up` nothing but the presence of the store is checked."""
         self._backend = location.backend
+        self._start_up = start_up
+        locations = Locations(location, others)
         self._uploader = Uploader(location.backend, buffers, upload_threads)
+        self._waiting = Waiting()
+        pace = DeletePace(limits.delete_rate_keys_per_s, self._waiting)
+        deletes = ObjectDeletes(pace, limits.delete_retries, self._waiting)
+        upload_rate = ByteRate(limits.upload_rate_bytes_per_s, self._waiting)
+        self._fetch_rate = ByteRate(limits.fetch_rate_bytes_per_s, self._waiting)
         under_way = CopiesUnderWay()
-        self._copier = SegmentCopier(location, self._uploader, under_way)
-        self._reader = SegmentReader(location)
-        self._deleter = SegmentDeleter(location, under_way)
+        self._copier = SegmentCopier(location, self._uploader, deletes, upload_rate, under_way)
+        self._reader = SegmentReader(
+            locations, verification or ReadVerification("off", cache_bytes=0)
+        )
+        self._deleter = SegmentDeleter(locations, deletes, under_way)
+        self._objects = StoredSegmentObjects(locations, deletes, under_way, self._require_open)
+
+    @property
+    def objects(self) -> SegmentObjects:
+        return self._objects
 
     def check(self) -> None:
-        """Return if the store can be used, else raise what is wrong with which store."""
-        self._backend.check()
+        """Return if the store can be used, else raise what is wrong with which store.
+
+        Until it has passed once, markers and store are held against what is needed (see StartUp).
+        """
+        if self._start_up is None:
+            self._backend.check()
+        else:
+            self._start_up.check()
 
     def close(self) -> None:
-        """Wait for the parts under way and stop the upload threads."""
+        """End what waits its turn, wait for the parts under way, stop the upload threads."""
+        self._waiting.close()
         self._uploader.close()
 
     def copy_log_segment_data(
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
     ) -> bytes | None:
+        self._require_open()
         return self._copier.copy(metadata, data)
 
     def fetch_log_segment(
@@ -48,14 +94,18 @@ class ObjectRemoteStorageManager:
         start_position: int,
         end_position: int | None = None,
     ) -> Iterator[bytes]:
-        return self._reader.fetch_log(metadata, start_position, end_position)
+        self._require_open()
+        chunks = self._reader.fetch_log(metadata, start_position, end_position)
+        return self._fetch_rate.limited(chunks)
 
     def fetch_index(
         self, metadata: RemoteLogSegmentMetadata, index_type: IndexType
     ) -> Iterator[bytes]:
-        return self._reader.fetch_index(metadata, index_type)
+        self._require_open()
+        return self._fetch_rate.limited(self._reader.fetch_index(metadata, index_type))
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
+        self._require_open()
         (error,) = self._deleter.delete([metadata])
         if error is not None:
             raise error
@@ -63,6 +113,12 @@ class ObjectRemoteStorageManager:
     def delete_log_segment_data_batch(
         self, metadatas: Sequence[RemoteLogSegmentMetadata]
     ) -> list[RemoteStorageError | None]:
+        self._require_open()
         in_range = 0 < len(metadatas) <= MAX_DELETE_BATCH
         require(in_range, "metadatas", f"must be 1 to {MAX_DELETE_BATCH}, are {len(metadatas)}")
         return self._deleter.delete(metadatas)
+
+    def _require_open(self) -> None:
+        """Raise while the store is not known to be ours, or is known not to be."""
+        if self._start_up is not None:
+            self._start_up.require_open()

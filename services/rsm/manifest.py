@@ -83,11 +83,13 @@ def _from_json(document: dict[str, Any]) -> Manifest:
     log = document["log"]
     if document["version"] != VERSION or log["chunk_bytes"] != DIGEST_CHUNK_BYTES:
         raise ValueError("unknown version")
+    if len(log["chunk_crc32c"]) != -(-log["size_bytes"] // DIGEST_CHUNK_BYTES):
+        raise ValueError("not a digest for each chunk")
     return Manifest(
         metadata=_metadata_from_json(document["metadata"]),
         attempt=document["attempt"],
         written_at_ms=document["written_at_ms"],
-        log=LogDigest(_digest_from_json(log), tuple(log["chunk_crc32c"])),
+        log=LogDigest(_digest_from_json(log), tuple(map(_crc32c, log["chunk_crc32c"]))),
         indexes={
             kind: _digest_from_json(document["indexes"][kind.name])
             for kind in IndexType
@@ -101,7 +103,13 @@ def _digest_to_json(digest: FileDigest) -> dict[str, int]:
 
 
 def _digest_from_json(document: dict[str, Any]) -> FileDigest:
-    return FileDigest(size_bytes=document["size_bytes"], crc32c=document["crc32c"])
+    return FileDigest(size_bytes=document["size_bytes"], crc32c=_crc32c(document["crc32c"]))
+
+
+def _crc32c(number: int) -> int:
+    if not 0 <= number < 2**32:
+        raise ValueError(f"not a crc32c: {number}")
+    return number
 
 
 def _metadata_to_json(metadata: RemoteLogSegmentMetadata) -> dict[str, Any]:

@@ -6,16 +6,16 @@ from services.api.errors import InvalidRangeError, RemoteResourceNotFoundError
 from services.api.remote_storage_manager import IndexType
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import require
-from services.rsm.custom_metadata import CustomMetadata
-from services.rsm.location import Location
+from services.rsm.locations import Locations
+from services.rsm.verification import ReadVerification, has_whole_chunk
 
 
 class SegmentReader:
     """fetch_log_segment and fetch_index. Nothing happens before the first chunk is taken."""
 
-    def __init__(self, location: Location) -> None:
-        self._location = location
-        self._backend = location.backend
+    def __init__(self, locations: Locations, verification: ReadVerification) -> None:
+        self._locations = locations
+        self._verification = verification
 
     def fetch_log(
         self, metadata: RemoteLogSegmentMetadata, start_position: int, end_position: int | None
@@ -24,34 +24,34 @@ class SegmentReader:
         if end_position is not None:
             in_order = end_position >= start_position
             require(in_order, "end_position", f"{end_position} is below {start_position}")
-        found = self._find(metadata)
-        key, size = self._location.keys(metadata).log(found.attempt), found.log_size_bytes
+        location, found = self._locations.find(metadata)
+        keys, size = location.keys(metadata), found.log_size_bytes
         if size == 0 and start_position == 0:
-            self._backend.get(key)  # An empty log, too, must be there.
-        elif start_position >= size:
+            location.backend.get(keys.log(found.attempt))  # An empty log, too, must be there.
+            return
+        if start_position >= size:
             segment = metadata.remote_log_segment_id
             raise InvalidRangeError(f"{segment} has {size} bytes, none at {start_position}")
-        else:
-            last = size - 1 if end_position is None else min(end_position, size - 1)
-            yield from self._backend.fetch(key, start_position, last)
+        last = size - 1 if end_position is None else min(end_position, size - 1)
+        pieces = location.backend.fetch(keys.log(found.attempt), start_position, last)
+        if has_whole_chunk(start_position, last, size) and self._verification.chooses():
+            verification = self._verification.of(location, metadata, found)
+            pieces = verification.log(pieces, start_position)
+        yield from pieces
 
     def fetch_index(
         self, metadata: RemoteLogSegmentMetadata, index_type: IndexType
     ) -> Iterator[bytes]:
-        found = self._find(metadata)
+        location, found = self._locations.find(metadata)
         size = found.index_sizes_bytes.get(index_type)
         if size is None:
             segment = metadata.remote_log_segment_id
             raise RemoteResourceNotFoundError(f"{segment} has no {index_type.name} index")
-        if size > 0:
-            key = self._location.keys(metadata).indexes(found.attempt)
-            start = found.index_position(index_type)
-            yield from self._backend.fetch(key, start, start + size - 1)
-
-    def _find(self, metadata: RemoteLogSegmentMetadata) -> CustomMetadata:
-        """Where the bytes are; asks the manifest only where the caller does not know."""
-        known = self._location.custom_metadata(metadata)
-        if known is not None:
-            return known
-        manifest = self._location.read_manifest(self._location.keys(metadata))
-        return manifest.custom_metadata(self._location.location_id)
+        if size == 0:
+            return
+        key = location.keys(metadata).indexes(found.attempt)
+        start = found.index_position(index_type)
+        pieces = location.backend.fetch(key, start, start + size - 1)
+        if self._verification.chooses():
+            pieces = self._verification.of(location, metadata, found).index(pieces, index_type)
+        yield from pieces

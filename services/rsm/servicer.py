@@ -1,24 +1,32 @@
 """RemoteStorageManager on the wire: convert, one call, reply."""
 
 from collections.abc import Iterator
+from typing import Protocol
 
 import grpc
-from google.rpc import status_pb2
 
 from services.api.remote_storage_manager import RemoteStorageManager
+from services.api.segment_objects import SegmentObjects
 from services.api.validation import within
+from services.rpc.converters import segment_objects as convert
 from services.rpc.converters.enums import index_type
-from services.rpc.converters.shared import metadata_from_proto
+from services.rpc.converters.shared import metadata_from_proto, require_set
 from services.rpc.converters.storage import copy_from_proto
-from services.rpc.statuses import status_of
+from services.rpc.statuses import status_of_outcome
+from services.rpc.wire_chunks import add_handlers, chunks_handler
 from tieredstorage.v1 import remote_storage_manager_pb2 as pb
 from tieredstorage.v1 import remote_storage_manager_pb2_grpc as pb_grpc
 
 
-class RemoteStorageManagerServicer(pb_grpc.RemoteStorageManagerServicer):
-    """Serves any RemoteStorageManager."""
+class ServedManager(RemoteStorageManager, Protocol):
+    """A RemoteStorageManager that tells of its objects too."""
 
-    def __init__(self, manager: RemoteStorageManager) -> None:
+    @property
+    def objects(self) -> SegmentObjects: ...
+
+
+class RemoteStorageManagerServicer(pb_grpc.RemoteStorageManagerServicer):
+    def __init__(self, manager: ServedManager) -> None:
         self._manager = manager
 
     def CopyLogSegmentData(
@@ -33,11 +41,17 @@ class RemoteStorageManagerServicer(pb_grpc.RemoteStorageManagerServicer):
     def FetchLogSegment(
         self, request: pb.FetchLogSegmentRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.FetchLogSegmentResponse]:
+        for data in self.log_chunks(request, context):
+            yield pb.FetchLogSegmentResponse(data=data)
+
+    def log_chunks(
+        self, request: pb.FetchLogSegmentRequest, context: grpc.ServicerContext
+    ) -> Iterator[bytes]:
+        """FetchLogSegment without its messages."""
         with within("metadata"):
             metadata = metadata_from_proto(request.metadata)
         end = request.end_position if request.HasField("end_position") else None
-        for data in self._manager.fetch_log_segment(metadata, request.start_position, end):
-            yield pb.FetchLogSegmentResponse(data=data)
+        yield from self._manager.fetch_log_segment(metadata, request.start_position, end)
 
     def FetchIndex(
         self, request: pb.FetchIndexRequest, context: grpc.ServicerContext
@@ -62,5 +76,53 @@ class RemoteStorageManagerServicer(pb_grpc.RemoteStorageManagerServicer):
         with within("metadatas"):
             metadatas = [metadata_from_proto(metadata) for metadata in request.metadatas]
         outcomes = self._manager.delete_log_segment_data_batch(metadatas)
-        statuses = [status_of(error) if error else status_pb2.Status() for error in outcomes]
-        return pb.DeleteLogSegmentDataBatchResponse(outcomes=statuses)
+        return pb.DeleteLogSegmentDataBatchResponse(outcomes=map(status_of_outcome, outcomes))
+
+    def ListSegmentObjects(
+        self, request: pb.ListSegmentObjectsRequest, context: grpc.ServicerContext
+    ) -> pb.ListSegmentObjectsResponse:
+        page = self._manager.objects.list_segment_objects(
+            convert.object_query_from_proto(request),
+            page_size=request.page_size,
+            page_token=request.page_token,
+        )
+        return convert.object_page_to_proto(page)
+
+    def ListMultipartUploads(
+        self, request: pb.ListMultipartUploadsRequest, context: grpc.ServicerContext
+    ) -> pb.ListMultipartUploadsResponse:
+        page = self._manager.objects.list_multipart_uploads(
+            request.location_id, page_size=request.page_size, page_token=request.page_token
+        )
+        return convert.upload_page_to_proto(page)
+
+    def ReadSegmentManifest(
+        self, request: pb.ReadSegmentManifestRequest, context: grpc.ServicerContext
+    ) -> pb.ReadSegmentManifestResponse:
+        require_set(request, "location")
+        location = convert.location_from_proto(request.location)
+        return convert.manifest_to_proto(self._manager.objects.read_segment_manifest(location))
+
+    def DeleteSegmentObjects(
+        self, request: pb.DeleteSegmentObjectsRequest, context: grpc.ServicerContext
+    ) -> pb.DeleteSegmentObjectsResponse:
+        outcomes = self._manager.objects.delete_segment_objects(convert.doomed_from_proto(request))
+        return pb.DeleteSegmentObjectsResponse(outcomes=map(status_of_outcome, outcomes))
+
+    def AbortMultipartUploads(
+        self, request: pb.AbortMultipartUploadsRequest, context: grpc.ServicerContext
+    ) -> pb.AbortMultipartUploadsResponse:
+        uploads = convert.doomed_uploads_from_proto(request)
+        outcomes = self._manager.objects.abort_multipart_uploads(uploads)
+        return pb.AbortMultipartUploadsResponse(outcomes=map(status_of_outcome, outcomes))
+
+
+def add_to_server(manager: ServedManager, server: grpc.Server) -> None:
+    """Serve `manager`; the chunks of logs go out as they are, not through messages."""
+    servicer = RemoteStorageManagerServicer(manager)
+    chunks = chunks_handler(servicer.log_chunks, pb.FetchLogSegmentRequest.FromString)
+    add_handlers(
+        lambda recorder: pb_grpc.add_RemoteStorageManagerServicer_to_server(servicer, recorder),
+        {"FetchLogSegment": chunks},
+        server,
+    )

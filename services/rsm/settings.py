@@ -7,12 +7,18 @@ from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from services.rpc.settings import ServiceSettings
+from services.rsm.verification import VerifyReads
 
 _MIB = 1024 * 1024
 _REQUIRED = {
     "s3": ("endpoint", "region", "access_key", "secret_key", "bucket"),
     "filesystem": ("directory",),
 }
+MAX_LOCATION_ID = 65535
+MAX_PREFIX_LENGTH = 512
+PREFIX_PATTERN = r"^([A-Za-z0-9._-]+/)*$"
+ENDPOINT_PATTERN = r"^[^/\s]*$"
+BUCKET_PATTERN = r"^([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])?$"
 
 
 class RsmSettings(ServiceSettings):
@@ -27,27 +33,37 @@ class RsmSettings(ServiceSettings):
     location_id: int = Field(
         default=1,
         ge=1,
-        le=65535,
+        le=MAX_LOCATION_ID,
         description="The number that custom metadata gives this store; never give it to another.",
+    )
+    locations_file: Path | None = Field(
+        default=None,
+        description="A TOML file with the other locations, of which segments are still read.",
+    )
+    deployment_id: str = Field(
+        default="",
+        pattern=r"^[A-Za-z0-9._-]*$",
+        max_length=128,
+        description="Whose objects these are; a store marked by another deployment is refused.",
     )
     prefix: str = Field(
         default="",
-        pattern=r"^([A-Za-z0-9._-]+/)*$",
-        max_length=512,
+        pattern=PREFIX_PATTERN,
+        max_length=MAX_PREFIX_LENGTH,
         description="Before every key: empty, or folders ending with a slash.",
     )
     directory: Path | None = Field(
         default=None, description="filesystem: the directory that holds the objects; must exist."
     )
     endpoint: str = Field(
-        default="", pattern=r"^[^/\s]*$", description="s3: HOST:PORT of the store."
+        default="", pattern=ENDPOINT_PATTERN, description="s3: HOST:PORT of the store."
     )
     region: str = Field(default="", description="s3: the region that requests name.")
     access_key: SecretStr = Field(default=SecretStr(""), description="s3: the access key.")
     secret_key: SecretStr = Field(default=SecretStr(""), description="s3: the secret key.")
     bucket: str = Field(
         default="",
-        pattern=r"^([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])?$",
+        pattern=BUCKET_PATTERN,
         description="s3: the bucket, which must exist.",
     )
     secure: bool = Field(default=True, description="s3: use TLS.")
@@ -62,7 +78,11 @@ class RsmSettings(ServiceSettings):
         default=30_000, ge=1, description="s3: how long the store may be silent, ms."
     )
     retries: int = Field(
-        default=3, ge=0, le=10, description="s3: how often a failed request is repeated."
+        default=3,
+        ge=0,
+        le=10,
+        description="s3: how often a failed request is repeated, and how often in a row a fetch "
+        "that breaks off within 1 MiB is gone on with.",
     )
     # S3 wants 5 MiB and takes 10,000 parts; the largest segment, 2 GiB, has 410 of that size.
     part_size_bytes: int = Field(
@@ -79,6 +99,34 @@ class RsmSettings(ServiceSettings):
         ge=1,
         le=512,
         description="Copies served at once by one process; others wait, fetches do not.",
+    )
+    verify_reads: VerifyReads = Field(
+        default="sampled",
+        description="Which reads are held against the digests of the copy: off, sampled (every "
+        "16th), always. Costs the manifest, once for each segment while it is cached.",
+    )
+    digest_cache_bytes: int = Field(
+        default=16 * _MIB,
+        ge=_MIB // 16,
+        description="Memory for the digests of segments that are read, bytes.",
+    )
+    upload_rate_bytes_per_s: int = Field(
+        default=0,
+        ge=0,
+        description="What all copies of one process together may take in, bytes/s; 0: no limit. "
+        "As Kafka's remote.log.manager.copy.max.bytes.per.second, for a process, not a broker.",
+    )
+    fetch_rate_bytes_per_s: int = Field(
+        default=0,
+        ge=0,
+        description="What all fetches of one process together may give out, bytes/s; 0: no limit. "
+        "As Kafka's remote.log.manager.fetch.max.bytes.per.second, for a process, not a broker.",
+    )
+    delete_rate_keys_per_s: int = Field(
+        default=3_500,
+        ge=1,
+        description="Objects deleted a second by one process, at most (S3 takes 3,500 writes for a "
+        "prefix); while the store has no time it is fewer, down to a 64th.",
     )
     buffer_timeout_ms: int = Field(
         default=60_000, ge=1, description="How long a copy waits for a free part buffer, ms."

@@ -1,12 +1,20 @@
 """Which segments this process copies now."""
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from threading import Lock
 
 from services.api.errors import RetriableRemoteStorageError
 from services.rsm.keys import SegmentKeys
+
+
+@dataclass
+class _Copies:
+    """Of one segment: how many there are, and the lock that they commit under."""
+
+    count: int = 0
+    committing: Lock = field(default_factory=Lock)
 
 
 class CopiesUnderWay:
@@ -14,23 +22,30 @@ class CopiesUnderWay:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._counts: Counter[str] = Counter()
+        self._copies: dict[str, _Copies] = {}
 
     @contextmanager
-    def copying(self, keys: SegmentKeys) -> Iterator[None]:
-        """Inside, and until what a failed copy wrote is removed, the segment is being copied."""
+    def copying(self, keys: SegmentKeys) -> Iterator[Lock]:
+        """Inside, and until what a failed copy wrote is removed, the segment is being copied.
+
+        Gives a lock to hold from before the manifest is put until it is known whether it counts,
+        and what does not is removed: so that no copy takes another's manifest for one that counts
+        while that one gives up on it.
+        """
         with self._lock:
-            self._counts[keys.stem] += 1
+            copies = self._copies.setdefault(keys.stem, _Copies())
+            copies.count += 1
         try:
-            yield
+            yield copies.committing
         finally:
             with self._lock:
-                self._counts[keys.stem] -= 1
-                self._counts += Counter()  # Drops what is at 0.
+                copies.count -= 1
+                if not copies.count:
+                    del self._copies[keys.stem]
 
     def require_none(self, keys: SegmentKeys) -> None:
         """Raise RetriableRemoteStorageError if the segment is being copied by this process."""
         with self._lock:
-            copies = self._counts[keys.stem]
-        if copies:
+            is_copied = keys.stem in self._copies
+        if is_copied:
             raise RetriableRemoteStorageError(f"{keys.stem} is being copied now")

@@ -1,48 +1,17 @@
 """Writing an object of known size in bounded memory, whatever its size."""
 
 import logging
-import queue
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from threading import Event
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.failpoints import failpoint
 from services.rsm.backends.protocol import StorageBackend, Upload, UploadedPart
+from services.rsm.parts import PartBuffers, part_size_bytes
 
 _log = logging.getLogger(__name__)
-
-
-class PartBuffers:
-    """A fixed number of buffers of one size. To wait for a free one is the back-pressure.
-
-    Memory is taken when a buffer is first needed. A taker must send its buffer off before it
-    takes the next one, so that some buffer always comes back.
-    """
-
-    def __init__(self, count: int, size_bytes: int, wait_timeout_ms: int) -> None:
-        self.size_bytes = size_bytes
-        self._wait_timeout_s = wait_timeout_ms / 1000
-        # Last in, first out: what has memory is used again before what has none.
-        self._free: queue.LifoQueue[memoryview | None] = queue.LifoQueue()
-        for _ in range(count):
-            self._free.put(None)
-
-    def take(self) -> memoryview:
-        """A buffer with old bytes in it.
-
-        Raises:
-            RetriableRemoteStorageError: none became free in time; the store is too slow.
-        """
-        try:
-            free = self._free.get(timeout=self._wait_timeout_s)
-        except queue.Empty as e:
-            text = f"no part buffer became free within {self._wait_timeout_s:g} s"
-            raise RetriableRemoteStorageError(text) from e
-        return memoryview(bytearray(self.size_bytes)) if free is None else free
-
-    def give_back(self, buffer: memoryview) -> None:
-        self._free.put(buffer)
 
 
 class Uploader:
@@ -51,14 +20,17 @@ class Uploader:
     def __init__(self, backend: StorageBackend, buffers: PartBuffers, threads: int) -> None:
         self.backend = backend
         self.buffers = buffers
-        self.threads = ThreadPoolExecutor(threads, thread_name_prefix="rsm-upload")
+        self.thread_count = threads
+        self._closing = Event()
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="rsm-upload")
 
     @contextmanager
     def object(self, key: str, size_bytes: int) -> Iterator["ObjectUpload"]:
         """Write `size_bytes` bytes inside; the object is there when the block ends.
 
         If the block is left by any exception no upload is left unfinished, as far as the store can
-        be reached; an object that is complete already is not deleted.
+        be reached; an object that is complete already is not deleted. `key` is written by nobody
+        else.
         """
         upload = ObjectUpload(self, key, size_bytes)
         try:
@@ -68,9 +40,34 @@ class Uploader:
             upload.discard()
             raise
 
+    def send(
+        self, upload: Upload, number: int, offset: int, data: memoryview
+    ) -> "Future[UploadedPart]":
+        """Write a part as soon as a thread is free.
+
+        Raises:
+            RetriableRemoteStorageError: after close().
+        """
+        self._require_open()
+        return self._threads.submit(self._upload_part, upload, number, offset, data)
+
     def close(self) -> None:
-        """Wait for the parts under way and stop the threads."""
-        self.threads.shutdown()
+        """Wait for the parts under way, each bounded by the store's timeouts; drop the others."""
+        self._closing.set()
+        self._threads.shutdown()
+
+    def _upload_part(
+        self, upload: Upload, number: int, offset: int, data: memoryview
+    ) -> UploadedPart:
+        # Not by cancelling what waits: who waits for that would never hear of it.
+        self._require_open()
+        part = self.backend.upload_part(upload, number, offset, data)
+        failpoint("rsm.part_written")
+        return part
+
+    def _require_open(self) -> None:
+        if self._closing.is_set():
+            raise RetriableRemoteStorageError("the service is stopping")
 
 
 class ObjectUpload:
@@ -81,24 +78,27 @@ class ObjectUpload:
         self._backend = uploader.backend
         self._key = key
         self._size_bytes = size_bytes
+        self._part_size_bytes = part_size_bytes(size_bytes, uploader.buffers.size_bytes)
         self._buffer: memoryview | None = None
         self._filled = 0
         self._sent = 0
+        self._begun = False
         self._upload: Upload | None = None
         self._parts: list[Future[UploadedPart]] = []
+        self._under_way: set[Future[UploadedPart]] = set()
 
     def write(self, data: bytes) -> None:
         """Take the next bytes; returns when they are copied. The caller keeps to size_bytes."""
         rest = memoryview(data)
         while rest:
             if self._buffer is None:
-                self._buffer = self._uploader.buffers.take()
-            taken = min(len(rest), len(self._buffer) - self._filled)
+                self._buffer = self._uploader.buffers.take(self._part_size_bytes)
+            taken = min(len(rest), self._part_size_bytes - self._filled)
             self._buffer[self._filled : self._filled + taken] = rest[:taken]
             self._filled += taken
             rest = rest[taken:]
             more_to_come = self._sent + self._filled < self._size_bytes
-            if self._filled == len(self._buffer) and more_to_come:
+            if self._filled == self._part_size_bytes and more_to_come:
                 self._send_part(self._buffer)
 
     def finish(self) -> None:
@@ -119,35 +119,41 @@ class ObjectUpload:
         # A part that lands after the abort would stay for ever.
         wait(self._parts)
         self._free_buffer()
-        if self._upload is None:
-            return
         try:
-            self._backend.abort_upload(self._upload)
+            for upload in self._unfinished():
+                self._backend.abort_upload(upload)
         except RemoteStorageError as e:
             _log.warning("the upload of %s is left unfinished: %s", self._key, e)
 
+    def _unfinished(self) -> list[Upload]:
+        if self._upload is not None:
+            return [self._upload]
+        # What the store began without our hearing of it has no name here but its key.
+        return list(self._backend.list_uploads(self._key)) if self._begun else []
+
+    def _wait_for_a_thread(self) -> None:
+        """Return when fewer parts are under way than there are threads; raise what one failed of.
+
+        More of them would only wait, in memory that other copies want.
+        """
+        may_send = len(self._under_way) < self._uploader.thread_count
+        done, self._under_way = wait(self._under_way, 0 if may_send else None, FIRST_COMPLETED)
+        for part in done:
+            part.result()
+
     def _send_part(self, buffer: memoryview) -> None:
         if self._upload is None:
+            self._begun = True
             self._upload = self._backend.begin_upload(self._key)
-        for part in self._parts:
-            if part.done():
-                part.result()
+        self._wait_for_a_thread()
         number, data = len(self._parts) + 1, buffer[: self._filled]
-        future = self._uploader.threads.submit(
-            self._upload_part, self._upload, number, self._sent, data
-        )
+        future = self._uploader.send(self._upload, number, self._sent, data)
         self._parts.append(future)
+        self._under_way.add(future)
         self._sent += self._filled
         self._buffer, self._filled = None, 0
         # Also where the part is cancelled before a thread takes it up.
         future.add_done_callback(lambda _: self._uploader.buffers.give_back(buffer))
-
-    def _upload_part(
-        self, upload: Upload, number: int, offset: int, data: memoryview
-    ) -> UploadedPart:
-        part = self._backend.upload_part(upload, number, offset, data)
-        failpoint("rsm.part_written")
-        return part
 
     def _free_buffer(self) -> None:
         if self._buffer is not None:

@@ -10,7 +10,7 @@ import pytest
 from services.rpc.clients.storage import RemoteStorageManagerClient
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.factory import build_manager
-from services.rsm.servicer import RemoteStorageManagerServicer
+from services.rsm.servicer import add_to_server
 from services.rsm.settings import RsmSettings
 from tests.contract.remote_storage_manager_contract import (
     MIB,
@@ -18,7 +18,6 @@ from tests.contract.remote_storage_manager_contract import (
     StoredKeys,
 )
 from tests.harness.grpc_server import served
-from tieredstorage.v1 import remote_storage_manager_pb2_grpc as pb_grpc
 
 
 class TestOverGrpc(RemoteStorageManagerContract):
@@ -28,8 +27,7 @@ class TestOverGrpc(RemoteStorageManagerContract):
         with closing(build_manager(settings)) as manager:
 
             def add(server: grpc.Server) -> None:
-                servicer = RemoteStorageManagerServicer(manager)
-                pb_grpc.add_RemoteStorageManagerServicer_to_server(servicer, server)
+                add_to_server(manager, server)
 
             with served(add, "tieredstorage.v1.RemoteStorageManager") as (channel, address):
                 yield RemoteStorageManagerClient(channel, address)

@@ -64,8 +64,25 @@ def request_body(head: Head, source: BinaryIO) -> Iterator[bytes]:
 
 
 def send_all(pieces: Iterator[bytes], send: Send) -> None:
+    """Send each; nothing at first, so that what comes after 0 bytes comes of an empty body, too."""
+    send(b"")
     for piece in pieces:
         send(piece)
+
+
+def first_bytes(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
+    """The first `size` bytes; the rest is read, so that its connection can go on."""
+    for piece in pieces:
+        yield piece[:size]
+        size -= min(size, len(piece))
+
+
+def with_content_length(head: Head, size: int) -> Head:
+    """The same head with another Content-Length."""
+    start, *lines = head.raw.split(b"\r\n")
+    kept = [line for line in lines if not line.lower().startswith(b"content-length:")]
+    raw = b"\r\n".join([start, f"Content-Length: {size}".encode(), *kept])
+    return Head(raw, head.start_line, {**head.headers, "content-length": str(size)})
 
 
 def response_body(head: Head, method: str, source: BinaryIO) -> Iterator[bytes]:

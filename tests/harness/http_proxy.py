@@ -2,25 +2,39 @@
 
 import socket
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
-from threading import Event
 from typing import BinaryIO
 
-from tests.harness.faults import Answer, Cut, Delay, Direction, Fault, cutting
+from tests.harness.faults import (
+    Answer,
+    BlackHole,
+    Delay,
+    Direction,
+    Ending,
+    Fault,
+    FaultError,
+    HalfClose,
+    Reset,
+    Stall,
+    Truncate,
+)
+from tests.harness.faulty_sends import through
 from tests.harness.http_messages import (
     Head,
-    Send,
     ends_connection,
+    first_bytes,
     read_head,
     request_body,
     response_body,
     send_all,
+    with_content_length,
 )
-from tests.harness.proxy import Proxy
+from tests.harness.proxy import Proxy, discard, end_sending, hang_up, reset
 
 _KEPT_REQUESTS = 100_000
+_PIECE_BYTES = 65_536
 
 
 @dataclass(frozen=True)
@@ -66,53 +80,94 @@ class HttpProxy(Proxy):
             self._requests.clear()
 
     def _relay(self, client: socket.socket, server: socket.socket) -> None:
-        with client.makefile("rb") as from_client, server.makefile("rb") as from_server:
-            while (request := read_head(from_client)) is not None:
-                operation = self._operation(request.method, request.target)
-                fault = self.faults.take(operation)
-                if isinstance(fault, Delay):
-                    Event().wait(fault.delay_ms / 1000)
-                if isinstance(fault, Answer):
-                    _skip_body(request, from_client)
-                    self._note(operation, request, fault.status)
-                    client.sendall(_answer(fault.status, request.method))
-                    continue
-                _send_request(request, from_client, server, fault)
-                response = _final_head(from_server, client)
-                self._note(operation, request, response.status)
-                body = response_body(response, request.method, from_server)
-                send_all(body, _cut_if(fault, Direction.RESPONSE, client.sendall))
-                if ends_connection(response, request.method):
-                    return
+        try:
+            with client.makefile("rb") as from_client, server.makefile("rb") as from_server:
+                while (request := read_head(from_client)) is not None:
+                    fault = self.faults.take(self._operation(request.method, request.target))
+                    if isinstance(fault, Delay):
+                        self._wait(fault.delay_ms / 1000)
+                    if isinstance(fault, BlackHole):
+                        discard(client)
+                        return
+                    if isinstance(fault, Answer):
+                        _skip_body(request, from_client)
+                        self._note(request, fault.status)
+                        client.sendall(_answer(fault.status, request.method))
+                        continue
+                    self._send_request(request, from_client, server, fault)
+                    response = _final_head(from_server, client)
+                    self._note(request, response.status)
+                    body = response_body(response, request.method, from_server)
+                    self._send_response(response, body, client, fault)
+                    if ends_connection(response, request.method):
+                        return
+        except FaultError as e:
+            _end(e.ending, client, server)
 
-    def _note(self, operation: str, request: Head, status: int) -> None:
+    def _send_request(
+        self, request: Head, from_client: BinaryIO, server: socket.socket, fault: Fault | None
+    ) -> None:
+        _raise_if_before_head(fault, Direction.REQUEST)
+        server.sendall(request.raw)
+        send = through(fault, Direction.REQUEST, server.sendall, self._wait)
+        send_all(request_body(request, from_client), send)
+
+    def _send_response(
+        self, head: Head, body: Iterator[bytes], client: socket.socket, fault: Fault | None
+    ) -> None:
+        _raise_if_before_head(fault, Direction.RESPONSE)
+        if isinstance(fault, Truncate):
+            head, body = _truncated(head, body, fault.after_bytes)
+        client.sendall(head.raw)
+        send_all(body, through(fault, Direction.RESPONSE, client.sendall, self._wait))
+
+    def _note(self, request: Head, status: int) -> None:
+        operation = self._operation(request.method, request.target)
         with self._lock:
             self._requests.append(Request(operation, request.method, request.target, status))
 
 
-def _send_request(
-    request: Head, from_client: BinaryIO, server: socket.socket, fault: Fault | None
-) -> None:
-    server.sendall(request.raw)
-    send = _cut_if(fault, Direction.REQUEST, server.sendall)
-    send_all(request_body(request, from_client), send)
-
-
 def _final_head(from_server: BinaryIO, client: socket.socket) -> Head:
-    """Pass heads on up to the one that is no interim (1xx) response."""
+    """Pass interim (1xx) responses on, and answer the head of the one that is none."""
     while True:
         head = read_head(from_server)
         if head is None:
             raise ConnectionError("the server closed without a response")
-        client.sendall(head.raw)
         if head.status >= HTTPStatus.OK:
             return head
+        client.sendall(head.raw)
 
 
-def _cut_if(fault: Fault | None, direction: Direction, send: Send) -> Send:
-    if isinstance(fault, Cut) and fault.direction is direction:
-        return cutting(send, fault.after_bytes)
-    return send
+def _raise_if_before_head(fault: Fault | None, direction: Direction) -> None:
+    if isinstance(fault, Ending) and fault.direction is direction and fault.after_bytes is None:
+        raise FaultError(fault)
+
+
+def _truncated(head: Head, body: Iterator[bytes], size: int) -> tuple[Head, Iterator[bytes]]:
+    """The same response with a shorter body; one that does not tell its length stays as it is."""
+    if "content-length" not in head.headers:
+        return head, body
+    whole = int(head.headers["content-length"])
+    return with_content_length(head, min(size, whole)), first_bytes(body, size)
+
+
+def _end(ending: Ending, client: socket.socket, server: socket.socket) -> None:
+    match ending:
+        case Reset():
+            reset(client)
+            reset(server)
+        case Stall():
+            discard(client)
+        case HalfClose(direction=Direction.RESPONSE):
+            end_sending(client)
+            discard(client)
+        case HalfClose():
+            end_sending(server)
+            send_all(iter(lambda: server.recv(_PIECE_BYTES), b""), client.sendall)
+            hang_up(client)
+        case _:
+            hang_up(client)
+            hang_up(server)
 
 
 def _skip_body(request: Head, from_client: BinaryIO) -> None:

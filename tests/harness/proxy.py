@@ -1,19 +1,32 @@
 """A proxy on the loopback that does wrong what a test asks for; HTTP is in http_proxy."""
 
 import socket
+import struct
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from threading import Event, Lock, Thread
 from types import TracebackType
 from typing import Self
 
-from tests.harness.faults import Cut, Delay, Direction, Faults, cutting
+from tests.harness.faults import (
+    BlackHole,
+    Delay,
+    Direction,
+    FaultError,
+    Faults,
+    HalfClose,
+    Reset,
+    Stall,
+)
+from tests.harness.faulty_sends import through
 from tests.harness.http_messages import Send
 
 LOOPBACK = "127.0.0.1"
 _BACKLOG = 128
 _CONNECT_TIMEOUT_S = 10.0
 _PIECE_BYTES = 65_536
+_LINGER_NOT = struct.pack("ii", 1, 0)
+"""SO_LINGER with which a socket that is closed sends RST."""
 
 
 class Proxy(ABC):
@@ -27,6 +40,7 @@ class Proxy(ABC):
         self._open: set[socket.socket] = set()
         self._listener: socket.socket | None = None
         self._port = 0
+        self._left = Event()
         self.faults = Faults(seed)
 
     @property
@@ -52,7 +66,7 @@ class Proxy(ABC):
         """End every connection that is open now."""
         with self._lock:
             for one in self._open:
-                _hang_up(one)
+                hang_up(one)
 
     def __enter__(self) -> Self:
         self.accept_connections()
@@ -64,6 +78,7 @@ class Proxy(ABC):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._left.set()
         self.refuse_connections()
         self.cut_connections()
 
@@ -86,13 +101,17 @@ class Proxy(ABC):
         try:
             self._relay(client, server)
         except OSError:  # one side is gone, or a fault ends both
-            _hang_up(client)
-            _hang_up(server)
+            hang_up(client)
+            hang_up(server)
         finally:
             with self._lock:
                 self._open -= pair
             client.close()
             server.close()
+
+    def _wait(self, seconds: float) -> None:
+        """As a fault wants it; no longer than this proxy lives."""
+        self._left.wait(seconds)
 
     @abstractmethod
     def _relay(self, client: socket.socket, server: socket.socket) -> None: ...
@@ -106,14 +125,13 @@ class TcpProxy(Proxy):
 
     def _relay(self, client: socket.socket, server: socket.socket) -> None:
         fault = self.faults.take("connection")
-        to_server: Send = server.sendall
-        to_client: Send = client.sendall
+        if isinstance(fault, BlackHole):
+            discard(client)
+            return
         if isinstance(fault, Delay):
-            Event().wait(fault.delay_ms / 1000)
-        elif isinstance(fault, Cut) and fault.direction is Direction.REQUEST:
-            to_server = cutting(to_server, fault.after_bytes)
-        elif isinstance(fault, Cut):
-            to_client = cutting(to_client, fault.after_bytes)
+            self._wait(fault.delay_ms / 1000)
+        to_server = through(fault, Direction.REQUEST, server.sendall, self._wait)
+        to_client = through(fault, Direction.RESPONSE, client.sendall, self._wait)
         back = Thread(target=_pump, args=[server, client, to_client], daemon=True)
         back.start()
         _pump(client, server, to_server)
@@ -124,13 +142,51 @@ def _pump(source: socket.socket, sink: socket.socket, send: Send) -> None:
     try:
         while data := source.recv(_PIECE_BYTES):
             send(data)
-        sink.shutdown(socket.SHUT_WR)
-    except OSError:  # one side is gone, or a fault ends both
-        _hang_up(source)
-        _hang_up(sink)
+        end_sending(sink)
+    except FaultError as e:
+        with suppress(OSError):
+            _end(e, source, sink)
+    except OSError:  # one side is gone
+        hang_up(source)
+        hang_up(sink)
 
 
-def _hang_up(one: socket.socket) -> None:
+def _end(error: FaultError, source: socket.socket, sink: socket.socket) -> None:
+    match error.ending:
+        case Reset():
+            reset(source)
+            reset(sink)
+        case Stall():
+            discard(source)
+        case HalfClose():
+            end_sending(sink)
+            discard(source)
+        case _:
+            hang_up(source)
+            hang_up(sink)
+
+
+def discard(source: socket.socket) -> None:
+    """Read until its end, and throw away."""
+    while source.recv(_PIECE_BYTES):
+        pass
+
+
+def end_sending(one: socket.socket) -> None:
+    """End what we send in order, unless it is about to be reset."""
+    linger = one.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, len(_LINGER_NOT))
+    if linger != _LINGER_NOT:
+        one.shutdown(socket.SHUT_WR)
+
+
+def reset(one: socket.socket) -> None:
+    """Let its close send RST, and wake who reads from it; neither sends anything before that."""
+    with suppress(OSError):  # it has ended already
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
+        one.shutdown(socket.SHUT_RD)
+
+
+def hang_up(one: socket.socket) -> None:
     """End it in order: what was sent before still arrives; who waits on it wakes."""
     with suppress(OSError):  # it has ended already
         one.shutdown(socket.SHUT_RDWR)

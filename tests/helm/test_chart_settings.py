@@ -37,6 +37,14 @@ def test_the_chart_sets_what_it_says_it_sets(service: str) -> None:
     assert found == {f"{service.upper()}_{setting}" for setting in SET_BY_THE_CHART[service]}
 
 
+def test_the_bucket_is_marked_as_the_releases_unless_a_deployment_id_is_given() -> None:
+    config = render(minimal()).one("ConfigMap", "sediment-rsm")
+    assert config["data"]["RSM_DEPLOYMENT_ID"] == f"{config['metadata']['namespace']}.sediment"
+    given = render(minimal({"objectStore": {"deploymentId": "pVk2bWJ5TTaQ8Zp3kq0aLg"}}))
+    data = given.one("ConfigMap", "sediment-rsm")["data"]
+    assert data["RSM_DEPLOYMENT_ID"] == "pVk2bWJ5TTaQ8Zp3kq0aLg"
+
+
 @pytest.mark.parametrize("service", SERVICES)
 def test_what_is_not_offered_exists(service: str) -> None:
     fields = {name.upper() for name in SETTINGS[service].model_fields}

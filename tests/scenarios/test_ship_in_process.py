@@ -75,7 +75,7 @@ from services.rpc.settings import ServiceSettings
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.location import Location
 from services.rsm.manager import ObjectRemoteStorageManager
-from services.rsm.upload import PartBuffers
+from services.rsm.parts import PartBuffers
 from tests.contract.rlmm.partition_states import lineage, report_of, taken
 from tests.contract.rlmm.segments import move, segment
 from tests.unit.rlm.kafka_bytes import (
@@ -428,7 +428,7 @@ def test_a_silent_store_or_database_leaves_threads_to_local_reads(
     rsm, rlmm = Hanging(stack.rsm, hung, hanging), Hanging(stack.rlmm, hung, hanging)
     limits = RlmLimits(read=RemoteReadLimits(threads=2, wait_s=0.1))
     rlm = StaticRemoteLogManager([log_dir], rsm, rlmm, limits)
-    with served_rlm(rlm, stream_threads=3) as client, ThreadPoolExecutor(5) as pool:
+    with served_rlm(rlm, stream_threads=4) as client, ThreadPoolExecutor(5) as pool:
         stuck = [pool.submit(read, client, 0) for _ in range(2)]
         try:
             for _ in stuck:

@@ -38,7 +38,8 @@ def test_help_imports_no_library_and_no_service() -> None:
     *shown, libraries, ours = run("-c", HELP_AND_WHAT_IT_IMPORTED).stdout.splitlines()
     assert "  partitions  " in "\n".join(shown)
     assert libraries == "[]"
-    modules = ("db_commands", "main", "options", "output", "partition_commands", "sweep_commands")
+    groups = ("db_commands", "partition_commands", "store_commands", "sweep_commands")
+    modules = (*groups, "main", "options", "output")
     allowed = {"services.cli", *(f"services.cli.{name}" for name in modules)}
     assert set(ours.strip("[]").replace("'", "").split(", ")) == allowed
 

@@ -47,7 +47,7 @@ def dead_endpoint() -> Iterator[str]:
         yield f"127.0.0.1:{bound.getsockname()[1]}"
 
 
-@pytest.mark.parametrize("command", ["upgrade", "current", "check", "maintain"])
+@pytest.mark.parametrize("command", ["upgrade", "current", "check", "maintain", "deployment-id"])
 def test_a_dead_database_is_named_and_its_password_is_not(dead_endpoint: str, command: str) -> None:
     done = sediment_db(command, f"postgresql://somebody:{PASSWORD}@{dead_endpoint}/tier")
     assert done.returncode == 3
@@ -210,3 +210,16 @@ def test_a_problem_says_what_and_why(empty_database_url: str) -> None:
         "schema revision",
         f"is none, this release needs {known_revision()}: `sediment db upgrade`",
     )
+
+
+def test_the_deployment_id_is_made_once_and_shown(empty_database_url: str) -> None:
+    before = sediment_db("deployment-id", empty_database_url)
+    assert (before.returncode, before.stdout) == (3, "")
+    assert "sediment db upgrade" in before.stderr
+    made = json.loads(sediment_db("upgrade", empty_database_url, "-o", "json").stdout)
+    assert made["revision"] == known_revision()
+    again = json.loads(sediment_db("upgrade", empty_database_url, "-o", "json").stdout)
+    assert again["deployment_id"] == made["deployment_id"]
+    assert sediment_db("deployment-id", empty_database_url).stdout == made["deployment_id"] + "\n"
+    as_json = sediment_db("deployment-id", empty_database_url, "-o", "json")
+    assert json.loads(as_json.stdout) == {"deployment_id": made["deployment_id"]}

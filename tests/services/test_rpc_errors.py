@@ -20,6 +20,7 @@ from services.api.errors import (
 )
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.remote_storage_manager import IndexType, LogSegmentData
+from services.api.segment_objects import SegmentObjects
 from services.api.segments import RemoteLogSegmentMetadata, segment_leader_epochs
 from services.rpc.channels import open_channel
 from services.rpc.clients.storage import RemoteStorageManagerClient
@@ -66,6 +67,10 @@ class Failing:
     def fetch_index(
         self, metadata: RemoteLogSegmentMetadata, index_type: IndexType
     ) -> Iterator[bytes]:
+        raise self.error
+
+    @property
+    def objects(self) -> SegmentObjects:
         raise self.error
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:

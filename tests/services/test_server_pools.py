@@ -13,6 +13,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from services.api.calls import Call, current_call, serving
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.remote_storage_manager import IndexType, LogSegmentData
+from services.api.segment_objects import SegmentObjects
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rpc.channels import open_channel
 from services.rpc.clients.storage import RemoteStorageManagerClient
@@ -27,8 +28,8 @@ from tieredstorage.v1 import remote_storage_manager_pb2_grpc as pb_grpc
 
 NAME = "tieredstorage.v1.RemoteStorageManager"
 KINDS = ("copy", "fetch", "delete")
-# One thread for each of the three pools, and room for three more waiting calls each.
-LIMIT = 12
+# Of unary calls: one in the thread for them, and three that wait for it.
+LIMIT = 4
 
 
 class Holding:
@@ -65,6 +66,10 @@ class Holding:
         self, metadata: RemoteLogSegmentMetadata, index_type: IndexType
     ) -> Iterator[bytes]:
         yield b""
+
+    @property
+    def objects(self) -> SegmentObjects:
+        raise NotImplementedError
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         self._serve("delete")

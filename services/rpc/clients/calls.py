@@ -9,7 +9,7 @@ import grpc
 from services.api.calls import IN_PROCESS, current_call
 from services.api.errors import RetriableRemoteStorageError
 from services.rpc.clients.sources import Source
-from services.rpc.interceptor import REQUEST_ID_KEY
+from services.rpc.served_calls import REQUEST_ID_KEY
 from services.rpc.statuses import rpc_errors_as_ours
 
 Response_co = TypeVar("Response_co", covariant=True)

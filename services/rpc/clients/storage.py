@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 
 import grpc
-from google.rpc import status_pb2
 
 from services.api.errors import RemoteStorageError
 from services.api.remote_storage_manager import (
@@ -17,7 +16,7 @@ from services.rpc.clients.sources import Source
 from services.rpc.converters.enums import index_type as index_types
 from services.rpc.converters.shared import metadata_to_proto
 from services.rpc.converters.storage import copy_to_proto
-from services.rpc.statuses import error_of
+from services.rpc.statuses import outcome_of
 from tieredstorage.v1 import remote_storage_manager_pb2 as pb
 from tieredstorage.v1 import remote_storage_manager_pb2_grpc as pb_grpc
 
@@ -87,14 +86,10 @@ class RemoteStorageManagerClient:
             metadatas=[metadata_to_proto(metadata) for metadata in metadatas]
         )
         reply = call_once(self._stub.DeleteLogSegmentDataBatch, request, self._peer)
-        return [_outcome(status) for status in reply.outcomes]
+        return [outcome_of(status) for status in reply.outcomes]
 
     def _timeout_s(self, size_bytes: int = 0) -> float:
         return self._stream_timeout_s + size_bytes / SLOWEST_BYTES_PER_S
-
-
-def _outcome(status: status_pb2.Status) -> RemoteStorageError | None:
-    return None if status.code == 0 else error_of(status)
 
 
 def _conforms(client: RemoteStorageManagerClient) -> RemoteStorageManager:

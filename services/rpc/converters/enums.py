@@ -8,6 +8,7 @@ from services.api.errors import InvalidRequestError
 from services.api.partitions import RemotePartitionDeleteState
 from services.api.remote_log_manager import FetchError, ProblemKind, RecordSource
 from services.api.remote_storage_manager import IndexType, SegmentFile
+from services.api.segment_objects import SegmentObjectKind
 from services.api.segments import RemoteLogSegmentState
 from services.api.topic_config import RetentionOwner
 from tieredstorage.v1 import remote_log_manager_pb2 as rlm_pb
@@ -56,6 +57,9 @@ retention_owner = EnumConverter(RetentionOwner, segment_pb.RetentionOwner, "RETE
 anomaly_kind = EnumConverter(AnomalyKind, rlmm_pb.AnomalyKind, "ANOMALY_KIND_")
 index_type = EnumConverter(IndexType, segment_pb.IndexType, "INDEX_TYPE_")
 segment_file = EnumConverter(SegmentFile, rsm_pb.SegmentFile, "SEGMENT_FILE_")
+segment_object_kind = EnumConverter(
+    SegmentObjectKind, rsm_pb.SegmentObjectKind, "SEGMENT_OBJECT_KIND_"
+)
 fetch_error = EnumConverter(FetchError, rlm_pb.FetchError, "FETCH_ERROR_")
 record_source = EnumConverter(RecordSource, rlm_pb.RecordSource, "RECORD_SOURCE_")
 problem_kind = EnumConverter(ProblemKind, rlm_pb.ProblemKind, "PROBLEM_KIND_")

@@ -1,6 +1,6 @@
 """How a range of bytes is cut into chunks on its way out."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 
 from services.api.errors import CorruptSegmentError, RetriableRemoteStorageError
 
@@ -15,7 +15,9 @@ def require_reaches(end: int, object_size_bytes: int, what: str) -> None:
         raise CorruptSegmentError(f"{what}: the object has {object_size_bytes} bytes only")
 
 
-def read_chunks(read: Callable[[int], bytes], size_bytes: int, what: str) -> Iterator[bytes]:
+def read_chunks(
+    read: Callable[[int], bytes], size_bytes: int, what: str
+) -> Generator[bytes, None, None]:
     """Chunks of `size_bytes` in all from `read(at most so many bytes)`.
 
     Raises:

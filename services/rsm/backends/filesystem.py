@@ -3,7 +3,7 @@
 import errno
 import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,7 +15,12 @@ from services.api.errors import (
     RetriableRemoteStorageError,
 )
 from services.rsm.backends.chunks import read_chunks, require_reaches
-from services.rsm.backends.protocol import MAX_SMALL_OBJECT_BYTES, Upload, UploadedPart
+from services.rsm.backends.protocol import (
+    MAX_SMALL_OBJECT_BYTES,
+    StoredObject,
+    Upload,
+    UploadedPart,
+)
 
 # Stands between a key and an upload id in the name of an unfinished file; no key contains it.
 _MARK = "~"
@@ -91,7 +96,7 @@ class FilesystemStorage:
             raise RemoteStorageError(f"reading {key}: over {MAX_SMALL_OBJECT_BYTES} bytes")
         return data
 
-    def fetch(self, key: str, start: int, end: int) -> Iterator[bytes]:
+    def fetch(self, key: str, start: int, end: int) -> Generator[bytes, None, None]:
         what = f"reading {key} from {start} to {end}"
         with self._errors(what), self._path(key).open("rb", buffering=0) as file:
             require_reaches(end, os.fstat(file.fileno()).st_size, what)
@@ -101,9 +106,26 @@ class FilesystemStorage:
     def list_keys(self, prefix: str) -> Iterator[str]:
         return (key for key in self._names(prefix) if _MARK not in key)
 
+    def list_objects(self, prefix: str, after: str) -> Iterator[StoredObject]:
+        for key in self.list_keys(prefix):
+            if key > after and (found := self.describe(key)) is not None:
+                yield found
+
+    def describe(self, key: str) -> StoredObject | None:
+        with self._errors(f"looking at {key}"):
+            os.stat(self._root)
+            try:
+                stat = os.stat(self._path(key))
+            except FileNotFoundError:
+                return None
+        etag = f"{stat.st_ino:x}-{stat.st_mtime_ns:x}-{stat.st_size:x}"
+        return StoredObject(key, stat.st_size, etag, stat.st_mtime_ns // 1_000_000)
+
     def list_uploads(self, prefix: str) -> Iterator[Upload]:
-        unfinished = (name.split(_MARK) for name in self._names(prefix) if _MARK in name)
-        return (Upload(key, upload_id) for key, upload_id in unfinished)
+        for name in self._names(prefix):
+            key, mark, upload_id = name.partition(_MARK)
+            if mark and (found := self.describe(name)) is not None:
+                yield Upload(key, upload_id, found.modified_ms)
 
     def delete(self, keys: Sequence[str]) -> Mapping[str, RemoteStorageError]:
         failures: dict[str, RemoteStorageError] = {}
@@ -139,12 +161,14 @@ class FilesystemStorage:
         path.unlink(missing_ok=True)
 
     def _names(self, prefix: str) -> Iterator[str]:
-        """Paths of files that begin with `prefix`, relative to the root."""
+        """Paths of files that begin with `prefix`, relative to the root, in order of keys: no
+        directory of segments has both files and directories."""
         with self._errors(f"listing {prefix}"):
             os.stat(self._root)
             top = self._path(prefix.rpartition("/")[0])
-            for folder, _, files in os.walk(top, onerror=_unless_gone):
-                for file in files:
+            for folder, folders, files in os.walk(top, onerror=_unless_gone):
+                folders.sort()
+                for file in sorted(files):
                     name = Path(folder, file).relative_to(self._root).as_posix()
                     if name.startswith(prefix):
                         yield name

@@ -1,7 +1,7 @@
 """What RSM asks of a store of objects."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from services.api.errors import RemoteStorageError
@@ -11,11 +11,31 @@ MAX_SMALL_OBJECT_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
+class StoredObject:
+    """An object as the store lists it.
+
+    Attributes:
+        etag: what the store calls its content; changes with it.
+        modified_ms: when it was written, by the store's clock.
+    """
+
+    key: str
+    size_bytes: int
+    etag: str
+    modified_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Upload:
-    """An upload in parts that is not complete; no reader sees it."""
+    """An upload in parts that is not complete; no reader sees it.
+
+    Attributes:
+        begun_ms: of an upload that was listed: when it began, by the store's clock.
+    """
 
     key: str
     upload_id: str
+    begun_ms: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +97,18 @@ class StorageBackend(Protocol):
         """
         ...
 
-    def fetch(self, key: str, start: int, end: int) -> Iterator[bytes]:
+    def fetch(self, key: str, start: int, end: int) -> Generator[bytes, None, None]:
         """Stream the bytes from `start` to `end`, both inclusive, in chunks of at most 1 MiB.
 
         The first chunk is small, so that it comes early. Nothing is asked of the store before the
-        first chunk is taken; closing the iterator ends the read.
+        first chunk is taken; closing the iterator ends the read. Where a store breaks off in the
+        middle, a backend may go on from the next byte, for as long as the caller waits.
 
         Raises:
             RemoteResourceNotFoundError: there is no such object.
             CorruptSegmentError: the object ends before `end`; callers ask for what was written.
             RetriableRemoteStorageError: fewer bytes came than the store has.
+            RemoteStorageError: the store sends something else than this range.
         """
         ...
 
@@ -94,8 +116,16 @@ class StorageBackend(Protocol):
         """The keys that begin with `prefix`, in no promised order."""
         ...
 
+    def list_objects(self, prefix: str, after: str) -> Iterator[StoredObject]:
+        """The objects whose keys begin with `prefix` and follow `after`, in order of keys."""
+        ...
+
+    def describe(self, key: str) -> StoredObject | None:
+        """One object as list_objects has it; None where there is none."""
+        ...
+
     def list_uploads(self, prefix: str) -> Iterator[Upload]:
-        """The unfinished uploads whose keys begin with `prefix`."""
+        """The unfinished uploads whose keys begin with `prefix`, in no promised order."""
         ...
 
     def delete(self, keys: Sequence[str]) -> Mapping[str, RemoteStorageError]:

@@ -2,15 +2,21 @@
 
 import logging
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 
 from minio import Minio
+from minio.datatypes import Object
 from minio.deleteobjects import DeleteError, DeleteObject
 from urllib3 import BaseHTTPResponse, PoolManager, Retry, Timeout
 
-from services.api.errors import RemoteStorageError
-from services.rsm.backends.chunks import read_chunks, require_reaches
-from services.rsm.backends.protocol import MAX_SMALL_OBJECT_BYTES, Upload, UploadedPart
+from services.api.errors import RemoteResourceNotFoundError, RemoteStorageError
+from services.rsm.backends.protocol import (
+    MAX_SMALL_OBJECT_BYTES,
+    StoredObject,
+    Upload,
+    UploadedPart,
+)
+from services.rsm.backends.ranged_get import read_body, require_range, resumed
 from services.rsm.backends.s3_errors import error_for, s3_errors
 from services.rsm.backends.s3_requests import S3Target, SignedRequests
 
@@ -23,7 +29,9 @@ def http_pool(
     """The one pool of connections of a process, and the one owner of retries on this path.
 
     A request is repeated `retries` times at most, with exponential back-off, where no connection
-    came about or where it is GET, HEAD, PUT or DELETE; a POST that may have worked never is.
+    came about or where it is GET, HEAD, PUT or DELETE. A POST that begins or completes an upload is
+    repeated where the store had no time for it (429, 503), and never where it may have worked. One
+    that deletes is repeated elsewhere (see ObjectDeletes).
     """
     return PoolManager(
         maxsize=connections,
@@ -43,11 +51,17 @@ def http_pool(
 class S3Storage:
     """StorageBackend in one bucket. The bucket is not created here."""
 
-    def __init__(self, http: PoolManager, target: S3Target, prefix: str = "") -> None:
-        """`prefix` is where check() may write; keys are used as they are given."""
+    def __init__(
+        self, http: PoolManager, target: S3Target, prefix: str = "", resumes: int = 0
+    ) -> None:
+        """`prefix` is where the store may be tried; keys are used as they are given.
+
+        `resumes` is how often in a row a body that breaks off is asked for again (see resumed).
+        """
         self._target = target
         self._bucket = target.bucket
         self._probe_prefix = prefix
+        self._resumes = resumes
         self._requests = SignedRequests(http, target)
         self._client = Minio(
             target.endpoint,
@@ -59,6 +73,7 @@ class S3Storage:
             http_client=http,
         )
         self._honours_if_none_match: bool | None = None
+        self._finds_uploads_by_prefix: bool | None = None
 
     def check(self) -> None:
         what = f"bucket {self._bucket!r} at {self._target.endpoint}"
@@ -66,7 +81,6 @@ class S3Storage:
             exists = self._client.bucket_exists(self._bucket)
         if not exists:
             raise RemoteStorageError(f"{what}: there is no such bucket")
-        self._has_put_if_absent()
 
     def put(self, key: str, data: bytes | memoryview) -> None:
         self._requests.put(key, data)
@@ -102,19 +116,21 @@ class S3Storage:
             raise RemoteStorageError(f"GET {key}: over {MAX_SMALL_OBJECT_BYTES} bytes")
         return data
 
-    def fetch(self, key: str, start: int, end: int) -> Iterator[bytes]:
+    def fetch(self, key: str, start: int, end: int) -> Generator[bytes, None, None]:
+        def get(position: int) -> Generator[bytes, None, None]:
+            return self._get_range(key, position, end)
+
+        return resumed(get, start, self._resumes, f"GET {key} from {start} to {end}")
+
+    def _get_range(self, key: str, start: int, end: int) -> Generator[bytes, None, None]:
         what, size = f"GET {key} from {start} to {end}", end - start + 1
         with s3_errors(what):
             response = self._client.get_object(self._bucket, key, offset=start, length=size)
-            try:
-                if response.status != 206 and start > 0:
-                    raise RemoteStorageError(f"{what}: the object store ignored the range")
-                object_size = _object_size_bytes(response)
-                if object_size is not None:
-                    require_reaches(end, object_size, what)
-                yield from read_chunks(response.read, size, what)
-            finally:
-                _release(response)
+        try:
+            require_range(response, start, end, what)
+            yield from read_body(response, size, what)
+        finally:
+            _release(response)
 
     def list_keys(self, prefix: str) -> Iterator[str]:
         with s3_errors(f"listing {prefix}"):
@@ -122,8 +138,26 @@ class S3Storage:
                 if item.object_name is not None:
                     yield item.object_name
 
+    def list_objects(self, prefix: str, after: str) -> Iterator[StoredObject]:
+        with s3_errors(f"listing {prefix}"):
+            for item in self._client.list_objects(
+                self._bucket, prefix, recursive=True, start_after=after or None
+            ):
+                if item.object_name is not None and not item.is_dir:
+                    yield _stored(item.object_name, item)
+
+    def describe(self, key: str) -> StoredObject | None:
+        try:
+            with s3_errors(f"HEAD {key}"):
+                return _stored(key, self._client.stat_object(self._bucket, key))
+        except RemoteResourceNotFoundError:
+            return None
+
     def list_uploads(self, prefix: str) -> Iterator[Upload]:
-        return self._requests.list_uploads(prefix)
+        if self._lists_uploads_by_prefix():
+            return self._requests.list_uploads(prefix)
+        found = {*self._requests.list_uploads(prefix), *self._requests.list_uploads("")}
+        return iter(upload for upload in found if upload.key.startswith(prefix))
 
     def delete(self, keys: Sequence[str]) -> Mapping[str, RemoteStorageError]:
         objects = [DeleteObject(key) for key in keys]
@@ -134,8 +168,13 @@ class S3Storage:
             return dict.fromkeys(keys, e)
         return _by_key(failures, keys)
 
+    def learn_if_none_match(self, *, honoured: bool) -> None:
+        """What a probe found out of this store, which need not be asked again."""
+        self._honours_if_none_match = honoured
+
     def _has_put_if_absent(self) -> bool:
-        """Whether the store honours If-None-Match; asked once, of an object of our own."""
+        """Whether the store honours If-None-Match; where no probe has said so, it is asked once, of
+        an object of our own."""
         if self._honours_if_none_match is None:
             key = f"{self._probe_prefix}.probe-{secrets.token_hex(8)}"
             self._requests.put(key, b"probe")
@@ -144,6 +183,29 @@ class S3Storage:
             if not self._honours_if_none_match:
                 _log.warning("%s ignores If-None-Match: checking first", self._target.endpoint)
         return self._honours_if_none_match
+
+    def _lists_uploads_by_prefix(self) -> bool:
+        """Whether the store finds uploads by the beginning of a key; asked once, of an upload of
+        our own. MinIO takes a prefix for a whole key, and an empty one for all uploads of the
+        bucket that were begun since it was started, in no order of keys."""
+        if self._finds_uploads_by_prefix is None:
+            stem = f"{self._probe_prefix}.probe-{secrets.token_hex(8)}"
+            upload = self._requests.begin_upload(f"{stem}.upload")
+            try:
+                self._finds_uploads_by_prefix = upload in self._requests.list_uploads(stem)
+            finally:
+                self._requests.abort_upload(upload)
+            if not self._finds_uploads_by_prefix:
+                endpoint = self._target.endpoint
+                _log.info("%s lists no uploads by prefix: listing all of the bucket", endpoint)
+        return self._finds_uploads_by_prefix
+
+
+def _stored(key: str, item: Object) -> StoredObject:
+    modified = item.last_modified
+    if item.size is None or modified is None:
+        raise RemoteStorageError(f"listing {key}: the object store tells no size or no time")
+    return StoredObject(key, item.size, item.etag or "", int(modified.timestamp() * 1000))
 
 
 def _by_key(failures: list[DeleteError], keys: Sequence[str]) -> dict[str, RemoteStorageError]:
@@ -157,15 +219,6 @@ def _by_key(failures: list[DeleteError], keys: Sequence[str]) -> dict[str, Remot
         if failure.code != "NoSuchKey":
             found[failure.name] = error
     return found
-
-
-def _object_size_bytes(response: BaseHTTPResponse) -> int | None:
-    """Size of the whole object by the head of an answer to a GET; None: it does not say."""
-    if response.status == 206:
-        size = response.headers.get("content-range", "").rpartition("/")[2]
-    else:
-        size = response.headers.get("content-length", "")
-    return int(size) if size.isdecimal() else None
 
 
 def _release(response: BaseHTTPResponse) -> None:

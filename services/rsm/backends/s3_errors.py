@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from xml.etree import ElementTree
 
 from minio.error import MinioException, S3Error, ServerError
 from urllib3.exceptions import HTTPError
@@ -15,8 +16,23 @@ from services.api.errors import (
 
 # Below 500 and yet a matter of the moment.
 _RETRIABLE_CODES = frozenset(
-    {"ConditionalRequestConflict", "OperationAborted", "RequestTimeout", "SlowDown"}
+    {
+        "ConditionalRequestConflict",
+        "OperationAborted",
+        "RequestTimeout",
+        "SlowDown",
+        # What we sent did not arrive as it was.
+        "BadDigest",
+        "IncompleteBody",
+        "MalformedXML",
+        "XAmzContentChecksumMismatch",
+        "XAmzContentSHA256Mismatch",
+        # Somebody ended our upload, such as the store's own clean-up: a new one may complete.
+        "NoSuchUpload",
+    }
 )
+# 499: the store takes us for gone, as where our body ended early.
+_RETRIABLE_STATUSES = frozenset({408, 429, 499, 500})
 
 
 def error_for(code: str | None, status: int, what: str) -> RemoteStorageError:
@@ -27,7 +43,7 @@ def error_for(code: str | None, status: int, what: str) -> RemoteStorageError:
     if code == "InvalidRange" or status == 416:
         # Ranges are asked for within what was written: bytes have been lost.
         return CorruptSegmentError(text)
-    if code in _RETRIABLE_CODES or status == 429 or (status >= 500 and status != 501):
+    if code in _RETRIABLE_CODES or status in _RETRIABLE_STATUSES or status > 501:
         return RetriableRemoteStorageError(text)
     return RemoteStorageError(text)
 
@@ -43,6 +59,8 @@ def s3_errors(what: str) -> Iterator[None]:
         raise error_for(None, e.status_code, what) from e
     except MinioException as e:
         # InvalidResponseError: no XML, so something between us and the store answered.
+        raise RetriableRemoteStorageError(f"{what}: not an answer of an S3 store") from e
+    except (ElementTree.ParseError, UnicodeDecodeError) as e:
         raise RetriableRemoteStorageError(f"{what}: not an answer of an S3 store") from e
     except HTTPError as e:
         # Refused, reset, timed out, cut off: urllib3 has retried what may be retried.

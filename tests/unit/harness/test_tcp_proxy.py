@@ -5,8 +5,8 @@ from threading import Thread
 
 import pytest
 
-from tests.harness.faults import Cut, Direction
-from tests.harness.proxy import TcpProxy
+from tests.harness.faults import BlackHole, Corrupt, Cut, Direction, HalfClose, Reset, Stall
+from tests.harness.proxy import TcpProxy, discard
 
 
 class Echo(BaseRequestHandler):
@@ -68,3 +68,47 @@ def test_open_connections_end_on_demand(proxy: TcpProxy) -> None:
         client.recv(4)
         proxy.cut_connections()
         assert client.recv(4) == b""
+
+
+@pytest.mark.parametrize("direction", Direction)
+def test_a_connection_is_reset_after_so_many_bytes(proxy: TcpProxy, direction: Direction) -> None:
+    proxy.faults.add(Reset(3, direction))
+    with connect(proxy) as client:
+        client.sendall(b"ping")
+        with pytest.raises(ConnectionResetError):
+            discard(client)
+
+
+def test_a_black_hole_takes_bytes_and_gives_none(proxy: TcpProxy) -> None:
+    proxy.faults.add(BlackHole())
+    with connect(proxy) as client:
+        client.sendall(b"ping")
+        client.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            client.recv(4)
+
+
+def test_a_stalled_connection_stays_open_after_its_last_byte(proxy: TcpProxy) -> None:
+    proxy.faults.add(Stall(3, Direction.RESPONSE))
+    with connect(proxy) as client:
+        client.sendall(b"ping")
+        assert client.recv(4) == b"pin"
+        client.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            client.recv(4)
+
+
+def test_a_half_closed_connection_still_takes_bytes(proxy: TcpProxy) -> None:
+    proxy.faults.add(HalfClose(3, Direction.RESPONSE))
+    with connect(proxy) as client, client.makefile("rb") as answers:
+        client.sendall(b"ping")
+        assert answers.read() == b"pin"
+        client.sendall(b"pong")
+
+
+def test_one_byte_is_changed(proxy: TcpProxy) -> None:
+    proxy.faults.add(Corrupt(1, Direction.RESPONSE))
+    with connect(proxy) as client, client.makefile("rb") as answers:
+        client.sendall(b"ping")
+        client.shutdown(socket.SHUT_WR)
+        assert answers.read() == b"p\x96ng"

@@ -11,6 +11,7 @@ import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
+from services.api.ids import uuid_to_text
 from services.cli.connections import address_of
 from services.cli.failures import CommandError
 from services.local.data_directory import DataDirectoryError
@@ -83,7 +84,10 @@ def test_nothing_of_a_killed_stack_goes_on_and_the_next_has_its_data(
         endpoints = stack.endpoints
         assert s3_of(endpoints).secret_key == killed.s3_secret_key
         with psycopg.connect(endpoints.database_url.replace("+psycopg", "")) as connection:
-            assert connection.execute("SELECT version_num FROM alembic_version").fetchone()
+            row = connection.execute("SELECT deployment_id FROM deployment").fetchone()
+        assert row is not None
+        marker = s3_of(endpoints).client().get_object(endpoints.s3_bucket, ".sediment").data
+        assert json.loads(marker)["deployment_id"] == uuid_to_text(row[0])
 
 
 def test_a_stack_without_rlm_says_so(data_dir: Path) -> None:

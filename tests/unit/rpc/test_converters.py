@@ -180,7 +180,7 @@ STATES = st.builds(
 def test_a_report_comes_back_equal(report: PartitionReport) -> None:
     message = metadata_pb.ReportPartitionStateRequest(reports=[report_to_proto(report)] * 2)
     over_the_wire = type(message).FromString(message.SerializeToString())
-    assert reports_from_proto(over_the_wire.reports) == [report, report]
+    assert reports_from_proto(over_the_wire.reports) == (report, report)
 
 
 @given(STATES)

@@ -28,9 +28,17 @@ int32s = st.integers(0, INT32_MAX)
 int64s = st.integers(0, INT64_MAX)
 crcs = st.integers(0, 2**32 - 1)
 attempts = st.binary(min_size=8, max_size=8).map(bytes.hex)
-digests = st.builds(FileDigest, int32s, crcs)
 topics = st.text("az09._-", min_size=3, max_size=9)
 REQUIRED: list[IndexType] = [kind for kind in IndexType if kind is not IndexType.TRANSACTION]
+
+
+@st.composite
+def log_digests(draw: st.DrawFn) -> LogDigest:
+    """As many chunks as the size has, the last of them of any length."""
+    chunks = draw(st.lists(crcs, max_size=4))
+    short = draw(st.integers(0, DIGEST_CHUNK_BYTES - 1)) if chunks else 0
+    size = len(chunks) * DIGEST_CHUNK_BYTES - short
+    return LogDigest(FileDigest(size, draw(crcs)), tuple(chunks))
 
 
 @st.composite
@@ -70,7 +78,7 @@ manifests = st.builds(
     metadata=metadatas(),
     attempt=attempts,
     written_at_ms=int64s,
-    log=st.builds(LogDigest, digests, st.lists(crcs, max_size=4).map(tuple)),
+    log=log_digests(),
     indexes=of_each_index(int32s).map(
         lambda sizes: {kind: FileDigest(sizes[kind], 7) for kind in IndexType if kind in sizes}
     ),

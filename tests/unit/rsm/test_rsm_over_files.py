@@ -23,7 +23,7 @@ from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.backends.protocol import StorageBackend
 from services.rsm.location import Location
 from services.rsm.manager import ObjectRemoteStorageManager
-from services.rsm.upload import PartBuffers
+from services.rsm.parts import PartBuffers
 from tests.contract.remote_storage_manager_contract import (
     Files,
     a_segment,

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from services.api.errors import RetriableRemoteStorageError
-from services.rsm.upload import PartBuffers
+from services.rsm.parts import PartBuffers
 
 
 def test_a_buffer_given_back_is_taken_before_a_new_one_is_made() -> None:

@@ -6,8 +6,8 @@ from services.api.copy_leases import RenewOutcome
 from services.api.ids import RemoteLogSegmentId
 from services.rpc.clients.calls import UNARY_TIMEOUT_S, call_once
 from services.rpc.clients.rlmm.calling import CallsRlmm
-from services.rpc.converters.copy_leases import renew_outcome_from_proto
 from services.rpc.converters.shared import segment_id_to_proto
+from services.rpc.statuses import outcome_of
 from tieredstorage.v1 import remote_log_metadata_manager_pb2 as pb
 
 ATTEMPTS_PER_LEASE = 6
@@ -27,4 +27,4 @@ class CopyLeasesClient(CallsRlmm):
         timeout_s = max(lease_ms / 1000 / ATTEMPTS_PER_LEASE, SHORTEST_TIMEOUT_S)
         timeout_s = min(timeout_s, UNARY_TIMEOUT_S)
         reply = call_once(self._stub.RenewCopyLeases, request, self._peer, timeout_s)
-        return [renew_outcome_from_proto(outcome) for outcome in reply.outcomes]
+        return [outcome_of(status) for status in reply.outcomes]

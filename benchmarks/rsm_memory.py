@@ -1,0 +1,85 @@
+"""rsm_memory: what RSM's process grows by while it takes in the largest segment there is."""
+
+import statistics
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import psutil
+from crc32c import crc32c
+
+from benchmarks.deployment import Deployment, deployed
+from benchmarks.measure import MIB, QUICK, Result, Side, peak_rss_bytes
+from benchmarks.segments import generated_log, segment_data, segment_metadata
+from services.api.segments import RemoteLogSegmentMetadata
+from services.api.validation import INT32_MAX
+
+SIZE_BYTES = 256 * MIB if QUICK else INT32_MAX
+ROUNDS = 1 if QUICK else 3
+
+
+def run() -> Result:
+    samples, peaks, idles = [], [], []
+    in_flight_bytes = 0
+    for number in range(ROUNDS):
+        # A process of its own each time: a peak never falls.
+        with deployed() as services:
+            pid = services.pids["rsm"]
+            idle = psutil.Process(pid).memory_info().rss
+            digest = Digest()
+            metadata = _copy(services, digest)
+            peak = peak_rss_bytes(pid)
+            in_flight_bytes = _in_flight_bytes(services)
+            if number == 0:
+                _require_same_bytes(services, metadata, digest)
+        idles.append(idle / MIB)
+        peaks.append(peak / MIB)
+        samples.append((peak - idle - in_flight_bytes) / MIB)
+    return Result(
+        "rsm_memory",
+        "MiB of RSM's process over idle and its parts in flight, at its peak",
+        statistics.median(samples),
+        samples,
+        Side("at its peak, MiB", peaks),
+        Side("idle, MiB", idles),
+        {
+            "segment_bytes": SIZE_BYTES,
+            "parts_in_flight_bytes": in_flight_bytes,
+            "rounds": ROUNDS,
+            "store": "SeaweedFS",
+        },
+    )
+
+
+class Digest:
+    """The crc32c of what passes by."""
+
+    def __init__(self) -> None:
+        self.crc32c = 0
+
+    def of(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        for chunk in chunks:
+            self.crc32c = crc32c(chunk, self.crc32c)
+            yield chunk
+
+
+def _copy(services: Deployment, digest: Digest) -> RemoteLogSegmentMetadata:
+    metadata = segment_metadata(SIZE_BYTES)
+    data = segment_data(SIZE_BYTES, digest.of(generated_log(SIZE_BYTES)))
+    answer = services.rsm.copy_log_segment_data(metadata, data)
+    return replace(metadata, custom_metadata=answer)
+
+
+def _in_flight_bytes(services: Deployment) -> int:
+    """Of one copy: a part for each thread that sends one, and one that fills."""
+    threads = services.rsm_default("upload_threads")
+    assert isinstance(threads, int)
+    return (threads + 1) * services.part_size_bytes
+
+
+def _require_same_bytes(
+    services: Deployment, metadata: RemoteLogSegmentMetadata, digest: Digest
+) -> None:
+    fetched = Digest()
+    size = sum(map(len, fetched.of(services.rsm.fetch_log_segment(metadata, 0))))
+    if (size, fetched.crc32c) != (SIZE_BYTES, digest.crc32c):
+        raise RuntimeError(f"{size} bytes came back, or others than were sent")

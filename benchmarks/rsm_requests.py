@@ -1,0 +1,118 @@
+"""rsm_requests: what RSM asks of the store beyond its budget, counted by a proxy between them."""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from math import ceil
+from pathlib import Path
+from uuid import uuid4
+
+from benchmarks.measure import MIB, Result, Side
+from benchmarks.segments import RandomSegment
+from services.api.remote_storage_manager import IndexType, RemoteStorageManager
+from services.local.environments import rsm_settings
+from services.local.seaweedfs import SeaweedFS
+from services.local.service import ServiceProcess
+from services.rpc.channels import open_channel
+from services.rpc.clients.storage import RemoteStorageManagerClient
+from services.rsm.settings import RsmSettings
+from tests.harness.eventually import eventually
+from tests.harness.http_proxy import HttpProxy, Request
+from tests.harness.s3_operations import s3_operation
+
+BUCKET = "bench"
+PARTS = 4
+DELETED_AT_ONCE = 334
+PART_BYTES = int(RsmSettings.model_fields["part_size_bytes"].default)
+_READINESS = "HeadBucket"
+"""Asked each second, whether anybody calls or not."""
+
+
+def run() -> Result:
+    with tempfile.TemporaryDirectory(prefix="sediment-bench-") as name:
+        directory = Path(name)
+        with _rsm_behind_proxy(directory) as (rsm, proxy):
+            counts = list(_counted(rsm, proxy, directory))
+    beyond = [float(max(count - budget, 0)) for _, count, budget in counts]
+    return Result(
+        "rsm_requests",
+        "S3 requests beyond the budget, of all operations",
+        sum(beyond),
+        beyond,
+        Side("requests", [float(count) for _, count, _ in counts]),
+        Side("budget", [float(budget) for *_, budget in counts]),
+        {
+            "operations": {what: f"{count} of {budget}" for what, count, budget in counts},
+            "not_counted": "HeadBucket (readiness); a fetch's manifest, once a segment",
+            "store": "SeaweedFS",
+        },
+    )
+
+
+def _counted(
+    rsm: RemoteStorageManager, proxy: HttpProxy, directory: Path
+) -> Iterator[tuple[str, int, int]]:
+    """Each operation with its requests and its budget (design of RSM's layout)."""
+    small = RandomSegment(directory / "small.log", MIB)
+    large = RandomSegment(directory / "large.log", PARTS * PART_BYTES)
+    copied = small.copied(rsm)
+    manifests: set[str] = set()
+
+    def count(work: Callable[[], object]) -> int:
+        proxy.forget_requests()
+        work()
+        return _settled(proxy, manifests)
+
+    yield "copy of one part", count(lambda: small.copied(rsm)), 3
+    yield f"copy of {PARTS} parts", count(lambda: large.copied(rsm)), PARTS + 4
+    for end in (0, MIB - 1):
+        fetch = count(lambda end=end: list(rsm.fetch_log_segment(copied, 0, end)))  # type: ignore[misc]
+        yield f"fetch of {end + 1} bytes", fetch, 1
+    for kind in (kind for kind in IndexType if kind is not IndexType.TRANSACTION):
+        read = count(lambda kind=kind: list(rsm.fetch_index(copied, kind)))  # type: ignore[misc]
+        yield f"fetch of {kind.name}", read, 1
+    others = [
+        replace(copied, remote_log_segment_id=replace(copied.remote_log_segment_id, id=uuid4()))
+        for _ in range(DELETED_AT_ONCE - 1)
+    ]
+    deleted = count(lambda: rsm.delete_log_segment_data_batch([copied, *others]))
+    yield f"delete of {DELETED_AT_ONCE}", deleted, ceil(3 * DELETED_AT_ONCE / 1000)
+
+
+def _settled(proxy: HttpProxy, manifests: set[str]) -> int:
+    """The requests since they were forgotten, all of them: the proxy counts a moment late."""
+    before: list[Request] = []
+
+    def nothing_new() -> bool:
+        nonlocal before
+        before, now = proxy.requests, before
+        return bool(before) and before == now
+
+    eventually(nothing_new, poll_ms=100)
+    counted = 0
+    for request in before:
+        is_manifest = request.operation == "GetObject" and request.target.partition("?")[
+            0
+        ].endswith(".manifest")
+        if is_manifest and request.target not in manifests:
+            manifests.add(request.target)
+        elif request.operation != _READINESS:
+            counted += 1
+    return counted
+
+
+@contextmanager
+def _rsm_behind_proxy(
+    directory: Path,
+) -> Iterator[tuple[RemoteStorageManagerClient, HttpProxy]]:
+    with ExitStack() as cleanup:
+        store = cleanup.enter_context(SeaweedFS(directory / "s3")).endpoint
+        store.ensure_bucket(BUCKET)
+        proxy = cleanup.enter_context(HttpProxy(store.endpoint, s3_operation))
+        settings = rsm_settings(replace(store, endpoint=proxy.address), BUCKET, "", "bench")
+        service = ServiceProcess("rsm", settings, directory / "services")
+        service.start()
+        cleanup.callback(service.stop)
+        channel = cleanup.enter_context(open_channel(service.address))
+        yield RemoteStorageManagerClient(channel, service.address), proxy

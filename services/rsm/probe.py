@@ -1,0 +1,231 @@
+"""Tries what a store can do, on objects of its own."""
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from services.api.errors import (
+    CorruptSegmentError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+)
+from services.rsm.backends.protocol import StorageBackend, Upload
+from services.rsm.capabilities import (
+    Capability,
+    Finding,
+    Outcome,
+    ProbeReport,
+    ShortcomingError,
+    Step,
+)
+from services.rsm.location import Location
+from services.rsm.marker import PROBE_NAME
+
+# The least that S3 stores take for a part that is not the last.
+_PART_BYTES = 5 * 1024 * 1024
+_LAST_PART = b"the last part"
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeObjects:
+    """The keys of one probe; no other has them."""
+
+    stem: str
+
+    @property
+    def whole(self) -> str:
+        """An object of `content`, from the first step on."""
+        return f"{self.stem}.whole"
+
+    @property
+    def parts(self) -> str:
+        return f"{self.stem}.parts"
+
+    @property
+    def unfinished(self) -> str:
+        return f"{self.stem}.unfinished"
+
+    @property
+    def deleted(self) -> str:
+        return f"{self.stem}.deleted"
+
+    @property
+    def never(self) -> str:
+        """Never written."""
+        return f"{self.stem}.never"
+
+    @property
+    def scratch(self) -> str:
+        """For the steps that a store of one kind adds."""
+        return f"{self.stem}.scratch"
+
+    @property
+    def content(self) -> bytes:
+        """Differs from probe to probe, so that nobody's old copy passes for it."""
+        return self.stem.encode("ascii")[-64:]
+
+    @property
+    def written(self) -> Sequence[str]:
+        return (self.whole, self.parts, self.unfinished, self.deleted, self.scratch)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnSteps:
+    """What stores of one kind are tried with besides, below the requests of StorageBackend.
+
+    Attributes:
+        steps: take the place of the common ones, and come after them.
+        remove: deletes objects one by one; raises where it cannot.
+    """
+
+    steps: Callable[[ProbeObjects], Mapping[Capability, Step]]
+    remove: Callable[[str], None]
+
+
+class StoreProbe:
+    """Finds out what the store of a location can do."""
+
+    def __init__(self, location: Location, own: OwnSteps | None = None) -> None:
+        self._location = location
+        self._own = own
+
+    def run(self) -> ProbeReport:
+        """Try everything; what was written is removed whatever happens.
+
+        Raises:
+            RetriableRemoteStorageError: the store cannot be reached, throttles or fails for the
+                moment: nothing is known of it.
+        """
+        stem = f"{self._location.prefix}{PROBE_NAME}{secrets.token_hex(8)}"
+        objects = ProbeObjects(stem)
+        common = _CommonSteps(self._location.backend, objects)
+        own = self._own.steps(objects) if self._own else {}
+        try:
+            findings = [_finding(name, step) for name, step in {**common.steps(), **own}.items()]
+        finally:
+            common.end_uploads()
+            self._remove(objects)
+        return ProbeReport(self._location.location_id, self._location.place, tuple(findings))
+
+    def _remove(self, objects: ProbeObjects) -> None:
+        for key in objects.written:
+            try:
+                if self._own:
+                    self._own.remove(key)
+                else:
+                    self._location.backend.delete([key])
+            except RemoteStorageError as e:
+                _log.warning("%s is left behind: %s", key, e)
+
+
+def _finding(capability: Capability, step: Step) -> Finding:
+    began = time.perf_counter()
+    outcome, detail = Outcome.OK, ""
+    try:
+        step()
+    except RetriableRemoteStorageError:
+        raise
+    except (RemoteResourceNotFoundError, CorruptSegmentError) as e:
+        outcome, detail = Outcome.WRONG, str(e)
+    except RemoteStorageError as e:
+        outcome, detail = Outcome.MISSING, str(e)
+    except ShortcomingError as e:
+        outcome, detail = e.outcome, str(e)
+    return Finding(capability, outcome, (time.perf_counter() - began) * 1000, detail)
+
+
+class _CommonSteps:
+    """What every store is tried with, by the requests that RSM itself makes."""
+
+    def __init__(self, backend: StorageBackend, objects: ProbeObjects) -> None:
+        self._backend = backend
+        self._objects = objects
+        self._uploads: list[Upload] = []
+
+    def steps(self) -> dict[Capability, Step]:
+        return {
+            Capability.READ_AFTER_WRITE: self._read_after_write,
+            Capability.LISTING: self._listing,
+            Capability.RANGES: self._ranges,
+            Capability.MULTIPART: self._multipart,
+            Capability.UPLOAD_LISTING: self._upload_listing,
+            Capability.MULTI_DELETE: self._multi_delete,
+            Capability.IF_NONE_MATCH: self._if_none_match,
+        }
+
+    def end_uploads(self) -> None:
+        for upload in self._uploads:
+            try:
+                self._backend.abort_upload(upload)
+            except RemoteStorageError as e:
+                _log.warning("the upload of %s is left behind: %s", upload.key, e)
+
+    def _read_after_write(self) -> None:
+        key, content = self._objects.whole, self._objects.content
+        self._backend.put(key, content)
+        _require_equal(self._backend.get(key), content, "what was written")
+
+    def _listing(self) -> None:
+        listed = list(self._backend.list_keys(f"{self._objects.stem}."))
+        if listed != [self._objects.whole]:
+            raise ShortcomingError(Outcome.WRONG, f"one object was written, {len(listed)} listed")
+
+    def _ranges(self) -> None:
+        got = b"".join(self._backend.fetch(self._objects.whole, 3, 9))
+        _require_equal(got, self._objects.content[3:10], "bytes 3 to 9")
+
+    def _multipart(self) -> None:
+        """Two parts, and a range over where they meet."""
+        first = self._objects.content[-1:] * _PART_BYTES
+        upload = self._begin(self._objects.parts)
+        parts = [
+            self._backend.upload_part(upload, 1, 0, memoryview(first)),
+            self._backend.upload_part(upload, 2, _PART_BYTES, memoryview(_LAST_PART)),
+        ]
+        self._backend.complete_upload(upload, parts)
+        self._uploads.remove(upload)
+        end = _PART_BYTES + len(_LAST_PART) - 1
+        got = b"".join(self._backend.fetch(upload.key, _PART_BYTES - 3, end))
+        _require_equal(got, first[:3] + _LAST_PART, "bytes on both sides of two parts")
+
+    def _upload_listing(self) -> None:
+        """By the prefix of a segment, as deletes of copies that never finished ask for it."""
+        upload = self._begin(self._objects.unfinished)
+        listed = upload in list(self._backend.list_uploads(f"{self._objects.stem}."))
+        self._backend.abort_upload(upload)
+        self._uploads.remove(upload)
+        if not listed:
+            raise ShortcomingError(Outcome.MISSING, "an unfinished upload was not listed")
+        if upload in list(self._backend.list_uploads(f"{self._objects.stem}.")):
+            raise ShortcomingError(Outcome.WRONG, "an upload was listed after it was ended")
+
+    def _multi_delete(self) -> None:
+        """Of an object and of none, in one request."""
+        self._backend.put(self._objects.deleted, self._objects.content)
+        failures = self._backend.delete([self._objects.deleted, self._objects.never])
+        for error in failures.values():
+            raise error
+        try:
+            self._backend.get(self._objects.deleted)
+        except RemoteResourceNotFoundError:
+            return
+        raise ShortcomingError(Outcome.WRONG, "a deleted object is still there")
+
+    def _if_none_match(self) -> None:
+        if self._backend.put_if_absent(self._objects.whole, b"another"):
+            raise ShortcomingError(Outcome.MISSING, "an object was overwritten")
+
+    def _begin(self, key: str) -> Upload:
+        upload = self._backend.begin_upload(key)
+        self._uploads.append(upload)
+        return upload
+
+
+def _require_equal(got: bytes, wanted: bytes, what: str) -> None:
+    if got != wanted:
+        detail = f"{what}: {len(got)} bytes came that are not the {len(wanted)} wanted"
+        raise ShortcomingError(Outcome.WRONG, detail)

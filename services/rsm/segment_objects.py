@@ -1,0 +1,213 @@
+"""What the stores hold, whether or not metadata knows of it. For reconciliation and rebuilds."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from heapq import nsmallest
+from itertools import islice
+from typing import TypeVar
+
+from services.api.errors import ConcurrentUpdateError, InvalidRequestError, RemoteStorageError
+from services.api.segment_objects import (
+    CURRENT_LOCATION,
+    MAX_OBJECTS,
+    DoomedObject,
+    MultipartUpload,
+    ObjectLocation,
+    ObjectPage,
+    ObjectQuery,
+    SegmentObject,
+    SegmentObjectKind,
+    SegmentObjectName,
+    StoredManifest,
+    UploadPage,
+    require_location_id,
+)
+from services.api.validation import require, require_count, within
+from services.rsm import page_tokens
+from services.rsm.backends.protocol import StoredObject, Upload
+from services.rsm.keys import keys_beside, segment_object_name
+from services.rsm.location import Location
+from services.rsm.locations import Locations
+from services.rsm.object_deletes import ObjectDeletes
+from services.rsm.under_way import CopiesUnderWay
+
+_TOPIC_ID_PREFIXES = 256
+"""Of two hex digits: shards are ranges of them."""
+
+T = TypeVar("T")
+
+
+class StoredSegmentObjects:
+    """Satisfies services.api.segment_objects.SegmentObjects.
+
+    Keys come from callers: only those that name an object of a segment, below the prefix of a
+    registered location, are ever passed on to a store.
+    """
+
+    def __init__(
+        self,
+        locations: Locations,
+        deletes: ObjectDeletes,
+        under_way: CopiesUnderWay,
+        require_open: Callable[[], None],
+    ) -> None:
+        """`require_open` raises while the stores are not known to be ours."""
+        self._require_open = require_open
+        self._locations = locations
+        self._deletes = deletes
+        self._under_way = under_way
+
+    def list_segment_objects(
+        self, query: ObjectQuery, *, page_size: int = 0, page_token: str = ""
+    ) -> ObjectPage:
+        location = self._location(query.location_id, "location_id")
+        limit, after = page_tokens.page_limit(page_size), page_tokens.decode(query, page_token)
+        examined = list(islice(_of_shard(location, query, after), limit))
+        is_last = len(examined) < limit
+        return ObjectPage(
+            tuple(found for each in examined if (found := _segment_object(location, each))),
+            "" if is_last else page_tokens.encode(query, examined[-1].key),
+        )
+
+    def list_multipart_uploads(
+        self, location_id: int = CURRENT_LOCATION, *, page_size: int = 0, page_token: str = ""
+    ) -> UploadPage:
+        require_location_id(location_id, "location_id")
+        location, query = self._location(location_id, "location_id"), ("uploads", location_id)
+        limit, last = page_tokens.page_limit(page_size), page_tokens.decode(query, page_token)
+        # Stores list uploads in different orders, and few know where to go on.
+        following = (
+            each for each in location.backend.list_uploads(location.prefix) if _order(each) > last
+        )
+        examined = nsmallest(limit, following, key=_order)
+        is_last = len(examined) < limit
+        return UploadPage(
+            tuple(found for each in examined if (found := _upload(location, each))),
+            "" if is_last else page_tokens.encode(query, _order(examined[-1])),
+        )
+
+    def read_segment_manifest(self, location: ObjectLocation) -> StoredManifest:
+        found, name = self._named(location)
+        is_manifest = name.kind is SegmentObjectKind.MANIFEST
+        require(is_manifest, "location.key", f"not a manifest: {location.key!r}")
+        manifest = found.read_manifest(keys_beside(location.key))
+        custom_metadata = manifest.custom_metadata(found.location_id).to_bytes()
+        return StoredManifest(
+            metadata=replace(manifest.metadata, custom_metadata=custom_metadata),
+            attempt=manifest.attempt,
+            written_at_ms=manifest.written_at_ms,
+            log_size_bytes=manifest.log.size_bytes,
+            indexes_size_bytes=sum(each.size_bytes for each in manifest.indexes.values()),
+        )
+
+    def delete_segment_objects(
+        self, objects: Sequence[DoomedObject]
+    ) -> list[RemoteStorageError | None]:
+        require_count(objects, "objects", MAX_OBJECTS)
+        locations = self._all_named([doomed.location for doomed in objects], "objects")
+        outcomes: list[RemoteStorageError | None] = [
+            _error_of(self._require_may_go, location, doomed)
+            for location, doomed in zip(locations, objects, strict=True)
+        ]
+        for location in dict.fromkeys(locations):
+            keys = {
+                place: doomed.location.key
+                for place, doomed in enumerate(objects)
+                if locations[place] is location and outcomes[place] is None
+            }
+            if keys:
+                failures = self._deletes.delete(
+                    location.backend, list(dict.fromkeys(keys.values()))
+                )
+                for place, key in keys.items():
+                    outcomes[place] = failures.get(key)
+        return outcomes
+
+    def abort_multipart_uploads(
+        self, uploads: Sequence[tuple[ObjectLocation, str]]
+    ) -> list[RemoteStorageError | None]:
+        require_count(uploads, "uploads", MAX_OBJECTS)
+        locations = self._all_named([location for location, _ in uploads], "uploads")
+        return [
+            _error_of(self._abort, location, Upload(named.key, upload_id))
+            for location, (named, upload_id) in zip(locations, uploads, strict=True)
+        ]
+
+    def _abort(self, location: Location, upload: Upload) -> None:
+        self._under_way.require_none(keys_beside(upload.key))
+        location.backend.abort_upload(upload)
+
+    def _require_may_go(self, location: Location, doomed: DoomedObject) -> None:
+        """What a copy wrote is never written again under its key, but a manifest may be; between
+        this look and the deletion nothing but another copy under the same id could do it."""
+        key = doomed.location.key
+        self._under_way.require_none(keys_beside(key))
+        if doomed.if_etag is None:
+            return
+        found = location.backend.describe(key)
+        if found is not None and found.etag != doomed.if_etag:
+            raise ConcurrentUpdateError(f"{key}: its etag is {found.etag!r} now")
+
+    def _all_named(self, named: Sequence[ObjectLocation], field: str) -> list[Location]:
+        locations = []
+        for place, each in enumerate(named):
+            with within(f"{field}[{place}]"):
+                locations.append(self._named(each)[0])
+        return locations
+
+    def _named(self, named: ObjectLocation) -> tuple[Location, SegmentObjectName]:
+        location = self._location(named.location_id, "location.location_id")
+        name = segment_object_name(location.prefix, named.key)
+        if name is None:
+            text = f"location.key: names no object of a segment: {named.key[:300]!r}"
+            raise InvalidRequestError(text)
+        return location, name
+
+    def _location(self, location_id: int, field: str) -> Location:
+        self._require_open()
+        if location_id == CURRENT_LOCATION:
+            return self._locations.current
+        found = self._locations.numbered(location_id)
+        if found is None:
+            raise InvalidRequestError(f"{field}: location {location_id} is not registered")
+        return found
+
+
+def _of_shard(location: Location, query: ObjectQuery, after: str) -> Iterator[StoredObject]:
+    first = -(-query.shard * _TOPIC_ID_PREFIXES // query.shards)
+    end = -(-(query.shard + 1) * _TOPIC_ID_PREFIXES // query.shards)
+    begin = f"{location.prefix}{first:02x}"
+    for stored in location.backend.list_objects(location.prefix, max(after, begin)):
+        if stored.key >= f"{location.prefix}{end:02x}" and end < _TOPIC_ID_PREFIXES:
+            return
+        yield stored
+
+
+def _order(upload: Upload) -> str:
+    return f"{upload.key}\n{upload.upload_id}"
+
+
+def _segment_object(location: Location, stored: StoredObject) -> SegmentObject | None:
+    name = segment_object_name(location.prefix, stored.key)
+    if name is None:
+        return None
+    where = ObjectLocation(location.location_id, stored.key)
+    return SegmentObject(where, name, stored.size_bytes, stored.etag, stored.modified_ms)
+
+
+def _upload(location: Location, upload: Upload) -> MultipartUpload | None:
+    name = segment_object_name(location.prefix, upload.key)
+    if name is None:
+        return None
+    where = ObjectLocation(location.location_id, upload.key)
+    return MultipartUpload(where, upload.upload_id, name, upload.begun_ms)
+
+
+def _error_of(
+    work: Callable[[Location, T], None], location: Location, item: T
+) -> RemoteStorageError | None:
+    try:
+        work(location, item)
+    except RemoteStorageError as e:
+        return e
+    return None

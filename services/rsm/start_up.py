@@ -1,0 +1,155 @@
+"""What must hold before RSM serves: the store is there, it is ours, and it can do what we need."""
+
+import logging
+import time
+from collections.abc import Callable
+
+from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
+from services.rsm.capabilities import WITHOUT, ProbeReport
+from services.rsm.locations import Locations
+from services.rsm.marker import claim, read_marker, require_ours
+from services.rsm.probe import StoreProbe
+
+_FIRST_PAUSE_S = 2.0
+_LONGEST_PAUSE_S = 60.0
+_log = logging.getLogger(__name__)
+
+
+class StartUp:
+    """Holds RSM back until markers and probe have passed once; after that only asks whether the
+    store is there. Calls may be served meanwhile; `check` is for one thread at a time."""
+
+    def __init__(
+        self,
+        locations: Locations,
+        probe: StoreProbe,
+        deployment_id: str = "",
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`deployment_id` is empty where none is set: then no marker is written."""
+        self._current = locations.current
+        self._others = list(locations.others)
+        self._probe = probe
+        self._deployment_id = deployment_id
+        self._now_s = now_s
+        self._has_warned = False
+        self._has_passed = False
+        self._trouble: RemoteStorageError | None = None
+        self._report: ProbeReport | None = None
+        self._cut_off: RetriableRemoteStorageError | None = None
+        self._probe_at_s = -float("inf")
+        self._pause_s = _FIRST_PAUSE_S
+
+    def check(self) -> None:
+        """Return if the current location can be used, else raise why not.
+
+        A probe runs to its end once. It runs again where it was refused and the store has been
+        away since, or where it was cut off, after pauses that grow.
+
+        Raises:
+            RemoteStorageError: no such bucket; another's marker in any location; a store that lacks
+                what RSM needs.
+            RetriableRemoteStorageError: the current location cannot be reached.
+        """
+        try:
+            self._current.backend.check()
+        except RemoteStorageError:
+            # What comes back may be another store, or a mended one.
+            self._report = None
+            raise
+        if self._has_passed:
+            return
+        try:
+            self.require_markers()
+            self._require_capabilities()
+            if self._deployment_id:
+                claim(self._current, self._deployment_id)
+        except RemoteStorageError as e:
+            self._trouble = e
+            raise
+        self._has_passed = True
+
+    def inspect(self) -> ProbeReport:
+        """What the store of the current location can do. Leaves nothing behind, and no marker.
+
+        Raises:
+            RemoteStorageError, RetriableRemoteStorageError: as `check`, but for what it lacks.
+        """
+        self._current.backend.check()
+        self.require_markers()
+        return self._probe.run()
+
+    def require_open(self) -> None:
+        """Return if calls may be served: `check` has passed, or has found nothing against it yet
+        and no deployment id is set, for which it would have to be waited.
+
+        Raises:
+            RetriableRemoteStorageError: not yet, or not with this store.
+        """
+        if self._has_passed or (self._trouble is None and not self._deployment_id):
+            return
+        why = self._trouble or "the marker of its store is not checked yet"
+        raise RetriableRemoteStorageError(f"RSM is not ready: {why}")
+
+    def require_markers(self) -> None:
+        """Return if no location has another's marker. Writes nothing.
+
+        A location that is not the current one and cannot be read now is passed over, and told of:
+        the current one can be used without it.
+        """
+        if not self._deployment_id and not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "RSM_DEPLOYMENT_ID is not set: %s is not marked, and nothing keeps another "
+                "deployment from using it",
+                self._current,
+            )
+        found = read_marker(self._current)
+        if found is not None:
+            require_ours(self._current, found, self._deployment_id)
+        while self._others:
+            self._require_marker_of_other()
+            self._others.pop()
+
+    def _require_marker_of_other(self) -> None:
+        location = self._others[-1]
+        try:
+            found = read_marker(location)
+        except RemoteStorageError as e:
+            _log.warning("%s cannot be read now, its marker is not checked: %s", location, e)
+            return
+        if found is not None:
+            require_ours(location, found, self._deployment_id)
+
+    def _require_capabilities(self) -> None:
+        if self._report is None:
+            self._report = self._run_probe()
+        refuse(self._report)
+
+    def _run_probe(self) -> ProbeReport:
+        if self._cut_off is not None and self._now_s() < self._probe_at_s:
+            raise self._cut_off
+        try:
+            report = self._probe.run()
+        except RetriableRemoteStorageError as e:
+            self._cut_off = e
+            self._probe_at_s = self._now_s() + self._pause_s
+            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+            raise
+        tell(report)
+        return report
+
+
+def tell(report: ProbeReport) -> None:
+    """One line with all of it, for machines, and one with what RSM has to do without."""
+    _log.info("probed the store of location %d", report.location_id, extra=report.as_json())
+    if report.degraded:
+        without = "; ".join(f"{f}: {WITHOUT[f.capability]}" for f in report.degraded)
+        _log.warning("%s is used though it lacks something: %s", report.place, without)
+
+
+def refuse(report: ProbeReport) -> None:
+    """Raise RemoteStorageError if the store lacks what RSM cannot do without."""
+    if report.refused:
+        lacks = "; ".join(map(str, report.refused))
+        raise RemoteStorageError(f"{report.place} cannot keep segments: {lacks}")

@@ -1,0 +1,37 @@
+"""What the tests of RSM through a bad connection share."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+from services.rsm.factory import build_manager
+from services.rsm.manager import ObjectRemoteStorageManager
+from services.rsm.settings import RsmSettings
+from tests.harness.http_proxy import HttpProxy
+
+IDEMPOTENT = frozenset(
+    {
+        "AbortMultipartUpload",
+        "DeleteObjects",
+        "GetObject",
+        "HeadBucket",
+        "ListMultipartUploads",
+        "ListObjectsV2",
+        "PutObject",
+        "UploadPart",
+    }
+)
+"""The requests that RSM repeats even where the store may have carried them out."""
+
+SILENCE_MS = 2_500
+"""How long RSM waits for a store that is silent, where a test makes it so."""
+
+
+@contextmanager
+def rsm_behind(
+    proxy: HttpProxy, settings: RsmSettings, *, retries: int, read_timeout_ms: int = 30_000
+) -> Iterator[ObjectRemoteStorageManager]:
+    """RSM that sees the store through `proxy`; what it asks of it once is asked already."""
+    changes = {"endpoint": proxy.address, "retries": retries, "read_timeout_ms": read_timeout_ms}
+    with closing(build_manager(settings.model_copy(update=changes))) as manager:
+        manager.check()
+        yield manager

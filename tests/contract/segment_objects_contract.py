@@ -1,0 +1,306 @@
+"""What every SegmentObjects must do: in process over each store, and across the wire."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+import pytest
+
+from services.api.errors import (
+    ConcurrentUpdateError,
+    CorruptSegmentError,
+    InvalidRequestError,
+    RemoteResourceNotFoundError,
+    RetriableRemoteStorageError,
+)
+from services.api.remote_storage_manager import (
+    IndexType,
+    RemoteStorageManager,
+    SegmentChunk,
+)
+from services.api.segment_objects import (
+    MAX_OBJECTS,
+    DoomedObject,
+    MultipartUpload,
+    ObjectLocation,
+    ObjectQuery,
+    SegmentObject,
+    SegmentObjectKind,
+    SegmentObjects,
+    all_multipart_uploads,
+    all_segment_objects,
+)
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.rsm.backends.protocol import StorageBackend
+from services.rsm.keys import segment_keys
+from tests.contract.remote_storage_manager_contract import (
+    MIB,
+    Files,
+    a_segment,
+    copied,
+    fetched,
+    some_bytes,
+)
+
+LOCATION_ID = 1
+COPY_SEGMENT_STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+BEFORE_MS = 1_700_000_000_000
+"""Earlier than any run of these tests."""
+
+
+@dataclass(frozen=True)
+class Store:
+    """The store itself, past the service."""
+
+    backend: StorageBackend
+    prefix: str
+
+    def manifest_of(self, metadata: RemoteLogSegmentMetadata) -> ObjectLocation:
+        return ObjectLocation(LOCATION_ID, segment_keys(self.prefix, metadata).manifest)
+
+    def log_of(self, metadata: RemoteLogSegmentMetadata, attempt: str) -> ObjectLocation:
+        return ObjectLocation(LOCATION_ID, segment_keys(self.prefix, metadata).log(attempt))
+
+
+class SegmentObjectsContract:
+    """Subclasses provide `objects`, `rsm` and `store`, all of one empty place."""
+
+    def test_nothing_is_listed_of_an_empty_store(self, objects: SegmentObjects) -> None:
+        assert list(all_segment_objects(objects, ObjectQuery())) == []
+        assert list(all_multipart_uploads(objects)) == []
+
+    def test_a_copy_is_three_objects_with_its_names_and_sizes(
+        self, objects: SegmentObjects, rsm: RemoteStorageManager, store: Store
+    ) -> None:
+        files = Files(some_bytes(MIB))
+        metadata = copied(rsm, files)
+        found = {each.name.kind: each for each in all_segment_objects(objects, ObjectQuery())}
+        assert set(found) == set(SegmentObjectKind)
+        segment_id, tp = metadata.remote_log_segment_id, metadata.topic_id_partition
+        for each in found.values():
+            assert each.location.location_id == LOCATION_ID
+            assert (each.name.topic_id, each.name.partition) == (tp.topic_id, tp.partition)
+            assert each.name.segment_id == segment_id.id
+            assert each.name.start_offset == metadata.start_offset
+            assert each.modified_ms > BEFORE_MS
+            assert each.etag
+        log, manifest = found[SegmentObjectKind.LOG], found[SegmentObjectKind.MANIFEST]
+        indexes = found[SegmentObjectKind.INDEXES]
+        assert manifest.location == store.manifest_of(metadata)
+        assert manifest.name.attempt is None
+        assert log.name.attempt == indexes.name.attempt is not None
+        assert log.location == store.log_of(metadata, log.name.attempt or "")
+        assert (log.size_bytes, indexes.size_bytes) == (
+            MIB,
+            sum(len(index) for index in files.indexes.values()),
+        )
+
+    @pytest.mark.parametrize("shards", [1, 3, 256])
+    @pytest.mark.parametrize("page_size", [0, 1, 5])
+    def test_shards_and_pages_have_each_object_once_and_partitions_whole(
+        self, objects: SegmentObjects, rsm: RemoteStorageManager, shards: int, page_size: int
+    ) -> None:
+        topics = [UUID(int=(first << 120) + 1) for first in (0x00, 0x55, 0x56, 0xAB, 0xFF)]
+        for topic_id in topics:
+            copied(rsm, Files(b"log"), a_segment(topic_id=topic_id))
+        seen: list[SegmentObject] = []
+        of_topics: dict[UUID, int] = {}
+        for shard in range(shards):
+            in_shard = list_by_pages(objects, ObjectQuery(0, shard, shards), page_size)
+            assert [each.location.key for each in in_shard] == sorted(
+                each.location.key for each in in_shard
+            )
+            for each in in_shard:
+                assert of_topics.setdefault(each.name.topic_id, shard) == shard
+            seen += in_shard
+        assert len(seen) == len({each.location for each in seen}) == 3 * len(topics)
+        assert set(of_topics) == set(topics)
+
+    def test_what_is_no_object_of_a_segment_is_not_listed(
+        self, objects: SegmentObjects, rsm: RemoteStorageManager, store: Store
+    ) -> None:
+        copied(rsm, Files(b"log"))
+        for key in ("readme.txt", "ff" * 16 + "/0/notes.log", f"{'ff' * 16}/x/y.manifest"):
+            store.backend.put(f"{store.prefix}{key}", b"not ours")
+        assert len(list_by_pages(objects, ObjectQuery(), 2)) == 3
+
+    @pytest.mark.parametrize(
+        "list_one",
+        [
+            pytest.param(lambda s: s.list_segment_objects(ObjectQuery(77)), id="objects"),
+            pytest.param(lambda s: s.list_multipart_uploads(77), id="uploads"),
+            pytest.param(lambda s: s.read_segment_manifest(ObjectLocation(77, "x")), id="manifest"),
+            pytest.param(
+                lambda s: s.delete_segment_objects([DoomedObject(ObjectLocation(77, "x"))]),
+                id="delete",
+            ),
+            pytest.param(
+                lambda s: s.abort_multipart_uploads([(ObjectLocation(77, "x"), "u")]), id="abort"
+            ),
+        ],
+    )
+    def test_a_location_that_is_not_registered_is_refused(
+        self, objects: SegmentObjects, list_one: Callable[[SegmentObjects], object]
+    ) -> None:
+        with pytest.raises(InvalidRequestError, match="location 77 is not registered"):
+            list_one(objects)
+
+    @pytest.mark.parametrize("token", ["x", "eA==", "\u00e9", "A" * 44])
+    def test_a_forged_token_is_refused(self, objects: SegmentObjects, token: str) -> None:
+        with pytest.raises(InvalidRequestError, match="page_token"):
+            objects.list_segment_objects(ObjectQuery(), page_token=token)
+        with pytest.raises(InvalidRequestError, match="page_token"):
+            objects.list_multipart_uploads(page_token=token)
+
+    def test_a_token_of_another_query_and_a_negative_page_are_refused(
+        self, objects: SegmentObjects, rsm: RemoteStorageManager
+    ) -> None:
+        copied(rsm, Files(b"log"))
+        token = objects.list_segment_objects(ObjectQuery(), page_size=1).next_page_token
+        with pytest.raises(InvalidRequestError, match="page_token: is of another query"):
+            objects.list_segment_objects(ObjectQuery(0, 0, 2), page_token=token)
+        with pytest.raises(InvalidRequestError, match="page_size"):
+            objects.list_segment_objects(ObjectQuery(), page_size=-1)
+
+    def test_a_manifest_says_what_the_copy_was_and_was_answered(
+        self, objects: SegmentObjects, rsm: RemoteStorageManager, store: Store
+    ) -> None:
+        metadata = copied(rsm, Files(b"the log", {IndexType.OFFSET: b"12", **REST}))
+        told = objects.read_segment_manifest(store.manifest_of(metadata))
+        assert told.metadata == replace(metadata, state=COPY_SEGMENT_STARTED)
+        assert (told.log_size_bytes, told.indexes_size_bytes) == (7, 2)
+        assert told.written_at_ms > BEFORE_MS
+        assert store.backend.describe(store.log_of(metadata, told.attempt).key) is not None
+
+    def test_of_a_manifest_that_is_none(
+        self, objects: SegmentObjects, rsm: RemoteStorageManager, store: Store
+    ) -> None:
+        metadata = a_segment()
+        with pytest.raises(RemoteResourceNotFoundError):
+            objects.read_segment_manifest(store.manifest_of(metadata))
+        store.backend.put(store.manifest_of(metadata).key, b"{}")
+        with pytest.raises(CorruptSegmentError):
+            objects.read_segment_manifest(store.manifest_of(metadata))
+        with pytest.raises(InvalidRequestError, match="not a manifest"):
+            objects.read_segment_manifest(store.log_of(metadata, "0" * 16))
+
+    def test_objects_are_deleted_and_those_that_are_gone_too(
+        self, objects: SegmentObjects, rsm: RemoteStorageManager
+    ) -> None:
+        kept, gone = copied(rsm, Files(b"kept")), copied(rsm, Files(b"gone"))
+        doomed = [
+            DoomedObject(each.location, each.etag)
+            for each in all_segment_objects(objects, ObjectQuery())
+            if each.name.segment_id == gone.remote_log_segment_id.id
+        ]
+        assert objects.delete_segment_objects([*doomed, doomed[0]]) == [None] * 4
+        assert objects.delete_segment_objects(doomed) == [None] * 3
+        left = {each.name.segment_id for each in all_segment_objects(objects, ObjectQuery())}
+        assert left == {kept.remote_log_segment_id.id}
+        assert fetched(rsm, kept) == b"kept"
+
+    def test_an_object_that_is_another_one_now_stays(
+        self, objects: SegmentObjects, rsm: RemoteStorageManager, store: Store
+    ) -> None:
+        metadata = copied(rsm, Files(b"log"))
+        seen = list(all_segment_objects(objects, ObjectQuery()))
+        manifest = store.manifest_of(metadata)
+        store.backend.put(manifest.key, store.backend.get(manifest.key) + b" ")
+        outcomes = objects.delete_segment_objects(
+            [DoomedObject(each.location, each.etag) for each in seen]
+        )
+        by_key = dict(zip((each.location.key for each in seen), outcomes, strict=True))
+        assert isinstance(by_key.pop(manifest.key), ConcurrentUpdateError)
+        assert set(by_key.values()) == {None}
+        assert [each.location for each in all_segment_objects(objects, ObjectQuery())] == [manifest]
+
+    @pytest.mark.parametrize(
+        "key",
+        ["", "other/prefix", ".sediment", "../../etc/passwd", "{prefix}readme.txt", "{log}/x"],
+    )
+    def test_only_objects_of_segments_can_be_named(
+        self, objects: SegmentObjects, rsm: RemoteStorageManager, store: Store, key: str
+    ) -> None:
+        metadata = copied(rsm, Files(b"log"))
+        store.backend.put(f"{store.prefix}readme.txt", b"not ours")
+        log = store.log_of(metadata, "0" * 16).key
+        location = ObjectLocation(LOCATION_ID, key.format(prefix=store.prefix, log=log))
+        good = DoomedObject(store.manifest_of(metadata))
+        with pytest.raises(
+            InvalidRequestError, match=r"objects\[1\].location.key: names no object"
+        ):
+            objects.delete_segment_objects([good, DoomedObject(location)])
+        with pytest.raises(
+            InvalidRequestError, match=r"uploads\[0\].location.key: names no object"
+        ):
+            objects.abort_multipart_uploads([(location, "upload")])
+        assert len(list(all_segment_objects(objects, ObjectQuery()))) == 3
+        assert store.backend.get(f"{store.prefix}readme.txt") == b"not ours"
+
+    @pytest.mark.parametrize("count", [0, MAX_OBJECTS + 1])
+    def test_none_and_too_many_are_refused(
+        self, objects: SegmentObjects, store: Store, count: int
+    ) -> None:
+        location = store.manifest_of(a_segment())
+        with pytest.raises(InvalidRequestError, match="objects: must be 1 to 1000"):
+            objects.delete_segment_objects([DoomedObject(location)] * count)
+        with pytest.raises(InvalidRequestError, match="uploads: must be 1 to 1000"):
+            objects.abort_multipart_uploads([(location, "upload")] * count)
+
+    def test_uploads_that_nobody_completed_are_listed_and_ended(
+        self, objects: SegmentObjects, store: Store
+    ) -> None:
+        keys = [store.log_of(a_segment(topic_id=UUID(int=n)), "0" * 16).key for n in (1, 2, 3)]
+        begun = [store.backend.begin_upload(key) for key in keys]
+        listed: list[MultipartUpload] = []
+        token = ""
+        while True:
+            page = objects.list_multipart_uploads(page_size=1, page_token=token)
+            listed += page.uploads
+            token = page.next_page_token
+            if not token:
+                break
+        assert [(each.location.key, each.upload_id) for each in listed] == [
+            (upload.key, upload.upload_id) for upload in begun
+        ]
+        assert all(each.begun_ms > BEFORE_MS for each in listed)
+        assert [each.name.topic_id for each in listed] == [UUID(int=n) for n in (1, 2, 3)]
+        ended = [(each.location, each.upload_id) for each in listed[:2]]
+        assert objects.abort_multipart_uploads(ended) == [None, None]
+        assert objects.abort_multipart_uploads(ended) == [None, None]
+        assert list(all_multipart_uploads(objects)) == listed[2:]
+
+    def test_what_is_being_copied_is_neither_deleted_nor_ended(
+        self, objects: SegmentObjects, rsm: RemoteStorageManager, store: Store
+    ) -> None:
+        metadata, files = a_segment(), Files(b"log")
+        outcomes: list[object] = []
+        location = store.log_of(metadata, "0" * 16)
+
+        def chunks_with_a_deletion() -> Iterator[SegmentChunk]:
+            outcomes.extend(objects.delete_segment_objects([DoomedObject(location)]))
+            outcomes.extend(objects.abort_multipart_uploads([(location, "upload")]))
+            yield from files.chunks()
+
+        data = replace(files.data(), chunks=chunks_with_a_deletion())
+        rsm.copy_log_segment_data(metadata, data)
+        assert [type(each) for each in outcomes] == [RetriableRemoteStorageError] * 2
+
+
+REST = dict.fromkeys(
+    (IndexType.TIMESTAMP, IndexType.PRODUCER_SNAPSHOT, IndexType.LEADER_EPOCH), b""
+)
+
+
+def list_by_pages(
+    objects: SegmentObjects, query: ObjectQuery, page_size: int
+) -> list[SegmentObject]:
+    found: list[SegmentObject] = []
+    token = ""
+    while True:
+        page = objects.list_segment_objects(query, page_size=page_size, page_token=token)
+        assert len(page.objects) <= (page_size or MAX_OBJECTS)
+        found += page.objects
+        token = page.next_page_token
+        if not token:
+            return found

@@ -1,0 +1,169 @@
+"""RSM over a store that is slow, narrow, overloaded or cut off now and then: nobody notices."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import pytest
+
+from services.api.errors import RemoteResourceNotFoundError
+from services.api.remote_storage_manager import IndexType
+from services.local.s3_endpoint import S3Endpoint
+from services.rsm.factory import build_backend, build_manager
+from services.rsm.manager import ObjectRemoteStorageManager
+from services.rsm.settings import RsmSettings
+from tests.contract.remote_storage_manager_contract import (
+    LARGE,
+    MIB,
+    Files,
+    RemoteStorageManagerContract,
+    StoredKeys,
+    copied,
+    fetched,
+    index,
+    some_bytes,
+)
+from tests.contract.rsm_over_s3 import everything_in, settings_for
+from tests.contract.rsm_through_faults import IDEMPOTENT, SILENCE_MS, rsm_behind
+from tests.harness.faults import (
+    Answer,
+    BlackHole,
+    Cut,
+    Delay,
+    Direction,
+    Faults,
+    Reset,
+    Stall,
+    Throttle,
+)
+from tests.harness.http_proxy import HttpProxy
+from tests.harness.s3_operations import s3_operation
+
+# With a tenth of requests failing, one of 10 million fails eight times.
+_RETRIES = 7
+
+
+@pytest.fixture
+def settings(s3: S3Endpoint) -> RsmSettings:
+    return settings_for(s3)
+
+
+@pytest.fixture
+def proxy(s3: S3Endpoint) -> Iterator[HttpProxy]:
+    with HttpProxy(s3.endpoint, s3_operation, seed=8) as running:
+        yield running
+
+
+class TestThroughAnUnsteadyConnection(RemoteStorageManagerContract):
+    @pytest.fixture
+    def rsm(self, proxy: HttpProxy, settings: RsmSettings) -> Iterator[ObjectRemoteStorageManager]:
+        faults = proxy.faults
+        faults.storm(Answer(503), 0.05)
+        faults.storm(Answer(500), 0.02, operations=IDEMPOTENT)
+        faults.storm(Reset(None, Direction.REQUEST), 0.02, operations=IDEMPOTENT)
+        faults.storm(Reset(None, Direction.RESPONSE), 0.02, operations=IDEMPOTENT)
+        faults.add(Delay(1, jitter_ms=5), times=None)
+        changes = {"endpoint": proxy.address, "retries": _RETRIES}
+        with closing(build_manager(settings.model_copy(update=changes))) as manager:
+            yield manager
+
+    @pytest.fixture
+    def stored_keys(self, settings: RsmSettings) -> StoredKeys:
+        return everything_in(build_backend(settings), settings.prefix)
+
+
+def high_latency(faults: Faults) -> None:
+    faults.add(Delay(40, jitter_ms=80), times=None)
+
+
+def little_bandwidth(faults: Faults) -> None:
+    faults.add(Throttle(20 * MIB), times=None)
+
+
+def many_503(faults: Faults) -> None:
+    faults.storm(Answer(503), 0.3)
+
+
+def a_storm_of_503(faults: Faults) -> None:
+    faults.storm(Answer(503), 1, for_ms=500)
+
+
+def many_500(faults: Faults) -> None:
+    faults.storm(Answer(500), 0.3, operations=IDEMPOTENT)
+
+
+def many_resets_of_requests(faults: Faults) -> None:
+    faults.storm(Reset(None, Direction.REQUEST), 0.3, operations=IDEMPOTENT)
+
+
+def many_answers_lost(faults: Faults) -> None:
+    faults.storm(Reset(None, Direction.RESPONSE), 0.3, operations=IDEMPOTENT)
+
+
+def parts_reset_in_the_middle(faults: Faults) -> None:
+    faults.add(Reset(MIB, Direction.REQUEST), operation="UploadPart", times=3)
+
+
+def parts_cut_off_in_the_middle(faults: Faults) -> None:
+    faults.add(Cut(MIB, Direction.REQUEST), operation="UploadPart", times=3)
+
+
+def parts_answered_by_silence(faults: Faults) -> None:
+    faults.add(BlackHole(), operation="UploadPart", times=2)
+
+
+def a_fetch_that_falls_silent(faults: Faults) -> None:
+    faults.add(Stall(MIB, Direction.RESPONSE), operation="GetObject")
+
+
+def fetches_reset_in_the_middle(faults: Faults) -> None:
+    faults.add(Reset(2 * MIB, Direction.RESPONSE), operation="GetObject", times=3)
+
+
+@pytest.fixture(scope="module")
+def one_proxy(s3: S3Endpoint) -> Iterator[HttpProxy]:
+    with HttpProxy(s3.endpoint, s3_operation, seed=9) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def one_rsm(one_proxy: HttpProxy, s3: S3Endpoint) -> Iterator[ObjectRemoteStorageManager]:
+    """One for all kinds of weather: to be ready takes more requests than any of them."""
+    behind = rsm_behind(one_proxy, settings_for(s3), retries=_RETRIES, read_timeout_ms=SILENCE_MS)
+    with behind as manager:
+        yield manager
+
+
+@pytest.mark.parametrize(
+    "weather",
+    [
+        high_latency,
+        little_bandwidth,
+        many_503,
+        a_storm_of_503,
+        many_500,
+        many_resets_of_requests,
+        many_answers_lost,
+        parts_reset_in_the_middle,
+        parts_cut_off_in_the_middle,
+        parts_answered_by_silence,
+        a_fetch_that_falls_silent,
+        fetches_reset_in_the_middle,
+    ],
+)
+def test_a_segment_is_copied_read_and_deleted(
+    one_rsm: ObjectRemoteStorageManager,
+    one_proxy: HttpProxy,
+    weather: Callable[[Faults], None],
+) -> None:
+    files = Files(some_bytes(LARGE))
+    weather(one_proxy.faults)
+    try:
+        metadata = copied(one_rsm, files)
+        assert fetched(one_rsm, metadata) == files.log
+        kind = IndexType.TIMESTAMP
+        assert index(one_rsm, metadata, kind) == files.indexes[kind]
+        one_rsm.delete_log_segment_data(metadata)
+    finally:
+        one_proxy.faults.clear()
+    with pytest.raises(RemoteResourceNotFoundError):
+        fetched(one_rsm, metadata)

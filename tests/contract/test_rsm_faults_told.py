@@ -1,0 +1,237 @@
+"""RSM that repeats no request, and one that goes wrong: the right error, and nothing left behind.
+
+Each row is one request of a copy, a read or a delete, and each column what happens to it once.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+import pytest
+
+from services.api.errors import CorruptSegmentError, RetriableRemoteStorageError
+from services.api.segments import RemoteLogSegmentMetadata
+from services.local.s3_endpoint import S3Endpoint
+from services.rsm.factory import build_backend
+from services.rsm.keys import segment_keys
+from services.rsm.manager import ObjectRemoteStorageManager
+from services.rsm.settings import RsmSettings
+from tests.contract.remote_storage_manager_contract import (
+    MIB,
+    Files,
+    a_segment,
+    copied,
+    fetched,
+    some_bytes,
+)
+from tests.contract.rsm_over_s3 import PART as PART_BYTES
+from tests.contract.rsm_over_s3 import everything_in, settings_for
+from tests.contract.rsm_through_faults import SILENCE_MS, rsm_behind
+from tests.harness.faults import (
+    Answer,
+    BlackHole,
+    Corrupt,
+    Cut,
+    Direction,
+    Fault,
+    HalfClose,
+    Reset,
+    Stall,
+    Truncate,
+)
+from tests.harness.http_proxy import HttpProxy
+from tests.harness.s3_operations import s3_operation
+
+SIZE = PART_BYTES + 1000
+"""Of a log of two parts, the second of them small."""
+
+FILES = Files(some_bytes(SIZE))
+
+
+@dataclass(frozen=True)
+class Step:
+    """A request of a copy of FILES: the first of its operation after `skip` others."""
+
+    operation: str
+    skip: int = 0
+
+
+BEGIN = Step("CreateMultipartUpload")
+PART = Step("UploadPart")
+COMPLETE = Step("CompleteMultipartUpload")
+INDEXES = Step("PutObject")
+MANIFEST = Step("PutObject", skip=1)
+
+Faults = Mapping[str, Fault]
+
+REFUSED: Faults = {
+    "503": Answer(503),
+    "500": Answer(500),
+    "reset": Reset(None, Direction.REQUEST),
+    "cut": Cut(None, Direction.REQUEST),
+}
+"""The store never sees the request."""
+
+SILENT: Faults = {"black hole": BlackHole()}
+
+BROKEN_REQUEST: Faults = {
+    "reset within": Reset(100, Direction.REQUEST),
+    "cut within": Cut(100, Direction.REQUEST),
+    "wrong byte": Corrupt(100, Direction.REQUEST),
+}
+"""The store sees some of the body."""
+
+ANSWER_LOST: Faults = {
+    "reset answer": Reset(None, Direction.RESPONSE),
+    "cut answer": Cut(None, Direction.RESPONSE),
+}
+"""The store has carried the request out."""
+
+BROKEN_XML: Faults = {
+    "reset within answer": Reset(20, Direction.RESPONSE),
+    "half an answer": Truncate(60),
+    "wrong byte of answer": Corrupt(1, Direction.RESPONSE),
+}
+"""The store has carried the request out, and says so in XML that does not arrive as it was."""
+
+
+def cases(steps: Mapping[str, Step], *faults: Faults) -> list[object]:
+    return [
+        pytest.param(step, fault, id=f"{name}, {what}")
+        for name, step in steps.items()
+        for group in faults
+        for what, fault in group.items()
+    ]
+
+
+Left = Callable[[RemoteLogSegmentMetadata], Collection[str]]
+
+
+@pytest.fixture(scope="module")
+def settings(s3: S3Endpoint) -> RsmSettings:
+    return settings_for(s3, {"verify_reads": "always"})
+
+
+@pytest.fixture(scope="module")
+def left(settings: RsmSettings) -> Left:
+    """What the store has of a segment, and the unfinished uploads of it."""
+    backend = build_backend(settings)
+
+    def left_of(metadata: RemoteLogSegmentMetadata) -> Collection[str]:
+        return everything_in(backend, segment_keys(settings.prefix, metadata).prefix)()
+
+    return left_of
+
+
+@pytest.fixture(scope="module")
+def through(s3: S3Endpoint) -> Iterator[HttpProxy]:
+    with HttpProxy(s3.endpoint, s3_operation) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def rsm(through: HttpProxy, settings: RsmSettings) -> Iterator[ObjectRemoteStorageManager]:
+    """One for all tests: to be ready takes more requests than any of them."""
+    with rsm_behind(through, settings, retries=0, read_timeout_ms=SILENCE_MS) as manager:
+        yield manager
+
+
+@pytest.fixture
+def proxy(through: HttpProxy) -> Iterator[HttpProxy]:
+    yield through
+    through.faults.clear()
+
+
+@pytest.mark.parametrize(
+    ("step", "fault"),
+    [
+        *cases({"begin": BEGIN}, REFUSED, ANSWER_LOST, BROKEN_XML),
+        *cases({"part": PART}, REFUSED, BROKEN_REQUEST, ANSWER_LOST),
+        *cases({"complete": COMPLETE}, REFUSED, BROKEN_REQUEST, ANSWER_LOST, BROKEN_XML),
+        *cases({"indexes": INDEXES}, REFUSED, BROKEN_REQUEST, ANSWER_LOST),
+        *cases({"manifest": MANIFEST}, REFUSED, BROKEN_REQUEST),
+        *cases({"begin": BEGIN, "part": PART, "complete": COMPLETE, "manifest": MANIFEST}, SILENT),
+        *cases({"part": PART}, {"silence within": Stall(100, Direction.REQUEST)}),
+    ],
+)
+def test_a_copy_is_retriable_leaves_nothing_and_may_be_repeated(
+    rsm: ObjectRemoteStorageManager,
+    proxy: HttpProxy,
+    left: Left,
+    step: Step,
+    fault: Fault,
+) -> None:
+    metadata = a_segment(SIZE)
+    proxy.faults.add(fault, operation=step.operation, skip=step.skip)
+    with pytest.raises(RetriableRemoteStorageError):
+        copied(rsm, FILES, metadata)
+    assert not left(metadata)
+    assert fetched(rsm, copied(rsm, FILES, metadata)) == FILES.log
+
+
+@pytest.mark.parametrize("fault", ANSWER_LOST.values(), ids=list(ANSWER_LOST))
+def test_a_copy_whose_manifest_is_written_unheard_counts(
+    rsm: ObjectRemoteStorageManager, proxy: HttpProxy, left: Left, fault: Fault
+) -> None:
+    proxy.faults.add(fault, operation=MANIFEST.operation, skip=MANIFEST.skip)
+    metadata = copied(rsm, FILES)
+    assert fetched(rsm, metadata) == FILES.log
+    assert len(left(metadata)) == 3
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        *REFUSED.values(),
+        *ANSWER_LOST.values(),
+        BlackHole(),
+        Cut(2 * MIB, Direction.RESPONSE),
+        Reset(2 * MIB, Direction.RESPONSE),
+        HalfClose(2 * MIB, Direction.RESPONSE),
+        Stall(2 * MIB, Direction.RESPONSE),
+        Truncate(2 * MIB),
+    ],
+    ids=str,
+)
+def test_a_read_is_retriable_and_may_be_repeated(
+    rsm: ObjectRemoteStorageManager, proxy: HttpProxy, fault: Fault
+) -> None:
+    metadata = copied(rsm, FILES)
+    assert fetched(rsm, metadata, end=0)  # The digests are known: the next GET is of the log.
+    proxy.faults.add(fault, operation="GetObject")
+    with pytest.raises(RetriableRemoteStorageError):
+        fetched(rsm, metadata)
+    assert fetched(rsm, metadata) == FILES.log
+
+
+@pytest.mark.parametrize("place", [0, 5 * MIB - 1, SIZE - 1])
+def test_a_read_of_a_wrong_byte_is_corrupt_and_may_be_repeated(
+    rsm: ObjectRemoteStorageManager, proxy: HttpProxy, place: int
+) -> None:
+    metadata = copied(rsm, FILES)
+    assert fetched(rsm, metadata) == FILES.log
+    proxy.faults.add(Corrupt(place, Direction.RESPONSE), operation="GetObject")
+    with pytest.raises(CorruptSegmentError):
+        fetched(rsm, metadata)
+    assert fetched(rsm, metadata) == FILES.log
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        *REFUSED.values(),
+        *BROKEN_REQUEST.values(),
+        *ANSWER_LOST.values(),
+        *BROKEN_XML.values(),
+        *SILENT.values(),
+    ],
+    ids=str,
+)
+def test_a_delete_is_retriable_and_may_be_repeated(
+    rsm: ObjectRemoteStorageManager, proxy: HttpProxy, left: Left, fault: Fault
+) -> None:
+    metadata = copied(rsm, Files(b"log"))
+    proxy.faults.add(fault, operation="DeleteObjects")
+    with pytest.raises(RetriableRemoteStorageError):
+        rsm.delete_log_segment_data(metadata)
+    rsm.delete_log_segment_data(metadata)
+    assert not left(metadata)

@@ -1,0 +1,291 @@
+"""Fetches from a real S3 store that breaks off, dawdles or is left early by the reader."""
+
+import socket
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from dataclasses import replace
+from typing import cast
+
+import grpc
+import pytest
+
+from services.api.calls import Call, serving
+from services.api.errors import CorruptSegmentError, RetriableRemoteStorageError
+from services.api.remote_storage_manager import IndexType
+from services.api.segments import RemoteLogSegmentMetadata
+from services.local.s3_endpoint import S3Endpoint
+from services.rpc.clients.storage import RemoteStorageManagerClient
+from services.rsm.factory import build_manager
+from services.rsm.manager import ObjectRemoteStorageManager
+from services.rsm.servicer import add_to_server
+from services.rsm.settings import RsmSettings
+from tests.contract.remote_storage_manager_contract import (
+    LARGE,
+    MIB,
+    Files,
+    copied,
+    fetched,
+    index,
+    some_bytes,
+    without,
+)
+from tests.contract.rsm_over_s3 import settings_for
+from tests.harness.eventually import eventually
+from tests.harness.faults import Answer, Corrupt, Cut, Direction, Fault, Reset, Stall, Truncate
+from tests.harness.grpc_server import served
+from tests.harness.http_proxy import HttpProxy
+from tests.harness.s3_operations import s3_operation
+
+SIZE = 3 * MIB
+# What may be under way on a connection beyond what is read: the buffers of four sockets.
+UNDER_WAY = 24 * MIB
+
+
+class CountingProxy(HttpProxy):
+    """Knows how many connections it took, how many are open, and what was sent back on them."""
+
+    taken = 0
+    open = 0
+    sent_bytes = 0
+
+    def _relay(self, client: socket.socket, server: socket.socket) -> None:
+        with self._lock:
+            self.taken += 1
+            self.open += 1
+        try:
+            super()._relay(cast(socket.socket, _Counted(client, self)), server)
+        finally:
+            with self._lock:
+                self.open -= 1
+
+
+class _Counted:
+    def __init__(self, client: socket.socket, proxy: CountingProxy) -> None:
+        self._client = client
+        self._proxy = proxy
+
+    def sendall(self, data: bytes) -> None:
+        self._client.sendall(data)
+        self._proxy.sent_bytes += len(data)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._client, name)
+
+
+Built = Callable[..., ObjectRemoteStorageManager]
+
+
+@pytest.fixture
+def proxy(s3: S3Endpoint) -> Iterator[CountingProxy]:
+    with CountingProxy(s3.endpoint, s3_operation) as running:
+        yield running
+
+
+@pytest.fixture
+def settings(s3: S3Endpoint) -> RsmSettings:
+    return settings_for(s3, {"retries": 2, "read_timeout_ms": 2_000})
+
+
+@pytest.fixture
+def log() -> bytes:
+    return some_bytes(SIZE)
+
+
+@pytest.fixture
+def rsm(proxy: CountingProxy, settings: RsmSettings) -> Iterator[ObjectRemoteStorageManager]:
+    """Behind the proxy, with two retries."""
+    behind = settings.model_copy(update={"endpoint": proxy.address})
+    with closing(build_manager(behind)) as manager:
+        yield manager
+
+
+@pytest.fixture
+def segment(settings: RsmSettings, log: bytes) -> Iterator[RemoteLogSegmentMetadata]:
+    """Copied, past the proxy."""
+    with closing(build_manager(settings)) as manager:
+        yield copied(manager, Files(log, {**without(IndexType.OFFSET), IndexType.OFFSET: log}))
+
+
+@pytest.mark.parametrize("after", [0, 1, 16_383, 16_384, 16_385, MIB, 2 * MIB + 77, SIZE - 1])
+@pytest.mark.parametrize("ending", [Cut, Reset])
+def test_a_body_that_is_dropped_is_gone_on_with(
+    rsm: ObjectRemoteStorageManager,
+    proxy: CountingProxy,
+    segment: RemoteLogSegmentMetadata,
+    log: bytes,
+    ending: type[Cut | Reset],
+    after: int,
+) -> None:
+    proxy.faults.add(ending(after, Direction.RESPONSE), operation="GetObject")
+    assert fetched(rsm, segment) == log
+    assert_gets(proxy, 2)
+
+
+@pytest.mark.parametrize("after", [0, 1, 16_384, 2 * MIB + 77])
+def test_a_range_that_is_dropped_is_gone_on_with(
+    rsm: ObjectRemoteStorageManager,
+    proxy: CountingProxy,
+    segment: RemoteLogSegmentMetadata,
+    log: bytes,
+    after: int,
+) -> None:
+    proxy.faults.add(Cut(after, Direction.RESPONSE), operation="GetObject")
+    assert fetched(rsm, segment, 5, SIZE - 9) == log[5 : SIZE - 8]
+    proxy.faults.add(Cut(after, Direction.RESPONSE), operation="GetObject")
+    assert index(rsm, segment, IndexType.OFFSET) == log
+    assert_gets(proxy, 4)
+
+
+def test_what_was_given_out_is_not_sent_again(
+    rsm: ObjectRemoteStorageManager, proxy: CountingProxy, segment: RemoteLogSegmentMetadata
+) -> None:
+    proxy.faults.add(Cut(2 * MIB + 77, Direction.RESPONSE), operation="GetObject")
+    fetched(rsm, segment)
+    eventually(lambda: proxy.sent_bytes >= SIZE)
+    assert proxy.sent_bytes < SIZE + 4096, "two heads, and no byte of the body twice"
+
+
+def test_a_store_that_falls_silent_within_a_body_is_asked_again(
+    rsm: ObjectRemoteStorageManager,
+    proxy: CountingProxy,
+    segment: RemoteLogSegmentMetadata,
+    log: bytes,
+) -> None:
+    proxy.faults.add(Stall(MIB, Direction.RESPONSE), operation="GetObject")
+    assert fetched(rsm, segment) == log
+    assert_gets(proxy, 2)
+
+
+def test_breaks_that_bring_a_mebibyte_each_do_not_count(
+    proxy: CountingProxy, settings: RsmSettings
+) -> None:
+    """Six times, where two retries are allowed."""
+    behind = settings.model_copy(update={"endpoint": proxy.address})
+    with closing(build_manager(behind)) as rsm:
+        files = Files(some_bytes(LARGE))
+        segment = copied(rsm, files)
+        proxy.forget_requests()
+        proxy.faults.add(Cut(2 * MIB, Direction.RESPONSE), operation="GetObject", times=6)
+        assert fetched(rsm, segment) == files.log
+        assert_gets(proxy, 7)
+
+
+@pytest.mark.parametrize("after", [0, 1000])
+def test_a_store_that_breaks_off_again_and_again_is_given_up(
+    rsm: ObjectRemoteStorageManager,
+    proxy: CountingProxy,
+    segment: RemoteLogSegmentMetadata,
+    after: int,
+) -> None:
+    proxy.faults.add(Cut(after, Direction.RESPONSE), operation="GetObject", times=100)
+    with pytest.raises(RetriableRemoteStorageError, match=f"broke off at byte {3 * after} "):
+        fetched(rsm, segment)
+    assert_gets(proxy, 3)
+
+
+def test_the_rest_is_asked_for_again_where_the_store_is_unwell(
+    rsm: ObjectRemoteStorageManager,
+    proxy: CountingProxy,
+    segment: RemoteLogSegmentMetadata,
+    log: bytes,
+) -> None:
+    proxy.faults.add(Cut(MIB, Direction.RESPONSE), operation="GetObject")
+    proxy.faults.add(Answer(503), operation="GetObject", times=2)
+    assert fetched(rsm, segment) == log
+    assert_gets(proxy, 4)
+
+
+def test_a_body_is_not_gone_on_with_for_a_caller_who_left(
+    rsm: ObjectRemoteStorageManager, proxy: CountingProxy, segment: RemoteLogSegmentMetadata
+) -> None:
+    proxy.faults.add(Cut(2 * MIB, Direction.RESPONSE), operation="GetObject")
+    with (
+        serving(Call("somebody", "1", is_active=lambda: False)),
+        pytest.raises(RetriableRemoteStorageError, match="the caller is gone"),
+    ):
+        fetched(rsm, segment)
+    assert_gets(proxy, 1)
+
+
+@pytest.mark.parametrize("after", [0, 1, MIB])
+def test_a_body_that_ends_early_in_order_is_an_error(
+    rsm: ObjectRemoteStorageManager,
+    proxy: CountingProxy,
+    segment: RemoteLogSegmentMetadata,
+    after: int,
+) -> None:
+    proxy.faults.add(Truncate(after), operation="GetObject")
+    with pytest.raises(RetriableRemoteStorageError, match=f"{after} bytes"):
+        fetched(rsm, segment)
+    assert_gets(proxy, 1)
+
+
+def test_a_fetch_read_to_its_end_gives_its_connection_back(
+    rsm: ObjectRemoteStorageManager, proxy: CountingProxy, segment: RemoteLogSegmentMetadata
+) -> None:
+    for _ in range(5):
+        fetched(rsm, segment)
+    assert proxy.taken == 1
+
+
+def test_a_fetch_left_early_ends_its_get(
+    rsm: ObjectRemoteStorageManager, proxy: CountingProxy, settings: RsmSettings
+) -> None:
+    size = 64 * MIB
+    with closing(build_manager(settings)) as direct:
+        segment = copied(direct, Files(bytes(size)))
+    stream = rsm.fetch_log_segment(segment, 0)
+    assert isinstance(stream, Generator)
+    next(stream)
+    next(stream)
+    assert proxy.open == 1
+    stream.close()
+    eventually(lambda: proxy.open == 0)
+    assert proxy.sent_bytes < UNDER_WAY
+    assert fetched(rsm, segment, size - 5) == bytes(5)
+
+
+def test_a_caller_who_leaves_ends_the_get(
+    rsm: ObjectRemoteStorageManager, proxy: CountingProxy, settings: RsmSettings
+) -> None:
+    """Across the wire, after a while in which it takes nothing: that holds up the store, too."""
+    with closing(build_manager(settings)) as direct:
+        segment = copied(direct, Files(bytes(64 * MIB)))
+
+    def add(server: grpc.Server) -> None:
+        add_to_server(rsm, server)
+
+    with served(add, "tieredstorage.v1.RemoteStorageManager") as (channel, address):
+        stream = RemoteStorageManagerClient(channel, address).fetch_log_segment(segment, 0)
+        assert isinstance(stream, Generator)
+        next(stream)
+        before = proxy.sent_bytes
+        eventually(lambda: proxy.sent_bytes > before)
+        stream.close()
+        eventually(lambda: proxy.open == 0)
+    assert proxy.sent_bytes < UNDER_WAY
+
+
+@pytest.mark.parametrize("verify", ["always", "off"])
+def test_a_byte_that_changes_on_its_way_is_noticed_where_reads_are_verified(
+    proxy: CountingProxy,
+    settings: RsmSettings,
+    segment: RemoteLogSegmentMetadata,
+    log: bytes,
+    verify: str,
+) -> None:
+    changes = {"endpoint": proxy.address, "verify_reads": verify}
+    fault: Fault = Corrupt(MIB + 5, Direction.RESPONSE)
+    with closing(build_manager(settings.model_copy(update=changes))) as rsm:
+        proxy.faults.add(fault, operation="GetObject")
+        if verify == "off":
+            assert fetched(rsm, segment) != log
+        else:
+            with pytest.raises(CorruptSegmentError, match="chunk 1 of the log"):
+                fetched(rsm, segment)
+        assert fetched(rsm, replace(segment, custom_metadata=None)) == log
+
+
+def assert_gets(proxy: HttpProxy, count: int) -> None:
+    """The client may be done with a request a moment before the proxy has counted it."""
+    eventually(lambda: proxy.counts()["GetObject"] == count)

@@ -1,0 +1,284 @@
+"""Fetches from a real S3 store of which the bytes have changed: `verify_reads`."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import replace
+
+import pytest
+
+from services.api.errors import CorruptSegmentError, RetriableRemoteStorageError
+from services.api.remote_storage_manager import IndexType
+from services.api.segments import RemoteLogSegmentMetadata
+from services.local.s3_endpoint import S3Endpoint
+from services.rsm.backends.protocol import StorageBackend
+from services.rsm.factory import build_backend, build_manager
+from services.rsm.manager import ObjectRemoteStorageManager
+from services.rsm.settings import RsmSettings
+from services.rsm.verification import SAMPLE_EVERY
+from tests.contract.remote_storage_manager_contract import (
+    MIB,
+    Files,
+    copied,
+    fetched,
+    index,
+    some_bytes,
+)
+from tests.contract.rsm_over_s3 import settings_for
+from tests.harness.eventually import eventually
+from tests.harness.faults import Answer
+from tests.harness.http_proxy import HttpProxy
+from tests.harness.s3_operations import s3_operation
+
+# The last chunk is a short one.
+SIZE = 3 * MIB + 1000
+INDEX_SIZE = 2 * MIB + 1
+
+
+@pytest.fixture
+def proxy(s3: S3Endpoint) -> Iterator[HttpProxy]:
+    with HttpProxy(s3.endpoint, s3_operation) as running:
+        yield running
+
+
+@pytest.fixture
+def settings(s3: S3Endpoint) -> RsmSettings:
+    return settings_for(s3)
+
+
+@pytest.fixture
+def backend(settings: RsmSettings) -> StorageBackend:
+    return build_backend(settings)
+
+
+Verifying = Callable[[str], ObjectRemoteStorageManager]
+
+
+@pytest.fixture
+def rsm(proxy: HttpProxy, settings: RsmSettings) -> Iterator[Verifying]:
+    """Builds RSM with a setting of verify_reads, behind the proxy."""
+    with ExitStack() as cleanup:
+
+        def build(verify_reads: str) -> ObjectRemoteStorageManager:
+            changes = {"endpoint": proxy.address, "verify_reads": verify_reads}
+            return cleanup.enter_context(
+                closing(build_manager(settings.model_copy(update=changes)))
+            )
+
+        yield build
+
+
+@pytest.fixture
+def files() -> Files:
+    indexes = {kind: some_bytes(1000, at) for at, kind in enumerate(IndexType)}
+    return Files(some_bytes(SIZE), {**indexes, IndexType.OFFSET: some_bytes(INDEX_SIZE)})
+
+
+@pytest.fixture
+def segment(settings: RsmSettings, files: Files) -> Iterator[RemoteLogSegmentMetadata]:
+    """Copied, past the proxy."""
+    with closing(build_manager(settings)) as manager:
+        yield copied(manager, files)
+
+
+@pytest.fixture
+def change(backend: StorageBackend, settings: RsmSettings) -> Callable[[str, int], None]:
+    """Changes one byte of the only object of a kind."""
+
+    def change(kind: str, position: int) -> None:
+        (key,) = (key for key in backend.list_keys(settings.prefix) if key.endswith(kind))
+        with closing(backend.fetch(key, 0, position)) as chunks:
+            before = b"".join(chunks)
+        whole = before[:-1] + bytes([before[-1] ^ 1])
+        size = {"log": SIZE, "indexes": INDEX_SIZE + 4000}[kind]
+        if position + 1 < size:
+            whole += b"".join(backend.fetch(key, position + 1, size - 1))
+        backend.put(key, whole)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("position", "named"),
+    [
+        (0, "chunk 0 of the log, bytes 0 to 1048575"),
+        (MIB - 1, "chunk 0 of the log, bytes 0 to 1048575"),
+        (MIB, "chunk 1 of the log, bytes 1048576 to 2097151"),
+        (SIZE - 1, f"chunk 3 of the log, bytes 3145728 to {SIZE - 1}"),
+    ],
+)
+def test_a_changed_byte_is_named_by_its_chunk_before_the_chunk_is_given_out(
+    rsm: Verifying,
+    segment: RemoteLogSegmentMetadata,
+    files: Files,
+    change: Callable[[str, int], None],
+    position: int,
+    named: str,
+) -> None:
+    change("log", position)
+    given = bytearray()
+    with pytest.raises(CorruptSegmentError, match=named) as caught:
+        take(rsm("always").fetch_log_segment(segment, 0), given)
+    assert str(segment.remote_log_segment_id) in str(caught.value)
+    chunk_start = position // MIB * MIB
+    assert len(given) < min(chunk_start + MIB, SIZE)
+    assert files.log.startswith(given[:chunk_start])
+
+
+def test_chunks_beside_a_changed_one_are_read(
+    rsm: Verifying,
+    segment: RemoteLogSegmentMetadata,
+    files: Files,
+    change: Callable[[str, int], None],
+) -> None:
+    change("log", MIB + 5)
+    manager = rsm("always")
+    assert fetched(manager, segment, 0, MIB - 1) == files.log[:MIB]
+    assert fetched(manager, segment, 2 * MIB) == files.log[2 * MIB :]
+    with pytest.raises(CorruptSegmentError, match="chunk 1 of the log"):
+        fetched(manager, segment, MIB, 2 * MIB - 1)
+
+
+def test_a_part_of_a_chunk_cannot_be_verified(
+    rsm: Verifying, segment: RemoteLogSegmentMetadata, change: Callable[[str, int], None]
+) -> None:
+    change("log", MIB + 5)
+    assert len(fetched(rsm("always"), segment, MIB + 1, 2 * MIB - 1)) == MIB - 1
+    assert len(fetched(rsm("always"), segment, MIB, 2 * MIB - 2)) == MIB - 1
+
+
+@pytest.mark.parametrize("position", [0, INDEX_SIZE - 1])
+def test_a_changed_index_is_named_before_its_last_bytes_are_given_out(
+    rsm: Verifying,
+    segment: RemoteLogSegmentMetadata,
+    files: Files,
+    change: Callable[[str, int], None],
+    position: int,
+) -> None:
+    change("indexes", position)
+    manager, given = rsm("always"), bytearray()
+    with pytest.raises(CorruptSegmentError, match=f"OFFSET index, bytes 0 to {INDEX_SIZE - 1}"):
+        take(manager.fetch_index(segment, IndexType.OFFSET), given)
+    assert len(given) < INDEX_SIZE
+    for kind in (kind for kind in IndexType if kind is not IndexType.OFFSET):
+        assert index(manager, segment, kind) == files.indexes[kind]
+
+
+def test_the_manifest_is_asked_for_once(
+    rsm: Verifying, proxy: HttpProxy, segment: RemoteLogSegmentMetadata, files: Files
+) -> None:
+    manager = rsm("always")
+    for _ in range(3):
+        assert fetched(manager, segment) == files.log
+        for kind in IndexType:
+            assert index(manager, segment, kind) == files.indexes[kind]
+    assert_requests(proxy, GetObject=3 * 6 + 1)
+
+
+def test_the_first_bytes_do_not_wait_for_the_manifest(
+    rsm: Verifying, proxy: HttpProxy, segment: RemoteLogSegmentMetadata
+) -> None:
+    stream = rsm("always").fetch_log_segment(segment, 0)
+    next(stream)
+    assert_requests(proxy, GetObject=1)
+
+
+def test_a_read_of_no_whole_chunk_needs_no_manifest(
+    rsm: Verifying, proxy: HttpProxy, segment: RemoteLogSegmentMetadata
+) -> None:
+    fetched(rsm("always"), segment, 1, 2 * MIB - 2)
+    assert_requests(proxy, GetObject=1)
+
+
+def test_of_sampled_reads_one_of_many_is_verified(
+    rsm: Verifying,
+    proxy: HttpProxy,
+    segment: RemoteLogSegmentMetadata,
+    change: Callable[[str, int], None],
+) -> None:
+    manager = rsm("sampled")
+    change("log", SIZE - 1)
+    for _ in range(SAMPLE_EVERY - 1):
+        fetched(manager, segment, MIB)
+        fetched(manager, segment, 1, MIB)  # no whole chunk: does not count
+    reads = 2 * (SAMPLE_EVERY - 1)
+    assert_requests(proxy, GetObject=reads)
+    with pytest.raises(CorruptSegmentError, match="chunk 3"):
+        fetched(manager, segment, MIB)
+    assert_requests(proxy, GetObject=reads + 2)
+
+
+def test_off_verifies_nothing(
+    rsm: Verifying,
+    proxy: HttpProxy,
+    segment: RemoteLogSegmentMetadata,
+    change: Callable[[str, int], None],
+) -> None:
+    manager = rsm("off")
+    change("log", MIB)
+    for _ in range(SAMPLE_EVERY):
+        fetched(manager, segment)
+    assert_requests(proxy, GetObject=SAMPLE_EVERY)
+
+
+def test_a_manifest_that_cannot_be_read_now_is_retriable(
+    rsm: Verifying, proxy: HttpProxy, segment: RemoteLogSegmentMetadata, files: Files
+) -> None:
+    manager = rsm("always")
+    proxy.faults.add(Answer(503), operation="GetObject", skip=1)
+    with pytest.raises(RetriableRemoteStorageError):
+        fetched(manager, segment)
+    assert fetched(manager, segment) == files.log
+
+
+def test_an_other_attempts_manifest_is_not_used(
+    rsm: Verifying,
+    proxy: HttpProxy,
+    backend: StorageBackend,
+    settings: RsmSettings,
+    segment: RemoteLogSegmentMetadata,
+    change: Callable[[str, int], None],
+) -> None:
+    """As where the segment was deleted and copied anew while an old caller reads on."""
+    change("log", MIB)
+    (key,) = (key for key in backend.list_keys(settings.prefix) if key.endswith(".manifest"))
+    attempt = (segment.custom_metadata or b"")[3:11].hex()
+    other = backend.get(key).replace(attempt.encode(), b"00c0ffee00c0ffee")
+    backend.put(key, other)
+    manager = rsm("always")
+    for _ in range(3):
+        assert len(fetched(manager, segment)) == SIZE
+    assert_requests(proxy, GetObject=4)
+
+
+def test_bytes_without_a_manifest_are_read(
+    rsm: Verifying,
+    proxy: HttpProxy,
+    backend: StorageBackend,
+    settings: RsmSettings,
+    segment: RemoteLogSegmentMetadata,
+    files: Files,
+) -> None:
+    """As while a delete is under way, which takes the manifest first."""
+    (key,) = (key for key in backend.list_keys(settings.prefix) if key.endswith(".manifest"))
+    assert not backend.delete([key])
+    assert fetched(rsm("always"), segment) == files.log
+    assert_requests(proxy, GetObject=2)
+
+
+def test_a_segment_found_by_its_manifest_is_verified(
+    rsm: Verifying, segment: RemoteLogSegmentMetadata, change: Callable[[str, int], None]
+) -> None:
+    change("log", SIZE - 1)
+    with pytest.raises(CorruptSegmentError, match="chunk 3"):
+        fetched(rsm("always"), replace(segment, custom_metadata=None))
+
+
+def take(pieces: Iterator[bytes], given: bytearray) -> None:
+    for piece in pieces:
+        given += piece
+
+
+def assert_requests(proxy: HttpProxy, **counts: int) -> None:
+    """The client may be done with a request a moment before the proxy has counted it."""
+    eventually(lambda: proxy.counts() == Counter(counts))

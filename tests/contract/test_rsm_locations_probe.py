@@ -1,0 +1,283 @@
+"""What RSM finds out about a store before it trusts it with segments."""
+
+import json
+import logging
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO
+from urllib.parse import urlsplit
+
+import pytest
+from minio import time
+from minio.credentials.credentials import Credentials
+from minio.signer import sign_v4_s3
+
+from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
+from services.local.s3_endpoint import S3Endpoint
+from services.rpc.logs import JsonFormatter
+from services.rsm.capabilities import REQUIRED, WITHOUT, Capability, Outcome, ProbeReport
+from services.rsm.factory import build_backend, build_locations, build_manager, build_start_up
+from services.rsm.settings import RsmSettings
+from services.rsm.start_up import StartUp
+from tests.contract.remote_storage_manager_contract import Files, StoredKeys, copied, fetched
+from tests.contract.rsm_over_s3 import everything_in, settings_for
+from tests.harness.faults import Answer, Fault
+from tests.harness.http_messages import Head
+from tests.harness.http_proxy import HttpProxy
+from tests.harness.s3_operations import s3_operation
+
+IN_S3_ONLY = {
+    Capability.RANGE_PAST_THE_END,
+    Capability.CHECKSUMS,
+    Capability.ETAGS,
+    Capability.UNSIGNED_PAYLOAD,
+}
+
+
+class ForgetfulProxy(HttpProxy):
+    """A store that knows nothing of one request header: it is taken out, and the rest signed
+    anew, with the keys of the store behind."""
+
+    def __init__(self, s3: S3Endpoint) -> None:
+        super().__init__(s3.endpoint, s3_operation)
+        self._s3 = s3
+        self.forgotten = ""
+
+    def _rewritten(self, head: Head) -> Head:
+        if self.forgotten not in head.headers:
+            return head
+        kept = {name: text for name, text in head.headers.items() if name != self.forgotten}
+        signed = {k: v for k, v in kept.items() if k == "host" or k.startswith("x-amz-")}
+        date = time.utcnow()
+        signature = sign_v4_s3(
+            method=head.method,
+            url=urlsplit(f"http://{kept['host']}{head.target}"),
+            region=self._s3.region,
+            headers={**signed, "x-amz-date": time.to_amz_date(date)},
+            credentials=Credentials(self._s3.access_key, self._s3.secret_key),
+            content_sha256=kept["x-amz-content-sha256"],
+            date=date,
+        )
+        fields = {**kept, **{name.lower(): str(text) for name, text in signature.items()}}
+        lines = [head.start_line, *(f"{name}: {text}" for name, text in fields.items())]
+        return replace(head, raw="\r\n".join([*lines, "", ""]).encode("latin-1"), headers=fields)
+
+    def _send_request(
+        self, request: Head, from_client: BinaryIO, server: socket.socket, fault: Fault | None
+    ) -> None:
+        super()._send_request(self._rewritten(request), from_client, server, fault)
+
+
+@pytest.fixture
+def proxy(s3: S3Endpoint) -> Iterator[ForgetfulProxy]:
+    with ForgetfulProxy(s3) as running:
+        yield running
+
+
+@pytest.fixture
+def settings(s3: S3Endpoint, proxy: ForgetfulProxy) -> RsmSettings:
+    """Behind the proxy."""
+    return settings_for(s3, {"endpoint": proxy.address, "deployment_id": "ours"})
+
+
+@pytest.fixture
+def stored_keys(s3: S3Endpoint, settings: RsmSettings) -> StoredKeys:
+    beside = settings.model_copy(update={"endpoint": s3.endpoint})
+    return everything_in(build_backend(beside), settings.prefix)
+
+
+@pytest.fixture
+def start_up(settings: RsmSettings) -> StartUp:
+    return build_start_up(settings, build_locations(settings))
+
+
+def outcomes(report: ProbeReport) -> dict[Capability, Outcome]:
+    return {finding.capability: finding.outcome for finding in report.findings}
+
+
+def shortcomings(report: ProbeReport) -> dict[Capability, Outcome]:
+    found = outcomes(report).items()
+    return {capability: outcome for capability, outcome in found if outcome is not Outcome.OK}
+
+
+def test_a_real_store_can_do_everything_and_nothing_is_left_in_it(
+    start_up: StartUp, stored_keys: StoredKeys
+) -> None:
+    assert outcomes(start_up.inspect()) == dict.fromkeys(Capability, Outcome.OK)
+    assert not stored_keys()
+
+
+def test_a_directory_can_do_everything_that_concerns_it(tmp_path: Path) -> None:
+    settings = RsmSettings(backend="filesystem", directory=tmp_path, prefix="tier/")
+    report = build_start_up(settings, build_locations(settings)).inspect()
+    assert outcomes(report) == dict.fromkeys(set(Capability) - IN_S3_ONLY, Outcome.OK)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_every_capability_but_one_is_required_or_said_what_it_costs_to_lack_it() -> None:
+    assert {*REQUIRED, *WITHOUT} == {*Capability} - {Capability.UNSIGNED_PAYLOAD}
+
+
+@pytest.mark.parametrize(
+    ("forgotten", "found"),
+    [
+        # What was written in parts is read back by a range.
+        ("range", {Capability.RANGES, Capability.RANGE_PAST_THE_END, Capability.MULTIPART}),
+        ("if-none-match", {Capability.IF_NONE_MATCH}),
+        ("x-amz-checksum-crc32c", {Capability.CHECKSUMS}),
+    ],
+)
+def test_a_header_that_a_store_ignores_is_found_out(
+    proxy: ForgetfulProxy,
+    start_up: StartUp,
+    stored_keys: StoredKeys,
+    forgotten: str,
+    found: set[Capability],
+) -> None:
+    proxy.forgotten = forgotten
+    assert set(shortcomings(start_up.inspect())) == found
+    assert not stored_keys()
+
+
+@pytest.mark.parametrize(
+    ("operation", "refused"),
+    [
+        ("CreateMultipartUpload", {Capability.MULTIPART}),
+        ("UploadPart", {Capability.MULTIPART}),
+        ("CompleteMultipartUpload", {Capability.MULTIPART}),
+        ("DeleteObjects", {Capability.MULTI_DELETE}),
+        ("PutObject", {Capability.READ_AFTER_WRITE, Capability.RANGES, Capability.MULTI_DELETE}),
+        ("ListMultipartUploads", set[Capability]()),
+    ],
+)
+def test_a_request_that_a_store_refuses_is_found_out_and_nothing_is_left(
+    proxy: ForgetfulProxy,
+    start_up: StartUp,
+    stored_keys: StoredKeys,
+    operation: str,
+    refused: set[Capability],
+) -> None:
+    proxy.faults.add(Answer(501), operation=operation, times=None)
+    report = start_up.inspect()
+    assert {finding.capability for finding in report.refused} == refused
+    assert shortcomings(report)
+    assert not stored_keys()
+
+
+@pytest.mark.parametrize(
+    ("operation", "skip"),
+    [
+        ("PutObject", 0),
+        ("PutObject", 1),
+        ("PutObject", 5),
+        pytest.param("GetObject", 1, id="the first after the marker"),
+        ("GetObject", 3),
+        ("ListObjectsV2", 0),
+        ("CreateMultipartUpload", 0),
+        ("UploadPart", 1),
+        ("CompleteMultipartUpload", 0),
+        ("ListMultipartUploads", 1),
+        ("DeleteObjects", 0),
+    ],
+)
+def test_a_probe_that_is_cut_off_is_retriable_and_leaves_nothing(
+    proxy: ForgetfulProxy, start_up: StartUp, stored_keys: StoredKeys, operation: str, skip: int
+) -> None:
+    proxy.faults.add(Answer(503), operation=operation, skip=skip)
+    with pytest.raises(RetriableRemoteStorageError):
+        start_up.inspect()
+    assert not stored_keys()
+
+
+def test_a_store_without_ranges_keeps_rsm_from_serving(
+    proxy: ForgetfulProxy, settings: RsmSettings, stored_keys: StoredKeys
+) -> None:
+    proxy.forgotten = "range"
+    with closing(build_manager(settings)) as rsm:
+        with pytest.raises(RemoteStorageError, match=rf"{proxy.address} .*ranges is missing"):
+            rsm.check()
+        with pytest.raises(RetriableRemoteStorageError, match="ranges is missing"):
+            copied(rsm, Files(b"log"))
+    assert not stored_keys()
+
+
+def test_a_store_without_if_none_match_is_used_and_warned_of_once(
+    proxy: ForgetfulProxy,
+    settings: RsmSettings,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    proxy.forgotten = "if-none-match"
+    with caplog.at_level(logging.WARNING), closing(build_manager(settings)) as rsm:
+        rsm.check()
+        rsm.check()
+        assert fetched(rsm, copied(rsm, Files(b"log"))) == b"log"
+    (warning,) = (r.getMessage() for r in caplog.records if r.levelno == logging.WARNING)
+    assert "if_none_match is missing" in warning
+    assert WITHOUT[Capability.IF_NONE_MATCH] in warning
+
+
+def test_the_report_is_one_line_of_json_with_a_field_for_each_capability(
+    settings: RsmSettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO), closing(build_manager(settings)) as rsm:
+        rsm.check()
+    (record,) = (r for r in caplog.records if r.getMessage().startswith("probed the store"))
+    line = json.loads(JsonFormatter().format(record))
+    assert line["usable"] is True
+    assert set(line["capabilities"]) == {capability.value for capability in Capability}
+    ranges = line["capabilities"]["ranges"]
+    assert (ranges["outcome"], ranges["required"], ranges["detail"]) == ("ok", True, "")
+    assert ranges["took_ms"] > 0
+
+
+def test_once_passed_a_check_only_asks_for_the_bucket(
+    settings: RsmSettings, proxy: ForgetfulProxy
+) -> None:
+    with closing(build_manager(settings)) as rsm:
+        rsm.check()
+        proxy.forget_requests()
+        proxy.faults.add(Answer(503), operation="HeadBucket")
+        with pytest.raises(RetriableRemoteStorageError):
+            rsm.check()
+        rsm.check()
+        assert set(proxy.counts()) == {"HeadBucket"}
+
+
+def test_a_refused_store_is_tried_again_once_it_was_away(
+    settings: RsmSettings, proxy: ForgetfulProxy, stored_keys: StoredKeys
+) -> None:
+    proxy.forgotten = "range"
+    with closing(build_manager(settings)) as rsm:
+        with pytest.raises(RemoteStorageError, match="ranges"):
+            rsm.check()
+        proxy.forget_requests()
+        proxy.forgotten = ""
+        with pytest.raises(RemoteStorageError, match="ranges"):
+            rsm.check()
+        assert "PutObject" not in proxy.counts()
+        proxy.faults.add(Answer(503), operation="HeadBucket")
+        with pytest.raises(RetriableRemoteStorageError):
+            rsm.check()
+        rsm.check()
+    assert stored_keys() == [f"{settings.prefix}.sediment"]
+
+
+def test_a_probe_that_is_cut_off_runs_again_after_pauses_that_grow(
+    settings: RsmSettings, proxy: ForgetfulProxy
+) -> None:
+    now_s = 100.0
+    locations = build_locations(settings)
+    start_up = build_start_up(settings, locations, now_s=lambda: now_s)
+    proxy.faults.add(Answer(503), operation="CreateMultipartUpload", times=2)
+    for pause_s in (2, 4):
+        for early_s in (0.0, pause_s - 0.1):
+            now_s += early_s
+            proxy.forget_requests()
+            with pytest.raises(RetriableRemoteStorageError):
+                start_up.check()
+            assert ("PutObject" in proxy.counts()) == (early_s == 0.0)
+        now_s += 0.1
+    start_up.check()

@@ -1,0 +1,68 @@
+"""What RSM tells of its stores, and removes from them: over files, over S3 and across the wire."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import grpc
+import pytest
+
+from services.api.segment_objects import SegmentObjects
+from services.local.s3_endpoint import S3Endpoint
+from services.rpc.clients.segment_objects import SegmentObjectsClient
+from services.rsm.factory import build_backend, build_manager
+from services.rsm.manager import ObjectRemoteStorageManager
+from services.rsm.servicer import RemoteStorageManagerServicer
+from services.rsm.settings import RsmSettings
+from tests.contract.rsm_over_s3 import PART, settings_for
+from tests.contract.segment_objects_contract import LOCATION_ID, SegmentObjectsContract, Store
+from tests.harness.grpc_server import served
+from tieredstorage.v1 import remote_storage_manager_pb2_grpc as pb_grpc
+
+
+class InProcess(SegmentObjectsContract):
+    """Subclasses provide `settings`."""
+
+    @pytest.fixture
+    def rsm(self, settings: RsmSettings) -> Iterator[ObjectRemoteStorageManager]:
+        with closing(build_manager(settings)) as manager:
+            yield manager
+
+    @pytest.fixture
+    def objects(self, rsm: ObjectRemoteStorageManager) -> SegmentObjects:
+        return rsm.objects
+
+    @pytest.fixture
+    def store(self, settings: RsmSettings) -> Store:
+        assert settings.location_id == LOCATION_ID
+        return Store(build_backend(settings), settings.prefix)
+
+
+class OverFiles(InProcess):
+    @pytest.fixture
+    def settings(self, tmp_path: Path) -> RsmSettings:
+        return RsmSettings(
+            backend="filesystem", directory=tmp_path, prefix="tier/", part_size_bytes=PART
+        )
+
+
+class TestOverFiles(OverFiles):
+    pass
+
+
+class TestOverS3(InProcess):
+    @pytest.fixture
+    def settings(self, s3: S3Endpoint) -> RsmSettings:
+        return settings_for(s3)
+
+
+class TestOverGrpc(OverFiles):
+    @pytest.fixture
+    def objects(self, rsm: ObjectRemoteStorageManager) -> Iterator[SegmentObjects]:
+        def add(server: grpc.Server) -> None:
+            pb_grpc.add_RemoteStorageManagerServicer_to_server(
+                RemoteStorageManagerServicer(rsm), server
+            )
+
+        with served(add, "tieredstorage.v1.RemoteStorageManager") as (channel, address):
+            yield SegmentObjectsClient(channel, address)

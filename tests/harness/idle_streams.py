@@ -1,0 +1,119 @@
+"""A peer that opens calls and then does nothing: HTTP/2 by hand, so that a call costs no thread."""
+
+import selectors
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from threading import Event, Thread
+
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_DATA, _HEADERS, _RST_STREAM, _SETTINGS = 0, 1, 3, 4
+_END_STREAM, _END_HEADERS, _ACK = 1, 4, 1
+_FRAME_HEADER_BYTES = 9
+
+
+class _Connection:
+    def __init__(self, address: str, source: str) -> None:
+        host, _, port = address.rpartition(":")
+        self.authority = address
+        self.socket = socket.create_connection((host, int(port)), 30, (source, 0))
+        self.socket.sendall(_PREFACE + _frame(_SETTINGS, 0, 0, b""))
+        self.next_stream = 1
+        self.ended: set[int] = set()
+        self._unread = b""
+
+    def open_calls(self, path: str, count: int, message: bytes | None) -> None:
+        block = _header_block(path, self.authority)
+        frames = []
+        for _ in range(count):
+            frames.append(_frame(_HEADERS, _END_HEADERS, self.next_stream, block))
+            if message is not None:
+                body = struct.pack(">BI", 0, len(message)) + message
+                frames.append(_frame(_DATA, 0, self.next_stream, body))
+            self.next_stream += 2
+        self.socket.sendall(b"".join(frames))
+
+    def read_frames(self) -> Iterator[tuple[int, int, int]]:
+        """Type, flags and stream of the frames that have come; acknowledges settings."""
+        self._unread += self.socket.recv(65_536)
+        while len(self._unread) >= _FRAME_HEADER_BYTES:
+            size = int.from_bytes(self._unread[:3], "big")
+            if len(self._unread) < _FRAME_HEADER_BYTES + size:
+                return
+            kind, flags, stream = struct.unpack(">BBI", self._unread[3:_FRAME_HEADER_BYTES])
+            self._unread = self._unread[_FRAME_HEADER_BYTES + size :]
+            if kind == _SETTINGS and not flags & _ACK:
+                self.socket.sendall(_frame(_SETTINGS, _ACK, 0, b""))
+            yield kind, flags, stream
+
+
+class IdlePeer:
+    """So many connections from `source`, an address of this machine, on which it opens calls."""
+
+    def __init__(self, address: str, connections: int, source: str) -> None:
+        self._connections = [_Connection(address, source) for _ in range(connections)]
+        self._closing = Event()
+        self._thread = Thread(target=self._read, name="idle-peer", daemon=True)
+        self._thread.start()
+
+    @property
+    def ended(self) -> int:
+        """Calls that the server has ended: refused, or cancelled."""
+        return sum(len(connection.ended) for connection in self._connections)
+
+    def open_calls(self, method: str, count: int, message: bytes | None = None) -> None:
+        """Spread over the connections; `message` is the first of each, with none to follow."""
+        share, rest = divmod(count, len(self._connections))
+        for number, connection in enumerate(self._connections):
+            connection.open_calls(method, share + (number < rest), message)
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join()
+        for connection in self._connections:
+            connection.socket.close()
+
+    def _read(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            for connection in self._connections:
+                selector.register(connection.socket, selectors.EVENT_READ, connection)
+            while not self._closing.is_set():
+                for key, _ in selector.select(timeout=0.1):
+                    self._take(key.data)
+
+    def _take(self, connection: _Connection) -> None:
+        with suppress(OSError):
+            for kind, flags, stream in connection.read_frames():
+                # Trailers end a call that is given a status, and a reset follows; or it is all.
+                if kind == _RST_STREAM or (kind == _HEADERS and flags & _END_STREAM):
+                    connection.ended.add(stream)
+
+
+@contextmanager
+def idle_peer(address: str, connections: int, source: str = "127.0.0.1") -> Iterator[IdlePeer]:
+    peer = IdlePeer(address, connections, source)
+    try:
+        yield peer
+    finally:
+        peer.close()
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def _header_block(path: str, authority: str) -> bytes:
+    """HPACK without compression: each field a literal that nobody remembers."""
+    fields = {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": path,
+        ":authority": authority,
+        "te": "trailers",
+        "content-type": "application/grpc",
+    }
+    return b"".join(
+        b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+        for name, value in fields.items()
+    )

@@ -1,0 +1,14 @@
+"""A clock that stands still but for the pauses that are made on it."""
+
+from services.rsm.waiting import Waiting
+
+
+class MovedClock:
+    """`waiting` takes no time; a test adds up what it would have taken."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self.waiting = Waiting(lambda: self.now_s, self.move)
+
+    def move(self, seconds: float) -> None:
+        self.now_s += seconds

@@ -1,0 +1,96 @@
+"""The MinIO that tests start, and what tells it from other stores."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+from minio.error import S3Error
+
+from services.local.s3_endpoint import S3Endpoint
+from services.rsm.backends.protocol import StorageBackend, Upload
+from services.rsm.factory import build_backend, build_manager
+from services.rsm.keys import segment_keys
+from services.rsm.settings import RsmSettings
+from tests.contract.remote_storage_manager_contract import a_segment
+from tests.contract.rsm_over_s3 import everything_in, settings_for
+from tests.harness.minio import MinioServer
+
+
+@pytest.fixture
+def settings(s3: S3Endpoint) -> RsmSettings:
+    return settings_for(s3)
+
+
+@pytest.fixture
+def backend(settings: RsmSettings) -> StorageBackend:
+    return build_backend(settings)
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[MinioServer]:
+    """One of our own, to stop and kill."""
+    with MinioServer(tmp_path) as server:
+        server.endpoint.ensure_bucket("orders")
+        yield server
+
+
+def unfinished(backend: StorageBackend, *keys: str) -> set[Upload]:
+    return {backend.begin_upload(key) for key in keys}
+
+
+def test_a_wrong_key_is_refused(minio: MinioServer) -> None:
+    right = minio.endpoint
+    wrong = S3Endpoint(right.endpoint, right.access_key, "not-the-secret-key")
+    with pytest.raises(S3Error, match="SignatureDoesNotMatch"):
+        wrong.client().list_buckets()
+
+
+def test_what_was_acknowledged_is_there_after_a_stop_and_a_kill(own: MinioServer) -> None:
+    before = own.endpoint
+    before.client().put_object("orders", "key", BytesIO(b"1"), 1)
+    own.stop()
+    own.start()
+    own.kill()
+    assert not own.is_running()
+    own.start()
+    assert own.endpoint == before
+    with before.client().get_object("orders", "key") as response:
+        assert response.read() == b"1"
+
+
+def test_uploads_are_listed_by_the_beginning_of_their_keys(
+    backend: StorageBackend, settings: RsmSettings
+) -> None:
+    stem = f"{settings.prefix}topic/0/segment"
+    ours = unfinished(backend, f"{stem}.a.log", f"{stem}.b.log", f"{stem}.b.log")
+    others = unfinished(backend, f"{settings.prefix}topic/0/other.a.log")
+    assert set(backend.list_uploads(f"{stem}.")) == ours
+    assert set(backend.list_uploads(settings.prefix)) == ours | others
+
+
+def test_an_upload_of_before_a_restart_is_found_by_its_whole_key_only(
+    own: MinioServer,
+) -> None:
+    """MinIO forgets it in listings, and ends it itself a day after it was begun."""
+    settings = settings_for(own.endpoint)
+    backend = build_backend(settings)
+    (upload,) = unfinished(backend, f"{settings.prefix}segment.a.log")
+    assert list(backend.list_uploads(f"{settings.prefix}segment.")) == [upload]
+    own.stop()
+    own.start()
+    assert list(backend.list_uploads(f"{settings.prefix}segment.")) == []
+    assert list(backend.list_uploads(upload.key)) == [upload]
+
+
+def test_a_delete_without_custom_metadata_ends_the_uploads_of_its_id_alone(
+    backend: StorageBackend, settings: RsmSettings
+) -> None:
+    metadata, other = a_segment(), a_segment()
+    for one in (metadata, other):
+        unfinished(backend, segment_keys(settings.prefix, one).log("00c0ffee00c0ffee"))
+    with closing(build_manager(settings)) as rsm:
+        rsm.delete_log_segment_data(metadata)
+    (left,) = everything_in(backend, settings.prefix)()
+    assert left.startswith(segment_keys(settings.prefix, other).prefix)

@@ -1,0 +1,41 @@
+"""The contract suite across the wire, over MinIO."""
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import grpc
+import pytest
+
+from services.local.s3_endpoint import S3Endpoint
+from services.rpc.clients.storage import RemoteStorageManagerClient
+from services.rsm.factory import build_backend, build_manager
+from services.rsm.servicer import RemoteStorageManagerServicer
+from services.rsm.settings import RsmSettings
+from tests.contract.remote_storage_manager_contract import (
+    RemoteStorageManagerContract,
+    StoredKeys,
+)
+from tests.contract.rsm_over_s3 import everything_in, settings_for
+from tests.harness.grpc_server import served
+from tieredstorage.v1 import remote_storage_manager_pb2_grpc as pb_grpc
+
+
+class TestOverGrpcAndMinio(RemoteStorageManagerContract):
+    @pytest.fixture
+    def settings(self, s3: S3Endpoint) -> RsmSettings:
+        return settings_for(s3)
+
+    @pytest.fixture
+    def rsm(self, settings: RsmSettings) -> Iterator[RemoteStorageManagerClient]:
+        with closing(build_manager(settings)) as manager:
+
+            def add(server: grpc.Server) -> None:
+                servicer = RemoteStorageManagerServicer(manager)
+                pb_grpc.add_RemoteStorageManagerServicer_to_server(servicer, server)
+
+            with served(add, "tieredstorage.v1.RemoteStorageManager") as (channel, address):
+                yield RemoteStorageManagerClient(channel, address)
+
+    @pytest.fixture
+    def stored_keys(self, settings: RsmSettings) -> StoredKeys:
+        return everything_in(build_backend(settings), settings.prefix)

@@ -1,0 +1,102 @@
+"""`sediment reconcile`, over real services."""
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from services.rpc.clients.storage import RemoteStorageManagerClient
+from services.rsm.backends.filesystem import FilesystemStorage
+from services.rsm.factory import build_manager
+from services.rsm.keys import segment_keys
+from services.rsm.servicer import RemoteStorageManagerServicer
+from services.rsm.settings import RsmSettings
+from tests.harness.grpc_server import served
+from tests.harness.rlmm_process import RlmmProcess, running_rlmm
+from tests.harness.tier import SmallTier, a_topic, segment
+from tieredstorage.v1 import remote_storage_manager_pb2_grpc as pb_grpc
+
+
+@pytest.fixture
+def rlmm(database_url: str, tmp_path: Path) -> Iterator[RlmmProcess]:
+    with running_rlmm(database_url, tmp_path / "rlmm") as made:
+        yield made
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FilesystemStorage:
+    (tmp_path / "objects").mkdir()
+    return FilesystemStorage(tmp_path / "objects")
+
+
+@dataclass(frozen=True)
+class ServedRsm:
+    address: str
+    client: RemoteStorageManagerClient
+
+
+@pytest.fixture
+def rsm(store: FilesystemStorage, tmp_path: Path) -> Iterator[ServedRsm]:
+    settings = RsmSettings(backend="filesystem", directory=tmp_path / "objects")
+    with closing(build_manager(settings)) as manager:
+
+        def add(server: grpc.Server) -> None:
+            servicer = RemoteStorageManagerServicer(manager)
+            pb_grpc.add_RemoteStorageManagerServicer_to_server(servicer, server)
+
+        with served(add, "tieredstorage.v1.RemoteStorageManager") as (channel, address):
+            yield ServedRsm(address, RemoteStorageManagerClient(channel, address))
+
+
+def reconcile(rlmm: RlmmProcess, rsm: ServedRsm, *options: str) -> tuple[int, dict[str, Any]]:
+    done = rlmm.sediment("reconcile", "--rsm", rsm.address, *options, "-o", "json")
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_orphans_are_told_then_deleted_and_a_sound_tier_stays(
+    rlmm: RlmmProcess, rsm: ServedRsm, store: FilesystemStorage
+) -> None:
+    (tp,) = a_topic("orders")
+    SmallTier(rsm.client, rlmm.client).fill(tp, 2)
+    sound = sorted(store.list_keys(""))
+    store.put(segment_keys("", segment(tp, 9)).log("a" * 16), b"left behind")
+    for deleted in (0, 1):
+        code, told = reconcile(rlmm, rsm, "--delete", "--grace-ms", "0")
+        assert (code, told["deleted_objects"]) == (0, deleted)
+        assert told["anomalies"]["ORPHAN_OBJECTS"] == 1
+        assert (told["segments"], told["objects"], told["failures"]) == (3, 7, [])
+    assert sorted(store.list_keys("")) == sound
+    (seen,) = rlmm.answers("anomalies")
+    assert (seen["kind"], seen["times_seen"], seen["run_id"]) == (
+        "ORPHAN_OBJECTS",
+        2,
+        told["run_id"],
+    )
+
+
+def test_what_an_operator_must_look_at_is_an_exit_code_of_its_own(
+    rlmm: RlmmProcess, rsm: ServedRsm, store: FilesystemStorage
+) -> None:
+    (tp,) = a_topic("orders")
+    SmallTier(rsm.client, rlmm.client).fill(tp, 1)
+    store.delete([key for key in store.list_keys("") if key.endswith(".log")])
+    code, told = reconcile(rlmm, rsm)
+    assert (code, told["anomalies"]["MISSING_OBJECTS"]) == (1, 1)
+    done = rlmm.sediment("reconcile", "--rsm", rsm.address)
+    assert (done.returncode, "MISSING_OBJECTS" in done.stdout) == (1, True)
+
+
+def test_a_location_that_is_not_registered_is_named(rlmm: RlmmProcess, rsm: ServedRsm) -> None:
+    line = rlmm.refusal("reconcile", "--rsm", rsm.address, "--location", "7")
+    assert "location 7 is not registered" in line
+
+
+def test_a_service_that_is_away_is_a_failure(rlmm: RlmmProcess) -> None:
+    done = rlmm.sediment("reconcile", "--rsm", "127.0.0.1:9")
+    assert done.returncode == 3
+    assert "127.0.0.1:9" in done.stderr

@@ -1,0 +1,256 @@
+"""Reconciliation: what is found amiss, and that nothing else is ever deleted."""
+
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import Engine, text
+
+from services.api.anomalies import AnomalyKind, all_anomalies
+from services.api.ids import TopicIdPartition
+from services.api.partition_removal import remove_partition
+from services.api.reconciliation import Reconciled, Reconciliation, ReconciliationPlan
+from services.api.segment_deletion import Deleter
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.rlmm.manager import SqlRemoteLogMetadataManager
+from services.rsm.backends.filesystem import FilesystemStorage
+from services.rsm.factory import build_manager
+from services.rsm.keys import segment_keys
+from services.rsm.manager import ObjectRemoteStorageManager
+from services.rsm.settings import RsmSettings
+from tests.contract.remote_storage_manager_contract import Files
+from tests.harness.tier import HOUR_MS, SmallTier, a_topic, now_ms, segment
+
+FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+DELETE_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+ORPHANS = AnomalyKind.ORPHAN_OBJECTS
+COMPLETE = AnomalyKind.UNREFERENCED_COMPLETE
+MISSING = AnomalyKind.MISSING_OBJECTS
+UPLOAD = AnomalyKind.ABANDONED_UPLOAD
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FilesystemStorage:
+    return FilesystemStorage(tmp_path)
+
+
+@pytest.fixture
+def rsm(tmp_path: Path) -> Iterator[ObjectRemoteStorageManager]:
+    settings = RsmSettings(backend="filesystem", directory=tmp_path)
+    with closing(build_manager(settings)) as rsm:
+        yield rsm
+
+
+@pytest.fixture
+def tier(rsm: ObjectRemoteStorageManager, rlmm: SqlRemoteLogMetadataManager) -> SmallTier:
+    return SmallTier(rsm, rlmm)
+
+
+class Runs:
+    def __init__(self, tier: SmallTier, rsm: ObjectRemoteStorageManager) -> None:
+        self._tier = tier
+        self._rsm = rsm
+
+    def once(self, *, delete: bool = False, grace_ms: int = 0) -> Reconciled:
+        plan = ReconciliationPlan(uuid4().hex, now_ms() + 1_000, grace_ms, delete)
+        return Reconciliation(self._tier.rlmm, self._rsm, self._rsm.objects, plan).run()
+
+    def twice_deleting(self) -> tuple[Reconciled, Reconciled]:
+        return self.once(delete=True), self.once(delete=True)
+
+
+@pytest.fixture
+def runs(tier: SmallTier, rsm: ObjectRemoteStorageManager) -> Runs:
+    return Runs(tier, rsm)
+
+
+@pytest.fixture
+def tp() -> TopicIdPartition:
+    return a_topic("orders")[0]
+
+
+def keys_of(store: FilesystemStorage) -> list[str]:
+    return sorted(store.list_keys(""))
+
+
+def found(done: Reconciled) -> dict[AnomalyKind, int]:
+    return dict(done.anomalies)
+
+
+def forget(engine: Engine, metadata: RemoteLogSegmentMetadata) -> None:
+    """As if the database had been restored from before the copy."""
+    with engine.begin() as connection:
+        for table in ("segment_epochs", "segments", "events"):
+            connection.execute(
+                text(f"DELETE FROM {table} WHERE segment_id = :id"),
+                {"id": metadata.remote_log_segment_id.id},
+            )
+
+
+def test_of_a_sound_tier_nothing_is_said_and_nothing_touched(
+    tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition
+) -> None:
+    tier.fill(tp, 5)
+    tier.rlmm.add_remote_log_segment_metadata(segment(tp, 5))
+    going = tier.fill(tp, 1, first=6)[0]
+    tier.move(going, DELETE_STARTED)
+    before = keys_of(store)
+    for done in runs.twice_deleting():
+        assert found(done) == {}
+        assert (done.segments, done.objects) == (6, 18)
+        assert (done.deleted_objects, done.failures) == (0, [])
+    assert keys_of(store) == before
+
+
+@pytest.mark.parametrize("kept", [".log", ".indexes"])
+def test_what_a_copy_left_that_never_finished_goes_when_seen_twice(
+    tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition, kept: str
+) -> None:
+    tier.fill(tp, 2)
+    before = keys_of(store)
+    stem = segment_keys("", segment(tp, 7)).stem
+    store.put(f"{stem}.{'a' * 16}{kept}", b"bytes")
+    first = runs.once(delete=True)
+    assert (found(first), first.deleted_objects) == ({ORPHANS: 1}, 0)
+    second = runs.once(delete=True)
+    assert (found(second), second.deleted_objects) == ({ORPHANS: 1}, 1)
+    assert keys_of(store) == before
+    assert found(runs.once()) == {}
+
+
+def test_nothing_is_deleted_unless_it_is_asked_for(
+    tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition
+) -> None:
+    store.put(segment_keys("", segment(tp, 7)).log("a" * 16), b"bytes")
+    before = keys_of(store)
+    for _ in range(3):
+        assert found(runs.once()) == {ORPHANS: 1}
+    assert keys_of(store) == before
+
+
+def test_what_is_young_is_left_alone(
+    runs: Runs, store: FilesystemStorage, tp: TopicIdPartition
+) -> None:
+    key = segment_keys("", segment(tp, 7)).log("a" * 16)
+    store.put(key, b"bytes")
+    store.begin_upload(key)
+    done = runs.once(delete=True, grace_ms=HOUR_MS)
+    assert (found(done), done.segments) == ({}, 1)
+
+
+def test_what_was_first_seen_a_moment_ago_stays(
+    engine: Engine, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition, tmp_path: Path
+) -> None:
+    key = segment_keys("", segment(tp, 7)).log("a" * 16)
+    store.put(key, b"bytes")
+    os.utime(tmp_path / key, (1_700_000_000, 1_700_000_000))
+    for _ in range(2):
+        assert runs.once(delete=True, grace_ms=HOUR_MS).deleted_objects == 0
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE anomalies SET first_seen = now() - interval '2 hours'"))
+    assert runs.once(delete=True, grace_ms=HOUR_MS).deleted_objects == 1
+
+
+def test_objects_of_another_attempt_go_and_those_of_the_copy_that_counts_stay(
+    tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition
+) -> None:
+    only = tier.fill(tp, 1)[0]
+    before = keys_of(store)
+    keys = segment_keys("", only)
+    for key in (keys.log("a" * 16), keys.indexes("a" * 16)):
+        store.put(key, b"left behind")
+    _, second = runs.twice_deleting()
+    assert (found(second), second.deleted_objects) == ({ORPHANS: 1}, 2)
+    assert keys_of(store) == before
+
+
+def test_a_complete_copy_without_metadata_is_told_and_never_deleted(
+    engine: Engine, tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition
+) -> None:
+    _, lost = tier.fill(tp, 2)
+    forget(engine, lost)
+    before = keys_of(store)
+    for _ in range(3):
+        done = runs.once(delete=True)
+        assert (found(done), done.deleted_objects) == ({COMPLETE: 1}, 0)
+    assert keys_of(store) == before
+    (anomaly,) = [seen.anomaly for seen in all_anomalies(tier.rlmm)]
+    assert anomaly.segment_id == lost.remote_log_segment_id.id
+
+
+def test_a_complete_copy_of_a_topic_that_nobody_knows_is_never_deleted(
+    rsm: ObjectRemoteStorageManager, tier: SmallTier, runs: Runs, store: FilesystemStorage
+) -> None:
+    unknown = segment(a_topic("nobody")[0], 0)
+    tier.rsm.copy_log_segment_data(unknown, Files(b"log").data())
+    before = keys_of(store)
+    _, second = runs.twice_deleting()
+    assert (found(second), second.deleted_objects) == ({COMPLETE: 1}, 0)
+    assert keys_of(store) == before
+
+
+def test_a_manifest_without_its_bytes_is_an_orphan(
+    engine: Engine, tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition
+) -> None:
+    (lost,) = tier.fill(tp, 1)
+    forget(engine, lost)
+    store.delete([key for key in keys_of(store) if key.endswith(".log")])
+    _, second = runs.twice_deleting()
+    assert (found(second), second.deleted_objects) == ({ORPHANS: 1}, 2)
+    assert keys_of(store) == []
+
+
+def test_what_is_left_of_a_deletion_that_finished_goes(
+    tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition
+) -> None:
+    _, gone = tier.fill(tp, 2)
+    tier.move(tier.move(gone, DELETE_STARTED), DELETE_FINISHED)
+    _, second = runs.twice_deleting()
+    assert (found(second), second.deleted_objects) == ({ORPHANS: 1}, 3)
+    assert len(keys_of(store)) == 3
+
+
+def test_what_is_left_of_a_partition_that_was_removed_goes(
+    tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition, tmp_path: Path
+) -> None:
+    tier.fill(tp, 1)
+    contents = {key: store.get(key) for key in keys_of(store)}
+    tier.mark_deleted(tp)
+    assert remove_partition(tier.rlmm, tier.rsm, tp, Deleter(), now_ms()).is_finished
+    for key, content in contents.items():
+        store.put(key, content)
+    _, second = runs.twice_deleting()
+    assert (found(second), second.deleted_objects) == ({ORPHANS: 1}, 3)
+
+
+@pytest.mark.parametrize("lost", [".log", ".indexes", ""])
+def test_a_finished_segment_without_its_objects_is_told(
+    tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition, lost: str
+) -> None:
+    _, broken = tier.fill(tp, 2)
+    own = segment_keys("", broken).prefix
+    store.delete([key for key in keys_of(store) if key.startswith(own) and key.endswith(lost)])
+    before = keys_of(store)
+    _, second = runs.twice_deleting()
+    assert (found(second), second.deleted_objects) == ({MISSING: 1}, 0)
+    assert keys_of(store) == before
+    (seen,) = all_anomalies(tier.rlmm)
+    assert (seen.anomaly.segment_id, seen.times_seen) == (broken.remote_log_segment_id.id, 2)
+
+
+def test_an_upload_that_nobody_finishes_is_ended_and_one_of_a_copy_under_way_is_not(
+    tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition
+) -> None:
+    under_way, abandoned = segment(tp, 0), segment(tp, 1)
+    tier.rlmm.add_remote_log_segment_metadata(under_way)
+    for each in (under_way, abandoned):
+        store.begin_upload(segment_keys("", each).log("a" * 16))
+    first, second = runs.twice_deleting()
+    assert (found(first), first.ended_uploads) == ({UPLOAD: 1}, 0)
+    assert (found(second), second.ended_uploads) == ({UPLOAD: 1}, 1)
+    (left,) = store.list_uploads("")
+    assert left.key == segment_keys("", under_way).log("a" * 16)

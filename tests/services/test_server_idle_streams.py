@@ -1,0 +1,378 @@
+"""Peers that open calls and then do nothing: what they hold comes back, and others are served."""
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from threading import Event, Semaphore
+from typing import Any
+
+import grpc
+import pytest
+
+from services.api.calls import current_call
+from services.api.errors import (
+    InvalidRequestError,
+    RetriableRemoteStorageError,
+    ThrottledError,
+)
+from services.rpc.channels import open_channel
+from services.rpc.server import Service, start_grpc
+from services.rpc.settings import ServiceSettings
+from services.rpc.statuses import rpc_errors_as_ours
+from tests.harness.eventually import eventually
+from tests.harness.idle_streams import idle_peer
+
+SERVICE = "test.Streams"
+IDLE_MS = 1_000
+# Also this machine: all of 127/8 is.
+ELSEWHERE = "127.0.0.2"
+MIB = 1024 * 1024
+
+
+class Streams:
+    """A service of raw bytes with a method of each kind."""
+
+    def __init__(self) -> None:
+        self.release = Event()
+        self.held = Semaphore(0)
+        self.given_up = Semaphore(0)
+        self.fetched = 0
+
+    def copy(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
+        return b"%d" % sum(len(data) for data in requests)
+
+    def fetch(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        try:
+            for _ in range(int(request)):
+                self.fetched += 1
+                yield bytes(MIB)
+        except GeneratorExit:
+            self.given_up.release()
+            raise
+
+    def slow(self, request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        self.held.release()
+        self.release.wait(timeout=30)
+        yield b"done"
+
+    def look_up(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+        return b"found"
+
+    def hold(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+        self.held.release()
+        eventually(lambda: not current_call().is_active() or self.release.is_set(), 30_000)
+        self.given_up.release()
+        return b"too late"
+
+    def add_to(self, server: grpc.Server) -> None:
+        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            "Copy": grpc.stream_unary_rpc_method_handler(self.copy),
+            "Fetch": grpc.unary_stream_rpc_method_handler(self.fetch),
+            "Slow": grpc.unary_stream_rpc_method_handler(self.slow),
+            "LookUp": grpc.unary_unary_rpc_method_handler(self.look_up),
+            "Hold": grpc.unary_unary_rpc_method_handler(self.hold),
+            "Parsed": grpc.unary_unary_rpc_method_handler(
+                lambda request, context: b"", request_deserializer=_refuse
+            ),
+        }
+        server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, handlers)])
+
+
+def _refuse(message: bytes) -> bytes:
+    raise ValueError(message)
+
+
+class Client:
+    """Calls the service's methods; failures as services' clients see them."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self.channel = channel
+
+    def copy(self, *chunks: bytes) -> bytes:
+        with rpc_errors_as_ours("server"):
+            reply: bytes = self.channel.stream_unary(path("Copy"), None, None)(
+                iter(chunks), timeout=60
+            )
+            return reply
+
+    def open_copy(self, done: Event) -> Any:
+        """A copy that sends one message, and no other until `done`."""
+
+        def requests() -> Iterator[bytes]:
+            yield b"first"
+            done.wait(timeout=60)
+
+        return self.channel.stream_unary(path("Copy"), None, None).future(requests())
+
+    def stream(self, method: str, request: bytes) -> Any:
+        return self.channel.unary_stream(path(method), None, None)(request)
+
+    def unary(self, method: str, timeout_s: float | None = 60) -> bytes:
+        with rpc_errors_as_ours("server"):
+            call = self.channel.unary_unary(path(method), None, None)
+            reply: bytes = call(b"request", timeout=timeout_s)
+            return reply
+
+
+def path(method: str) -> str:
+    return f"/{SERVICE}/{method}"
+
+
+@pytest.fixture
+def service() -> Iterator[Streams]:
+    service = Streams()
+    yield service
+    service.release.set()
+
+
+@pytest.fixture
+def address(service: Streams, settings: ServiceSettings) -> Iterator[str]:
+    process = Service("test", SERVICE, service.add_to, lambda: None, lambda: None, 4)
+    with ExitStack() as cleanup:
+        address = start_grpc(process, settings, cleanup)
+        cleanup.callback(service.release.set)
+        yield address
+
+
+@pytest.fixture
+def settings() -> ServiceSettings:
+    return ServiceSettings(
+        unary_threads=4,
+        stream_threads=4,
+        stream_idle_timeout_ms=IDLE_MS,
+        busy_stream_idle_timeout_ms=IDLE_MS,
+        default_deadline_ms=IDLE_MS,
+        drain_timeout_ms=2_000,
+    )
+
+
+@pytest.fixture
+def client(address: str) -> Iterator[Client]:
+    with open_channel(address) as channel:
+        yield Client(channel)
+
+
+# One peer at a time
+
+
+def test_a_copy_that_sends_nothing_more_is_ended_and_may_be_repeated(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    done = Event()
+    with caplog.at_level(logging.INFO, logger="sediment.rpc"):
+        copy = client.open_copy(done)
+        with pytest.raises(RetriableRemoteStorageError), rpc_errors_as_ours("server"):
+            copy.result(timeout=30)
+        done.set()
+        (line,) = eventually(lambda: caplog.records)
+    assert line.__dict__["code"] == "DEADLINE_EXCEEDED"
+    assert "the peer has done nothing for 1." in line.__dict__["why"]
+    assert "127.0.0.1" in line.__dict__["peer"]
+    assert client.copy(b"first", b"second") == b"11"
+
+
+def test_a_reader_that_takes_nothing_more_is_ended(client: Client, service: Streams) -> None:
+    stream = client.stream("Fetch", b"1000")
+    next(stream)
+    assert service.given_up.acquire(timeout=30)
+    assert service.fetched < 100
+    with pytest.raises(RetriableRemoteStorageError), rpc_errors_as_ours("server"):
+        list(stream)
+
+
+def test_a_reader_that_takes_its_time_but_goes_on_is_served(client: Client) -> None:
+    stream = client.stream("Fetch", b"12")
+    pause = Event()
+    for _ in range(12):
+        assert len(next(stream)) == MIB
+        pause.wait(IDLE_MS / 1000 / 4)
+    assert list(stream) == []
+
+
+def test_a_stream_whose_server_takes_its_time_is_not_ended(
+    client: Client, service: Streams
+) -> None:
+    stream = client.stream("Slow", b"")
+    assert service.held.acquire(timeout=30)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(next, stream)
+        with pytest.raises(TimeoutError):
+            answer.result(timeout=2.5 * IDLE_MS / 1000)
+        service.release.set()
+        assert answer.result(timeout=30) == b"done"
+
+
+def test_a_call_without_a_deadline_gets_one(client: Client, service: Streams) -> None:
+    with pytest.raises(RetriableRemoteStorageError):
+        client.unary("Hold", timeout_s=None)
+    assert service.given_up.acquire(timeout=30)
+    assert not service.release.is_set()
+
+
+def test_a_call_with_a_deadline_of_its_own_keeps_it(client: Client, service: Streams) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(client.unary, "Hold", 60)
+        assert service.held.acquire(timeout=30)
+        with pytest.raises(TimeoutError):
+            answer.result(timeout=2.5 * IDLE_MS / 1000)
+        service.release.set()
+        assert answer.result(timeout=30) == b"too late"
+
+
+def test_a_call_whose_request_does_not_come_is_ended(address: str, client: Client) -> None:
+    with idle_peer(address, 1) as peer:
+        peer.open_calls(path("LookUp"), 1)
+        peer.open_calls(path("Fetch"), 1)
+        eventually(lambda: peer.ended == 2, 30_000)
+    assert client.unary("LookUp") == b"found"
+
+
+@pytest.mark.parametrize("method", ["Copy", "Fetch", "LookUp"])
+def test_a_call_that_ends_without_its_request_is_named(client: Client, method: str) -> None:
+    if method == "Copy":
+        assert client.copy() == b"0"
+        return
+    call = client.channel.stream_unary(path(method), None, None)
+    with pytest.raises(InvalidRequestError, match="ended without one"), rpc_errors_as_ours("s"):
+        call(iter(()), timeout=60)
+
+
+def test_what_is_no_message_of_the_call_is_refused_and_fills_no_log(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(InvalidRequestError, match="not a message of this call"):
+        client.unary("Parsed")
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+# Many of them
+
+PATIENT = ServiceSettings(
+    unary_threads=4,
+    stream_threads=4,
+    stream_idle_timeout_ms=600_000,
+    busy_stream_idle_timeout_ms=600_000,
+    default_deadline_ms=600_000,
+    drain_timeout_ms=1_000,
+)
+BUSY = PATIENT.model_copy(update={"busy_stream_idle_timeout_ms": IDLE_MS})
+# Of 4 threads and 8 places to wait.
+OF_ONE_ADDRESS = 3 + 6
+
+
+@pytest.mark.parametrize("settings", [PATIENT])
+@pytest.mark.parametrize("method", ["Copy", "Fetch"])
+def test_a_thousand_idle_streams_leave_others_served(
+    address: str, client: Client, method: str
+) -> None:
+    with idle_peer(address, 20, ELSEWHERE) as peer:
+        peer.open_calls(path(method), 1000)
+        for _ in range(100):
+            assert client.unary("LookUp") == b"found"
+            assert client.copy(bytes(MIB), bytes(MIB)) == b"%d" % (2 * MIB)
+            assert len(list(client.stream("Fetch", b"2"))) == 2
+        eventually(lambda: peer.ended == 1000 - OF_ONE_ADDRESS, 30_000)
+
+
+@pytest.mark.parametrize("settings", [PATIENT])
+def test_who_has_all_that_one_address_may_have_is_told_so_at_once(client: Client) -> None:
+    done = Event()
+    idle = [client.open_copy(done) for _ in range(OF_ONE_ADDRESS)]
+    with pytest.raises(ThrottledError, match="3 of one address"):
+        client.copy(b"one more")
+    done.set()
+    assert [copy.result(timeout=30) for copy in idle] == [b"5"] * OF_ONE_ADDRESS
+    assert client.copy(b"again") == b"5"
+
+
+@pytest.mark.parametrize("settings", [BUSY])
+def test_idle_streams_give_way_to_one_that_waits_behind_them(address: str, client: Client) -> None:
+    with idle_peer(address, 20) as peer:
+        peer.open_calls(path("Copy"), 1000)
+        # All but those that nobody waits for.
+        eventually(lambda: peer.ended == 1000 - 3, 60_000)
+        assert client.copy(b"served") == b"6"
+
+
+@pytest.mark.parametrize("settings", [PATIENT])
+def test_streams_that_wait_are_let_in_when_idle_ones_leave(address: str, client: Client) -> None:
+    with idle_peer(address, 1) as peer, ThreadPoolExecutor(1) as pool:
+        peer.open_calls(path("Copy"), OF_ONE_ADDRESS - 1)
+        eventually(lambda: _threads_named("stream-in") == 3)
+        copy = pool.submit(client.copy, b"waits")
+        with pytest.raises(TimeoutError):
+            copy.result(timeout=1)
+        peer.close()
+        assert copy.result(timeout=30) == b"5"
+
+
+@pytest.mark.parametrize("settings", [PATIENT])
+def test_calls_whose_requests_do_not_come_hold_up_the_others_for_moments_only(
+    address: str, client: Client
+) -> None:
+    def served() -> bool:
+        try:
+            return client.unary("LookUp") == b"found"
+        except RetriableRemoteStorageError:
+            return False  # The places to wait are taken, for now.
+
+    with idle_peer(address, 20, ELSEWHERE) as peer:
+        peer.open_calls(path("LookUp"), 1000)
+        eventually(served, 30_000)
+        # Up to half of the threads may wait for long.
+        eventually(lambda: peer.ended >= 1000 - 2, 30_000)
+        assert served()
+
+
+@pytest.mark.parametrize("settings", [PATIENT])
+def test_refused_calls_fill_no_log(address: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="sediment.rpc"), idle_peer(address, 20) as peer:
+        peer.open_calls(path("Copy"), 1000)
+        eventually(lambda: peer.ended == 1000 - OF_ONE_ADDRESS, 30_000)
+        refused = [r for r in caplog.records if r.__dict__["code"] == "RESOURCE_EXHAUSTED"]
+    assert 0 < len(refused) < 100
+
+
+# The end
+
+
+def test_streams_under_way_may_end_and_idle_ones_end_with_the_drain(service: Streams) -> None:
+    settings = PATIENT.model_copy(update={"drain_timeout_ms": 3_000})
+    process = Service("test", SERVICE, service.add_to, lambda: None, lambda: None, 4)
+    done = Event()
+    with ExitStack() as outside, ExitStack() as cleanup:
+        channel = outside.enter_context(open_channel(start_grpc(process, settings, cleanup)))
+        client = Client(channel)
+        under_way = client.stream("Slow", b"")
+        assert service.held.acquire(timeout=30)
+        idle = [client.open_copy(done) for _ in range(OF_ONE_ADDRESS)]
+        eventually(lambda: _threads_named("stream-in") == 3)
+        started = time.monotonic()
+        with ThreadPoolExecutor(1) as pool:
+            draining = pool.submit(cleanup.close)
+            # A server that drains refuses; how, is gRPC's to say.
+            eventually(lambda: _is_refused(client))
+            service.release.set()
+            assert list(under_way) == [b"done"]
+            draining.result(timeout=60)
+        assert time.monotonic() - started > 2.5
+        for copy in idle:
+            with pytest.raises(RetriableRemoteStorageError), rpc_errors_as_ours("server"):
+                copy.result(timeout=30)
+        done.set()
+    assert _threads_named("stream-in") == _threads_named("watchdog") == 0
+
+
+def _is_refused(client: Client) -> bool:
+    try:
+        client.unary("LookUp", timeout_s=1)
+    except RetriableRemoteStorageError:
+        return True
+    return False
+
+
+def _threads_named(name: str) -> int:
+    return sum(thread.name.startswith(name) for thread in threading.enumerate())

@@ -1,0 +1,23 @@
+import pytest
+
+from tests.harness.minio_binary import OLDEST_GO, MinioUnavailableError, ensure_minio, go_version
+
+
+@pytest.fixture(autouse=True)
+def empty_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("printed", "version"),
+    [("go1.26.8", (1, 26)), ("go1.19", (1, 19)), ("go1.24rc1", (1, 24)), ("", (0, 0))],
+)
+def test_the_version_of_go_is_read(printed: str, version: tuple[int, int]) -> None:
+    assert go_version(printed) == version
+
+
+def test_a_build_without_go_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    needed = f"Go {OLDEST_GO[0]}.{OLDEST_GO[1]} or newer"
+    with pytest.raises(MinioUnavailableError, match=f"not on the PATH.*{needed}"):
+        ensure_minio()

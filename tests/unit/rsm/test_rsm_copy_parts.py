@@ -1,0 +1,153 @@
+"""How objects are cut into parts, and how much of them is in memory and under way at once."""
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from threading import Event, Lock
+
+import pytest
+
+from services.api.calls import Call, serving
+from services.api.errors import RetriableRemoteStorageError
+from services.api.validation import INT32_MAX
+from services.rsm.backends.filesystem import FilesystemStorage
+from services.rsm.backends.protocol import Upload, UploadedPart
+from services.rsm.parts import MAX_PARTS, PartBuffers, part_size_bytes
+from services.rsm.upload import Uploader
+from tests.contract.remote_storage_manager_contract import some_bytes
+from tests.harness.eventually import eventually
+from tests.harness.gated_store import Gate, gated
+
+MIB = 1024 * 1024
+
+
+def parts_of(object_size: int, part_size: int) -> int:
+    return -(-object_size // part_size)
+
+
+@pytest.mark.parametrize(
+    ("object_size", "least", "expected"),
+    [
+        (0, 8 * MIB, 8 * MIB),
+        (INT32_MAX, 8 * MIB, 8 * MIB),
+        (INT32_MAX, 5 * MIB, 5 * MIB),
+        (INT32_MAX, 100_000, 214_749),
+        (MAX_PARTS * 7, 7, 7),
+        (MAX_PARTS * 7 + 1, 7, 8),
+        (50_000 * 5 * MIB, 5 * MIB, 25 * MIB),
+    ],
+)
+def test_parts_grow_where_there_were_too_many(object_size: int, least: int, expected: int) -> None:
+    assert part_size_bytes(object_size, least) == expected
+    assert parts_of(object_size, expected) <= MAX_PARTS
+
+
+def test_the_largest_log_has_410_parts_of_the_least_size_that_s3_takes() -> None:
+    assert parts_of(INT32_MAX, part_size_bytes(INT32_MAX, 5 * MIB)) == 410
+
+
+class NotingStore(FilesystemStorage):
+    """Knows how many parts each upload had, and the most that were under way at once."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.numbers: list[int] = []
+
+    def upload_part(
+        self, upload: Upload, number: int, offset: int, data: memoryview
+    ) -> UploadedPart:
+        self.numbers.append(number)
+        return super().upload_part(upload, number, offset, data)
+
+
+def written(uploader: Uploader, key: str, content: bytes) -> None:
+    with uploader.object(key, len(content)) as upload:
+        upload.write(content)
+
+
+def test_an_object_of_too_many_parts_is_cut_into_larger_ones(tmp_path: Path) -> None:
+    store, content = NotingStore(tmp_path), some_bytes(MAX_PARTS * 3 + 1)
+    with closing(Uploader(store, PartBuffers(4, 3, 60_000), 2)) as uploader:
+        written(uploader, "key", content)
+    assert len(store.numbers) == parts_of(len(content), 4)
+    assert store.get("key") == content
+
+
+def test_a_buffer_that_was_made_for_larger_parts_does_not_stay() -> None:
+    buffers = PartBuffers(1, 8, wait_timeout_ms=1)
+    buffers.give_back(buffers.take(100))
+    assert len(buffers.take()) == 8
+
+
+class CountedBuffers(PartBuffers):
+    """Knows how many were out at once, at most."""
+
+    def __init__(self, count: int, size_bytes: int, wait_timeout_ms: int) -> None:
+        super().__init__(count, size_bytes, wait_timeout_ms)
+        self._lock = Lock()
+        self._out = 0
+        self.most_out = 0
+
+    def take(self, size_bytes: int | None = None) -> memoryview:
+        with self._lock:
+            self._out += 1
+            self.most_out = max(self.most_out, self._out)
+        return super().take(size_bytes)
+
+    def give_back(self, buffer: memoryview) -> None:
+        with self._lock:
+            self._out -= 1
+        super().give_back(buffer)
+
+
+def test_an_object_takes_no_more_buffers_than_it_can_send_at_once(tmp_path: Path) -> None:
+    """One part is under way and one is filled; a third may just be on its way back."""
+    buffers = CountedBuffers(100, 4, wait_timeout_ms=60_000)
+    with closing(Uploader(FilesystemStorage(tmp_path), buffers, 1)) as uploader:
+        written(uploader, "key", bytes(400))
+    assert buffers.most_out <= 3
+
+
+def test_a_caller_who_is_gone_waits_for_no_buffer() -> None:
+    buffers = PartBuffers(0, 8, wait_timeout_ms=3_600_000)
+    gone = Call("actor", "id", is_active=lambda: False)
+    with serving(gone), pytest.raises(RetriableRemoteStorageError, match="gave up"):
+        buffers.take()
+
+
+def test_an_uploader_that_closes_waits_for_the_part_under_way_only(tmp_path: Path) -> None:
+    gate = Gate("upload_part")
+    store = NotingStore(tmp_path)
+    buffers = PartBuffers(6, 4, wait_timeout_ms=60_000)
+    uploader = Uploader(gated(store, gate), buffers, 1)
+    source_goes_on = Event()
+
+    def write() -> None:
+        with uploader.object("key", 400) as upload:
+            upload.write(bytes(8))
+            assert source_goes_on.wait(60)
+            upload.write(bytes(8))
+
+    with ThreadPoolExecutor(2) as pool:
+        writing = pool.submit(write)
+        assert gate.reached.wait(60)
+        queued = uploader.send(Upload("other", "id"), 1, 0, memoryview(b""))
+        closing_it = pool.submit(uploader.close)
+        eventually(lambda: refuses(uploader))
+        source_goes_on.set()
+        gate.opened.set()
+        closing_it.result(60)
+        with pytest.raises(RetriableRemoteStorageError, match="stopping"):
+            queued.result(60)
+        with pytest.raises(RetriableRemoteStorageError, match="stopping"):
+            writing.result(60)
+    assert store.numbers == [1]
+    assert not list(store.list_uploads(""))
+
+
+def refuses(uploader: Uploader) -> bool:
+    try:
+        uploader.send(Upload("other", "id"), 1, 0, memoryview(b""))
+    except RetriableRemoteStorageError:
+        return True
+    return False

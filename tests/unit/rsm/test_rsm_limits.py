@@ -1,0 +1,207 @@
+"""Rates that a process keeps to, on a clock that only pauses move."""
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from threading import Event
+
+import pytest
+
+from services.api.calls import Call, serving
+from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
+from services.rsm.backends.filesystem import FilesystemStorage
+from services.rsm.delete_pace import DeletePace
+from services.rsm.object_deletes import ObjectDeletes
+from services.rsm.rate_limit import BURST_S, ByteRate, RateLimit
+from services.rsm.waiting import Waiting
+from tests.harness.moved_clock import MovedClock
+
+MIB = 1024 * 1024
+
+
+def mebibytes(count: int) -> Iterator[bytes]:
+    chunk = bytes(MIB)
+    return (chunk for _ in range(count))
+
+
+@pytest.fixture
+def clock() -> MovedClock:
+    return MovedClock()
+
+
+def test_a_stream_of_a_gibibyte_at_10_mib_a_second_takes_100_seconds(clock: MovedClock) -> None:
+    began_s = clock.now_s
+    for _ in ByteRate(10 * MIB, clock.waiting).limited(mebibytes(1024)):
+        pass
+    assert clock.now_s - began_s == pytest.approx(102.4, abs=0.5)
+
+
+def test_a_stream_is_as_fast_in_its_middle_as_at_its_ends(clock: MovedClock) -> None:
+    times = []
+    for _ in ByteRate(10 * MIB, clock.waiting).limited(mebibytes(100)):
+        times.append(clock.now_s)
+    gaps = [after - before for before, after in pairwise(times)]
+    assert max(gaps) == pytest.approx(0.1, abs=0.01)
+
+
+def test_what_was_not_used_is_saved_for_a_moment_only(clock: MovedClock) -> None:
+    limit = RateLimit(10 * MIB, clock.waiting)
+    clock.move(3600)
+    began_s = clock.now_s
+    for _ in range(100):
+        limit.take(MIB)
+    assert clock.now_s - began_s >= 99 / 10 - BURST_S - 0.01
+
+
+def test_a_short_stream_takes_turns_with_a_long_one(clock: MovedClock) -> None:
+    rate = ByteRate(MIB, clock.waiting)
+    long, short = iter(rate.limited(mebibytes(1000))), iter(rate.limited(mebibytes(3)))
+    began_s = clock.now_s
+    for _ in range(3):
+        next(long)
+        next(short)
+    assert clock.now_s - began_s == pytest.approx(5, abs=0.2)
+
+
+def test_no_rate_is_no_wrapper(clock: MovedClock) -> None:
+    chunks = mebibytes(1)
+    assert ByteRate(0, clock.waiting).limited(chunks) is chunks
+
+
+def test_closing_a_limited_stream_closes_what_it_reads(clock: MovedClock) -> None:
+    closed = Event()
+
+    def chunks() -> Iterator[bytes]:
+        try:
+            yield from mebibytes(2)
+        finally:
+            closed.set()
+
+    source = chunks()
+    limited = ByteRate(MIB, clock.waiting).limited(source)
+    next(limited)
+    assert isinstance(limited, Generator)
+    limited.close()
+    assert closed.is_set()
+
+
+def test_a_caller_who_is_gone_waits_no_longer(clock: MovedClock) -> None:
+    limit = RateLimit(1, clock.waiting)
+    limit.take(3600)
+    began_s = clock.now_s
+    gone = Call("actor", "id", is_active=lambda: clock.now_s < began_s + 5)
+    with serving(gone), pytest.raises(RetriableRemoteStorageError, match="gave up"):
+        limit.take(1)
+    assert clock.now_s - began_s < 6
+
+
+def test_a_service_that_stops_ends_every_wait() -> None:
+    waiting = Waiting()
+    limit = RateLimit(1, waiting)
+    limit.take(1_000_000)
+    asked = Event()
+
+    def is_wanted() -> bool:
+        asked.set()
+        return True
+
+    with ThreadPoolExecutor(1) as pool:
+        taken = pool.submit(limit.take, 1, is_wanted)
+        assert asked.wait(60)
+        waiting.close()
+        with pytest.raises(RetriableRemoteStorageError, match="stopping"):
+            taken.result(60)
+
+
+def test_deletes_never_go_above_the_limit(clock: MovedClock) -> None:
+    pace = DeletePace(3500, clock.waiting)
+    began_s = clock.now_s
+    for _ in range(70):
+        pace.take(1000, lambda: True)
+        pace.speed_up()
+    assert 70_000 / (clock.now_s - began_s) < 3500 * 1.05
+
+
+def test_the_pace_halves_where_the_store_has_no_time_and_comes_back(clock: MovedClock) -> None:
+    pace = DeletePace(3200, clock.waiting)
+    pace.slow_down(pace.take(1, lambda: True))
+    assert pace.keys_per_s == 1600
+    for _ in range(6):
+        pace.speed_up()
+    assert pace.keys_per_s == pytest.approx(3200)
+
+
+def test_the_pace_never_comes_to_a_halt(clock: MovedClock) -> None:
+    pace = DeletePace(6400, clock.waiting)
+    for _ in range(100):
+        pace.slow_down(pace.take(1, lambda: True))
+    assert pace.keys_per_s == 100
+
+
+def test_requests_that_failed_together_halve_the_pace_once(clock: MovedClock) -> None:
+    pace = DeletePace(3200, clock.waiting)
+    began = [pace.take(1, lambda: True) for _ in range(10)]
+    clock.move(1)
+    for began_s in began:
+        pace.slow_down(began_s)
+    assert pace.keys_per_s == 1600
+
+
+class BusyStore(FilesystemStorage):
+    """Has no time for some of the keys, as often as a test says."""
+
+    def __init__(self, busy: Callable[[Sequence[str]], Mapping[str, RemoteStorageError]]) -> None:
+        self._busy = busy
+        self.asked: list[list[str]] = []
+
+    def delete(self, keys: Sequence[str]) -> Mapping[str, RemoteStorageError]:
+        self.asked.append(list(keys))
+        return self._busy(keys)
+
+
+def deletes(clock: MovedClock, retries: int = 3, rate: int = 3500) -> ObjectDeletes:
+    return ObjectDeletes(DeletePace(rate, clock.waiting), retries, clock.waiting)
+
+
+def busy(keys: Sequence[str]) -> Mapping[str, RemoteStorageError]:
+    return dict.fromkeys(keys, RetriableRemoteStorageError("SlowDown"))
+
+
+def test_only_keys_that_failed_for_the_moment_are_deleted_again(clock: MovedClock) -> None:
+    answers = iter(
+        [
+            {"b": RetriableRemoteStorageError("SlowDown"), "c": RemoteStorageError("denied")},
+            {},
+        ]
+    )
+    store = BusyStore(lambda keys: next(answers))
+    failures = deletes(clock).delete(store, ["a", "b", "c"])
+    assert store.asked == [["a", "b", "c"], ["b"]]
+    assert list(failures) == ["c"]
+
+
+def test_a_store_that_stays_busy_is_asked_a_bounded_number_of_times(clock: MovedClock) -> None:
+    store = BusyStore(busy)
+    began_s = clock.now_s
+    failures = deletes(clock, retries=3).delete(store, ["a", "b"])
+    assert len(store.asked) == 4
+    assert set(failures) == {"a", "b"}
+    assert 0.7 <= clock.now_s - began_s <= 1.5
+
+
+def test_keys_whose_caller_is_gone_are_not_deleted_again(clock: MovedClock) -> None:
+    store = BusyStore(busy)
+    with serving(Call("actor", "id", is_active=lambda: not store.asked)):
+        failures = deletes(clock).delete(store, ["a"])
+    assert len(store.asked) == 1
+    assert "SlowDown" in str(failures["a"])
+
+
+def test_what_a_throttled_process_could_not_ask_for_is_not_deleted(clock: MovedClock) -> None:
+    store = BusyStore(lambda keys: {})
+    slow = deletes(clock, rate=1)
+    slow.delete(store, ["a"] * 1000)
+    with serving(Call("actor", "id", is_active=lambda: False)):
+        failures = slow.delete(store, ["b"])
+    assert isinstance(failures["b"], RetriableRemoteStorageError)
+    assert len(store.asked) == 1

@@ -1,0 +1,141 @@
+"""RSM_LOCATIONS_FILE: what it may say, and what is said of one that cannot be used."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.rsm.backends.filesystem import FilesystemStorage
+from services.rsm.backends.s3 import S3Storage
+from services.rsm.factory import build_locations
+from services.rsm.locations_file import other_locations
+from services.rsm.settings import RsmSettings
+
+S3: dict[str, Any] = {
+    "backend": "s3",
+    "endpoint": "store:9000",
+    "region": "us-east-1",
+    "access_key": "access",
+    "secret_key": "hidden-secret",
+    "bucket": "segments",
+    "prefix": "new/",
+    "location_id": 2,
+}
+OLD = """
+[[location]]
+id = 1
+backend = "s3"
+endpoint = "store:9000"
+region = "us-east-1"
+bucket = "segments"
+prefix = "old/"
+"""
+FILES = """
+[[location]]
+id = 7
+backend = "filesystem"
+directory = "/srv/objects"
+"""
+CURRENT = OLD.replace("id = 1", "id = 2").replace("old/", "new/")
+With = Callable[[str], RsmSettings]
+
+
+@pytest.fixture
+def listing(tmp_path: Path) -> With:
+    """Settings of location 2 whose file has this text."""
+
+    def make(text: str) -> RsmSettings:
+        file = tmp_path / "locations.toml"
+        file.write_text(text)
+        return RsmSettings.model_validate({**S3, "locations_file": file})
+
+    return make
+
+
+def test_without_a_file_there_is_the_current_location_alone() -> None:
+    locations = build_locations(RsmSettings.model_validate(S3))
+    assert [location.location_id for location in locations.all] == [2]
+
+
+def test_an_empty_file_lists_nothing(listing: With) -> None:
+    assert other_locations(listing("")) == []
+
+
+def test_locations_of_any_backend_are_listed(listing: With) -> None:
+    locations = build_locations(listing(OLD + FILES))
+    assert [(each.location_id, each.prefix) for each in locations.all] == [
+        (2, "new/"),
+        (1, "old/"),
+        (7, ""),
+    ]
+    kinds = [type(location.backend) for location in locations.all]
+    assert kinds == [S3Storage, S3Storage, FilesystemStorage]
+
+
+def test_the_current_location_may_be_listed_as_the_settings_have_it(listing: With) -> None:
+    assert [location.id for location in other_locations(listing(OLD + CURRENT))] == [1]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (OLD + OLD, "id 1 is given to two locations"),
+        (
+            OLD + OLD.replace("id = 1", "id = 3"),
+            "locations 1 and 3 are the same place, prefix 'old/' of bucket 'segments' at",
+        ),
+        (CURRENT.replace("id = 2", "id = 3"), "locations 2 and 3 are the same place"),
+        (CURRENT.replace("new/", "other/"), "location 2 is prefix 'other/'"),
+        (OLD + 'prefixx = "old/"', "location entry 1, prefixx: unknown key"),
+        (OLD + '[[locations]]\nid = 5\nbackend = "s3"', "locations: unknown key"),
+        (OLD.replace("id = 1", "id = 0"), "location entry 1, id: "),
+        (OLD.replace("id = 1", "id = 65536"), "location entry 1, id: "),
+        (OLD.replace("id = 1", 'id = "1"'), "location entry 1, id: "),
+        (OLD.replace('"s3"', '"hdfs"'), "location entry 1, backend: "),
+        (OLD.replace("old/", "old"), "location entry 1, prefix: "),
+        (OLD.replace('bucket = "segments"', ""), 'backend = "s3" also needs bucket'),
+        (FILES.replace("directory", "# directory"), 'backend = "filesystem" also needs directory'),
+        (OLD + 'secret_key_file = "x"', "access_key_file and secret_key_file go together"),
+        (OLD + "id =", "not TOML"),
+        ("location = 1", "location: "),
+    ],
+)
+def test_a_mistake_is_named_with_the_file(listing: With, text: str, said: str) -> None:
+    settings = listing(text)
+    with pytest.raises(SystemExit) as refused:
+        build_locations(settings)
+    message = str(refused.value)
+    assert said in message
+    for line in message.splitlines():
+        assert line.startswith(f"RSM_LOCATIONS_FILE: {settings.locations_file}: ")
+    assert "hidden-secret" not in message
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    missing = tmp_path / "no-such-file"
+    settings = RsmSettings.model_validate({**S3, "locations_file": missing})
+    with pytest.raises(SystemExit, match=rf"^RSM_LOCATIONS_FILE: {missing}: No such file"):
+        build_locations(settings)
+
+
+@pytest.mark.parametrize(("content", "said"), [(None, "cannot be read"), (" \n", "is empty")])
+def test_a_key_file_that_cannot_be_used_is_named(
+    listing: With, tmp_path: Path, content: str | None, said: str
+) -> None:
+    key = tmp_path / "key"
+    if content is not None:
+        key.write_text(content)
+    files = f'access_key_file = "{key}"\nsecret_key_file = "{key}"\n'
+    with pytest.raises(SystemExit, match=f"^{key}: {said}"):
+        build_locations(listing(OLD + files))
+
+
+def test_a_bucket_beside_a_directory_needs_credentials_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "locations.toml"
+    file.write_text(OLD)
+    settings = RsmSettings(
+        backend="filesystem", directory=tmp_path, location_id=2, locations_file=file
+    )
+    with pytest.raises(SystemExit, match="location 1 needs access_key_file and secret_key_file"):
+        build_locations(settings)

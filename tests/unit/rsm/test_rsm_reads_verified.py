@@ -1,0 +1,210 @@
+"""Verification of reads however they are cut, and the digests that are kept for it."""
+
+import random
+from array import array
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from services.api.errors import CorruptSegmentError, RetriableRemoteStorageError
+from services.api.segments import RemoteLogSegmentMetadata
+from services.rsm.backends.filesystem import FilesystemStorage
+from services.rsm.custom_metadata import CustomMetadata
+from services.rsm.factory import build_manager
+from services.rsm.location import Location
+from services.rsm.segment_digests import ENTRY_OVERHEAD_BYTES, DigestCache
+from services.rsm.settings import RsmSettings
+from services.rsm.verification import ReadVerification, has_whole_chunk
+from tests.contract.remote_storage_manager_contract import (
+    MIB,
+    Files,
+    copied,
+    some_bytes,
+)
+from tests.harness.eventually import eventually
+
+SIZE = 3 * MIB + 1000
+
+
+class CountingStore(FilesystemStorage):
+    """Counts what is read whole; waits for `gate`, fails once where told to."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.gets = 0
+        self.fails = False
+        self.gate = Event()
+        self.gate.set()
+
+    def get(self, key: str) -> bytes:
+        self.gets += 1
+        assert self.gate.wait(60)
+        if self.fails:
+            self.fails = False
+            raise RetriableRemoteStorageError("the store is not well")
+        return super().get(key)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CountingStore:
+    return CountingStore(tmp_path)
+
+
+@pytest.fixture
+def location(store: CountingStore) -> Location:
+    return Location(1, store, "")
+
+
+def a_copy(root: Path, log: bytes) -> RemoteLogSegmentMetadata:
+    settings = RsmSettings(backend="filesystem", directory=root)
+    with closing(build_manager(settings)) as manager:
+        return copied(manager, Files(log))
+
+
+def found(segment: RemoteLogSegmentMetadata) -> CustomMetadata:
+    return CustomMetadata.from_bytes(segment.custom_metadata or b"")
+
+
+def cut(data: bytes, at: list[int]) -> Generator[bytes, None, None]:
+    for start, end in pairwise([0, *sorted(at), len(data)]):
+        yield data[start:end]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_however_a_read_is_cut_it_is_verified_and_comes_out_unchanged(
+    tmp_path: Path, location: Location, seed: int
+) -> None:
+    chance = random.Random(seed)
+    log = some_bytes(SIZE)
+    segment = a_copy(tmp_path, log)
+    verification = ReadVerification("always", MIB)
+    start = chance.choice([0, 1, MIB - 1, MIB, MIB + 1, 2 * MIB])
+    end = chance.choice([SIZE - 1, SIZE - 2, 3 * MIB - 1])
+    piece = log[start : end + 1]
+    cuts = [chance.randrange(len(piece)) for _ in range(chance.randrange(12))]
+
+    def read(data: bytes) -> bytes:
+        one = verification.of(location, segment, found(segment))
+        return b"".join(one.log(cut(data, cuts), start))
+
+    assert read(piece) == piece
+    position = chance.randrange(len(piece))
+    changed = piece[:position] + bytes([piece[position] ^ 64]) + piece[position + 1 :]
+    chunk = (start + position) // MIB * MIB
+    if start <= chunk and min(chunk + MIB, SIZE) - 1 <= end:
+        with pytest.raises(CorruptSegmentError, match=f"chunk {chunk // MIB} of the log"):
+            read(changed)
+    else:
+        assert read(changed) == changed
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "whole"),
+    [
+        (0, SIZE - 1, True),
+        (0, MIB - 1, True),
+        (0, MIB - 2, False),
+        (1, MIB, False),
+        (1, 2 * MIB - 1, True),
+        (1, 2 * MIB - 2, False),
+        (3 * MIB, SIZE - 1, True),
+        (3 * MIB, SIZE - 2, False),
+        (3 * MIB + 1, SIZE - 1, False),
+    ],
+)
+def test_what_has_a_whole_chunk(start: int, end: int, whole: bool) -> None:
+    assert has_whole_chunk(start, end, SIZE) is whole
+
+
+def test_a_read_that_is_closed_closes_what_it_reads(tmp_path: Path, location: Location) -> None:
+    segment = a_copy(tmp_path, some_bytes(SIZE))
+    pieces = cut(some_bytes(SIZE), [MIB])
+    one = ReadVerification("always", MIB).of(location, segment, found(segment))
+    stream = one.log(pieces, 0)
+    next(stream)
+    stream.close()
+    assert next(pieces, None) is None
+
+
+def test_readers_that_miss_at_once_cause_one_read_of_the_manifest(
+    tmp_path: Path, store: CountingStore, location: Location
+) -> None:
+    segment = a_copy(tmp_path, some_bytes(SIZE))
+    cache, keys = DigestCache(MIB), location.keys(segment)
+    store.gate.clear()
+    with ThreadPoolExecutor(8) as pool:
+        answers = [pool.submit(cache.get, location, keys, found(segment)) for _ in range(8)]
+        eventually(lambda: store.gets == 1)
+        store.gate.set()
+        assert len({id(answer.result(timeout=60)) for answer in answers}) == 1
+    assert store.gets == 1
+
+
+def test_a_manifest_that_could_not_be_read_is_asked_for_again(
+    tmp_path: Path, store: CountingStore, location: Location
+) -> None:
+    segment = a_copy(tmp_path, some_bytes(SIZE))
+    cache, keys = DigestCache(MIB), location.keys(segment)
+    store.fails = True
+    with pytest.raises(RetriableRemoteStorageError):
+        cache.get(location, keys, found(segment))
+    assert cache.get(location, keys, found(segment)) is not None
+
+
+def test_the_cache_keeps_as_many_bytes_as_it_may(
+    tmp_path: Path, store: CountingStore, location: Location
+) -> None:
+    segments = [a_copy(tmp_path, b"log") for _ in range(3)]
+    entry = ENTRY_OVERHEAD_BYTES + array("I").itemsize
+    cache = DigestCache(2 * entry)
+    for segment in (*segments, *segments[1:]):
+        cache.get(location, location.keys(segment), found(segment))
+    assert store.gets == 3
+    cache.get(location, location.keys(segments[0]), found(segments[0]))
+    assert store.gets == 4
+
+
+def test_digests_that_are_larger_than_the_cache_are_not_kept(
+    tmp_path: Path, store: CountingStore, location: Location
+) -> None:
+    segment = a_copy(tmp_path, some_bytes(SIZE))
+    cache = DigestCache(ENTRY_OVERHEAD_BYTES)
+    for _ in range(2):
+        assert cache.get(location, location.keys(segment), found(segment)) is not None
+    assert store.gets == 2
+
+
+def test_digests_are_of_one_attempt_and_of_what_it_copied(
+    tmp_path: Path, location: Location
+) -> None:
+    segment = a_copy(tmp_path, some_bytes(SIZE))
+    cache, keys, right = DigestCache(MIB), location.keys(segment), found(segment)
+    for wrong in (
+        replace(right, attempt="00c0ffee00c0ffee"),
+        replace(right, log_size_bytes=SIZE - 1000),
+    ):
+        assert cache.get(location, keys, wrong) is None
+    assert cache.get(location, keys, right) is not None
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(b'"chunk_crc32c":[', b'"chunk_crc32c":[1,', id="one too many"),
+        pytest.param(b'"chunk_crc32c":[', b'"chunk_crc32c":[99999', id="a number too large"),
+    ],
+)
+def test_a_manifest_without_a_digest_for_each_chunk_is_none(
+    tmp_path: Path, location: Location, before: bytes, after: bytes
+) -> None:
+    segment = a_copy(tmp_path, some_bytes(SIZE))
+    (manifest,) = tmp_path.rglob("*.manifest")
+    manifest.write_bytes(manifest.read_bytes().replace(before, after))
+    with pytest.raises(CorruptSegmentError, match="not a manifest"):
+        DigestCache(MIB).get(location, location.keys(segment), found(segment))

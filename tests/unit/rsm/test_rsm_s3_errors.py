@@ -1,0 +1,44 @@
+"""Which of our errors an answer of a store becomes."""
+
+import pytest
+
+from services.api.errors import (
+    CorruptSegmentError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+)
+from services.rsm.backends.s3_errors import error_for
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "error"),
+    [
+        ("SlowDown", 503, RetriableRemoteStorageError),
+        ("SlowDown", 200, RetriableRemoteStorageError),
+        (None, 500, RetriableRemoteStorageError),
+        (None, 502, RetriableRemoteStorageError),
+        (None, 507, RetriableRemoteStorageError),
+        (None, 429, RetriableRemoteStorageError),
+        ("RequestTimeout", 400, RetriableRemoteStorageError),
+        (None, 408, RetriableRemoteStorageError),
+        # Of SeaweedFS and of MinIO, about a body that did not arrive as it was sent.
+        ("ClientDisconnected", 499, RetriableRemoteStorageError),
+        ("BadDigest", 400, RetriableRemoteStorageError),
+        ("IncompleteBody", 400, RetriableRemoteStorageError),
+        ("MalformedXML", 400, RetriableRemoteStorageError),
+        ("XAmzContentChecksumMismatch", 400, RetriableRemoteStorageError),
+        ("XAmzContentSHA256Mismatch", 400, RetriableRemoteStorageError),
+        ("NoSuchUpload", 404, RetriableRemoteStorageError),
+        ("NoSuchKey", 404, RemoteResourceNotFoundError),
+        ("InvalidRange", 416, CorruptSegmentError),
+        ("NoSuchBucket", 404, RemoteStorageError),
+        ("AccessDenied", 403, RemoteStorageError),
+        ("NotImplemented", 501, RemoteStorageError),
+        (None, 400, RemoteStorageError),
+    ],
+)
+def test_an_answer_is_told_by_code_and_status(
+    code: str | None, status: int, error: type[RemoteStorageError]
+) -> None:
+    assert type(error_for(code, status, "PUT a/key")) is error
