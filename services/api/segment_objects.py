@@ -211,6 +211,11 @@ class SegmentObjects(Protocol):
         ...
 
 
+def shard_of(topic_id: UUID, shards: int) -> int:
+    """The shard of list_segment_objects that has a topic's partitions: ranges of topic ids."""
+    return topic_id.bytes[0] * shards // MAX_OBJECT_SHARDS
+
+
 def require_location_id(location_id: int, field: str) -> None:
     in_range = 0 <= location_id <= MAX_LOCATION_ID
     require(in_range, field, f"must be 0 to {MAX_LOCATION_ID}, is {location_id}")

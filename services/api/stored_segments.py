@@ -88,10 +88,13 @@ def judge(
     Args:
         state: of its metadata, read after the objects were listed; None: there is none. What is
             copied or deleted now is in order as it is.
-        counting_attempt: the one that the manifest names; None: there is no manifest.
+        counting_attempt: the one that its manifest and, where it is finished, its metadata name;
+            None: there is no manifest.
         was_deleted: an event says that the segment's deletion finished.
     """
     if state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
+        if stored.manifest is None:
+            return Verdict(AnomalyKind.MISSING_OBJECTS, (), "the manifest")
         rest = [
             each
             for each in stored.objects

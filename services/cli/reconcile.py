@@ -54,6 +54,7 @@ def _rows(done: Reconciled) -> list[tuple[object, ...]]:
         ("segments", f"{done.segments:,}"),
         *((kind.value, f"{done.anomalies[kind]:,}") for kind in AnomalyKind),
         ("objects deleted", f"{done.deleted_objects:,}"),
+        ("left for the next run", f"{done.left:,}"),
         ("uploads ended", f"{done.ended_uploads:,}"),
         ("failures", f"{len(done.failures):,}"),
     ]
@@ -70,5 +71,6 @@ def _as_json(plan: ReconciliationPlan, done: Reconciled) -> dict[str, object]:
         "anomalies": {kind.value: done.anomalies[kind] for kind in AnomalyKind},
         "deleted_objects": done.deleted_objects,
         "ended_uploads": done.ended_uploads,
+        "left": done.left,
         "failures": done.failures,
     }

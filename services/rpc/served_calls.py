@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any
 from uuid import uuid4
 
@@ -36,20 +36,24 @@ def one_call(
     method: str, context: grpc.ServicerContext, group: CallGroup, served: ServedCall
 ) -> Iterator[None]:
     """Serve one call inside. Whatever is raised ends the call with the status that it maps to."""
-    call = Call("anonymous", _request_id(context), context.is_active)
+    call = Call("anonymous", _request_id(context), partial(_is_active, context, served))
     group.add(served)
     with serving(call):
         code = grpc.StatusCode.OK
         try:
             yield
-        except (PeerLeftError, grpc.RpcError):
-            # The latter is from the stream of requests; grpcio knows its own error again.
+        except PeerLeftError:
             code = grpc.StatusCode.CANCELLED
             raise
         except RemoteStorageError as e:
             code = e.status
             context.abort_with_status(rpc_status.to_status(status_of(e)))
-        except Exception as e:  # noqa: BLE001 - the process boundary: nothing may pass unmapped
+        except Exception as e:  # the process boundary: nothing may pass unmapped
+            if isinstance(e, grpc.RpcError) and not context.is_active():
+                # From the stream of requests; grpcio knows its own error again. While the peer is
+                # there, it is one of a call of ours.
+                code = grpc.StatusCode.CANCELLED
+                raise
             code = grpc.StatusCode.INTERNAL
             error = RemoteStorageError(repr(e))
             error.__cause__ = e
@@ -59,6 +63,11 @@ def one_call(
             if served.ended_because:
                 code = grpc.StatusCode.DEADLINE_EXCEEDED
             record(method, code, time.monotonic() - served.started, call, served)
+
+
+def _is_active(context: grpc.ServicerContext, served: ServedCall) -> bool:
+    """Whether its caller waits still. gRPC's own word hangs on an event that may come late."""
+    return not served.ended_because and context.time_remaining() > 0 and context.is_active()
 
 
 def the_request(served: ServedCall, requests: Iterator[bytes], parse: Parse) -> Any:

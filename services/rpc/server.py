@@ -7,7 +7,6 @@ import gc
 import json
 import logging
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,14 +18,13 @@ import prometheus_client
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from services.api.errors import RemoteStorageError
 from services.rpc.channels import CHANNEL_OPTIONS
 from services.rpc.interceptor import CallInterceptor, Streams, UnaryCalls
+from services.rpc.readiness import Readiness, watch_readiness
 from services.rpc.settings import ServiceSettings
 from services.rpc.stream_places import StreamPlaces
 from services.rpc.watchdog import CallGroup, ServedCall, Watchdog
 
-READINESS_INTERVAL_S = 1.0
 # Unary calls under way and waiting; more are refused by gRPC itself.
 CALLS_PER_UNARY_THREAD = 4
 MAX_CALLS_OF_A_CONNECTION = 256
@@ -46,10 +44,12 @@ class Service:
         name: "rsm", "rlmm" or "rlm".
         full_name: of the gRPC service, for health and reflection.
         add_to: registers the servicer with a server.
-        check: raises RemoteStorageError where what the service needs cannot be used; must end by
-            itself.
+        check: raises RemoteStorageError where what the service needs cannot be used. While it
+            lasts for long, the service is not ready; it may still be under way at `close`.
         close: frees what the service holds; called once, after the last call.
         client_stream_threads: calls served at once of which the caller streams to us.
+        stop_waiting: ends the waits of calls that outlasted the drain, those to come as well;
+            called once, before their threads are waited for.
     """
 
     name: str
@@ -58,6 +58,7 @@ class Service:
     check: Callable[[], None]
     close: Callable[[], None]
     client_stream_threads: int = 8
+    stop_waiting: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +99,14 @@ def serve(service: Service, settings: ServiceSettings) -> None:
         health_servicer, health_address = _start_health(settings, cleanup)
         metrics_address = _start_metrics(settings.metrics_address, cleanup)
         address = start_grpc(service, settings, cleanup)
-        cleanup.callback(_set_readiness, service, health_servicer, _NOT_SERVING)
+        announcement = Announcement(service.name, address, health_address, metrics_address)
+        line = json.dumps(asdict(announcement))
+        readiness = Readiness(service.name, service.full_name, health_servicer, line)
+        cleanup.callback(readiness.end)
         # Modules and connections stay: the collector need not look at them again and again.
         gc.collect()
         gc.freeze()
-        announcement = Announcement(service.name, address, health_address, metrics_address)
-        _watch_readiness(service, health_servicer, announcement, stopping)
+        watch_readiness(service.check, readiness, stopping)
         _log.info("stopping", extra={"service": service.name})
 
 
@@ -117,6 +120,7 @@ def start_grpc(service: Service, settings: ServiceSettings, cleanup: ExitStack) 
     reflection.enable_server_reflection([service.full_name, reflection.SERVICE_NAME], server)
     address = _bind(server, settings.listen_address)
     server.start()
+    cleanup.callback(service.stop_waiting)
     cleanup.callback(lambda: server.stop(settings.drain_timeout_ms / 1000).wait())
     return address
 
@@ -217,53 +221,3 @@ def _start_metrics(address: str, cleanup: ExitStack) -> str:
 
     cleanup.callback(stop)
     return f"{host}:{server.server_port}"
-
-
-def _watch_readiness(
-    service: Service,
-    health_servicer: health.HealthServicer,
-    announcement: Announcement,
-    stopping: threading.Event,
-) -> None:
-    announced, before = False, "not checked yet"
-    while not stopping.is_set():
-        error = _check_error(service)
-        trouble = _text_of(error)
-        _set_readiness(service, health_servicer, _NOT_SERVING if error else _SERVING)
-        if not error and not announced:
-            sys.stdout.write(json.dumps(asdict(announcement)) + "\n")
-            sys.stdout.flush()
-            announced = True
-        if trouble != before:
-            _log.warning(
-                f"not ready: {trouble}" if error else "ready",
-                extra={"service": service.name},
-                exc_info=None if isinstance(error, RemoteStorageError) else error,
-            )
-            before = trouble
-        stopping.wait(READINESS_INTERVAL_S)
-
-
-def _set_readiness(
-    service: Service,
-    health_servicer: health.HealthServicer,
-    status: health_pb2.HealthCheckResponse.ServingStatus.ValueType,
-) -> None:
-    """Liveness stays as it is: a process that drains must not be killed for it."""
-    health_servicer.set("", status)
-    health_servicer.set(service.full_name, status)
-
-
-def _check_error(service: Service) -> Exception | None:
-    """What is wrong with what the service needs, or with the check itself; None: nothing."""
-    try:
-        service.check()
-    except Exception as e:  # noqa: BLE001 - a boundary: no check may end the process
-        return e
-    return None
-
-
-def _text_of(error: Exception | None) -> str:
-    if error is None:
-        return ""
-    return str(error) if isinstance(error, RemoteStorageError) else repr(error)

@@ -20,9 +20,11 @@ from services.api.errors import (
     RetriableRemoteStorageError,
     every_error_class,
 )
+from services.rpc.log_lines import LineBudget
 
 DOMAIN = "sediment"
 _log = logging.getLogger("sediment.rpc")
+_cause_lines = LineBudget()
 _CLASS_BY_REASON = {cls.reason: cls for cls in every_error_class()}
 
 
@@ -35,11 +37,22 @@ def status_of(error: RemoteStorageError) -> status_pb2.Status:
     message = str(error)
     if type(error) is RemoteStorageError:
         request_id = current_call().request_id
-        _log.error("internal error", extra={"request_id": request_id}, exc_info=error)
+        _log_cause(error, request_id)
         message = f"internal error (request id {request_id}); the service's log has the cause"
     info = any_pb2.Any()
     info.Pack(error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN))
     return status_pb2.Status(code=error.status.value[0], message=message, details=[info])
+
+
+def _log_cause(error: RemoteStorageError, request_id: str) -> None:
+    """As far as its kind has not filled the log already: a batch has an outcome for each item."""
+    not_logged = _cause_lines.line(type(error.__cause__).__name__)
+    if not_logged is None:
+        return
+    details: dict[str, object] = {"request_id": request_id}
+    if not_logged:
+        details["not_logged"] = not_logged
+    _log.error("internal error", extra=details, exc_info=error)
 
 
 def error_of(status: status_pb2.Status) -> RemoteStorageError:

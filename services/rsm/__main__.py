@@ -20,7 +20,15 @@ def main() -> None:
         add_to_server(manager, server)
 
     name = "tieredstorage.v1.RemoteStorageManager"
-    service = Service("rsm", name, add_to, manager.check, manager.close, settings.copy_threads)
+    service = Service(
+        "rsm",
+        name,
+        add_to,
+        manager.check,
+        manager.close,
+        client_stream_threads=settings.copy_threads,
+        stop_waiting=manager.stop_waiting,
+    )
     serve(service, settings)
 
 

@@ -25,17 +25,19 @@ class Capability(StrEnum):
 REQUIRED = frozenset(
     {
         Capability.READ_AFTER_WRITE,
+        # A copy that failed could never be cleaned up: nothing else knows what it left.
+        Capability.LISTING,
         Capability.RANGES,
         Capability.MULTIPART,
+        # The same, of the parts that it left.
+        Capability.UPLOAD_LISTING,
         Capability.MULTI_DELETE,
     }
 )
 """Without one of these segments could not be kept, read or deleted."""
 
 WITHOUT = {
-    Capability.LISTING: "what failed copies left may stay",
     Capability.RANGE_PAST_THE_END: "an object that lost its end is found out later",
-    Capability.UPLOAD_LISTING: "parts of copies that broke off stay until the store ends uploads",
     Capability.IF_NONE_MATCH: "of two copies of one segment at the same moment the last one counts",
     Capability.CHECKSUMS: "bytes that change on their way into the store are found when they are "
     "read",

@@ -1,8 +1,9 @@
 """Deletes: objects by name where the custom metadata names them, else whatever the id has."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 
-from services.api.errors import RemoteStorageError
+from services.api.calls import current_call
+from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.failpoints import failpoint
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rsm.backends.protocol import MAX_DELETE_KEYS
@@ -10,6 +11,9 @@ from services.rsm.location import Location
 from services.rsm.locations import Locations
 from services.rsm.object_deletes import ObjectDeletes
 from services.rsm.under_way import CopiesUnderWay
+
+_Doomed = dict[Location, list[tuple[int, str]]]
+"""Keys to delete, each with the place of its segment in the call."""
 
 
 class SegmentDeleter:
@@ -31,15 +35,31 @@ class SegmentDeleter:
     def delete(
         self, metadatas: Sequence[RemoteLogSegmentMetadata]
     ) -> list[RemoteStorageError | None]:
-        """The outcome of each, in order; None: gone."""
+        """The outcome of each, in order; None: gone.
+
+        What has a name goes first: it does not wait for listings of a store that may be away.
+        """
         failed: dict[int, RemoteStorageError] = {}
-        doomed: dict[Location, list[tuple[int, str]]] = {}
+        named: _Doomed = {}
+        unfinished: list[int] = []
         for at, metadata in enumerate(metadatas):
             try:
-                for location, keys in self._keys_of(metadata):
-                    doomed.setdefault(location, []).extend((at, key) for key in keys)
+                found = self._named_keys(metadata)
             except RemoteStorageError as e:
                 failed[at] = e
+                continue
+            if found is None:
+                unfinished.append(at)
+            else:
+                location, keys = found
+                named.setdefault(location, []).extend((at, key) for key in keys)
+        self._delete_all(named, failed)
+        listed = self._list({at: metadatas[at] for at in unfinished}, failed)
+        self._delete_all(listed, failed)
+        return [failed.get(at) for at in range(len(metadatas))]
+
+    def _delete_all(self, doomed: _Doomed, failed: dict[int, RemoteStorageError]) -> None:
+        """Adds to `failed` what could not be deleted."""
         for location, items in doomed.items():
             items.sort(key=lambda item: not item[1].endswith(".manifest"))
             for first in range(0, len(items), MAX_DELETE_KEYS):
@@ -48,7 +68,6 @@ class SegmentDeleter:
                 batch = [item for item in batch if item[0] not in failed]
                 failed |= self._delete(location, batch)
                 failpoint("rsm.delete_some")
-        return [failed.get(at) for at in range(len(metadatas))]
 
     def _delete(
         self, location: Location, batch: Sequence[tuple[int, str]]
@@ -57,21 +76,59 @@ class SegmentDeleter:
         failures = self._deletes.delete(location.backend, keys) if keys else {}
         return {at: failures[key] for at, key in batch if key in failures}
 
-    def _keys_of(
+    def _named_keys(
         self, metadata: RemoteLogSegmentMetadata
-    ) -> Iterator[tuple[Location, Sequence[str]]]:
-        """The keys to delete, and where. Of a copy that never finished it also ends the uploads,
-        in every location: the current one may have been another when the copy began."""
+    ) -> tuple[Location, Sequence[str]] | None:
+        """Of a copy that finished; None: it never did."""
         self._under_way.require_none(self._locations.current.keys(metadata))
         named = self._locations.named_by(metadata)
-        if named is not None:
-            location, found = named
-            keys = location.keys(metadata)
-            yield location, [keys.manifest, keys.log(found.attempt), keys.indexes(found.attempt)]
-            return
-        for location in self._locations.all:
-            keys = location.keys(metadata)
-            # First, so that an upload that completes meanwhile is listed as an object.
-            for upload in list(location.backend.list_uploads(keys.prefix)):
-                location.backend.abort_upload(upload)
-            yield location, list(location.backend.list_keys(keys.prefix))
+        if named is None:
+            return None
+        location, found = named
+        keys = location.keys(metadata)
+        return location, [keys.manifest, keys.log(found.attempt), keys.indexes(found.attempt)]
+
+    def _list(
+        self,
+        unfinished: Mapping[int, RemoteLogSegmentMetadata],
+        failed: dict[int, RemoteStorageError],
+    ) -> _Doomed:
+        """The keys of copies that never finished, of which it also ends the uploads, in every
+        location: the current one may have been another when the copy began.
+
+        A location that cannot be listed is asked once, not once for each: every wait for it holds
+        a thread. As each copy is looked for everywhere, the others fail with the same error.
+        """
+        doomed: _Doomed = {}
+        away: RetriableRemoteStorageError | None = None
+        for at, metadata in unfinished.items():
+            try:
+                self._under_way.require_none(self._locations.current.keys(metadata))
+                for location in self._locations.all:
+                    if away is None:
+                        away = _why_to_stop()
+                    if away is not None:
+                        raise away
+                    try:
+                        keys = _listed_keys(location, metadata)
+                    except RetriableRemoteStorageError as e:
+                        away = e
+                        raise
+                    doomed.setdefault(location, []).extend((at, key) for key in keys)
+            except RemoteStorageError as e:
+                failed[at] = e
+        return doomed
+
+
+def _listed_keys(location: Location, metadata: RemoteLogSegmentMetadata) -> Sequence[str]:
+    prefix = location.keys(metadata).prefix
+    # First, so that an upload that completes meanwhile is listed as an object.
+    for upload in list(location.backend.list_uploads(prefix)):
+        location.backend.abort_upload(upload)
+    return list(location.backend.list_keys(prefix))
+
+
+def _why_to_stop() -> RetriableRemoteStorageError | None:
+    if current_call().is_active():
+        return None
+    return RetriableRemoteStorageError("the caller left before all was listed")

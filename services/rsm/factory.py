@@ -91,7 +91,9 @@ def _other_location(settings: RsmSettings, listed: RegisteredLocation) -> Locati
             credentials=_credentials_of(settings, listed),
             sign_payload=settings.sign_payload and not listed.secure,
         )
-        backend = S3Storage(_http(settings), target, listed.prefix, resumes=settings.retries)
+        backend = S3Storage(
+            _http(settings), target, listed.prefix, resumes=settings.retries, writes=False
+        )
     return Location(listed.id, backend, listed.prefix, described(listed))
 
 

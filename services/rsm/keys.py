@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from uuid import UUID
 
+from services.api.ids import ZERO_UUID
 from services.api.segment_objects import SegmentObjectKind, SegmentObjectName
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import INT32_MAX, INT64_MAX
@@ -54,13 +55,15 @@ def segment_object_name(prefix: str, key: str) -> SegmentObjectName | None:
     if match is None:
         return None
     partition, start_offset = int(match["partition"]), int(match["start_offset"])
-    if partition > INT32_MAX or start_offset > INT64_MAX:
+    topic_id, segment_id = UUID(match["topic_id"]), UUID(match["id"])
+    in_range = partition <= INT32_MAX and start_offset <= INT64_MAX
+    if not in_range or ZERO_UUID in (topic_id, segment_id):
         return None
     return SegmentObjectName(
-        topic_id=UUID(match["topic_id"]),
+        topic_id=topic_id,
         partition=partition,
         start_offset=start_offset,
-        segment_id=UUID(match["id"]),
+        segment_id=segment_id,
         kind=SegmentObjectKind[(match["file"] or "manifest").upper()],
         attempt=match["attempt"],
     )

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from services.api.errors import CorruptSegmentError
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rsm.backends.protocol import StorageBackend
 from services.rsm.keys import SegmentKeys, segment_keys
@@ -35,4 +36,10 @@ class Location:
             RemoteResourceNotFoundError: no copy of it is complete.
             CorruptSegmentError: there is something else under its key.
         """
-        return Manifest.from_bytes(self.backend.get(keys.manifest), keys.manifest)
+        manifest = Manifest.from_bytes(self.backend.get(keys.manifest), keys.manifest)
+        if self.keys(manifest.metadata) != keys:
+            segment = manifest.metadata.remote_log_segment_id
+            raise CorruptSegmentError(
+                f"{keys.manifest}: the manifest of another segment, {segment}"
+            )
+        return manifest

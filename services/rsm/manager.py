@@ -77,9 +77,13 @@ class ObjectRemoteStorageManager:
         else:
             self._start_up.check()
 
-    def close(self) -> None:
-        """End what waits its turn, wait for the parts under way, stop the upload threads."""
+    def stop_waiting(self) -> None:
+        """End whatever waits for its turn at a limit, or to try again. Idempotent."""
         self._waiting.close()
+
+    def close(self) -> None:
+        """As stop_waiting; wait for the parts under way, stop the upload threads."""
+        self.stop_waiting()
         self._uploader.close()
 
     def copy_log_segment_data(

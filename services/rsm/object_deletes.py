@@ -58,6 +58,13 @@ class ObjectDeletes:
             self._pace.slow_down(began_s)
         return for_good | for_now
 
+    def delete_within(
+        self, backend: StorageBackend, keys: Sequence[str], wait_s: float
+    ) -> Mapping[str, RemoteStorageError]:
+        """As `delete`, wanted for so long, whether or not a caller waits."""
+        end_s = self._waiting.now() + wait_s
+        return self.delete(backend, keys, is_wanted=lambda: self._waiting.now() < end_s)
+
     def _pause_before(self, attempt: int, is_wanted: Callable[[], bool]) -> None:
         if attempt:
             longest_s = min(_FIRST_PAUSE_S * 2 ** (attempt - 1), _LONGEST_PAUSE_S)

@@ -1,49 +1,89 @@
 """A rate that all calls of a process keep to together."""
 
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from itertools import islice
 from threading import Lock
 
 from services.api.calls import current_call
 from services.rsm.waiting import Waiting
 
 BURST_S = 0.1
+# A turn that is due may be a rounding away; who waits for it must not spin.
+_SHORTEST_PAUSE_S = 0.001
+
+
+@dataclass(eq=False, slots=True)
+class _Ticket:
+    """A place in the queue; `passed`: its turn has come, and what it asked for is taken."""
+
+    amount: int
+    passed: bool = False
 
 
 class RateLimit:
     """Lets bytes, or whatever is counted, pass at a rate. Thread-safe.
 
-    Who asks gets the next free moment, and what it takes pushes the moment of the next one on: so
-    calls that ask for a chunk at a time take turns, and a long one cannot keep a short one out.
-    What was not used is saved up for BURST_S at most. In any span of time there passes no more
-    than the rate allows in that span and BURST_S, and what was taken last.
+    Who asks queues up, and takes when its turn comes; who gives up leaves the queue, as if it had
+    never asked. So calls that ask for a chunk at a time take turns, and a long one cannot keep a
+    short one out. What was not used is saved up for BURST_S at most. In any span of time there
+    passes no more than the rate allows in that span and BURST_S, and what was taken last.
     """
 
     def __init__(self, per_s: float, waiting: Waiting) -> None:
         self._per_s = per_s
         self._waiting = waiting
         self._lock = Lock()
-        self._next_s = waiting.now() - BURST_S
+        self._queue: deque[_Ticket] = deque()
+        # When the rate has made up for all that was taken.
+        self._free_s = waiting.now() - BURST_S
 
     @property
     def per_s(self) -> float:
         return self._per_s
 
     def change(self, per_s: float) -> None:
-        """Another rate from now on; whoever waits already keeps its moment."""
+        """Another rate from now on, for those who wait already, too."""
         with self._lock:
+            now = self._waiting.now()
+            self._free_s = now + (self._free_s - now) * self._per_s / per_s
             self._per_s = per_s
 
     def take(self, amount: int, is_wanted: Callable[[], bool] | None = None) -> None:
         """Return when `amount` may pass. `is_wanted`: default, whether the call's caller waits.
 
         Raises:
-            RetriableRemoteStorageError: nobody wants it any more. It counts as taken: whoever waits
-                behind it has its moment already.
+            RetriableRemoteStorageError: nobody wants it any more, or the service stops.
         """
+        ticket = _Ticket(amount)
         with self._lock:
-            due_s = max(self._next_s, self._waiting.now() - BURST_S)
-            self._next_s = due_s + amount / self._per_s
-        self._waiting.until(due_s, is_wanted or current_call().is_active)
+            self._queue.append(ticket)
+        try:
+            self._waiting.out(lambda: self._left_s(ticket), is_wanted or current_call().is_active)
+        finally:
+            with self._lock:
+                if not ticket.passed:
+                    self._queue.remove(ticket)
+
+    def _left_s(self, ticket: _Ticket) -> float:
+        """How long until its turn, as things are; 0: it has come."""
+        with self._lock:
+            now = self._waiting.now()
+            self._let_pass(now)
+            if ticket.passed:
+                return 0
+            ahead = islice(self._queue, self._queue.index(ticket))
+            before = sum(other.amount for other in ahead)
+            return max(self._free_s + before / self._per_s - now, _SHORTEST_PAUSE_S)
+
+    def _let_pass(self, now: float) -> None:
+        """All whose turn has come, in order, whoever of them happens to look first."""
+        self._free_s = max(self._free_s, now - BURST_S)
+        while self._queue and self._free_s <= now:
+            ticket = self._queue.popleft()
+            ticket.passed = True
+            self._free_s += ticket.amount / self._per_s
 
 
 class ByteRate:

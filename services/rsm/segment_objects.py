@@ -6,9 +6,16 @@ from heapq import nsmallest
 from itertools import islice
 from typing import TypeVar
 
-from services.api.errors import ConcurrentUpdateError, InvalidRequestError, RemoteStorageError
+from services.api.calls import current_call
+from services.api.errors import (
+    ConcurrentUpdateError,
+    InvalidRequestError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+)
 from services.api.segment_objects import (
     CURRENT_LOCATION,
+    MAX_OBJECT_SHARDS,
     MAX_OBJECTS,
     DoomedObject,
     MultipartUpload,
@@ -31,7 +38,8 @@ from services.rsm.locations import Locations
 from services.rsm.object_deletes import ObjectDeletes
 from services.rsm.under_way import CopiesUnderWay
 
-_TOPIC_ID_PREFIXES = 256
+MAX_UPLOAD_ID_LENGTH = 1_024
+_TOPIC_ID_PREFIXES = MAX_OBJECT_SHARDS
 """Of two hex digits: shards are ranges of them."""
 
 T = TypeVar("T")
@@ -127,6 +135,10 @@ class StoredSegmentObjects:
         self, uploads: Sequence[tuple[ObjectLocation, str]]
     ) -> list[RemoteStorageError | None]:
         require_count(uploads, "uploads", MAX_OBJECTS)
+        for place, (_, upload_id) in enumerate(uploads):
+            # Without one, the same request deletes the object itself on some stores.
+            is_one = 1 <= len(upload_id) <= MAX_UPLOAD_ID_LENGTH and upload_id.isprintable()
+            require(is_one, f"uploads[{place}].upload_id", f"names no upload: {upload_id[:300]!r}")
         locations = self._all_named([location for location, _ in uploads], "uploads")
         return [
             _error_of(self._abort, location, Upload(named.key, upload_id))
@@ -142,6 +154,8 @@ class StoredSegmentObjects:
         this look and the deletion nothing but another copy under the same id could do it."""
         key = doomed.location.key
         self._under_way.require_none(keys_beside(key))
+        if not current_call().is_active():
+            raise RetriableRemoteStorageError(f"{key}: the caller gave up")
         if doomed.if_etag is None:
             return
         found = location.backend.describe(key)

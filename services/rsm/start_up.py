@@ -1,23 +1,28 @@
 """What must hold before RSM serves: the store is there, it is ours, and it can do what we need."""
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.rsm.capabilities import WITHOUT, ProbeReport
+from services.rsm.location import Location
 from services.rsm.locations import Locations
 from services.rsm.marker import claim, read_marker, require_ours
 from services.rsm.probe import StoreProbe
 
 _FIRST_PAUSE_S = 2.0
 _LONGEST_PAUSE_S = 60.0
+_READ_AGAIN_S = 60.0
+_NOT_READ_YET = -float("inf")
 _log = logging.getLogger(__name__)
 
 
 class StartUp:
     """Holds RSM back until markers and probe have passed once; after that only asks whether the
-    store is there. Calls may be served meanwhile; `check` is for one thread at a time."""
+    store is there, and reads the markers that could not be read before. Calls may be served
+    meanwhile; `check` is for one thread at a time."""
 
     def __init__(
         self,
@@ -28,7 +33,10 @@ class StartUp:
     ) -> None:
         """`deployment_id` is empty where none is set: then no marker is written."""
         self._current = locations.current
-        self._others = list(locations.others)
+        # Those whose markers were not read yet, and when to read them.
+        self._unread_at_s = dict.fromkeys(locations.others, _NOT_READ_YET)
+        self._reader: threading.Thread | None = None
+        self._refused_later: RemoteStorageError | None = None
         self._probe = probe
         self._deployment_id = deployment_id
         self._now_s = now_s
@@ -57,15 +65,17 @@ class StartUp:
             # What comes back may be another store, or a mended one.
             self._report = None
             raise
-        if self._has_passed:
-            return
         try:
+            if self._has_passed:
+                self._read_passed_over()
+                return
             self.require_markers()
             self._require_capabilities()
             if self._deployment_id:
                 claim(self._current, self._deployment_id)
         except RemoteStorageError as e:
             self._trouble = e
+            self._has_passed = False
             raise
         self._has_passed = True
 
@@ -94,8 +104,8 @@ class StartUp:
     def require_markers(self) -> None:
         """Return if no location has another's marker. Writes nothing.
 
-        A location that is not the current one and cannot be read now is passed over, and told of:
-        the current one can be used without it.
+        A location that is not the current one and whose store does not answer now is passed over,
+        and told of: the current one can be used without it. It is read again after a minute.
         """
         if not self._deployment_id and not self._has_warned:
             self._has_warned = True
@@ -107,19 +117,50 @@ class StartUp:
         found = read_marker(self._current)
         if found is not None:
             require_ours(self._current, found, self._deployment_id)
-        while self._others:
-            self._require_marker_of_other()
-            self._others.pop()
+        self._require_markers_of_others()
 
-    def _require_marker_of_other(self) -> None:
-        location = self._others[-1]
+    def _require_markers_of_others(self) -> None:
+        for location in self._due():
+            try:
+                self._require_marker_of_other(location)
+                del self._unread_at_s[location]
+            except RetriableRemoteStorageError as e:
+                if self._unread_at_s[location] == _NOT_READ_YET:
+                    text = "%s cannot be read now, its marker is not checked: %s"
+                    _log.warning(text, location, e)
+                self._unread_at_s[location] = self._now_s() + _READ_AGAIN_S
+
+    def _require_marker_of_other(self, location: Location) -> None:
         try:
             found = read_marker(location)
+        except RetriableRemoteStorageError:
+            raise
         except RemoteStorageError as e:
-            _log.warning("%s cannot be read now, its marker is not checked: %s", location, e)
-            return
+            raise RemoteStorageError(f"the marker of {location} cannot be used: {e}") from e
         if found is not None:
             require_ours(location, found, self._deployment_id)
+
+    def _due(self) -> list[Location]:
+        now_s = self._now_s()
+        return [location for location, at_s in self._unread_at_s.items() if at_s <= now_s]
+
+    def _read_passed_over(self) -> None:
+        """Read the markers that could not be read before, in a thread apart: a store that is away
+        lets one wait, which says nothing of the current one. Raises what the last reading found."""
+        if self._reader is not None and self._reader.is_alive():
+            return
+        refused, self._refused_later = self._refused_later, None
+        if refused is not None:
+            raise refused
+        if self._due():
+            self._reader = threading.Thread(target=self._read_apart, name="markers", daemon=True)
+            self._reader.start()
+
+    def _read_apart(self) -> None:
+        try:
+            self._require_markers_of_others()
+        except RemoteStorageError as e:
+            self._refused_later = e
 
     def _require_capabilities(self) -> None:
         if self._report is None:

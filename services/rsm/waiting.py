@@ -25,17 +25,21 @@ class Waiting:
         self.now = now
 
     def until(self, due_s: float, is_wanted: Callable[[], bool]) -> None:
-        """Return when `now()` is `due_s` or later, at once where it is so already.
+        """Return when `now()` is `due_s` or later. Raises as `out` does."""
+        self.out(lambda: due_s - self.now(), is_wanted)
+
+    def out(self, left_s: Callable[[], float], is_wanted: Callable[[], bool]) -> None:
+        """Return when nothing is left to wait for, s. It is asked again and again: it may change.
 
         Raises:
             RetriableRemoteStorageError: before that `is_wanted()` was False, or the service closed.
         """
-        while (left_s := due_s - self.now()) > 0:
+        while (next_s := left_s()) > 0:
             if self._closed.is_set():
                 raise RetriableRemoteStorageError("the service is stopping")
             if not is_wanted():
-                raise RetriableRemoteStorageError("the caller gave up")
-            self._pause(min(left_s, _LOOK_EVERY_S))
+                raise RetriableRemoteStorageError("gave up waiting for its turn")
+            self._pause(min(next_s, _LOOK_EVERY_S))
 
     def close(self) -> None:
         """End all waits, those to come as well."""

@@ -270,6 +270,21 @@ class SegmentObjectsContract:
         assert objects.abort_multipart_uploads(ended) == [None, None]
         assert list(all_multipart_uploads(objects)) == listed[2:]
 
+    @pytest.mark.parametrize(
+        "upload_id",
+        ["", "\0", "a\nb", "x" * 1_025],
+        ids=["none", "a null", "two lines", "too long"],
+    )
+    def test_an_upload_must_have_an_id(
+        self, objects: SegmentObjects, rsm: RemoteStorageManager, store: Store, upload_id: str
+    ) -> None:
+        metadata = copied(rsm, Files(b"log"))
+        attempt = objects.read_segment_manifest(store.manifest_of(metadata)).attempt
+        doomed = (store.log_of(metadata, attempt), upload_id)
+        with pytest.raises(InvalidRequestError, match=r"uploads\[0\].upload_id: names no upload"):
+            objects.abort_multipart_uploads([doomed])
+        assert fetched(rsm, metadata) == b"log"
+
     def test_what_is_being_copied_is_neither_deleted_nor_ended(
         self, objects: SegmentObjects, rsm: RemoteStorageManager, store: Store
     ) -> None:

@@ -73,6 +73,15 @@ REFUSED: Faults = {
 
 SILENT: Faults = {"black hole": BlackHole()}
 
+SIGN_IN = Answer(200, page="<html><body>Please sign in</body></html>")
+
+NOT_THE_STORE: Faults = {
+    "200 html": SIGN_IN,
+    "200 nothing": Answer(200, page=" "),
+    "303": Answer(303, page="<html/>", location="/sign-in"),
+}
+"""A load balancer, say, answers in the store's place."""
+
 BROKEN_REQUEST: Faults = {
     "reset within": Reset(100, Direction.REQUEST),
     "cut within": Cut(100, Direction.REQUEST),
@@ -137,6 +146,7 @@ def rsm(through: HttpProxy, settings: RsmSettings) -> Iterator[ObjectRemoteStora
 
 @pytest.fixture
 def proxy(through: HttpProxy) -> Iterator[HttpProxy]:
+    through.faults.add(SIGN_IN, operation=s3_operation("GET", "/sign-in"), times=None)
     yield through
     through.faults.clear()
 
@@ -144,11 +154,12 @@ def proxy(through: HttpProxy) -> Iterator[HttpProxy]:
 @pytest.mark.parametrize(
     ("step", "fault"),
     [
-        *cases({"begin": BEGIN}, REFUSED, ANSWER_LOST, BROKEN_XML),
-        *cases({"part": PART}, REFUSED, BROKEN_REQUEST, ANSWER_LOST),
-        *cases({"complete": COMPLETE}, REFUSED, BROKEN_REQUEST, ANSWER_LOST, BROKEN_XML),
-        *cases({"indexes": INDEXES}, REFUSED, BROKEN_REQUEST, ANSWER_LOST),
-        *cases({"manifest": MANIFEST}, REFUSED, BROKEN_REQUEST),
+        *cases({"begin": BEGIN}, REFUSED, NOT_THE_STORE, ANSWER_LOST, BROKEN_XML),
+        *cases({"part": PART}, REFUSED, NOT_THE_STORE, BROKEN_REQUEST, ANSWER_LOST),
+        *cases({"complete": COMPLETE}, REFUSED, NOT_THE_STORE, BROKEN_REQUEST),
+        *cases({"complete": COMPLETE}, ANSWER_LOST, BROKEN_XML),
+        *cases({"indexes": INDEXES}, REFUSED, NOT_THE_STORE, BROKEN_REQUEST, ANSWER_LOST),
+        *cases({"manifest": MANIFEST}, REFUSED, NOT_THE_STORE, BROKEN_REQUEST),
         *cases({"begin": BEGIN, "part": PART, "complete": COMPLETE, "manifest": MANIFEST}, SILENT),
         *cases({"part": PART}, {"silence within": Stall(100, Direction.REQUEST)}),
     ],
@@ -219,6 +230,8 @@ def test_a_read_of_a_wrong_byte_is_corrupt_and_may_be_repeated(
     "fault",
     [
         *REFUSED.values(),
+        *NOT_THE_STORE.values(),
+        Answer(200, page="<DeleteResult/>"),
         *BROKEN_REQUEST.values(),
         *ANSWER_LOST.values(),
         *BROKEN_XML.values(),

@@ -2,7 +2,8 @@
 
 import json
 import logging
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -14,7 +15,7 @@ from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.remote_storage_manager import IndexType
 from services.local.s3_endpoint import S3Endpoint
 from services.rsm.backends.protocol import StorageBackend
-from services.rsm.factory import build_backend, build_manager
+from services.rsm.factory import build_backend, build_locations, build_manager, build_start_up
 from services.rsm.settings import RsmSettings
 from tests.contract.remote_storage_manager_contract import (
     Files,
@@ -24,6 +25,8 @@ from tests.contract.remote_storage_manager_contract import (
     index,
 )
 from tests.contract.rsm_over_s3 import settings_for
+from tests.harness.eventually import eventually
+from tests.harness.faults import Answer
 from tests.harness.http_proxy import HttpProxy
 from tests.harness.s3_operations import s3_operation
 
@@ -234,14 +237,69 @@ def test_another_deployments_marker_in_a_registered_location_is_refused(
     check(with_(after_a_move, deployment_id="ours"))
 
 
-def test_a_registered_location_that_is_away_is_told_of_and_does_not_hold_up(
-    settings: RsmSettings, after_a_move: RsmSettings, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("content", [b"", b'{"format_version": 2}'])
+def test_what_nobody_understands_in_a_registered_location_is_refused(
+    settings: RsmSettings, backend: StorageBackend, after_a_move: RsmSettings, content: bytes
 ) -> None:
+    backend.put(f"{settings.prefix}.sediment", content)
+    with pytest.raises(RemoteStorageError, match=r"location 1 .*not a marker of version 1"):
+        check(after_a_move)
+
+
+def test_a_registered_place_that_does_not_exist_is_refused(after_a_move: RsmSettings) -> None:
     registry = after_a_move.locations_file
     assert registry is not None
-    lost = registry.read_text() + "\n"
-    place = f"{settings.directory}" if settings.backend == "filesystem" else settings.bucket
-    registry.write_text(lost.replace(f'"{place}"', '"no-such-place"'))
-    with caplog.at_level(logging.WARNING):
+    place = re.compile("^(bucket|directory) = .*$", re.MULTILINE)
+    registry.write_text(place.sub(r'\1 = "no-such-place"', registry.read_text()))
+    with pytest.raises(RemoteStorageError, match=r"location 1 .*no-such-place"):
         check(after_a_move)
-    assert "no-such-place" in caplog.text
+
+
+@pytest.fixture
+def behind_a_proxy(s3: S3Endpoint, tmp_path: Path) -> Iterator[tuple[RsmSettings, HttpProxy]]:
+    """Location 2 of deployment "theirs", which lists location 1 of "ours", seen by the proxy."""
+    before = settings_for(s3, {"deployment_id": "ours"})
+    check(before)
+    registry = tmp_path / "locations.toml"
+    with HttpProxy(s3.endpoint, s3_operation) as proxy:
+        registry.write_text(
+            f'[[location]]\nid = 1\nbackend = "s3"\nendpoint = "{proxy.address}"\n'
+            f'region = "{s3.region}"\nbucket = "{before.bucket}"\nprefix = "{before.prefix}"\n'
+            "secure = false\n"
+        )
+        changes = {"location_id": 2, "locations_file": registry, "deployment_id": "theirs"}
+        yield settings_for(s3, changes), proxy
+
+
+def test_a_registered_location_that_is_away_holds_nothing_up_and_is_read_again_later(
+    behind_a_proxy: tuple[RsmSettings, HttpProxy], caplog: pytest.LogCaptureFixture
+) -> None:
+    settings, proxy = behind_a_proxy
+    now_s = 1000.0
+    start_up = build_start_up(settings, build_locations(settings), now_s=lambda: now_s)
+    proxy.faults.add(Answer(503), operation="GetObject", times=2)
+    with caplog.at_level(logging.WARNING):
+        start_up.check()
+        now_s += 59
+        start_up.check()
+        assert len(proxy.requests) == 1
+        now_s += 1
+        start_up.check()
+        start_up.require_open()
+        eventually(lambda: len(proxy.requests) == 2, deadline_ms=60_000)
+    assert caplog.text.count("cannot be read now") == 1
+
+    def is_refused() -> bool:
+        nonlocal now_s
+        now_s += 60
+        try:
+            start_up.check()
+        except RemoteStorageError as e:
+            return "'ours'" in str(e) and "'theirs'" in str(e)
+        return False
+
+    eventually(is_refused, deadline_ms=60_000)
+    with pytest.raises(RetriableRemoteStorageError, match="not ready"):
+        start_up.require_open()
+    with pytest.raises(RemoteStorageError, match="'ours'"):
+        start_up.check()

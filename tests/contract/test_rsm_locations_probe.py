@@ -39,12 +39,18 @@ IN_S3_ONLY = {
 
 class ForgetfulProxy(HttpProxy):
     """A store that knows nothing of one request header: it is taken out, and the rest signed
-    anew, with the keys of the store behind."""
+    anew, with the keys of the store behind. Or it refuses requests that have one."""
 
     def __init__(self, s3: S3Endpoint) -> None:
         super().__init__(s3.endpoint, s3_operation)
         self._s3 = s3
         self.forgotten = ""
+        self.refused = ""
+
+    def _fault_for(self, request: Head) -> Fault | None:
+        if self.refused in request.headers:
+            return Answer(501)
+        return super()._fault_for(request)
 
     def _rewritten(self, head: Head) -> Head:
         if self.forgotten not in head.headers:
@@ -145,12 +151,13 @@ def test_a_header_that_a_store_ignores_is_found_out(
 @pytest.mark.parametrize(
     ("operation", "refused"),
     [
-        ("CreateMultipartUpload", {Capability.MULTIPART}),
+        ("CreateMultipartUpload", {Capability.MULTIPART, Capability.UPLOAD_LISTING}),
         ("UploadPart", {Capability.MULTIPART}),
         ("CompleteMultipartUpload", {Capability.MULTIPART}),
         ("DeleteObjects", {Capability.MULTI_DELETE}),
-        ("PutObject", {Capability.READ_AFTER_WRITE, Capability.RANGES, Capability.MULTI_DELETE}),
-        ("ListMultipartUploads", set[Capability]()),
+        ("PutObject", REQUIRED - {Capability.MULTIPART, Capability.UPLOAD_LISTING}),
+        ("ListMultipartUploads", {Capability.UPLOAD_LISTING}),
+        ("ListObjectsV2", {Capability.LISTING}),
     ],
 )
 def test_a_request_that_a_store_refuses_is_found_out_and_nothing_is_left(
@@ -217,6 +224,51 @@ def test_a_store_without_if_none_match_is_used_and_warned_of_once(
     (warning,) = (r.getMessage() for r in caplog.records if r.levelno == logging.WARNING)
     assert "if_none_match is missing" in warning
     assert WITHOUT[Capability.IF_NONE_MATCH] in warning
+
+
+def test_a_store_that_refuses_if_none_match_is_used_without_it(
+    proxy: ForgetfulProxy, settings: RsmSettings, stored_keys: StoredKeys
+) -> None:
+    proxy.refused = "if-none-match"
+    with closing(build_manager(settings)) as rsm:
+        rsm.check()
+        metadata = copied(rsm, Files(b"log"))
+        assert fetched(rsm, metadata) == b"log"
+        rsm.delete_log_segment_data(replace(metadata, custom_metadata=None))
+    assert stored_keys() == [f"{settings.prefix}.sediment"]
+
+
+def test_without_a_probe_a_refused_if_none_match_is_found_out_and_leaves_nothing(
+    proxy: ForgetfulProxy, settings: RsmSettings, stored_keys: StoredKeys
+) -> None:
+    proxy.refused = "if-none-match"
+    backend, key = build_backend(settings), f"{settings.prefix}key"
+    assert backend.put_if_absent(key, b"first")
+    assert not backend.put_if_absent(key, b"second")
+    assert backend.get(key) == b"first"
+    assert stored_keys() == [key]
+
+
+def test_a_question_that_breaks_off_leaves_no_object(
+    proxy: ForgetfulProxy, settings: RsmSettings, stored_keys: StoredKeys
+) -> None:
+    proxy.faults.add(Answer(503), operation="PutObject", skip=1)
+    with pytest.raises(RetriableRemoteStorageError):
+        build_backend(settings).put_if_absent(f"{settings.prefix}key", b"first")
+    assert not stored_keys()
+
+
+def test_an_upload_begun_to_try_the_store_that_cannot_be_ended_hides_nothing(
+    proxy: ForgetfulProxy, settings: RsmSettings
+) -> None:
+    proxy.faults.add(Answer(403), operation="AbortMultipartUpload", times=None)
+    backend = build_backend(settings)
+    proxy.faults.add(Answer(503), operation="ListMultipartUploads")
+    with pytest.raises(RetriableRemoteStorageError, match="503"):
+        list(backend.list_uploads(settings.prefix))
+    list(backend.list_uploads(settings.prefix))
+    list(backend.list_uploads(settings.prefix))
+    assert proxy.counts()["CreateMultipartUpload"] == 2
 
 
 def test_the_report_is_one_line_of_json_with_a_field_for_each_capability(

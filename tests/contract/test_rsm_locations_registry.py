@@ -26,6 +26,7 @@ from tests.contract.remote_storage_manager_contract import (
     some_bytes,
 )
 from tests.contract.rsm_over_s3 import everything_in, settings_for
+from tests.harness.faults import Answer
 from tests.harness.http_proxy import HttpProxy
 from tests.harness.s3_operations import s3_operation
 
@@ -160,6 +161,28 @@ def test_a_copy_that_never_finished_goes_from_every_location(
     rsm.delete_log_segment_data(metadata)
     assert set(old_keys()) == kept
     assert not new_keys()
+
+
+def test_of_a_place_that_takes_no_writes_a_copy_that_never_finished_goes(
+    s3: S3Endpoint, before: RsmSettings, tmp_path: Path, old_keys: StoredKeys
+) -> None:
+    metadata, backend = a_segment(), build_backend(before)
+    keys = segment_keys(before.prefix, metadata)
+    backend.put(keys.indexes("00c0ffee00c0ffee"), b"indexes")
+    backend.begin_upload(keys.log("00c0ffee00c0ffee"))
+    with HttpProxy(s3.endpoint, s3_operation) as proxy:
+        for operation in ("PutObject", "CreateMultipartUpload", "UploadPart"):
+            proxy.faults.add(Answer(403), operation=operation, times=None)
+        registry = tmp_path / "locations.toml"
+        registry.write_text(
+            f'[[location]]\nid = 1\nbackend = "s3"\nendpoint = "{proxy.address}"\n'
+            f'region = "{s3.region}"\nbucket = "{before.bucket}"\nprefix = "{before.prefix}"\n'
+            "secure = false\n"
+        )
+        moved = settings_for(s3, {"location_id": 2, "locations_file": registry})
+        with ready(moved) as rsm:
+            rsm.delete_log_segment_data(metadata)
+    assert not old_keys()
 
 
 def test_without_the_registry_the_old_segment_is_refused_by_its_location(

@@ -15,9 +15,16 @@ class Direction(Enum):
 
 @dataclass(frozen=True)
 class Answer:
-    """Answer the request ourselves with this HTTP status; it never reaches the server."""
+    """Answer the request ourselves with this HTTP status; it never reaches the server.
+
+    Attributes:
+        page: of HTML; empty: the error that S3 clients expect.
+        location: where a redirect leads.
+    """
 
     status: int
+    page: str = ""
+    location: str = ""
 
 
 @dataclass(frozen=True)

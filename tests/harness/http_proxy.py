@@ -83,7 +83,7 @@ class HttpProxy(Proxy):
         try:
             with client.makefile("rb") as from_client, server.makefile("rb") as from_server:
                 while (request := read_head(from_client)) is not None:
-                    fault = self.faults.take(self._operation(request.method, request.target))
+                    fault = self._fault_for(request)
                     if isinstance(fault, Delay):
                         self._wait(fault.delay_ms / 1000)
                     if isinstance(fault, BlackHole):
@@ -92,7 +92,7 @@ class HttpProxy(Proxy):
                     if isinstance(fault, Answer):
                         _skip_body(request, from_client)
                         self._note(request, fault.status)
-                        client.sendall(_answer(fault.status, request.method))
+                        client.sendall(_answer(fault, request.method))
                         continue
                     self._send_request(request, from_client, server, fault)
                     response = _final_head(from_server, client)
@@ -103,6 +103,9 @@ class HttpProxy(Proxy):
                         return
         except FaultError as e:
             _end(e.ending, client, server)
+
+    def _fault_for(self, request: Head) -> Fault | None:
+        return self.faults.take(self._operation(request.method, request.target))
 
     def _send_request(
         self, request: Head, from_client: BinaryIO, server: socket.socket, fault: Fault | None
@@ -175,11 +178,16 @@ def _skip_body(request: Head, from_client: BinaryIO) -> None:
         pass
 
 
-def _answer(status: int, method: str) -> bytes:
-    """A response of our own, with the error body that S3 clients expect."""
-    phrase = HTTPStatus(status).phrase
-    code = "SlowDown" if status == HTTPStatus.SERVICE_UNAVAILABLE else phrase.replace(" ", "")
-    body = f"<Error><Code>{code}</Code><Message>made up by a test</Message></Error>".encode()
-    head = f"HTTP/1.1 {status} {phrase}\r\nContent-Type: application/xml\r\n"
+def _answer(fault: Answer, method: str) -> bytes:
+    """A response of our own."""
+    phrase = HTTPStatus(fault.status).phrase
+    busy = fault.status == HTTPStatus.SERVICE_UNAVAILABLE
+    code = "SlowDown" if busy else phrase.replace(" ", "")
+    error = f"<Error><Code>{code}</Code><Message>made up by a test</Message></Error>"
+    body = (fault.page or error).encode()
+    kind = "text/html" if fault.page else "application/xml"
+    head = f"HTTP/1.1 {fault.status} {phrase}\r\nContent-Type: {kind}\r\n"
+    if fault.location:
+        head += f"Location: {fault.location}\r\n"
     length = f"Content-Length: {len(body)}\r\n\r\n"
     return (head + length).encode() + (b"" if method == "HEAD" else body)

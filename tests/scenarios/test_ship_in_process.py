@@ -1138,6 +1138,31 @@ def test_a_copy_that_may_have_worked_is_given_up_and_cleaned_up_by_the_next_pass
     assert len(stack.keys()) == 2 * 3
 
 
+def test_an_attempt_that_cannot_be_cleaned_up_now_keeps_nothing_from_being_copied(
+    stack: Stack, log_dir: Path
+) -> None:
+    """As where it is looked for in every location, and one registered before is away."""
+    files = three_segments(log_dir)
+    rsm = FailingRsm(stack.rsm)
+    rsm.before_copy = raising(RetriableRemoteStorageError("the store went away"))
+    rsm.before_delete = raising(RetriableRemoteStorageError("the old store is away"))
+    ship([log_dir], rsm, stack.rlmm, ONE_TRY)
+    (left,) = stack.segments()
+    rsm.before_copy = lambda _: None
+    files.snapshot(25)
+    files.segment(25, [batch(25)])
+    (partition,) = ship([log_dir], rsm, stack.rlmm, ONE_TRY).partitions
+    assert (partition.cleaned_attempts, partition.copied_segments) == (0, 3)
+    (problem,) = partition.problems
+    assert problem.kind is ProblemKind.STORE_UNAVAILABLE
+    assert "the old store is away" in problem.message
+    assert not partition.complete
+    (partition,) = stack.ship(log_dir).partitions
+    assert (partition.cleaned_attempts, partition.problems) == (1, ())
+    assert left.remote_log_segment_id not in {s.remote_log_segment_id for s in stack.segments()}
+    assert stack.ranges() == [(0, 9), (10, 19), (20, 24)]
+
+
 def test_a_finish_that_takes_effect_late_is_not_taken_back_by_the_clean_up(
     stack: Stack, log_dir: Path
 ) -> None:

@@ -12,9 +12,18 @@ from sqlalchemy import Engine, text
 from services.api.anomalies import AnomalyKind, all_anomalies
 from services.api.ids import TopicIdPartition
 from services.api.partition_removal import remove_partition
-from services.api.reconciliation import Reconciled, Reconciliation, ReconciliationPlan
+from services.api.reconciliation import (
+    Identity,
+    Reconciled,
+    Reconciliation,
+    ReconciliationPlan,
+)
 from services.api.segment_deletion import Deleter
-from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.api.segments import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+)
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.factory import build_manager
@@ -227,7 +236,7 @@ def test_what_is_left_of_a_partition_that_was_removed_goes(
     assert (found(second), second.deleted_objects) == ({ORPHANS: 1}, 3)
 
 
-@pytest.mark.parametrize("lost", [".log", ".indexes", ""])
+@pytest.mark.parametrize("lost", [".log", ".indexes", ".manifest", ""])
 def test_a_finished_segment_without_its_objects_is_told(
     tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition, lost: str
 ) -> None:
@@ -254,3 +263,98 @@ def test_an_upload_that_nobody_finishes_is_ended_and_one_of_a_copy_under_way_is_
     assert (found(second), second.ended_uploads) == ({UPLOAD: 1}, 1)
     (left,) = store.list_uploads("")
     assert left.key == segment_keys("", under_way).log("a" * 16)
+
+
+def test_where_metadata_and_manifest_name_different_copies_nothing_is_deleted(
+    tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition
+) -> None:
+    """As a store leaves it that does not honour If-None-Match: the last manifest stays."""
+    (only,) = tier.fill(tp, 1)
+    keys = segment_keys("", only)
+    counting = next(key for key in keys_of(store) if key.endswith(".log")).split(".")[1]
+    manifest = store.get(keys.manifest).replace(counting.encode(), b"a" * 16)
+    store.put(keys.manifest, manifest)
+    for key in (keys.log("a" * 16), keys.indexes("a" * 16)):
+        store.put(key, b"another copy")
+    before = keys_of(store)
+    for _ in range(3):
+        done = runs.once(delete=True)
+        assert (found(done), done.deleted_objects) == ({AnomalyKind.CORRUPT_OBJECT: 1}, 0)
+    assert keys_of(store) == before
+
+
+def test_a_manifest_of_another_segment_is_told_and_nothing_deleted(
+    tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition
+) -> None:
+    gone, _ = tier.fill(tp, 2)
+    own, unknown = segment_keys("", gone), segment_keys("", segment(tp, 7))
+    contents = {key: store.get(key) for key in keys_of(store) if key.startswith(own.prefix)}
+    tier.move(tier.move(gone, DELETE_STARTED), DELETE_FINISHED)
+    store.delete(list(contents))
+    for key, content in contents.items():
+        store.put(key.replace(own.stem, unknown.stem), content)
+    _, second = runs.twice_deleting()
+    assert (found(second), second.deleted_objects) == ({AnomalyKind.CORRUPT_OBJECT: 1}, 0)
+    assert len([key for key in keys_of(store) if key.startswith(unknown.prefix)]) == 3
+
+
+def test_metadata_that_comes_back_before_the_deletion_keeps_its_objects(
+    tier: SmallTier, rsm: ObjectRemoteStorageManager, store: FilesystemStorage, tp: TopicIdPartition
+) -> None:
+    tier.fill(tp, 1)
+    back = segment(tp, 7)
+    key = segment_keys("", back).log("a" * 16)
+    store.put(key, b"bytes")
+    plan = ReconciliationPlan("first", now_ms() + 1_000, 0)
+    Reconciliation(tier.rlmm, rsm, rsm.objects, plan).run()
+
+    class RestoredMeanwhile(Reconciliation):
+        def _due(self) -> set[Identity]:
+            tier.rlmm.add_remote_log_segment_metadata(back)
+            return super()._due()
+
+    plan = ReconciliationPlan("second", now_ms() + 1_000, 0, delete=True)
+    done = RestoredMeanwhile(tier.rlmm, rsm, rsm.objects, plan).run()
+    assert (found(done), done.deleted_objects) == ({ORPHANS: 1}, 0)
+    assert store.describe(key) is not None
+
+
+def test_a_partition_that_is_removed_meanwhile_ends_no_run(
+    tier: SmallTier, rsm: ObjectRemoteStorageManager, tp: TopicIdPartition
+) -> None:
+    tier.fill(tp, 2)
+    removed = False
+
+    def remove_once(_: Reconciled) -> None:
+        nonlocal removed
+        if not removed:
+            removed = True
+            tier.mark_deleted(tp)
+            remove_partition(tier.rlmm, tier.rsm, tp, Deleter(), now_ms())
+
+    plan = ReconciliationPlan("run", now_ms() + 1_000, 0)
+    assert found(Reconciliation(tier.rlmm, rsm, rsm.objects, plan, remove_once).run()) == {}
+
+
+def test_a_finished_segment_of_a_location_that_nobody_registered_is_told(
+    tier: SmallTier, runs: Runs, tp: TopicIdPartition
+) -> None:
+    foreign = segment(tp, 0)
+    tier.rlmm.add_remote_log_segment_metadata(foreign)
+    finish = RemoteLogSegmentMetadataUpdate(
+        foreign.remote_log_segment_id, now_ms(), FINISHED, 1, b"of another RSM"
+    )
+    tier.rlmm.update_remote_log_segment_metadata(finish)
+    assert found(runs.once()) == {MISSING: 1}
+
+
+def test_more_than_one_report_and_one_look_up_holds(
+    tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition
+) -> None:
+    tier.fill(tp, 1)
+    for number in range(1, 1_101):
+        store.put(segment_keys("", segment(tp, number)).log("a" * 16), b"bytes")
+    first, second = runs.twice_deleting()
+    assert found(first) == found(second) == {ORPHANS: 1_100}
+    assert (second.segments, second.deleted_objects) == (1_101, 1_100)
+    assert len(keys_of(store)) == 3

@@ -23,7 +23,10 @@ from services.api.remote_storage_manager import IndexType, LogSegmentData
 from services.api.segment_objects import SegmentObjects
 from services.api.segments import RemoteLogSegmentMetadata, segment_leader_epochs
 from services.rpc.channels import open_channel
+from services.rpc.clients.calls import call_stream
 from services.rpc.clients.storage import RemoteStorageManagerClient
+from services.rpc.log_lines import BURST, LINES_PER_S
+from services.rpc.statuses import status_of
 from services.rsm.servicer import RemoteStorageManagerServicer
 from tests.harness.eventually import eventually
 from tests.harness.grpc_server import served
@@ -174,6 +177,36 @@ def test_each_outcome_of_a_batch_keeps_its_class() -> None:
         type(None),
         CorruptSegmentError,
     ]
+
+
+def test_outcomes_of_a_batch_that_nobody_foresaw_cannot_fill_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Cause(Exception):
+        """A kind of its own, of which no other test has logged anything."""
+
+    for number in range(1000):
+        error = RemoteStorageError(f"item {number}")
+        error.__cause__ = Cause()
+        assert status_of(error).code == grpc.StatusCode.INTERNAL.value[0]
+    lines = [r for r in caplog.records if r.getMessage() == "internal error"]
+    assert BURST <= len(lines) <= BURST + 60 * LINES_PER_S
+
+
+def test_a_failed_call_of_ours_never_passes_for_a_peer_that_left() -> None:
+    with client_of(Failing(grpc.RpcError())) as client:
+        with pytest.raises(RemoteStorageError, match="internal error"):
+            client.delete_log_segment_data(SEGMENT)
+        with pytest.raises(RemoteStorageError, match="internal error"):
+            list(client.fetch_index(SEGMENT, IndexType.OFFSET))
+
+
+def test_a_stream_that_cannot_be_begun_raises_our_error() -> None:
+    def method(request: object, **_: object) -> Iterator[bytes]:
+        raise grpc.RpcError("not begun")
+
+    with pytest.raises(RetriableRemoteStorageError, match="rsm at nowhere: not begun"):
+        list(call_stream(method, b"", "rsm at nowhere", timeout_s=60))
 
 
 def test_without_tls_the_actor_is_anonymous() -> None:

@@ -1,5 +1,6 @@
 """Each kind of call has threads of its own, and of calls at once there is a limit."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -35,6 +36,8 @@ LIMIT = 4
 class Holding:
     """A RemoteStorageManager that holds calls of one kind until it is told to let go."""
 
+    LONGEST_S = 30
+
     def __init__(self) -> None:
         self.held_kind = ""
         self.held = Semaphore(0)
@@ -45,7 +48,7 @@ class Holding:
         self.calls.append(current_call())
         if kind == self.held_kind:
             self.held.release()
-            self.release.wait(timeout=30)
+            self.release.wait(timeout=self.LONGEST_S)
 
     def copy_log_segment_data(
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
@@ -201,3 +204,28 @@ def test_calls_on_nobody_s_behalf_have_ids_of_their_own(server: Served) -> None:
     first, second = (seen.request_id for seen in server.manager.calls)
     assert "-" not in (first, second)
     assert first != second
+
+
+def test_calls_that_outlast_the_drain_are_told_to_stop_waiting() -> None:
+    """Else the end of the process would wait for their threads as long as they like."""
+    manager = Holding()
+    manager.held_kind = "delete"
+
+    def add(server: grpc.Server) -> None:
+        servicer = RemoteStorageManagerServicer(manager)
+        pb_grpc.add_RemoteStorageManagerServicer_to_server(servicer, server)
+
+    service = Service(
+        "test", NAME, add, lambda: None, lambda: None, stop_waiting=manager.release.set
+    )
+    settings = ServiceSettings(unary_threads=1, stream_threads=1, drain_timeout_ms=100)
+    with ThreadPoolExecutor(1) as pool, ExitStack() as cleanup:
+        address = start_grpc(service, settings, cleanup)
+        with open_channel(address) as channel:
+            ended = pool.submit(call, "delete", RemoteStorageManagerClient(channel, address))
+            assert manager.held.acquire(timeout=30)
+            began_s = time.monotonic()
+            cleanup.close()
+        assert isinstance(ended.exception(30), RetriableRemoteStorageError)
+    assert manager.release.is_set()
+    assert time.monotonic() - began_s < Holding.LONGEST_S / 2

@@ -4,6 +4,7 @@ import json
 import logging
 import signal
 from collections.abc import Iterator
+from threading import Event
 
 import grpc
 import pytest
@@ -40,8 +41,10 @@ def test_a_check_that_fails_is_logged_and_asked_again(
     def check() -> None:
         if not caplog.records:
             raise error
-        said_before_ready.append(capsys.readouterr().out)
-        signal.raise_signal(signal.SIGTERM)
+        if said_before_ready:
+            signal.raise_signal(signal.SIGTERM)
+        else:
+            said_before_ready.append(capsys.readouterr().out)
 
     def add(server: grpc.Server) -> None:
         """No servicer: health and readiness need none."""
@@ -52,3 +55,33 @@ def test_a_check_that_fails_is_logged_and_asked_again(
     assert json.loads(capsys.readouterr().out)["service"] == "test"
     lines = [(r.getMessage(), r.exc_info is not None) for r in caplog.records]
     assert lines == [(line, traceback), ("ready", False), ("stopping", False)]
+
+
+def test_a_check_that_hangs_makes_the_service_not_ready_and_holds_up_no_end(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    hung, for_ever = Event(), Event()
+
+    def check() -> None:
+        if "ready" not in [r.getMessage() for r in caplog.records]:
+            return
+        hung.set()
+        for_ever.wait()
+
+    class EndsOnceNotReady(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.getMessage().startswith("not ready"):
+                signal.raise_signal(signal.SIGTERM)
+
+    ends = EndsOnceNotReady()
+    logging.getLogger("sediment.server").addHandler(ends)
+    try:
+        with caplog.at_level(logging.INFO, logger="sediment.server"):
+            serve(Service("test", "none", lambda _: None, check, lambda: None), ServiceSettings())
+    finally:
+        logging.getLogger("sediment.server").removeHandler(ends)
+    assert hung.is_set()
+    assert not for_ever.is_set()
+    for_ever.set()
+    lines = [r.getMessage() for r in caplog.records]
+    assert lines == ["ready", "not ready: a check has not ended within 5 s", "stopping"]

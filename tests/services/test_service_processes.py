@@ -370,6 +370,35 @@ def test_a_copy_under_way_ends_well_after_sigterm(tmp_path: Path) -> None:
         assert fetched(RemoteStorageManagerClient(channel, rsm.address), finished) == files.log
 
 
+def test_a_copy_that_waits_for_its_turn_ends_after_the_drain(tmp_path: Path) -> None:
+    objects = tmp_path / "objects"
+    slow = {"RSM_UPLOAD_RATE_BYTES_PER_S": "1000", "RSM_DRAIN_TIMEOUT_MS": "500"}
+    files = Files(os.urandom(2 * A_PART))
+    with (
+        started("rsm", {**files_settings(objects), **slow}, tmp_path) as rsm,
+        open_channel(rsm.address) as channel,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        rsm.wait_until(SERVING)
+        client = RemoteStorageManagerClient(channel, rsm.address)
+        taken = Event()
+
+        def told() -> Iterator[SegmentChunk]:
+            for number, chunk in enumerate(files.chunks()):
+                if number == 2:
+                    taken.set()
+                yield chunk
+
+        data = LogSegmentData(files.headers(), told())
+        copy = pool.submit(client.copy_log_segment_data, a_segment(len(files.log)), data)
+        assert taken.wait(60)
+        os.kill(rsm.process.pid, SIGTERM)
+        eventually(lambda: not rsm.process.is_running(), deadline_ms=20_000)
+        assert rsm.process.returncode == 0
+        assert isinstance(copy.exception(30), RetriableRemoteStorageError)
+    assert "Traceback" not in rsm.log()
+
+
 def is_refused(address: str) -> bool:
     with open_channel(address) as channel:
         try:

@@ -139,7 +139,19 @@ class CopyTask:
             kind, held = ProblemKind.PARTITION_DELETED, len(log.rolled)
             report.problems.append(Problem(kind, path, text, held_segments=held))
             return
-        elsewhere = self._clean_up(tier, report)
+        elsewhere, failure = self._clean_up(tier, report)
+        self._copy_what_is_rolled(local, log, tier, elsewhere, report)
+        if failure is not None and not report.failure:
+            raise failure
+
+    def _copy_what_is_rolled(
+        self,
+        local: LocalPartition,
+        log: LocalLog,
+        tier: Tier,
+        elsewhere: Sequence[RemoteLogSegmentMetadata],
+        report: PassReport,
+    ) -> None:
         problem = log_end_problem(local, log, tier.log_start_offset)
         if problem is not None:
             report.problems.append(problem)
@@ -190,18 +202,26 @@ class CopyTask:
         self._rlmm.on_partition_leadership_changes([leadership], [], self._broker_id)
         partition.announced, partition.announced_epoch = True, epoch
 
-    def _clean_up(self, tier: Tier, report: PassReport) -> list[RemoteLogSegmentMetadata]:
+    def _clean_up(
+        self, tier: Tier, report: PassReport
+    ) -> tuple[list[RemoteLogSegmentMetadata], RemoteStorageError | None]:
         """End what this broker has left behind; answers the copies that somebody else may be making
         under its id: a process on another copy of the folder, as this one's lock tells, or the
-        broker itself."""
+        broker itself. And why it could not go on for now, as where a store of before is away: what
+        is copied next has an id of its own, so that alone keeps nothing from being copied."""
         own = [s for s in tier.unfinished if is_attempt_of(self._broker_id, s)]
         elsewhere = self._copier.under_way_elsewhere(own)
         ids = {segment.remote_log_segment_id for segment in elsewhere}
         for segment in own:
-            if segment.remote_log_segment_id not in ids:
+            if segment.remote_log_segment_id in ids:
+                continue
+            try:
                 self._copier.clean_up(segment)
-                report.cleaned_attempts += 1
-        return elsewhere
+            except RETRIABLE_ERRORS as e:
+                # The others would wait for the same store, one after the other.
+                return elsewhere, e
+            report.cleaned_attempts += 1
+        return elsewhere, None
 
     def _record_lost(
         self,

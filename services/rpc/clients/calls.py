@@ -65,12 +65,12 @@ def call_stream(
     method: Callable[..., Any], request: object, peer: str, timeout_s: float
 ) -> Iterator[Any]:
     """The messages of a server stream; leaving the iterator early cancels the call."""
-    call: Any = method(request, timeout=timeout_s, metadata=_call_metadata())
-    try:
-        with rpc_errors_as_ours(peer):
+    with rpc_errors_as_ours(peer):
+        call: Any = method(request, timeout=timeout_s, metadata=_call_metadata())
+        try:
             yield from call
-    finally:
-        call.cancel()
+        finally:
+            call.cancel()
 
 
 def _call_metadata() -> list[tuple[str, str]]:

@@ -6,7 +6,6 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 
 from minio import Minio
 from minio.datatypes import Object
-from minio.deleteobjects import DeleteError, DeleteObject
 from urllib3 import BaseHTTPResponse, PoolManager, Retry, Timeout
 
 from services.api.errors import RemoteResourceNotFoundError, RemoteStorageError
@@ -17,7 +16,7 @@ from services.rsm.backends.protocol import (
     UploadedPart,
 )
 from services.rsm.backends.ranged_get import read_body, require_range, resumed
-from services.rsm.backends.s3_errors import error_for, s3_errors
+from services.rsm.backends.s3_errors import s3_errors
 from services.rsm.backends.s3_requests import S3Target, SignedRequests
 
 _log = logging.getLogger(__name__)
@@ -38,6 +37,8 @@ def http_pool(
         timeout=Timeout(connect=connect_timeout_ms / 1000, read=read_timeout_ms / 1000),
         retries=Retry(
             total=retries,
+            # It is never the store that redirects; a page to sign in would count as an answer.
+            redirect=False,
             backoff_factor=0.2,
             backoff_jitter=0.2,
             backoff_max=2,
@@ -52,11 +53,18 @@ class S3Storage:
     """StorageBackend in one bucket. The bucket is not created here."""
 
     def __init__(
-        self, http: PoolManager, target: S3Target, prefix: str = "", resumes: int = 0
+        self,
+        http: PoolManager,
+        target: S3Target,
+        prefix: str = "",
+        resumes: int = 0,
+        *,
+        writes: bool = True,
     ) -> None:
         """`prefix` is where the store may be tried; keys are used as they are given.
 
         `resumes` is how often in a row a body that breaks off is asked for again (see resumed).
+        Without `writes` the store is not tried, as that would write to it.
         """
         self._target = target
         self._bucket = target.bucket
@@ -73,7 +81,7 @@ class S3Storage:
             http_client=http,
         )
         self._honours_if_none_match: bool | None = None
-        self._finds_uploads_by_prefix: bool | None = None
+        self._finds_uploads_by_prefix: bool | None = None if writes else False
 
     def check(self) -> None:
         what = f"bucket {self._bucket!r} at {self._target.endpoint}"
@@ -86,9 +94,12 @@ class S3Storage:
         self._requests.put(key, data)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        if not self._has_put_if_absent() and key in self.list_keys(key):
+        if self._has_put_if_absent():
+            return self._requests.put_if_none_match(key, data)
+        if key in self.list_keys(key):
             return False
-        return self._requests.put_if_none_match(key, data)
+        self._requests.put(key, data)
+        return True
 
     def begin_upload(self, key: str) -> Upload:
         return self._requests.begin_upload(key)
@@ -160,13 +171,10 @@ class S3Storage:
         return iter(upload for upload in found if upload.key.startswith(prefix))
 
     def delete(self, keys: Sequence[str]) -> Mapping[str, RemoteStorageError]:
-        objects = [DeleteObject(key) for key in keys]
         try:
-            with s3_errors(f"deleting {len(keys)} objects"):
-                failures = list(self._client.remove_objects(self._bucket, objects))
+            return self._requests.delete_many(keys)
         except RemoteStorageError as e:
             return dict.fromkeys(keys, e)
-        return _by_key(failures, keys)
 
     def learn_if_none_match(self, *, honoured: bool) -> None:
         """What a probe found out of this store, which need not be asked again."""
@@ -177,28 +185,36 @@ class S3Storage:
         an object of our own."""
         if self._honours_if_none_match is None:
             key = f"{self._probe_prefix}.probe-{secrets.token_hex(8)}"
-            self._requests.put(key, b"probe")
-            self._honours_if_none_match = not self._requests.put_if_none_match(key, b"probe")
-            self.delete([key])
+            try:
+                self._honours_if_none_match = self._requests.honours_if_none_match(key)
+            finally:
+                self.delete([key])
             if not self._honours_if_none_match:
-                _log.warning("%s ignores If-None-Match: checking first", self._target.endpoint)
+                _log.warning("%s knows no If-None-Match: checking first", self._target.endpoint)
         return self._honours_if_none_match
 
     def _lists_uploads_by_prefix(self) -> bool:
         """Whether the store finds uploads by the beginning of a key; asked once, of an upload of
-        our own. MinIO takes a prefix for a whole key, and an empty one for all uploads of the
-        bucket that were begun since it was started, in no order of keys."""
+        our own. Where nothing may be written the answer is taken to be no. MinIO takes a prefix
+        for a whole key, and an empty one for all uploads of the bucket that were begun since it was
+        started, in no order of keys."""
         if self._finds_uploads_by_prefix is None:
             stem = f"{self._probe_prefix}.probe-{secrets.token_hex(8)}"
             upload = self._requests.begin_upload(f"{stem}.upload")
             try:
                 self._finds_uploads_by_prefix = upload in self._requests.list_uploads(stem)
             finally:
-                self._requests.abort_upload(upload)
+                self._try_abort(upload)
             if not self._finds_uploads_by_prefix:
                 endpoint = self._target.endpoint
                 _log.info("%s lists no uploads by prefix: listing all of the bucket", endpoint)
         return self._finds_uploads_by_prefix
+
+    def _try_abort(self, upload: Upload) -> None:
+        try:
+            self._requests.abort_upload(upload)
+        except RemoteStorageError as e:
+            _log.warning("the upload of %s is left behind: %s", upload.key, e)
 
 
 def _stored(key: str, item: Object) -> StoredObject:
@@ -206,19 +222,6 @@ def _stored(key: str, item: Object) -> StoredObject:
     if item.size is None or modified is None:
         raise RemoteStorageError(f"listing {key}: the object store tells no size or no time")
     return StoredObject(key, item.size, item.etag or "", int(modified.timestamp() * 1000))
-
-
-def _by_key(failures: list[DeleteError], keys: Sequence[str]) -> dict[str, RemoteStorageError]:
-    """The store's refusals by key; a refusal without a key is one of the whole request."""
-    found: dict[str, RemoteStorageError] = {}
-    for failure in failures:
-        status = 503 if failure.code in ("InternalError", "ServiceUnavailable") else 200
-        error = error_for(failure.code, status, f"deleting {failure.name or 'objects'}")
-        if failure.name is None:
-            return dict.fromkeys(keys, error)
-        if failure.code != "NoSuchKey":
-            found[failure.name] = error
-    return found
 
 
 def _release(response: BaseHTTPResponse) -> None:

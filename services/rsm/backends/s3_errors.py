@@ -14,13 +14,21 @@ from services.api.errors import (
     RetriableRemoteStorageError,
 )
 
-# Below 500 and yet a matter of the moment.
+# A matter of the moment, also with a status below 500.
 _RETRIABLE_CODES = frozenset(
     {
         "ConditionalRequestConflict",
         "OperationAborted",
         "RequestTimeout",
+        # The store has no time, whatever the status: of one key of many it is 200.
+        "InternalError",
+        "RequestLimitExceeded",
+        "ServerBusy",
+        "ServiceUnavailable",
         "SlowDown",
+        "SlowDownRead",
+        "SlowDownWrite",
+        "TooManyRequests",
         # What we sent did not arrive as it was.
         "BadDigest",
         "IncompleteBody",
@@ -43,7 +51,10 @@ def error_for(code: str | None, status: int, what: str) -> RemoteStorageError:
     if code == "InvalidRange" or status == 416:
         # Ranges are asked for within what was written: bytes have been lost.
         return CorruptSegmentError(text)
-    if code in _RETRIABLE_CODES or status in _RETRIABLE_STATUSES or status > 501:
+    # A redirect is never followed: something between us and the store sent it, as a rule.
+    is_redirect = 300 <= status < 400
+    is_for_now = status in _RETRIABLE_STATUSES or status > 501
+    if code in _RETRIABLE_CODES or is_redirect or is_for_now:
         return RetriableRemoteStorageError(text)
     return RemoteStorageError(text)
 

@@ -67,11 +67,10 @@ class _S3Steps:
         _require(self._get_range(size, size + 9), HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE)
 
     def _if_none_match(self) -> None:
-        self._signed.put(self._objects.scratch, b"first")
-        honoured = not self._signed.put_if_none_match(self._objects.scratch, b"second")
+        honoured = self._signed.honours_if_none_match(self._objects.scratch)
         self._storage.learn_if_none_match(honoured=honoured)
         if not honoured:
-            raise ShortcomingError(Outcome.MISSING, "an object was overwritten")
+            raise ShortcomingError(Outcome.MISSING, "the header is ignored or refused")
 
     def _checksums(self) -> None:
         body = self._objects.content

@@ -1,13 +1,18 @@
-"""The S3 requests that the minio SDK has no public method for.
+"""The S3 requests that the minio SDK has no public method for, or a credulous one.
 
 `Minio` keeps the steps of a multipart upload and the listing of uploads to itself, its put_object
-takes no If-None-Match, and no call of it sends a crc32c. The signer is the SDK's.
+takes no If-None-Match, no call of it sends a crc32c, and its delete of many objects takes every
+answer for a success that names no error. The signer is the SDK's.
+
+What stands between us and a store, such as a load balancer with a page to sign in, may answer in
+its place. So no redirect is followed, and a success must look like one of an S3 store.
 """
 
 import base64
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import cast
 from urllib.parse import quote, urlencode, urlsplit
 from xml.etree import ElementTree
@@ -19,7 +24,7 @@ from minio.error import S3Error
 from minio.signer import sign_v4_s3
 from urllib3 import BaseHTTPResponse, PoolManager, Retry
 
-from services.api.errors import RetriableRemoteStorageError
+from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.rsm.backends.protocol import Upload, UploadedPart
 from services.rsm.backends.s3_errors import error_for, s3_errors
 
@@ -61,46 +66,96 @@ class SignedRequests:
         self._target = target
 
     def put(self, key: str, data: bytes | memoryview) -> None:
-        self._send("PUT", key, body=data, headers=checksum(crc32c(data)))
+        crc = crc32c(data)
+        _require_written(self._send("PUT", key, body=data, headers=checksum(crc)), crc, key)
 
     def put_if_none_match(self, key: str, data: bytes) -> bool:
-        """False: the key is taken. A store that does not know the header overwrites instead."""
-        headers = {"If-None-Match": "*", **checksum(crc32c(data))}
-        response = self.request("PUT", key, body=data, headers=headers)
-        if response.status == 412:
+        """False: the key is taken. Of a store that honours_if_none_match only: another overwrites,
+        or refuses the request."""
+        response = self._put_if_none_match(key, data)
+        if response.status == HTTPStatus.PRECONDITION_FAILED:
             return False
         _raise_unless_success(response, f"PUT {key}")
+        _require_written(response, crc32c(data), key)
         return True
+
+    def honours_if_none_match(self, key: str) -> bool:
+        """Whether the store takes If-None-Match for what it is, and neither ignores it nor refuses
+        requests that have it. Leaves an object under `key`."""
+        self.put(key, b"first")
+        response = self._put_if_none_match(key, b"second")
+        if response.status == HTTPStatus.PRECONDITION_FAILED:
+            return True
+        if response.status in (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_IMPLEMENTED):
+            what = f"PUT {key} with If-None-Match"
+            error = error_for(_code(response, what), response.status, what)
+            if isinstance(error, RetriableRemoteStorageError):
+                raise error
+            return False
+        _raise_unless_success(response, f"PUT {key}")
+        _require_written(response, crc32c(b"second"), key)
+        return False
+
+    def _put_if_none_match(self, key: str, data: bytes) -> BaseHTTPResponse:
+        headers = {"If-None-Match": "*", **checksum(crc32c(data))}
+        return self.request("PUT", key, body=data, headers=headers)
 
     def delete(self, key: str) -> None:
         """Delete one object. RemoteResourceNotFoundError where a store says that there is none."""
-        self._send("DELETE", key)
+        _require_empty(self._send("DELETE", key), f"DELETE {key}")
+
+    def delete_many(self, keys: Sequence[str]) -> Mapping[str, RemoteStorageError]:
+        """Delete up to MAX_DELETE_KEYS objects; answer those that may still be there, and why.
+
+        A key is gone where the store says so of this key: not merely where it names no error.
+        """
+        what = f"deleting {len(keys)} objects"
+        body = _delete_body(keys)
+        md5 = hashlib.md5(body, usedforsecurity=False).digest()
+        headers = {"Content-MD5": base64.b64encode(md5).decode("ascii")}
+        response = self._send("POST", "", {"delete": ""}, body=body, headers=headers)
+        result = _parsed(response, "DeleteResult", what)
+        gone = {element.findtext("{*}Key") for element in result.iterfind("{*}Deleted")}
+        codes = {
+            element.findtext("{*}Key"): element.findtext("{*}Code")
+            for element in result.iterfind("{*}Error")
+        }
+        gone |= {key for key, code in codes.items() if code == "NoSuchKey"}
+        return {
+            key: error_for(codes[key], response.status, f"deleting {key}")
+            if key in codes
+            else RetriableRemoteStorageError(f"deleting {key}: the object store says nothing of it")
+            for key in keys
+            if key not in gone
+        }
 
     def begin_upload(self, key: str) -> Upload:
         headers = {"x-amz-checksum-algorithm": "CRC32C"}
         response = self._send("POST", key, {"uploads": ""}, headers=headers)
-        return Upload(key, _text(_parsed(response, f"POST {key}"), "UploadId"))
+        result = _parsed(response, "InitiateMultipartUploadResult", f"POST {key}")
+        return Upload(key, _text(result, "UploadId"))
 
     def upload_part(self, upload: Upload, number: int, data: memoryview) -> UploadedPart:
         crc = crc32c(data)
         query = {"partNumber": str(number), "uploadId": upload.upload_id}
         response = self._send("PUT", upload.key, query, body=data, headers=checksum(crc))
-        return UploadedPart(number, response.headers.get("etag", ""), crc)
+        return UploadedPart(number, _require_written(response, crc, upload.key), crc)
 
     def complete_upload(self, upload: Upload, parts: Sequence[UploadedPart]) -> None:
         query = {"uploadId": upload.upload_id}
         response = self._send("POST", upload.key, query, body=_complete_body(parts))
-        # The store may find out after it has sent the status: then the body is an error.
         what = f"completing the upload of {upload.key}"
-        if _parsed(response, what).tag.endswith("Error"):
-            raise error_for(_code(response, what), 500, what)
+        _parsed(response, "CompleteMultipartUploadResult", what)
 
     def abort_upload(self, upload: Upload) -> None:
+        if not upload.upload_id:
+            raise ValueError(f"{upload.key}: some stores would delete the object itself")
         query = {"uploadId": upload.upload_id}
         response = self.request("DELETE", upload.key, query)
         what = f"ending the upload of {upload.key}"
         if response.status != 404 or _code(response, what) != "NoSuchUpload":
             _raise_unless_success(response, what)
+            _require_empty(response, what)
 
     def list_uploads(self, prefix: str) -> Iterator[Upload]:
         """As the store answers; some know whole keys only (see S3Storage)."""
@@ -108,7 +163,8 @@ class SignedRequests:
         truncated = True
         while truncated:
             response = self._send("GET", "", query)
-            page = _parsed(response, f"listing the uploads of {prefix}")
+            what = f"listing the uploads of {prefix}"
+            page = _parsed(response, "ListMultipartUploadsResult", what)
             for element in page.iterfind("{*}Upload"):
                 begun = time.from_iso8601utc(_text(element, "Initiated"))
                 yield Upload(
@@ -148,8 +204,16 @@ class SignedRequests:
         )
         signed = self._sign(method, url, headers or {}, body)
         with s3_errors(f"{method} {key or self._target.bucket}"):
-            retries = self._post_retries if method == "POST" else None
-            return self._http.urlopen(method, url, body=body, headers=signed, retries=retries)
+            # A POST that deletes is repeated elsewhere (see ObjectDeletes).
+            is_upload = method == "POST" and "delete" not in (query or {})
+            return self._http.urlopen(
+                method,
+                url,
+                redirect=False,
+                body=body,
+                headers=signed,
+                retries=self._post_retries if is_upload else None,
+            )
 
     def _sign(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | memoryview | None
@@ -190,6 +254,14 @@ def _complete_body(parts: Sequence[UploadedPart]) -> bytes:
     return ElementTree.tostring(root)
 
 
+def _delete_body(keys: Sequence[str]) -> bytes:
+    root = ElementTree.Element("Delete", {"xmlns": "http://s3.amazonaws.com/doc/2006-03-01/"})
+    for key in keys:
+        element = ElementTree.SubElement(root, "Object")
+        ElementTree.SubElement(element, "Key").text = key
+    return ElementTree.tostring(root)
+
+
 def _raise_unless_success(response: BaseHTTPResponse, what: str) -> None:
     if response.status < 300:
         return
@@ -204,13 +276,42 @@ def _code(response: BaseHTTPResponse, what: str) -> str | None:
         return S3Error.fromxml(response).code
 
 
-def _parsed(response: BaseHTTPResponse, what: str) -> ElementTree.Element:
+def _parsed(response: BaseHTTPResponse, root: str, what: str) -> ElementTree.Element:
+    """The answer, which must be a `root`; an Error instead is raised, whatever the status: the
+    store may find out after it has sent that."""
     with s3_errors(what):
-        return ElementTree.fromstring(response.data)
+        element = ElementTree.fromstring(response.data)
+    name = element.tag.rpartition("}")[2]
+    if name == "Error":
+        raise error_for(element.findtext("{*}Code"), 500, what)
+    if name != root:
+        raise _not_of_a_store(what, f"it is no {root}")
+    return element
+
+
+def _require_written(response: BaseHTTPResponse, crc: int, key: str) -> str:
+    """The ETag of what was put, without which nothing was; the store's crc32c must be ours."""
+    etag = response.headers.get("etag")
+    if not etag:
+        raise _not_of_a_store(f"PUT {key}", "it lacks an ETag")
+    theirs = response.headers.get("x-amz-checksum-crc32c", _base64(crc))
+    if theirs != _base64(crc):
+        text = f"PUT {key}: sent with crc32c {_base64(crc)}, the object store has {theirs}"
+        raise RetriableRemoteStorageError(text)
+    return etag
+
+
+def _require_empty(response: BaseHTTPResponse, what: str) -> None:
+    if response.data:
+        raise _not_of_a_store(what, f"it has a body of {len(response.data)} bytes")
 
 
 def _text(element: ElementTree.Element, name: str) -> str:
     text = element.findtext(f"{{*}}{name}")
     if text is None:
-        raise RetriableRemoteStorageError(f"not an answer of an S3 store: it lacks {name}")
+        raise _not_of_a_store(element.tag.rpartition("}")[2], f"it lacks {name}")
     return text
+
+
+def _not_of_a_store(what: str, why: str) -> RetriableRemoteStorageError:
+    return RetriableRemoteStorageError(f"{what}: not an answer of an S3 store: {why}")

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from threading import Event
+from threading import Condition, Event
 
 import pytest
 
@@ -27,6 +27,45 @@ def mebibytes(count: int) -> Iterator[bytes]:
 @pytest.fixture
 def clock() -> MovedClock:
     return MovedClock()
+
+
+class SharedClock:
+    """Moves to the next moment that somebody waits for, once all callers wait."""
+
+    def __init__(self, callers: int) -> None:
+        self.now_s = 1000.0
+        self.waiting = Waiting(lambda: self.now_s, self._pause)
+        self._callers = callers
+        self._due_s: list[float] = []
+        self._moved = Condition()
+
+    def run(self, call: Callable[[int], None]) -> None:
+        """`call` in a thread of each caller."""
+        with ThreadPoolExecutor(self._callers) as pool:
+            for done in [pool.submit(self._run, call, n) for n in range(self._callers)]:
+                done.result(300)
+
+    def _run(self, call: Callable[[int], None], number: int) -> None:
+        try:
+            call(number)
+        finally:
+            with self._moved:
+                self._callers -= 1
+                self._move()
+
+    def _pause(self, seconds: float) -> None:
+        with self._moved:
+            due_s = self.now_s + seconds
+            self._due_s.append(due_s)
+            self._move()
+            self._moved.wait_for(lambda: self.now_s >= due_s)
+
+    def _move(self) -> None:
+        if self._due_s and len(self._due_s) >= self._callers:
+            self.now_s = min(self._due_s)
+            # Who is due runs again, and not until it waits again does the clock go on.
+            self._due_s = [due_s for due_s in self._due_s if due_s > self.now_s]
+            self._moved.notify_all()
 
 
 def test_a_stream_of_a_gibibyte_at_10_mib_a_second_takes_100_seconds(clock: MovedClock) -> None:
@@ -113,6 +152,51 @@ def test_a_service_that_stops_ends_every_wait() -> None:
             taken.result(60)
 
 
+def never() -> bool:
+    return False
+
+
+def test_who_gives_up_gives_its_turn_back(clock: MovedClock) -> None:
+    limit = RateLimit(1, clock.waiting)
+    limit.take(1)
+    for _ in range(4):
+        with pytest.raises(RetriableRemoteStorageError, match="gave up"):
+            limit.take(1000, is_wanted=never)
+    clock.move(1)
+    began_s = clock.now_s
+    limit.take(1)
+    assert clock.now_s == began_s
+
+
+def test_a_faster_rate_helps_who_waits_already(clock: MovedClock) -> None:
+    limit = RateLimit(1, clock.waiting)
+    limit.take(1000)
+    began_s = clock.now_s
+
+    def is_wanted() -> bool:
+        if clock.now_s > began_s + 5:
+            limit.change(1000)
+        return True
+
+    limit.take(1, is_wanted)
+    assert clock.now_s - began_s == pytest.approx(6, abs=0.5)
+
+
+def test_turns_come_in_the_order_of_asking() -> None:
+    order: list[int] = []
+    clock = SharedClock(callers=5)
+    limit = RateLimit(1, clock.waiting)
+
+    def take(number: int) -> None:
+        clock.waiting.until(1000 + number / 100, lambda: True)
+        limit.take(number + 1)
+        order.append(number)
+
+    clock.run(take)
+    assert order == [0, 1, 2, 3, 4]
+    assert clock.now_s == pytest.approx(1000 + 1 + 2 + 3 + 4 - BURST_S, abs=0.05)
+
+
 def test_deletes_never_go_above_the_limit(clock: MovedClock) -> None:
     pace = DeletePace(3500, clock.waiting)
     began_s = clock.now_s
@@ -195,6 +279,41 @@ def test_keys_whose_caller_is_gone_are_not_deleted_again(clock: MovedClock) -> N
         failures = deletes(clock).delete(store, ["a"])
     assert len(store.asked) == 1
     assert "SlowDown" in str(failures["a"])
+
+
+def test_the_pace_comes_back_after_a_store_was_busy_for_long() -> None:
+    """Eight callers, of which each waits for half a minute and asks again."""
+    clock = SharedClock(callers=8)
+    began_s = clock.now_s
+    pace = DeletePace(3500, clock.waiting)
+    all_deletes = ObjectDeletes(pace, 3, clock.waiting)
+    store = BusyStore(lambda keys: busy(keys) if clock.now_s < began_s + 300 else {})
+    paces: list[float] = []
+
+    def delete_for_half_a_minute() -> None:
+        end_s = clock.now_s + 30
+        with serving(Call("actor", "id", is_active=lambda: clock.now_s < end_s)):
+            all_deletes.delete(store, ["key"] * 1000)
+
+    def call_again_and_again(number: int) -> None:
+        del number
+        while clock.now_s < began_s + 400:
+            delete_for_half_a_minute()
+            if clock.now_s < began_s + 300:
+                paces.append(pace.keys_per_s)
+
+    clock.run(call_again_and_again)
+    assert min(paces) == 3500 / 64
+    assert pace.keys_per_s == 3500
+
+
+def test_what_is_wanted_for_a_while_is_left_after_that(clock: MovedClock) -> None:
+    store = BusyStore(lambda keys: {})
+    slow = deletes(clock, rate=1)
+    slow.delete(store, ["a"] * 1000)
+    began_s = clock.now_s
+    assert list(slow.delete_within(store, ["b"], wait_s=10)) == ["b"]
+    assert clock.now_s - began_s == pytest.approx(10, abs=0.5)
 
 
 def test_what_a_throttled_process_could_not_ask_for_is_not_deleted(clock: MovedClock) -> None:

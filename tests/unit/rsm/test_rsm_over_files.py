@@ -20,7 +20,7 @@ from services.api.errors import (
 )
 from services.api.remote_storage_manager import IndexType, LogSegmentData, SegmentChunk
 from services.rsm.backends.filesystem import FilesystemStorage
-from services.rsm.backends.protocol import StorageBackend
+from services.rsm.backends.protocol import StorageBackend, Upload
 from services.rsm.location import Location
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.parts import PartBuffers
@@ -200,6 +200,59 @@ def test_of_a_batch_no_bytes_go_before_their_manifest(tmp_path: Path) -> None:
         outcomes = rsm.delete_log_segment_data_batch([real, *fill])
         assert all(isinstance(outcome, RetriableRemoteStorageError) for outcome in outcomes)
         assert fetched(rsm, real) == b"log"
+
+
+class Away(FilesystemStorage):
+    """Does not answer, and counts how often it was asked for a list."""
+
+    listings = 0
+
+    def list_uploads(self, prefix: str) -> Iterator[Upload]:
+        self.listings += 1
+        raise RetriableRemoteStorageError(f"away: {prefix}")
+
+
+def test_a_location_that_is_away_is_asked_once_for_a_batch_and_holds_up_no_named_one(
+    tmp_path: Path,
+) -> None:
+    away = Away(tmp_path / "old")
+    buffers = PartBuffers(3, PART, wait_timeout_ms=10_000)
+    here, there = FilesystemStorage(tmp_path), Location(1, away, "")
+    with closing(
+        ObjectRemoteStorageManager(Location(2, here, "tier/"), buffers, 2, others=[there])
+    ) as rsm:
+        named = copied(rsm, Files(b"log"))
+        outcomes = rsm.delete_log_segment_data_batch([a_segment(), named, *[a_segment()] * 3])
+    first, gone, *others = outcomes
+    assert isinstance(first, RetriableRemoteStorageError)
+    assert gone is None
+    assert others == [first] * 3
+    assert away.listings == 1
+    assert not files_in(tmp_path)
+
+
+def test_what_is_named_goes_before_anything_is_listed(tmp_path: Path) -> None:
+    class Watched(FilesystemStorage):
+        def list_uploads(self, prefix: str) -> Iterator[Upload]:
+            left_when_listed.append(files_in(tmp_path))
+            return super().list_uploads(prefix)
+
+    left_when_listed: list[list[Path]] = []
+    with closing(manager_over(Watched(tmp_path))) as rsm:
+        named = copied(rsm, Files(b"log"))
+        assert rsm.delete_log_segment_data_batch([a_segment(), named]) == [None, None]
+    assert left_when_listed == [[]]
+
+
+def test_nothing_is_listed_for_a_caller_who_left(tmp_path: Path) -> None:
+    backend = Away(tmp_path)
+    with (
+        closing(manager_over(backend)) as rsm,
+        serving(Call("somebody", "id", is_active=lambda: False)),
+    ):
+        outcomes = rsm.delete_log_segment_data_batch([a_segment(), a_segment()])
+    assert [type(outcome) for outcome in outcomes] == [RetriableRemoteStorageError] * 2
+    assert backend.listings == 0
 
 
 def test_a_missing_directory_is_named_by_check(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ class SimpleStore(BaseHTTPRequestHandler):
     def do_PUT(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.objects[urlsplit(self.path).path] = body
-        self._answer(b"")
+        self._answer(b"", etag="1")
 
     def do_GET(self) -> None:
         path, query = urlsplit(self.path).path, parse_qs(urlsplit(self.path).query, True)
@@ -40,12 +40,18 @@ class SimpleStore(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """DeleteObjects, of the probe only."""
         self.rfile.read(int(self.headers["Content-Length"]))
-        for name in [name for name in self.objects if ".probe-" in name]:
+        gone = [name for name in self.objects if ".probe-" in name]
+        for name in gone:
             del self.objects[name]
-        self._answer(f"<DeleteResult {_NAMESPACE}></DeleteResult>".encode())
+        keys = "".join(
+            f"<Deleted><Key>{name.removeprefix('/bucket/')}</Key></Deleted>" for name in gone
+        )
+        self._answer(f"<DeleteResult {_NAMESPACE}>{keys}</DeleteResult>".encode())
 
-    def _answer(self, body: bytes) -> None:
+    def _answer(self, body: bytes, etag: str = "") -> None:
         self.send_response(200)
+        if etag:
+            self.send_header("ETag", etag)
         self.send_header("Content-Type", "application/xml")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
