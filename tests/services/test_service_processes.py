@@ -304,8 +304,9 @@ def services(
 
 @pytest.mark.parametrize("name", FULL_NAMES)
 def test_reflection_lists_the_service(services: dict[str, Running], name: str) -> None:
-    services[name].status()
     with grpc.insecure_channel(services[name].address) as channel:
+        # Health answers before the service listens.
+        grpc.channel_ready_future(channel).result(timeout=20)
         listed = ProtoReflectionDescriptorDatabase(channel).get_services()
     assert FULL_NAMES[name] in listed
 
