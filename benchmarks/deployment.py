@@ -10,6 +10,7 @@ import psycopg
 from minio import Minio
 from minio.deleteobjects import DeleteObject
 
+from benchmarks.store import s3_server
 from services.local.stack import EmbeddedStack
 from services.rpc.channels import open_channel
 from services.rpc.clients.log import RemoteLogManagerClient
@@ -80,7 +81,8 @@ def deployed(log_dirs: Sequence[Path] = ()) -> Iterator[Deployment]:
     with tempfile.TemporaryDirectory(prefix="sediment-bench-") as name:
         directory = Path(name)
         directory.chmod(0o711)
-        stack = EmbeddedStack(directory, log_dirs=log_dirs, task_interval_ms=1000)
+        s3 = s3_server(directory / "s3")
+        stack = EmbeddedStack(directory, log_dirs=log_dirs, task_interval_ms=1000, s3=s3)
         with (
             stack,
             open_channel(stack.endpoints.rsm) as rsm,

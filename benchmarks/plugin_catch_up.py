@@ -17,6 +17,7 @@ from typing import Any
 from confluent_kafka import TopicPartition
 
 from benchmarks.measure import MIB, Result, mib_per_s, ratio
+from benchmarks.store import STORE, s3_server
 from services.local.kafka_broker import KafkaBroker
 from services.local.kafka_client import NOW, Cluster, Record, Topic, send_batch
 from services.local.kafka_plugin import plugin_settings
@@ -82,7 +83,7 @@ def run() -> Result:
                 "segment_bytes": SEGMENT_BYTES,
                 "record_bytes": RECORD_BYTES,
                 "consumer": "librdkafka, defaults: 1 MiB a partition and fetch",
-                "store": "SeaweedFS",
+                "store": STORE,
                 "partitions": 1,
             },
         )
@@ -93,7 +94,8 @@ def _broker_with_tier() -> Iterator[tuple[EmbeddedStack, KafkaBroker]]:
     with tempfile.TemporaryDirectory(prefix="sediment-bench-") as name:
         directory = Path(name)
         directory.chmod(0o711)
-        with EmbeddedStack(directory / "stack", with_rlm=False) as stack:
+        s3 = s3_server(directory / "s3")
+        with EmbeddedStack(directory / "stack", with_rlm=False, s3=s3) as stack:
             endpoints = stack.endpoints
             settings = {**BROKER, **plugin_settings(plugin_jar(), endpoints.rsm, endpoints.rlmm)}
             jars = ensure_kafka_jars()

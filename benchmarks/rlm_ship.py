@@ -6,6 +6,7 @@ from pathlib import Path
 from benchmarks.bare_client import BareClient
 from benchmarks.deployment import deployed
 from benchmarks.measure import MIB, Result, mib_per_s, ratio
+from benchmarks.store import STORE
 from services.rlm.copying.ship import ShipOutcome, ship
 from tests.harness.synthetic_log import make_log_dir, name_anew
 
@@ -55,7 +56,7 @@ def run() -> Result:
                 "segment_bytes": SEGMENT_BYTES,
                 "part_size_bytes": services.part_size_bytes,
                 "payload": "signed (sha256) on both sides, plain HTTP",
-                "store": "SeaweedFS",
+                "store": STORE,
                 "fsync, synchronous_commit": services.durability(),
                 "rlm": "in the benchmark's process, as `sediment ship` runs it",
             },

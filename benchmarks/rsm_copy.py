@@ -7,6 +7,7 @@ from benchmarks.bare_client import BareClient
 from benchmarks.deployment import deployed
 from benchmarks.measure import MIB, Result, mib_per_s, ratio
 from benchmarks.segments import RandomSegment
+from benchmarks.store import STORE
 
 SIZE_BYTES = 256 * MIB
 ROUNDS = 9
@@ -41,6 +42,6 @@ def run() -> Result:
                 "segment_bytes": SIZE_BYTES,
                 "part_size_bytes": services.part_size_bytes,
                 "payload": "signed (sha256) on both sides, plain HTTP",
-                "store": "SeaweedFS",
+                "store": STORE,
             },
         )

@@ -7,6 +7,7 @@ from benchmarks.bare_client import BareClient
 from benchmarks.deployment import deployed
 from benchmarks.measure import MIB, ROUNDS, Result, mib_per_s, ratio
 from benchmarks.segments import RandomSegment
+from benchmarks.store import STORE
 
 SIZE_BYTES = 64 * MIB
 
@@ -37,6 +38,6 @@ def run() -> Result:
                 "range_bytes": SIZE_BYTES,
                 "verify_reads": services.rsm_default("verify_reads"),
                 "bare_client": "one GET, read in MiB, thrown away",
-                "store": "SeaweedFS",
+                "store": STORE,
             },
         )

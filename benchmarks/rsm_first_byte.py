@@ -12,6 +12,7 @@ from benchmarks.deployment import deployed
 from benchmarks.measure import MIB, QUICK, ROUNDS, Result, ratio
 from benchmarks.rlmm.empty_rpc import running_empty_server
 from benchmarks.segments import RandomSegment
+from benchmarks.store import STORE
 
 SIZE_BYTES = 64 * MIB
 CALLS = 20 if QUICK else 200
@@ -61,7 +62,7 @@ def run() -> Result:
                 "of_bytes": SIZE_BYTES,
                 "calls_a_round": CALLS,
                 "verify_reads": services.rsm_default("verify_reads"),
-                "store": "SeaweedFS",
+                "store": STORE,
             },
             {"empty-rpc": empty_server.pid},
         )

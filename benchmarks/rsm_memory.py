@@ -10,6 +10,7 @@ from crc32c import crc32c
 from benchmarks.deployment import Deployment, deployed
 from benchmarks.measure import MIB, QUICK, Result, Side, peak_rss_bytes
 from benchmarks.segments import generated_log, segment_data, segment_metadata
+from benchmarks.store import STORE
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import INT32_MAX
 
@@ -45,7 +46,7 @@ def run() -> Result:
             "segment_bytes": SIZE_BYTES,
             "parts_in_flight_bytes": in_flight_bytes,
             "rounds": ROUNDS,
-            "store": "SeaweedFS",
+            "store": STORE,
         },
     )
 

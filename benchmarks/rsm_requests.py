@@ -10,9 +10,9 @@ from uuid import uuid4
 
 from benchmarks.measure import MIB, Result, Side
 from benchmarks.segments import RandomSegment
+from benchmarks.store import STORE, s3_server
 from services.api.remote_storage_manager import IndexType, RemoteStorageManager
 from services.local.environments import rsm_settings
-from services.local.seaweedfs import SeaweedFS
 from services.local.service import ServiceProcess
 from services.rpc.channels import open_channel
 from services.rpc.clients.storage import RemoteStorageManagerClient
@@ -45,7 +45,7 @@ def run() -> Result:
         {
             "operations": {what: f"{count} of {budget}" for what, count, budget in counts},
             "not_counted": "HeadBucket (readiness); a fetch's manifest, once a segment",
-            "store": "SeaweedFS",
+            "store": STORE,
         },
     )
 
@@ -107,7 +107,10 @@ def _rsm_behind_proxy(
     directory: Path,
 ) -> Iterator[tuple[RemoteStorageManagerClient, HttpProxy]]:
     with ExitStack() as cleanup:
-        store = cleanup.enter_context(SeaweedFS(directory / "s3")).endpoint
+        server = s3_server(directory / "s3")
+        server.start()
+        cleanup.callback(server.kill)
+        store = server.endpoint
         store.ensure_bucket(BUCKET)
         proxy = cleanup.enter_context(HttpProxy(store.endpoint, s3_operation))
         settings = rsm_settings(replace(store, endpoint=proxy.address), BUCKET, "", "bench")

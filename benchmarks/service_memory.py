@@ -6,6 +6,7 @@ from threading import Event
 
 from benchmarks.deployment import deployed
 from benchmarks.measure import MIB, Result, Side, peak_rss_bytes
+from benchmarks.store import STORE
 from services.api.remote_log_manager import all_descriptions
 from tests.harness.synthetic_log import make_log_dir
 
@@ -29,5 +30,5 @@ def run() -> Result:
         [largest],
         Side("the largest", [largest], [], peaks),
         Side("nothing"),
-        {"partitions": PARTITIONS, "segment_bytes": SEGMENT_BYTES, "store": "SeaweedFS"},
+        {"partitions": PARTITIONS, "segment_bytes": SEGMENT_BYTES, "store": STORE},
     )

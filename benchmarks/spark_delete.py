@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from benchmarks.deployment import Deployment, deployed
 from benchmarks.many_segments import make_segments, store_objects, store_rows
 from benchmarks.measure import Result, ratio
+from benchmarks.store import STORE
 from spark_jobs.options import SweepOptions
 from spark_jobs.retention_sweep import Config
 from spark_jobs.retention_sweep import run as run_sweep
@@ -51,7 +52,7 @@ def run() -> Result:
                 "objects_per_segment": 3,
                 "spark": master,
                 "durability": services.durability(),
-                "store": "SeaweedFS",
+                "store": STORE,
             },
         )
 

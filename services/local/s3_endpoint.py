@@ -1,6 +1,7 @@
 """An S3 store as a client sees it."""
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import urllib3
 from minio import Minio
@@ -43,3 +44,21 @@ class S3Endpoint:
         for item in client.list_objects(name, recursive=True):
             client.remove_object(name, str(item.object_name))
         client.remove_bucket(name)
+
+
+class S3Server(Protocol):
+    """An S3 store as a process of ours. `endpoint` and `pid` are known once it was started."""
+
+    @property
+    def endpoint(self) -> S3Endpoint: ...
+
+    @property
+    def pid(self) -> int: ...
+
+    def is_running(self) -> bool: ...
+
+    def start(self) -> None:
+        """Start it and wait until it serves."""
+
+    def kill(self) -> None:
+        """End it at once; what it acknowledged it keeps. Not running is no error."""

@@ -17,6 +17,7 @@ from services.local.environments import (
     settings_of,
 )
 from services.local.postgres import EmbeddedPostgres
+from services.local.s3_endpoint import S3Server
 from services.local.seaweedfs import SeaweedFS
 from services.local.service import Announcement, ServiceProcess, run_to_end
 from services.local.state import StackEndpoints, remove_state, write_state
@@ -45,8 +46,11 @@ class EmbeddedStack:
         task_interval_ms: int | None = None,
         settings: Mapping[str, str] | None = None,
         with_rlm: bool = True,
+        s3: S3Server | None = None,
     ) -> None:
         """`data_dir` of None is the default directory; `fresh` forgets what it holds.
+
+        `s3` is started and ended here; None: SeaweedFS, in the data directory.
 
         Without RLM a broker with the plugin schedules; the endpoints of RLM are empty then.
 
@@ -62,7 +66,7 @@ class EmbeddedStack:
         self._cleanup = ExitStack()
         self.services: dict[str, ServiceProcess] = {}
         self.postgres = EmbeddedPostgres(self._directory / "postgres")
-        self.s3 = SeaweedFS(self._directory / "s3")
+        self.s3: S3Server = s3 or SeaweedFS(self._directory / "s3")
 
     @property
     def endpoints(self) -> StackEndpoints:

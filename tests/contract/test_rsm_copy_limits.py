@@ -1,7 +1,6 @@
 """Deletes and uploads at a real S3 store that has no time, and calls that keep to a rate."""
 
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -11,10 +10,8 @@ import pytest
 
 from services.api.errors import RetriableRemoteStorageError
 from services.api.segments import RemoteLogSegmentMetadata
-from services.local.s3_endpoint import S3Endpoint
 from services.rpc.clients.storage import RemoteStorageManagerClient
-from services.rsm.backends.protocol import StorageBackend
-from services.rsm.factory import build_backend, build_manager
+from services.rsm.factory import build_manager
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.servicer import RemoteStorageManagerServicer
 from services.rsm.settings import RsmSettings
@@ -28,34 +25,11 @@ from tests.contract.remote_storage_manager_contract import (
     fetched,
     some_bytes,
 )
-from tests.contract.rsm_over_s3 import everything_in, settings_for
 from tests.harness.eventually import eventually
 from tests.harness.faults import Answer, Cut, Direction
 from tests.harness.grpc_server import served
 from tests.harness.http_proxy import HttpProxy
-from tests.harness.s3_operations import s3_operation
 from tieredstorage.v1 import remote_storage_manager_pb2_grpc as pb_grpc
-
-
-@pytest.fixture
-def settings(s3: S3Endpoint) -> RsmSettings:
-    return settings_for(s3)
-
-
-@pytest.fixture
-def backend(settings: RsmSettings) -> StorageBackend:
-    return build_backend(settings)
-
-
-@pytest.fixture
-def stored_keys(backend: StorageBackend, settings: RsmSettings) -> StoredKeys:
-    return everything_in(backend, settings.prefix)
-
-
-@pytest.fixture
-def proxy(s3: S3Endpoint) -> Iterator[HttpProxy]:
-    with HttpProxy(s3.endpoint, s3_operation) as running:
-        yield running
 
 
 def ready(

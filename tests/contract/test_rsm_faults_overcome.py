@@ -43,11 +43,6 @@ _RETRIES = 7
 
 
 @pytest.fixture
-def settings(s3: S3Endpoint) -> RsmSettings:
-    return settings_for(s3)
-
-
-@pytest.fixture
 def proxy(s3: S3Endpoint) -> Iterator[HttpProxy]:
     with HttpProxy(s3.endpoint, s3_operation, seed=8) as running:
         yield running

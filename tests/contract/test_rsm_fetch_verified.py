@@ -10,9 +10,8 @@ import pytest
 from services.api.errors import CorruptSegmentError, RetriableRemoteStorageError
 from services.api.remote_storage_manager import IndexType
 from services.api.segments import RemoteLogSegmentMetadata
-from services.local.s3_endpoint import S3Endpoint
 from services.rsm.backends.protocol import StorageBackend
-from services.rsm.factory import build_backend, build_manager
+from services.rsm.factory import build_manager
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.settings import RsmSettings
 from services.rsm.verification import SAMPLE_EVERY
@@ -24,31 +23,13 @@ from tests.contract.remote_storage_manager_contract import (
     index,
     some_bytes,
 )
-from tests.contract.rsm_over_s3 import settings_for
 from tests.harness.eventually import eventually
 from tests.harness.faults import Answer
 from tests.harness.http_proxy import HttpProxy
-from tests.harness.s3_operations import s3_operation
 
 # The last chunk is a short one.
 SIZE = 3 * MIB + 1000
 INDEX_SIZE = 2 * MIB + 1
-
-
-@pytest.fixture
-def proxy(s3: S3Endpoint) -> Iterator[HttpProxy]:
-    with HttpProxy(s3.endpoint, s3_operation) as running:
-        yield running
-
-
-@pytest.fixture
-def settings(s3: S3Endpoint) -> RsmSettings:
-    return settings_for(s3)
-
-
-@pytest.fixture
-def backend(settings: RsmSettings) -> StorageBackend:
-    return build_backend(settings)
 
 
 Verifying = Callable[[str], ObjectRemoteStorageManager]

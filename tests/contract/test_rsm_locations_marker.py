@@ -15,7 +15,7 @@ from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.remote_storage_manager import IndexType
 from services.local.s3_endpoint import S3Endpoint
 from services.rsm.backends.protocol import StorageBackend
-from services.rsm.factory import build_backend, build_locations, build_manager, build_start_up
+from services.rsm.factory import build_locations, build_manager, build_start_up
 from services.rsm.settings import RsmSettings
 from tests.contract.remote_storage_manager_contract import (
     Files,
@@ -41,11 +41,6 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path) -> RsmSettings:
             backend="filesystem", directory=tmp_path, prefix="tier/", deployment_id="ours"
         )
     return settings_for(request.getfixturevalue("s3"), {"deployment_id": "ours"})
-
-
-@pytest.fixture
-def backend(settings: RsmSettings) -> StorageBackend:
-    return build_backend(settings)
 
 
 def with_(settings: RsmSettings, **changes: object) -> RsmSettings:

@@ -15,7 +15,6 @@ from services.api.errors import (
     RetriableRemoteStorageError,
 )
 from services.api.remote_storage_manager import IndexType, RemoteStorageManager
-from services.local.s3_endpoint import S3Endpoint
 from services.rpc.clients.storage import RemoteStorageManagerClient
 from services.rsm.backends.protocol import StorageBackend
 from services.rsm.factory import build_backend, build_manager
@@ -34,34 +33,12 @@ from tests.contract.remote_storage_manager_contract import (
     index,
     some_bytes,
 )
-from tests.contract.rsm_over_s3 import PART, everything_in, settings_for
+from tests.contract.rsm_over_s3 import PART
 from tests.harness.eventually import eventually
 from tests.harness.faults import Answer, Cut, Delay, Direction
 from tests.harness.grpc_server import served
 from tests.harness.http_proxy import HttpProxy
-from tests.harness.s3_operations import s3_operation
 from tieredstorage.v1 import remote_storage_manager_pb2_grpc as pb_grpc
-
-
-@pytest.fixture
-def settings(s3: S3Endpoint) -> RsmSettings:
-    return settings_for(s3)
-
-
-@pytest.fixture
-def backend(settings: RsmSettings) -> StorageBackend:
-    return build_backend(settings)
-
-
-@pytest.fixture
-def stored_keys(backend: StorageBackend, settings: RsmSettings) -> StoredKeys:
-    return everything_in(backend, settings.prefix)
-
-
-@pytest.fixture
-def proxy(s3: S3Endpoint) -> Iterator[HttpProxy]:
-    with HttpProxy(s3.endpoint, s3_operation) as running:
-        yield running
 
 
 @pytest.fixture

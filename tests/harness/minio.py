@@ -38,6 +38,10 @@ class MinioServer:
             raise RuntimeError("MinIO was never started")
         return S3Endpoint(f"{LOOPBACK}:{self._ports[0]}", _ACCESS_KEY, self._secret_key)
 
+    @property
+    def pid(self) -> int:
+        return self._started().pid
+
     def is_running(self) -> bool:
         return self._process is not None and self._process.is_running()
 

@@ -1,5 +1,6 @@
-"""One deployment for all tests of a module; each test ships topics with ids of its own."""
+"""Deployments: of processes, one for all tests of a module; in this process, one a test."""
 
+import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
@@ -13,7 +14,9 @@ from services.rsm.factory import build_manager
 from services.rsm.settings import RsmSettings
 from tests.harness.rlmm_process import RlmmProcess, running_rlmm
 from tests.scenarios.partition_story import PartitionStory
+from tests.scenarios.ship_stack import BUNDLED, Stack, running_stack
 from tests.scenarios.world import World, linked_log, name_topics_anew, running_world
+from tests.unit.rlm.kafka_bytes import write_log_dir
 
 
 @pytest.fixture(scope="module")
@@ -62,3 +65,19 @@ def story(rlmm_process: RlmmProcess, tmp_path: Path) -> Iterator[PartitionStory]
     settings = RsmSettings(backend="filesystem", directory=tmp_path)
     with closing(build_manager(settings)) as rsm:
         yield PartitionStory(rlmm_process.client, rsm, tmp_path)
+
+
+@pytest.fixture
+def stack(database_url: str, tmp_path: Path) -> Iterator[Stack]:
+    with running_stack(database_url, tmp_path / "objects") as made:
+        yield made
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    return write_log_dir(tmp_path / "logs")
+
+
+@pytest.fixture
+def bundled(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(BUNDLED, tmp_path / "bundled"))

@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,8 @@ from services.rlm.copying.ship import PartitionShipReport, ShipSettings, ship
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.contract.rlmm.segments import DELETE_FINISHED, DELETE_STARTED, move
 from tests.harness.eventually import eventually
-from tests.scenarios.test_ship_in_process import FailingRsm, Stack, running_stack
+from tests.scenarios.ship_stack import Stack
+from tests.scenarios.troubled_managers import FailingRsm
 from tests.unit.rlm.kafka_bytes import NAME, three_segments, write_log_dir
 
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
@@ -41,12 +42,6 @@ BROKER_ID = 7
 HOUR_MS = 3_600_000
 DEADLINE_MS = 60_000
 WHOLE = [(0, 9), (10, 19)]
-
-
-@pytest.fixture
-def stack(database_url: str, tmp_path: Path) -> Iterator[Stack]:
-    with running_stack(database_url, tmp_path / "objects") as made:
-        yield made
 
 
 @pytest.fixture

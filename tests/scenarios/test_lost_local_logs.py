@@ -1,7 +1,7 @@
 """A broker that has lost its log, or the beginning of it, while the tier has more."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from struct import pack
 
@@ -24,18 +24,12 @@ from tests.scenarios.retained_log import (
     keep_hours,
     take_turns,
 )
-from tests.scenarios.test_ship_in_process import Stack, description, read, running_stack
+from tests.scenarios.ship_stack import Stack, description, read
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, write_log_dir
 from tests.unit.rlm.test_candidates import lineage
 
 WHOLE_TIER = [(base, base + 9) for base in range(0, 60, 10)]
 KEPT_LONG = {"retention.ms": str(10_000 * HOUR_MS)}
-
-
-@pytest.fixture
-def stack(database_url: str, tmp_path: Path) -> Iterator[Stack]:
-    with running_stack(database_url, tmp_path / "objects") as made:
-        yield made
 
 
 @pytest.fixture

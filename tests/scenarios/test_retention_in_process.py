@@ -34,26 +34,13 @@ from tests.scenarios.retained_log import (
     keep_hours,
     take_turns,
 )
-from tests.scenarios.test_ship_in_process import (
-    FINISHED,
-    Stack,
-    description,
-    fetch,
-    read,
-    running_stack,
-)
+from tests.scenarios.ship_stack import FINISHED, Stack, description, fetch, read
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, write_log_dir
 
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 EVERYTHING_EXPIRES = {"retention.ms": "0"}
 BROKER_ID = 7
-
-
-@pytest.fixture
-def stack(database_url: str, tmp_path: Path) -> Iterator[Stack]:
-    with running_stack(database_url, tmp_path / "objects") as made:
-        yield made
 
 
 @pytest.fixture

@@ -1,0 +1,21 @@
+"""The S3 store that benchmarks run over: SeaweedFS, or real MinIO where BENCH_S3 says so."""
+
+import os
+from pathlib import Path
+
+from services.local.s3_endpoint import S3Server
+from services.local.seaweedfs import SeaweedFS
+from tests.harness.minio import MinioServer
+
+_SERVERS: dict[str, type[SeaweedFS | MinioServer]] = {
+    "SeaweedFS": SeaweedFS,
+    "MinIO": MinioServer,
+}
+STORE = os.environ.get("BENCH_S3", "SeaweedFS")
+if STORE not in _SERVERS:
+    raise SystemExit(f"BENCH_S3 is {STORE!r}: must be one of {', '.join(_SERVERS)}")
+
+
+def s3_server(directory: Path) -> S3Server:
+    """The store of this run, not started yet, with its data in `directory`."""
+    return _SERVERS[STORE](directory)

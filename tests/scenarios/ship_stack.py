@@ -1,0 +1,140 @@
+"""RSM on files and RLMM on PostgreSQL in this process, no wire: what ships a log and reads it."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.api.ids import TopicIdPartition
+from services.api.remote_log_manager import (
+    FetchError,
+    FetchPart,
+    FetchPartition,
+    FetchRequest,
+    PartitionDescription,
+    RemoteLogManager,
+    all_descriptions,
+)
+from services.api.segment_queries import all_segments
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.rlm.backoff import Backoff
+from services.rlm.copying.ship import ShipReport, ShipSettings, ship
+from services.rlm.kafka_log.log_dir import find_partitions
+from services.rlm.manager import StaticRemoteLogManager
+from services.rlmm.database import create_database_engine
+from services.rlmm.manager import SqlRemoteLogMetadataManager
+from services.rsm.backends.filesystem import FilesystemStorage
+from services.rsm.location import Location
+from services.rsm.manager import ObjectRemoteStorageManager
+from services.rsm.parts import PartBuffers
+from tests.unit.rlm.kafka_bytes import NAME
+
+BUNDLED = Path(__file__).parents[1] / "data" / "kafka-log"
+EVERYTHING = 64 * 1024 * 1024
+ONE_TRY = ShipSettings(threads=2, retry_for_s=0.0)
+SOME_TRIES = ShipSettings(threads=2, retry_for_s=0.5, backoff=Backoff(initial_s=0.1, max_s=0.1))
+FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+
+
+@dataclass
+class Stack:
+    """The two managers, and the folder in which RSM keeps its objects."""
+
+    rlmm: SqlRemoteLogMetadataManager
+    rsm: ObjectRemoteStorageManager
+    objects: Path
+
+    def ship(self, log_dir: Path, settings: ShipSettings = ONE_TRY) -> ShipReport:
+        return ship([log_dir], self.rsm, self.rlmm, settings)
+
+    def rlm(self, *log_dirs: Path) -> StaticRemoteLogManager:
+        return StaticRemoteLogManager(log_dirs, self.rsm, self.rlmm)
+
+    def segments(self, name: TopicIdPartition = NAME) -> list[RemoteLogSegmentMetadata]:
+        return list(all_segments(self.rlmm, name))
+
+    def ranges(self, name: TopicIdPartition = NAME) -> list[tuple[int, int]]:
+        """Of the finished segments; fails if there is any other."""
+        found = self.segments(name)
+        assert {segment.state for segment in found} <= {FINISHED}
+        return [(segment.start_offset, segment.end_offset) for segment in found]
+
+    def object_of(self, segment: RemoteLogSegmentMetadata) -> Path:
+        (path,) = self.objects.rglob(f"*{segment.remote_log_segment_id.id.hex}*.log")
+        return path
+
+    def keys(self) -> list[Path]:
+        return [path for path in self.objects.rglob("*") if path.is_file()]
+
+
+@contextmanager
+def running_stack(database_url: str, objects: Path) -> Iterator[Stack]:
+    engine = create_database_engine(database_url)
+    objects.mkdir()
+    buffers = PartBuffers(4, 8 * 1024 * 1024, 10_000)
+    rsm = ObjectRemoteStorageManager(Location(1, FilesystemStorage(objects), ""), buffers, 2)
+    yield Stack(SqlRemoteLogMetadataManager(engine), rsm, objects)
+    rsm.close()
+    engine.dispose()
+
+
+def bundled_name(topic: str, partition: int = 0) -> TopicIdPartition:
+    found = find_partitions([BUNDLED]).partitions
+    return next(n for n in found if (n.topic, n.partition) == (topic, partition))
+
+
+def fetch(
+    rlm: RemoteLogManager,
+    offset: int,
+    name: TopicIdPartition = NAME,
+    max_bytes: int = EVERYTHING,
+) -> list[FetchPart]:
+    wanted = FetchPartition(name, offset, max_bytes)
+    return list(rlm.fetch(FetchRequest((wanted,), EVERYTHING)))
+
+
+def read(rlm: RemoteLogManager, offset: int, name: TopicIdPartition = NAME) -> bytes | FetchError:
+    parts = fetch(rlm, offset, name)
+    if parts[0].error is not FetchError.NONE:
+        return parts[0].error
+    return b"".join(part.record_batches for part in parts)
+
+
+def description(rlm: StaticRemoteLogManager, topic: str = "t") -> PartitionDescription:
+    (found,) = all_descriptions(rlm, [topic])
+    return found
+
+
+def lose_rolled_segments(log_dir: Path) -> None:
+    for folder in log_dir.iterdir():
+        if folder.is_dir():
+            for log in sorted(folder.glob("*.log"))[:-1]:
+                for file in folder.glob(f"{log.stem}.*"):
+                    file.unlink()
+
+
+def bytes_of(folder: Path) -> bytes:
+    return b"".join(log.read_bytes() for log in sorted(folder.glob("*.log")))
+
+
+@dataclass
+class Counting:
+    """What a ship told of its progress."""
+
+    planned_bytes: int = 0
+    sent_bytes: int = 0
+    copied_segments: int = 0
+
+    def planned(self, name: TopicIdPartition, segments: int, size_bytes: int) -> None:
+        self.planned_bytes += size_bytes
+
+    def sent(self, name: TopicIdPartition, size_bytes: int) -> None:
+        self.sent_bytes += size_bytes
+
+    def copied(self, name: TopicIdPartition, start_offset: int, size_bytes: int) -> None:
+        self.copied_segments += 1
+
+
+def names_of(partitions: Sequence[PartitionDescription]) -> list[tuple[str, int]]:
+    found = (p.topic_id_partition for p in partitions)
+    return [(name.topic, name.partition) for name in found]
