@@ -151,8 +151,9 @@ types: $(VENV)/.dev $(VENV)/.spark ## mypy --strict over everything
 	$(BIN)/mypy .
 
 .PHONY: docs
-docs: $(VENV)/.dev ## Write docs/config.md, the chart's schema and its README from their sources
+docs: $(VENV)/.dev ## Write docs/config.md, docs/metrics.md, the chart's schema and its README from their sources
 	$(BIN)/python -m services.cli.config_reference > docs/config.md.new && mv docs/config.md.new docs/config.md
+	$(BIN)/python -m services.cli.metrics_reference > docs/metrics.md.new && mv docs/metrics.md.new docs/metrics.md
 	$(BIN)/python -m tests.helm.reference
 
 .PHONY: check

@@ -6,6 +6,8 @@ from fnmatch import fnmatchcase
 
 from benchmarks import (
     plugin_catch_up,
+    rlm_idle,
+    rlm_outage,
     rlm_ship,
     rsm_copy,
     rsm_fetch,
@@ -43,6 +45,8 @@ BENCHMARKS: dict[str, Callable[[], Result]] = {
     "rlmm_ready": ready.run,
     "rlmm_memory": memory.run,
     "rlm_ship": rlm_ship.run,
+    "rlm_idle": rlm_idle.run,
+    "rlm_outage": rlm_outage.run,
     "service_memory": service_memory.run,
     "plugin_catch_up": plugin_catch_up.run,
     "spark_delete": spark_delete.run,

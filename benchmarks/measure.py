@@ -107,10 +107,11 @@ def _cpu_seconds(pids: Iterable[int]) -> float:
     """Of this process and those, with the children of those. (Not of a child that ended: a
     database's connections are children, and stay.)"""
     own = psutil.Process().cpu_times()
-    return float(own.user + own.system) + sum(_tree_cpu_seconds(pid) for pid in pids)
+    return float(own.user + own.system) + sum(tree_cpu_seconds(pid) for pid in pids)
 
 
-def _tree_cpu_seconds(pid: int) -> float:
+def tree_cpu_seconds(pid: int) -> float:
+    """Of a process and of its children, since they began."""
     root = psutil.Process(pid)
     total = 0.0
     for process in [root, *root.children(recursive=True)]:

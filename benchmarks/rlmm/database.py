@@ -101,7 +101,8 @@ def databases() -> Databases:
 def _name_of(layout: Layout) -> str:
     """With the schema's revision: the rows of an older one are not those of today."""
     parts = (layout.partitions, layout.segments, layout.large_segments)
-    return f"bench_{schema.known_revision()}_{'_'.join(map(str, parts))}"
+    whole = "_whole" if layout.is_whole else ""
+    return f"bench_{schema.known_revision()}_{'_'.join(map(str, parts))}{whole}"
 
 
 def plain_url(database_url: str) -> str:

@@ -1,7 +1,7 @@
 """Histories of any length, made in the database: rows as RLMM leaves them (a test compares).
 
 Each partition has three leader epochs. Two segments lie across their borders, one in the middle of
-each is deleted again, and every tenth has a transaction index.
+each is deleted again unless the layout is whole, and every tenth has a transaction index.
 """
 
 from dataclasses import dataclass
@@ -27,6 +27,7 @@ class PartitionHistory:
 
     topic_id_partition: TopicIdPartition
     segments: int
+    is_whole: bool = False
 
     @property
     def border_segments(self) -> tuple[int, int]:
@@ -34,8 +35,10 @@ class PartitionHistory:
         return self.segments // 3, 2 * self.segments // 3
 
     @property
-    def gone_segments(self) -> tuple[int, int, int]:
+    def gone_segments(self) -> tuple[int, ...]:
         """By their numbers, the deleted one of each epoch."""
+        if self.is_whole:
+            return ()
         first, second = self.border_segments
         return first // 2, (first + second) // 2, (second + self.segments) // 2
 
@@ -53,11 +56,13 @@ class PartitionHistory:
 
 @dataclass(frozen=True)
 class Layout:
-    """Partitions of `segments` segments each; the first one has `large_segments`, unless 0."""
+    """Partitions of `segments` segments each; the first one has `large_segments`, unless 0. If
+    `is_whole` none of them is deleted again."""
 
     partitions: int
     segments: int
     large_segments: int = 0
+    is_whole: bool = False
 
     def partition_histories(self) -> list[PartitionHistory]:
         """The large one first."""
@@ -71,7 +76,8 @@ class Layout:
         name = f"bench-{topic}"
         tp = TopicIdPartition(_topic_id(name), name, partition)
         is_large = number == 0 and self.large_segments
-        return PartitionHistory(tp, self.large_segments if is_large else self.segments)
+        segments = self.large_segments if is_large else self.segments
+        return PartitionHistory(tp, segments, self.is_whole)
 
 
 _MADE = f"""
@@ -99,7 +105,8 @@ _TOPICS = "INSERT INTO topics (topic_id, name) SELECT DISTINCT topic_id, topic F
 
 _PARTITIONS = f"""
     INSERT INTO partitions (topic_id, partition, revision, highest_broker_leader_epoch)
-    SELECT topic_id, partition, 2 * segments + 2 * {EPOCHS}, {EPOCHS - 1} FROM histories"""
+    SELECT topic_id, partition, 2 * segments + 2 * cardinality(gone), {EPOCHS - 1}
+    FROM histories"""
 
 _SEGMENTS = f"""
     INSERT INTO segments (topic_id, partition, segment_id, start_offset, end_offset,

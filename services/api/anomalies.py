@@ -1,7 +1,7 @@
 """RLMM: where metadata and bucket disagree, as reconciliation found it."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
 from uuid import UUID
@@ -14,7 +14,7 @@ MAX_ANOMALIES = 1_000
 """Of one report."""
 MAX_DETAIL_LENGTH = 1_024
 MAX_OBJECT_KEY_BYTES = 1_024
-"""In UTF-8: the longest key that S3 has."""
+"""In UTF-8: more than a location's number and RSM's longest key have."""
 
 
 class AnomalyKind(Enum):
@@ -34,7 +34,7 @@ class Anomaly:
     The partition need not be known to RLMM, and has no topic's name: an orphan bears ids alone.
 
     Attributes:
-        object_key: "": of the segment as a whole.
+        object_key: which object, as its ObjectLocation says it; "": of the segment as a whole.
         detail: for people.
     """
 
@@ -53,6 +53,11 @@ class Anomaly:
         require(size_bytes <= most, "object_key", f"at most {most} bytes, has {size_bytes}")
         length, longest = len(self.detail), MAX_DETAIL_LENGTH
         require(length <= longest, "detail", f"at most {longest} characters, has {length}")
+
+    @property
+    def identity(self) -> "Anomaly":
+        """Itself without its detail: equal for what RLMM takes for the same anomaly."""
+        return replace(self, detail="")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
     DELETE_PARTITION_MARKED     by whoever deleted the topic; again and again is once
     DELETE_PARTITION_STARTED    begin_removal
-    every segment               DELETE_SEGMENT_STARTED, objects, DELETE_SEGMENT_FINISHED
+    every segment               remove_segments: DELETE_SEGMENT_STARTED, objects,
+                                DELETE_SEGMENT_FINISHED
     DELETE_PARTITION_FINISHED   finish_removal
 
 Resumable from any point, by anybody: what remains to be done is what is still listed.
@@ -57,7 +58,7 @@ def remove_partition(
     """
     try:
         begin_removal(rlmm, topic_id_partition, deleter, now_ms)
-        outcomes = tuple(_remove_segments(rlmm, rsm, topic_id_partition, deleter, now_ms))
+        outcomes = tuple(remove_segments(rlmm, rsm, topic_id_partition, deleter, now_ms))
     except RemoteResourceNotFoundError:
         return Removal((), is_finished=True)
     is_finished = finish_removal(rlmm, topic_id_partition, deleter, now_ms)
@@ -113,13 +114,20 @@ def removal_of(segment: RemoteLogSegmentMetadata) -> Deletion:
     return Deletion(segment, DeletionReason.PARTITION_DELETED, "")
 
 
-def _remove_segments(
+def remove_segments(
     rlmm: RemoteLogMetadataManager,
     rsm: RemoteStorageManager,
     topic_id_partition: TopicIdPartition,
     deleter: Deleter,
     now_ms: int,
 ) -> Iterator[DeletionOutcome]:
+    """Delete all that is listed of a partition that is STARTED, as far as the iterator is followed,
+    MAX_DELETE_BATCH segments in memory at a time; an outcome for each.
+
+    Raises:
+        RemoteResourceNotFoundError: the partition is not known any more.
+        RetriableRemoteStorageError: a service cannot be reached.
+    """
     segments = all_segments(rlmm, topic_id_partition)
     while batch := list(islice(segments, MAX_DELETE_BATCH)):
         deletions = [removal_of(segment) for segment in batch]

@@ -14,58 +14,46 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, islice
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
-from services.api.anomalies import MAX_ANOMALIES, Anomaly, AnomalyKind, AnomalyQuery, all_anomalies
+from services.api.anomalies import MAX_ANOMALIES, MAX_DETAIL_LENGTH, Anomaly, AnomalyKind
 from services.api.errors import (
     CorruptSegmentError,
     InvalidRequestError,
     RemoteResourceNotFoundError,
-    RemoteStorageError,
 )
 from services.api.ids import TopicIdPartition
-from services.api.partition_events import EventQuery
-from services.api.partition_queries import all_events, all_partitions
+from services.api.judged_segments import judged_segments
+from services.api.known_segments import KnownSegments
+from services.api.orphan_deletion import (
+    AbandonedUpload,
+    Deletions,
+    Orphan,
+    OrphanDeletion,
+    not_being_copied,
+)
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import IndexType, RemoteStorageManager
 from services.api.segment_objects import (
     CURRENT_LOCATION,
-    DoomedObject,
-    MultipartUpload,
     ObjectQuery,
     SegmentObject,
-    SegmentObjectKind,
     SegmentObjects,
-    StoredManifest,
     all_multipart_uploads,
     all_segment_objects,
-    shard_of,
 )
-from services.api.segment_queries import all_segments, segments_by_id
+from services.api.segment_queries import all_segments
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from services.api.stored_segments import (
-    PartitionKey,
-    StoredSegment,
-    Verdict,
-    judge,
-    stored_segments,
-)
+from services.api.stored_segments import PartitionKey, StoredSegment, Verdict, stored_segments
 
 DEFAULT_GRACE_MS = 24 * 60 * 60 * 1000
-MAX_DOOMED = 100_000
-"""Objects that a run remembers for deletion, and as many uploads; the next run deletes the rest."""
 SHARDS = 64
 """Looked at one after the other: what a run holds is of one of them."""
 _BATCH = 500
-_DELETIONS_AT_ONCE = 300
-"""Of a manifest the store is asked whether it is still the same, one by one."""
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-_DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 
 T = TypeVar("T")
-Rows: TypeAlias = dict[UUID, RemoteLogSegmentMetadata]
-Identity: TypeAlias = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +74,9 @@ class ReconciliationPlan:
     delete: bool = False
     locations: Sequence[int] = (CURRENT_LOCATION,)
 
+    def is_old(self, at_ms: int) -> bool:
+        return at_ms <= self.now_ms - self.grace_ms
+
 
 @dataclass(slots=True)
 class Reconciled:
@@ -93,32 +84,12 @@ class Reconciled:
 
     Attributes:
         anomalies: by kind; of orphans the segments.
-        left: orphans and uploads that may go, and that this run had no room for.
-        failures: what could not be deleted, and why: a line each, at most MAX_FAILURES.
     """
 
     objects: int = 0
     segments: int = 0
     anomalies: Counter[AnomalyKind] = field(default_factory=Counter)
-    deleted_objects: int = 0
-    ended_uploads: int = 0
-    left: int = 0
-    failures: list[str] = field(default_factory=list)
-
-    MAX_FAILURES = 100
-
-
-@dataclass(frozen=True, slots=True)
-class _Orphan:
-    """`state`: of its segment's metadata when it was judged; None: there was none."""
-
-    anomaly: Anomaly
-    stored: SegmentObject
-    state: RemoteLogSegmentState | None
-
-    @property
-    def partition(self) -> PartitionKey:
-        return self.stored.name.topic_id, self.stored.name.partition
+    deletions: Deletions = field(default_factory=Deletions)
 
 
 class Reconciliation:
@@ -139,163 +110,99 @@ class Reconciliation:
         self._objects = objects
         self._plan = plan
         self._on_segment = on_segment
-        self._done = Reconciled()
+        self._deletion = OrphanDeletion(rlmm, objects)
+        self._done = Reconciled(deletions=self._deletion.done)
         self._unreported: list[Anomaly] = []
-        self._orphans: list[_Orphan] = []
-        self._uploads: list[tuple[Anomaly, MultipartUpload]] = []
-        self._partitions: dict[PartitionKey, TopicIdPartition] = {}
 
     def run(self) -> Reconciled:
         """
         Raises:
             RetriableRemoteStorageError: a service cannot be reached; run it again.
         """
-        self._partitions = {
-            (tp.topic_id, tp.partition): tp
-            for tp in (each.topic_id_partition for each in all_partitions(self._rlmm))
-        }
+        known = KnownSegments(self._rlmm)
         for location_id in self._plan.locations:
-            self._look_at_uploads(location_id)
+            self._look_at_uploads(known, location_id)
         for shard in range(SHARDS):
-            self._look_at_shard(shard)
+            self._look_at_shard(known, shard)
         self._report()
         if self._plan.delete:
-            self._delete()
+            self._deletion.delete(self._plan.run_id, self._plan.grace_ms)
         return self._done
 
-    def _look_at_shard(self, shard: int) -> None:
-        complete: dict[PartitionKey, set[UUID]] = defaultdict(set)
+    def _look_at_uploads(self, known: KnownSegments, location_id: int) -> None:
+        uploads = (
+            each
+            for each in all_multipart_uploads(self._objects, location_id)
+            if self._plan.is_old(each.begun_ms)
+        )
+        for batch in _batches(uploads):
+            for upload in not_being_copied(known, batch):
+                name, kind = upload.name, AnomalyKind.ABANDONED_UPLOAD
+                anomaly = Anomaly(
+                    kind, name.topic_id, name.partition, name.segment_id, str(upload.location)
+                )
+                self._done.anomalies[kind] += 1
+                self._tell(anomaly)
+                self._deletion.keep_upload(AbandonedUpload(anomaly, upload))
+
+    def _look_at_shard(self, known: KnownSegments, shard: int) -> None:
+        settled: dict[PartitionKey, set[UUID]] = defaultdict(set)
         for location_id in self._plan.locations:
             query = ObjectQuery(location_id, shard, SHARDS)
             listed = stored_segments(all_segment_objects(self._objects, query))
-            for key, segments in groupby(listed, key=lambda stored: stored.partition):
-                complete[key] |= self._look_at_partition(key, segments)
-        for key, tp in self._partitions.items():
-            if shard_of(tp.topic_id, SHARDS) == shard:
-                self._look_for_missing(tp, complete[key])
+            for partition, segments in groupby(listed, key=lambda stored: stored.partition):
+                for batch in _batches(segments):
+                    settled[partition] |= self._look_at_batch(known, partition, batch)
+        for tp in known.partitions(shard, SHARDS):
+            self._look_for_missing(known, tp, settled[tp.topic_id, tp.partition])
 
-    def _look_at_partition(self, key: PartitionKey, segments: Iterator[StoredSegment]) -> set[UUID]:
+    def _look_at_batch(
+        self, known: KnownSegments, partition: PartitionKey, batch: Sequence[StoredSegment]
+    ) -> set[UUID]:
         """The ids of which all objects are there, or are known not to be."""
-        judged = set()
-        for batch in _batches(segments, _BATCH):
-            rows = self._rows(key, [stored.id for stored in batch])
-            for stored in batch:
-                self._done.segments += 1
-                self._done.objects += len(stored.objects)
-                row = rows.get(stored.id)
-                verdict, is_complete = self._judged(stored, row)
-                is_told = False
-                if verdict is not None and self._is_old(stored.modified_ms):
-                    self._note(stored, verdict, row)
-                    is_told = verdict.kind is not AnomalyKind.ORPHAN_OBJECTS
-                if is_complete or is_told:
-                    judged.add(stored.id)
-                self._on_segment(self._done)
-        return judged
-
-    def _rows(self, key: PartitionKey, ids: Sequence[UUID]) -> Rows:
-        tp = self._partitions.get(key)
-        if tp is None:
-            return {}
-        try:
-            found = list(segments_by_id(self._rlmm, tp, ids))
-        except RemoteResourceNotFoundError:
-            return {}  # removed meanwhile
-        return {each.remote_log_segment_id.id: each for each in found}
-
-    def _judged(
-        self, stored: StoredSegment, row: RemoteLogSegmentMetadata | None
-    ) -> tuple[Verdict | None, bool]:
-        """What is amiss, and whether all objects of the copy that counts are there."""
-        counting, was_deleted = stored.only_attempt, False
-        # Where the names of the objects do not tell all that is to be known.
-        if stored.manifest is not None and (row is None or counting is None):
-            try:
-                told = self._objects.read_segment_manifest(stored.manifest.location)
-            except RemoteResourceNotFoundError:
-                return None, False  # deleted since it was listed
-            except CorruptSegmentError as e:
-                return Verdict(AnomalyKind.CORRUPT_OBJECT, (), str(e)[:1000]), False
-            if row is not None and _names_another_copy(row, told):
-                text = f"the manifest tells of attempt {told.attempt}, the metadata of another copy"
-                return Verdict(AnomalyKind.CORRUPT_OBJECT, (), text), False
-            counting = told.attempt
-            was_deleted = row is None and self._was_deleted(told)
-        state = None if row is None else row.state
-        verdict = judge(stored, state, counting, was_deleted=was_deleted)
-        return verdict, stored.is_complete(counting)
-
-    def _was_deleted(self, manifest: StoredManifest) -> bool:
-        segment_id = manifest.metadata.remote_log_segment_id
-        query = EventQuery(segment_id.topic_id_partition, segment_id=segment_id.id)
-        try:
-            return any(each.to_state == _DELETED.name for each in all_events(self._rlmm, query))
-        except (RemoteResourceNotFoundError, InvalidRequestError):
-            return False  # of a topic that RLMM does not know, or knows under another name
+        settled = set()
+        for judged in judged_segments(self._objects, known, partition, batch):
+            stored, verdict = judged.stored, judged.verdict
+            self._done.segments += 1
+            self._done.objects += len(stored.objects)
+            is_told = False
+            if verdict is not None and self._plan.is_old(stored.modified_ms):
+                self._note(stored, verdict, judged.state)
+                is_told = verdict.kind is not AnomalyKind.ORPHAN_OBJECTS
+            if judged.is_complete or is_told:
+                settled.add(stored.id)
+            self._on_segment(self._done)
+        return settled
 
     def _note(
-        self, stored: StoredSegment, verdict: Verdict, row: RemoteLogSegmentMetadata | None
+        self, stored: StoredSegment, verdict: Verdict, state: RemoteLogSegmentState | None
     ) -> None:
-        topic_id, partition = stored.partition
         self._done.anomalies[verdict.kind] += 1
         if not verdict.objects:
-            anomaly = Anomaly(verdict.kind, topic_id, partition, stored.id, detail=verdict.detail)
-            self._tell(anomaly)
+            self._tell(_anomaly(stored, verdict, stored.manifest))
         for each in verdict.objects:
-            key = each.location.key
-            anomaly = Anomaly(verdict.kind, topic_id, partition, stored.id, key, verdict.detail)
+            anomaly = _anomaly(stored, verdict, each)
             self._tell(anomaly)
-            self._keep(self._orphans, _Orphan(anomaly, each, None if row is None else row.state))
+            self._deletion.keep_orphan(Orphan(anomaly, each, state))
 
-    def _tell(self, anomaly: Anomaly) -> None:
-        self._unreported.append(anomaly)
-        if len(self._unreported) == MAX_ANOMALIES:
-            self._report()
-
-    def _report(self) -> None:
-        if self._unreported:
-            # The same object may be listed in two locations that have one prefix.
-            distinct = {_identity(anomaly): anomaly for anomaly in self._unreported}
-            self._rlmm.report_anomalies(list(distinct.values()), self._plan.run_id)
-            self._unreported.clear()
-
-    def _keep(self, doomed: list[T], one: T) -> None:
-        if len(doomed) < MAX_DOOMED:
-            doomed.append(one)
-        else:
-            self._done.left += 1
-
-    def _look_at_uploads(self, location_id: int) -> None:
-        for upload in all_multipart_uploads(self._objects, location_id):
-            name = upload.name
-            key = name.topic_id, name.partition
-            if not self._is_old(upload.begun_ms) or self._is_copied(key, name.segment_id):
-                continue
-            self._done.anomalies[AnomalyKind.ABANDONED_UPLOAD] += 1
-            anomaly = Anomaly(
-                AnomalyKind.ABANDONED_UPLOAD, *key, name.segment_id, upload.location.key
-            )
-            self._tell(anomaly)
-            self._keep(self._uploads, (anomaly, upload))
-
-    def _is_copied(self, key: PartitionKey, segment_id: UUID) -> bool:
-        row = self._rows(key, [segment_id]).get(segment_id)
-        return row is not None and row.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED
-
-    def _look_for_missing(self, tp: TopicIdPartition, judged: set[UUID]) -> None:
+    def _look_for_missing(
+        self, known: KnownSegments, tp: TopicIdPartition, settled: set[UUID]
+    ) -> None:
         try:
             for metadata in all_segments(self._rlmm, tp, states=(_FINISHED,)):
-                if metadata.remote_log_segment_id.id not in judged:
-                    self._look_for_objects_of(metadata)
+                if metadata.remote_log_segment_id.id not in settled:
+                    self._look_for_objects_of(known, metadata)
         except RemoteResourceNotFoundError:
-            return  # the partition was removed meanwhile
+            return  # The partition was removed meanwhile.
 
-    def _look_for_objects_of(self, metadata: RemoteLogSegmentMetadata) -> None:
+    def _look_for_objects_of(
+        self, known: KnownSegments, metadata: RemoteLogSegmentMetadata
+    ) -> None:
         missing, segment_id = self._missing_of(metadata), metadata.remote_log_segment_id
         tp = segment_id.topic_id_partition
         if not missing:
             return
-        row = self._rows((tp.topic_id, tp.partition), [segment_id.id]).get(segment_id.id)
+        row = known.rows((tp.topic_id, tp.partition), [segment_id.id]).get(segment_id.id)
         if row is not None and row.state is _FINISHED:
             kind = AnomalyKind.MISSING_OBJECTS
             self._done.anomalies[kind] += 1
@@ -308,106 +215,26 @@ class Reconciliation:
             # The one index that is never empty.
             b"".join(self._rsm.fetch_index(metadata, IndexType.LEADER_EPOCH))
         except (RemoteResourceNotFoundError, CorruptSegmentError, InvalidRequestError) as e:
-            return str(e)[:1000]
+            return str(e)[:MAX_DETAIL_LENGTH]
         return ""
 
-    def _is_old(self, at_ms: int) -> bool:
-        return at_ms <= self._plan.now_ms - self._plan.grace_ms
+    def _tell(self, anomaly: Anomaly) -> None:
+        self._unreported.append(anomaly)
+        if len(self._unreported) == MAX_ANOMALIES:
+            self._report()
 
-    def _delete(self) -> None:
-        due = self._due()
-        keys = Counter(each.stored.location.key for each in self._orphans)
-        orphans = [
-            each
-            for each in self._orphans
-            # Of two under one key nobody knows which of them an earlier run has seen.
-            if _identity(each.anomaly) in due and keys[each.stored.location.key] == 1
-        ]
-        for batch in _batches(iter(orphans), _DELETIONS_AT_ONCE):
-            self._delete_objects(self._still_orphans(batch))
-        uploads = [found for anomaly, found in self._uploads if _identity(anomaly) in due]
-        for some in _batches(iter(uploads), _DELETIONS_AT_ONCE):
-            self._end_uploads(
-                [
-                    each
-                    for each in some
-                    if not self._is_copied(
-                        (each.name.topic_id, each.name.partition), each.name.segment_id
-                    )
-                ]
-            )
-
-    def _still_orphans(self, orphans: Sequence[_Orphan]) -> list[SegmentObject]:
-        """Those of whose segments metadata says the same at this moment: a database may have been
-        restored since they were judged, or an import been made."""
-        still = []
-        for key, of_partition in groupby(orphans, key=lambda each: each.partition):
-            found = list(of_partition)
-            rows = self._rows(key, list({each.stored.name.segment_id for each in found}))
-            for each in found:
-                row = rows.get(each.stored.name.segment_id)
-                if (None if row is None else row.state) is each.state:
-                    still.append(each.stored)
-        return still
-
-    def _delete_objects(self, orphans: Sequence[SegmentObject]) -> None:
-        if not orphans:
-            return
-        doomed = [
-            # What a copy wrote is never written again under its key; a manifest may be.
-            DoomedObject(
-                each.location,
-                each.etag if each.name.kind is SegmentObjectKind.MANIFEST else None,
-            )
-            for each in orphans
-        ]
-        outcomes = self._objects.delete_segment_objects(doomed)
-        keys = [each.location.key for each in orphans]
-        self._done.deleted_objects += self._count(keys, outcomes)
-
-    def _end_uploads(self, uploads: Sequence[MultipartUpload]) -> None:
-        if not uploads:
-            return
-        outcomes = self._objects.abort_multipart_uploads(
-            [(each.location, each.upload_id) for each in uploads]
-        )
-        keys = [each.location.key for each in uploads]
-        self._done.ended_uploads += self._count(keys, outcomes)
-
-    def _due(self) -> set[Identity]:
-        """What an earlier run has seen too, a grace period ago."""
-        query = AnomalyQuery((AnomalyKind.ORPHAN_OBJECTS, AnomalyKind.ABANDONED_UPLOAD))
-        return {
-            _identity(seen.anomaly)
-            for seen in all_anomalies(self._rlmm, query)
-            if seen.times_seen > 1
-            and seen.last_seen_ms - seen.first_seen_ms >= self._plan.grace_ms
-            and seen.run_id == self._plan.run_id
-        }
-
-    def _count(self, keys: Sequence[str], outcomes: Sequence[RemoteStorageError | None]) -> int:
-        failed = [f"{key}: {e}" for key, e in zip(keys, outcomes, strict=True) if e is not None]
-        room = Reconciled.MAX_FAILURES - len(self._done.failures)
-        self._done.failures += failed[:room]
-        return len(keys) - len(failed)
+    def _report(self) -> None:
+        if self._unreported:
+            self._rlmm.report_anomalies(self._unreported, self._plan.run_id)
+            self._unreported = []
 
 
-def _names_another_copy(row: RemoteLogSegmentMetadata, manifest: StoredManifest) -> bool:
-    is_finished = row.state is _FINISHED
-    return is_finished and row.custom_metadata != manifest.metadata.custom_metadata
+def _anomaly(stored: StoredSegment, verdict: Verdict, about: SegmentObject | None) -> Anomaly:
+    topic_id, partition = stored.partition
+    where = "" if about is None else str(about.location)
+    return Anomaly(verdict.kind, topic_id, partition, stored.id, where, verdict.detail)
 
 
-def _identity(anomaly: Anomaly) -> Identity:
-    """All of it but its detail, as RLMM tells one from another."""
-    return (
-        anomaly.kind,
-        anomaly.topic_id,
-        anomaly.partition,
-        anomaly.segment_id,
-        anomaly.object_key,
-    )
-
-
-def _batches(items: Iterator[T], size: int) -> Iterator[list[T]]:
-    while batch := list(islice(items, size)):
+def _batches(items: Iterator[T]) -> Iterator[list[T]]:
+    while batch := list(islice(items, _BATCH)):
         yield batch

@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Protocol
 
 from services.api.ids import TopicIdPartition
+from services.api.partition_lifecycle import PartitionLifecycle, PartitionRole
 from services.api.validation import require, require_int64
 
 MAX_FETCH_BYTES = 256 * 1024 * 1024
@@ -143,6 +144,7 @@ class PartitionDescription:
         remote_segments, remote_size_bytes: finished segments in the tier.
         problems: what keeps the partition from being shipped, was lost before, or was mended on the
             way; the first twenty, and one more that counts the rest.
+        role: what this broker is to it; None: nothing, only the tier has it.
     """
 
     topic_id_partition: TopicIdPartition
@@ -160,6 +162,7 @@ class PartitionDescription:
     remote_segments: int
     remote_size_bytes: int
     problems: tuple[Problem, ...] = ()
+    role: PartitionRole | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +179,7 @@ class DescribePage:
     log_dir_problems: tuple[Problem, ...] = ()
 
 
-class RemoteLogManager(Protocol):
+class RemoteLogManager(PartitionLifecycle, Protocol):
     """Ships the partitions of one broker and serves their records, local or remote. Thread-safe."""
 
     def fetch(self, request: FetchRequest) -> Iterator[FetchPart]:

@@ -12,7 +12,7 @@ Source: RemoteLogManager.RLMExpirationTask.cleanupExpiredRemoteLogSegments.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from uuid import UUID
 
@@ -25,10 +25,12 @@ from services.api.topic_config import UNLIMITED, TopicConfig
 DEFAULT_MAX_REPORT_AGE_MS = 15 * 60 * 1000
 DEFAULT_COPY_GRACE_MS = 60 * 60 * 1000
 NO_TIMESTAMP = -1
+SIZE_NOT_APPLIED = "retention.bytes not applied"
+"""So begins the note that says why the size rule was left out."""
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
-_COPIES = (RemoteLogSegmentState.COPY_SEGMENT_STARTED, _FINISHED)
+COPIES = (RemoteLogSegmentState.COPY_SEGMENT_STARTED, _FINISHED)
 
 
 def young_copies(
@@ -58,6 +60,7 @@ class DeletionReason(Enum):
     UNREFERENCED = "all leader epochs before the lineage"
     DELETION_NOT_FINISHED = "an earlier deletion did not finish"
     PARTITION_DELETED = "the partition was deleted"
+    TIERING_DISABLED = "tiering was disabled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +87,14 @@ class RetentionPlan:
         log_start_offset: raise the tier's log start to this before anything is deleted; None: it
             stays.
         notes: what was not applied, and why.
+        stopped_at: the segment that ended the scan, as it may stay or is being copied; None:
+            nothing did. Told beside the plan and no part of it.
     """
 
     deletions: tuple[Deletion, ...]
     log_start_offset: int | None = None
     notes: tuple[str, ...] = ()
+    stopped_at: RemoteLogSegmentMetadata | None = field(default=None, compare=False)
 
     @property
     def deleted_size_bytes(self) -> int:
@@ -119,7 +125,7 @@ def plan_retention(
         now_ms: by the database's clock.
         max_report_age_ms: retention.bytes is not applied by the sizes of an older report.
     """
-    ordered = sorted(segments, key=_list_order)
+    ordered = sorted(segments, key=list_order)
     copying = {s.remote_log_segment_id.id for s in segments if s.copy_leased}.union(being_copied)
     idle = [s for s in ordered if s.remote_log_segment_id.id not in copying]
     unfinished = tuple(
@@ -140,14 +146,15 @@ def plan_retention(
     counted = _counted(ordered, lineage, state.log_start_offset)
     excess_bytes, notes = _excess_bytes(counted, state, report, config, max_report_age_ms)
     rules = _Rules(lineage, state.log_start_offset, config, now_ms, excess_bytes)
-    expired, stop = _scan(ordered, lineage, rules, copying)
+    expired, stopped_at = _scan(ordered, lineage, rules, copying)
     unreferenced = _unreferenced(
         idle, state.lineage.entries[0].leader_epoch, state.log_start_offset
     )
     return RetentionPlan(
         deletions=(*unfinished, *expired, *unreferenced),
         log_start_offset=_raised_log_start(expired, state.log_start_offset),
-        notes=(*notes, *stop),
+        notes=(*notes, *_stop_note(stopped_at, copying)),
+        stopped_at=stopped_at,
     )
 
 
@@ -156,22 +163,30 @@ def _scan(
     lineage: SegmentLineage,
     rules: "_Rules",
     copying: Collection[UUID],
-) -> tuple[list[Deletion], tuple[str, ...]]:
-    """What the rules want deleted up to the first segment that may stay; and a note where a copy
-    that is under way ended the scan."""
+) -> tuple[list[Deletion], RemoteLogSegmentMetadata | None]:
+    """What the rules want deleted up to the first segment that may stay, or is being copied; and
+    that segment."""
     expired: list[Deletion] = []
     # By start offset, which orders what is of the lineage by its epochs too, as Kafka lists them.
     for segment in filter(lineage.knows, ordered):
         if segment.remote_log_segment_id.id in copying:
-            return expired, (f"stopped at a segment that is being copied: {_name(segment)}",)
-        if segment.state not in _COPIES:
+            return expired, segment
+        if segment.state not in COPIES:
             continue
         deletion = rules.breached_by(segment)
         if deletion is not None:
             expired.append(deletion)
         elif lineage.contains(segment):
-            break
-    return expired, ()
+            return expired, segment
+    return expired, None
+
+
+def _stop_note(
+    stopped_at: RemoteLogSegmentMetadata | None, copying: Collection[UUID]
+) -> tuple[str, ...]:
+    if stopped_at is None or stopped_at.remote_log_segment_id.id not in copying:
+        return ()
+    return (f"stopped at a segment that is being copied: {_name(stopped_at)}",)
 
 
 class _Rules:
@@ -275,7 +290,7 @@ def _excess_bytes(
     if age_ms is None or age_ms > max_report_age_ms:
         age = "of unknown age" if age_ms is None else f"{age_ms / 1000:.0f} s old"
         note = f"the leader's report is {age}, at most {max_report_age_ms / 1000:.0f} s"
-        return 0, (f"retention.bytes not applied: {note}",)
+        return 0, (f"{SIZE_NOT_APPLIED}: {note}",)
     size_bytes, end_offset = report.only_local_bytes, NOTHING_COPIED
     for segment in counted:
         size_bytes += _size_bytes(segment)
@@ -283,7 +298,7 @@ def _excess_bytes(
     if end_offset > report.copied_through_offset:
         # What has been copied since is counted in only_local_bytes still.
         note = f"copied through {end_offset}, the leader's report through "
-        return 0, (f"retention.bytes not applied: {note}{report.copied_through_offset}",)
+        return 0, (f"{SIZE_NOT_APPLIED}: {note}{report.copied_through_offset}",)
     return max(0, size_bytes - config.retention_bytes), ()
 
 
@@ -298,7 +313,7 @@ def _unreferenced(
     """
     for segment in segments:
         last = segment.segment_leader_epochs[-1].leader_epoch
-        is_copy = segment.state in _COPIES
+        is_copy = segment.state in COPIES
         if is_copy and last < first_epoch and segment.end_offset < log_start_offset:
             detail = (
                 f"last leader epoch {last} < {first_epoch}, the first of the lineage; end_offset "
@@ -319,7 +334,8 @@ def _raised_log_start(expired: Iterable[Deletion], log_start_offset: int) -> int
     return after if after > log_start_offset else None
 
 
-def _list_order(segment: RemoteLogSegmentMetadata) -> tuple[int, UUID]:
+def list_order(segment: RemoteLogSegmentMetadata) -> tuple[int, UUID]:
+    """The order in which segments are listed, and scanned."""
     return segment.start_offset, segment.remote_log_segment_id.id
 
 

@@ -54,9 +54,13 @@ class Deleter:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedRevisions:
-    """Of the partition and of its topic's settings, when it was decided what to delete."""
+    """Of the partition and of its topic's settings, when it was decided what to delete.
 
-    partition: int
+    Attributes:
+        partition: None: whatever changed of it.
+    """
+
+    partition: int | None
     config: int
 
 
@@ -76,12 +80,14 @@ def begin_deletion(
     expected: ExpectedRevisions | None,
     deleter: Deleter,
     now_ms: int,
+    log_start_reason: str = "retention",
 ) -> list[DeletionOutcome]:
     """Raise the log start, then mark the partition's segments; an outcome for each, in order.
 
     Args:
         log_start_offset: None: it stays.
         expected: refuse where something changed since; None: whatever changed.
+        log_start_reason: for the audit trail.
 
     Raises:
         ConcurrentUpdateError, DeletionRefusedError, FencedLeaderEpochError: the log start was not
@@ -91,7 +97,7 @@ def begin_deletion(
     revision = None if expected is None else expected.partition
     config_revision = None if expected is None else expected.config
     if log_start_offset is not None:
-        context = _context(deleter, "retention", None, revision, config_revision)
+        context = _context(deleter, log_start_reason, None, revision, config_revision)
         raised = rlmm.raise_log_start_offset(topic_id_partition, log_start_offset, context)
         if revision is not None and raised.applied:
             revision = raised.revision

@@ -1,6 +1,7 @@
 """Whether a remote segment belongs to a partition's history of leader epochs."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from services.api.lineage import Lineage
@@ -20,6 +21,19 @@ def without_empty_epochs(epochs: Sequence[SegmentLeaderEpoch]) -> tuple[SegmentL
     """
     kept = [a for a, b in pairwise(epochs) if a.start_offset != b.start_offset]
     return (*kept, *epochs[-1:])
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """Where a segment parts from the lineage.
+
+    Attributes:
+        leader_epoch: of the segment; the one by which they are told apart.
+        why: the figures, for people.
+    """
+
+    leader_epoch: int
+    why: str
 
 
 class SegmentLineage:
@@ -49,28 +63,51 @@ class SegmentLineage:
 
         Source: RemoteLogManager.isRemoteSegmentWithinLeaderEpochs.
         """
-        if segment.end_offset >= self._log_end_offset:
-            return False
-        epochs = [
-            epoch
-            for epoch in without_empty_epochs(segment.segment_leader_epochs)
-            if epoch.leader_epoch >= self.first_epoch
-        ]
-        if not epochs or epochs[0].leader_epoch not in self._starts:
-            return False
-        return (
-            self._begins_within(epochs[0])
-            and all(self._next.get(a.leader_epoch) == b for a, b in pairwise(epochs))
-            and self._ends_within(epochs[-1].leader_epoch, segment.end_offset)
-        )
+        return self.divergence(segment) is None
 
-    def _begins_within(self, epoch: SegmentLeaderEpoch) -> bool:
-        is_first = epoch.leader_epoch == self.first_epoch
-        return is_first or epoch.start_offset >= self._starts[epoch.leader_epoch]
+    def divergence(self, segment: RemoteLogSegmentMetadata) -> Divergence | None:
+        """What `contains` goes by where it says no; None: it says yes."""
+        epochs = without_empty_epochs(segment.segment_leader_epochs)
+        end = segment.end_offset
+        if end >= self._log_end_offset:
+            why = f"it ends at {end}, and the log before {self._log_end_offset}"
+            return Divergence(epochs[-1].leader_epoch, why)
+        epochs = tuple(epoch for epoch in epochs if epoch.leader_epoch >= self.first_epoch)
+        if not epochs:
+            last = segment.segment_leader_epochs[-1].leader_epoch
+            return Divergence(last, f"it is before {self.first_epoch}, the lineage's first")
+        return self._at_beginning(epochs[0]) or self._after_beginning(epochs, end)
 
-    def _ends_within(self, last_epoch: int, end_offset: int) -> bool:
-        following = self._next.get(last_epoch)
-        return following is None or end_offset < following.start_offset
+    def _at_beginning(self, epoch: SegmentLeaderEpoch) -> Divergence | None:
+        start = self._starts.get(epoch.leader_epoch)
+        if start is None:
+            return Divergence(epoch.leader_epoch, "the lineage has no such epoch")
+        if epoch.leader_epoch != self.first_epoch and epoch.start_offset < start:
+            why = f"in the segment it has offset {epoch.start_offset}, in the lineage it begins at "
+            return Divergence(epoch.leader_epoch, f"{why}{start}")
+        return None
+
+    def _after_beginning(
+        self, epochs: Sequence[SegmentLeaderEpoch], end_offset: int
+    ) -> Divergence | None:
+        for earlier, later in pairwise(epochs):
+            following = self._next.get(earlier.leader_epoch)
+            if following != later:
+                why = (
+                    f"in the segment it follows {earlier.leader_epoch} at {later.start_offset}, in "
+                    f"the lineage {_text(following)}"
+                )
+                return Divergence(later.leader_epoch, why)
+        last = epochs[-1].leader_epoch
+        following = self._next.get(last)
+        if following is not None and end_offset >= following.start_offset:
+            why = f"in the segment it reaches {end_offset}, in the lineage {_text(following)} comes"
+            return Divergence(last, why)
+        return None
+
+
+def _text(epoch: SegmentLeaderEpoch | None) -> str:
+    return "nothing" if epoch is None else f"{epoch.leader_epoch} at {epoch.start_offset}"
 
 
 def log_end_offset(

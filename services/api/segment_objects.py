@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 from uuid import UUID
 
 from services.api.errors import RemoteStorageError
+from services.api.segment_digests import CopyDigests
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import require
 
@@ -35,6 +36,10 @@ class ObjectLocation:
 
     location_id: int
     key: str
+
+    def __str__(self) -> str:
+        """As anomalies name it: the same key may be there in several locations."""
+        return f"{self.location_id}:{self.key}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +133,7 @@ class StoredManifest:
         metadata: as the copy described the segment, with the custom metadata that it was answered.
         attempt: its objects bear the same.
         written_at_ms: by RSM's clock.
+        digests: of what was copied; None: told by an RSM of a release that did not tell them.
     """
 
     metadata: RemoteLogSegmentMetadata
@@ -135,6 +141,7 @@ class StoredManifest:
     written_at_ms: int
     log_size_bytes: int
     indexes_size_bytes: int
+    digests: CopyDigests | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +184,7 @@ class SegmentObjects(Protocol):
         ...
 
     def read_segment_manifest(self, location: ObjectLocation) -> StoredManifest:
-        """What makes a copy complete.
+        """What makes a copy complete, with the digests of all that was copied.
 
         Raises:
             InvalidRequestError: not the location of a manifest.

@@ -13,6 +13,8 @@ from services.api.validation import INT64_MAX, require
 UNLIMITED = -1
 AS_RETENTION = -2
 """Of a local retention: as long as the whole one."""
+AS_LOCAL_RETENTION = -1
+"""Of a copy lag: as long as the local retention; where that is unlimited, as long as it takes."""
 
 T = TypeVar("T")
 
@@ -23,6 +25,12 @@ class RetentionOwner(Enum):
     BROKER = "broker"
     RLM = "rlm"
     SWEEP = "sweep"
+
+
+def is_internal_topic(topic: str) -> bool:
+    """Whether a topic is Kafka's own (`__consumer_offsets`, `__remote_log_metadata` ...): such a
+    topic is never tiered."""
+    return topic.startswith("__")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +44,9 @@ class TopicConfig:
         remote_storage_enable: None: not set.
         retention_ms, retention_bytes: of the tier and the local log together; UNLIMITED: no limit.
         local_retention_ms, local_retention_bytes: of the local log; AS_RETENTION: as the above.
+        remote_copy_lag_ms, remote_copy_lag_bytes: how long a rolled segment waits for its copy
+            (KIP-1241); AS_LOCAL_RETENTION: as the effective local retention; None: not set, what
+            RLM's settings say.
         retention_owner: None: nobody is refused; RLM takes the topic, sweeps leave it alone.
         hold: nothing of the topic may be deleted, by whatever rule (legal hold).
         sweep_paused: sweeps delete nothing of the topic.
@@ -48,11 +59,23 @@ class TopicConfig:
     local_retention_bytes: int = AS_RETENTION
     remote_log_copy_disable: bool = False
     remote_log_delete_on_disable: bool = False
-    remote_copy_lag_ms: int = 0
-    remote_copy_lag_bytes: int = -1
+    remote_copy_lag_ms: int | None = None
+    remote_copy_lag_bytes: int | None = None
     retention_owner: RetentionOwner | None = None
     hold: bool = False
     sweep_paused: bool = False
+
+    @property
+    def effective_local_retention_ms(self) -> int:
+        """UNLIMITED: no limit."""
+        local = self.local_retention_ms
+        return self.retention_ms if local == AS_RETENTION else local
+
+    @property
+    def effective_local_retention_bytes(self) -> int:
+        """UNLIMITED: no limit."""
+        local = self.local_retention_bytes
+        return self.retention_bytes if local == AS_RETENTION else local
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +118,12 @@ def topic_config(entries: Mapping[str, str]) -> TopicConfig:
     _check_local("local.retention.ms", config.local_retention_ms, config.retention_ms)
     _check_local("local.retention.bytes", config.local_retention_bytes, config.retention_bytes)
     _check_copy_disabled(config)
-    _check_lag("remote.copy.lag.ms", config.remote_copy_lag_ms, _local_ms(config))
-    _check_lag("remote.copy.lag.bytes", config.remote_copy_lag_bytes, _local_bytes(config))
+    local_ms, local_bytes = (
+        config.effective_local_retention_ms,
+        config.effective_local_retention_bytes,
+    )
+    _check_lag("remote.copy.lag.ms", config.remote_copy_lag_ms, local_ms)
+    _check_lag("remote.copy.lag.bytes", config.remote_copy_lag_bytes, local_bytes)
     return config
 
 
@@ -119,16 +146,6 @@ def check_change(before: TopicConfig, after: TopicConfig) -> None:
         "cannot be turned off without remote.log.delete.on.disable=true, which deletes what is "
         "in the tier",
     )
-
-
-def _local_ms(config: TopicConfig) -> int:
-    local = config.local_retention_ms
-    return config.retention_ms if local == AS_RETENTION else local
-
-
-def _local_bytes(config: TopicConfig) -> int:
-    local = config.local_retention_bytes
-    return config.retention_bytes if local == AS_RETENTION else local
 
 
 def _check_local(name: str, local: int, total: int) -> None:
@@ -154,8 +171,8 @@ def _check_copy_disabled(config: TopicConfig) -> None:
         require(local in (AS_RETENTION, total), name, rule)
 
 
-def _check_lag(name: str, lag: int, local: int) -> None:
-    fits = lag <= 0 or local == UNLIMITED or lag <= local
+def _check_lag(name: str, lag: int | None, local: int) -> None:
+    fits = lag is None or lag <= 0 or local == UNLIMITED or lag <= local
     require(fits, name, f"must not be longer than the local retention {local}, is {lag}")
 
 
@@ -198,8 +215,8 @@ _SETTINGS: tuple[tuple[str, str, _Reader], ...] = (
     ("local.retention.bytes", "local_retention_bytes", _number(AS_RETENTION)),
     ("remote.log.copy.disable", "remote_log_copy_disable", _boolean),
     ("remote.log.delete.on.disable", "remote_log_delete_on_disable", _boolean),
-    ("remote.copy.lag.ms", "remote_copy_lag_ms", _number(-1)),
-    ("remote.copy.lag.bytes", "remote_copy_lag_bytes", _number(-1)),
+    ("remote.copy.lag.ms", "remote_copy_lag_ms", _number(AS_LOCAL_RETENTION)),
+    ("remote.copy.lag.bytes", "remote_copy_lag_bytes", _number(AS_LOCAL_RETENTION)),
     ("sediment.retention.owner", "retention_owner", _owner),
     ("sediment.hold", "hold", _boolean),
     ("sediment.sweep.paused", "sweep_paused", _boolean),

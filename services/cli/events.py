@@ -43,7 +43,7 @@ def _as_row(event: PartitionEvent) -> tuple[object, ...]:
     return (
         event.revision,
         datetime.fromtimestamp(event.at_ms / 1000, UTC).isoformat(timespec="milliseconds"),
-        _change_text(event),
+        change_text(event),
         "-" if event.segment_id is None else uuid_to_text(event.segment_id),
         event.actor if event.broker_id < 0 else f"{event.actor}, broker {event.broker_id}",
         " ".join(text for text in (event.reason, event.rule_detail) if text) or "-",
@@ -52,7 +52,7 @@ def _as_row(event: PartitionEvent) -> tuple[object, ...]:
     )
 
 
-def _change_text(event: PartitionEvent) -> str:
+def change_text(event: PartitionEvent) -> str:
     """The states that it led from and to; where these are no names, behind the kind."""
     if not event.from_state and not event.to_state:
         return event.kind

@@ -228,6 +228,59 @@ def reconcile(
 
 
 @app.command()
+def scrub(
+    rate: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="BYTES_PER_S",
+            help="Read no faster than this, bytes/s; 0: as fast as the store is.",
+        ),
+    ] = 32 * 1024 * 1024,
+    part: Annotated[
+        str,
+        typer.Option(
+            metavar="I/N",
+            help="Only the I-th of N parts of about the same size; a segment is in the same part "
+            "each time.",
+        ),
+    ] = "1/1",
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Only this topic, for example orders; TOPIC_ID:orders where names recur. May be "
+            "repeated."
+        ),
+    ] = None,
+    location: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=0,
+            max=65_535,
+            help="A registered location of RSM to look at; may be repeated. By default the one "
+            "that new segments go to.",
+        ),
+    ] = None,
+    rsm: Rsm = None,
+    rlmm: Rlmm = None,
+    data_dir: DataDir = None,
+    output: JsonOrTable = Format.TABLE,
+) -> None:
+    """Read finished segments through and verify their digests.
+
+    `sediment anomalies` lists what is damaged or missing. Nothing else is changed.
+
+    Exit code 0: all of it is as it was copied. 1: something is damaged or missing. 2: it was asked
+    for wrongly. 3: nothing was found amiss, but something could not be read, and is named, or a
+    service failed; run it again.
+    """
+    from services.cli.scrub import ScrubOptions, run
+
+    options = ScrubOptions(part, topic or [], location or [0])
+    raise typer.Exit(run(options, rate, rsm, rlmm, data_dir, output))
+
+
+@app.command()
 def fetch(
     topic_partition: TopicPartition,
     offset: Annotated[int, typer.Option(min=0, help="The first offset to print.")],
@@ -264,6 +317,36 @@ def retention(
     from services.cli.retention import run
 
     run(topic_partitions or [], rlmm, data_dir, output)
+
+
+@app.command()
+def explain(
+    topic_partition: TopicPartition,
+    segment: Annotated[
+        str,
+        typer.Argument(
+            metavar="[SEGMENT]",
+            show_default=False,
+            help="Its id; behind -- where it begins with a dash. None: the partition.",
+        ),
+    ] = "",
+    offset: Annotated[
+        int | None, typer.Option(min=0, help="What holds, or held, this offset.")
+    ] = None,
+    rlmm: Rlmm = None,
+    data_dir: DataDir = None,
+    output: JsonOrTable = Format.TABLE,
+) -> None:
+    """Show why a segment stays, when it goes, why it went.
+
+    By the rules of `sediment retention`, and the audit trail; changes nothing. Of a partition that
+    was removed say TOPIC_ID:orders-0. Exit code 0: shown. 2: the partition, the segment or the
+    offset is not known. 3: RLMM could not be reached, or a partition changes faster than it can be
+    read.
+    """
+    from services.cli.explain import run
+
+    run(topic_partition, segment, offset, rlmm, data_dir, output)
 
 
 @topics.command("list")

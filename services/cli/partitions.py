@@ -57,8 +57,9 @@ def as_json(description: PartitionDescription) -> dict[str, object]:
         **{
             name: value
             for name, value in asdict(description).items()
-            if name not in ("topic_id_partition", "problems")
+            if name not in ("topic_id_partition", "role", "problems")
         },
+        "role": description.role and description.role.value,
         "problems": [problem_as_json(problem) for problem in description.problems],
     }
 

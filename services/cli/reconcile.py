@@ -42,9 +42,9 @@ def run(
         print_json(_as_json(plan, done))
     else:
         print_table("Reconciled", ("what", "how many"), _rows(done))
-        for failure in done.failures:
+        for failure in done.deletions.failures:
             Console(stderr=True).print(failure, markup=False, highlight=False)
-    amiss = done.failures or any(done.anomalies[kind] for kind in _FOR_AN_OPERATOR)
+    amiss = done.deletions.failures or any(done.anomalies[kind] for kind in _FOR_AN_OPERATOR)
     return EXIT_PARTIAL if amiss else 0
 
 
@@ -53,10 +53,10 @@ def _rows(done: Reconciled) -> list[tuple[object, ...]]:
         ("objects", f"{done.objects:,}"),
         ("segments", f"{done.segments:,}"),
         *((kind.value, f"{done.anomalies[kind]:,}") for kind in AnomalyKind),
-        ("objects deleted", f"{done.deleted_objects:,}"),
-        ("left for the next run", f"{done.left:,}"),
-        ("uploads ended", f"{done.ended_uploads:,}"),
-        ("failures", f"{len(done.failures):,}"),
+        ("objects deleted", f"{done.deletions.objects:,}"),
+        ("left for the next run", f"{done.deletions.left:,}"),
+        ("uploads ended", f"{done.deletions.uploads:,}"),
+        ("failures", f"{len(done.deletions.failures):,}"),
     ]
 
 
@@ -69,8 +69,8 @@ def _as_json(plan: ReconciliationPlan, done: Reconciled) -> dict[str, object]:
         "objects": done.objects,
         "segments": done.segments,
         "anomalies": {kind.value: done.anomalies[kind] for kind in AnomalyKind},
-        "deleted_objects": done.deleted_objects,
-        "ended_uploads": done.ended_uploads,
-        "left": done.left,
-        "failures": done.failures,
+        "deleted_objects": done.deletions.objects,
+        "ended_uploads": done.deletions.uploads,
+        "left": done.deletions.left,
+        "failures": done.deletions.failures,
     }

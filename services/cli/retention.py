@@ -15,7 +15,7 @@ from services.api.topic_config import StoredTopicConfig
 from services.cli.connections import connected_rlmm, find_partition
 from services.cli.failures import CommandError
 from services.cli.output import Format, print_json, print_table, say, size_text
-from services.rlm.expiration.snapshot import take_snapshot
+from services.rlm.expiration.snapshot import Snapshot, take_snapshot
 
 _ATTEMPTS = 5
 
@@ -69,7 +69,16 @@ def _judge_all(manager: RemoteLogMetadataManager) -> Iterator[_Judged]:
 
 
 def _judge(manager: RemoteLogMetadataManager, name: TopicIdPartition) -> _Judged:
-    """By the report that is stored; RLM itself reports anew before it deletes.
+    """By the report that is stored; RLM itself reports anew before it deletes."""
+    topic, snapshot = read_partition(manager, name)
+    state = AtRevision(snapshot.state, snapshot.revision)
+    return _Judged(name, state, topic, snapshot.plan(topic.config))
+
+
+def read_partition(
+    manager: RemoteLogMetadataManager, name: TopicIdPartition
+) -> tuple[StoredTopicConfig, Snapshot]:
+    """All that retention judges a partition by.
 
     Raises:
         ConcurrentUpdateError: the partition changes faster than it can be read.
@@ -80,12 +89,10 @@ def _judge(manager: RemoteLogMetadataManager, name: TopicIdPartition) -> _Judged
         topic = manager.topic_config(name.topic_id)
         state = manager.partition_state(name)
         try:
-            snapshot = take_snapshot(manager, name, state)
+            return topic, take_snapshot(manager, name, state)
         except ConcurrentUpdateError:
             if attempt == _ATTEMPTS:
                 raise
-            continue
-        return _Judged(name, state, topic, snapshot.plan(topic.config))
 
 
 def _print_summary(found: Sequence[_Judged]) -> None:

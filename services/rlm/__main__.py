@@ -6,13 +6,25 @@ import grpc
 from prometheus_client import REGISTRY
 
 from services.rlm.backoff import Backoff
+from services.rlm.copying.copy_lag import CopyLagDefaults
+from services.rlm.copying.copy_quota import CopyQuotaLimit
 from services.rlm.copying.segment_copy import CopyLimits
+from services.rlm.kafka_admin.connecting import KafkaClientMissingError, connect_admin
+from services.rlm.kafka_admin.poller import PolledCluster
+from services.rlm.kafka_admin.registered_cluster import read_cluster_id
 from services.rlm.kafka_log.errors import LogDirError
-from services.rlm.manager import RlmLimits, StaticRemoteLogManager
-from services.rlm.metrics import LastSuccessCollector
+from services.rlm.lifecycle.sources import PartitionSource
+from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
+from services.rlm.metrics import (
+    EXPIRATION_SECONDS_SINCE_LAST_SUCCESS,
+    FOLLOWER_SECONDS_SINCE_LAST_SUCCESS,
+    REMOVAL_SECONDS_SINCE_LAST_SUCCESS,
+    LastSuccessCollector,
+)
 from services.rlm.reading.segment_reader import RemoteReadLimits
 from services.rlm.servicer import RemoteLogManagerServicer
 from services.rlm.settings import RlmSettings
+from services.rlm.topic_metrics import TopicCollector
 from services.rpc.channels import open_channel
 from services.rpc.clients.metadata import RemoteLogMetadataManagerClient
 from services.rpc.clients.storage import RemoteStorageManagerClient
@@ -35,8 +47,13 @@ def main() -> None:
             RemoteLogMetadataManagerClient(rlmm, settings.rlmm_address),
         )
         REGISTRY.register(LastSuccessCollector(manager.scheduler))
-        expiration = "sediment_rlm_expiration_seconds_since_last_success"
+        expiration = EXPIRATION_SECONDS_SINCE_LAST_SUCCESS
         REGISTRY.register(LastSuccessCollector(manager.expiration_scheduler, expiration))
+        follower = FOLLOWER_SECONDS_SINCE_LAST_SUCCESS
+        REGISTRY.register(LastSuccessCollector(manager.follower_scheduler, follower))
+        removal = REMOVAL_SECONDS_SINCE_LAST_SUCCESS
+        REGISTRY.register(LastSuccessCollector(manager.removal_scheduler, removal))
+        REGISTRY.register(TopicCollector(manager.led_partitions))
         manager.start()
 
         def add_to(server: grpc.Server) -> None:
@@ -58,12 +75,16 @@ def _build_manager(
     settings: RlmSettings,
     rsm: RemoteStorageManagerClient,
     rlmm: RemoteLogMetadataManagerClient,
-) -> StaticRemoteLogManager:
+) -> BrokerRemoteLogManager:
     limits = RlmLimits(
         interval_s=settings.remote_log_manager_task_interval_ms / 1000,
         copier_threads=settings.remote_log_manager_copier_thread_pool_size,
         expiration_threads=settings.remote_log_manager_expiration_thread_pool_size,
+        follower_threads=settings.remote_log_manager_follower_thread_pool_size,
         report_interval_s=settings.report_interval_ms / 1000,
+        remover_interval_s=settings.remote_partition_remover_task_interval_ms / 1000,
+        deletion_grace_ms=settings.deletion_grace_ms,
+        poll_interval_s=settings.partition_poll_interval_ms / 1000,
         backoff=Backoff(
             initial_s=settings.remote_log_manager_task_retry_backoff_ms / 1000,
             max_s=settings.remote_log_manager_task_retry_backoff_max_ms / 1000,
@@ -79,11 +100,37 @@ def _build_manager(
             wait_s=settings.remote_fetch_max_wait_ms / 1000,
         ),
         index_cache_bytes=settings.remote_log_index_cache_total_size_bytes,
+        copy_lag=CopyLagDefaults(
+            ms=settings.log_remote_copy_lag_ms, size_bytes=settings.log_remote_copy_lag_bytes
+        ),
+        copy_quota=CopyQuotaLimit(
+            max_bytes_per_second=settings.remote_log_manager_copy_max_bytes_per_second,
+            windows=settings.remote_log_manager_copy_quota_window_num,
+            window_s=settings.remote_log_manager_copy_quota_window_size_seconds,
+        ),
     )
     try:
-        return StaticRemoteLogManager(settings.log_dirs, rsm, rlmm, limits)
+        return BrokerRemoteLogManager(
+            settings.log_dirs,
+            rsm,
+            rlmm,
+            limits,
+            source=settings.partition_source,
+            cluster=_polled_cluster(settings),
+        )
     except LogDirError as e:
         raise SystemExit(f"RLM_LOG_DIRS: {e}") from e
+
+
+def _polled_cluster(settings: RlmSettings) -> PolledCluster | None:
+    if settings.partition_source is not PartitionSource.POLLER:
+        return None
+    registered_id = read_cluster_id(settings.log_dirs)
+    try:
+        admin = connect_admin(settings.bootstrap_servers)
+    except KafkaClientMissingError as e:
+        raise SystemExit(f"RLM_PARTITION_SOURCE=poller: {e}") from e
+    return PolledCluster(admin, registered_id, settings.deletion_confirm_ms / 1000)
 
 
 if __name__ == "__main__":

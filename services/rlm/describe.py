@@ -20,6 +20,7 @@ from services.rlm.copying.lost_ranges import Range, known_gap_problem, lost_prob
 from services.rlm.copying.segment_copy import RETRIABLE_ERRORS
 from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
 from services.rlm.kafka_log.partition_dir import LocalSegment
+from services.rlm.leadership import LED_BY_LOG
 from services.rlm.local_log import LocalLog, LocalPartition
 from services.rlm.log_end import log_end_problem
 from services.rlm.partition import Partition
@@ -155,10 +156,11 @@ def _local(
     starts = [log.log_start_offset]
     if tier.start_offset is not None:
         starts.append(tier.start_offset)
-    epoch = log.lineage.latest_epoch
+    leadership = partition.leadership or LED_BY_LOG
+    epoch = leadership.epoch_of(log.lineage)
     return PartitionDescription(
         topic_id_partition=partition.topic_id_partition,
-        leader_id=broker_id,
+        leader_id=broker_id if leadership.is_leader else UNKNOWN_LEADER,
         leader_epoch=-1 if epoch is None else epoch,
         log_start_offset=max(min(starts), tier.log_start_offset),
         local_log_start_offset=log.log_start_offset,
@@ -172,6 +174,7 @@ def _local(
         remote_segments=tier.segments,
         remote_size_bytes=tier.size_bytes,
         problems=at_most(problems),
+        role=None if partition.leadership is None else partition.leadership.role,
     )
 
 
@@ -207,6 +210,7 @@ def _only_remote(
         remote_segments=tier.segments,
         remote_size_bytes=tier.size_bytes,
         problems=at_most(problems),
+        role=None if partition.leadership is None else partition.leadership.role,
     )
 
 

@@ -1,6 +1,14 @@
-"""RLM over a broker's log directories, all of whose partitions are led here."""
+"""RLM beside one broker: its parts put together.
 
-import logging
+    source  →  PartitionRoles  →  PartitionTasks  →  Schedulers
+    (lifecycle/sources.py, partition_roles.py, partition_tasks.py; scheduler.py;
+    a source of its own: kafka_admin/poller.py)
+
+Beside the tasks of partitions there are four of the process: the log directories are looked
+through, the led partitions reported, the revisions of all partitions polled, and deleted partitions
+removed.
+"""
+
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -9,8 +17,9 @@ from pathlib import Path
 
 from cachetools import LRUCache
 
-from services.api.errors import RemoteStorageError
+from services.api.errors import NotServedError, RemoteStorageError
 from services.api.ids import TopicIdPartition
+from services.api.partition_lifecycle import LeadershipDelta, LifecycleOutcome, PartitionStops
 from services.api.partition_queries import all_partitions
 from services.api.remote_log_manager import (
     DescribePage,
@@ -23,27 +32,33 @@ from services.api.remote_log_manager import (
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.rlm.backoff import Backoff
-from services.rlm.copying.copy_task import CopyTask
-from services.rlm.copying.progress import NoProgress
+from services.rlm.copying.copy_lag import CopyLagDefaults
+from services.rlm.copying.copy_quota import CopyQuota, CopyQuotaLimit
+from services.rlm.copying.copy_rules import CopyRules
 from services.rlm.copying.segment_copy import CopyLimits, SegmentCopier
-from services.rlm.describe import UNKNOWN_LEADER, PageDescriber, at_most, page_of, token_after
-from services.rlm.expiration.expiration_task import Expiration, ExpirationTask
-from services.rlm.expiration.topic_configs import TopicConfigs
-from services.rlm.kafka_log.errors import LogDirError
-from services.rlm.kafka_log.log_dir import LogDirs, PartitionDir, find_partitions
-from services.rlm.local_log import LocalPartition
-from services.rlm.metrics import COPIED_BYTES, COPIED_SEGMENTS, LOST_RANGES
+from services.rlm.describe import PageDescriber, at_most, page_of, token_after
+from services.rlm.expiration.expiration_task import Expiration
+from services.rlm.kafka_admin.poller import ClusterPoller, PolledCluster
+from services.rlm.lifecycle.partition_remover import RemotePartitionRemover
+from services.rlm.lifecycle.partition_roles import PartitionRoles
+from services.rlm.lifecycle.partition_tasks import PartitionTasks, Pools, SharedByTasks
+from services.rlm.lifecycle.sources import LogDirectories, PartitionSource, StaticSource
+from services.rlm.lifecycle.tier_deletion import TierDeletion
 from services.rlm.partition import Partition, new_partition
 from services.rlm.reading.fetch import Fetcher
 from services.rlm.reading.index_cache import RemoteIndexCache
 from services.rlm.reading.segment_reader import RemoteReadLimits, RemoteSegmentReader
 from services.rlm.reporting import Reporter
-from services.rlm.scheduler import PassFailedError, Scheduler, Task
+from services.rlm.scheduler import Scheduler
+from services.rlm.tier_view.revisions import Revisions
+from services.rlm.topic_configs import TopicConfigs
 
 _SCAN = "scan of the log directories"
 _REPORTS = "reports of all partitions"
+_REVISIONS = "revisions of all partitions"
+_POLL = "poll of the cluster"
 _MAX_ONLY_REMOTE = 10_000
-_log = logging.getLogger(__name__)
+_REMOVER_THREADS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +68,27 @@ class RlmLimits:
     interval_s: float = 30.0
     copier_threads: int = 10
     expiration_threads: int = 10
+    follower_threads: int = 2
     report_interval_s: float = 300.0
+    remover_interval_s: float = 3600.0
+    deletion_grace_ms: int = 3_600_000
+    poll_interval_s: float = 30.0
     backoff: Backoff = field(default_factory=lambda: Backoff(initial_s=0.5, max_s=30.0))
     copy: CopyLimits = field(default_factory=CopyLimits)
     read: RemoteReadLimits = field(default_factory=RemoteReadLimits)
     index_cache_bytes: int = 32 * 1024 * 1024
+    copy_lag: CopyLagDefaults = field(default_factory=CopyLagDefaults)
+    copy_quota: CopyQuotaLimit = field(default_factory=CopyQuotaLimit)
 
 
-class StaticRemoteLogManager:
-    """Copies rolled segments of the partitions in `log_dirs` and serves reads of them, and of
-    whatever the tier has. Without log directories it serves the tier only.
+class BrokerRemoteLogManager:
+    """Copies rolled segments of the partitions that its broker leads, keeps their retention, serves
+    reads of what is in `log_dirs` and in the tier, and removes deleted partitions. Without log
+    directories it serves the tier, and removes, only.
+
+    Args:
+        source: what tells the broker's partitions.
+        cluster: what source POLLER asks.
 
     Raises:
         LogDirError: none of the directories can be used.
@@ -76,52 +102,95 @@ class StaticRemoteLogManager:
         limits: RlmLimits | None = None,
         clock: Callable[[], float] = time.monotonic,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        source: PartitionSource = PartitionSource.STATIC,
+        cluster: PolledCluster | None = None,
     ) -> None:
         limits = limits or RlmLimits()
-        self._log_dirs = tuple(log_dirs)
         self._rsm = rsm
         self._rlmm = rlmm
         self._lock = threading.Lock()
-        self._partitions: dict[TopicIdPartition, Partition] = {}
         self._only_remote: LRUCache[TopicIdPartition, Partition] = LRUCache(_MAX_ONLY_REMOTE)
-        self._log_dir_problems: tuple[Problem, ...] = ()
+        self._source = source
         self._stopping = threading.Event()
         self._cancelled = threading.Event()
-        found = find_partitions(log_dirs) if log_dirs else LogDirs(UNKNOWN_LEADER)
-        self.broker_id = found.broker_id
-        self._copier = SegmentCopier(rsm, rlmm, found.broker_id, now_ms, limits.copy)
+        self._directories = LogDirectories(log_dirs)
+        self.broker_id = broker_id = self._directories.broker_id
+        self._reporter = Reporter(rlmm, broker_id, limits.report_interval_s, clock)
+        # A poll that is late by less than an interval does not matter.
+        self._revisions = Revisions(rlmm, 2 * limits.interval_s, clock)
+        # Pools of their own: long copies hold back neither retention nor anything else.
+        (
+            self.scheduler,
+            self.expiration_scheduler,
+            self.follower_scheduler,
+            self.report_scheduler,
+            self.removal_scheduler,
+            self.poll_scheduler,
+            self.scan_scheduler,
+            self.revision_scheduler,
+        ) = self._schedulers = tuple(
+            Scheduler(name, threads, interval_s, limits.backoff, clock)
+            for name, threads, interval_s in (
+                ("copier", limits.copier_threads, limits.interval_s),
+                ("expiration", limits.expiration_threads, limits.interval_s),
+                ("follower", limits.follower_threads, limits.interval_s),
+                ("reporter", 1, limits.interval_s),
+                ("remover", _REMOVER_THREADS, limits.remover_interval_s),
+                ("poller", 1, limits.poll_interval_s),
+                ("scan", 1, limits.interval_s),
+                ("revisions", 1, limits.interval_s),
+            )
+        )
+        self._roles = PartitionRoles(
+            self._partition_tasks(limits, clock, now_ms),
+            TierDeletion(rsm, rlmm, broker_id, self._reporter, now_ms),
+            self._directories.folder_of,
+            lambda name: new_partition(name, None, rsm, rlmm, self._revisions),
+        )
         cache = RemoteIndexCache(rsm, limits.index_cache_bytes)
         remote = RemoteSegmentReader(rsm, rlmm, cache, limits.read)
         self._fetcher = Fetcher(self._partition_of, remote)
-        self._reporter = Reporter(rlmm, found.broker_id, limits.report_interval_s, clock)
-        self._expiration = Expiration(
-            rsm,
-            rlmm,
-            found.broker_id,
-            self._copier,
-            self._reporter,
-            TopicConfigs(rlmm, limits.interval_s, clock),
-            clock,
-            now_ms,
-            self._stopping,
-        )
-        # Pools of their own: long copies hold back neither retention nor reports.
-        self.scheduler, self.expiration_scheduler, self.report_scheduler = (
-            Scheduler(name, threads, limits.interval_s, limits.backoff, clock)
-            for name, threads in (
-                ("copier", limits.copier_threads),
-                ("expiration", limits.expiration_threads),
-                ("reporter", 1),
-            )
-        )
-        self._adopt(found)
+        self._static = StaticSource(self._roles) if source is PartitionSource.STATIC else None
+        if self._static is not None:
+            self._static.tell(self._directories.partitions)
+        if cluster is not None:
+            poller = ClusterPoller(cluster, self._directories, self._roles, rlmm, clock)
+            self.poll_scheduler.schedule(_POLL, poller.poll)
         if log_dirs:
-            self.scheduler.schedule(_SCAN, self._scan)
+            self.scan_scheduler.schedule(_SCAN, self._scan)
             self.report_scheduler.schedule(_REPORTS, self._report)
+        self.revision_scheduler.schedule(_REVISIONS, self._poll_revisions)
+        RemotePartitionRemover(
+            rsm, rlmm, broker_id, limits.deletion_grace_ms, self.removal_scheduler, now_ms
+        )
+
+    def _partition_tasks(
+        self, limits: RlmLimits, clock: Callable[[], float], now_ms: Callable[[], int]
+    ) -> PartitionTasks:
+        rsm, rlmm, broker_id = self._rsm, self._rlmm, self.broker_id
+        copier = SegmentCopier(rsm, rlmm, broker_id, now_ms, limits.copy)
+        topic_configs = TopicConfigs(rlmm, limits.interval_s, clock)
+        # A cluster answers with all of its topics; nobody has named those to be tiered.
+        tiered_by_default = self._source is not PartitionSource.POLLER
+        quota = CopyQuota(limits.copy_quota, clock)
+        return PartitionTasks(
+            Pools(self.scheduler, self.expiration_scheduler, self.follower_scheduler),
+            SharedByTasks(
+                rlmm,
+                broker_id,
+                copier,
+                CopyRules(topic_configs, limits.copy_lag, quota, now_ms, tiered_by_default),
+                Expiration(
+                    rsm, rlmm, broker_id, copier, self._reporter, topic_configs, clock, now_ms
+                ),
+                self._stopping,
+                self._cancelled,
+            ),
+        )
 
     def start(self) -> None:
-        """Copy, report and expire from now on. Reads are served without it."""
-        for scheduler in (self.scheduler, self.expiration_scheduler, self.report_scheduler):
+        """Copy, report, expire and remove from now on. Reads are served without it."""
+        for scheduler in self._schedulers:
             scheduler.start()
 
     def stop(self, grace_s: float) -> None:
@@ -130,7 +199,7 @@ class StaticRemoteLogManager:
         self._stopping.set()
         until_s = time.monotonic() + grace_s
         is_idle = self.scheduler.stop(grace_s)
-        for scheduler in (self.expiration_scheduler, self.report_scheduler):
+        for scheduler in self._schedulers[1:]:
             scheduler.stop(max(until_s - time.monotonic(), 0.0))
         if not is_idle:
             self._cancelled.set()
@@ -138,6 +207,29 @@ class StaticRemoteLogManager:
 
     def fetch(self, request: FetchRequest) -> Iterator[FetchPart]:
         return self._fetcher.fetch(request)
+
+    def on_leadership_change(self, delta: LeadershipDelta) -> list[LifecycleOutcome]:
+        names = [change.topic_id_partition for change in delta.changes]
+        self._require_told(names)
+        self._directories.look_for(names)
+        return self._roles.apply(delta)
+
+    def stop_partitions(self, stops: PartitionStops) -> list[LifecycleOutcome]:
+        self._require_told([stop.topic_id_partition for stop in stops.partitions])
+        return self._roles.stop(stops)
+
+    def _require_told(self, names: Sequence[TopicIdPartition]) -> None:
+        if self._source is not PartitionSource.CALLBACKS:
+            raise NotServedError(
+                "this RLM finds out by itself what it leads (RLM_PARTITION_SOURCE="
+                f"{self._source.value}); for it to be told, start it with "
+                f"RLM_PARTITION_SOURCE={PartitionSource.CALLBACKS.value}"
+            )
+        self._roles.require_one_name(names)
+
+    def led_partitions(self) -> list[Partition]:
+        """Those that this broker leads."""
+        return self._roles.leaders()
 
     def describe_partitions(
         self, topics: Sequence[str] = (), *, page_size: int = 0, page_token: str = ""
@@ -152,7 +244,7 @@ class StaticRemoteLogManager:
         token = ""
         if others_follow or done < len(page):
             token = token_after(page[done - 1].topic_id_partition)
-        problems = list(self._log_dir_problems)
+        problems = list(self._directories.problems)
         if describer.unavailable is not None:
             text = f"partitions that only the tier has are not listed: {describer.unavailable}"
             problems.insert(0, Problem(ProblemKind.STORE_UNAVAILABLE, "", text))
@@ -160,8 +252,8 @@ class StaticRemoteLogManager:
 
     def _all_partitions(self, describer: PageDescriber) -> list[Partition]:
         """Those here, and those of the tier if it can be asked: all of them or none."""
-        with self._lock:
-            found = dict(self._partitions)
+        here = {partition.topic_id_partition: partition for partition in self._roles.partitions()}
+        found = dict(here)
         try:
             for summary in all_partitions(self._rlmm):
                 name = summary.topic_id_partition
@@ -169,94 +261,33 @@ class StaticRemoteLogManager:
                     found[name] = self._partition_of(name)
         except RemoteStorageError as e:
             describer.unavailable = e
-            return [partition for partition in found.values() if partition.local is not None]
+            return [partition for partition in here.values() if partition.local is not None]
         return list(found.values())
 
     def _partition_of(self, name: TopicIdPartition) -> Partition:
+        known = self._roles.partition(name)
+        if known is not None:
+            return known
         with self._lock:
-            partition = self._partitions.get(name) or self._only_remote.get(name)
+            partition = self._only_remote.get(name)
             if partition is None:
                 partition = new_partition(name, None, self._rsm, self._rlmm)
                 self._only_remote[name] = partition
             return partition
 
     def _scan(self) -> None:
-        """Find partitions that came and forget those that went."""
-        try:
-            self._adopt(find_partitions(self._log_dirs))
-        except LogDirError as e:
-            problem = Problem(ProblemKind.UNREADABLE, str(e.path), e.reason)
-            self._log_dir_problems = (problem,)
-            raise
+        """Find logs that came, and forget those that went."""
+        self._directories.look()
+        self._roles.look_for_folders()
+        if self._static is not None:
+            self._static.tell(self._directories.partitions)
 
-    def _adopt(self, found: LogDirs) -> None:
-        self._log_dir_problems = tuple(found.problems)
-        with self._lock:
-            adopted = {name: self._adopt_one(p) for name, p in found.partitions.items()}
-            self._partitions = adopted
-        self.scheduler.retain([_SCAN, *adopted])
-        self.expiration_scheduler.retain(adopted)
-        for name, partition in adopted.items():
-            self.scheduler.schedule(name, self._task(partition))
-            self.expiration_scheduler.schedule(name, self._expiration_task(partition))
-
-    def _adopt_one(self, found: PartitionDir) -> Partition:
-        known = self._partitions.get(found.topic_id_partition)
-        if known is not None and known.local is not None and known.local.found.path == found.path:
-            known.local.found = found  # its log start offset may have moved
-            return known
-        local = LocalPartition(found)
-        return new_partition(found.topic_id_partition, local, self._rsm, self._rlmm)
+    def _poll_revisions(self) -> None:
+        self._revisions.poll([each.topic_id_partition for each in self._roles.partitions()])
 
     def _report(self) -> None:
-        with self._lock:
-            partitions = list(self._partitions.values())
-        self._reporter.report_all(partitions)
-
-    def _task(self, partition: Partition) -> Task:
-        task = CopyTask(
-            partition,
-            self._copier,
-            self._rlmm,
-            self.broker_id,
-            NoProgress(),
-            self._stopping,
-            self._cancelled,
-        )
-
-        def run() -> None:
-            report = task.run()
-            COPIED_SEGMENTS.inc(report.copied_segments)
-            COPIED_BYTES.inc(report.copied_bytes)
-            LOST_RANGES.inc(len(report.recorded))
-            for problem in report.recorded:
-                _log.warning("%s: %s", partition.topic_id_partition, problem.message)
-            if report.copied_segments:
-                _log.info(
-                    "%s: copied %d segments", partition.topic_id_partition, report.copied_segments
-                )
-            if report.failure:
-                raise PassFailedError(report.failure)
-
-        return run
-
-    def _expiration_task(self, partition: Partition) -> Task:
-        task = ExpirationTask(partition, self._expiration)
-
-        def run() -> None:
-            report = task.run()
-            if report.deleted_segments:
-                _log.info(
-                    "%s: retention deleted %d segments, %d bytes",
-                    partition.topic_id_partition,
-                    report.deleted_segments,
-                    report.deleted_bytes,
-                )
-            if report.failure:
-                raise PassFailedError(report.failure)
-
-        return run
+        self._reporter.report_all(self.led_partitions())
 
 
-def _conforms(manager: StaticRemoteLogManager) -> RemoteLogManager:
+def _conforms(manager: BrokerRemoteLogManager) -> RemoteLogManager:
     return manager

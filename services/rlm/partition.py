@@ -7,9 +7,13 @@ from services.api.partition_state import PartitionReport
 from services.api.remote_log_manager import Problem, ProblemKind
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import RemoteStorageManager
+from services.rlm.copying.uncopied import Uncopied
 from services.rlm.expiration.due import NothingDue
+from services.rlm.kafka_log.log_dir import PartitionDir
+from services.rlm.leadership import LED_BY_LOG, Leadership
 from services.rlm.local_log import LocalPartition
 from services.rlm.tier_view.recorded_gaps import RecordedGaps
+from services.rlm.tier_view.revisions import Revisions
 from services.rlm.tier_view.tier import TierView
 from services.rlm.tier_view.tier_lineage import TierLineage
 
@@ -30,8 +34,10 @@ class Partition:
 
     Attributes:
         local: None: this broker has no folder of it (any more).
-        announced: RLMM was told that it is led here, under `announced_epoch`.
-        blocked: why no pass will copy it before a restart.
+        leadership: what this broker is to it; None: nothing, only the tier has it.
+        announced: what RLMM was told of that; None: nothing.
+        blocked: why no pass will copy it before it has another role, or a restart.
+        uncopied: of the latest copy pass; zeros while nothing is to be copied.
         report_number: the highest given to a report; None: RLMM's is to be read first.
         sent_report: the latest; None: none by this process.
         nothing_due: what the latest expiration pass found nothing to delete in; None: it deleted
@@ -43,14 +49,31 @@ class Partition:
     tier: TierView
     tier_lineage: TierLineage
     gaps: RecordedGaps
-    announced: bool = False
-    announced_epoch: int | None = None
+    leadership: Leadership | None = None
+    announced: Leadership | None = None
     blocked: Problem | None = None
     problems: tuple[Problem, ...] = ()
     mended: list[Problem] = field(default_factory=list)
+    uncopied: Uncopied = field(default_factory=Uncopied)
     report_number: int | None = None
     sent_report: SentReport | None = None
     nothing_due: NothingDue | None = None
+
+    def take_role(self, leadership: Leadership) -> None:
+        """Of what was found in another role nothing holds any more."""
+        self.leadership = leadership
+        self.announced = self.blocked = self.nothing_due = None
+        self.uncopied = Uncopied()
+
+    def move_to(self, found: PartitionDir | None) -> None:
+        """Its folder is there now; None: nowhere."""
+        if found is None:
+            self.local = None
+        elif self.local is not None and self.local.found.path == found.path:
+            self.local.found = found  # its log start offset may have moved
+        else:
+            self.local = LocalPartition(found)
+            self.blocked = self.nothing_due = None
 
     def note(self, problems: tuple[Problem, ...]) -> None:
         """Keep what a pass found. What was mended stays known, the newest hundred of it: later
@@ -67,11 +90,14 @@ def new_partition(
     local: LocalPartition | None,
     rsm: RemoteStorageManager,
     rlmm: RemoteLogMetadataManager,
+    revisions: Revisions | None = None,
 ) -> Partition:
+    """One whose log is here is led here, as its log tells, until it takes another role."""
     return Partition(
         topic_id_partition,
         local,
-        TierView(rlmm, topic_id_partition),
+        TierView(rlmm, topic_id_partition, revisions),
         TierLineage(rsm),
         RecordedGaps(rlmm, topic_id_partition),
+        leadership=None if local is None else LED_BY_LOG,
     )

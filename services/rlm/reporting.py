@@ -34,30 +34,50 @@ _NOT_NOW = (LogFileError, SegmentVanishedError, LineageUnknownError, RemoteStora
 """What keeps one partition from being reported, and no other."""
 
 
-def report_of(partition: Partition, broker_id: int) -> PartitionReport | None:
+def report_of(
+    partition: Partition, broker_id: int, *, by_last_seen: bool = False
+) -> PartitionReport | None:
     """What is to be said of a partition whose log is here; its number is still to be given.
 
-    None where there is nothing that could be relied on: no log, no leader epochs, a log that the
-    tier's log start does not belong to, a partition that was deleted.
+    Args:
+        by_last_seen: by the tier as it was seen last, and RLMM is not asked: not to be sent.
+
+    None where there is nothing that could be relied on: it is not led here, no log, no leader
+    epochs, a log that the tier's log start does not belong to, a partition that was deleted.
 
     Raises:
         LogFileError, SegmentVanishedError: the folder cannot be read now.
         LineageUnknownError: no report may be sent now.
         RetriableRemoteStorageError: RLMM cannot be reached.
     """
-    log = _reliable_log(partition)
+    log = _led_log(partition)
+    if log is None:
+        return None
     # The log first: whatever it has lost by now, a tier that is seen after it has.
-    return None if log is None else _told(partition, broker_id, log, partition.tier.refresh())
+    tier = partition.tier.last_seen if by_last_seen else partition.tier.refresh()
+    return _told(partition, broker_id, log, tier)
 
 
-def _reliable_log(partition: Partition) -> LocalLog | None:
+@dataclass(frozen=True, slots=True)
+class _LedLog:
+    """A log that can be relied on, and the leader epoch that it is led under here."""
+
+    log: LocalLog
+    leader_epoch: int
+
+
+def _led_log(partition: Partition) -> _LedLog | None:
+    leadership = partition.leadership
+    if leadership is None or not leadership.is_leader:
+        return None
     log = partition.local.look() if partition.local else None
-    return None if log is None or log.lineage_problem is not None else log
+    if log is None or log.lineage_problem is not None or leadership.is_overtaken(log.lineage):
+        return None
+    return _LedLog(log, leadership.epoch_of(log.lineage) or 0)
 
 
-def _told(
-    partition: Partition, broker_id: int, log: LocalLog, tier: Tier
-) -> PartitionReport | None:
+def _told(partition: Partition, broker_id: int, led: _LedLog, tier: Tier) -> PartitionReport | None:
+    log = led.log
     was_deleted = partition.announced and tier.known is False
     if was_deleted or log.log_end_offset < tier.log_start_offset:
         return None
@@ -67,7 +87,7 @@ def _told(
     return PartitionReport(
         topic_id_partition=partition.topic_id_partition,
         broker_id=broker_id,
-        leader_epoch=log.lineage.latest_epoch or 0,
+        leader_epoch=led.leader_epoch,
         report_number=0,
         lineage=_lineage(partition, log, tier),
         local_log_start_offset=log.segments[0].base_offset,
@@ -197,7 +217,7 @@ class Reporter:
         if tier.known is None:
             return None
         if sent is not None and self._clock() - sent.at_s < self._renew_s:
-            log = _reliable_log(partition)
+            log = _led_log(partition)
             report = None if log is None else _told(partition, self._broker_id, log, tier)
             if report is None or _is_same(sent.report, report):
                 return None

@@ -13,8 +13,20 @@ from dataclasses import dataclass
 
 from services.api.errors import RemoteStorageError
 from services.rlm.backoff import Backoff
+from services.rlm.waiting_tasks import WaitingTasks
 
-Task = Callable[[], None]
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A pass has more to do, and did not do all that can be done: its next turn is due `after_s`
+    from now, or after the interval where that is sooner; behind those that wait by then."""
+
+    after_s: float = 0.0
+
+
+Task = Callable[[], bool | Again | None]
+"""One pass. True: it did what it had to, and there is more to do at once; its next turn comes
+behind those that wait."""
 
 
 class PassFailedError(Exception):
@@ -27,10 +39,8 @@ _log = logging.getLogger(__name__)
 @dataclass
 class _Entry:
     task: Task
-    due_s: float
+    last_success_s: float
     failures: int = 0
-    last_success_s: float = 0.0
-    running: bool = False
 
 
 class Scheduler:
@@ -58,37 +68,62 @@ class Scheduler:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._changed = threading.Condition()
         self._entries: dict[Hashable, _Entry] = {}
-        self._running = 0
+        # Each key of an entry either waits or runs.
+        self._waiting = WaitingTasks()
+        self._running: set[Hashable] = set()
         self._stopping = False
         self._ticker: threading.Thread | None = None
 
     def schedule(self, key: Hashable, task: Task) -> None:
-        """Run `task` from the next tick on; a key that is scheduled already keeps its turn."""
+        """Run `task` from the next tick on; a key that is scheduled already keeps its turn. A task
+        of this key that was forgotten while it ran is waited for."""
         with self._changed:
+            entry = self._entries.get(key)
+            if entry is not None:
+                entry.task = task
+                return
             now = self._clock()
-            self._entries.setdefault(key, _Entry(task, now, last_success_s=now)).task = task
-            self._changed.notify_all()
+            self._entries[key] = _Entry(task, last_success_s=now)
+            if key not in self._running:
+                self._waiting.put(key, now)
+                self._changed.notify_all()
 
     def retain(self, keys: Iterable[Hashable]) -> None:
         """Forget all other tasks; one that is running ends as it will."""
         with self._changed:
-            kept = set(keys)
-            self._entries = {key: e for key, e in self._entries.items() if key in kept}
+            for key in self._entries.keys() - set(keys):
+                self._drop(key)
+
+    def forget(self, key: Hashable, task: Task | None = None) -> None:
+        """Run the task of this key no more; if it is running it ends as it will.
+
+        Args:
+            task: only if it is this one.
+        """
+        with self._changed:
+            entry = self._entries.get(key)
+            if entry is not None and task in (None, entry.task):
+                self._drop(key)
 
     def tick(self) -> None:
         """Start the tasks that are due, longest due first, as far as threads are free."""
         with self._changed:
             now = self._clock()
-            due = [e for e in self._entries.values() if not e.running and e.due_s <= now]
-            due.sort(key=lambda entry: entry.due_s)
-            for entry in due[: self._threads - self._running]:
-                if not self._stopping:
-                    self._start(entry)
+            while not self._stopping and len(self._running) < self._threads:
+                key = self._waiting.take_due(now)
+                if key is None:
+                    return
+                self._start(key, self._entries[key])
 
     def wait_idle(self, timeout_s: float) -> bool:
         """Wait until no task is running; False: the time was up first."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._running == 0, timeout_s)
+            return self._changed.wait_for(lambda: not self._running, timeout_s)
+
+    def wait_ended(self, key: Hashable, timeout_s: float) -> bool:
+        """Wait until the task of this key is not running; False: the time was up first."""
+        with self._changed:
+            return self._changed.wait_for(lambda: key not in self._running, timeout_s)
 
     def seconds_since_last_success(self) -> dict[Hashable, float]:
         """Of each task, since it last ended well; of one that never did, since it was scheduled."""
@@ -122,19 +157,23 @@ class Scheduler:
 
     def _until_next_s(self) -> float:
         """A task's end wakes the ticker, so only the clock is waited for."""
-        if self._running >= self._threads:
+        if len(self._running) >= self._threads:
             return self._interval_s
-        waiting = (e.due_s for e in self._entries.values() if not e.running)
-        next_s = min(waiting, default=self._clock() + self._interval_s)
-        return max(0.0, min(next_s - self._clock(), self._interval_s))
+        due_s = self._waiting.next_due_s()
+        if due_s is None:
+            return self._interval_s
+        return max(0.0, min(due_s - self._clock(), self._interval_s))
 
-    def _start(self, entry: _Entry) -> None:
-        entry.running = True
-        self._running += 1
+    def _drop(self, key: Hashable) -> None:
+        del self._entries[key]
+        self._waiting.discard(key)
+
+    def _start(self, key: Hashable, entry: _Entry) -> None:
+        self._running.add(key)
         future = self._pool.submit(entry.task)
-        future.add_done_callback(lambda done: self._ended(entry, done))
+        future.add_done_callback(lambda done: self._ended(key, entry, done))
 
-    def _ended(self, entry: _Entry, future: "Future[None]") -> None:
+    def _ended(self, key: Hashable, entry: _Entry, future: "Future[bool | Again | None]") -> None:
         error = CancelledError() if future.cancelled() else future.exception()
         if error is not None:
             is_known = isinstance(error, (PassFailedError, RemoteStorageError))
@@ -142,13 +181,20 @@ class Scheduler:
             _log.warning("%s: a task failed: %s", self._name, error, exc_info=traceback)
         with self._changed:
             now = self._clock()
-            entry.running = False
-            self._running -= 1
+            self._running.remove(key)
             if error is None:
                 entry.failures = 0
-                entry.last_success_s = now
-                entry.due_s = now + self._interval_s
+                result = future.result()
+                if isinstance(result, Again):
+                    due_s = now + min(result.after_s, self._interval_s)
+                else:
+                    entry.last_success_s = now
+                    due_s = now if result else now + self._interval_s
             else:
                 entry.failures += 1
-                entry.due_s = now + self._backoff.delay_s(entry.failures)
+                due_s = now + self._backoff.delay_s(entry.failures)
+            scheduled = self._entries.get(key)
+            if scheduled is not None:
+                # Another one has come meanwhile where this one was forgotten.
+                self._waiting.put(key, due_s if scheduled is entry else now)
             self._changed.notify_all()

@@ -10,6 +10,8 @@ from services.rpc.converters.log import (
     fetch_part_to_proto,
     fetch_request_from_proto,
 )
+from services.rpc.converters.partition_lifecycle import delta_from_proto, stops_from_proto
+from services.rpc.statuses import status_of_outcome
 from tieredstorage.v1 import remote_log_manager_pb2 as pb
 from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc
 
@@ -33,3 +35,15 @@ class RemoteLogManagerServicer(pb_grpc.RemoteLogManagerServicer):
             list(request.topics), page_size=request.page_size, page_token=request.page_token
         )
         return describe_page_to_proto(page)
+
+    def OnLeadershipChange(
+        self, request: pb.OnLeadershipChangeRequest, context: grpc.ServicerContext
+    ) -> pb.OnLeadershipChangeResponse:
+        outcomes = self._manager.on_leadership_change(delta_from_proto(request))
+        return pb.OnLeadershipChangeResponse(outcomes=map(status_of_outcome, outcomes))
+
+    def StopPartitions(
+        self, request: pb.StopPartitionsRequest, context: grpc.ServicerContext
+    ) -> pb.StopPartitionsResponse:
+        outcomes = self._manager.stop_partitions(stops_from_proto(request))
+        return pb.StopPartitionsResponse(outcomes=map(status_of_outcome, outcomes))

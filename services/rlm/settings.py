@@ -7,6 +7,8 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from services.api.copy_leases import MAX_LEASE_MS, MIN_LEASE_MS
+from services.api.validation import INT64_MAX
+from services.rlm.lifecycle.sources import PartitionSource
 from services.rpc.settings import Address, ServiceSettings
 from services.rpc.stream_places import share_of
 
@@ -31,8 +33,70 @@ class RlmSettings(ServiceSettings):
     remote_log_manager_copier_thread_pool_size: int = Field(
         default=10, ge=1, le=128, description="Partitions that are copied at once."
     )
+    partition_source: PartitionSource = Field(
+        default=PartitionSource.STATIC,
+        description="What tells which partitions the broker leads: static (every one that lies in "
+        "RLM_LOG_DIRS), callbacks (calls of OnLeadershipChange and StopPartitions) or poller (the "
+        "brokers of RLM_BOOTSTRAP_SERVERS are asked, for which the extra `kafka` is installed).",
+    )
+    bootstrap_servers: Annotated[tuple[Address, ...], NoDecode] = Field(
+        default=(),
+        description="The brokers that the poller asks first, HOST:PORT, separated by commas "
+        "(Kafka: bootstrap.servers).",
+    )
+    partition_poll_interval_ms: int = Field(
+        default=30_000, ge=1, le=_INT32_MAX, description="Between two polls of the cluster, ms."
+    )
+    deletion_confirm_ms: int = Field(
+        default=3_600_000,
+        ge=0,
+        description="Over how long the cluster must answer the poller, without a break, that a "
+        "topic is not there before its partitions are marked for deletion, ms.",
+    )
     remote_log_manager_expiration_thread_pool_size: int = Field(
         default=10, ge=1, le=128, description="Partitions whose retention is kept at once."
+    )
+    remote_log_manager_follower_thread_pool_size: int = Field(
+        default=2, ge=1, le=128, description="Followed partitions whose tier is looked at at once."
+    )
+    remote_partition_remover_task_interval_ms: int = Field(
+        default=3_600_000,
+        ge=1,
+        le=_INT32_MAX,
+        description="How often partitions that are marked for deletion are looked for, ms; every "
+        "RLM removes them, whoever marked them.",
+    )
+    deletion_grace_ms: int = Field(
+        default=3_600_000,
+        ge=0,
+        description="How long a partition is left alone after it was marked for deletion, ms.",
+    )
+    remote_log_manager_copy_max_bytes_per_second: int = Field(
+        default=INT64_MAX,
+        ge=1,
+        description="What all copies of this process may take together, bytes a second; a segment "
+        "that is larger passes whole, and the next one waits for as long as it counts. 2^63-1: no "
+        "limit.",
+    )
+    remote_log_manager_copy_quota_window_num: int = Field(
+        default=11, ge=1, le=_INT32_MAX, description="Over how many windows that rate is taken."
+    )
+    remote_log_manager_copy_quota_window_size_seconds: int = Field(
+        default=1, ge=1, le=_INT32_MAX, description="How long each of the windows is, s."
+    )
+    log_remote_copy_lag_ms: int = Field(
+        default=0,
+        ge=-1,
+        description="How old a rolled segment's newest record is before it is copied, ms, where "
+        "its topic does not say (remote.copy.lag.ms); 0: copied at once, -1: as old as the local "
+        "retention allows.",
+    )
+    log_remote_copy_lag_bytes: int = Field(
+        default=-1,
+        ge=-1,
+        description="How much of the log lies behind a rolled segment before it is copied, bytes, "
+        "where its topic does not say (remote.copy.lag.bytes); either lag is enough. 0: copied at "
+        "once, -1: as much as the local retention allows.",
     )
     remote_log_manager_task_retry_backoff_ms: int = Field(
         default=500, ge=1, le=_INT32_MAX, description="Wait after a partition's first failure, ms."
@@ -102,7 +166,21 @@ class RlmSettings(ServiceSettings):
             )
         return self
 
-    @field_validator("log_dirs", mode="before")
+    @model_validator(mode="after")
+    def _have_logs_of_what_is_told(self) -> Self:
+        source = self.partition_source
+        if source is not PartitionSource.STATIC and not self.log_dirs:
+            raise ValueError(
+                f"RLM_PARTITION_SOURCE={source.value} needs RLM_LOG_DIRS: where the logs of the "
+                "partitions lie that it is told"
+            )
+        if source is PartitionSource.POLLER and not self.bootstrap_servers:
+            raise ValueError(
+                "RLM_PARTITION_SOURCE=poller needs RLM_BOOTSTRAP_SERVERS: which brokers are asked"
+            )
+        return self
+
+    @field_validator("log_dirs", "bootstrap_servers", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         if isinstance(value, str):

@@ -15,6 +15,7 @@ from typing import Any, ParamSpec, Self, TypeAlias, TypeVar
 import grpc
 
 from services.api.errors import ThrottledError
+from services.rpc.peers import address_of
 from services.rpc.served_calls import (
     Parse,
     PeerLeftError,
@@ -122,11 +123,6 @@ def _parser_of(handler: "Handler") -> Parse:
     return handler.request_deserializer or bytes
 
 
-def address_of(peer: str) -> str:
-    """Of what gRPC calls a peer the part that all connections from there have: no port."""
-    return peer if peer.startswith("unix:") else peer.rpartition(":")[0]
-
-
 def _unary(method: str, behavior: Behavior, parse: Parse, calls: UnaryCalls) -> Behavior:
     group, default_deadline_s = calls.group, calls.default_deadline_s
 
@@ -144,12 +140,12 @@ def _stream(method: _StreamMethod, streams: Streams) -> Any:
     places = streams.places
 
     def begin(requests: Iterator[bytes], context: grpc.ServicerContext, send: Send) -> None:
-        address = address_of(context.peer())
-        serve = partial(_serve, method, streams.group, address, requests, context, send)
+        peer = context.peer()
+        serve = partial(_serve, method, streams.group, peer, requests, context, send)
         try:
-            place = places.take(address, serve)
+            place = places.take(address_of(peer), serve)
         except ThrottledError as e:
-            refused(method.name, e, context, ServedCall(context, address))
+            refused(method.name, e, context, ServedCall(context, peer))
             send(None)
             return
         if not context.add_callback(partial(places.withdraw, place)):
@@ -165,13 +161,13 @@ def _stream(method: _StreamMethod, streams: Streams) -> Any:
 def _serve(
     method: _StreamMethod,
     group: CallGroup,
-    address: str,
+    peer: str,
     requests: Iterator[bytes],
     context: grpc.ServicerContext,
     send: Send,
 ) -> None:
     """A stream, in its own thread."""
-    served = ServedCall(context, address)
+    served = ServedCall(context, peer)
     # What ends a stream early has set its status, and is raised only to get here.
     with suppress(Exception), one_call(method.name, context, group, served):
         _answer(method, served, requests, context, send)
@@ -188,6 +184,8 @@ def _answer(
 ) -> None:
     if not context.is_active():
         raise PeerLeftError
+    # So the caller knows that its turn has come: while the stream waits in its place nothing does.
+    context.send_initial_metadata(())
     take = each_request if method.many_requests else the_request
     answers = method.behavior(take(served, requests, method.parse), context)
     if not method.many_answers:

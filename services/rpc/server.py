@@ -14,12 +14,12 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 
 import grpc
-import prometheus_client
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from services.rpc.channels import CHANNEL_OPTIONS
 from services.rpc.interceptor import CallInterceptor, Streams, UnaryCalls
+from services.rpc.metrics_server import start_metrics_server
 from services.rpc.readiness import Readiness, watch_readiness
 from services.rpc.settings import ServiceSettings
 from services.rpc.stream_places import StreamPlaces
@@ -210,14 +210,8 @@ def _start_health(
 def _start_metrics(address: str, cleanup: ExitStack) -> str:
     host, _, port = address.rpartition(":")
     try:
-        server, thread = prometheus_client.start_http_server(int(port), host.strip("[]"))
+        served_port, stop = start_metrics_server(host.strip("[]"), int(port))
     except OSError as e:
         raise SystemExit(f"cannot listen on {address}: {e.strerror}") from e
-
-    def stop() -> None:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
     cleanup.callback(stop)
-    return f"{host}:{server.server_port}"
+    return f"{host}:{served_port}"

@@ -52,7 +52,9 @@ class ServiceSettings(BaseSettings):
         ge=1,
         le=100,
         description="How much of the threads for streams, and of the places to wait for one, a "
-        "single address may have, %; 100: all, as where a proxy stands before the service.",
+        "single address may have, %; 100: all, as where a proxy stands before the service. Of "
+        "global IPv6 addresses those of one /64 count as one, private ones (fc00::/7, fe80::/10, "
+        "::1) each alone.",
     )
     stream_idle_timeout_ms: int = Field(
         default=60_000,

@@ -46,6 +46,8 @@ class StreamPlaces:
     def take(self, address: str, serve: Callable[[], None]) -> Place:
         """Have `serve` called once, in a thread of the pool, now or when there is one.
 
+        `address`: of the party that calls (see peers).
+
         Raises:
             ThrottledError: all places are taken, or all that this address may have.
         """

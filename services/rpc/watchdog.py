@@ -10,9 +10,9 @@ from typing import Self
 
 import grpc
 
-INTERVAL_S = 0.2
-# A round that is later than this says that the process itself did not run, not that peers are late.
-_STOPPED_S = 10 * INTERVAL_S
+from services.rpc.peers import address_of
+from services.rpc.rounds import rounds_in_time
+
 _NEVER = math.inf
 _log = logging.getLogger("sediment.rpc")
 
@@ -21,7 +21,7 @@ class ServedCall:
     """One call, as the watchdog sees it. Its thread begins by waiting for the peer's request.
 
     Attributes, times in s on the clock of time.monotonic:
-        address: of the peer, without its port; empty where nobody asks for it.
+        address: of the peer, as far as calls are counted by it (see address_of).
         started: when a thread took the call up.
         waiting_since: since when its thread waits for the peer; infinite while it does not.
         due_at: when it must have been answered; infinite where the peer named a deadline of its
@@ -29,20 +29,25 @@ class ServedCall:
         ended_because: why the watchdog ended it; empty: it did not.
     """
 
-    __slots__ = ("_context", "address", "due_at", "ended_because", "started", "waiting_since")
+    __slots__ = ("_context", "_peer", "due_at", "ended_because", "started", "waiting_since")
 
     def __init__(
-        self, context: grpc.ServicerContext, address: str, deadline_s: float = math.inf
+        self, context: grpc.ServicerContext, peer: str, deadline_s: float = math.inf
     ) -> None:
+        """`peer` is what gRPC calls it; empty: it need not be known but for the log."""
         self._context = context
-        self.address = address
+        self._peer = peer
         self.started = self.waiting_since = time.monotonic()
         self.due_at = self.started + deadline_s
         self.ended_because = ""
 
+    @property
+    def address(self) -> str:
+        return address_of(self._peer)
+
     def peer(self) -> str:
         """Once the call is over gRPC does not know it any more."""
-        return self.address or self._context.peer()
+        return self._peer or self._context.peer()
 
     def wait_for_peer(self) -> None:
         self.waiting_since = time.monotonic()
@@ -117,12 +122,8 @@ class Watchdog:
         self._thread.join()
 
     def _run(self) -> None:
-        last = time.monotonic()
-        while not self._stopping.wait(INTERVAL_S):
-            now = time.monotonic()
-            if now - last < _STOPPED_S:
-                self._look(now)
-            last = time.monotonic()
+        for now in rounds_in_time(self._stopping.wait):
+            self._look(now)
 
     def _look(self, now: float) -> None:
         for group in self._groups:

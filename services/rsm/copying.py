@@ -15,15 +15,16 @@ from services.api.errors import (
 )
 from services.api.failpoints import failpoint
 from services.api.remote_storage_manager import IndexType, LogSegmentData, SegmentFileHeader
+from services.api.segment_digests import FileDigest, LogDigest
 from services.api.segments import RemoteLogSegmentMetadata
-from services.rsm.digest import FileDigest, LogDigest, RunningDigest
+from services.rsm.digest import RunningDigest
 from services.rsm.incoming import IncomingFiles
 from services.rsm.keys import SegmentKeys
 from services.rsm.location import Location
 from services.rsm.manifest import Manifest
 from services.rsm.object_deletes import ObjectDeletes
 from services.rsm.rate_limit import ByteRate
-from services.rsm.under_way import CopiesUnderWay
+from services.rsm.under_way import CommitTurn, CopiesUnderWay
 from services.rsm.upload import Uploader
 
 # Of a failed copy that waits for its turn to delete: it holds its thread all the while.
@@ -52,26 +53,32 @@ class SegmentCopier:
     def copy(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes:
         """The custom metadata of the copy that counts, which may be an earlier one."""
         keys = self._location.keys(metadata)
-        with self._under_way.copying(keys) as committing:
-            manifest = self._write(metadata, data, keys)
-            with committing:
-                counting = self._commit(keys, manifest)
-                failpoint("rsm.manifest_written")
-                if counting.attempt != manifest.attempt:
-                    self._remove(keys, manifest.attempt)
-                    self._require_same_segment(keys, counting, manifest)
+        with self._under_way.copying(keys) as turn:
+            manifest = self._write(metadata, data, keys, turn)
+            counting = self._commit(keys, manifest)
+            failpoint("rsm.manifest_written")
+            if counting.attempt != manifest.attempt:
+                self._remove(keys, manifest.attempt)
+                self._require_same_segment(keys, counting, manifest)
         return counting.custom_metadata(self._location.location_id).to_bytes()
 
     def _write(
-        self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData, keys: SegmentKeys
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        data: LogSegmentData,
+        keys: SegmentKeys,
+        turn: CommitTurn,
     ) -> Manifest:
-        """Write all but the manifest; nothing of it stays where that fails."""
+        """Write all but the manifest, and wait until that may be put; nothing stays where either
+        fails."""
         attempt = secrets.token_hex(8)
         try:
-            return self._write_files(metadata, data, keys, attempt)
+            manifest = self._write_files(metadata, data, keys, attempt)
+            turn.wait()
         except BaseException:
             self._remove(keys, attempt)
             raise
+        return manifest
 
     def _write_files(
         self,

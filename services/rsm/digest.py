@@ -1,30 +1,8 @@
 """Digests of files, taken as their bytes pass by."""
 
-from dataclasses import dataclass
-
 from crc32c import crc32c
 
-DIGEST_CHUNK_BYTES = 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class FileDigest:
-    """Size and crc32c of a whole file."""
-
-    size_bytes: int
-    crc32c: int
-
-
-@dataclass(frozen=True, slots=True)
-class LogDigest:
-    """Of a log: of the whole, and the crc32c of each DIGEST_CHUNK_BYTES of it, the last shorter."""
-
-    whole: FileDigest
-    chunk_crc32c: tuple[int, ...]
-
-    @property
-    def size_bytes(self) -> int:
-        return self.whole.size_bytes
+from services.api.segment_digests import DIGEST_CHUNK_BYTES, FileDigest, LogDigest
 
 
 class RunningDigest:

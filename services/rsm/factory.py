@@ -23,6 +23,7 @@ from services.rsm.probe import StoreProbe
 from services.rsm.settings import RsmSettings
 from services.rsm.start_up import StartUp
 from services.rsm.verification import ReadVerification
+from services.rsm.waiting import Waiting
 
 
 def build_manager(settings: RsmSettings) -> ObjectRemoteStorageManager:
@@ -31,7 +32,8 @@ def build_manager(settings: RsmSettings) -> ObjectRemoteStorageManager:
     Raises:
         SystemExit: the file of the other locations cannot be used.
     """
-    locations = build_locations(settings)
+    waiting = Waiting()
+    locations = build_locations(settings, waiting)
     buffers = PartBuffers(
         settings.part_buffers, settings.part_size_bytes, settings.buffer_timeout_ms
     )
@@ -50,18 +52,20 @@ def build_manager(settings: RsmSettings) -> ObjectRemoteStorageManager:
         limits,
         others=locations.others,
         start_up=build_start_up(settings, locations),
+        waiting=waiting,
     )
 
 
-def build_locations(settings: RsmSettings) -> Locations:
+def build_locations(settings: RsmSettings, waiting: Waiting | None = None) -> Locations:
     """The current location, and those that the file of the settings lists.
 
     Raises:
         SystemExit: the file cannot be used.
     """
-    backend = build_backend(settings)
+    waiting = waiting or Waiting()
+    backend = build_backend(settings, waiting)
     current = Location(settings.location_id, backend, settings.prefix, described(settings))
-    others = [_other_location(settings, listed) for listed in other_locations(settings)]
+    others = [_other_location(settings, listed, waiting) for listed in other_locations(settings)]
     return Locations(current, others)
 
 
@@ -75,10 +79,14 @@ def build_start_up(
         unsigned = replace(target, sign_payload=False)
         own = s3_steps(backend, SignedRequests(http, target), SignedRequests(http, unsigned))
     probe = StoreProbe(locations.current, own)
-    return StartUp(locations, probe, settings.deployment_id, now_s)
+    return StartUp(
+        locations, probe, settings.deployment_id, now_s, marker_required=settings.marker_required
+    )
 
 
-def _other_location(settings: RsmSettings, listed: RegisteredLocation) -> Location:
+def _other_location(
+    settings: RsmSettings, listed: RegisteredLocation, waiting: Waiting
+) -> Location:
     backend: StorageBackend
     if listed.backend == "filesystem":
         backend = FilesystemStorage(listed.directory or Path())
@@ -92,7 +100,12 @@ def _other_location(settings: RsmSettings, listed: RegisteredLocation) -> Locati
             sign_payload=settings.sign_payload and not listed.secure,
         )
         backend = S3Storage(
-            _http(settings), target, listed.prefix, resumes=settings.retries, writes=False
+            _http(settings),
+            target,
+            listed.prefix,
+            resumes=settings.retries,
+            waiting=waiting,
+            writes=False,
         )
     return Location(listed.id, backend, listed.prefix, described(listed))
 
@@ -109,12 +122,16 @@ def _credentials_of(settings: RsmSettings, listed: RegisteredLocation) -> Creden
     return s3_target(settings).credentials
 
 
-def build_backend(settings: RsmSettings) -> StorageBackend:
+def build_backend(settings: RsmSettings, waiting: Waiting | None = None) -> StorageBackend:
     """The store of objects that `settings` describe."""
     if settings.directory is not None and settings.backend == "filesystem":
         return FilesystemStorage(settings.directory)
     return S3Storage(
-        _http(settings), s3_target(settings), settings.prefix, resumes=settings.retries
+        _http(settings),
+        s3_target(settings),
+        settings.prefix,
+        resumes=settings.retries,
+        waiting=waiting,
     )
 
 

@@ -11,11 +11,11 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from services.rsm.settings import (
-    BUCKET_PATTERN,
     ENDPOINT_PATTERN,
     MAX_LOCATION_ID,
     MAX_PREFIX_LENGTH,
     PREFIX_PATTERN,
+    BucketName,
     RsmSettings,
 )
 
@@ -39,7 +39,7 @@ class RegisteredLocation(BaseModel):
     directory: Path | None = None
     endpoint: str = Field(default="", pattern=ENDPOINT_PATTERN)
     region: str = ""
-    bucket: str = Field(default="", pattern=BUCKET_PATTERN)
+    bucket: BucketName = ""
     secure: bool = Field(default=True, strict=True)
     access_key_file: Path | None = None
     secret_key_file: Path | None = None

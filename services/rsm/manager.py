@@ -43,19 +43,21 @@ class ObjectRemoteStorageManager:
         limits: Limits = DEFAULT_LIMITS,
         others: Sequence[Location] = (),
         start_up: StartUp | None = None,
+        waiting: Waiting | None = None,
     ) -> None:
         """Without `verification` no read is verified. `others` are the locations of before. Without
-        `start_up` nothing but the presence of the store is checked."""
+        `start_up` nothing but the presence of the store is checked. `waiting` is what the backends
+        wait with, too."""
         self._backend = location.backend
         self._start_up = start_up
         locations = Locations(location, others)
         self._uploader = Uploader(location.backend, buffers, upload_threads)
-        self._waiting = Waiting()
+        self._waiting = waiting or Waiting()
         pace = DeletePace(limits.delete_rate_keys_per_s, self._waiting)
         deletes = ObjectDeletes(pace, limits.delete_retries, self._waiting)
         upload_rate = ByteRate(limits.upload_rate_bytes_per_s, self._waiting)
         self._fetch_rate = ByteRate(limits.fetch_rate_bytes_per_s, self._waiting)
-        under_way = CopiesUnderWay()
+        under_way = CopiesUnderWay(self._waiting)
         self._copier = SegmentCopier(location, self._uploader, deletes, upload_rate, under_way)
         self._reader = SegmentReader(
             locations, verification or ReadVerification("off", cache_bytes=0)

@@ -9,13 +9,13 @@ from uuid import UUID
 from services.api.errors import CorruptSegmentError, InvalidRequestError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.remote_storage_manager import IndexType
+from services.api.segment_digests import DIGEST_CHUNK_BYTES, FileDigest, LogDigest
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
     segment_leader_epochs,
 )
 from services.rsm.custom_metadata import CustomMetadata
-from services.rsm.digest import DIGEST_CHUNK_BYTES, FileDigest, LogDigest
 
 VERSION = 1
 

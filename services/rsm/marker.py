@@ -76,6 +76,28 @@ def read_marker(location: Location) -> Marker | None:
         return None
 
 
+def require_marked(location: Location, deployment_id: str) -> None:
+    """Return if the store of a location is there, and in it the location's marker, which is ours.
+
+    One request, so that it may be asked again and again: a volume that is not mounted, a bucket
+    that was emptied or is another one, have no marker, and would take copies all the same.
+
+    Raises:
+        RemoteStorageError: there is no marker, or another's.
+        CorruptSegmentError: there is something else under its key.
+        RetriableRemoteStorageError: the store cannot be reached.
+    """
+    key = marker_key(location)
+    try:
+        found = Marker.from_bytes(location.backend.check_and_get(key), key)
+    except RemoteResourceNotFoundError as e:
+        raise RemoteStorageError(
+            f"{location} has no {key}: mount its volume, or bring the right bucket back; where "
+            "only the marker was deleted, start RSM anew, without RSM_MARKER_REQUIRED"
+        ) from e
+    require_ours(location, found, deployment_id)
+
+
 def require_ours(location: Location, found: Marker, deployment_id: str) -> None:
     """Raise RemoteStorageError where a marker says that a location is not this deployment's, or
     has another number; of an empty `deployment_id` the number alone is compared."""

@@ -1,10 +1,10 @@
 """How an object is cut into parts, and the memory that they wait in."""
 
-import queue
 import time
 
 from services.api.calls import current_call
 from services.api.errors import RetriableRemoteStorageError
+from services.rsm.turns import Ticket, Turns
 
 MAX_PARTS = 10_000
 _LOOK_EVERY_S = 0.1
@@ -23,17 +23,17 @@ class PartBuffers:
     """A fixed number of buffers. To wait for a free one is the back-pressure.
 
     Memory is taken when a buffer is first needed. A taker must send its buffer off before it
-    takes the next one, so that some buffer always comes back.
+    takes the next one, so that some buffer always comes back. Who waits gets one in its turn, so
+    that no copy keeps another from going on.
     """
 
     def __init__(self, count: int, size_bytes: int, wait_timeout_ms: int) -> None:
         """`size_bytes`: of every buffer, but those of an object that needs larger parts."""
         self.size_bytes = size_bytes
         self._wait_timeout_s = wait_timeout_ms / 1000
+        self._turns = Turns()
         # Last in, first out: what has memory is used again before what has none.
-        self._free: queue.LifoQueue[memoryview | None] = queue.LifoQueue()
-        for _ in range(count):
-            self._free.put(None)
+        self._free: list[memoryview | None] = [None] * count
 
     def take(self, size_bytes: int | None = None) -> memoryview:
         """A buffer of at least `size_bytes` (default: as all are) with old bytes in it.
@@ -43,24 +43,28 @@ class PartBuffers:
                 the caller gave up.
         """
         size_bytes = size_bytes or self.size_bytes
-        free = self._take()
+        with self._turns.ticket() as ticket:
+            free = self._take(ticket)
         if free is None or len(free) < size_bytes:
             return memoryview(bytearray(size_bytes))
         return free
 
     def give_back(self, buffer: memoryview) -> None:
-        # One that was made for larger parts must not stay.
-        self._free.put(buffer if len(buffer) == self.size_bytes else None)
+        with self._turns.changed:
+            # One that was made for larger parts must not stay.
+            self._free.append(buffer if len(buffer) == self.size_bytes else None)
+            self._turns.changed.notify_all()
 
-    def _take(self) -> memoryview | None:
+    def _take(self, ticket: Ticket) -> memoryview | None:
         due_s = time.monotonic() + self._wait_timeout_s
-        while True:
-            left_s = max(0.0, due_s - time.monotonic())
-            try:
-                return self._free.get(timeout=min(left_s, _LOOK_EVERY_S))
-            except queue.Empty:
-                if not current_call().is_active():
-                    raise RetriableRemoteStorageError("the caller gave up") from None
-                if left_s <= _LOOK_EVERY_S:
+        with self._turns.changed:
+            while not (self._free and self._turns.is_first(ticket)):
+                left_s = due_s - time.monotonic()
+                if left_s <= 0:
                     text = f"no part buffer became free within {self._wait_timeout_s:g} s"
-                    raise RetriableRemoteStorageError(text) from None
+                    raise RetriableRemoteStorageError(text)
+                if not current_call().is_active():
+                    raise RetriableRemoteStorageError("the caller gave up")
+                self._turns.changed.wait(min(left_s, _LOOK_EVERY_S))
+            self._turns.pass_first()
+            return self._free.pop()

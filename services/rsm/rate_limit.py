@@ -1,25 +1,14 @@
 """A rate that all calls of a process keep to together."""
 
-from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
-from itertools import islice
-from threading import Lock
 
 from services.api.calls import current_call
+from services.rsm.turns import Ticket, Turns
 from services.rsm.waiting import Waiting
 
 BURST_S = 0.1
 # A turn that is due may be a rounding away; who waits for it must not spin.
 _SHORTEST_PAUSE_S = 0.001
-
-
-@dataclass(eq=False, slots=True)
-class _Ticket:
-    """A place in the queue; `passed`: its turn has come, and what it asked for is taken."""
-
-    amount: int
-    passed: bool = False
 
 
 class RateLimit:
@@ -34,8 +23,7 @@ class RateLimit:
     def __init__(self, per_s: float, waiting: Waiting) -> None:
         self._per_s = per_s
         self._waiting = waiting
-        self._lock = Lock()
-        self._queue: deque[_Ticket] = deque()
+        self._turns = Turns()
         # When the rate has made up for all that was taken.
         self._free_s = waiting.now() - BURST_S
 
@@ -45,7 +33,7 @@ class RateLimit:
 
     def change(self, per_s: float) -> None:
         """Another rate from now on, for those who wait already, too."""
-        with self._lock:
+        with self._turns.changed:
             now = self._waiting.now()
             self._free_s = now + (self._free_s - now) * self._per_s / per_s
             self._per_s = per_s
@@ -56,34 +44,24 @@ class RateLimit:
         Raises:
             RetriableRemoteStorageError: nobody wants it any more, or the service stops.
         """
-        ticket = _Ticket(amount)
-        with self._lock:
-            self._queue.append(ticket)
-        try:
+        with self._turns.ticket(amount) as ticket:
             self._waiting.out(lambda: self._left_s(ticket), is_wanted or current_call().is_active)
-        finally:
-            with self._lock:
-                if not ticket.passed:
-                    self._queue.remove(ticket)
 
-    def _left_s(self, ticket: _Ticket) -> float:
+    def _left_s(self, ticket: Ticket) -> float:
         """How long until its turn, as things are; 0: it has come."""
-        with self._lock:
+        with self._turns.changed:
             now = self._waiting.now()
             self._let_pass(now)
             if ticket.passed:
                 return 0
-            ahead = islice(self._queue, self._queue.index(ticket))
-            before = sum(other.amount for other in ahead)
+            before = self._turns.amount_before(ticket)
             return max(self._free_s + before / self._per_s - now, _SHORTEST_PAUSE_S)
 
     def _let_pass(self, now: float) -> None:
         """All whose turn has come, in order, whoever of them happens to look first."""
         self._free_s = max(self._free_s, now - BURST_S)
-        while self._queue and self._free_s <= now:
-            ticket = self._queue.popleft()
-            ticket.passed = True
-            self._free_s += ticket.amount / self._per_s
+        while self._free_s <= now and not self._turns.is_empty():
+            self._free_s += self._turns.pass_first().amount / self._per_s
 
 
 class ByteRate:

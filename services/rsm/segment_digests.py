@@ -1,13 +1,15 @@
 """The digests that reads are held against, kept in memory up to a number of bytes."""
 
+import time
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from threading import Lock
 
-from cachetools import LRUCache
+from cachetools import LRUCache, TTLCache
 
+from services.api.errors import CorruptSegmentError, RemoteResourceNotFoundError
 from services.api.remote_storage_manager import IndexType
 from services.rsm.custom_metadata import CustomMetadata
 from services.rsm.keys import SegmentKeys
@@ -15,7 +17,11 @@ from services.rsm.location import Location
 from services.rsm.manifest import Manifest
 
 ENTRY_OVERHEAD_BYTES = 2048
+# A manifest that is missing, or none, is not asked for again by each read of the segment.
+MISSING_S = 10.0
+MAX_MISSING = 4096
 Key = tuple[int, str, str]
+NoManifest = RemoteResourceNotFoundError | CorruptSegmentError
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +55,19 @@ class SegmentDigests:
 class DigestCache:
     """Digests by segment and attempt; the least recently used go first. Thread-safe.
 
-    Readers that miss the same ones at once cause one read of the manifest.
+    Readers that miss the same ones at once cause one read of the manifest. That there is none,
+    or something else, is believed for MISSING_S.
     """
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, now: Callable[[], float] = time.monotonic) -> None:
         self._lock = Lock()
         self._cached: LRUCache[Key, SegmentDigests] = LRUCache(
             max_bytes, getsizeof=lambda digests: digests.size_bytes
         )
         self._under_way: dict[Key, Future[SegmentDigests]] = {}
+        self._missing: TTLCache[Key, tuple[type[NoManifest], str]] = TTLCache(
+            MAX_MISSING, MISSING_S, now
+        )
 
     def get(
         self, location: Location, keys: SegmentKeys, found: CustomMetadata
@@ -70,6 +80,10 @@ class DigestCache:
         """
         key = (location.location_id, keys.stem, found.attempt)
         with self._lock:
+            missing = self._missing.get(key)
+            if missing is not None:
+                error, text = missing
+                raise error(text)
             digests = self._cached.get(key)
             others = None if digests else self._under_way.get(key)
             mine: Future[SegmentDigests] = Future()
@@ -87,6 +101,8 @@ class DigestCache:
         except BaseException as e:
             with self._lock:
                 del self._under_way[key]
+                if isinstance(e, NoManifest):
+                    self._missing[key] = type(e), str(e)
             future.set_exception(e)
             raise
         with self._lock:

@@ -13,6 +13,7 @@ from services.api.errors import (
     RemoteStorageError,
     RetriableRemoteStorageError,
 )
+from services.api.segment_digests import CopyDigests
 from services.api.segment_objects import (
     CURRENT_LOCATION,
     MAX_OBJECT_SHARDS,
@@ -106,6 +107,7 @@ class StoredSegmentObjects:
             written_at_ms=manifest.written_at_ms,
             log_size_bytes=manifest.log.size_bytes,
             indexes_size_bytes=sum(each.size_bytes for each in manifest.indexes.values()),
+            digests=CopyDigests(manifest.log, manifest.indexes),
         )
 
     def delete_segment_objects(

@@ -13,7 +13,7 @@ from services.rpc.converters.enums import index_type
 from services.rpc.converters.shared import metadata_from_proto, require_set
 from services.rpc.converters.storage import copy_from_proto
 from services.rpc.statuses import status_of_outcome
-from services.rpc.wire_chunks import add_handlers, chunks_handler
+from services.rpc.wire_chunks import chunks_handler, replacing_handlers
 from tieredstorage.v1 import remote_storage_manager_pb2 as pb
 from tieredstorage.v1 import remote_storage_manager_pb2_grpc as pb_grpc
 
@@ -121,8 +121,5 @@ def add_to_server(manager: ServedManager, server: grpc.Server) -> None:
     """Serve `manager`; the chunks of logs go out as they are, not through messages."""
     servicer = RemoteStorageManagerServicer(manager)
     chunks = chunks_handler(servicer.log_chunks, pb.FetchLogSegmentRequest.FromString)
-    add_handlers(
-        lambda recorder: pb_grpc.add_RemoteStorageManagerServicer_to_server(servicer, recorder),
-        {"FetchLogSegment": chunks},
-        server,
-    )
+    generated = replacing_handlers(server, {"FetchLogSegment": chunks})
+    pb_grpc.add_RemoteStorageManagerServicer_to_server(servicer, generated)

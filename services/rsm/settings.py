@@ -1,9 +1,10 @@
 """What RSM is told through its environment."""
 
+import re
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from services.rpc.settings import ServiceSettings
@@ -16,9 +17,25 @@ _REQUIRED = {
 }
 MAX_LOCATION_ID = 65535
 MAX_PREFIX_LENGTH = 512
+MAX_BUCKET_LENGTH = 63
 PREFIX_PATTERN = r"^([A-Za-z0-9._-]+/)*$"
 ENDPOINT_PATTERN = r"^[^/\s]*$"
-BUCKET_PATTERN = r"^([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])?$"
+# Labels that begin and end with a letter or digit, as S3 and the SDK want them.
+BUCKET_PATTERN = r"^([a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*)?$"
+_IP_ADDRESS = re.compile(r"[0-9]+(\.[0-9]+){3}")
+
+
+def _possible_bucket(name: str) -> str:
+    """What a pattern without look-ahead cannot say."""
+    if name and not 3 <= len(name) <= MAX_BUCKET_LENGTH:
+        raise ValueError(f"a bucket's name has 3 to {MAX_BUCKET_LENGTH} characters")
+    if _IP_ADDRESS.fullmatch(name):
+        raise ValueError("a bucket's name is no IP address")
+    return name
+
+
+BucketName = Annotated[str, Field(pattern=BUCKET_PATTERN), AfterValidator(_possible_bucket)]
+"""Of an S3 bucket; empty: none."""
 
 
 class RsmSettings(ServiceSettings):
@@ -46,6 +63,11 @@ class RsmSettings(ServiceSettings):
         max_length=128,
         description="Whose objects these are; a store marked by another deployment is refused.",
     )
+    marker_required: bool = Field(
+        default=False,
+        description="Refuse a store that is not marked instead of marking it: set it once the "
+        "store is in use. Then a volume that is not mounted is found out at the start, too.",
+    )
     prefix: str = Field(
         default="",
         pattern=PREFIX_PATTERN,
@@ -61,11 +83,7 @@ class RsmSettings(ServiceSettings):
     region: str = Field(default="", description="s3: the region that requests name.")
     access_key: SecretStr = Field(default=SecretStr(""), description="s3: the access key.")
     secret_key: SecretStr = Field(default=SecretStr(""), description="s3: the secret key.")
-    bucket: str = Field(
-        default="",
-        pattern=BUCKET_PATTERN,
-        description="s3: the bucket, which must exist.",
-    )
+    bucket: BucketName = Field(default="", description="s3: the bucket, which must exist.")
     secure: bool = Field(default=True, description="s3: use TLS.")
     sign_payload: bool = Field(
         default=True,

@@ -9,7 +9,7 @@ from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.rsm.capabilities import WITHOUT, ProbeReport
 from services.rsm.location import Location
 from services.rsm.locations import Locations
-from services.rsm.marker import claim, read_marker, require_ours
+from services.rsm.marker import claim, read_marker, require_marked, require_ours
 from services.rsm.probe import StoreProbe
 
 _FIRST_PAUSE_S = 2.0
@@ -21,8 +21,8 @@ _log = logging.getLogger(__name__)
 
 class StartUp:
     """Holds RSM back until markers and probe have passed once; after that only asks whether the
-    store is there, and reads the markers that could not be read before. Calls may be served
-    meanwhile; `check` is for one thread at a time."""
+    store is there, with the marker that it had, and reads the markers that could not be read
+    before. Calls may be served meanwhile; `check` is for one thread at a time."""
 
     def __init__(
         self,
@@ -30,8 +30,11 @@ class StartUp:
         probe: StoreProbe,
         deployment_id: str = "",
         now_s: Callable[[], float] = time.monotonic,
+        *,
+        marker_required: bool = False,
     ) -> None:
-        """`deployment_id` is empty where none is set: then no marker is written."""
+        """`deployment_id` is empty where none is set: then no marker is written. Where a marker is
+        required it is never written."""
         self._current = locations.current
         # Those whose markers were not read yet, and when to read them.
         self._unread_at_s = dict.fromkeys(locations.others, _NOT_READ_YET)
@@ -39,6 +42,8 @@ class StartUp:
         self._refused_later: RemoteStorageError | None = None
         self._probe = probe
         self._deployment_id = deployment_id
+        # From when on the current location must have its marker: it was seen or written.
+        self._must_be_marked = marker_required
         self._now_s = now_s
         self._has_warned = False
         self._has_passed = False
@@ -49,21 +54,25 @@ class StartUp:
         self._pause_s = _FIRST_PAUSE_S
 
     def check(self) -> None:
-        """Return if the current location can be used, else raise why not.
+        """Return if the current location can be used, else raise why not. Once it has passed, one
+        request. A location that had its marker and has it no more is refused until it is back.
 
         A probe runs to its end once. It runs again where it was refused and the store has been
-        away since, or where it was cut off, after pauses that grow.
+        away since, or where it was cut off, after pauses that grow until it ends.
 
         Raises:
-            RemoteStorageError: no such bucket; another's marker in any location; a store that lacks
-                what RSM needs.
+            RemoteStorageError: no such bucket; another's marker in any location; none where there
+                was one; a store that lacks what RSM needs.
             RetriableRemoteStorageError: the current location cannot be reached.
         """
         try:
-            self._current.backend.check()
-        except RemoteStorageError:
+            self._require_store()
+        except RemoteStorageError as e:
             # What comes back may be another store, or a mended one.
             self._report = None
+            if self._must_be_marked and not isinstance(e, RetriableRemoteStorageError):
+                self._trouble = e
+                self._has_passed = False
             raise
         try:
             if self._has_passed:
@@ -71,8 +80,9 @@ class StartUp:
                 return
             self.require_markers()
             self._require_capabilities()
-            if self._deployment_id:
+            if self._deployment_id and not self._must_be_marked:
                 claim(self._current, self._deployment_id)
+                self._must_be_marked = True
         except RemoteStorageError as e:
             self._trouble = e
             self._has_passed = False
@@ -85,18 +95,25 @@ class StartUp:
         Raises:
             RemoteStorageError, RetriableRemoteStorageError: as `check`, but for what it lacks.
         """
-        self._current.backend.check()
+        self._require_store()
         self.require_markers()
         return self._probe.run()
 
+    def _require_store(self) -> None:
+        if self._must_be_marked:
+            require_marked(self._current, self._deployment_id)
+        else:
+            self._current.backend.check()
+
     def require_open(self) -> None:
         """Return if calls may be served: `check` has passed, or has found nothing against it yet
-        and no deployment id is set, for which it would have to be waited.
+        and no marker is waited for.
 
         Raises:
             RetriableRemoteStorageError: not yet, or not with this store.
         """
-        if self._has_passed or (self._trouble is None and not self._deployment_id):
+        waits = bool(self._deployment_id) or self._must_be_marked
+        if self._has_passed or (self._trouble is None and not waits):
             return
         why = self._trouble or "the marker of its store is not checked yet"
         raise RetriableRemoteStorageError(f"RSM is not ready: {why}")
@@ -117,6 +134,7 @@ class StartUp:
         found = read_marker(self._current)
         if found is not None:
             require_ours(self._current, found, self._deployment_id)
+            self._must_be_marked = True
         self._require_markers_of_others()
 
     def _require_markers_of_others(self) -> None:
@@ -177,6 +195,7 @@ class StartUp:
             self._probe_at_s = self._now_s() + self._pause_s
             self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
             raise
+        self._cut_off, self._pause_s = None, _FIRST_PAUSE_S
         tell(report)
         return report
 

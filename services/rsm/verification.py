@@ -10,9 +10,9 @@ from crc32c import crc32c
 
 from services.api.errors import CorruptSegmentError, RemoteResourceNotFoundError
 from services.api.remote_storage_manager import IndexType
+from services.api.segment_digests import DIGEST_CHUNK_BYTES
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rsm.custom_metadata import CustomMetadata
-from services.rsm.digest import DIGEST_CHUNK_BYTES
 from services.rsm.location import Location
 from services.rsm.segment_digests import DigestCache, SegmentDigests
 
@@ -46,7 +46,8 @@ class ReadVerification:
 
 
 class SegmentVerification:
-    """One read. Without a manifest of this attempt its bytes go out as they are."""
+    """One read. Without a manifest of this attempt that can be understood its bytes go out as they
+    are."""
 
     def __init__(
         self,
@@ -102,12 +103,16 @@ class SegmentVerification:
         return self._digests
 
     def _find(self) -> SegmentDigests | None:
+        why = "there is no manifest of it"
         try:
             found = self._cache.get(self._location, self._keys, self._found)
         except RemoteResourceNotFoundError:
             found = None  # Deleted meanwhile: its bytes are the last to go.
+        except CorruptSegmentError as e:
+            # What is damaged is not what is read.
+            found, why = None, str(e)
         if found is None:
-            _log.warning("%s: read unverified, there is no manifest of it", self._name)
+            _log.warning("%s: read unverified, %s", self._name, why)
         return found
 
     def _compare(self, what: str, crc: int, expected: int) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 import pytest
+from crc32c import crc32c
 
 from services.api.errors import (
     ConcurrentUpdateError,
@@ -18,6 +19,7 @@ from services.api.remote_storage_manager import (
     RemoteStorageManager,
     SegmentChunk,
 )
+from services.api.segment_digests import CopyDigests, FileDigest, LogDigest
 from services.api.segment_objects import (
     MAX_OBJECTS,
     DoomedObject,
@@ -171,6 +173,31 @@ class SegmentObjectsContract:
         assert (told.log_size_bytes, told.indexes_size_bytes) == (7, 2)
         assert told.written_at_ms > BEFORE_MS
         assert store.backend.describe(store.log_of(metadata, told.attempt).key) is not None
+
+    @pytest.mark.parametrize("size", [0, 1, MIB, 2 * MIB + 5])
+    def test_a_manifest_has_the_digests_of_what_was_copied(
+        self, objects: SegmentObjects, rsm: RemoteStorageManager, store: Store, size: int
+    ) -> None:
+        log = some_bytes(size)
+        indexes = {IndexType.OFFSET: b"12", IndexType.TRANSACTION: b"an aborted one"}
+        metadata = copied(rsm, Files(log, {**REST, **indexes}))
+        told = objects.read_segment_manifest(store.manifest_of(metadata)).digests
+        chunks = tuple(crc32c(log[at : at + MIB]) for at in range(0, size, MIB))
+        assert told == CopyDigests(
+            LogDigest(FileDigest(size, crc32c(log)), chunks, MIB),
+            {
+                kind: FileDigest(len(content), crc32c(content))
+                for kind, content in {**REST, **indexes}.items()
+            },
+        )
+
+    def test_of_a_copy_without_a_transaction_index_there_is_no_digest_of_one(
+        self, objects: SegmentObjects, rsm: RemoteStorageManager, store: Store
+    ) -> None:
+        metadata = copied(rsm, Files(b"log", {IndexType.OFFSET: b"12", **REST}))
+        told = objects.read_segment_manifest(store.manifest_of(metadata)).digests
+        assert told is not None
+        assert IndexType.TRANSACTION not in told.indexes
 
     def test_of_a_manifest_that_is_none(
         self, objects: SegmentObjects, rsm: RemoteStorageManager, store: Store

@@ -141,7 +141,7 @@ def test_a_caller_who_gives_up_ends_a_copy_that_waits_for_its_rate(
             pb_grpc.add_RemoteStorageManagerServicer_to_server(servicer, server)
 
         with served(add, "tieredstorage.v1.RemoteStorageManager") as (channel, address):
-            client = RemoteStorageManagerClient(channel, address, stream_timeout_s=1)
+            client = RemoteStorageManagerClient(channel, address, copy_timeout_s=1)
             metadata = a_segment()
             with pytest.raises(RetriableRemoteStorageError):
                 copied(client, Files(some_bytes(3 * MIB)), metadata)

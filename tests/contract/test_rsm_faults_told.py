@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from services.api.errors import CorruptSegmentError, RetriableRemoteStorageError
+from services.api.segment_objects import ObjectLocation
 from services.api.segments import RemoteLogSegmentMetadata
 from services.local.s3_endpoint import S3Endpoint
 from services.rsm.factory import build_backend
@@ -193,6 +194,7 @@ def test_a_copy_whose_manifest_is_written_unheard_counts(
     "fault",
     [
         *REFUSED.values(),
+        *NOT_THE_STORE.values(),
         *ANSWER_LOST.values(),
         BlackHole(),
         Cut(2 * MIB, Direction.RESPONSE),
@@ -212,6 +214,48 @@ def test_a_read_is_retriable_and_may_be_repeated(
     with pytest.raises(RetriableRemoteStorageError):
         fetched(rsm, metadata)
     assert fetched(rsm, metadata) == FILES.log
+
+
+@pytest.mark.parametrize("fault", NOT_THE_STORE.values(), ids=list(NOT_THE_STORE))
+def test_a_page_in_place_of_a_manifest_is_retriable(
+    rsm: ObjectRemoteStorageManager, proxy: HttpProxy, settings: RsmSettings, fault: Fault
+) -> None:
+    metadata = copied(rsm, FILES)
+    manifest = ObjectLocation(1, segment_keys(settings.prefix, metadata).manifest)
+    proxy.faults.add(fault, operation="GetObject")
+    with pytest.raises(RetriableRemoteStorageError):
+        rsm.objects.read_segment_manifest(manifest)
+    assert rsm.objects.read_segment_manifest(manifest).log_size_bytes == SIZE
+    proxy.faults.add(fault, operation="GetObject", skip=1)  # Of a read that is verified.
+    with pytest.raises(RetriableRemoteStorageError):
+        fetched(rsm, metadata)
+    assert fetched(rsm, metadata) == FILES.log
+
+
+@pytest.mark.parametrize("fault", NOT_THE_STORE.values(), ids=list(NOT_THE_STORE))
+def test_a_page_where_it_is_asked_whether_the_manifest_is_written_removes_nothing(
+    rsm: ObjectRemoteStorageManager, proxy: HttpProxy, left: Left, fault: Fault
+) -> None:
+    metadata = a_segment(SIZE)
+    proxy.faults.add(
+        Cut(None, Direction.RESPONSE), operation=MANIFEST.operation, skip=MANIFEST.skip
+    )
+    proxy.faults.add(fault, operation="GetObject")
+    with pytest.raises(RetriableRemoteStorageError):
+        copied(rsm, FILES, metadata)
+    assert len(left(metadata)) == 3
+    assert fetched(rsm, copied(rsm, FILES, metadata)) == FILES.log
+
+
+@pytest.mark.parametrize("fault", NOT_THE_STORE.values(), ids=list(NOT_THE_STORE))
+def test_a_page_in_place_of_the_marker_closes_nothing(
+    through: HttpProxy, proxy: HttpProxy, s3: S3Endpoint, fault: Fault
+) -> None:
+    with rsm_behind(through, settings_for(s3, {"deployment_id": "ours"}), retries=0) as marked:
+        proxy.faults.add(fault, operation="GetObject")
+        with pytest.raises(RetriableRemoteStorageError):
+            marked.check()
+        assert fetched(marked, copied(marked, FILES)) == FILES.log
 
 
 @pytest.mark.parametrize("place", [0, 5 * MIB - 1, SIZE - 1])

@@ -240,11 +240,36 @@ def test_bytes_without_a_manifest_are_read(
     segment: RemoteLogSegmentMetadata,
     files: Files,
 ) -> None:
-    """As while a delete is under way, which takes the manifest first."""
+    """As while a delete is under way, which takes the manifest first. It is asked for once."""
     (key,) = (key for key in backend.list_keys(settings.prefix) if key.endswith(".manifest"))
     assert not backend.delete([key])
-    assert fetched(rsm("always"), segment) == files.log
-    assert_requests(proxy, GetObject=2)
+    manager = rsm("always")
+    for _ in range(3):
+        assert fetched(manager, segment) == files.log
+    assert_requests(proxy, GetObject=3 + 1)
+
+
+@pytest.mark.parametrize("verify_reads", ["sampled", "always"])
+def test_a_manifest_that_cannot_be_understood_ends_no_read(
+    rsm: Verifying,
+    proxy: HttpProxy,
+    backend: StorageBackend,
+    settings: RsmSettings,
+    segment: RemoteLogSegmentMetadata,
+    files: Files,
+    verify_reads: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As a missing one: it is told of, and asked for once."""
+    (key,) = (key for key in backend.list_keys(settings.prefix) if key.endswith(".manifest"))
+    backend.put(key, b"{" + backend.get(key))
+    manager = rsm(verify_reads)
+    reads = SAMPLE_EVERY + 1
+    for _ in range(reads):
+        assert fetched(manager, segment, MIB) == files.log[MIB:]
+    assert_requests(proxy, GetObject=reads + 1)
+    assert "read unverified" in caplog.text
+    assert "not a manifest" in caplog.text
 
 
 def test_a_segment_found_by_its_manifest_is_verified(

@@ -285,17 +285,21 @@ def test_the_report_is_one_line_of_json_with_a_field_for_each_capability(
     assert ranges["took_ms"] > 0
 
 
-def test_once_passed_a_check_only_asks_for_the_bucket(
-    settings: RsmSettings, proxy: ForgetfulProxy
+@pytest.mark.parametrize(
+    ("deployment_id", "asks"), [("", "HeadBucket"), ("ours", "GetObject")], ids=["bucket", "marker"]
+)
+def test_once_passed_a_check_is_one_request(
+    settings: RsmSettings, proxy: ForgetfulProxy, deployment_id: str, asks: str
 ) -> None:
-    with closing(build_manager(settings)) as rsm:
+    changed = settings.model_copy(update={"deployment_id": deployment_id})
+    with closing(build_manager(changed)) as rsm:
         rsm.check()
         proxy.forget_requests()
-        proxy.faults.add(Answer(503), operation="HeadBucket")
+        proxy.faults.add(Answer(503), operation=asks)
         with pytest.raises(RetriableRemoteStorageError):
             rsm.check()
         rsm.check()
-        assert set(proxy.counts()) == {"HeadBucket"}
+        assert proxy.counts() == {asks: 2}
 
 
 def test_a_refused_store_is_tried_again_once_it_was_away(
@@ -333,3 +337,22 @@ def test_a_probe_that_is_cut_off_runs_again_after_pauses_that_grow(
             assert ("PutObject" in proxy.counts()) == (early_s == 0.0)
         now_s += 0.1
     start_up.check()
+
+
+def test_the_pauses_begin_anew_once_a_probe_has_ended(
+    settings: RsmSettings, proxy: ForgetfulProxy
+) -> None:
+    now_s = 100.0
+    start_up = build_start_up(settings, build_locations(settings), now_s=lambda: now_s)
+    for _ in range(3):
+        proxy.forgotten = "range"
+        proxy.faults.add(Answer(503), operation="CreateMultipartUpload")
+        with pytest.raises(RetriableRemoteStorageError):
+            start_up.check()
+        now_s += 2.1
+        with pytest.raises(RemoteStorageError, match="ranges"):
+            start_up.check()
+        # Refused, away and back: it is probed anew.
+        proxy.faults.add(Answer(503), operation="HeadBucket")
+        with pytest.raises(RetriableRemoteStorageError):
+            start_up.check()

@@ -188,7 +188,7 @@ def test_a_copy_given_up_while_the_store_is_slow_leaves_nothing(
 
     proxy.faults.add(Delay(2000), operation="PutObject", skip=1)  # the indexes
     with served(add, "tieredstorage.v1.RemoteStorageManager") as (channel, address):
-        client = RemoteStorageManagerClient(channel, address, stream_timeout_s=0.5)
+        client = RemoteStorageManagerClient(channel, address, copy_timeout_s=1)
         with pytest.raises(RetriableRemoteStorageError):
             copied(client, Files(b"log"))
         assert stored_keys(), "the log, which the service still works on"

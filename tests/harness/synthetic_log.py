@@ -32,10 +32,17 @@ def make_log_dir(
         folder.mkdir()
         (folder / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
         offset = 0
-        for _ in range(segments):
-            offset = _write_segment(folder, offset, segment_bytes)
         (folder / f"{offset:020}.log").touch()
+        for _ in range(segments):
+            offset = roll_segment(folder, offset, segment_bytes)
     name_anew(directory)
+
+
+def roll_segment(folder: Path, base_offset: int, size_bytes: int) -> int:
+    """Fill the empty active segment and roll it; answer the new active segment's base offset."""
+    next_offset = _write_segment(folder, base_offset, size_bytes)
+    (folder / f"{next_offset:020}.log").touch()
+    return next_offset
 
 
 def name_anew(directory: Path) -> None:

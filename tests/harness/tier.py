@@ -68,13 +68,17 @@ class SmallTier:
         with ThreadPoolExecutor(8) as pool:
             return list(pool.map(self.copy, made))
 
-    def copy(self, metadata: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
+    def copy(
+        self, metadata: RemoteLogSegmentMetadata, files: Files = _FILES
+    ) -> RemoteLogSegmentMetadata:
         """From its first row to COPY_SEGMENT_FINISHED."""
         self.rlmm.add_remote_log_segment_metadata(metadata)
-        return self.finish(metadata)
+        return self.finish(metadata, files)
 
-    def finish(self, metadata: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
-        custom_metadata = self.rsm.copy_log_segment_data(metadata, _FILES.data())
+    def finish(
+        self, metadata: RemoteLogSegmentMetadata, files: Files = _FILES
+    ) -> RemoteLogSegmentMetadata:
+        custom_metadata = self.rsm.copy_log_segment_data(metadata, files.data())
         finished = RemoteLogSegmentMetadataUpdate(
             metadata.remote_log_segment_id,
             now_ms(),

@@ -17,7 +17,7 @@ from services.local.kafka_broker import KafkaBroker
 from services.rlm.copying.ship import ShipOutcome, ShipReport, ship
 from services.rlm.kafka_log.log_dir import find_partitions
 from services.rlm.kafka_log.partition_dir import LocalSegment, list_segments
-from services.rlm.manager import StaticRemoteLogManager
+from services.rlm.manager import BrokerRemoteLogManager
 from tests.harness.eventually import eventually
 from tests.harness.kafka_client import NOW, Cluster, Offsets, Record, Topic, send_batch
 from tests.scenarios.world import World
@@ -68,9 +68,9 @@ class TieredBroker:
         listed = self.world.s3.client().list_objects(self.world.bucket, recursive=True)
         return {str(o.object_name): (str(o.etag), str(o.last_modified)) for o in listed}
 
-    def manager(self, *log_dirs: Path) -> StaticRemoteLogManager:
+    def manager(self, *log_dirs: Path) -> BrokerRemoteLogManager:
         """RLM over these directories; it serves and describes, and copies nothing."""
-        return StaticRemoteLogManager(log_dirs, self.rsm, self.rlmm)
+        return BrokerRemoteLogManager(log_dirs, self.rsm, self.rlmm)
 
     def describe(self, name: TopicIdPartition) -> PartitionDescription:
         """What RLM sees of a partition in the broker's own directories."""

@@ -8,13 +8,17 @@ from pathlib import Path
 import pytest
 from minio.error import S3Error
 
+from services.api.errors import RetriableRemoteStorageError
+from services.api.remote_storage_manager import LogSegmentData, SegmentChunk
+from services.api.segment_objects import all_multipart_uploads
 from services.local.s3_endpoint import S3Endpoint
 from services.rsm.backends.protocol import StorageBackend, Upload
 from services.rsm.factory import build_backend, build_manager
 from services.rsm.keys import segment_keys
 from services.rsm.settings import RsmSettings
-from tests.contract.remote_storage_manager_contract import a_segment
-from tests.contract.rsm_over_s3 import everything_in, settings_for
+from tests.contract.remote_storage_manager_contract import Files, a_segment, some_bytes
+from tests.contract.rsm_over_s3 import PART, everything_in, settings_for
+from tests.harness.eventually import eventually
 from tests.harness.minio import MinioServer
 
 
@@ -82,6 +86,47 @@ def test_an_upload_of_before_a_restart_is_found_by_its_whole_key_only(
     own.start()
     assert list(backend.list_uploads(f"{settings.prefix}segment.")) == []
     assert list(backend.list_uploads(upload.key)) == [upload]
+
+
+def test_after_a_restart_the_delete_of_a_copy_that_never_finished_misses_its_uploads_alone(
+    own: MinioServer,
+) -> None:
+    """docs/repair.md says what becomes of them."""
+    settings, metadata, attempt = settings_for(own.endpoint), a_segment(), "00c0ffee00c0ffee"
+    backend, keys = build_backend(settings), segment_keys(settings.prefix, metadata)
+    (upload,) = unfinished(backend, keys.log(attempt))
+    backend.put(keys.indexes(attempt), b"left behind")
+    own.stop()
+    own.start()
+    with closing(build_manager(settings)) as rsm:
+        rsm.delete_log_segment_data(metadata)
+        assert list(all_multipart_uploads(rsm.objects)) == []
+    assert list(backend.list_keys(settings.prefix)) == []
+    assert list(backend.list_uploads(upload.key)) == [upload]
+
+
+def test_a_copy_that_breaks_off_after_a_restart_ends_its_own_upload(own: MinioServer) -> None:
+    settings, files = settings_for(own.endpoint), Files(some_bytes(3 * PART))
+    backend, begun = build_backend(settings), list[str]()
+
+    def is_begun() -> bool:
+        begun.extend(upload.key for upload in backend.list_uploads(settings.prefix))
+        return bool(begun)
+
+    def chunks() -> Iterator[SegmentChunk]:
+        yield from list(files.chunks(PART))[:2]
+        eventually(is_begun)
+        own.stop()
+        own.start()
+        raise RetriableRemoteStorageError("the rest of the log cannot be read")
+
+    data = LogSegmentData(files.headers(), chunks())
+    with (
+        closing(build_manager(settings)) as rsm,
+        pytest.raises(RetriableRemoteStorageError, match="the rest of the log"),
+    ):
+        rsm.copy_log_segment_data(a_segment(3 * PART), data)
+    assert [upload for key in begun for upload in backend.list_uploads(key)] == []
 
 
 def test_a_delete_without_custom_metadata_ends_the_uploads_of_its_id_alone(

@@ -8,7 +8,7 @@ from typing import Any
 
 from services.api.ids import TopicIdPartition
 from services.rlm.backoff import Backoff
-from services.rlm.manager import RlmLimits, StaticRemoteLogManager
+from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch
 
 HOUR_MS = 60 * 60 * 1000
@@ -40,15 +40,20 @@ def keep_hours(hours: int) -> dict[str, str]:
     return {"retention.ms": str((hours + 1) * HOUR_MS)}
 
 
-def take_turns(rlm: StaticRemoteLogManager, rounds: int = 1) -> None:
-    """Copy, report and expire, in this order, each to its end."""
+def take_turns(rlm: BrokerRemoteLogManager, rounds: int = 1) -> None:
+    """Look at the folders, copy, report and expire, in this order, each to its end."""
     for _ in range(rounds):
-        for scheduler in (rlm.scheduler, rlm.report_scheduler, rlm.expiration_scheduler):
+        for scheduler in (
+            rlm.scan_scheduler,
+            rlm.scheduler,
+            rlm.report_scheduler,
+            rlm.expiration_scheduler,
+        ):
             scheduler.tick()
             assert scheduler.wait_idle(DEADLINE_S)
 
 
-def expire(rlm: StaticRemoteLogManager) -> None:
+def expire(rlm: BrokerRemoteLogManager) -> None:
     rlm.expiration_scheduler.tick()
     assert rlm.expiration_scheduler.wait_idle(DEADLINE_S)
 

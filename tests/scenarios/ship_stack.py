@@ -20,7 +20,7 @@ from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentStat
 from services.rlm.backoff import Backoff
 from services.rlm.copying.ship import ShipReport, ShipSettings, ship
 from services.rlm.kafka_log.log_dir import find_partitions
-from services.rlm.manager import StaticRemoteLogManager
+from services.rlm.manager import BrokerRemoteLogManager
 from services.rlmm.database import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rsm.backends.filesystem import FilesystemStorage
@@ -47,8 +47,8 @@ class Stack:
     def ship(self, log_dir: Path, settings: ShipSettings = ONE_TRY) -> ShipReport:
         return ship([log_dir], self.rsm, self.rlmm, settings)
 
-    def rlm(self, *log_dirs: Path) -> StaticRemoteLogManager:
-        return StaticRemoteLogManager(log_dirs, self.rsm, self.rlmm)
+    def rlm(self, *log_dirs: Path) -> BrokerRemoteLogManager:
+        return BrokerRemoteLogManager(log_dirs, self.rsm, self.rlmm)
 
     def segments(self, name: TopicIdPartition = NAME) -> list[RemoteLogSegmentMetadata]:
         return list(all_segments(self.rlmm, name))
@@ -100,7 +100,7 @@ def read(rlm: RemoteLogManager, offset: int, name: TopicIdPartition = NAME) -> b
     return b"".join(part.record_batches for part in parts)
 
 
-def description(rlm: StaticRemoteLogManager, topic: str = "t") -> PartitionDescription:
+def description(rlm: BrokerRemoteLogManager, topic: str = "t") -> PartitionDescription:
     (found,) = all_descriptions(rlm, [topic])
     return found
 

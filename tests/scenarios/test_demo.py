@@ -23,7 +23,7 @@ from services.cli.scratch import link_log_dir, unlink_segments
 from services.local.environments import own_environment
 from services.rlm.kafka_log.batches import walk_batches
 from services.rlm.kafka_log.windows import FileWindow
-from services.rlm.manager import StaticRemoteLogManager
+from services.rlm.manager import BrokerRemoteLogManager
 from tests.harness.eventually import eventually
 from tests.harness.processes import runs
 from tests.scenarios.world import BUNDLED_LOG, World
@@ -200,7 +200,7 @@ def test_room_is_needed_for_the_segments_and_something_more(tmp_path: Path) -> N
 
 def read_all_back(world: World, log_dir: Path) -> dict[TopicIdPartition, Reading]:
     with world.storage() as rsm, world.metadata() as rlmm:
-        rlm = StaticRemoteLogManager([log_dir], rsm, rlmm)
+        rlm = BrokerRemoteLogManager([log_dir], rsm, rlmm)
         ours = world.local_segments()
         return {
             d.topic_id_partition: read_back(

@@ -12,7 +12,7 @@ from services.api.remote_log_manager import (
 from services.rlm.describe import PageDescriber
 from services.rlm.kafka_log.log_dir import find_partitions
 from services.rlm.local_log import LocalPartition
-from services.rlm.manager import StaticRemoteLogManager
+from services.rlm.manager import BrokerRemoteLogManager
 from services.rlm.partition import new_partition
 from tests.scenarios.ship_stack import Stack, description, names_of
 from tests.scenarios.troubled_managers import FailingRlmm, SilentRlmm
@@ -45,7 +45,7 @@ def test_a_silent_database_is_asked_once_for_a_page(stack: Stack, log_dir: Path)
     shutil.rmtree(log_dir / "t-1")
     rlmm = SilentRlmm(stack.rlmm)
     rlmm.is_silent = True
-    rlm = StaticRemoteLogManager([log_dir], stack.rsm, rlmm)
+    rlm = BrokerRemoteLogManager([log_dir], stack.rsm, rlmm)
     page = rlm.describe_partitions()
     assert rlmm.lists == 1
     assert names_of(page.partitions) == [("t", 0), ("t", 2), ("t", 3)]
@@ -74,7 +74,7 @@ def test_many_problems_are_listed_in_part_and_counted(stack: Stack, log_dir: Pat
 def test_a_page_ends_early_where_there_are_too_many_problems(stack: Stack, log_dir: Path) -> None:
     for number in range(120):
         three_segments(log_dir, TopicIdPartition(NAME.topic_id, NAME.topic, number))
-    rlm = StaticRemoteLogManager([log_dir], stack.rsm, FailingRlmm(stack.rlmm))
+    rlm = BrokerRemoteLogManager([log_dir], stack.rsm, FailingRlmm(stack.rlmm))
     page = rlm.describe_partitions(page_size=1000)
     assert len(page.partitions) == 120
     for name in [d.topic_id_partition for d in page.partitions]:

@@ -19,7 +19,7 @@ from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentStat
 from services.rlm.backoff import Backoff
 from services.rlm.copying.segment_copy import CopyLimits
 from services.rlm.copying.ship import ShipOutcome, ShipReport, ShipSettings, ship
-from services.rlm.manager import RlmLimits, StaticRemoteLogManager
+from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from tests.scenarios.ship_stack import FINISHED, ONE_TRY, Counting, Stack, description
 from tests.scenarios.troubled_managers import (
     CutWhileCopied,
@@ -218,7 +218,7 @@ def test_custom_metadata_over_the_limit_is_cleaned_up_and_not_tried_again(
     copies: list[RemoteLogSegmentMetadata] = []
     rsm.before_copy = copies.append
     limits = RlmLimits(interval_s=0.0, copy=CopyLimits(custom_metadata_max_bytes=1))
-    rlm = StaticRemoteLogManager([log_dir], rsm, stack.rlmm, limits)
+    rlm = BrokerRemoteLogManager([log_dir], rsm, stack.rlmm, limits)
     for _ in range(2):
         rlm.scheduler.tick()
         assert rlm.scheduler.wait_idle(30.0)

@@ -12,7 +12,7 @@ from services.api.partition_queries import all_events
 from services.api.remote_log_manager import FetchError, ProblemKind
 from services.api.segments import RemoteLogSegmentState
 from services.rlm.copying.ship import ShipOutcome, ship
-from services.rlm.manager import StaticRemoteLogManager
+from services.rlm.manager import BrokerRemoteLogManager
 from tests.contract.rlmm.partition_states import lineage, report_of, taken
 from tests.contract.rlmm.segments import move, segment
 from tests.scenarios.ship_stack import ONE_TRY, SOME_TRIES, Stack, description, read
@@ -241,7 +241,7 @@ def test_a_known_gap_is_known_while_rlmm_is_away(
 ) -> None:
     stack.ship(log_dir)
     rlmm = SilentRlmm(stack.rlmm)
-    rlm = StaticRemoteLogManager([log_dir], stack.rsm, rlmm)
+    rlm = BrokerRemoteLogManager([log_dir], stack.rsm, rlmm)
     assert description(rlm).copied_through_offset == 24
     rlmm.is_silent = True
     found = description(rlm)
@@ -272,7 +272,7 @@ def test_a_range_that_is_copied_but_not_seen_yet_is_not_called_lost(
     files.segment(10, [batch(10, 10)])
     stack.ship(log_dir)
     rlmm = SilentRlmm(stack.rlmm)
-    rlm = StaticRemoteLogManager([log_dir], stack.rsm, rlmm)
+    rlm = BrokerRemoteLogManager([log_dir], stack.rsm, rlmm)
     assert description(rlm).problems == ()
     files.snapshot(20)
     files.segment(20, [batch(20)])

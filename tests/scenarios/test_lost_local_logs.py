@@ -15,7 +15,7 @@ from services.api.remote_storage_manager import IndexType
 from services.api.segment_deletion import Deleter
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rlm.copying.ship import ShipOutcome
-from services.rlm.manager import StaticRemoteLogManager
+from services.rlm.manager import BrokerRemoteLogManager
 from tests.scenarios.retained_log import (
     AT_ONCE,
     DEADLINE_S,
@@ -44,16 +44,16 @@ def files(log_dir: Path) -> PartitionFiles:
 
 def rlm_of(
     stack: Stack, log_dir: Path, clock: Callable[[], float] = time.monotonic
-) -> StaticRemoteLogManager:
-    return StaticRemoteLogManager([log_dir], stack.rsm, stack.rlmm, AT_ONCE, clock)
+) -> BrokerRemoteLogManager:
+    return BrokerRemoteLogManager([log_dir], stack.rsm, stack.rlmm, AT_ONCE, clock)
 
 
-def copy(rlm: StaticRemoteLogManager) -> None:
+def copy(rlm: BrokerRemoteLogManager) -> None:
     rlm.scheduler.tick()
     assert rlm.scheduler.wait_idle(DEADLINE_S)
 
 
-def report(rlm: StaticRemoteLogManager) -> None:
+def report(rlm: BrokerRemoteLogManager) -> None:
     rlm.report_scheduler.tick()
     assert rlm.report_scheduler.wait_idle(DEADLINE_S)
 

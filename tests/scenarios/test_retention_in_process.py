@@ -19,9 +19,8 @@ from services.api.segment_deletion import Deleter, finish_deletion
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.rlm import reporting
 from services.rlm.copying.segment_copy import CopyLimits, SegmentCopier
-from services.rlm.expiration.expiration_task import ExpirationTask
 from services.rlm.expiration.snapshot import take_snapshot
-from services.rlm.manager import StaticRemoteLogManager
+from services.rlm.manager import BrokerRemoteLogManager
 from services.rlm.reporting import Reporter, report_of
 from services.rlmm.database import create_database_engine
 from tests.scenarios.retained_log import (
@@ -54,13 +53,13 @@ def files(log_dir: Path) -> PartitionFiles:
 
 
 def rlm_of(stack: Stack, log_dir: Path, rsm: object = None, rlmm: object = None) -> Any:
-    return StaticRemoteLogManager([log_dir], rsm or stack.rsm, rlmm or stack.rlmm, AT_ONCE)  # type: ignore[arg-type]
+    return BrokerRemoteLogManager([log_dir], rsm or stack.rsm, rlmm or stack.rlmm, AT_ONCE)  # type: ignore[arg-type]
 
 
 @pytest.fixture
-def rlm(stack: Stack, log_dir: Path, files: PartitionFiles) -> StaticRemoteLogManager:
+def rlm(stack: Stack, log_dir: Path, files: PartitionFiles) -> BrokerRemoteLogManager:
     """All that is rolled is in the tier, and nothing is set."""
-    made: StaticRemoteLogManager = rlm_of(stack, log_dir)
+    made: BrokerRemoteLogManager = rlm_of(stack, log_dir)
     take_turns(made)
     assert stack.ranges() == [(base, base + 9) for base in range(0, 60, 10)]
     return made
@@ -89,7 +88,7 @@ def due(stack: Stack) -> list[tuple[int, int]]:
     return [(d.segment.start_offset, d.segment.end_offset) for d in deletions]
 
 
-def test_what_expired_is_deleted_on_schedule(stack: Stack, rlm: StaticRemoteLogManager) -> None:
+def test_what_expired_is_deleted_on_schedule(stack: Stack, rlm: BrokerRemoteLogManager) -> None:
     put(stack, keep_hours(2))
     take_turns(rlm)
     assert stack.ranges() == [(40, 49), (50, 59)]
@@ -97,7 +96,7 @@ def test_what_expired_is_deleted_on_schedule(stack: Stack, rlm: StaticRemoteLogM
     assert state(stack).log_start_offset == 40
 
 
-def test_a_dry_run_says_what_is_then_deleted(stack: Stack, rlm: StaticRemoteLogManager) -> None:
+def test_a_dry_run_says_what_is_then_deleted(stack: Stack, rlm: BrokerRemoteLogManager) -> None:
     before = stack.ranges()
     put(stack, keep_hours(2))
     announced = due(stack)
@@ -108,7 +107,7 @@ def test_a_dry_run_says_what_is_then_deleted(stack: Stack, rlm: StaticRemoteLogM
 
 
 def test_nothing_below_the_log_start_can_be_read_though_the_broker_has_it(
-    stack: Stack, log_dir: Path, rlm: StaticRemoteLogManager
+    stack: Stack, log_dir: Path, rlm: BrokerRemoteLogManager
 ) -> None:
     put(stack, keep_hours(2))
     take_turns(rlm)
@@ -121,7 +120,7 @@ def test_nothing_below_the_log_start_can_be_read_though_the_broker_has_it(
 
 
 def test_what_expired_is_not_shipped_again(
-    stack: Stack, log_dir: Path, rlm: StaticRemoteLogManager
+    stack: Stack, log_dir: Path, rlm: BrokerRemoteLogManager
 ) -> None:
     put(stack, EVERYTHING_EXPIRES)
     take_turns(rlm)
@@ -135,7 +134,7 @@ def test_what_expired_is_not_shipped_again(
 
 
 def test_after_all_expired_what_is_rolled_next_is_shipped(
-    stack: Stack, rlm: StaticRemoteLogManager, files: PartitionFiles
+    stack: Stack, rlm: BrokerRemoteLogManager, files: PartitionFiles
 ) -> None:
     put(stack, EVERYTHING_EXPIRES)
     take_turns(rlm)
@@ -146,7 +145,7 @@ def test_after_all_expired_what_is_rolled_next_is_shipped(
 
 
 def test_what_lies_below_the_log_start_is_not_copied_and_what_was_is_deleted(
-    stack: Stack, log_dir: Path, rlm: StaticRemoteLogManager, files: PartitionFiles
+    stack: Stack, log_dir: Path, rlm: BrokerRemoteLogManager, files: PartitionFiles
 ) -> None:
     copied: list[int] = []
 
@@ -168,7 +167,7 @@ def roll(files: PartitionFiles) -> None:
 
 
 def test_what_expired_before_the_broker_deleted_it_is_not_lost(
-    stack: Stack, rlm: StaticRemoteLogManager, files: PartitionFiles
+    stack: Stack, rlm: BrokerRemoteLogManager, files: PartitionFiles
 ) -> None:
     put(stack, keep_hours(2))
     take_turns(rlm)
@@ -184,7 +183,7 @@ def lose(files: PartitionFiles, *bases: int) -> None:
 
 
 def test_a_size_limit_counts_what_is_local_only_and_what_is_in_the_tier_once(
-    stack: Stack, rlm: StaticRemoteLogManager, files: PartitionFiles
+    stack: Stack, rlm: BrokerRemoteLogManager, files: PartitionFiles
 ) -> None:
     sizes = [segment.segment_size_in_bytes for segment in stack.segments()]
     active = files.file(60, ".log").stat().st_size
@@ -194,7 +193,7 @@ def test_a_size_limit_counts_what_is_local_only_and_what_is_in_the_tier_once(
 
 
 def test_a_log_that_grows_makes_a_size_limit_due(
-    stack: Stack, rlm: StaticRemoteLogManager, files: PartitionFiles
+    stack: Stack, rlm: BrokerRemoteLogManager, files: PartitionFiles
 ) -> None:
     sizes = [segment.segment_size_in_bytes for segment in stack.segments()]
     active = files.file(60, ".log")
@@ -207,7 +206,7 @@ def test_a_log_that_grows_makes_a_size_limit_due(
 
 
 def test_a_broker_that_keeps_little_deletes_nothing_from_the_tier(
-    stack: Stack, rlm: StaticRemoteLogManager, files: PartitionFiles
+    stack: Stack, rlm: BrokerRemoteLogManager, files: PartitionFiles
 ) -> None:
     """The trap: its checkpoint forgets the epochs of what it no longer has."""
     put(stack, {"retention.ms": str(1000 * HOUR_MS), "retention.bytes": str(2**40)})
@@ -229,7 +228,7 @@ def test_a_broker_that_keeps_little_deletes_nothing_from_the_tier(
     ],
 )
 def test_where_somebody_decided_against_it_nothing_is_deleted(
-    stack: Stack, rlm: StaticRemoteLogManager, setting: dict[str, str]
+    stack: Stack, rlm: BrokerRemoteLogManager, setting: dict[str, str]
 ) -> None:
     put(stack, EVERYTHING_EXPIRES, setting)
     take_turns(rlm, rounds=3)
@@ -243,7 +242,7 @@ def test_where_somebody_decided_against_it_nothing_is_deleted(
 def test_a_hold_that_is_set_after_the_plan_was_made_is_kept_and_is_no_failure(
     stack: Stack,
     log_dir: Path,
-    rlm: StaticRemoteLogManager,
+    rlm: BrokerRemoteLogManager,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     put(stack, EVERYTHING_EXPIRES)
@@ -260,7 +259,7 @@ def test_a_hold_that_is_set_after_the_plan_was_made_is_kept_and_is_no_failure(
 
 @pytest.mark.parametrize("error", [RetriableRemoteStorageError, MemoryError, SystemExit])
 def test_a_deletion_that_failed_however_is_finished_later(
-    stack: Stack, log_dir: Path, rlm: StaticRemoteLogManager, error: type[BaseException]
+    stack: Stack, log_dir: Path, rlm: BrokerRemoteLogManager, error: type[BaseException]
 ) -> None:
     put(stack, EVERYTHING_EXPIRES)
     outcomes: Iterator[Callable[..., Any]] = iter([raising(error), raising(error)])
@@ -302,7 +301,7 @@ def begun_and_left(stack: Stack, log_dir: Path) -> None:
     ],
 )
 def test_a_deletion_that_has_begun_is_finished_whoever_may_begin_others_now(
-    stack: Stack, log_dir: Path, rlm: StaticRemoteLogManager, setting: dict[str, str]
+    stack: Stack, log_dir: Path, rlm: BrokerRemoteLogManager, setting: dict[str, str]
 ) -> None:
     begun_and_left(stack, log_dir)
     put(stack, EVERYTHING_EXPIRES, setting)
@@ -312,7 +311,7 @@ def test_a_deletion_that_has_begun_is_finished_whoever_may_begin_others_now(
 
 
 def test_a_deletion_that_has_begun_is_finished_without_leader_epochs(
-    stack: Stack, log_dir: Path, rlm: StaticRemoteLogManager, files: PartitionFiles
+    stack: Stack, log_dir: Path, rlm: BrokerRemoteLogManager, files: PartitionFiles
 ) -> None:
     begun_and_left(stack, log_dir)
     (files.path / "leader-epoch-checkpoint").unlink()
@@ -321,7 +320,7 @@ def test_a_deletion_that_has_begun_is_finished_without_leader_epochs(
 
 
 def test_two_may_finish_the_same_deletions_at_once(
-    stack: Stack, log_dir: Path, rlm: StaticRemoteLogManager
+    stack: Stack, log_dir: Path, rlm: BrokerRemoteLogManager, caplog: pytest.LogCaptureFixture
 ) -> None:
     begun_and_left(stack, log_dir)
 
@@ -330,15 +329,14 @@ def test_two_may_finish_the_same_deletions_at_once(
         return stack.rsm.delete_log_segment_data_batch(segments)
 
     beside = Changed(stack.rsm, delete_log_segment_data_batch=beside_a_sweep)
-    task = rlm_of(stack, log_dir, rsm=beside)
-    (partition,) = task._partitions.values()
-    report = ExpirationTask(partition, task._expiration).run()
-    assert (report.deleted_segments, report.failure) == (4, "")
+    caplog.clear()
+    expire(rlm_of(stack, log_dir, rsm=beside))
+    assert "failed" not in caplog.text
     assert stack.ranges() == [(40, 49), (50, 59)]
 
 
 def test_an_attempt_of_this_broker_is_left_to_its_copy_pass(
-    stack: Stack, rlm: StaticRemoteLogManager
+    stack: Stack, rlm: BrokerRemoteLogManager
 ) -> None:
     attempt = attempt_of(stack, stack.segments()[0], BROKER_ID, 2 * HOUR_MS)
     copier = SegmentCopier(stack.rsm, stack.rlmm, BROKER_ID, lambda: 0, CopyLimits())
@@ -351,7 +349,7 @@ def test_an_attempt_of_this_broker_is_left_to_its_copy_pass(
 
 
 def test_of_a_batch_only_what_the_store_confirmed_is_finished(
-    stack: Stack, log_dir: Path, rlm: StaticRemoteLogManager
+    stack: Stack, log_dir: Path, rlm: BrokerRemoteLogManager
 ) -> None:
     put(stack, EVERYTHING_EXPIRES)
 
@@ -409,7 +407,7 @@ def attempt_of(
     ("age_ms", "left"), [(HOUR_MS - 60_000, [STARTED] + [FINISHED] * 6), (HOUR_MS + 60_000, [])]
 )
 def test_an_attempt_of_another_broker_counts_as_under_way_for_an_hour(
-    stack: Stack, rlm: StaticRemoteLogManager, age_ms: int, left: list[RemoteLogSegmentState]
+    stack: Stack, rlm: BrokerRemoteLogManager, age_ms: int, left: list[RemoteLogSegmentState]
 ) -> None:
     attempt_of(stack, stack.segments()[0], BROKER_ID + 1, age_ms)
     put(stack, EVERYTHING_EXPIRES)
@@ -418,7 +416,7 @@ def test_an_attempt_of_another_broker_counts_as_under_way_for_an_hour(
 
 
 def test_a_finish_that_comes_between_plan_and_mark_is_not_taken_back(
-    stack: Stack, log_dir: Path, rlm: StaticRemoteLogManager, database_url: str
+    stack: Stack, log_dir: Path, rlm: BrokerRemoteLogManager, database_url: str
 ) -> None:
     """An old attempt of this very broker, judged as one left behind, ends while it is judged."""
     first = stack.segments()[0]
@@ -461,7 +459,7 @@ def audit_trail(database_url: str) -> list[Any]:
 
 
 def test_the_log_start_rises_before_anything_is_marked(
-    stack: Stack, rlm: StaticRemoteLogManager, database_url: str
+    stack: Stack, rlm: BrokerRemoteLogManager, database_url: str
 ) -> None:
     put(stack, keep_hours(4))
     take_turns(rlm)
@@ -474,7 +472,7 @@ def test_the_log_start_rises_before_anything_is_marked(
     )
 
 
-def test_a_stop_begins_nothing(stack: Stack, rlm: StaticRemoteLogManager) -> None:
+def test_a_stop_begins_nothing(stack: Stack, rlm: BrokerRemoteLogManager) -> None:
     put(stack, EVERYTHING_EXPIRES)
     rlm._stopping.set()
     expire(rlm)
@@ -509,7 +507,7 @@ def test_a_partition_that_rests_is_not_listed(
 
 
 def test_a_report_tells_what_is_here_and_what_is_in_the_tier(
-    stack: Stack, rlm: StaticRemoteLogManager, files: PartitionFiles
+    stack: Stack, rlm: BrokerRemoteLogManager, files: PartitionFiles
 ) -> None:
     take_turns(rlm)
     told = stored_report(stack)
@@ -523,7 +521,7 @@ def test_a_report_tells_what_is_here_and_what_is_in_the_tier(
 def test_before_anything_is_copied_all_of_it_is_local_only(
     stack: Stack, log_dir: Path, files: PartitionFiles
 ) -> None:
-    (found,) = rlm_of(stack, log_dir)._partitions.values()
+    (found,) = rlm_of(stack, log_dir).led_partitions()
     told = report_of(found, BROKER_ID)
     assert told is not None
     assert told.copied_through_offset == -1
@@ -531,7 +529,7 @@ def test_before_anything_is_copied_all_of_it_is_local_only(
 
 
 def test_numbers_grow_over_restarts_and_beside_another_reporter(
-    stack: Stack, log_dir: Path, rlm: StaticRemoteLogManager, files: PartitionFiles
+    stack: Stack, log_dir: Path, rlm: BrokerRemoteLogManager, files: PartitionFiles
 ) -> None:
     take_turns(rlm)
     first = stored_report(stack).report_number
@@ -567,10 +565,10 @@ def test_a_ship_that_cannot_report_has_shipped(
 
 
 def test_without_leader_epochs_there_is_nothing_to_report(
-    stack: Stack, rlm: StaticRemoteLogManager, files: PartitionFiles
+    stack: Stack, rlm: BrokerRemoteLogManager, files: PartitionFiles
 ) -> None:
     (files.path / "leader-epoch-checkpoint").unlink()
-    (found,) = rlm._partitions.values()
+    (found,) = rlm.led_partitions()
     assert report_of(found, BROKER_ID) is None
     put(stack, EVERYTHING_EXPIRES)
     take_turns(rlm)
@@ -592,7 +590,7 @@ def test_a_partition_at_rest_is_reported_again_before_its_report_is_too_old(
 ) -> None:
     now_s, sent = [0.0], list[int]()
     reporter = Reporter(reports_sent(stack, sent), BROKER_ID, 300.0, lambda: now_s[0])
-    (found,) = rlm_of(stack, log_dir)._partitions.values()
+    (found,) = rlm_of(stack, log_dir).led_partitions()
     found.tier.refresh()
     for now_s[0] in (0.0, 299.0, 300.0, 301.0):
         reporter.report_all([found])
@@ -622,9 +620,8 @@ def test_many_partitions_are_reported_in_one_call_and_one_that_is_refused_stops_
     rlm.scheduler.wait_idle(DEADLINE_S)
     led_elsewhere = PartitionLeadership(names[1], leader_epoch=9)
     stack.rlmm.on_partition_leadership_changes([led_elsewhere], [], BROKER_ID + 1)
-    for _ in range(2):
-        rlm.report_scheduler.tick()
-        assert rlm.report_scheduler.wait_idle(DEADLINE_S)
+    rlm.report_scheduler.tick()
+    assert rlm.report_scheduler.wait_idle(DEADLINE_S)
     assert sent == [4]
     reported = [stack.rlmm.partition_state(name).value.report is not None for name in names]
     assert reported == [True, False, True, True]

@@ -21,7 +21,7 @@ from services.api.remote_log_manager import (
 from services.rlm.kafka_log.errors import SegmentVanishedError
 from services.rlm.kafka_log.log_dir import find_partitions
 from services.rlm.local_log import LocalLog, LocalPartition
-from services.rlm.manager import RlmLimits, StaticRemoteLogManager
+from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from services.rlm.partition import new_partition
 from services.rlm.reading.fetch_budget import PartitionBudget, RequestBudget
 from services.rlm.reading.index_cache import RemoteIndexCache
@@ -191,7 +191,7 @@ def test_a_silent_store_or_database_leaves_threads_to_local_reads(
     hanging = Semaphore(0)
     rsm, rlmm = Hanging(stack.rsm, hung, hanging), Hanging(stack.rlmm, hung, hanging)
     limits = RlmLimits(read=RemoteReadLimits(threads=2, wait_s=0.1))
-    rlm = StaticRemoteLogManager([log_dir], rsm, rlmm, limits)
+    rlm = BrokerRemoteLogManager([log_dir], rsm, rlmm, limits)
     with served_rlm(rlm, stream_threads=4) as client, ThreadPoolExecutor(5) as pool:
         stuck = [pool.submit(read, client, 0) for _ in range(2)]
         try:
@@ -209,7 +209,7 @@ def test_a_silent_store_or_database_leaves_threads_to_local_reads(
 
 
 @contextmanager
-def served_rlm(rlm: StaticRemoteLogManager, stream_threads: int) -> Iterator[RemoteLogManager]:
+def served_rlm(rlm: BrokerRemoteLogManager, stream_threads: int) -> Iterator[RemoteLogManager]:
     name = "tieredstorage.v1.RemoteLogManager"
     servicer = RemoteLogManagerServicer(rlm)
     service = Service(
@@ -291,7 +291,7 @@ def test_the_log_start_is_told_only_where_the_tier_was_looked_at(
 def _check_local_reads_only(
     stack: Stack, log_dir: Path, files: PartitionFiles, dead: RemoteLogMetadataManagerClient
 ) -> None:
-    rlm = StaticRemoteLogManager([log_dir], stack.rsm, dead)
+    rlm = BrokerRemoteLogManager([log_dir], stack.rsm, dead)
     assert read(rlm, 0) == bytes_of(files.path)
     lose_rolled_segments(log_dir)
     assert read(rlm, 3) is FetchError.TIERED_STORAGE_NOT_AVAILABLE
@@ -301,7 +301,7 @@ def test_a_dead_database_is_not_asked_about_what_is_still_to_come(
     stack: Stack, log_dir: Path
 ) -> None:
     three_segments(log_dir)
-    rlm = StaticRemoteLogManager([log_dir], stack.rsm, FailingRlmm(stack.rlmm))
+    rlm = BrokerRemoteLogManager([log_dir], stack.rsm, FailingRlmm(stack.rlmm))
     assert read(rlm, 25) == b""
     assert read(rlm, 26) is FetchError.OFFSET_OUT_OF_RANGE
 
@@ -312,5 +312,5 @@ def test_a_segment_of_unknown_size_is_an_error_and_never_skipped(
     three_segments(log_dir)
     stack.ship(log_dir)
     lose_rolled_segments(log_dir)
-    rlm = StaticRemoteLogManager([log_dir], stack.rsm, SizesUnknown(stack.rlmm))
+    rlm = BrokerRemoteLogManager([log_dir], stack.rsm, SizesUnknown(stack.rlmm))
     assert read(rlm, 0) is FetchError.UNKNOWN_SERVER_ERROR

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -47,10 +48,13 @@ def made_up_url(postgres: EmbeddedPostgres, migrated_database: str) -> Iterator[
     postgres.drop_database(name)
 
 
-def test_a_made_up_history_is_what_rlmm_writes(database_url: str, made_up_url: str) -> None:
-    store(made_up_url, LAYOUT)
+@pytest.mark.parametrize("layout", [LAYOUT, replace(LAYOUT, is_whole=True)])
+def test_a_made_up_history_is_what_rlmm_writes(
+    layout: Layout, database_url: str, made_up_url: str
+) -> None:
+    store(made_up_url, layout)
     engine = create_database_engine(database_url)
-    for history in LAYOUT.partition_histories():
+    for history in layout.partition_histories():
         write(engine, history)
     engine.dispose()
     for table in TABLES:

@@ -157,6 +157,7 @@ def test_partitions_lists_every_partition_of_the_log(up: Up) -> None:
     assert (clicks["log_start_offset"], clicks["log_end_offset"]) == (5, 400)
     assert (clicks["remote_segments"], clicks["pending_segments"]) == (5, 0)
     assert clicks["copied_through_offset"] == 367
+    assert clicks["role"] == "LEADER"
 
 
 def test_partitions_are_shown_as_a_table(up: Up) -> None:

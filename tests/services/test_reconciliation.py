@@ -1,9 +1,11 @@
 """Reconciliation: what is found amiss, and that nothing else is ever deleted."""
 
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any, cast
 from uuid import uuid4
 
 import pytest
@@ -11,13 +13,11 @@ from sqlalchemy import Engine, text
 
 from services.api.anomalies import AnomalyKind, all_anomalies
 from services.api.ids import TopicIdPartition
+from services.api.known_segments import KnownSegments
+from services.api.partition_events import EventPage, PartitionEvent
 from services.api.partition_removal import remove_partition
-from services.api.reconciliation import (
-    Identity,
-    Reconciled,
-    Reconciliation,
-    ReconciliationPlan,
-)
+from services.api.reconciliation import Reconciled, Reconciliation, ReconciliationPlan
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.segment_deletion import Deleter
 from services.api.segments import (
     RemoteLogSegmentMetadata,
@@ -64,8 +64,10 @@ class Runs:
         self._tier = tier
         self._rsm = rsm
 
-    def once(self, *, delete: bool = False, grace_ms: int = 0) -> Reconciled:
-        plan = ReconciliationPlan(uuid4().hex, now_ms() + 1_000, grace_ms, delete)
+    def once(
+        self, *, delete: bool = False, grace_ms: int = 0, locations: Sequence[int] = (0,)
+    ) -> Reconciled:
+        plan = ReconciliationPlan(uuid4().hex, now_ms() + 1_000, grace_ms, delete, locations)
         return Reconciliation(self._tier.rlmm, self._rsm, self._rsm.objects, plan).run()
 
     def twice_deleting(self) -> tuple[Reconciled, Reconciled]:
@@ -111,7 +113,7 @@ def test_of_a_sound_tier_nothing_is_said_and_nothing_touched(
     for done in runs.twice_deleting():
         assert found(done) == {}
         assert (done.segments, done.objects) == (6, 18)
-        assert (done.deleted_objects, done.failures) == (0, [])
+        assert (done.deletions.objects, done.deletions.failures) == (0, [])
     assert keys_of(store) == before
 
 
@@ -124,9 +126,9 @@ def test_what_a_copy_left_that_never_finished_goes_when_seen_twice(
     stem = segment_keys("", segment(tp, 7)).stem
     store.put(f"{stem}.{'a' * 16}{kept}", b"bytes")
     first = runs.once(delete=True)
-    assert (found(first), first.deleted_objects) == ({ORPHANS: 1}, 0)
+    assert (found(first), first.deletions.objects) == ({ORPHANS: 1}, 0)
     second = runs.once(delete=True)
-    assert (found(second), second.deleted_objects) == ({ORPHANS: 1}, 1)
+    assert (found(second), second.deletions.objects) == ({ORPHANS: 1}, 1)
     assert keys_of(store) == before
     assert found(runs.once()) == {}
 
@@ -158,10 +160,10 @@ def test_what_was_first_seen_a_moment_ago_stays(
     store.put(key, b"bytes")
     os.utime(tmp_path / key, (1_700_000_000, 1_700_000_000))
     for _ in range(2):
-        assert runs.once(delete=True, grace_ms=HOUR_MS).deleted_objects == 0
+        assert runs.once(delete=True, grace_ms=HOUR_MS).deletions.objects == 0
     with engine.begin() as connection:
         connection.execute(text("UPDATE anomalies SET first_seen = now() - interval '2 hours'"))
-    assert runs.once(delete=True, grace_ms=HOUR_MS).deleted_objects == 1
+    assert runs.once(delete=True, grace_ms=HOUR_MS).deletions.objects == 1
 
 
 def test_objects_of_another_attempt_go_and_those_of_the_copy_that_counts_stay(
@@ -173,7 +175,7 @@ def test_objects_of_another_attempt_go_and_those_of_the_copy_that_counts_stay(
     for key in (keys.log("a" * 16), keys.indexes("a" * 16)):
         store.put(key, b"left behind")
     _, second = runs.twice_deleting()
-    assert (found(second), second.deleted_objects) == ({ORPHANS: 1}, 2)
+    assert (found(second), second.deletions.objects) == ({ORPHANS: 1}, 2)
     assert keys_of(store) == before
 
 
@@ -185,7 +187,7 @@ def test_a_complete_copy_without_metadata_is_told_and_never_deleted(
     before = keys_of(store)
     for _ in range(3):
         done = runs.once(delete=True)
-        assert (found(done), done.deleted_objects) == ({COMPLETE: 1}, 0)
+        assert (found(done), done.deletions.objects) == ({COMPLETE: 1}, 0)
     assert keys_of(store) == before
     (anomaly,) = [seen.anomaly for seen in all_anomalies(tier.rlmm)]
     assert anomaly.segment_id == lost.remote_log_segment_id.id
@@ -198,7 +200,7 @@ def test_a_complete_copy_of_a_topic_that_nobody_knows_is_never_deleted(
     tier.rsm.copy_log_segment_data(unknown, Files(b"log").data())
     before = keys_of(store)
     _, second = runs.twice_deleting()
-    assert (found(second), second.deleted_objects) == ({COMPLETE: 1}, 0)
+    assert (found(second), second.deletions.objects) == ({COMPLETE: 1}, 0)
     assert keys_of(store) == before
 
 
@@ -209,7 +211,7 @@ def test_a_manifest_without_its_bytes_is_an_orphan(
     forget(engine, lost)
     store.delete([key for key in keys_of(store) if key.endswith(".log")])
     _, second = runs.twice_deleting()
-    assert (found(second), second.deleted_objects) == ({ORPHANS: 1}, 2)
+    assert (found(second), second.deletions.objects) == ({ORPHANS: 1}, 2)
     assert keys_of(store) == []
 
 
@@ -219,7 +221,7 @@ def test_what_is_left_of_a_deletion_that_finished_goes(
     _, gone = tier.fill(tp, 2)
     tier.move(tier.move(gone, DELETE_STARTED), DELETE_FINISHED)
     _, second = runs.twice_deleting()
-    assert (found(second), second.deleted_objects) == ({ORPHANS: 1}, 3)
+    assert (found(second), second.deletions.objects) == ({ORPHANS: 1}, 3)
     assert len(keys_of(store)) == 3
 
 
@@ -233,7 +235,7 @@ def test_what_is_left_of_a_partition_that_was_removed_goes(
     for key, content in contents.items():
         store.put(key, content)
     _, second = runs.twice_deleting()
-    assert (found(second), second.deleted_objects) == ({ORPHANS: 1}, 3)
+    assert (found(second), second.deletions.objects) == ({ORPHANS: 1}, 3)
 
 
 @pytest.mark.parametrize("lost", [".log", ".indexes", ".manifest", ""])
@@ -245,10 +247,24 @@ def test_a_finished_segment_without_its_objects_is_told(
     store.delete([key for key in keys_of(store) if key.startswith(own) and key.endswith(lost)])
     before = keys_of(store)
     _, second = runs.twice_deleting()
-    assert (found(second), second.deleted_objects) == ({MISSING: 1}, 0)
+    assert (found(second), second.deletions.objects) == ({MISSING: 1}, 0)
     assert keys_of(store) == before
     (seen,) = all_anomalies(tier.rlmm)
     assert (seen.anomaly.segment_id, seen.times_seen) == (broken.remote_log_segment_id.id, 2)
+
+
+def test_what_another_copy_left_stands_in_for_no_object_that_is_gone(
+    tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition
+) -> None:
+    (broken,) = tier.fill(tp, 1)
+    keys = segment_keys("", broken)
+    store.delete([key for key in keys_of(store) if key != keys.manifest])
+    for key in (keys.log("a" * 16), keys.indexes("a" * 16)):
+        store.put(key, b"left behind")
+    before = keys_of(store)
+    _, second = runs.twice_deleting()
+    assert (found(second), second.deletions.objects) == ({MISSING: 1}, 0)
+    assert keys_of(store) == before
 
 
 def test_an_upload_that_nobody_finishes_is_ended_and_one_of_a_copy_under_way_is_not(
@@ -259,8 +275,8 @@ def test_an_upload_that_nobody_finishes_is_ended_and_one_of_a_copy_under_way_is_
     for each in (under_way, abandoned):
         store.begin_upload(segment_keys("", each).log("a" * 16))
     first, second = runs.twice_deleting()
-    assert (found(first), first.ended_uploads) == ({UPLOAD: 1}, 0)
-    assert (found(second), second.ended_uploads) == ({UPLOAD: 1}, 1)
+    assert (found(first), first.deletions.uploads) == ({UPLOAD: 1}, 0)
+    assert (found(second), second.deletions.uploads) == ({UPLOAD: 1}, 1)
     (left,) = store.list_uploads("")
     assert left.key == segment_keys("", under_way).log("a" * 16)
 
@@ -279,7 +295,7 @@ def test_where_metadata_and_manifest_name_different_copies_nothing_is_deleted(
     before = keys_of(store)
     for _ in range(3):
         done = runs.once(delete=True)
-        assert (found(done), done.deleted_objects) == ({AnomalyKind.CORRUPT_OBJECT: 1}, 0)
+        assert (found(done), done.deletions.objects) == ({AnomalyKind.CORRUPT_OBJECT: 1}, 0)
     assert keys_of(store) == before
 
 
@@ -294,28 +310,35 @@ def test_a_manifest_of_another_segment_is_told_and_nothing_deleted(
     for key, content in contents.items():
         store.put(key.replace(own.stem, unknown.stem), content)
     _, second = runs.twice_deleting()
-    assert (found(second), second.deleted_objects) == ({AnomalyKind.CORRUPT_OBJECT: 1}, 0)
+    assert (found(second), second.deletions.objects) == ({AnomalyKind.CORRUPT_OBJECT: 1}, 0)
     assert len([key for key in keys_of(store) if key.startswith(unknown.prefix)]) == 3
 
 
+@pytest.mark.parametrize("is_known", [True, False], ids=["known partition", "unknown partition"])
 def test_metadata_that_comes_back_before_the_deletion_keeps_its_objects(
-    tier: SmallTier, rsm: ObjectRemoteStorageManager, store: FilesystemStorage, tp: TopicIdPartition
+    tier: SmallTier,
+    rsm: ObjectRemoteStorageManager,
+    runs: Runs,
+    store: FilesystemStorage,
+    tp: TopicIdPartition,
+    is_known: bool,
 ) -> None:
-    tier.fill(tp, 1)
+    if is_known:
+        tier.fill(tp, 1)
     back = segment(tp, 7)
     key = segment_keys("", back).log("a" * 16)
     store.put(key, b"bytes")
-    plan = ReconciliationPlan("first", now_ms() + 1_000, 0)
-    Reconciliation(tier.rlmm, rsm, rsm.objects, plan).run()
+    runs.once()
 
-    class RestoredMeanwhile(Reconciliation):
-        def _due(self) -> set[Identity]:
-            tier.rlmm.add_remote_log_segment_metadata(back)
-            return super()._due()
+    def restore_once(done: Reconciled) -> None:
+        if done.anomalies[ORPHANS] and not restored:
+            restored.append(tier.rlmm.add_remote_log_segment_metadata(back))
 
+    restored: list[object] = []
     plan = ReconciliationPlan("second", now_ms() + 1_000, 0, delete=True)
-    done = RestoredMeanwhile(tier.rlmm, rsm, rsm.objects, plan).run()
-    assert (found(done), done.deleted_objects) == ({ORPHANS: 1}, 0)
+    done = Reconciliation(tier.rlmm, rsm, rsm.objects, plan, restore_once).run()
+    assert (found(done), done.deletions.objects) == ({ORPHANS: 1}, 0)
+    assert len(restored) == 1
     assert store.describe(key) is not None
 
 
@@ -356,5 +379,133 @@ def test_more_than_one_report_and_one_look_up_holds(
         store.put(segment_keys("", segment(tp, number)).log("a" * 16), b"bytes")
     first, second = runs.twice_deleting()
     assert found(first) == found(second) == {ORPHANS: 1_100}
-    assert (second.segments, second.deleted_objects) == (1_101, 1_100)
+    assert (second.segments, second.deletions.objects) == (1_101, 1_100)
     assert len(keys_of(store)) == 3
+
+
+@pytest.fixture
+def moved(tmp_path: Path) -> Iterator[ObjectRemoteStorageManager]:
+    """RSM whose location 2 is the current one, and 1 the one of before."""
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+    registry = tmp_path / "locations.toml"
+    registry.write_text(
+        f'[[location]]\nid = 1\nbackend = "filesystem"\ndirectory = "{tmp_path / "old"}"\n'
+    )
+    settings = RsmSettings(
+        backend="filesystem",
+        directory=tmp_path / "new",
+        location_id=2,
+        locations_file=registry,
+    )
+    with closing(build_manager(settings)) as rsm:
+        yield rsm
+
+
+def test_one_key_in_two_locations_goes_from_each_when_it_was_seen_there_twice(
+    rlmm: SqlRemoteLogMetadataManager,
+    moved: ObjectRemoteStorageManager,
+    tp: TopicIdPartition,
+    tmp_path: Path,
+) -> None:
+    runs, key = Runs(SmallTier(moved, rlmm), moved), segment_keys("", segment(tp, 7)).log("a" * 16)
+    old, new = FilesystemStorage(tmp_path / "old"), FilesystemStorage(tmp_path / "new")
+
+    def deleted() -> int:
+        return runs.once(delete=True, locations=(1, 2)).deletions.objects
+
+    old.put(key, b"left in the old place")
+    assert deleted() == 0
+    new.put(key, b"left in the new place")
+    assert deleted() == 1
+    assert (keys_of(old), keys_of(new)) == ([], [key])
+    assert deleted() == 1
+    assert keys_of(new) == []
+    seen = {each.anomaly.object_key: each.times_seen for each in all_anomalies(rlmm)}
+    assert seen == {f"1:{key}": 2, f"2:{key}": 2}
+
+
+def test_one_segment_that_is_complete_in_two_locations_is_told_with_each(
+    rlmm: SqlRemoteLogMetadataManager,
+    moved: ObjectRemoteStorageManager,
+    tp: TopicIdPartition,
+    tmp_path: Path,
+) -> None:
+    unnamed = segment(tp, 0)
+    moved.copy_log_segment_data(unnamed, Files(b"log").data())
+    old, new = FilesystemStorage(tmp_path / "old"), FilesystemStorage(tmp_path / "new")
+    for key in keys_of(new):
+        old.put(key, new.get(key))
+    done = Runs(SmallTier(moved, rlmm), moved).once(delete=True, locations=(1, 2))
+    manifest = segment_keys("", unnamed).manifest
+    assert found(done) == {COMPLETE: 2}
+    told = [seen.anomaly.object_key for seen in all_anomalies(rlmm)]
+    assert sorted(told) == [f"1:{manifest}", f"2:{manifest}"]
+
+
+class CountedCalls:
+    """RLMM, and how often each of its methods was called."""
+
+    def __init__(self, rlmm: RemoteLogMetadataManager) -> None:
+        self._rlmm = rlmm
+        self.counts: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> object:
+        method = cast(Callable[..., object], getattr(self._rlmm, name))
+
+        def counted(*args: object, **kwargs: object) -> object:
+            self.counts[name] += 1
+            return method(*args, **kwargs)
+
+        return counted
+
+
+def test_of_a_few_deleted_segments_only_their_events_are_sent(
+    tier: SmallTier, tp: TopicIdPartition
+) -> None:
+    gone, kept, *_ = tier.fill(tp, 10)
+    tier.move(tier.move(gone, DELETE_STARTED), DELETE_FINISHED)
+    asked = {each.remote_log_segment_id for each in (gone, kept)}
+    told = ToldEvents(tier.rlmm)
+    known = KnownSegments(cast(RemoteLogMetadataManager, told))
+    assert known.deleted(asked) == {gone.remote_log_segment_id}
+    assert {event.segment_id for event in told.events} == {each.id for each in asked}
+
+
+class ToldEvents:
+    """RLMM, and the events that it told."""
+
+    def __init__(self, rlmm: RemoteLogMetadataManager) -> None:
+        self._rlmm = rlmm
+        self.events: list[PartitionEvent] = []
+
+    def list_events(self, *args: Any, **kwargs: Any) -> EventPage:
+        page = self._rlmm.list_events(*args, **kwargs)
+        self.events += page.events
+        return page
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._rlmm, name)
+
+
+def test_metadata_is_asked_for_many_uploads_and_many_deleted_segments_at_once(
+    tier: SmallTier, rsm: ObjectRemoteStorageManager, store: FilesystemStorage
+) -> None:
+    removed, other = a_topic("orders", partitions=2)
+    tier.fill(removed, 20)
+    contents = {key: store.get(key) for key in keys_of(store)}
+    tier.mark_deleted(removed)
+    assert remove_partition(tier.rlmm, tier.rsm, removed, Deleter(), now_ms()).is_finished
+    for key, content in contents.items():
+        store.put(key, content)
+    tier.fill(other, 1)
+    for number in range(1, 21):
+        store.begin_upload(segment_keys("", segment(other, number)).log("a" * 16))
+    counted = CountedCalls(tier.rlmm)
+    plan = ReconciliationPlan("run", now_ms() + 1_000, 0)
+    rlmm = cast(RemoteLogMetadataManager, counted)
+    done = Reconciliation(rlmm, rsm, rsm.objects, plan).run()
+    assert found(done) == {ORPHANS: 20, UPLOAD: 20}
+    assert counted.counts["list_events"] == 1
+    # Of the uploads, and of the objects that are listed.
+    assert counted.counts["remote_log_segment_metadata_by_id"] == 2

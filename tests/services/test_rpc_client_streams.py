@@ -82,17 +82,18 @@ def test_a_refusal_ends_the_call_in_the_middle_of_an_endless_stream(
 
 def test_only_the_peers_time_counts_not_that_of_the_source() -> None:
     in_source: list[float] = []
+    first, second = (pb.ImportRemoteLogSegmentsRequest() for _ in range(2))
 
-    def items() -> Iterator[int]:
-        for item in (1, 2):
+    def items() -> Iterator[pb.ImportRemoteLogSegmentsRequest]:
+        for item in (first, second):
             in_source.append(source.idle_s())
             yield item
 
     source = Source(items())
     taken = iter(source)
-    assert next(taken) == 1
+    assert next(taken) is first
     eventually(lambda: source.idle_s() > 0.0, deadline_ms=60_000)
-    assert list(taken) == [2]
+    assert list(taken) == [second]
     eventually(lambda: source.idle_s() > 0.0, deadline_ms=60_000)
     assert in_source == [0.0, 0.0]
 

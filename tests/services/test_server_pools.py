@@ -89,8 +89,10 @@ class Served:
     channel: grpc.Channel
     address: str
 
-    def client(self, stream_timeout_s: float = 10) -> RemoteStorageManagerClient:
-        return RemoteStorageManagerClient(self.channel, self.address, stream_timeout_s)
+    def client(self, timeout_s: float = 10) -> RemoteStorageManagerClient:
+        return RemoteStorageManagerClient(
+            self.channel, self.address, copy_timeout_s=timeout_s, fetch_timeout_s=timeout_s
+        )
 
     def deletes(self, count: int) -> "list[grpc.Future[pb.DeleteLogSegmentDataResponse]]":
         stub = pb_grpc.RemoteStorageManagerStub(self.channel)
@@ -130,7 +132,7 @@ def a_held(kind: str, server: Served) -> Iterator[None]:
     """The one thread for this kind of call is taken inside."""
     server.manager.held_kind = kind
     with ThreadPoolExecutor(1) as pool:
-        holding = pool.submit(call, kind, server.client(stream_timeout_s=30))
+        holding = pool.submit(call, kind, server.client(timeout_s=30))
         assert server.manager.held.acquire(timeout=10)
         yield
         assert not holding.done()
@@ -177,8 +179,9 @@ def test_one_call_over_the_limit_is_refused_and_the_others_are_served(server: Se
 @pytest.mark.parametrize("kind", ["copy", "fetch"])
 def test_a_stream_that_is_not_answered_in_time_is_retriable(server: Served, kind: str) -> None:
     server.manager.held_kind = kind
-    with pytest.raises(RetriableRemoteStorageError, match="DEADLINE_EXCEEDED"):
-        call(kind, server.client(stream_timeout_s=0.2))
+    said = {"copy": "has made no progress for 0.2 s", "fetch": "has sent nothing for 0.2 s"}
+    with pytest.raises(RetriableRemoteStorageError, match=said[kind]):
+        call(kind, server.client(timeout_s=0.2))
 
 
 def test_a_call_knows_when_its_caller_has_left(server: Served) -> None:

@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from sqlalchemy import make_url
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
-from services.api.remote_storage_manager import LogSegmentData, SegmentChunk
+from services.api.remote_storage_manager import IndexType, LogSegmentData, SegmentChunk
 from services.api.segments import RemoteLogSegmentState
 from services.local.environments import (
     listen_settings,
@@ -40,9 +40,11 @@ from services.rlmm import schema
 from services.rpc.channels import open_channel
 from services.rpc.clients.storage import RemoteStorageManagerClient
 from services.rpc.settings import ServiceSettings
+from services.rsm.custom_metadata import CustomMetadata
 from tests.contract.remote_storage_manager_contract import MIB, Files, a_segment, fetched
 from tests.harness.eventually import eventually
 from tests.harness.http_proxy import HttpProxy
+from tests.harness.own_ports import own_ports
 from tests.harness.proxy import TcpProxy
 
 FULL_NAMES = {
@@ -89,7 +91,7 @@ class Running:
 @contextmanager
 def started(name: str, settings: Mapping[str, str], directory: Path) -> Iterator[Running]:
     directory.mkdir(exist_ok=True)
-    ports = free_ports(3)
+    ports = free_ports(3, own_ports())
     environment = own_environment({**settings, **listen_settings(name, ports, LOOPBACK)})
     command = [sys.executable, "-m", f"services.{name}"]
     process = ChildProcess(name, command, directory, environment)
@@ -398,6 +400,46 @@ def test_a_copy_that_waits_for_its_turn_ends_after_the_drain(tmp_path: Path) -> 
         assert rsm.process.returncode == 0
         assert isinstance(copy.exception(30), RetriableRemoteStorageError)
     assert "Traceback" not in rsm.log()
+
+
+def test_a_failed_copy_that_waits_to_remove_its_objects_ends_after_the_drain(
+    tmp_path: Path,
+) -> None:
+    """It waits for its turn to delete, for ten seconds, caller or not."""
+    objects = tmp_path / "objects"
+    slow = {"RSM_DELETE_RATE_KEYS_PER_S": "1", "RSM_DRAIN_TIMEOUT_MS": "500"}
+    gone = CustomMetadata(1, "00" * 8, 3, dict.fromkeys(IndexType, 0)).to_bytes()
+    files = Files(b"log")
+    *others, last = files.headers()
+    headers = (*others, replace(last, crc32c=(last.crc32c or 0) ^ 1))
+    *chunks, last_chunk = files.chunks()
+    log_is_written = Event()
+
+    def told() -> Iterator[SegmentChunk]:
+        yield from chunks
+        assert log_is_written.wait(60)
+        yield last_chunk
+
+    with (
+        started("rsm", {**files_settings(objects), **slow}, tmp_path) as rsm,
+        open_channel(rsm.address) as channel,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        rsm.wait_until(SERVING)
+        client = RemoteStorageManagerClient(channel, rsm.address)
+        client.delete_log_segment_data_batch(
+            [replace(a_segment(), custom_metadata=gone) for _ in range(100)]
+        )
+        copy = pool.submit(
+            client.copy_log_segment_data, a_segment(3), LogSegmentData(headers, told())
+        )
+        eventually(lambda: any(objects.rglob("*.log")), deadline_ms=60_000)
+        log_is_written.set()
+        os.kill(rsm.process.pid, SIGTERM)
+        eventually(lambda: not rsm.process.is_running(), deadline_ms=60_000)
+        assert rsm.process.returncode == 0
+        assert isinstance(copy.exception(60), RemoteStorageError)
+    assert "is left behind: the service is stopping" in rsm.log()
 
 
 def is_refused(address: str) -> bool:

@@ -17,18 +17,25 @@ def candidate_log_segments(
 ) -> list[LocalSegment]:
     """The rolled segments to copy, earliest first, all of them stable.
 
-    Those above the highest copied offset, and any below it that has something copied before it but
-    is not in the tier itself: the copied prefix must have no gap. What the tier once had at its
-    beginning and no longer has was deleted from it and stays so, as does all that lies below the
-    log's start (LocalLog.from_offset).
+    Source: RemoteLogManager.candidateLogSegments.
+    """
+    uncopied = uncopied_log_segments(log, covered, highest_copied_offset)
+    return [segment for segment in uncopied if segment.end_offset < log.last_stable_offset]
 
-    Source: RemoteLogManager.candidateLogSegments; Kafka does not look for gaps.
+
+def uncopied_log_segments(
+    log: LocalLog, covered: OffsetRanges, highest_copied_offset: int
+) -> list[LocalSegment]:
+    """The rolled segments that the tier is to get, now or later, earliest first.
+
+    Those above the highest copied offset, and any below it that has something copied before it but
+    is not in the tier itself: the copied prefix must have no gap. (Kafka does not look for gaps.)
+    What the tier once had at its beginning and no longer has was deleted from it and stays so, as
+    does all that lies below the log's start (LocalLog.from_offset).
     """
     found = []
     for segment in log.rolled:
         end = segment.end_offset
-        if end >= log.last_stable_offset:
-            break
         if end < log.log_start_offset or _is_covered(segment, log, covered):
             continue
         if end > highest_copied_offset or covered.last_below(segment.base_offset) is not None:

@@ -4,10 +4,10 @@ Source: RemoteLogManager.RLMCopyTask.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from threading import Event
 
 from services.api.errors import (
     CorruptSegmentError,
@@ -16,24 +16,29 @@ from services.api.errors import (
     RemoteStorageError,
 )
 from services.api.lineage import Lineage
-from services.api.partition_changes import PartitionLeadership
 from services.api.remote_log_manager import Problem, ProblemKind
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.segments import RemoteLogSegmentMetadata
+from services.rlm.announcing import announce
 from services.rlm.copying.candidates import (
     candidate_log_segments,
     find_highest_remote_offset,
     in_tier,
     lost_before_copy,
+    uncopied_log_segments,
 )
 from services.rlm.copying.copy_data import CopyCancelledError
+from services.rlm.copying.copy_rules import CopyRule, CopyRules
 from services.rlm.copying.exclusive import PartitionBusyError, exclusive
 from services.rlm.copying.inspection import InspectedSegment, inspect
 from services.rlm.copying.lost_ranges import LossRecorder, Range
 from services.rlm.copying.progress import Progress
 from services.rlm.copying.segment_copy import RETRIABLE_ERRORS, SegmentCopier, is_attempt_of
+from services.rlm.copying.uncopied import Uncopied, uncopied_of
+from services.rlm.ending import Flag
 from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
 from services.rlm.kafka_log.partition_dir import LocalSegment
+from services.rlm.leadership import Leadership
 from services.rlm.local_log import LocalLog, LocalPartition
 from services.rlm.log_end import log_end_problem
 from services.rlm.partition import Partition
@@ -57,6 +62,8 @@ class PassReport:
         known_gaps: what was lost and recorded before; no problem any more.
         failure: why the pass did not do all that can be done; empty: it did.
         may_pass: the failure may be gone when the pass is repeated soon.
+        more_after_s: the pass gave way to others with segments left to copy: it is to go on after
+            so many seconds; None: it did not.
     """
 
     copied_segments: int = 0
@@ -69,6 +76,7 @@ class PassReport:
     known_gaps: list[Range] = field(default_factory=list)
     failure: str = ""
     may_pass: bool = False
+    more_after_s: float | None = None
 
     def failed(self, error: Exception | str, *, may_pass: bool) -> None:
         self.failure, self.may_pass = str(error), may_pass
@@ -77,13 +85,36 @@ class PassReport:
     def held_segments(self) -> int:
         return sum(problem.held_segments for problem in self.problems)
 
+    @property
+    def found_nothing(self) -> bool:
+        """There was nothing to be done, nor to be told."""
+        found = (self.copied_segments, self.cleaned_attempts, self.problems, self.failure)
+        return not any(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Resting:
+    """What a pass found nothing to do in; while it stays, there is nothing to do. Of the active
+    segment nothing is copied, and with all that is rolled in the tier it holds nothing back."""
+
+    rolled: tuple[LocalSegment, ...]
+    lineage: Lineage
+    log_start_offset: int
+    removed_before_offset: int
+    leadership: Leadership
+    rule: CopyRule
+    revision: int | None
+
 
 class CopyTask:
     """Passes over one partition, one at a time.
 
     Args:
+        rules: what the topic's settings, and the quota of the process, let it copy.
         stopping: set: begin no other segment.
         cancelled: set: leave the segment under way too.
+        turn_s: a pass gives way to others after the segment during which it got so old; None: it
+            goes on to its end.
     """
 
     def __init__(
@@ -92,28 +123,48 @@ class CopyTask:
         copier: SegmentCopier,
         rlmm: RemoteLogMetadataManager,
         broker_id: int,
+        rules: CopyRules,
         progress: Progress,
-        stopping: Event,
-        cancelled: Event,
+        stopping: Flag,
+        cancelled: Flag,
+        turn_s: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._partition = partition
         self._name = partition.topic_id_partition
         self._copier = copier
         self._rlmm = rlmm
         self._broker_id = broker_id
+        self._rules = rules
+        self._rule = CopyRule()
+        self._epoch: int | None = None
+        self._uncopied: list[LocalSegment] = []
+        self._resting: _Resting | None = None
         self._progress = progress
         self._stopping = stopping
         self._cancelled = cancelled
+        self._turn_s = turn_s
+        self._clock = clock
 
     def run(self) -> PassReport:
         """One pass. What can be wrong with files, store or database is in the report."""
         report = PassReport()
-        local = self._partition.local
-        if local is None:
-            return report
+        try:
+            self._run(report)
+        finally:
+            # A place in the quota's queue is for who comes back for it.
+            if report.more_after_s is None:
+                self._rules.quota.withdraw(self)
+        return report
+
+    def _run(self, report: PassReport) -> None:
+        local, leadership = self._partition.local, self._partition.leadership
+        if local is None or leadership is None or not leadership.is_leader:
+            self._partition.uncopied = Uncopied()
+            return
         try:
             with exclusive(local.found.path):
-                self._pass(local, report)
+                self._pass(local, leadership, report)
         except FileNotFoundError:
             _log.info("%s: its folder is gone", self._name)
         except (PartitionBusyError, CopyCancelledError, SegmentVanishedError) as e:
@@ -125,13 +176,27 @@ class CopyTask:
             report.problems.append(_refused(e, str(local.found.path), held_segments=0))
             report.failed(e, may_pass=isinstance(e, RETRIABLE_ERRORS))
         self._partition.note(tuple(report.problems))
-        return report
 
-    def _pass(self, local: LocalPartition, report: PassReport) -> None:
+    def _pass(self, local: LocalPartition, leadership: Leadership, report: PassReport) -> None:
         log = local.look()
         if log is None:
+            self._partition.uncopied = Uncopied()
             return
-        self._announce(log.lineage.latest_epoch)
+        if leadership.is_overtaken(log.lineage):
+            report.failed(
+                f"its log is of leader epoch {log.lineage.latest_epoch}, and it was told to be led "
+                f"here in {leadership.leader_epoch}: nothing is copied until it is told anew",
+                may_pass=True,
+            )
+            return
+        if self._resting is not None and self._resting == self._seen(log, leadership):
+            return
+        self._resting = None
+        self._epoch = leadership.epoch_of(log.lineage)
+        # What waits is told of by what is known, too, where RLMM cannot be asked.
+        self._note_uncopied(log, self._partition.tier.last_seen)
+        rule = self._read_rule()
+        announce(self._rlmm, self._partition, leadership, self._epoch, self._broker_id)
         tier = self._partition.tier.refresh()
         if tier.known is False:
             # Announcing has made it known, unless its deletion is finished.
@@ -140,9 +205,52 @@ class CopyTask:
             report.problems.append(Problem(kind, path, text, held_segments=held))
             return
         elsewhere, failure = self._clean_up(tier, report)
-        self._copy_what_is_rolled(local, log, tier, elsewhere, report)
+        self._note_uncopied(log, tier)
+        if rule.copies:
+            self._copy_what_is_rolled(local, log, tier, elsewhere, report)
         if failure is not None and not report.failure:
             raise failure
+        if report.found_nothing and not self._uncopied and not tier.unfinished:
+            self._resting = self._seen(log, leadership)
+
+    def _seen(self, log: LocalLog, leadership: Leadership) -> _Resting | None:
+        """What this pass has to go by where RLMM is asked nothing; None: RLMM is to be asked."""
+        tier = self._partition.tier
+        if not tier.is_as_polled or log.log_end_offset < tier.last_seen.log_start_offset:
+            return None
+        return _Resting(
+            log.rolled,
+            log.lineage,
+            log.log_start_offset,
+            log.removed_before_offset,
+            leadership,
+            self._rules.of(self._name),
+            tier.last_seen.revision,
+        )
+
+    def _read_rule(self) -> CopyRule:
+        self._rule = self._rules.of(self._name)
+        return self._rule
+
+    def _note_uncopied(self, log: LocalLog, tier: Tier) -> None:
+        if not tier.known or not self._rule.copies:
+            self._note_nothing_uncopied()
+            return
+        log = log.from_offset(tier.log_start_offset)
+        covered = tier.covered(log.lineage)
+        self._uncopied = uncopied_log_segments(log, covered, covered.last)
+        self._tell_uncopied()
+
+    def _note_nothing_uncopied(self) -> None:
+        self._uncopied = []
+        self._tell_uncopied()
+
+    def _note_copied(self, copied: LocalSegment) -> None:
+        self._uncopied = [s for s in self._uncopied if s.base_offset != copied.base_offset]
+        self._tell_uncopied()
+
+    def _tell_uncopied(self) -> None:
+        self._partition.uncopied = uncopied_of(self._uncopied, self._rule.local_retention_ms)
 
     def _copy_what_is_rolled(
         self,
@@ -192,15 +300,8 @@ class CopyTask:
         if elsewhere and not report.failure:
             problem = _copied_elsewhere(elsewhere[0], str(local.found.path), len(waiting))
             report.problems.append(problem)
-            report.failed(problem.message, may_pass=True)
-
-    def _announce(self, epoch: int | None) -> None:
-        partition = self._partition
-        if partition.announced and partition.announced_epoch == epoch:
-            return
-        leadership = PartitionLeadership(self._name, epoch)
-        self._rlmm.on_partition_leadership_changes([leadership], [], self._broker_id)
-        partition.announced, partition.announced_epoch = True, epoch
+            if report.more_after_s is None:
+                report.failed(problem.message, may_pass=True)
 
     def _clean_up(
         self, tier: Tier, report: PassReport
@@ -234,8 +335,7 @@ class CopyTask:
         """Answers why RLMM could not be told of all; that alone keeps nothing from being copied."""
         lost = lost_before_copy(log, covered, tier.deleted_before_offset)
         recorder = LossRecorder(self._rlmm, self._broker_id)
-        epoch = log.lineage.latest_epoch
-        losses = recorder.record(self._partition, tier, lost, epoch, elsewhere)
+        losses = recorder.record(self._partition, tier, lost, self._epoch, elsewhere)
         report.problems += [*losses.recorded, *losses.unrecorded]
         report.recorded += losses.recorded
         report.known_gaps += losses.known
@@ -250,7 +350,8 @@ class CopyTask:
         highest = find_highest_remote_offset(
             self._rlmm, self._name, log.lineage, log.log_end_offset
         )
-        return candidate_log_segments(log, covered, highest)
+        candidates = candidate_log_segments(log, covered, highest)
+        return self._rules.eligible(self._rule, candidates, log.segments)
 
     def _lineage(self, tier: Tier, local: Lineage) -> Lineage:
         try:
@@ -268,21 +369,42 @@ class CopyTask:
         candidates: Sequence[LocalSegment],
         report: PassReport,
     ) -> None:
+        quota = self._rules.quota
+        ends_s = None if self._turn_s is None else self._clock() + self._turn_s
         for number, segment in enumerate(candidates):
             if self._stopping.is_set():
                 report.failed("stopping", may_pass=False)
                 return
+            if ends_s is not None and self._clock() >= ends_s:
+                report.more_after_s = 0.0
+                return
+            # Where it may not be copied now, all of it would be read for nothing.
+            wait_s = quota.seconds_until(self, segment.size_bytes, self._is_going_on)
+            if wait_s:
+                report.more_after_s = wait_s
+                return
             with self._held_back(segment, len(candidates) - number, report) as trouble:
                 inspected = inspect(log.segments, segment, lineage, log.log_start_offset)
-                self._copy(inspected, lineage)
+                if not self._read_rule().copies:
+                    self._note_nothing_uncopied()
+                    return
+                wait_s = quota.admit(self, inspected.size_bytes, self._is_going_on)
+                if wait_s:
+                    report.more_after_s = wait_s
+                    return
+                self._copy(inspected)
             if trouble:
                 return
+            self._note_copied(segment)
             report.problems += inspected.mended
             report.copied_segments += 1
             report.copied_bytes += inspected.size_bytes
             self._progress.copied(self._name, segment.base_offset, inspected.size_bytes)
 
-    def _copy(self, inspected: InspectedSegment, lineage: Lineage) -> None:
+    def _is_going_on(self) -> bool:
+        return not self._stopping.is_set() and not self._cancelled.is_set()
+
+    def _copy(self, inspected: InspectedSegment) -> None:
         counted = 0
 
         def sent(size_bytes: int) -> None:
@@ -291,7 +413,7 @@ class CopyTask:
             self._progress.sent(self._name, size_bytes)
 
         try:
-            self._copier.copy(self._name, inspected, lineage.latest_epoch, sent, self._cancelled)
+            self._copier.copy(self._name, inspected, self._epoch, sent, self._cancelled)
         except BaseException:
             self._progress.sent(self._name, -counted)
             raise

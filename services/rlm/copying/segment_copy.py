@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from threading import Event
 from uuid import UUID, uuid4
 
 from services.api.calls import MutationContext, MutationOutcome
@@ -36,6 +35,7 @@ from services.api.segments import (
 from services.rlm.copying.copy_data import BytesSent, CopyCancelledError, SegmentSource
 from services.rlm.copying.inspection import InspectedSegment
 from services.rlm.copying.leases import CopyLease, CopyLeases, LeaseLostError
+from services.rlm.ending import Flag
 from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
 
 RETRIABLE_ERRORS = (RetriableRemoteStorageError, ThrottledError, ConcurrentUpdateError)
@@ -109,7 +109,7 @@ class SegmentCopier:
         inspected: InspectedSegment,
         broker_leader_epoch: int | None,
         sent: BytesSent,
-        cancelled: Event,
+        cancelled: Flag,
     ) -> None:
         """Copy a segment; on return it is COPY_SEGMENT_FINISHED.
 

@@ -15,6 +15,7 @@ from services.api.remote_log_manager import Problem, ProblemKind
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.rlm.backoff import Backoff
+from services.rlm.copying.copy_rules import CopyRules
 from services.rlm.copying.copy_task import CopyTask, PassReport
 from services.rlm.copying.lost_ranges import Range
 from services.rlm.copying.progress import NoProgress, Progress
@@ -24,8 +25,10 @@ from services.rlm.kafka_log.log_dir import PartitionDir, find_partitions
 from services.rlm.local_log import LocalPartition
 from services.rlm.partition import Partition, new_partition
 from services.rlm.reporting import LineageUnknownError, Reporter, report_of
+from services.rlm.topic_configs import TopicConfigs
 
 DEFAULT_LEASE_MS = 30_000
+_CONFIG_MAX_AGE_S = 10.0
 _log = logging.getLogger(__name__)
 
 
@@ -138,7 +141,8 @@ def ship(
     cancelled: Event | None = None,
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
 ) -> ShipReport:
-    """Copy every rolled segment that is not in the tier yet; a rerun finishes what was not.
+    """Copy every rolled segment that is not in the tier yet, whatever lag its topic has; a rerun
+    finishes what was not. Nothing is copied of a topic whose settings say so.
 
     Args:
         topics: only these; empty: all.
@@ -154,6 +158,7 @@ def ship(
         rsm,
         rlmm,
         found.broker_id,
+        CopyRules(TopicConfigs(rlmm, _CONFIG_MAX_AGE_S), lag_defaults=None),
         settings,
         progress or NoProgress(),
         cancelled or Event(),
@@ -172,6 +177,7 @@ class _Shipper:
     rsm: RemoteStorageManager
     rlmm: RemoteLogMetadataManager
     broker_id: int
+    rules: CopyRules
     settings: ShipSettings
     progress: Progress
     cancelled: Event
@@ -186,6 +192,7 @@ class _Shipper:
             self.copier,
             self.rlmm,
             self.broker_id,
+            self.rules,
             self.progress,
             stopping=self.cancelled,
             cancelled=self.cancelled,

@@ -16,13 +16,13 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from threading import Event
 
 from services.api.errors import (
     ConcurrentUpdateError,
     RemoteResourceNotFoundError,
     RemoteStorageError,
 )
+from services.api.partition_state import PartitionReport
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import MAX_DELETE_BATCH, RemoteStorageManager
 from services.api.retention import RetentionPlan
@@ -35,12 +35,13 @@ from services.api.segment_deletion import (
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.topic_config import RetentionOwner, StoredTopicConfig
 from services.rlm.copying.segment_copy import SegmentCopier, is_attempt_of
+from services.rlm.ending import Flag
 from services.rlm.expiration.due import NothingDue, due_after_ms, may_be_due
 from services.rlm.expiration.snapshot import Snapshot, take_snapshot
-from services.rlm.expiration.topic_configs import TopicConfigs
 from services.rlm.metrics import DELETED_BYTES, DELETED_SEGMENTS
 from services.rlm.partition import Partition
 from services.rlm.reporting import Reporter, report_of
+from services.rlm.topic_configs import TopicConfigs
 
 _ATTEMPTS = 3
 _DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
@@ -79,7 +80,6 @@ class Expiration:
     Attributes:
         clock: seconds that only grow.
         now_ms: the time that events bear.
-        stopping: set: nothing new begins; what is marked already stays so for the next start.
     """
 
     rsm: RemoteStorageManager
@@ -90,16 +90,20 @@ class Expiration:
     topic_configs: TopicConfigs
     clock: Callable[[], float]
     now_ms: Callable[[], int]
-    stopping: Event
 
 
 class ExpirationTask:
-    """Passes over one partition, one at a time."""
+    """Passes over one partition, one at a time.
 
-    def __init__(self, partition: Partition, shared: Expiration) -> None:
+    Args:
+        stopping: set: nothing new begins; what is marked already stays so for whoever comes next.
+    """
+
+    def __init__(self, partition: Partition, shared: Expiration, stopping: Flag) -> None:
         self._partition = partition
         self._name = partition.topic_id_partition
         self._shared = shared
+        self._stopping = stopping
 
     def run(self) -> ExpirationReport:
         """One pass: finish the deletions that somebody began, then begin those that are due; none
@@ -122,9 +126,11 @@ class ExpirationTask:
         return report
 
     def _pass(self, report: ExpirationReport) -> None:
+        if self._rests():
+            return
         self._finish_begun(report)
-        topic = self._topic_config()
-        if topic is None or topic.config.retention_owner not in (None, RetentionOwner.RLM):
+        topic = self._settings_to_keep()
+        if topic is None:
             return
         snapshot = self._snapshot_if_due(topic)
         if snapshot is None:
@@ -133,7 +139,7 @@ class ExpirationTask:
         due = [d for d in plan.deletions if d.segment.state is not _DELETING]
         if not due:
             self._partition.nothing_due = self._nothing_due(snapshot, topic)
-        elif not self._shared.stopping.is_set():
+        elif not self._stopping.is_set():
             self._delete(snapshot, topic, replace(plan, deletions=tuple(due)), report)
 
     def _finish_begun(self, report: ExpirationReport) -> None:
@@ -148,16 +154,37 @@ class ExpirationTask:
         others = [s for s in begun if not is_attempt_of(shared.broker_id, s)]
         self._finish(others, Deleter(shared.broker_id), report)
 
-    def _topic_config(self) -> StoredTopicConfig | None:
+    def _rests(self) -> bool:
+        """Nothing has begun, and nothing can be due, by what is polled: RLMM is not asked."""
+        tier = self._partition.tier
+        if not tier.is_as_polled or tier.last_seen.unfinished:
+            return False
+        topic = self._settings_to_keep()
+        return topic is None or self._report_if_due(topic, by_last_seen=True) is None
+
+    def _settings_to_keep(self) -> StoredTopicConfig | None:
+        """The topic's; None: it is not known, or its retention is another's to keep."""
         try:
-            return self._shared.topic_configs.of(self._name.topic_id)
+            topic = self._shared.topic_configs.of(self._name.topic_id)
         except RemoteResourceNotFoundError:
             return None
+        is_ours = topic.config.retention_owner in (None, RetentionOwner.RLM)
+        return topic if is_ours else None
 
     def _snapshot_if_due(self, topic: StoredTopicConfig) -> Snapshot | None:
         """The partition as this broker's fresh report makes it; None: nothing can be due."""
+        shared, report = self._shared, self._report_if_due(topic)
+        if report is None:
+            return None
+        state = shared.reporter.report(self._partition, report)
+        return take_snapshot(shared.rlmm, self._name, state)
+
+    def _report_if_due(
+        self, topic: StoredTopicConfig, *, by_last_seen: bool = False
+    ) -> PartitionReport | None:
+        """What is to be reported of the partition; None: nothing can be due."""
         shared, partition = self._shared, self._partition
-        report = report_of(partition, shared.broker_id)
+        report = report_of(partition, shared.broker_id, by_last_seen=by_last_seen)
         if report is None or not may_be_due(
             partition.tier.last_seen,
             report.only_local_bytes,
@@ -167,8 +194,7 @@ class ExpirationTask:
             shared.clock(),
         ):
             return None
-        state = shared.reporter.report(partition, report)
-        return take_snapshot(shared.rlmm, self._name, state)
+        return report
 
     def _nothing_due(self, snapshot: Snapshot, topic: StoredTopicConfig) -> NothingDue:
         after_ms = due_after_ms(snapshot, topic.config)
@@ -218,7 +244,7 @@ class ExpirationTask:
     ) -> None:
         shared, waiting = self._shared, iter(marked)
         while batch := list(islice(waiting, MAX_DELETE_BATCH)):
-            if shared.stopping.is_set():
+            if self._stopping.is_set():
                 return
             now_ms = shared.now_ms()
             for outcome in finish_deletion(shared.rlmm, shared.rsm, batch, deleter, now_ms):

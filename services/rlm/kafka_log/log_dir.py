@@ -8,6 +8,7 @@ from pathlib import Path
 
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import Problem, ProblemKind
+from services.api.topic_config import is_internal_topic
 from services.rlm.kafka_log.checkpoints import (
     META_PROPERTIES,
     read_broker_id,
@@ -18,7 +19,6 @@ from services.rlm.kafka_log.errors import LogDirError, LogFileError
 from services.rlm.kafka_log.partition_dir import list_segments
 
 _PARTITION_DIR = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>0|[1-9]\d{0,9})")
-_INTERNAL_PREFIX = "__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ def _scan(log_dir: Path, found: LogDirs) -> None:
 def _partition_folders(log_dir: Path) -> Iterator[tuple[Path, str, int]]:
     for name in sorted(os.listdir(log_dir)):
         match = _PARTITION_DIR.fullmatch(name)
-        if match is None or name.startswith(_INTERNAL_PREFIX):
+        if match is None or is_internal_topic(match["topic"]):
             continue
         path = log_dir / name
         # Of a folder without a log there is nothing to ship, whoever made it.

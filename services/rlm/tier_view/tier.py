@@ -12,6 +12,7 @@ from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.segment_queries import MAX_PAGE_SIZE, SegmentPage
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.rlm.tier_view.offset_ranges import OffsetRanges
+from services.rlm.tier_view.revisions import Revisions
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
@@ -110,19 +111,36 @@ def _clipped(ranges: dict[int, OffsetRanges], lineage: Lineage) -> Iterator[tupl
 
 
 class TierView:
-    """Follows one partition in RLMM. Thread-safe; an unchanged partition costs one row."""
+    """Follows one partition in RLMM. Thread-safe; an unchanged partition costs one row, or nothing
+    where its revision is polled.
+
+    Args:
+        revisions: what RLMM told lately of many partitions; None: nobody polls.
+    """
 
     def __init__(
-        self, rlmm: RemoteLogMetadataManager, topic_id_partition: TopicIdPartition
+        self,
+        rlmm: RemoteLogMetadataManager,
+        topic_id_partition: TopicIdPartition,
+        revisions: Revisions | None = None,
     ) -> None:
         self._rlmm = rlmm
         self._name = topic_id_partition
+        self._revisions = revisions
         self._lock = threading.Lock()
         self._tier = Tier()
 
     @property
     def last_seen(self) -> Tier:
         return self._tier
+
+    @property
+    def is_as_polled(self) -> bool:
+        """What was seen last was still so a short while ago, by what is polled. To be believed only
+        by who has changed nothing since: of that the poll may not know yet."""
+        if self._revisions is None or self._tier.revision is None:
+            return False
+        return self._revisions.of(self._name) == self._tier.revision
 
     def refresh(self) -> Tier:
         """The tier as RLMM has it now; an empty one where the partition is not known.

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import grpc
 
+from services.api.partition_lifecycle import LeadershipDelta, LifecycleOutcome, PartitionStops
 from services.api.remote_log_manager import (
     DescribePage,
     FetchPart,
@@ -16,10 +17,15 @@ from services.rpc.converters.log import (
     fetch_part_from_proto,
     fetch_request_to_proto,
 )
+from services.rpc.converters.partition_lifecycle import delta_to_proto, stops_to_proto
+from services.rpc.statuses import outcome_of
 from tieredstorage.v1 import remote_log_manager_pb2 as pb
 from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc
 
+# Of the wait for the next part.
 FETCH_TIMEOUT_S = 300.0
+# A large partition that is not tiered any more has all of its segments marked.
+STOP_TIMEOUT_S = 300.0
 
 
 class RemoteLogManagerClient:
@@ -43,6 +49,16 @@ class RemoteLogManagerClient:
         return describe_page_from_proto(
             call_once(self._stub.DescribePartitions, request, self._peer)
         )
+
+    def on_leadership_change(self, delta: LeadershipDelta) -> list[LifecycleOutcome]:
+        request = delta_to_proto(delta)
+        reply = call_once(self._stub.OnLeadershipChange, request, self._peer)
+        return [outcome_of(status) for status in reply.outcomes]
+
+    def stop_partitions(self, stops: PartitionStops) -> list[LifecycleOutcome]:
+        request = stops_to_proto(stops)
+        reply = call_once(self._stub.StopPartitions, request, self._peer, STOP_TIMEOUT_S)
+        return [outcome_of(status) for status in reply.outcomes]
 
 
 def _conforms(client: RemoteLogManagerClient) -> RemoteLogManager:

@@ -2,9 +2,22 @@
 
 import time
 from collections.abc import Iterable, Iterator
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-T = TypeVar("T")
+from services.rpc.channels import CHUNK_BYTES
+
+# gRPC asks for the next message once all but 64 KiB of the last are on their way, and a peer that
+# reads nothing has room for "grpc.http2.lookahead_bytes".
+_UNREAD_AT_MOST_BYTES = 2 * CHUNK_BYTES
+
+
+class Message(Protocol):
+    """What protobuf generates."""
+
+    def ByteSize(self) -> int: ...
+
+
+T = TypeVar("T", bound=Message)
 
 
 class Source(Generic[T]):
@@ -14,12 +27,15 @@ class Source(Generic[T]):
 
     Attributes:
         error: with which `items` failed; gRPC only says that the stream was cancelled.
+        was_read: more was taken than fits in between, so that somebody must have read of it.
     """
 
     def __init__(self, items: Iterable[T]) -> None:
         self._items = items
         self._handed_out_at: float | None = time.monotonic()
+        self._taken_bytes = 0
         self.error: BaseException | None = None
+        self.was_read = False
 
     def __iter__(self) -> Iterator[T]:
         try:
@@ -28,11 +44,18 @@ class Source(Generic[T]):
                 self._handed_out_at = time.monotonic()
                 yield item
                 self._handed_out_at = None
+                self._count(item)
         except Exception as e:
             self.error = e
             raise
         finally:
             self._handed_out_at = time.monotonic()
+
+    def _count(self, taken: T) -> None:
+        # protobuf writes a message to find its size, so not for longer than anybody asks.
+        if not self.was_read:
+            self._taken_bytes += taken.ByteSize()
+            self.was_read = self._taken_bytes > _UNREAD_AT_MOST_BYTES
 
     def idle_s(self) -> float:
         """For how long nobody has asked for the next item; 0 while `items` makes one."""

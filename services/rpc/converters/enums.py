@@ -5,6 +5,7 @@ from typing import Generic, Protocol, TypeVar
 
 from services.api.anomalies import AnomalyKind
 from services.api.errors import InvalidRequestError
+from services.api.partition_lifecycle import PartitionRole, StopReason
 from services.api.partitions import RemotePartitionDeleteState
 from services.api.remote_log_manager import FetchError, ProblemKind, RecordSource
 from services.api.remote_storage_manager import IndexType, SegmentFile
@@ -63,3 +64,5 @@ segment_object_kind = EnumConverter(
 fetch_error = EnumConverter(FetchError, rlm_pb.FetchError, "FETCH_ERROR_")
 record_source = EnumConverter(RecordSource, rlm_pb.RecordSource, "RECORD_SOURCE_")
 problem_kind = EnumConverter(ProblemKind, rlm_pb.ProblemKind, "PROBLEM_KIND_")
+partition_role = EnumConverter(PartitionRole, rlm_pb.PartitionRole, "PARTITION_ROLE_")
+stop_reason = EnumConverter(StopReason, rlm_pb.StopReason, "STOP_REASON_")

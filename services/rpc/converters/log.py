@@ -10,7 +10,12 @@ from services.api.remote_log_manager import (
     Problem,
 )
 from services.api.validation import within
-from services.rpc.converters.enums import fetch_error, problem_kind, record_source
+from services.rpc.converters.enums import (
+    fetch_error,
+    partition_role,
+    problem_kind,
+    record_source,
+)
 from services.rpc.converters.shared import (
     require_set,
     topic_id_partition_from_proto,
@@ -107,7 +112,7 @@ def describe_page_from_proto(message: pb.DescribePartitionsResponse) -> Describe
 
 
 def _description_to_proto(d: PartitionDescription) -> pb.PartitionDescription:
-    return pb.PartitionDescription(
+    message = pb.PartitionDescription(
         topic_id_partition=topic_id_partition_to_proto(d.topic_id_partition),
         leader_id=d.leader_id,
         leader_epoch=d.leader_epoch,
@@ -124,9 +129,13 @@ def _description_to_proto(d: PartitionDescription) -> pb.PartitionDescription:
         remote_size_bytes=d.remote_size_bytes,
         problems=[_problem_to_proto(p) for p in d.problems],
     )
+    if d.role is not None:
+        message.role = partition_role.to_proto(d.role)
+    return message
 
 
 def _description_from_proto(message: pb.PartitionDescription) -> PartitionDescription:
+    has_role = message.role != pb.PARTITION_ROLE_UNSPECIFIED
     return PartitionDescription(
         topic_id_partition=topic_id_partition_from_proto(message.topic_id_partition),
         leader_id=message.leader_id,
@@ -143,6 +152,7 @@ def _description_from_proto(message: pb.PartitionDescription) -> PartitionDescri
         remote_segments=message.remote_segments,
         remote_size_bytes=message.remote_size_bytes,
         problems=tuple(_problem_from_proto(p) for p in message.problems),
+        role=partition_role.from_proto(message.role, "role") if has_role else None,
     )
 
 

@@ -1,6 +1,7 @@
 """Stored objects and uploads, remote_storage_manager.proto."""
 
 from services.api.ids import uuid_from_text, uuid_to_text
+from services.api.segment_digests import CopyDigests
 from services.api.segment_objects import (
     DoomedObject,
     MultipartUpload,
@@ -14,6 +15,7 @@ from services.api.segment_objects import (
 )
 from services.api.validation import within
 from services.rpc.converters.enums import segment_object_kind
+from services.rpc.converters.segment_digests import digests_from_proto, digests_to_proto
 from services.rpc.converters.shared import (
     items_from_proto,
     metadata_from_proto,
@@ -78,6 +80,7 @@ def manifest_to_proto(manifest: StoredManifest) -> pb.ReadSegmentManifestRespons
         written_at_ms=manifest.written_at_ms,
         log_size_bytes=manifest.log_size_bytes,
         indexes_size_bytes=manifest.indexes_size_bytes,
+        digests=None if manifest.digests is None else digests_to_proto(manifest.digests),
     )
 
 
@@ -90,7 +93,15 @@ def manifest_from_proto(message: pb.ReadSegmentManifestResponse) -> StoredManife
         written_at_ms=message.written_at_ms,
         log_size_bytes=message.log_size_bytes,
         indexes_size_bytes=message.indexes_size_bytes,
+        digests=_digests_from_proto(message),
     )
+
+
+def _digests_from_proto(message: pb.ReadSegmentManifestResponse) -> CopyDigests | None:
+    if not message.HasField("digests"):
+        return None
+    with within("digests"):
+        return digests_from_proto(message.digests)
 
 
 def doomed_to_proto(doomed: DoomedObject) -> pb.DoomedObject:

@@ -44,6 +44,10 @@ class FilesystemStorage:
         if not os.access(self._root, os.R_OK | os.W_OK | os.X_OK):
             raise RemoteStorageError(f"directory {str(self._root)!r}: may not be read and written")
 
+    def check_and_get(self, key: str) -> bytes:
+        self.check()
+        return self.get(key)
+
     def put(self, key: str, data: bytes | memoryview) -> None:
         with self._errors(f"writing {key}"):
             os.replace(self._write_aside(key, data), self._path(key))

@@ -59,6 +59,10 @@ class StorageBackend(Protocol):
         """Return if objects can be kept here; else the error says which store and what is wrong."""
         ...
 
+    def check_and_get(self, key: str) -> bytes:
+        """`check`, and `get` of a small object that must be there, in one request."""
+        ...
+
     def put(self, key: str, data: bytes | memoryview) -> None:
         """Write an object, all or nothing; overwrites."""
         ...

@@ -3,7 +3,6 @@
 import logging
 import random
 import re
-import time
 from collections.abc import Callable, Generator
 
 from urllib3 import BaseHTTPResponse
@@ -12,6 +11,7 @@ from urllib3.exceptions import HTTPError
 from services.api.calls import current_call
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.rsm.backends.chunks import CHUNK_BYTES, read_chunks, require_reaches
+from services.rsm.waiting import Waiting
 
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
@@ -67,40 +67,52 @@ def read_body(
     return read_chunks(read, size_bytes, what)
 
 
-def resumed(
-    get: Callable[[int], Generator[bytes, None, None]], start: int, fruitless: int, what: str
-) -> Generator[bytes, None, None]:
-    """What `get(position)` streams from `start` on, begun again at the next byte where it breaks.
+class Resumes:
+    """Goes on with streams that break off."""
 
-    So many breaks in a row may each bring less than 1 MiB: `fruitless`.
+    def __init__(self, fruitless: int, waiting: Waiting) -> None:
+        """So many breaks in a row may each bring less than 1 MiB: `fruitless`."""
+        self._fruitless = fruitless
+        self._waiting = waiting
 
-    Raises:
-        RetriableRemoteStorageError: one more, or the caller is gone.
-    """
-    position, breaks = start, 0
-    while True:
-        began = position
-        body = get(position)
-        try:
-            for chunk in body:
-                position += len(chunk)
-                yield chunk
-            return
-        except BrokenBodyError as e:
-            breaks = 1 if position - began >= CHUNK_BYTES else breaks + 1
-            text = f"{what}: the body broke off at byte {position} ({e})"
-            if breaks > fruitless:
-                raise RetriableRemoteStorageError(text) from e
-            _pause(breaks)
-            if not current_call().is_active():
-                raise RetriableRemoteStorageError(f"{text}, and the caller is gone") from e
-            _log.info("%s; asking for the rest", text)
-        finally:
-            body.close()
+    def resumed(
+        self, get: Callable[[int], Generator[bytes, None, None]], start: int, what: str
+    ) -> Generator[bytes, None, None]:
+        """What `get(position)` streams from `start` on, begun again at the next byte where it
+        breaks.
 
+        Raises:
+            RetriableRemoteStorageError: one break too many, the caller is gone, or the service
+                stops.
+        """
+        position, breaks = start, 0
+        while True:
+            began = position
+            body = get(position)
+            try:
+                for chunk in body:
+                    position += len(chunk)
+                    yield chunk
+                return
+            except BrokenBodyError as e:
+                breaks = 1 if position - began >= CHUNK_BYTES else breaks + 1
+                text = f"{what}: the body broke off at byte {position} ({e})"
+                if breaks > self._fruitless:
+                    raise RetriableRemoteStorageError(text) from e
+                self._pause(breaks, text)
+                _log.info("%s; asking for the rest", text)
+            finally:
+                body.close()
 
-def _pause(breaks: int) -> None:
-    """None before the first resume; then longer each time, and not all at once."""
-    if breaks > 1:
-        longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**breaks)
-        time.sleep(random.uniform(longest / 2, longest))
+    def _pause(self, breaks: int, why: str) -> None:
+        """None before the first resume; then longer each time, and not all at once."""
+        is_active = current_call().is_active
+        if breaks > 1:
+            longest_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**breaks)
+            end_s = self._waiting.now() + random.uniform(longest_s / 2, longest_s)
+            try:
+                self._waiting.until(end_s, is_active)
+            except RetriableRemoteStorageError as e:
+                raise RetriableRemoteStorageError(f"{why}; {e}") from e
+        if not is_active():
+            raise RetriableRemoteStorageError(f"{why}, and the caller is gone")

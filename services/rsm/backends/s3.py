@@ -8,16 +8,21 @@ from minio import Minio
 from minio.datatypes import Object
 from urllib3 import BaseHTTPResponse, PoolManager, Retry, Timeout
 
-from services.api.errors import RemoteResourceNotFoundError, RemoteStorageError
+from services.api.errors import (
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+)
 from services.rsm.backends.protocol import (
     MAX_SMALL_OBJECT_BYTES,
     StoredObject,
     Upload,
     UploadedPart,
 )
-from services.rsm.backends.ranged_get import read_body, require_range, resumed
+from services.rsm.backends.ranged_get import Resumes, read_body, require_range
 from services.rsm.backends.s3_errors import s3_errors
-from services.rsm.backends.s3_requests import S3Target, SignedRequests
+from services.rsm.backends.s3_requests import S3Target, SignedRequests, require_object
+from services.rsm.waiting import Waiting
 
 _log = logging.getLogger(__name__)
 
@@ -59,17 +64,19 @@ class S3Storage:
         prefix: str = "",
         resumes: int = 0,
         *,
+        waiting: Waiting | None = None,
         writes: bool = True,
     ) -> None:
         """`prefix` is where the store may be tried; keys are used as they are given.
 
-        `resumes` is how often in a row a body that breaks off is asked for again (see resumed).
-        Without `writes` the store is not tried, as that would write to it.
+        `resumes` is how often in a row a body that breaks off is asked for again (see resumed),
+        `waiting` makes the pauses before that. Without `writes` the store is not tried, as that
+        would write to it.
         """
         self._target = target
         self._bucket = target.bucket
         self._probe_prefix = prefix
-        self._resumes = resumes
+        self._resumes = Resumes(resumes, waiting or Waiting())
         self._requests = SignedRequests(http, target)
         self._client = Minio(
             target.endpoint,
@@ -89,6 +96,10 @@ class S3Storage:
             exists = self._client.bucket_exists(self._bucket)
         if not exists:
             raise RemoteStorageError(f"{what}: there is no such bucket")
+
+    def check_and_get(self, key: str) -> bytes:
+        # The answer to a GET tells a missing bucket from a missing object.
+        return self._get(key, f"GET {key} of bucket {self._bucket!r} at {self._target.endpoint}")
 
     def put(self, key: str, data: bytes | memoryview) -> None:
         self._requests.put(key, data)
@@ -117,27 +128,31 @@ class S3Storage:
         self._requests.abort_upload(upload)
 
     def get(self, key: str) -> bytes:
-        with s3_errors(f"GET {key}"):
+        return self._get(key, f"GET {key}")
+
+    def _get(self, key: str, what: str) -> bytes:
+        with s3_errors(what):
             response = self._client.get_object(self._bucket, key)
             try:
+                require_object(response, what)
                 data = response.read(MAX_SMALL_OBJECT_BYTES + 1)
             finally:
                 _release(response)
         if len(data) > MAX_SMALL_OBJECT_BYTES:
-            raise RemoteStorageError(f"GET {key}: over {MAX_SMALL_OBJECT_BYTES} bytes")
+            raise RemoteStorageError(f"{what}: over {MAX_SMALL_OBJECT_BYTES} bytes")
         return data
 
     def fetch(self, key: str, start: int, end: int) -> Generator[bytes, None, None]:
         def get(position: int) -> Generator[bytes, None, None]:
             return self._get_range(key, position, end)
 
-        return resumed(get, start, self._resumes, f"GET {key} from {start} to {end}")
+        return self._resumes.resumed(get, start, f"GET {key} from {start} to {end}")
 
     def _get_range(self, key: str, start: int, end: int) -> Generator[bytes, None, None]:
         what, size = f"GET {key} from {start} to {end}", end - start + 1
-        with s3_errors(what):
-            response = self._client.get_object(self._bucket, key, offset=start, length=size)
+        response = self._requests.get_range(key, start, end)
         try:
+            require_object(response, what)
             require_range(response, start, end, what)
             yield from read_body(response, size, what)
         finally:
@@ -220,7 +235,8 @@ class S3Storage:
 def _stored(key: str, item: Object) -> StoredObject:
     modified = item.last_modified
     if item.size is None or modified is None:
-        raise RemoteStorageError(f"listing {key}: the object store tells no size or no time")
+        text = f"{key}: not an answer of an S3 store: it tells no size or no time"
+        raise RetriableRemoteStorageError(text)
     return StoredObject(key, item.size, item.etag or "", int(modified.timestamp() * 1000))
 
 

@@ -71,8 +71,10 @@ def s3_errors(what: str) -> Iterator[None]:
     except MinioException as e:
         # InvalidResponseError: no XML, so something between us and the store answered.
         raise RetriableRemoteStorageError(f"{what}: not an answer of an S3 store") from e
-    except (ElementTree.ParseError, UnicodeDecodeError) as e:
-        raise RetriableRemoteStorageError(f"{what}: not an answer of an S3 store") from e
+    except (ElementTree.ParseError, ValueError) as e:
+        # No XML, or of something else, as a page to sign in: the SDK misses an element in it. Or
+        # what the SDK did not send, as it takes our own part for wrong: then it alone says so.
+        raise RetriableRemoteStorageError(f"{what}: not an answer of an S3 store ({e})") from e
     except HTTPError as e:
         # Refused, reset, timed out, cut off: urllib3 has retried what may be retried.
         text = f"{what}: the object store cannot be reached ({type(e).__name__})"

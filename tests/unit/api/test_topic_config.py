@@ -39,7 +39,7 @@ def test_where_nothing_is_set_nothing_is_limited() -> None:
     assert config == TopicConfig()
     assert (config.retention_ms, config.retention_bytes) == (UNLIMITED, UNLIMITED)
     assert (config.local_retention_ms, config.local_retention_bytes) == (AS_RETENTION, AS_RETENTION)
-    assert (config.remote_copy_lag_ms, config.remote_copy_lag_bytes) == (0, -1)
+    assert (config.remote_copy_lag_ms, config.remote_copy_lag_bytes) == (None, None)
     assert config.remote_storage_enable is None
     assert config.retention_owner is None
 

@@ -1,13 +1,15 @@
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from random import Random
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from services.rlm.backoff import Backoff
-from services.rlm.metrics import LastSuccessCollector
-from services.rlm.scheduler import Scheduler
+from services.rlm.lifecycle.turns import Finishing
+from services.rlm.metrics import SECONDS_SINCE_LAST_SUCCESS, LastSuccessCollector
+from services.rlm.scheduler import Again, Scheduler
 from tests.unit.rlm.kafka_bytes import NAME
 
 DEADLINE_S = 10.0
@@ -199,6 +201,28 @@ def test_what_never_succeeded_ages_from_its_first_turn_on(
     assert scheduler.seconds_since_last_success() == {"p": 7.0}
 
 
+@pytest.mark.parametrize(("after_s", "due_s"), [(7.0, 7.0), (1e9, 30.0)])
+def test_a_pass_that_is_not_done_comes_back_when_it_said_and_is_no_success(
+    scheduler: Scheduler, clock: Clock, after_s: float, due_s: float
+) -> None:
+    runs: list[float] = []
+
+    def task() -> Again:
+        runs.append(clock.now_s)
+        return Again(after_s)
+
+    clock.now_s = 5.0
+    scheduler.schedule("p", task)
+    tick(scheduler)
+    clock.now_s = 5.0 + due_s - 0.1
+    tick(scheduler)
+    assert runs == [5.0]
+    clock.now_s = 5.0 + due_s
+    tick(scheduler)
+    assert runs == [5.0, 5.0 + due_s]
+    assert scheduler.seconds_since_last_success() == {"p": due_s}
+
+
 def scraped(scheduler: Scheduler) -> str:
     registry = CollectorRegistry()
     registry.register(LastSuccessCollector(scheduler))
@@ -218,6 +242,16 @@ def test_a_partition_takes_its_labels_along_when_it_goes(
     assert "{" not in scraped(scheduler)
 
 
+def test_of_two_tasks_of_a_partition_the_one_that_waits_longer_is_told(
+    scheduler: Scheduler, clock: Clock
+) -> None:
+    scheduler.schedule(Finishing(NAME), lambda: None)
+    clock.now_s = 3.0
+    scheduler.schedule(NAME, lambda: None)
+    lines = [line for line in scraped(scheduler).splitlines() if "{" in line]
+    assert lines == ['sediment_rlm_seconds_since_last_success{partition="0",topic="t"} 3.0']
+
+
 @pytest.mark.parametrize(("failures", "full_s"), [(1, 1), (2, 2), (4, 8), (5, 10), (10_000, 10)])
 @pytest.mark.parametrize("jitter", [0.0, 0.2, 0.5])
 def test_back_off_doubles_up_to_its_maximum_give_or_take_its_jitter(
@@ -232,7 +266,8 @@ def test_back_off_doubles_up_to_its_maximum_give_or_take_its_jitter(
 def test_the_metric_of_another_pool_has_a_name_of_its_own(scheduler: Scheduler) -> None:
     registry = CollectorRegistry()
     registry.register(LastSuccessCollector(scheduler))
-    registry.register(LastSuccessCollector(scheduler, "sediment_rlm_other"))
+    other = replace(SECONDS_SINCE_LAST_SUCCESS, name="sediment_rlm_other")
+    registry.register(LastSuccessCollector(scheduler, other))
     scheduler.schedule(NAME, lambda: None)
     page = generate_latest(registry).decode()
     assert 'sediment_rlm_other{partition="0",topic="t"}' in page

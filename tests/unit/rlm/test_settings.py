@@ -1,10 +1,11 @@
 import pytest
 from pydantic import ValidationError
 
+from services.rlm.lifecycle.sources import PartitionSource
 from services.rlm.settings import RlmSettings
 
 
-def settings(**given: int) -> RlmSettings:
+def settings(**given: int | str) -> RlmSettings:
     return RlmSettings.model_validate(
         {"rsm_address": "rsm:1", "rlmm_address": "rlmm:1", **given}, strict=False
     )
@@ -27,3 +28,11 @@ def test_a_lease_that_rlmm_would_refuse_is_refused_at_the_start(lease_ms: int) -
     assert settings().copy_lease_ms == 60_000
     with pytest.raises(ValidationError, match="copy_lease_ms"):
         settings(copy_lease_ms=lease_ms)
+
+
+def test_what_is_told_needs_logs() -> None:
+    assert settings().partition_source is PartitionSource.STATIC
+    with pytest.raises(ValidationError, match="RLM_PARTITION_SOURCE=callbacks needs RLM_LOG_DIRS"):
+        settings(partition_source="callbacks")
+    told = settings(partition_source="callbacks", log_dirs="/var/kafka")
+    assert told.partition_source is PartitionSource.CALLBACKS

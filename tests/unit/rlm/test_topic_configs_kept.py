@@ -4,7 +4,7 @@ from typing import Any
 from uuid import UUID
 
 from services.api.topic_config import StoredTopicConfig
-from services.rlm.expiration.topic_configs import TopicConfigs
+from services.rlm.topic_configs import TopicConfigs
 
 A, B = UUID(int=1), UUID(int=2)
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from services.api.errors import CorruptSegmentError, InvalidRequestError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.remote_storage_manager import IndexType
+from services.api.segment_digests import DIGEST_CHUNK_BYTES, FileDigest, LogDigest
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
@@ -19,7 +20,7 @@ from services.api.segments import (
 )
 from services.api.validation import INT32_MAX, INT64_MAX
 from services.rsm.custom_metadata import CustomMetadata
-from services.rsm.digest import DIGEST_CHUNK_BYTES, FileDigest, LogDigest, RunningDigest
+from services.rsm.digest import RunningDigest
 from services.rsm.keys import segment_keys
 from services.rsm.manifest import Manifest
 

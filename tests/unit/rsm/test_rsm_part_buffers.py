@@ -1,9 +1,11 @@
 """The buffers that all copies of a process share."""
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Event
 
 import pytest
 
+from services.api.calls import Call, serving
 from services.api.errors import RetriableRemoteStorageError
 from services.rsm.parts import PartBuffers
 
@@ -35,3 +37,60 @@ def test_who_finds_no_buffer_waits_for_one() -> None:
 
 def test_a_buffer_has_the_size_of_a_part() -> None:
     assert len(PartBuffers(1, 123, wait_timeout_ms=1).take()) == 123
+
+
+class Taker:
+    """A copy that asks for a buffer, in a thread of its own."""
+
+    def __init__(self, buffers: PartBuffers, pool: ThreadPoolExecutor) -> None:
+        self._buffers = buffers
+        self._waits = Event()
+        self._gone = Event()
+        self.taken: Future[memoryview] = pool.submit(self._take)
+        assert self._waits.wait(60), "it has a buffer, or no place in the queue"
+
+    def give_up(self) -> None:
+        self._gone.set()
+
+    def _take(self) -> memoryview:
+        with serving(Call("copy", "-", self._is_active)):
+            return self._buffers.take()
+
+    def _is_active(self) -> bool:
+        """Asked of those who wait."""
+        self._waits.set()
+        return not self._gone.is_set()
+
+
+def test_buffers_are_handed_out_in_the_order_of_asking() -> None:
+    buffers = PartBuffers(1, 8, wait_timeout_ms=60_000)
+    buffer = buffers.take()
+    with ThreadPoolExecutor(5) as pool:
+        takers = [Taker(buffers, pool) for _ in range(5)]
+        for number, taker in enumerate(takers):
+            buffers.give_back(buffer)
+            assert taker.taken.result(60) is buffer
+            assert not any(later.taken.done() for later in takers[number + 1 :])
+
+
+def test_who_asks_again_comes_after_those_who_wait() -> None:
+    buffers = PartBuffers(1, 8, wait_timeout_ms=10_000)
+    buffer = buffers.take()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = Taker(buffers, pool)
+        buffers.give_back(buffer)
+        with pytest.raises(RetriableRemoteStorageError, match="no part buffer"):
+            buffers.take()
+        assert waiting.taken.result(60) is buffer
+
+
+def test_who_gives_up_is_passed() -> None:
+    buffers = PartBuffers(1, 8, wait_timeout_ms=60_000)
+    buffer = buffers.take()
+    with ThreadPoolExecutor(2) as pool:
+        first, second = Taker(buffers, pool), Taker(buffers, pool)
+        first.give_up()
+        with pytest.raises(RetriableRemoteStorageError, match="the caller gave up"):
+            first.taken.result(60)
+        buffers.give_back(buffer)
+        assert second.taken.result(60) is buffer

@@ -10,6 +10,7 @@ import pytest
 
 from services.api.errors import (
     CorruptSegmentError,
+    RemoteResourceNotFoundError,
     RemoteStorageError,
     RetriableRemoteStorageError,
 )
@@ -29,6 +30,8 @@ class Odd:
     length: int | None
     body: bytes
     encoding: str = ""
+    kind: str = ""
+    etag: str = '"0"'
 
     def write_to(self, handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(self.status)
@@ -37,6 +40,8 @@ class Odd:
             ("Content-Range", self.content_range),
             ("Content-Length", length),
             ("Content-Encoding", self.encoding),
+            ("Content-Type", self.kind),
+            ("ETag", self.etag),
         ):
             if value:
                 handler.send_header(name, value)
@@ -78,6 +83,18 @@ def store_that_answers(answer: Odd) -> Iterator[tuple[StorageBackend, list[str]]
             Odd(200, "", 10, OBJECT), RemoteStorageError, "ignored the range", id="whole object"
         ),
         pytest.param(
+            Odd(200, "", 4, b"page", kind="text/html; charset=utf-8"),
+            RetriableRemoteStorageError,
+            "not an answer of an S3 store: it is text/html",
+            id="a page with an ETag",
+        ),
+        pytest.param(
+            Odd(206, "bytes 2-5/10", 4, b"page", etag=""),
+            RetriableRemoteStorageError,
+            "it lacks an ETag",
+            id="a range of no object",
+        ),
+        pytest.param(
             Odd(206, "bytes 2-5/10", 3, b"234"),
             RetriableRemoteStorageError,
             "has 3 bytes",
@@ -106,6 +123,36 @@ def store_that_answers(answer: Odd) -> Iterator[tuple[StorageBackend, list[str]]
         ),
         pytest.param(
             Odd(206, "bytes 2-4/5", 3, b"234"), CorruptSegmentError, "5 bytes", id="short object"
+        ),
+        pytest.param(
+            Odd(404, "", 4, b"gone"), RetriableRemoteStorageError, "404 without a code", id="a page"
+        ),
+        pytest.param(
+            Odd(403, "", 0, b""), RetriableRemoteStorageError, "403 without a code", id="nothing"
+        ),
+        pytest.param(
+            Odd(404, "", 9, b"<Error/>!", kind="application/xml"),
+            RetriableRemoteStorageError,
+            "not an answer of an S3 store",
+            id="no XML",
+        ),
+        pytest.param(
+            Odd(404, "", 99, b"<Error>", kind="application/xml"),
+            RetriableRemoteStorageError,
+            "cannot be reached",
+            id="an error that breaks off",
+        ),
+        pytest.param(
+            Odd(404, "", 37, b"<Error><Code>NoSuchKey</Code></Error>", kind="application/xml"),
+            RemoteResourceNotFoundError,
+            "404 NoSuchKey",
+            id="no such key",
+        ),
+        pytest.param(
+            Odd(404, "", 40, b"<Error><Code>NoSuchBucket</Code></Error>", kind="application/xml"),
+            RemoteStorageError,
+            "404 NoSuchBucket",
+            id="no such bucket",
         ),
     ],
 )

@@ -8,7 +8,7 @@ from services.api.errors import (
     RemoteStorageError,
     RetriableRemoteStorageError,
 )
-from services.rsm.backends.s3_errors import error_for
+from services.rsm.backends.s3_errors import error_for, s3_errors
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,11 @@ def test_an_answer_is_told_by_code_and_status(
     code: str | None, status: int, error: type[RemoteStorageError]
 ) -> None:
     assert type(error_for(code, status, "PUT a/key")) is error
+
+
+def test_what_the_sdk_refuses_to_send_is_told_in_its_words() -> None:
+    with (
+        pytest.raises(RetriableRemoteStorageError, match=r"listing tier/: .*invalid bucket name"),
+        s3_errors("listing tier/"),
+    ):
+        raise ValueError("invalid bucket name a..b")

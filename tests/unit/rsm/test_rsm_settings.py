@@ -40,6 +40,13 @@ def test_a_backend_must_be_chosen() -> None:
     [
         ("endpoint", "http://store:9000"),
         ("bucket", "Not_A_Bucket"),
+        ("bucket", "a..b"),
+        ("bucket", "a.-b"),
+        ("bucket", "a-.b"),
+        ("bucket", "-ab"),
+        ("bucket", "ab"),
+        ("bucket", "a" * 64),
+        ("bucket", "192.168.5.4"),
         ("prefix", "no-slash"),
         ("prefix", "/rooted/"),
         ("prefix", "til~de/"),
@@ -51,6 +58,11 @@ def test_a_backend_must_be_chosen() -> None:
 def test_a_value_that_cannot_be_is_refused(name: str, value: object) -> None:
     with pytest.raises(ValidationError, match=name):
         RsmSettings.model_validate({**S3, name: value})
+
+
+@pytest.mark.parametrize("name", ["abc", "a--b.c.1", "1.2.3", "a" * 63])
+def test_a_bucket_may_have_dots_and_hyphens_within(name: str) -> None:
+    assert RsmSettings.model_validate({**S3, "bucket": name}).bucket == name
 
 
 def test_an_error_does_not_show_the_secret_key() -> None:

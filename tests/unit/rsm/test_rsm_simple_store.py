@@ -35,7 +35,7 @@ class SimpleStore(BaseHTTPRequestHandler):
             page = f"<Name>bucket</Name><IsTruncated>false</IsTruncated>{contents}"
             self._answer(f"<ListBucketResult {_NAMESPACE}>{page}</ListBucketResult>".encode())
         else:
-            self._answer(self.objects[path])
+            self._answer(self.objects[path], etag="1")
 
     def do_POST(self) -> None:
         """DeleteObjects, of the probe only."""

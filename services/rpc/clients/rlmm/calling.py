@@ -5,7 +5,7 @@ import grpc
 from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
 
 BULK_TIMEOUT_S = 300.0
-"""Of a batch or a shard's whole scan: a sweep may take its time."""
+"""Of a batch, and of the wait for the next message of a stream: a sweep may take its time."""
 
 
 class CallsRlmm:

@@ -1,0 +1,117 @@
+"""rlm_outage: how long RLM takes to catch up after the store was away for a minute."""
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event, Thread
+from types import TracebackType
+from typing import Self
+
+from benchmarks.deployment import Deployment, deployed
+from benchmarks.measure import MIB, QUICK, Result, Side
+from benchmarks.store import STORE
+from services.api.remote_log_manager import all_descriptions
+from tests.harness.synthetic_log import make_log_dir, roll_segment
+
+OUTAGE_S = 10.0 if QUICK else 60.0
+ROUNDS = 1 if QUICK else 3
+PARTITIONS = 8
+SEGMENT_BYTES = 4 * MIB
+ROLLS_PER_S = 2.0
+_PATIENCE_S = 600.0
+
+
+def run() -> Result:
+    caught_up, away = Side("caught up after, s"), Side("the store was away, s")
+    for _ in range(ROUNDS):
+        away_s, caught_up_s = _one_outage()
+        away.samples.append(away_s)
+        caught_up.samples.append(caught_up_s)
+    samples = [a / b for a, b in zip(caught_up.samples, away.samples, strict=True)]
+    return Result(
+        "rlm_outage",
+        "ratio",
+        statistics.median(samples),
+        samples,
+        caught_up,
+        away,
+        {
+            "partitions": PARTITIONS,
+            "segment_bytes": SEGMENT_BYTES,
+            "segments_rolled_per_s": ROLLS_PER_S,
+            "rounds": ROUNDS,
+            "store": STORE,
+            "task_interval": "1 s, back-off as by default",
+        },
+    )
+
+
+def _one_outage() -> tuple[float, float]:
+    """How long the store was away and how long after its return nothing waited for it any more."""
+    with tempfile.TemporaryDirectory(prefix="sediment-bench-") as name:
+        log_dir = Path(name) / "log"
+        make_log_dir(log_dir, PARTITIONS, 1, SEGMENT_BYTES)
+        with deployed([log_dir]) as services:
+            _wait_until(lambda: _lag_segments(services) == 0)
+            with Broker(log_dir) as broker:
+                services.stack.s3.kill()
+                killed_s = time.monotonic()
+                Event().wait(OUTAGE_S)
+                services.stack.s3.start()
+                back_s = time.monotonic()
+                # Whatever is rolled from here on is copied beside what has waited.
+                waiting = broker.rolled
+                _wait_until(lambda: _copied(services) >= waiting + PARTITIONS)
+                return back_s - killed_s, time.monotonic() - back_s
+
+
+@dataclass
+class Broker:
+    """Goes on rolling segments, inside `with`."""
+
+    log_dir: Path
+    rolled: int = 0
+    _stopping: Event = field(default_factory=Event)
+    _thread: Thread | None = None
+
+    def __enter__(self) -> Self:
+        self._thread = Thread(target=self._run, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        folders = sorted(path for path in self.log_dir.iterdir() if path.is_dir())
+        ends = {folder: int(max(folder.glob("*.log")).stem) for folder in folders}
+        while not self._stopping.wait(1 / ROLLS_PER_S):
+            folder = folders[self.rolled % len(folders)]
+            ends[folder] = roll_segment(folder, ends[folder], SEGMENT_BYTES)
+            self.rolled += 1
+
+
+def _lag_segments(services: Deployment) -> int:
+    return sum(found.pending_segments for found in all_descriptions(services.rlm))
+
+
+def _copied(services: Deployment) -> int:
+    return sum(found.remote_segments for found in all_descriptions(services.rlm))
+
+
+def _wait_until(is_so: Callable[[], bool]) -> None:
+    due_s = time.monotonic() + _PATIENCE_S
+    while not is_so():
+        if time.monotonic() > due_s:
+            raise RuntimeError(f"not caught up within {_PATIENCE_S:.0f} s")
+        Event().wait(0.2)

@@ -1,0 +1,251 @@
+"""Why retention takes a segment or leaves it, and when that changes: pure.
+
+No rule is written here again: each answer is read off plan_retention, asked about other moments,
+about a partition that holds more, or about one that is neither on hold nor being copied. What is
+deleted at one moment is deleted at each later one, so that the first of them is found by halving.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from uuid import UUID
+
+from services.api.partition_state import PartitionState
+from services.api.retention import (
+    COPIES,
+    DEFAULT_MAX_REPORT_AGE_MS,
+    SIZE_NOT_APPLIED,
+    Deletion,
+    RetentionPlan,
+    list_order,
+    newest_ms,
+    plan_retention,
+)
+from services.api.segment_lineage import Divergence, SegmentLineage, log_end_offset
+from services.api.segments import RemoteLogSegmentMetadata
+from services.api.topic_config import UNLIMITED, TopicConfig
+from services.api.validation import INT64_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionCase:
+    """What plan_retention decides by; the fields are its arguments."""
+
+    segments: Sequence[RemoteLogSegmentMetadata]
+    state: PartitionState
+    config: TopicConfig
+    now_ms: int
+    being_copied: frozenset[UUID] = frozenset()
+    max_report_age_ms: int = DEFAULT_MAX_REPORT_AGE_MS
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether a leader has reported, without which retention begins no deletion."""
+        return self.state.report is not None and bool(self.state.lineage.entries)
+
+    def plan(self) -> RetentionPlan:
+        return plan_retention(
+            self.segments,
+            self.state,
+            self.config,
+            being_copied=self.being_copied,
+            now_ms=self.now_ms,
+            max_report_age_ms=self.max_report_age_ms,
+        )
+
+    def at(self, now_ms: int) -> "RetentionCase":
+        return replace(self, now_ms=now_ms)
+
+    def without_hold(self) -> "RetentionCase":
+        return replace(self, config=replace(self.config, hold=False))
+
+    def unobstructed(self) -> "RetentionCase":
+        """Not on hold, and as if each copy under way had been left behind as it is."""
+        segments = tuple(replace(s, copy_leased=False) for s in self.segments)
+        return replace(self.without_hold(), segments=segments, being_copied=frozenset())
+
+
+class Standing(Enum):
+    """Of a segment before retention; the values are for people.
+
+    DUE: plan_retention deletes it now. LATER: it will, by time alone. OBSTRUCTED: a hold, or a copy
+    under way, alone keeps it from being the one or the other. KEPT: time alone deletes it never.
+    NOT_JUDGED: no leader has reported.
+    """
+
+    DUE = "due now"
+    LATER = "due later"
+    OBSTRUCTED = "held up"
+    KEPT = "kept"
+    NOT_JUDGED = "not judged"
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """When a segment is deleted, as long as nothing but the time changes.
+
+    Attributes:
+        at_ms: the first moment at which plan_retention deletes it; where it does so now, now.
+        deletion: of the plan of that moment: the rule and its figures.
+    """
+
+    at_ms: int
+    deletion: Deletion
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentExplanation:
+    """What retention makes of one segment.
+
+    Attributes:
+        due: of DUE and LATER.
+        once_clear: of OBSTRUCTED: `due`, in the unobstructed case.
+        bytes_missing: by so much the partition has to grow, now and unobstructed, for the segment
+            to be deleted; None: it is due now, or no growth has that effect.
+        waits_for: the scan ends at this other segment as long as the segment is not due; None: the
+            scan reaches it.
+        divergence: None: it is within the lineage, or that cannot be judged.
+    """
+
+    segment: RemoteLogSegmentMetadata
+    standing: Standing
+    due: Due | None = None
+    once_clear: Due | None = None
+    bytes_missing: int | None = None
+    waits_for: RemoteLogSegmentMetadata | None = None
+    divergence: Divergence | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionExplanation:
+    """What retention makes of a partition.
+
+    Attributes:
+        plan: what is due now.
+        size_note: why retention.bytes is not applied now, hold or not; "": it is, or is not set.
+        on_hold: what would be due now without the hold, and is not; empty: nothing, or no hold.
+        oldest: by start offset, of what is not being deleted; None: there is none.
+        next: the segment at which the scan ends, hold or not; None: none ends it.
+    """
+
+    plan: RetentionPlan
+    size_note: str
+    on_hold: tuple[Deletion, ...]
+    oldest: RemoteLogSegmentMetadata | None
+    next: SegmentExplanation | None
+
+
+def explain_segment(case: RetentionCase, segment: RemoteLogSegmentMetadata) -> SegmentExplanation:
+    """Explain one of the case's segments. Asks for many plans: one for each halving of the moments
+    at which segments expire, thrice where something is held up, and of the bytes by which the
+    partition may grow; about a hundred of a partition with many segments and much in it."""
+    due, unobstructed = _due(case, segment), case.unobstructed()
+    unheld = case.without_hold()
+    unheld_due = _due(unheld, segment) if case.config.hold else due
+    once_clear = _due(unobstructed, segment) if due is None else None
+    return SegmentExplanation(
+        segment=segment,
+        standing=_standing(case, due, once_clear),
+        due=due,
+        once_clear=once_clear,
+        bytes_missing=_bytes_missing(unobstructed, segment),
+        waits_for=_waits_for(unheld, segment, unheld_due),
+        divergence=_divergence(case, segment),
+    )
+
+
+def explain_partition(case: RetentionCase) -> PartitionExplanation:
+    """Explain a partition, and the segment that is to go next."""
+    plan, unheld = case.plan(), case.without_hold().plan()
+    planned = set(map(_id_of, plan.deletions))
+    live = (s for s in sorted(case.segments, key=list_order) if s.state in COPIES)
+    next_one = unheld.stopped_at
+    return PartitionExplanation(
+        plan=plan,
+        size_note=next((n for n in unheld.notes if n.startswith(SIZE_NOT_APPLIED)), ""),
+        on_hold=tuple(d for d in unheld.deletions if _id_of(d) not in planned),
+        oldest=next(live, None),
+        next=None if next_one is None else explain_segment(case, next_one),
+    )
+
+
+def _standing(case: RetentionCase, due: Due | None, once_clear: Due | None) -> Standing:
+    if due is not None:
+        return Standing.DUE if due.at_ms <= case.now_ms else Standing.LATER
+    if once_clear is not None:
+        return Standing.OBSTRUCTED
+    return Standing.KEPT if case.is_judged else Standing.NOT_JUDGED
+
+
+def _due(case: RetentionCase, segment: RemoteLogSegmentMetadata) -> Due | None:
+    deletion = _deletion_of(case.plan(), segment)
+    if deletion is not None:
+        return Due(case.now_ms, deletion)
+    moments = _moments_ms(case)
+    found = bisect_left(
+        moments, True, key=lambda ms: _deletion_of(case.at(ms).plan(), segment) is not None
+    )
+    if found == len(moments):
+        return None
+    at_ms = moments[found]
+    deletion = _deletion_of(case.at(at_ms).plan(), segment)
+    return None if deletion is None else Due(at_ms, deletion)
+
+
+def _moments_ms(case: RetentionCase) -> list[int]:
+    """When plans may change by time alone, ascending: a segment is older than retention.ms."""
+    if case.config.retention_ms == UNLIMITED:
+        return []
+    expire_ms = {newest_ms(s) + case.config.retention_ms + 1 for s in case.segments}
+    return sorted(ms for ms in expire_ms if ms > case.now_ms)
+
+
+def _bytes_missing(case: RetentionCase, segment: RemoteLogSegmentMetadata) -> int | None:
+    report = case.state.report
+    if report is None or case.config.retention_bytes == UNLIMITED:
+        return None
+
+    def is_deleted(more_bytes: int) -> bool:
+        grown = replace(report, only_local_bytes=report.only_local_bytes + more_bytes)
+        state = replace(case.state, report=grown)
+        return _deletion_of(replace(case, state=state).plan(), segment) is not None
+
+    if is_deleted(0):
+        return None
+    # With so much more everything is excess.
+    total_bytes = sum(max(0, s.segment_size_in_bytes) for s in case.segments)
+    most = case.config.retention_bytes + total_bytes + 1
+    most = min(most, INT64_MAX - report.only_local_bytes)
+    if not is_deleted(most):
+        return None
+    return 1 + bisect_left(range(1, most), True, key=is_deleted)
+
+
+def _waits_for(
+    unheld: RetentionCase, segment: RemoteLogSegmentMetadata, due: Due | None
+) -> RemoteLogSegmentMetadata | None:
+    if due is not None and due.at_ms <= unheld.now_ms:
+        return None
+    before_ms = max([unheld.now_ms, *_moments_ms(unheld)]) if due is None else due.at_ms - 1
+    stopped_at = unheld.at(before_ms).plan().stopped_at
+    if stopped_at is None or list_order(stopped_at) >= list_order(segment):
+        return None
+    return stopped_at
+
+
+def _divergence(case: RetentionCase, segment: RemoteLogSegmentMetadata) -> Divergence | None:
+    report, lineage = case.state.report, case.state.lineage
+    if report is None or not lineage.entries:
+        return None
+    end_offset = log_end_offset(case.segments, lineage, report)
+    return SegmentLineage(lineage, end_offset).divergence(segment)
+
+
+def _deletion_of(plan: RetentionPlan, segment: RemoteLogSegmentMetadata) -> Deletion | None:
+    id = segment.remote_log_segment_id.id
+    return next((d for d in plan.deletions if _id_of(d) == id), None)
+
+
+def _id_of(deletion: Deletion) -> UUID:
+    return deletion.segment.remote_log_segment_id.id

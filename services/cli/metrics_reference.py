@@ -1,0 +1,77 @@
+"""docs/metrics.md, written from the metrics' own declarations: `make docs`."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from prometheus_client.metrics import MetricWrapperBase
+
+import services.rlm.__main__
+import services.rlmm.__main__
+import services.rsm.__main__  # noqa: F401 - what a process loads is what it can count
+from services.rlm.metrics import Gauge
+
+PREFIX = "sediment_"
+_HEADER = """# Metrics
+
+Each process serves these for Prometheus at `/metrics` of its metrics address, beside those that
+every Python process has (`python_*`, `process_*`). Written by `make docs`.
+
+A gauge of a topic is the sum over the partitions that the process leads, as Kafka's are, unless it
+says otherwise; what a process does not lead it does not tell of. Kafka's rates are `rate()` of the
+counters. A histogram has `_bucket`, `_sum` and `_count`.
+"""
+_COLUMNS = ("| metric | kind | labels | meaning |", "|---|---|---|---|")
+_SECTIONS = (
+    ("RSM, RLMM and RLM", f"{PREFIX}rpc_"),
+    ("RSM", f"{PREFIX}rsm_"),
+    ("RLMM", f"{PREFIX}rlmm_"),
+    ("RLM", f"{PREFIX}rlm_"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    meaning: str
+
+    @property
+    def shown_name(self) -> str:
+        """As it is scraped."""
+        return f"{self.name}_total" if self.kind == "counter" else self.name
+
+
+def metrics_markdown() -> str:
+    """The whole page."""
+    declared = sorted(set(_declared()), key=lambda metric: metric.name)
+    lines = [_HEADER]
+    for title, prefix in _SECTIONS:
+        rows = [_row(metric) for metric in declared if metric.name.startswith(prefix)]
+        if rows:
+            lines += [f"## {title}", "", *_COLUMNS, *rows, ""]
+    return "\n".join(lines)
+
+
+def _row(metric: _Declared) -> str:
+    labels = ", ".join(f"`{label}`" for label in metric.labels)
+    return f"| `{metric.shown_name}` | {metric.kind} | {labels} | {metric.meaning} |"
+
+
+def _declared() -> Iterator[_Declared]:
+    """What the modules of the services hold."""
+    modules = [module for name, module in sys.modules.items() if name.startswith("services.")]
+    for module in modules:
+        for value in vars(module).values():
+            if isinstance(value, Gauge):
+                yield _Declared(value.name, "gauge", value.labels, value.meaning)
+            elif isinstance(value, MetricWrapperBase):
+                (told,) = value.describe()
+                # No public name for the labels of a metric that has no values yet.
+                labels = tuple(value._labelnames)
+                yield _Declared(told.name, told.type, labels, told.documentation)
+
+
+if __name__ == "__main__":
+    print(metrics_markdown())

@@ -1,0 +1,13 @@
+"""A list, a bounded part at a time."""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def batches(items: Sequence[T], size: int) -> Iterator[tuple[T, ...]]:
+    rest = iter(items)
+    while batch := tuple(islice(rest, size)):
+        yield batch

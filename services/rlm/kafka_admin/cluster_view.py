@@ -1,0 +1,73 @@
+"""What a cluster has answered, to questions about topics by name."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+from uuid import UUID
+
+
+class ClusterUnreachableError(Exception):
+    """The cluster did not answer, or not as one cluster; nothing is known of now."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """
+    Attributes:
+        leader: the leading broker; None: there is none now.
+        leader_epoch: of that leader; None: not asked for, or not known now.
+        replicas: the brokers that the partition is assigned to.
+    """
+
+    leader: int | None
+    leader_epoch: int | None
+    replicas: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """A topic that there is, by partition."""
+
+    topic_id: UUID
+    partitions: Mapping[int, PartitionView]
+
+
+class NoTopic(Enum):
+    """Why a name was not answered with a topic.
+
+    UNKNOWN: who may describe it asked for it by name, and there is none of this name.
+    NOT_AUTHORIZED: whether there is one is not told. FAILED: no answer now.
+    """
+
+    UNKNOWN = "UNKNOWN"
+    NOT_AUTHORIZED = "NOT_AUTHORIZED"
+    FAILED = "FAILED"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """Answers of one cluster.
+
+    Attributes:
+        topics: by name, each name that was asked for.
+    """
+
+    cluster_id: str
+    topics: Mapping[str, TopicView | NoTopic]
+
+
+class ClusterAdmin(Protocol):
+    """The admin API of a cluster."""
+
+    def view(self, topics: Collection[str], broker_id: int) -> ClusterView:
+        """Ask for each of these topics, by name; never for a list of all, which leaves out what
+        the asker may not see.
+
+        Args:
+            broker_id: leader epochs are asked for where this broker leads.
+
+        Raises:
+            ClusterUnreachableError: no whole answer; it comes in bounded time.
+        """
+        ...

@@ -1,0 +1,178 @@
+"""Asks the cluster again and again who leads what, and tells PartitionRoles.
+
+Source: the admin API of a broker that nobody changed.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from services.api.errors import RemoteStorageError
+from services.api.ids import TopicIdPartition, uuid_to_text
+from services.api.partition_lifecycle import (
+    MAX_LEADERSHIP_CHANGES,
+    MAX_STOPS,
+    LeadershipChange,
+    LeadershipDelta,
+    LifecycleOutcome,
+    PartitionStops,
+    StopPartition,
+    StopReason,
+)
+from services.api.partition_queries import PartitionQueries, all_partitions
+from services.rlm.batches import batches
+from services.rlm.kafka_admin.cluster_view import (
+    ClusterAdmin,
+    ClusterUnreachableError,
+    ClusterView,
+)
+from services.rlm.kafka_admin.confirmed_deletions import (
+    Doubt,
+    TopicName,
+    confirmed,
+    watched_after,
+)
+from services.rlm.kafka_admin.role_changes import role_changes
+from services.rlm.lifecycle.sources import LogDirectories, TakesRoles
+from services.rlm.scheduler import PassFailedError
+
+_Refusals = list[RemoteStorageError]
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PolledCluster:
+    """The cluster that a broker belongs to.
+
+    Attributes:
+        registered_id: as the broker's log directories name it; what another cluster answers is
+            not believed.
+        confirm_s: over how long it must have been answered that a topic is not there.
+    """
+
+    admin: ClusterAdmin
+    registered_id: str
+    confirm_s: float
+
+
+class ClusterPoller:
+    """A source of partitions. What it has told, and which topics it has seen alive, it knows since
+    the process began; a restart asks and counts anew.
+
+    Args:
+        clock: seconds that only grow.
+    """
+
+    def __init__(
+        self,
+        cluster: PolledCluster,
+        directories: LogDirectories,
+        roles: TakesRoles,
+        rlmm: PartitionQueries,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cluster = cluster
+        self._directories = directories
+        self._roles = roles
+        self._rlmm = rlmm
+        self._clock = clock
+        self._told: dict[TopicIdPartition, LeadershipChange] = {}
+        self._watched: dict[TopicName, Doubt | None] = {}
+
+    def poll(self) -> None:
+        """Ask once, and tell of what is other than before. Where the cluster does not answer, or
+        another one does, the roles stay as they were told last.
+
+        Raises:
+            PassFailedError: it does not answer; not all that was told was taken.
+            LogDirError: the log directories cannot be read.
+        """
+        try:
+            self._directories.look()
+            here = frozenset(self._directories.partitions)
+            view = self._ask(here)
+        except BaseException:
+            self._note(None, ())
+            raise
+        self._note(view, {_topic_of(name) for name in here})
+        refused = [*self._tell(here, view), *self._give_up_deleted()]
+        if refused:
+            raise PassFailedError(f"{len(refused)} partitions; the first: {refused[0]}")
+
+    def _ask(self, here: Collection[TopicIdPartition]) -> ClusterView:
+        names = {name.topic for name in here} | {name.topic for name in self._told}
+        names |= {topic.name for topic in self._watched}
+        registered = self._cluster.registered_id
+        try:
+            view = self._cluster.admin.view(names, self._directories.broker_id)
+        except ClusterUnreachableError as e:
+            raise PassFailedError(f"the cluster does not tell who leads what: {e}") from e
+        if view.cluster_id != registered:
+            raise PassFailedError(
+                f"RLM_BOOTSTRAP_SERVERS: cluster {view.cluster_id} answers; the log directories "
+                f"are of cluster {registered}"
+            )
+        return view
+
+    def _note(self, view: ClusterView | None, here: Collection[TopicName]) -> None:
+        self._watched = watched_after(
+            self._watched, here, view, self._cluster.registered_id, self._clock()
+        )
+
+    def _tell(self, here: Iterable[TopicIdPartition], view: ClusterView) -> _Refusals:
+        found = role_changes(self._told, here, view, self._directories.broker_id)
+        refused: _Refusals = []
+        for changes in batches(found.changes, MAX_LEADERSHIP_CHANGES):
+            outcomes = self._roles.apply(LeadershipDelta(changes))
+            for change, outcome in zip(changes, outcomes, strict=True):
+                if outcome is None:
+                    self._told[change.topic_id_partition] = change
+                else:
+                    refused.append(outcome)
+        return refused + self._stop(found.reassigned, StopReason.REASSIGNED)
+
+    def _give_up_deleted(self) -> _Refusals:
+        refused: _Refusals = []
+        for topic in confirmed(self._watched, self._cluster.confirm_s, self._clock()):
+            errors = self._give_up(topic)
+            refused += errors
+            if not errors:
+                del self._watched[topic]
+        return refused
+
+    def _give_up(self, topic: TopicName) -> _Refusals:
+        """Mark what RLMM knows of the topic. Of the rest only the tasks end."""
+        try:
+            known = [
+                summary.topic_id_partition
+                for summary in all_partitions(self._rlmm, topic=topic.name)
+                if summary.topic_id_partition.topic_id == topic.topic_id
+            ]
+        except RemoteStorageError as e:
+            return [e]
+        _log.warning(
+            "topic %s:%s was deleted: the cluster has answered so for %d s; %d partitions are "
+            "marked for deletion",
+            uuid_to_text(topic.topic_id),
+            topic.name,
+            self._cluster.confirm_s,
+            len(known),
+        )
+        told = [name for name in self._told if _topic_of(name) == topic and name not in known]
+        refused = self._stop(known, StopReason.TOPIC_DELETED)
+        return refused + self._stop(told, StopReason.REASSIGNED)
+
+    def _stop(self, names: Sequence[TopicIdPartition], reason: StopReason) -> _Refusals:
+        outcomes: list[LifecycleOutcome] = []
+        for some in batches(names, MAX_STOPS):
+            stops = tuple(StopPartition(name, None, reason) for name in some)
+            outcomes += self._roles.stop(PartitionStops(stops))
+        for name, outcome in zip(names, outcomes, strict=True):
+            if outcome is None:
+                self._told.pop(name, None)
+        return [outcome for outcome in outcomes if outcome is not None]
+
+
+def _topic_of(name: TopicIdPartition) -> TopicName:
+    return TopicName(name.topic_id, name.topic)

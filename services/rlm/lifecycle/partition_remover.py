@@ -1,0 +1,141 @@
+"""Removes partitions that were marked for deletion, whoever marked them.
+
+Source: KIP-405, RemotePartitionRemover.
+
+Each has a task of its own, so that none waits for another, and a failure comes back with back-off.
+Several RLMs, and a sweep, may remove one partition at once: each step is idempotent, and what one
+has done the others find done.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+from services.api.errors import (
+    ConcurrentUpdateError,
+    DeletionRefusedError,
+    InvalidStateTransitionError,
+    RemoteResourceNotFoundError,
+)
+from services.api.ids import TopicIdPartition
+from services.api.partition_queries import PartitionSummary, all_partitions
+from services.api.partition_removal import begin_removal, finish_removal, remove_segments
+from services.api.partitions import RemotePartitionDeleteState
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.remote_storage_manager import RemoteStorageManager
+from services.api.segment_deletion import Deleter, DeletionOutcome
+from services.rlm.lifecycle.turns import DeletionTurns
+from services.rlm.scheduler import PassFailedError, Scheduler
+
+MAX_REMOVALS = 10_000
+"""Partitions that wait at once, so that memory is bounded; the others the next pass finds."""
+FIND = "partitions that are marked for deletion"
+
+_MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
+_STARTED = RemotePartitionDeleteState.DELETE_PARTITION_STARTED
+_log = logging.getLogger(__name__)
+
+
+class RemotePartitionRemover:
+    """Looks for partitions to remove, and removes each in a task of `scheduler`.
+
+    Args:
+        grace_ms: a partition is left alone so long after it was marked, by the database's clock.
+        now_ms: the time that events bear.
+    """
+
+    def __init__(
+        self,
+        rsm: RemoteStorageManager,
+        rlmm: RemoteLogMetadataManager,
+        broker_id: int,
+        grace_ms: int,
+        scheduler: Scheduler,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.rsm = rsm
+        self.rlmm = rlmm
+        self.deleter = Deleter(broker_id)
+        self.now_ms = now_ms
+        self._grace_ms = grace_ms
+        self._scheduler = scheduler
+        self._begun: set[TopicIdPartition] = set()
+        scheduler.schedule(FIND, self.find)
+
+    def find(self) -> None:
+        """Schedule the removal of what is due."""
+        for summary in islice(self._due(), MAX_REMOVALS):
+            name = summary.topic_id_partition
+            if name not in self._begun:
+                self._begun.add(name)
+                self._scheduler.schedule(name, _Removal(self, summary).run)
+
+    def look_again(self, summary: PartitionSummary) -> PartitionSummary | None:
+        """The partition as it is now; None: it is not to be removed, or not yet."""
+        name = summary.topic_id_partition
+        return next((s for s in self._due(name.topic) if s.topic_id_partition == name), None)
+
+    def over(self, summary: PartitionSummary, why: str) -> None:
+        """Nothing more is to be done of this partition; if it is, the next pass finds it again."""
+        name = summary.topic_id_partition
+        _log.info("%s: %s", name, why)
+        self._scheduler.forget(name)
+        self._begun.discard(name)
+
+    def _due(self, topic: str = "") -> Iterator[PartitionSummary]:
+        deleted = all_partitions(self.rlmm, topic=topic, delete_states=(_MARKED, _STARTED))
+        return (summary for summary in deleted if not self._is_in_grace(summary))
+
+    def _is_in_grace(self, summary: PartitionSummary) -> bool:
+        age_ms = summary.read_at_ms - (summary.marked_at_ms or 0)
+        return summary.delete_state is _MARKED and age_ms < self._grace_ms
+
+
+class _Removal:
+    """Of one partition: begun, then its segments, a batch a turn, then finished."""
+
+    def __init__(self, remover: RemotePartitionRemover, summary: PartitionSummary) -> None:
+        self._remover = remover
+        self._summary = summary
+        self._turns = DeletionTurns(self._begin)
+
+    def run(self) -> bool:
+        """One turn; True: there are more.
+
+        Raises:
+            PassFailedError: something of it could not be removed, yet.
+            RemoteStorageError: a service cannot be reached.
+        """
+        remover, summary = self._remover, self._summary
+        try:
+            return self._turn()
+        except ConcurrentUpdateError as e:
+            # A mark that was taken back and made again has a grace period of its own.
+            now = remover.look_again(summary)
+            if now is None:
+                remover.over(summary, f"is not to be removed any more: {e}")
+                return False
+            self._summary = now
+            raise PassFailedError(f"{summary.topic_id_partition}: {e}") from e
+        except RemoteResourceNotFoundError:
+            remover.over(summary, "was removed by somebody else")
+        except (DeletionRefusedError, InvalidStateTransitionError) as e:
+            remover.over(summary, f"is not removed: {e}")
+        return False
+
+    def _turn(self) -> bool:
+        if self._turns.go_on():
+            return True
+        remover, name = self._remover, self._summary.topic_id_partition
+        if not finish_removal(remover.rlmm, name, remover.deleter, remover.now_ms()):
+            raise PassFailedError(
+                f"{name}: not removed yet: {self._turns.failure or 'a copy ended meanwhile'}"
+            )
+        remover.over(self._summary, "removed with all of its segments")
+        return False
+
+    def _begin(self) -> Iterator[DeletionOutcome]:
+        remover, summary = self._remover, self._summary
+        name, deleter, now_ms = summary.topic_id_partition, remover.deleter, remover.now_ms()
+        begin_removal(remover.rlmm, name, deleter, now_ms, summary.revision)
+        return remove_segments(remover.rlmm, remover.rsm, name, deleter, now_ms)

@@ -1,0 +1,169 @@
+"""The tasks of each role, in pools of their own: long copies hold back neither retention nor
+followers.
+
+Source: RemoteLogManager.doHandleLeaderPartition, doHandleFollowerPartition.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from services.api.ids import TopicIdPartition
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.rlm.copying.copy_rules import CopyRules
+from services.rlm.copying.copy_task import CopyTask
+from services.rlm.copying.progress import NoProgress
+from services.rlm.copying.segment_copy import SegmentCopier
+from services.rlm.ending import Ending, Flag
+from services.rlm.expiration.expiration_task import Expiration, ExpirationTask
+from services.rlm.lifecycle.follower_task import FollowerTask
+from services.rlm.lifecycle.turns import Finishing
+from services.rlm.metrics import COPIED_BYTES, COPIED_SEGMENTS, LOST_RANGES
+from services.rlm.partition import Partition
+from services.rlm.scheduler import Again, PassFailedError, Scheduler, Task
+
+_COPY_TURN_S = 10.0
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """One for each kind of task."""
+
+    copier: Scheduler
+    expiration: Scheduler
+    follower: Scheduler
+
+
+@dataclass(frozen=True, slots=True)
+class SharedByTasks:
+    """
+    Attributes:
+        stopping: set: nothing new begins, of any partition.
+        cancelled: set: what is being copied is left, too.
+    """
+
+    rlmm: RemoteLogMetadataManager
+    broker_id: int
+    copier: SegmentCopier
+    copy_rules: CopyRules
+    expiration: Expiration
+    stopping: Flag
+    cancelled: Flag
+
+
+@dataclass(frozen=True, slots=True)
+class _Endings:
+    """Of the tasks that one partition has in its present role."""
+
+    stopping: Ending
+    cancelled: Ending
+
+
+class PartitionTasks:
+    """Begins and ends the tasks of partitions. Not thread-safe: its caller has a lock. What waits
+    for a task, or runs one without a role, needs none."""
+
+    def __init__(self, pools: Pools, shared: SharedByTasks) -> None:
+        self._pools = pools
+        self._shared = shared
+        self._endings: dict[TopicIdPartition, _Endings] = {}
+
+    def begin(self, partition: Partition) -> None:
+        """Run the tasks of the partition's role from now on."""
+        name, shared = partition.topic_id_partition, self._shared
+        endings = _Endings(Ending(shared.stopping), Ending(shared.cancelled))
+        self._endings[name] = endings
+        if partition.leadership is not None and partition.leadership.is_leader:
+            self._pools.copier.schedule(name, self._copying(partition, endings))
+            self._pools.expiration.schedule(name, self._expiring(partition, endings))
+        else:
+            follower = FollowerTask(partition, shared.rlmm, shared.broker_id)
+            self._pools.follower.schedule(name, follower.run)
+
+    def end(self, name: TopicIdPartition, *, abandon_copy: bool = False) -> None:
+        """Begin nothing more of the partition's role. A copy under way is finished, as KIP-405
+        wants it; what runs until it is done goes on.
+
+        Args:
+            abandon_copy: it is not: what is copied is to be deleted.
+        """
+        endings = self._endings.pop(name, None)
+        if endings is not None:
+            endings.stopping.set()
+            if abandon_copy:
+                endings.cancelled.set()
+        for pool in (self._pools.copier, self._pools.expiration, self._pools.follower):
+            pool.forget(name)
+
+    def has(self, name: TopicIdPartition) -> bool:
+        return name in self._endings
+
+    def copy_has_ended(self, name: TopicIdPartition, within_s: float) -> bool:
+        """Wait for the copy pass of a partition whose tasks were ended; False: it goes on."""
+        return self._pools.copier.wait_ended(name, within_s)
+
+    def run_until_done(self, name: TopicIdPartition, go_on: Callable[[], bool]) -> None:
+        """Run `go_on` turn by turn until it answers False, whatever roles the partition has
+        meanwhile; among the tasks of retention. Another one of this partition is replaced."""
+        pool, key = self._pools.expiration, Finishing(name)
+
+        def run() -> bool:
+            if go_on():
+                return True
+            pool.forget(key, run)
+            return False
+
+        pool.schedule(key, run)
+
+    def _copying(self, partition: Partition, endings: _Endings) -> Task:
+        shared = self._shared
+        task = CopyTask(
+            partition,
+            shared.copier,
+            shared.rlmm,
+            shared.broker_id,
+            shared.copy_rules,
+            NoProgress(),
+            endings.stopping,
+            endings.cancelled,
+            turn_s=_COPY_TURN_S,
+        )
+
+        def run() -> Again | None:
+            report = task.run()
+            COPIED_SEGMENTS.inc(report.copied_segments)
+            COPIED_BYTES.inc(report.copied_bytes)
+            LOST_RANGES.inc(len(report.recorded))
+            for problem in report.recorded:
+                _log.warning("%s: %s", partition.topic_id_partition, problem.message)
+            if report.copied_segments:
+                _log.info(
+                    "%s: copied %d segments", partition.topic_id_partition, report.copied_segments
+                )
+            if report.more_after_s is not None:
+                if report.failure:
+                    _log.warning("%s: %s", partition.topic_id_partition, report.failure)
+                return Again(report.more_after_s)
+            if report.failure:
+                raise PassFailedError(report.failure)
+            return None
+
+        return run
+
+    def _expiring(self, partition: Partition, endings: _Endings) -> Task:
+        task = ExpirationTask(partition, self._shared.expiration, endings.stopping)
+
+        def run() -> None:
+            report = task.run()
+            if report.deleted_segments:
+                _log.info(
+                    "%s: retention deleted %d segments, %d bytes",
+                    partition.topic_id_partition,
+                    report.deleted_segments,
+                    report.deleted_bytes,
+                )
+            if report.failure:
+                raise PassFailedError(report.failure)
+
+        return run

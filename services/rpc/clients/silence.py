@@ -1,0 +1,141 @@
+"""Ends calls whose servers have done nothing for too long.
+
+gRPC's own deadline is of a whole call: a reader that takes its time would use it up, and so would
+the wait for a thread of the server. That wait has a bound of its own. It ends with the initial
+metadata, which our servers send when they take a stream up; others may send them with the answer.
+"""
+
+import time
+from collections.abc import Callable
+from threading import Event, Lock, Thread
+from typing import Any, Protocol
+
+from services.rpc.clients.sources import Source
+from services.rpc.rounds import rounds_in_time
+
+
+class Cancellable(Protocol):
+    """A call; once it is cancelled, who waits for it hears of that."""
+
+    def cancel(self) -> object: ...
+
+
+class Watched(Protocol):
+    """What a SilenceWatch looks at."""
+
+    def end_call_if_too_long(self) -> None: ...
+
+
+class Silence:
+    """Of one call: how long its reader has waited for the next message, the first in its turn.
+
+    Attributes:
+        ended_because: why the call was ended; empty: it was not.
+    """
+
+    __slots__ = ("_call", "_limit_s", "_wait", "ended_because")
+
+    def __init__(self, call: Cancellable, limit_s: float, turn_limit_s: float) -> None:
+        """`turn_limit_s` is for the wait until the first `begin`."""
+        self._call = call
+        self._limit_s = limit_s
+        # When it is too long, and what it is then.
+        self._wait: tuple[float, str] | None = (
+            time.monotonic() + turn_limit_s,
+            _not_taken_up(turn_limit_s),
+        )
+        self.ended_because = ""
+
+    def begin(self) -> None:
+        """The reader waits for a message, and the server has taken the call up."""
+        self._wait = time.monotonic() + self._limit_s, f"has sent nothing for {self._limit_s} s"
+
+    def end(self) -> None:
+        """It has one, and the server nothing to do with how long it keeps it."""
+        self._wait = None
+
+    def end_call_if_too_long(self) -> None:
+        wait = self._wait
+        if wait is None or time.monotonic() <= wait[0] or self.ended_because:
+            return
+        self.ended_because = wait[1]
+        self._call.cancel()
+
+
+class Standstill:
+    """Of one call to which its caller streams: how long the server has taken nothing.
+
+    Attributes:
+        ended_because: why the call was ended; empty: it was not.
+    """
+
+    __slots__ = ("_call", "_limit_s", "_source", "_taken_up_at", "_turn_limit_s", "ended_because")
+
+    def __init__(
+        self, call: Cancellable, source: Source[Any], limit_s: float, turn_limit_s: float
+    ) -> None:
+        """`turn_limit_s` is for the time until the server is known to have taken the call up: by
+        its word, or because it reads."""
+        self._call = call
+        self._source = source
+        self._limit_s = limit_s
+        self._turn_limit_s = turn_limit_s
+        self._taken_up_at: float | None = None
+        self.ended_because = ""
+
+    def taken_up(self) -> None:
+        self._taken_up_at = time.monotonic()
+
+    def end_call_if_too_long(self) -> None:
+        taken_up_at, idle_s = self._taken_up_at, self._source.idle_s()
+        if taken_up_at is not None:
+            idle_s = min(idle_s, time.monotonic() - taken_up_at)
+        elif not self._source.was_read:
+            self._end_if(idle_s > self._turn_limit_s, _not_taken_up(self._turn_limit_s))
+            return
+        self._end_if(idle_s > self._limit_s, f"has made no progress for {self._limit_s} s")
+
+    def _end_if(self, too_long: bool, because: str) -> None:
+        if too_long and not self.ended_because:
+            self.ended_because = because
+            self._call.cancel()
+
+
+def _not_taken_up(limit_s: float) -> str:
+    return f"has not taken the call up for {limit_s} s"
+
+
+class SilenceWatch:
+    """Looks at all calls of a process again and again, in a thread that is there while any is."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` is that of its rounds."""
+        self._clock = clock
+        self._lock = Lock()
+        self._watched: set[Watched] = set()
+        self._thread: Thread | None = None
+
+    def add(self, watched: Watched) -> None:
+        with self._lock:
+            self._watched.add(watched)
+            # In a process that was forked the thread of its parent is not alive.
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = Thread(target=self._run, name="silence-watch", daemon=True)
+                self._thread.start()
+
+    def remove(self, watched: Watched) -> None:
+        with self._lock:
+            self._watched.discard(watched)
+
+    def _run(self) -> None:
+        for _ in rounds_in_time(Event().wait, self._clock):
+            with self._lock:
+                all_watched = list(self._watched)
+                if not all_watched:
+                    self._thread = None
+                    return
+            for watched in all_watched:
+                watched.end_call_if_too_long()
+
+
+SILENCE_WATCH = SilenceWatch()

@@ -1,0 +1,315 @@
+"""Partitions are led, followed and given up as a cluster answers: the cluster's answers are given
+by hand, RSM is on files, RLMM on PostgreSQL."""
+
+import logging
+import shutil
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from services.api.errors import NotServedError, RetriableRemoteStorageError
+from services.api.ids import TopicIdPartition
+from services.api.partition_changes import PartitionLeadership
+from services.api.partition_queries import all_partitions
+from services.api.partitions import RemotePartitionDeleteState
+from services.rlm.kafka_admin.cluster_view import (
+    ClusterUnreachableError,
+    ClusterView,
+    NoTopic,
+    PartitionView,
+    TopicView,
+)
+from services.rlm.kafka_admin.confirmed_deletions import MIN_POLLS
+from services.rlm.kafka_admin.poller import PolledCluster
+from services.rlm.lifecycle.sources import PartitionSource
+from services.rlm.manager import BrokerRemoteLogManager
+from tests.scenarios.retained_log import Changed, hourly_log, take_turns
+from tests.scenarios.ship_stack import Stack
+from tests.scenarios.told_rlm import ALL_AT_ONCE, FOLLOWER, LEADER, REASSIGNED, stop, tell, turn
+from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles
+
+OURS, THEIRS = 7, 8
+REGISTERED = "c"  # of the log directory's meta.properties
+EPOCH = 2  # the latest of an hourly log
+CONFIRM_S = 3600.0
+ALL = [(base, base + 9) for base in range(0, 60, 10)]
+TIERED = {"remote.storage.enable": "true"}
+MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
+
+
+def led_by(leader: int, topic_id: UUID = NAME.topic_id, epoch: int = EPOCH) -> TopicView:
+    """A topic of one partition; both brokers have replicas of it."""
+    known = epoch if leader == OURS else None
+    return TopicView(topic_id, {0: PartitionView(leader, known, frozenset({OURS, THEIRS}))})
+
+
+@dataclass
+class AnsweringCluster:
+    """A cluster's admin API that answers what the test says; a clock beside it."""
+
+    topics: dict[str, TopicView | NoTopic] = field(default_factory=dict)
+    cluster_id: str = REGISTERED
+    is_away: bool = False
+    now_s: float = 0.0
+
+    def view(self, topics: Collection[str], broker_id: int) -> ClusterView:
+        assert broker_id == OURS
+        if self.is_away:
+            raise ClusterUnreachableError("timed out")
+        answers = {name: self.topics.get(name, NoTopic.UNKNOWN) for name in topics}
+        return ClusterView(self.cluster_id, answers)
+
+
+@pytest.fixture
+def files(log_dir: Path) -> PartitionFiles:
+    return hourly_log(log_dir)
+
+
+@pytest.fixture
+def cluster() -> AnsweringCluster:
+    return AnsweringCluster({NAME.topic: led_by(OURS)})
+
+
+def polling_rlm(stack: Stack, log_dir: Path, cluster: AnsweringCluster, rlmm: Any = None) -> Any:
+    return BrokerRemoteLogManager(
+        [log_dir],
+        stack.rsm,
+        rlmm or stack.rlmm,
+        replace(ALL_AT_ONCE, poll_interval_s=0.0),
+        clock=lambda: cluster.now_s,
+        source=PartitionSource.POLLER,
+        cluster=PolledCluster(cluster, REGISTERED, CONFIRM_S),
+    )
+
+
+@pytest.fixture
+def rlm(stack: Stack, log_dir: Path, files: PartitionFiles, cluster: AnsweringCluster) -> Any:
+    tier(stack)
+    return polling_rlm(stack, log_dir, cluster)
+
+
+def tier(stack: Stack) -> None:
+    """Have the topic tiered: nobody names topics to a poller."""
+    stack.rlmm.on_partition_leadership_changes([PartitionLeadership(NAME, 0)], [], OURS)
+    stack.rlmm.put_topic_config(NAME.topic_id, TIERED)
+
+
+def poll(rlm: Any) -> None:
+    turn(rlm.poll_scheduler)
+
+
+def poll_over(rlm: Any, cluster: AnsweringCluster, seconds: float = CONFIRM_S) -> None:
+    """A few polls, the first and the last of which are as far apart."""
+    poll(rlm)
+    for _ in range(2 * MIN_POLLS):
+        cluster.now_s += seconds / (2 * MIN_POLLS)
+        poll(rlm)
+
+
+def roles(rlm: Any) -> dict[TopicIdPartition, Any]:
+    return {d.topic_id_partition: d.role for d in rlm.describe_partitions().partitions}
+
+
+def delete_states(stack: Stack) -> dict[TopicIdPartition, RemotePartitionDeleteState | None]:
+    return {s.topic_id_partition: s.delete_state for s in all_partitions(stack.rlmm)}
+
+
+def gone(files: PartitionFiles, cluster: AnsweringCluster) -> None:
+    """As when somebody deletes the topic."""
+    shutil.rmtree(files.path)
+    cluster.topics[NAME.topic] = NoTopic.UNKNOWN
+
+
+def test_before_the_first_poll_nothing_is_led(rlm: Any) -> None:
+    assert rlm.led_partitions() == []
+
+
+def test_what_the_cluster_says_it_leads_it_copies_under_the_leaders_epoch(
+    stack: Stack, rlm: Any, cluster: AnsweringCluster
+) -> None:
+    cluster.topics[NAME.topic] = led_by(OURS, epoch=5)
+    poll(rlm)
+    take_turns(rlm)
+    assert stack.ranges() == ALL
+    assert {segment.broker_leader_epoch for segment in stack.segments()} == {5}
+
+
+def test_only_topics_that_are_said_to_be_tiered_are_copied(
+    stack: Stack, log_dir: Path, cluster: AnsweringCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="services.rlm")
+    hourly_log(log_dir)
+    rlm = polling_rlm(stack, log_dir, cluster)
+    poll(rlm)
+    take_turns(rlm, rounds=2)
+    assert (roles(rlm), stack.ranges()) == ({NAME: LEADER}, [])
+    said = [r.getMessage() for r in caplog.records if "nothing is copied" in r.getMessage()]
+    assert said == ["topic t: nothing is copied: remote.storage.enable=true is not set"]
+    tier(stack)
+    take_turns(rlm)
+    assert stack.ranges() == ALL
+
+
+def test_what_another_leads_it_follows_until_it_leads_it(
+    stack: Stack, rlm: Any, cluster: AnsweringCluster
+) -> None:
+    cluster.topics[NAME.topic] = led_by(THEIRS)
+    poll(rlm)
+    take_turns(rlm)
+    turn(rlm.follower_scheduler)
+    assert (roles(rlm), stack.ranges()) == ({NAME: FOLLOWER}, [])
+    cluster.topics[NAME.topic] = led_by(OURS, epoch=4)
+    poll(rlm)
+    take_turns(rlm)
+    assert (roles(rlm), stack.ranges()) == ({NAME: LEADER}, ALL)
+
+
+def test_a_partition_that_went_to_other_brokers_is_given_up_and_its_tier_stays(
+    stack: Stack, rlm: Any, cluster: AnsweringCluster
+) -> None:
+    poll(rlm)
+    take_turns(rlm)
+    elsewhere = PartitionView(THEIRS, None, frozenset({THEIRS}))
+    cluster.topics[NAME.topic] = TopicView(NAME.topic_id, {0: elsewhere})
+    poll_over(rlm, cluster)
+    assert rlm.led_partitions() == []
+    assert (delete_states(stack), stack.ranges()) == ({NAME: None}, ALL)
+
+
+@pytest.mark.parametrize("change", [{"is_away": True}, {"cluster_id": "another"}])
+def test_without_an_answer_of_its_cluster_it_goes_on_as_it_was(
+    stack: Stack, rlm: Any, cluster: AnsweringCluster, change: dict[str, Any]
+) -> None:
+    poll(rlm)
+    cluster.topics[NAME.topic] = led_by(THEIRS)
+    for name, value in change.items():
+        setattr(cluster, name, value)
+    poll_over(rlm, cluster)
+    take_turns(rlm)
+    assert (roles(rlm), stack.ranges()) == ({NAME: LEADER}, ALL)
+
+
+def test_a_deleted_topic_is_marked_once_that_is_confirmed(
+    stack: Stack, rlm: Any, files: PartitionFiles, cluster: AnsweringCluster
+) -> None:
+    poll(rlm)
+    take_turns(rlm)
+    gone(files, cluster)
+    poll_over(rlm, cluster, CONFIRM_S / 2)
+    assert delete_states(stack) == {NAME: None}
+    cluster.now_s += CONFIRM_S / 2
+    poll(rlm)
+    assert delete_states(stack) == {NAME: MARKED}
+    assert rlm.led_partitions() == []
+
+
+@pytest.mark.parametrize("change", [{"is_away": True}, {"cluster_id": "another"}])
+def test_a_poll_without_an_answer_of_its_cluster_begins_the_count_anew(
+    stack: Stack,
+    rlm: Any,
+    files: PartitionFiles,
+    cluster: AnsweringCluster,
+    change: dict[str, Any],
+) -> None:
+    poll(rlm)
+    take_turns(rlm)
+    gone(files, cluster)
+    poll_over(rlm, cluster, CONFIRM_S / 2)
+    before = replace(cluster)
+    for name, value in change.items():
+        setattr(cluster, name, value)
+    poll(rlm)
+    cluster.is_away, cluster.cluster_id = before.is_away, before.cluster_id
+    poll_over(rlm, cluster, CONFIRM_S / 2)
+    assert delete_states(stack) == {NAME: None}
+
+
+def test_a_topic_whose_mark_was_taken_back_is_not_marked_again(
+    stack: Stack, rlm: Any, files: PartitionFiles, cluster: AnsweringCluster
+) -> None:
+    poll(rlm)
+    take_turns(rlm)
+    gone(files, cluster)
+    poll_over(rlm, cluster)
+    assert delete_states(stack) == {NAME: MARKED}
+    stack.rlmm.undelete_partition(NAME)
+    poll_over(rlm, cluster)
+    assert delete_states(stack) == {NAME: None}
+
+
+def test_every_partition_that_rlmm_knows_of_the_topic_is_marked_and_no_other_topics(
+    stack: Stack, rlm: Any, files: PartitionFiles, cluster: AnsweringCluster
+) -> None:
+    another_brokers = replace(NAME, partition=3)
+    of_another_cluster = replace(NAME, topic_id=uuid4())
+    poll(rlm)
+    take_turns(rlm)
+    for name in (another_brokers, of_another_cluster):
+        stack.rlmm.on_partition_leadership_changes([PartitionLeadership(name, EPOCH)], [], THEIRS)
+    gone(files, cluster)
+    poll_over(rlm, cluster)
+    expected = {NAME: MARKED, another_brokers: MARKED, of_another_cluster: None}
+    assert delete_states(stack) == expected
+
+
+def test_a_topic_made_again_under_the_name_is_led_while_the_old_one_is_marked(
+    stack: Stack, rlm: Any, log_dir: Path, files: PartitionFiles, cluster: AnsweringCluster
+) -> None:
+    poll(rlm)
+    take_turns(rlm)
+    gone(files, cluster)
+    new = replace(NAME, topic_id=uuid4())
+    hourly_log(log_dir, new)
+    cluster.topics[NAME.topic] = led_by(OURS, new.topic_id)
+    poll_over(rlm, cluster)
+    take_turns(rlm)
+    assert delete_states(stack) == {NAME: MARKED, new: None}
+    # Another topic, of which nobody has said that it is tiered.
+    assert stack.ranges(new) == []
+    stack.rlmm.put_topic_config(new.topic_id, TIERED)
+    take_turns(rlm)
+    assert stack.ranges(new) == ALL
+
+
+def test_a_restart_forgets_what_was_counted(
+    stack: Stack, rlm: Any, log_dir: Path, files: PartitionFiles, cluster: AnsweringCluster
+) -> None:
+    poll(rlm)
+    take_turns(rlm)
+    gone(files, cluster)
+    poll_over(rlm, cluster, CONFIRM_S / 2)
+    poll_over(polling_rlm(stack, log_dir, cluster), cluster)
+    assert delete_states(stack) == {NAME: None}
+
+
+def test_a_mark_that_rlmm_did_not_take_is_made_by_a_later_poll(
+    stack: Stack, log_dir: Path, files: PartitionFiles, cluster: AnsweringCluster
+) -> None:
+    is_away = True
+
+    def mark(*event: Any) -> Any:
+        if is_away:
+            raise RetriableRemoteStorageError("RLMM is away")
+        return stack.rlmm.put_remote_partition_delete_metadata(*event)
+
+    rlmm = Changed(stack.rlmm, put_remote_partition_delete_metadata=mark)
+    rlm = polling_rlm(stack, log_dir, cluster, rlmm)
+    poll(rlm)
+    take_turns(rlm)
+    gone(files, cluster)
+    poll_over(rlm, cluster)
+    assert delete_states(stack) == {NAME: None}
+    is_away = False
+    poll(rlm)
+    assert delete_states(stack) == {NAME: MARKED}
+
+
+def test_who_polls_is_not_told(rlm: Any) -> None:
+    with pytest.raises(NotServedError, match="RLM_PARTITION_SOURCE=poller"):
+        tell(rlm, LEADER, EPOCH)
+    with pytest.raises(NotServedError, match="RLM_PARTITION_SOURCE=poller"):
+        stop(rlm, REASSIGNED)

@@ -1,0 +1,354 @@
+"""`sediment explain`: why a segment stays, when it goes, why it went; nothing is changed."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from services.api.calls import MutationContext
+from services.api.ids import TopicIdPartition, uuid_to_text
+from services.api.lineage import Lineage
+from services.api.offset_gaps import OffsetGap
+from services.api.partition_changes import PartitionLeadership
+from services.api.partition_state import PartitionReport
+from services.api.segment_deletion import Deleter, begin_deletion
+from services.api.segments import RemoteLogSegmentMetadata, segment_leader_epochs
+from services.cli.retention import read_partition
+from services.local.postgres import EmbeddedPostgres
+from tests.contract.rlmm.segments import (
+    BROKER,
+    DELETE_FINISHED,
+    DELETE_STARTED,
+    MARKED,
+    PARTITION_FINISHED,
+    PARTITION_STARTED,
+    add,
+    finished,
+    id_of,
+    move,
+    put_deletion,
+    segment,
+)
+from tests.harness.rlmm_process import RlmmProcess, running_rlmm
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture(scope="module")
+def database_url(postgres: EmbeddedPostgres, migrated_database: str) -> Iterator[str]:
+    yield postgres.create_database("cli_explain", template=migrated_database)
+    postgres.drop_database("cli_explain")
+
+
+@pytest.fixture(scope="module")
+def rlmm(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RlmmProcess]:
+    with running_rlmm(database_url, tmp_path_factory.mktemp("rlmm")) as made:
+        yield made
+
+
+@dataclass(frozen=True)
+class Log:
+    """A partition with segments of 100 bytes: 0-9 and 10-19 are two hours old, 20-29 is of
+    `now_ms`; its leader has reported an end of 45 and 50 bytes more."""
+
+    rlmm: RlmmProcess
+    tp: TopicIdPartition
+    now_ms: int
+    segments: list[RemoteLogSegmentMetadata]
+
+    @property
+    def text(self) -> str:
+        return f"{self.tp.topic}-{self.tp.partition}"
+
+    @property
+    def full_text(self) -> str:
+        """Also understood once it was removed."""
+        return f"{uuid_to_text(self.tp.topic_id)}:{self.text}"
+
+    def set(self, **settings: str) -> None:
+        entries = {key.replace("_", "."): value for key, value in settings.items()}
+        self.rlmm.client.put_topic_config(self.tp.topic_id, entries)
+
+    def copied(self, start: int, end: int, max_timestamp_ms: int) -> RemoteLogSegmentMetadata:
+        return finished(self.rlmm.client, self.tp, start, end, **self._fields(max_timestamp_ms))
+
+    def begun(self, start: int, end: int) -> RemoteLogSegmentMetadata:
+        fields = self._fields(self.now_ms - HOUR_MS)
+        return add(self.rlmm.client, segment(self.tp, start, end, **fields))
+
+    def _fields(self, max_timestamp_ms: int) -> dict[str, Any]:
+        return {
+            "max_timestamp_ms": max_timestamp_ms,
+            "event_timestamp_ms": self.now_ms,
+            "segment_size_in_bytes": 100,
+        }
+
+    def report(self) -> None:
+        told = PartitionReport(
+            topic_id_partition=self.tp,
+            broker_id=BROKER,
+            leader_epoch=0,
+            report_number=1,
+            lineage=Lineage(segment_leader_epochs([(0, 0)])),
+            local_log_start_offset=0,
+            log_end_offset=45,
+            high_watermark=45,
+            last_stable_offset=45,
+            only_local_bytes=50,
+            copied_through_offset=29,
+        )
+        self.rlmm.client.report_partition_state([told])
+
+    def delete_what_is_due(self) -> None:
+        """As retention does, with its reasons; the objects are somebody else's."""
+        topic, snapshot = read_partition(self.rlmm.client, self.tp)
+        plan = snapshot.plan(topic.config)
+        deleter = Deleter(BROKER, plan_id="plan-7")
+        begin_deletion(
+            self.rlmm.client,
+            self.tp,
+            plan.deletions,
+            plan.log_start_offset,
+            None,
+            deleter,
+            self.now_ms,
+        )
+
+    def explained(self, *arguments: str) -> dict[str, Any]:
+        (answer,) = self.rlmm.answers("explain", self.full_text, *arguments)
+        return answer
+
+    def explained_segment(self, of: RemoteLogSegmentMetadata) -> dict[str, Any]:
+        return self.explained(str(id_of(of)))
+
+    def shown(self, *arguments: str) -> str:
+        done = self.rlmm.sediment("explain", self.text, *arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+@pytest.fixture
+def log(rlmm: RlmmProcess) -> Log:
+    while uuid_to_text(topic_id := uuid4()).startswith("-"):
+        pass
+    tp = TopicIdPartition(topic_id, f"orders-{topic_id.hex[:8]}", 0)
+    rlmm.client.on_partition_leadership_changes([PartitionLeadership(tp)], [], broker_id=BROKER)
+    now_ms = rlmm.client.partition_state(tp).value.read_at_ms
+    log = Log(rlmm, tp, now_ms, [])
+    for start, age_ms in ((0, 2 * HOUR_MS), (10, 2 * HOUR_MS), (20, 0)):
+        log.segments.append(log.copied(start, start + 9, now_ms - age_ms))
+    log.report()
+    return log
+
+
+# A partition
+
+
+def test_what_is_due_now_and_when_the_next_one_is(log: Log) -> None:
+    log.set(retention_ms=str(HOUR_MS))
+    told = log.explained()
+    (retention,) = log.rlmm.answers("retention", log.text)
+    assert [(d["start_offset"], d["reason"]) for d in told["due"]] == [
+        (d["start_offset"], d["reason"]) for d in retention["deletions"]
+    ]
+    assert len(told["due"]) == 2
+    assert told["next"]["segment"]["start_offset"] == 20
+    assert told["next"]["standing"] == "LATER"
+    assert told["next"]["due"]["at_ms"] == log.now_ms + HOUR_MS + 1
+
+
+def test_settings_come_with_where_they_are_from(log: Log) -> None:
+    log.set(retention_ms="3600000")
+    settings = log.explained()["settings"]
+    assert settings["retention.ms"] == {"value": "3600000", "is_set": True}
+    assert settings["sediment.retention.owner"] == {"value": "rlm", "is_set": False}
+
+
+def test_the_bytes_that_the_size_rule_lacks_make_the_next_one_due(log: Log) -> None:
+    log.set(retention_bytes="251")
+    # 350 bytes are 99 too many, and a segment has 100.
+    told = log.explained()
+    assert (told["due"], told["next"]["bytes_missing"]) == ([], 1)
+    log.set(retention_bytes="250")
+    assert [d["reason"] for d in log.explained()["due"]] == ["retention.bytes breached"]
+
+
+def test_a_size_rule_that_cannot_be_applied_says_why(log: Log) -> None:
+    log.copied(30, 39, log.now_ms)
+    log.set(retention_bytes="0")
+    told = log.explained()
+    assert told["due"] == []
+    assert told["size_note"].startswith("retention.bytes not applied: copied through 39")
+
+
+def test_a_hold_shows_what_it_keeps(log: Log) -> None:
+    log.set(retention_ms=str(HOUR_MS), sediment_hold="true")
+    told = log.explained()
+    assert (told["due"], len(told["on_hold"])) == ([], 2)
+    assert told["next"]["standing"] == "OBSTRUCTED"
+    assert "Due now but for the hold" in log.shown()
+
+
+def test_the_event_that_raised_the_log_start_is_told(log: Log) -> None:
+    assert log.explained()["log_start_raised"] is None
+    log.set(retention_ms=str(HOUR_MS))
+    log.delete_what_is_due()
+    told = log.explained()
+    assert told["log_start_offset"] == 20
+    raised = told["log_start_raised"]
+    assert (raised["from_state"], raised["to_state"], raised["reason"]) == ("0", "20", "retention")
+
+
+def test_a_partition_for_people(log: Log) -> None:
+    gap = OffsetGap(30, 34)
+    log.rlmm.client.record_gap(log.tp, gap, BROKER)
+    log.set(retention_ms=str(HOUR_MS), sediment_retention_owner="sweep")
+    log.set(
+        retention_ms=str(HOUR_MS), sediment_retention_owner="sweep", sediment_sweep_paused="true"
+    )
+    shown = log.shown()
+    for text in ("30-34 LOST_BEFORE_COPY", "`sediment.sweep.paused`", "2 segments, 200 B"):
+        assert text in shown
+    assert "set for the topic, settings of revision 2" in shown
+
+
+def test_where_nobody_has_reported_nothing_is_due_and_it_says_why(rlmm: RlmmProcess) -> None:
+    tp = TopicIdPartition(uuid4(), f"silent-{uuid4().hex[:8]}", 0)
+    one = finished(rlmm.client, tp, 0, 9)
+    (told,) = rlmm.answers("explain", f"{tp.topic}-0", str(id_of(one)))
+    assert told["retention"]["standing"] == "NOT_JUDGED"
+    assert told["verdict"].startswith("no leader has reported")
+
+
+# A segment
+
+
+def test_why_a_segment_is_still_there(log: Log) -> None:
+    log.set(retention_ms=str(3 * HOUR_MS))
+    told = log.explained_segment(log.segments[1])
+    assert told["retention"]["standing"] == "LATER"
+    assert told["retention"]["due"]["reason"] == "retention.ms breached"
+    assert told["since"]["to_state"] == "COPY_SEGMENT_FINISHED"
+    assert "if nothing else changes" in told["verdict"]
+
+
+def test_a_segment_waits_for_the_younger_one_before_it(log: Log) -> None:
+    behind = log.copied(30, 39, log.now_ms - 2 * HOUR_MS)
+    log.set(retention_ms=str(HOUR_MS))
+    told = log.explained_segment(behind)["retention"]
+    assert told["due"]["at_ms"] == log.now_ms + HOUR_MS + 1
+    assert told["waits_for"]["start_offset"] == 20
+
+
+def test_a_copy_under_way_holds_up_what_is_behind_it(log: Log) -> None:
+    copy = log.begun(0, 19)
+    log.set(retention_ms=str(HOUR_MS))
+    told = log.explained_segment(log.segments[2])
+    assert told["retention"]["standing"] == "OBSTRUCTED"
+    assert f"the copy of 0-19 ({uuid_to_text(id_of(copy))})" in told["verdict"]
+    assert told["retention"]["once_clear"]["at_ms"] == log.now_ms + HOUR_MS + 1
+
+
+def test_the_epoch_that_puts_a_segment_off_the_lineage_is_named(log: Log) -> None:
+    stray = finished(log.rlmm.client, log.tp, 10, 14, {3: 10})
+    log.set(retention_ms="0")
+    told = log.explained_segment(stray)
+    assert told["retention"]["divergence"]["leader_epoch"] == 3
+    shown = log.shown(str(id_of(stray)))
+    assert "off it by epoch 3: the lineage has no such epoch" in shown
+    assert "kept: off the lineage, no rule takes it before the log start is above 14" in shown
+
+
+def test_why_a_segment_was_deleted_with_rule_figures_and_plan(log: Log) -> None:
+    log.set(retention_ms=str(HOUR_MS))
+    log.delete_what_is_due()
+    gone = log.segments[0]
+    told = log.explained_segment(gone)
+    assert told["deletion"]["reason"] == "retention.ms breached"
+    assert told["deletion"]["plan_id"] == "plan-7"
+    assert "whoever deletes next finishes it" in told["verdict"]
+    move(log.rlmm.client, gone, DELETE_FINISHED)
+    shown = log.shown(str(id_of(gone)))
+    figures = f"retention.ms breached; max_timestamp {gone.max_timestamp_ms} <"
+    for text in ("deleted: marked at", figures, "plan plan-7", "its objects were gone at"):
+        assert text in shown
+
+
+def test_of_a_purged_segment_its_events_still_say_why(log: Log, database_url: str) -> None:
+    gone = log.segments[0]
+    why = MutationContext(request_id="r-1", reason="by hand", rule_detail="because")
+    move(log.rlmm.client, gone, DELETE_STARTED, context=why)
+    move(log.rlmm.client, gone, DELETE_FINISHED)
+    purge = ("db", "maintain", "--database-url", database_url, "--delete-retention-ms", "0")
+    assert log.rlmm.sediment(*purge).returncode == 0
+    told = log.explained_segment(gone)
+    assert told["segment"] is None
+    assert (told["deletion"]["reason"], told["deletion"]["request_id"]) == ("by hand", "r-1")
+    assert "purged; its last offset was 9" in log.shown("--offset", "5")
+
+
+def test_an_offset_finds_what_holds_it_and_what_held_it(log: Log) -> None:
+    assert log.explained("--offset", "15")["segment_id"] == uuid_to_text(id_of(log.segments[1]))
+    move(log.rlmm.client, log.segments[1], DELETE_STARTED, DELETE_FINISHED)
+    told = log.explained("--offset", "15")
+    assert told["segment_id"] == uuid_to_text(id_of(log.segments[1]))
+    assert told["verdict"].startswith("deleted: ")
+
+
+def test_a_partition_that_is_marked_takes_its_segments_with_it(log: Log) -> None:
+    put_deletion(log.rlmm.client, log.tp, MARKED)
+    told = log.explained_segment(log.segments[2])
+    verdict = told["verdict"]
+    assert verdict.startswith("goes with its partition: DELETE_PARTITION_MARKED, marked at")
+    for text in ("any RLM removes all of it", "not before", "partitions undelete", "sediment.hold"):
+        assert text in verdict
+    assert log.explained()["delete_state"] == "DELETE_PARTITION_MARKED"
+    put_deletion(log.rlmm.client, log.tp, PARTITION_STARTED)
+    verdict = log.explained_segment(log.segments[2])["verdict"]
+    assert "any RLM removes all of it" in verdict
+    assert "undelete" not in verdict
+
+
+def test_of_a_removed_partition_the_events_are_left(log: Log) -> None:
+    for each in log.segments:
+        move(log.rlmm.client, each, DELETE_STARTED, DELETE_FINISHED)
+    put_deletion(log.rlmm.client, log.tp, MARKED, PARTITION_STARTED, PARTITION_FINISHED)
+    told = log.explained()
+    assert told["delete_state"] == "removed"
+    assert [event["to_state"] for event in told["events"]] == [
+        "DELETE_PARTITION_MARKED",
+        "DELETE_PARTITION_STARTED",
+        "DELETE_PARTITION_FINISHED",
+    ]
+    assert log.explained_segment(log.segments[0])["verdict"].startswith("deleted: ")
+
+
+# What is not known
+
+
+@pytest.mark.parametrize("name", ["nobody-0", "nobody", "AAAAAAAAAAAAAAAAAAAAAQ:nobody-0"])
+def test_a_partition_that_nobody_knows(rlmm: RlmmProcess, name: str) -> None:
+    assert name.rpartition(":")[2] in rlmm.refusal("explain", name)
+
+
+def test_a_segment_that_nobody_knows(log: Log) -> None:
+    line = log.rlmm.refusal("explain", log.text, str(uuid4()))
+    assert "`sediment segments` lists what there is" in line
+
+
+def test_an_offset_that_is_nowhere_says_why(log: Log) -> None:
+    log.rlmm.client.record_gap(log.tp, OffsetGap(30, 34), BROKER)
+    refusals = {
+        offset: log.rlmm.refusal("explain", log.text, "--offset", offset)
+        for offset in ("32", "40", "99")
+    }
+    assert "LOST_BEFORE_COPY, offsets 30-34" in refusals["32"]
+    assert "it was not copied, or not yet" in refusals["40"]
+    assert "the log ended at 45" in refusals["99"]
+
+
+@pytest.mark.parametrize("arguments", [["no-id"], [str(uuid4()), "--offset", "1"]])
+def test_what_was_asked_for_wrongly(log: Log, arguments: list[str]) -> None:
+    assert log.rlmm.refusal("explain", log.text, *arguments).startswith("sediment: ")

@@ -1,0 +1,165 @@
+"""`sediment scrub`, over real services."""
+
+import json
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from services.local.s3_endpoint import S3Endpoint
+from services.rpc.clients.storage import RemoteStorageManagerClient
+from services.rsm.backends.filesystem import FilesystemStorage
+from services.rsm.factory import build_manager
+from services.rsm.servicer import RemoteStorageManagerServicer
+from services.rsm.settings import RsmSettings
+from tests.contract.remote_storage_manager_contract import MIB, Files, some_bytes
+from tests.contract.rsm_over_s3 import settings_for
+from tests.harness.faults import Answer
+from tests.harness.grpc_server import served
+from tests.harness.http_proxy import HttpProxy
+from tests.harness.rlmm_process import RlmmProcess, running_rlmm
+from tests.harness.s3_operations import s3_operation
+from tests.harness.tier import SmallTier, a_topic, segment
+from tieredstorage.v1 import remote_storage_manager_pb2_grpc as pb_grpc
+
+SIZE = 2 * MIB + 500
+
+
+@pytest.fixture
+def rlmm(database_url: str, tmp_path: Path) -> Iterator[RlmmProcess]:
+    with running_rlmm(database_url, tmp_path / "rlmm") as made:
+        yield made
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FilesystemStorage:
+    (tmp_path / "objects").mkdir()
+    return FilesystemStorage(tmp_path / "objects")
+
+
+@dataclass(frozen=True)
+class ServedRsm:
+    address: str
+    client: RemoteStorageManagerClient
+
+
+@pytest.fixture
+def rsm(store: FilesystemStorage, tmp_path: Path) -> Iterator[ServedRsm]:
+    with serving(RsmSettings(backend="filesystem", directory=tmp_path / "objects")) as made:
+        yield made
+
+
+@contextmanager
+def serving(settings: RsmSettings) -> Iterator[ServedRsm]:
+    with closing(build_manager(settings)) as manager:
+
+        def add(server: grpc.Server) -> None:
+            servicer = RemoteStorageManagerServicer(manager)
+            pb_grpc.add_RemoteStorageManagerServicer_to_server(servicer, server)
+
+        with served(add, "tieredstorage.v1.RemoteStorageManager") as (channel, address):
+            yield ServedRsm(address, RemoteStorageManagerClient(channel, address))
+
+
+def scrub(rlmm: RlmmProcess, rsm: ServedRsm, *options: str) -> tuple[int, dict[str, Any]]:
+    done = rlmm.sediment("scrub", "--rsm", rsm.address, *options, "-o", "json")
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def fill(rlmm: RlmmProcess, rsm: ServedRsm, topic: str, segments: int) -> None:
+    tier, (tp,) = SmallTier(rsm.client, rlmm.client), a_topic(topic)
+    log = some_bytes(SIZE)
+    for number in range(segments):
+        tier.copy(segment(tp, number, segment_size_in_bytes=SIZE), Files(log))
+
+
+def test_a_sound_tier_is_verified_in_parts(rlmm: RlmmProcess, rsm: ServedRsm) -> None:
+    fill(rlmm, rsm, "orders", 3)
+    code, told = scrub(rlmm, rsm)
+    assert (code, told["segments"], told["verified"], told["part"], told["parts"]) == (
+        *(0, 3, 3),
+        *(1, 1),
+    )
+    assert told["read_bytes"] > 3 * SIZE
+    parts = [scrub(rlmm, rsm, "--part", f"{part}/2", "--rate", "0") for part in (1, 2)]
+    assert [code for code, _ in parts] == [0, 0]
+    assert sum(told["verified"] for _, told in parts) == 3
+
+
+def test_a_changed_byte_is_an_exit_code_and_an_anomaly(
+    rlmm: RlmmProcess, rsm: ServedRsm, store: FilesystemStorage
+) -> None:
+    fill(rlmm, rsm, "orders", 1)
+    fill(rlmm, rsm, "payments", 1)
+    (key,) = (
+        seen
+        for seen in store.list_keys("")
+        if seen.endswith(".log") and seen.startswith(topic_of(rlmm, "orders"))
+    )
+    content = bytearray(store.get(key))
+    content[MIB + 7] ^= 1
+    store.put(key, bytes(content))
+    code, told = scrub(rlmm, rsm)
+    assert (code, told["verified"], told["damaged"]) == (1, 1, 1)
+    assert told["anomalies"] == {"CORRUPT_OBJECT": 1, "MISSING_OBJECTS": 0}
+    (seen,) = rlmm.answers("anomalies")
+    assert (seen["kind"], seen["object_key"], seen["run_id"]) == (
+        "CORRUPT_OBJECT",
+        f"1:{key}",
+        told["run_id"],
+    )
+    assert f"chunk 1, bytes {MIB} to {2 * MIB - 1}" in seen["detail"]
+    code, told = scrub(rlmm, rsm, "--topic", "payments")
+    assert (code, told["verified"]) == (0, 1)
+    done = rlmm.sediment("scrub", "--rsm", rsm.address)
+    assert (done.returncode, "CORRUPT_OBJECT" in done.stdout, done.stderr) == (1, True, "")
+
+
+def topic_of(rlmm: RlmmProcess, name: str) -> str:
+    """How keys of its objects begin."""
+    (summary,) = rlmm.client.list_partitions(topic=name).partitions
+    return summary.topic_id_partition.topic_id.hex
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--part", "3"), "--part: '3' is not I/N"),
+        (("--part", "3/2"), "part: must be 1 to 2"),
+        (("--part", "0/2"), "part: must be 1 to 2"),
+        (("--topic", "nobody"), "no topic nobody is known"),
+        (("--location", "7"), "location 7 is not registered"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(
+    rlmm: RlmmProcess, rsm: ServedRsm, options: tuple[str, ...], said: str
+) -> None:
+    assert said in rlmm.refusal("scrub", "--rsm", rsm.address, *options)
+
+
+def test_what_could_not_be_read_is_an_exit_code_of_its_own(
+    rlmm: RlmmProcess, s3: S3Endpoint
+) -> None:
+    with (
+        HttpProxy(s3.endpoint, s3_operation) as proxy,
+        serving(settings_for(s3, {"endpoint": proxy.address})) as rsm,
+    ):
+        fill(rlmm, rsm, "orders", 1)
+        proxy.faults.add(Answer(503), operation="GetObject", times=None)
+        code, told = scrub(rlmm, rsm)
+        assert (code, told["not_checked"], told["damaged"]) == (3, 1, 0)
+        assert len(told["reasons"]) == 1
+        done = rlmm.sediment("scrub", "--rsm", rsm.address)
+        assert (done.returncode, done.stderr) == (3, told["reasons"][0] + "\n")
+    assert rlmm.answers("anomalies") == []
+
+
+def test_a_service_that_is_away_is_a_failure(rlmm: RlmmProcess) -> None:
+    done = rlmm.sediment("scrub", "--rsm", "127.0.0.1:9")
+    assert done.returncode == 3
+    assert "127.0.0.1:9" in done.stderr

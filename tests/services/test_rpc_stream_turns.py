@@ -1,0 +1,196 @@
+"""A stream that waits for a thread of the server waits for its turn: no lack of progress."""
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from threading import Event, Semaphore
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.wrappers_pb2 import BytesValue
+
+from services.api.errors import RetriableRemoteStorageError
+from services.rpc.channels import CHANNEL_OPTIONS, CHUNK_BYTES, open_channel
+from services.rpc.clients.calls import call_stream, call_with_stream
+from services.rpc.server import Service, start_grpc
+from services.rpc.settings import ServiceSettings
+
+SERVICE = "test.Turns"
+NEVER_S = 300.0
+SHORT_S = 3.0
+LONG_S = 60.0
+CHUNK = BytesValue(value=bytes(CHUNK_BYTES))
+
+
+class Turns:
+    """Streams of one message type both ways; each is held before it ends.
+
+    Attributes:
+        held: released by each that is.
+        reads: messages that Copy reads before it is held; None: all.
+        pause_s: before it reads each.
+    """
+
+    def __init__(self) -> None:
+        self.release = Event()
+        self.held = Semaphore(0)
+        self.reads: int | None = None
+        self.pause_s = 0.0
+
+    def copy(self, requests: Iterator[BytesValue], context: grpc.ServicerContext) -> BytesValue:
+        count = 0
+        for _ in requests:
+            count += 1
+            if count == self.reads:
+                break
+            self.release.wait(self.pause_s)
+        self._hold()
+        return BytesValue(value=b"%d" % count)
+
+    def fetch(self, request: BytesValue, context: grpc.ServicerContext) -> Iterator[BytesValue]:
+        self._hold()
+        yield request
+
+    def add_to(self, server: grpc.Server) -> None:
+        parse, write = BytesValue.FromString, BytesValue.SerializeToString
+        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            "Copy": grpc.stream_unary_rpc_method_handler(self.copy, parse, write),
+            "Fetch": grpc.unary_stream_rpc_method_handler(self.fetch, parse, write),
+        }
+        server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, handlers)])
+
+    def _hold(self) -> None:
+        self.held.release()
+        self.release.wait(NEVER_S)
+
+
+class Client:
+    """Calls `kind`, "copy" or "fetch", and answers what it answers."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        parse, write = BytesValue.FromString, BytesValue.SerializeToString
+        self._copy = channel.stream_unary(f"/{SERVICE}/Copy", write, parse)
+        self._fetch = channel.unary_stream(f"/{SERVICE}/Fetch", write, parse)
+
+    def call(self, kind: str, timeout_s: float, turn_timeout_s: float, chunks: int = 4) -> bytes:
+        if kind == "copy":
+            messages = [CHUNK] * chunks
+            reply = call_with_stream(self._copy, messages, "server", timeout_s, turn_timeout_s)
+            value: bytes = reply.value
+            return value
+        messages = list(call_stream(self._fetch, CHUNK, "server", timeout_s, turn_timeout_s))
+        return b"%d" % len(messages)
+
+
+@pytest.fixture
+def turns() -> Turns:
+    return Turns()
+
+
+@pytest.fixture
+def client(turns: Turns) -> Iterator[Client]:
+    """Of a server that has one thread for streams of each kind."""
+    service = Service("test", SERVICE, turns.add_to, lambda: None, lambda: None, 1)
+    settings = ServiceSettings(stream_threads=1, drain_timeout_ms=1_000)
+    with ExitStack() as cleanup:
+        address = start_grpc(service, settings, cleanup)
+        channel = cleanup.enter_context(open_channel(address))
+        cleanup.callback(turns.release.set)
+        yield Client(channel)
+
+
+@pytest.fixture
+def client_of_the_last_release(turns: Turns) -> Iterator[Client]:
+    """Its servers send their initial metadata with the first answer."""
+    server = grpc.server(ThreadPoolExecutor(4), options=CHANNEL_OPTIONS)
+    turns.add_to(server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    with open_channel(f"127.0.0.1:{port}") as channel:
+        yield Client(channel)
+    turns.release.set()
+    server.stop(None).wait()
+
+
+@contextmanager
+def one_that_has_the_thread(kind: str, client: Client, turns: Turns) -> Iterator[None]:
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(client.call, kind, NEVER_S, NEVER_S)
+        assert turns.held.acquire(timeout=60)
+        try:
+            yield
+        finally:
+            turns.release.set()
+        first.result(timeout=60)
+
+
+def assert_waits(answer: "Future[bytes]", for_s: float) -> None:
+    with pytest.raises(TimeoutError):
+        answer.result(timeout=for_s)
+
+
+@pytest.mark.parametrize(("kind", "answer"), [("copy", b"4"), ("fetch", b"1")])
+def test_the_wait_for_a_thread_is_no_lack_of_progress(
+    client: Client, turns: Turns, kind: str, answer: bytes
+) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        with one_that_has_the_thread(kind, client, turns):
+            waiting = pool.submit(client.call, kind, SHORT_S, NEVER_S)
+            assert_waits(waiting, 2 * SHORT_S)
+        assert waiting.result(timeout=60) == answer
+
+
+@pytest.mark.parametrize("kind", ["copy", "fetch"])
+def test_a_turn_that_never_comes_is_not_waited_for_without_end(
+    client: Client, turns: Turns, kind: str
+) -> None:
+    with (
+        one_that_has_the_thread(kind, client, turns),
+        pytest.raises(
+            RetriableRemoteStorageError, match=r"^server: has not taken the call up for 1\.0 s$"
+        ),
+    ):
+        client.call(kind, NEVER_S, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"), [("copy", "has made no progress"), ("fetch", "has sent nothing")]
+)
+def test_a_stream_that_was_taken_up_has_to_go_on(
+    client: Client, turns: Turns, kind: str, what: str
+) -> None:
+    with pytest.raises(RetriableRemoteStorageError, match=rf"^server: {what} for 1\.0 s$"):
+        client.call(kind, 1.0, LONG_S, chunks=1)
+    assert turns.held.acquire(timeout=60)
+
+
+def test_who_reads_has_taken_the_call_up_without_a_word(
+    client_of_the_last_release: Client, turns: Turns
+) -> None:
+    turns.reads = 8
+    with pytest.raises(RetriableRemoteStorageError, match=r"^server: has made no progress for 1"):
+        client_of_the_last_release.call("copy", 1.0, LONG_S, chunks=100)
+
+
+def test_a_copy_that_goes_on_may_last_longer_than_a_turn_without_a_word(
+    client_of_the_last_release: Client, turns: Turns
+) -> None:
+    turns.pause_s = SHORT_S / 10
+    with ThreadPoolExecutor(1) as pool:
+        client = client_of_the_last_release
+        copy = pool.submit(client.call, "copy", SHORT_S, SHORT_S, chunks=20)
+        assert turns.held.acquire(timeout=60)
+        turns.release.set()
+        assert copy.result(timeout=60) == b"20"
+
+
+@pytest.mark.parametrize(("kind", "answer"), [("copy", b"1"), ("fetch", b"1")])
+def test_a_server_that_says_nothing_before_its_answer_has_the_longer_time(
+    client_of_the_last_release: Client, turns: Turns, kind: str, answer: bytes
+) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(client_of_the_last_release.call, kind, 1.0, NEVER_S, chunks=1)
+        assert_waits(waiting, 3.0)
+        turns.release.set()
+        assert waiting.result(timeout=60) == answer

@@ -1,0 +1,47 @@
+"""docs/metrics.md is what the metrics' declarations say."""
+
+from pathlib import Path
+
+from prometheus_client import REGISTRY
+
+from services.cli.metrics_reference import PREFIX, metrics_markdown
+from services.rlm.backoff import Backoff
+from services.rlm.copying.uncopied import Uncopied
+from services.rlm.metrics import EXPIRATION_SECONDS_SINCE_LAST_SUCCESS, LastSuccessCollector
+from services.rlm.partition import new_partition
+from services.rlm.scheduler import Scheduler
+from services.rlm.topic_metrics import TopicCollector
+from tests.unit.rlm.kafka_bytes import NAME
+
+PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
+
+
+def described() -> list[str]:
+    """Every family that a process would be scraped for."""
+    partition = new_partition(NAME, None, None, None)  # type: ignore[arg-type]  # asked nothing
+    partition.uncopied = Uncopied(1, 1, 0, 1)
+    scheduler = Scheduler("test", 1, 1.0, Backoff(1.0, 1.0))
+    ages = EXPIRATION_SECONDS_SINCE_LAST_SUCCESS
+    collectors = (
+        REGISTRY,
+        TopicCollector(lambda: [partition]),
+        LastSuccessCollector(scheduler),
+        LastSuccessCollector(scheduler, ages),
+    )
+    return [family.name for collector in collectors for family in collector.collect()]
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert PAGE.read_text().strip() == metrics_markdown().strip(), "run `make docs`"
+
+
+def test_whatever_is_scraped_is_on_the_page() -> None:
+    page = metrics_markdown()
+    ours = [name for name in described() if name.startswith(PREFIX)]
+    assert len(ours) > 10
+    assert [name for name in ours if f"| `{name}" not in page] == []
+
+
+def test_every_metric_says_what_it_means() -> None:
+    rows = [line for line in metrics_markdown().splitlines() if line.startswith("| `")]
+    assert [row for row in rows if not row.split("|")[4].strip()] == []

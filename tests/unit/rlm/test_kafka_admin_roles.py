@@ -1,0 +1,96 @@
+"""What a broker's roles are, by what its cluster answers."""
+
+from dataclasses import replace
+from uuid import UUID, uuid4
+
+import pytest
+
+from services.api.ids import TopicIdPartition
+from services.api.partition_lifecycle import LeadershipChange, PartitionRole
+from services.rlm.kafka_admin.cluster_view import (
+    ClusterView,
+    NoTopic,
+    PartitionView,
+    TopicView,
+)
+from services.rlm.kafka_admin.role_changes import RoleChanges, role_changes
+
+US, THEM = 1, 2
+CLICKS = TopicIdPartition(uuid4(), "clicks", 0)
+LED = PartitionView(leader=US, leader_epoch=4, replicas=frozenset({US, THEM}))
+FOLLOWED = replace(LED, leader=THEM, leader_epoch=None)
+ELSEWHERE = PartitionView(leader=THEM, leader_epoch=None, replicas=frozenset({THEM}))
+LEADER_4 = LeadershipChange(CLICKS, 4, PartitionRole.LEADER)
+LEADER_6 = LeadershipChange(CLICKS, 6, PartitionRole.LEADER)
+FOLLOWER = LeadershipChange(CLICKS, None, PartitionRole.FOLLOWER)
+NOTHING = RoleChanges()
+
+
+def seen(partition: PartitionView, topic_id: UUID = CLICKS.topic_id) -> ClusterView:
+    return ClusterView("c", {"clicks": TopicView(topic_id, {0: partition})})
+
+
+def changed(told: LeadershipChange | None, view: ClusterView) -> RoleChanges:
+    return role_changes({} if told is None else {CLICKS: told}, {CLICKS}, view, US)
+
+
+@pytest.mark.parametrize(
+    ("told", "partition", "expected"),
+    [
+        (None, LED, LEADER_4),
+        (None, FOLLOWED, FOLLOWER),
+        (LEADER_4, FOLLOWED, FOLLOWER),
+        (FOLLOWER, LED, LEADER_4),
+        (LEADER_4, replace(LED, leader_epoch=6), LEADER_6),
+    ],
+)
+def test_what_is_other_than_before_is_told(
+    told: LeadershipChange | None, partition: PartitionView, expected: LeadershipChange
+) -> None:
+    assert changed(told, seen(partition)) == RoleChanges(changes=(expected,))
+
+
+@pytest.mark.parametrize(("told", "partition"), [(LEADER_4, LED), (FOLLOWER, FOLLOWED)])
+def test_what_is_as_before_is_not_told_again(
+    told: LeadershipChange, partition: PartitionView
+) -> None:
+    assert changed(told, seen(partition)) == NOTHING
+
+
+@pytest.mark.parametrize("told", [LEADER_4, FOLLOWER])
+def test_a_partition_without_a_replica_here_is_reassigned(told: LeadershipChange) -> None:
+    assert changed(told, seen(ELSEWHERE)) == RoleChanges(reassigned=(CLICKS,))
+
+
+def test_a_log_that_the_broker_is_about_to_delete_is_not_taken_up() -> None:
+    assert changed(None, seen(ELSEWHERE)) == NOTHING
+
+
+def test_without_the_leaders_epoch_nobody_begins_to_lead() -> None:
+    assert changed(FOLLOWER, seen(replace(LED, leader_epoch=None))) == NOTHING
+
+
+def test_an_epoch_older_than_the_one_that_was_told_is_an_old_answer() -> None:
+    assert changed(LEADER_6, seen(LED)) == NOTHING
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [*NoTopic, TopicView(uuid4(), {0: ELSEWHERE}), TopicView(CLICKS.topic_id, {1: ELSEWHERE})],
+)
+@pytest.mark.parametrize("told", [None, LEADER_4, FOLLOWER])
+def test_a_partition_of_which_nothing_is_told_keeps_its_role(
+    told: LeadershipChange | None, answer: TopicView | NoTopic
+) -> None:
+    assert changed(told, ClusterView("c", {"clicks": answer})) == NOTHING
+    assert changed(told, ClusterView("c", {})) == NOTHING
+
+
+def test_a_partition_without_a_leader_keeps_its_role() -> None:
+    assert changed(LEADER_4, seen(replace(LED, leader=None, leader_epoch=None))) == NOTHING
+
+
+def test_a_topic_that_was_made_again_under_the_name_is_led_beside_the_old_one() -> None:
+    new = replace(CLICKS, topic_id=uuid4())
+    found = role_changes({CLICKS: LEADER_4}, {new}, seen(LED, new.topic_id), US)
+    assert found == RoleChanges(changes=(replace(LEADER_4, topic_id_partition=new),))

@@ -1,0 +1,61 @@
+import pytest
+
+from services.api.errors import InvalidRequestError
+from services.api.lineage import Lineage, parse_checkpoint
+from services.api.partition_lifecycle import (
+    LeadershipChange,
+    LeadershipDelta,
+    LifecycleOutcome,
+    PartitionRole,
+    PartitionStops,
+)
+from services.rlm.leadership import LED_BY_LOG, Leadership
+from services.rlm.lifecycle.sources import StaticSource
+from tests.unit.rlm.kafka_bytes import NAME
+
+LEADER = PartitionRole.LEADER
+LINEAGE = parse_checkpoint("0\n2\n0 0\n4 10\n")
+
+
+@pytest.mark.parametrize(
+    ("told", "epoch", "overtaken"), [(None, 4, False), (3, 3, True), (4, 4, False), (9, 9, False)]
+)
+def test_the_epoch_that_was_told_counts_unless_the_log_is_of_a_later_leader(
+    told: int | None, epoch: int, overtaken: bool
+) -> None:
+    leadership = Leadership(LEADER, told)
+    assert (leadership.epoch_of(LINEAGE), leadership.is_overtaken(LINEAGE)) == (epoch, overtaken)
+
+
+def test_a_log_without_epochs_tells_none_and_overtakes_nobody() -> None:
+    assert LED_BY_LOG.epoch_of(Lineage()) is None
+    assert not Leadership(LEADER, 0).is_overtaken(Lineage())
+
+
+@pytest.mark.parametrize("epoch", [-1, 2**31])
+def test_a_leader_epoch_is_an_int32_from_0_on(epoch: int) -> None:
+    with pytest.raises(InvalidRequestError, match="leader_epoch"):
+        LeadershipChange(NAME, epoch, LEADER)
+
+
+class Told:
+    def __init__(self) -> None:
+        self.deltas: list[LeadershipDelta] = []
+        self.stops: list[PartitionStops] = []
+
+    def apply(self, delta: LeadershipDelta) -> list[LifecycleOutcome]:
+        self.deltas.append(delta)
+        return [None] * len(delta.changes)
+
+    def stop(self, stops: PartitionStops) -> list[LifecycleOutcome]:
+        self.stops.append(stops)
+        return [None] * len(stops.partitions)
+
+
+def test_the_static_source_tells_of_what_came_and_of_what_went_once() -> None:
+    told = Told()
+    source = StaticSource(told)
+    for found in ([NAME], [NAME], [], [], [NAME]):
+        source.tell(found)
+    assert [delta.changes for delta in told.deltas] == [(LeadershipChange(NAME, None, LEADER),)] * 2
+    assert [[s.topic_id_partition for s in stops.partitions] for stops in told.stops] == [[NAME]]

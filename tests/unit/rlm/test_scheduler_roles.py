@@ -1,0 +1,96 @@
+"""Tasks that come back at once, or go while they run."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from services.rlm.backoff import Backoff
+from services.rlm.ending import Ending
+from services.rlm.scheduler import Scheduler
+
+DEADLINE_S = 10.0
+
+
+@pytest.fixture
+def scheduler() -> Iterator[Scheduler]:
+    backoff = Backoff(initial_s=1000.0, max_s=1000.0, jitter=0.0)
+    made = Scheduler("test", threads=1, interval_s=1000.0, backoff=backoff)
+    yield made
+    made.stop(DEADLINE_S)
+
+
+def tick(scheduler: Scheduler) -> None:
+    scheduler.tick()
+    assert scheduler.wait_idle(DEADLINE_S)
+
+
+def test_a_task_with_more_to_do_comes_back_at_once_behind_those_that_wait(
+    scheduler: Scheduler,
+) -> None:
+    runs: list[str] = []
+    left = iter([True, True, False])
+
+    def large() -> bool:
+        runs.append("large")
+        return next(left)
+
+    scheduler.schedule("large", large)
+    scheduler.schedule("small", lambda: runs.append("small"))
+    for _ in range(6):
+        tick(scheduler)
+    assert runs == ["large", "small", "large", "large"]
+
+
+class Held:
+    """A task that waits in its run for the test."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.started, self.go_on = threading.Event(), threading.Event()
+
+    def __call__(self) -> None:
+        self.runs += 1
+        self.started.set()
+        assert self.go_on.wait(DEADLINE_S)
+
+
+def test_a_task_of_a_key_that_was_forgotten_while_it_ran_is_waited_for() -> None:
+    scheduler = Scheduler("test", threads=2, interval_s=0.0, backoff=Backoff())
+    held, after = Held(), list[int]()
+    scheduler.schedule("p", held)
+    scheduler.tick()
+    assert held.started.wait(DEADLINE_S)
+    scheduler.forget("p")
+    scheduler.schedule("p", lambda: after.append(held.runs))
+    scheduler.tick()
+    assert not scheduler.wait_ended("p", 0.01)
+    assert after == []
+    held.go_on.set()
+    assert scheduler.wait_ended("p", DEADLINE_S)
+    tick(scheduler)
+    assert after == [1]
+    assert scheduler.stop(DEADLINE_S)
+
+
+def test_only_the_task_that_is_named_is_forgotten(scheduler: Scheduler) -> None:
+    runs: list[str] = []
+
+    def old() -> None:
+        runs.append("old")
+
+    scheduler.schedule("p", old)
+    scheduler.schedule("p", lambda: runs.append("new"))
+    scheduler.forget("p", old)
+    scheduler.forget("unknown")
+    tick(scheduler)
+    assert runs == ["new"]
+
+
+def test_an_ending_is_set_by_itself_or_with_everything() -> None:
+    everything = threading.Event()
+    one, other = Ending(everything), Ending(everything)
+    one.set()
+    assert (one.is_set(), other.is_set()) == (True, False)
+    everything.set()
+    assert other.is_set()

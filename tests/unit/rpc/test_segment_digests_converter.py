@@ -1,0 +1,45 @@
+"""Digests of a copy over the wire and back."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.api.errors import InvalidRequestError
+from services.api.remote_storage_manager import IndexType
+from services.api.segment_digests import CopyDigests, FileDigest, LogDigest
+from services.api.segment_objects import StoredManifest
+from services.rpc.converters.segment_digests import digests_from_proto, digests_to_proto
+from services.rpc.converters.segment_objects import manifest_from_proto, manifest_to_proto
+from tests.contract.remote_storage_manager_contract import a_segment
+
+crcs = st.integers(0, 2**32 - 1)
+files = st.builds(FileDigest, st.integers(0, 2**31 - 1), crcs)
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> LogDigest:
+    chunk_bytes = draw(st.integers(1, 2**21))
+    chunks = draw(st.lists(crcs, max_size=5))
+    short = draw(st.integers(0, chunk_bytes - 1)) if chunks else 0
+    whole = FileDigest(len(chunks) * chunk_bytes - short, draw(crcs))
+    return LogDigest(whole, tuple(chunks), chunk_bytes)
+
+
+@given(logs(), st.dictionaries(st.sampled_from(IndexType), files))
+def test_digests_come_back_as_they_were(
+    log: LogDigest, indexes: dict[IndexType, FileDigest]
+) -> None:
+    digests = CopyDigests(log, indexes)
+    assert digests_from_proto(digests_to_proto(digests)) == digests
+
+
+def test_a_manifest_of_an_older_service_has_no_digests() -> None:
+    manifest = StoredManifest(a_segment(), "0" * 16, 1, 2, 3)
+    assert manifest_from_proto(manifest_to_proto(manifest)) == manifest
+
+
+def test_a_log_whose_chunks_are_not_counted_right_is_refused() -> None:
+    message = digests_to_proto(CopyDigests(LogDigest(FileDigest(3, 1), (1,)), {}))
+    message.log.chunk_crc32c.append(7)
+    with pytest.raises(InvalidRequestError, match=r"log.chunk_crc32c: must be 1, are 2"):
+        digests_from_proto(message)

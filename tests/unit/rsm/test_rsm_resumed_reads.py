@@ -1,0 +1,59 @@
+"""The pauses before a body that broke off is asked for again, on a clock that only they move."""
+
+from collections.abc import Generator
+from itertools import pairwise
+
+import pytest
+
+from services.api.calls import Call, serving
+from services.api.errors import RetriableRemoteStorageError
+from services.rsm.backends.ranged_get import BrokenBodyError, Resumes
+from tests.harness.moved_clock import MovedClock
+
+
+class BrokenStore:
+    """Breaks every body off before its first byte; knows when it was asked."""
+
+    def __init__(self, clock: MovedClock) -> None:
+        self._clock = clock
+        self.asked_s: list[float] = []
+
+    def get(self, position: int) -> Generator[bytes, None, None]:
+        self.asked_s.append(self._clock.now_s)
+        raise BrokenBodyError("cut")
+        yield b""
+
+
+@pytest.fixture
+def clock() -> MovedClock:
+    return MovedClock()
+
+
+def test_pauses_grow_and_are_bounded(clock: MovedClock) -> None:
+    store = BrokenStore(clock)
+    with pytest.raises(RetriableRemoteStorageError, match="what: the body broke off at byte 7"):
+        list(Resumes(8, clock.waiting).resumed(store.get, 7, "what"))
+    pauses = [after - before for before, after in pairwise(store.asked_s)]
+    assert pauses[0] == 0
+    assert 0.2 <= pauses[1] <= 0.5
+    assert all(1.0 <= pause <= 2.1 for pause in pauses[5:])
+
+
+def test_the_end_of_the_service_ends_a_pause(clock: MovedClock) -> None:
+    store = BrokenStore(clock)
+    clock.waiting.close()
+    with pytest.raises(RetriableRemoteStorageError, match=r"broke off .*the service is stopping"):
+        list(Resumes(8, clock.waiting).resumed(store.get, 0, "what"))
+    at_once_and_once_more = 2
+    assert len(store.asked_s) == at_once_and_once_more
+
+
+def test_a_caller_who_leaves_in_a_pause_ends_it(clock: MovedClock) -> None:
+    store = BrokenStore(clock)
+    began_s = clock.now_s
+    with (
+        serving(Call("reader", "-", is_active=lambda: clock.now_s == began_s)),
+        pytest.raises(RetriableRemoteStorageError, match=r"broke off .*gave up"),
+    ):
+        list(Resumes(8, clock.waiting).resumed(store.get, 0, "what"))
+    assert clock.now_s - began_s < 0.2
