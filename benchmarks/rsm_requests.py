@@ -25,8 +25,8 @@ BUCKET = "bench"
 PARTS = 4
 DELETED_AT_ONCE = 334
 PART_BYTES = int(RsmSettings.model_fields["part_size_bytes"].default)
-_READINESS = "HeadBucket"
-"""Asked each second, whether anybody calls or not."""
+_MARKER = "/.sediment"
+"""Read each second, whether anybody calls or not."""
 
 
 def run() -> Result:
@@ -92,12 +92,11 @@ def _settled(proxy: HttpProxy, manifests: set[str]) -> int:
     eventually(nothing_new, poll_ms=100)
     counted = 0
     for request in before:
-        is_manifest = request.operation == "GetObject" and request.target.partition("?")[
-            0
-        ].endswith(".manifest")
+        path, _, _ = request.target.partition("?")
+        is_manifest = request.operation == "GetObject" and path.endswith(".manifest")
         if is_manifest and request.target not in manifests:
             manifests.add(request.target)
-        elif request.operation != _READINESS:
+        elif not path.endswith(_MARKER):
             counted += 1
     return counted
 
