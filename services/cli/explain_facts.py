@@ -49,12 +49,6 @@ class SegmentFacts:
     events: tuple[PartitionEvent, ...]
 
     @property
-    def is_listed(self) -> bool:
-        """Whether retention looks at it."""
-        gone = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
-        return self.metadata is not None and self.metadata.state is not gone
-
-    @property
     def deletion(self) -> PartitionEvent | None:
         """The event that decided it: the first mark."""
         return next((e for e in self.events if e.to_state == _DELETING), None)

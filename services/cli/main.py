@@ -6,7 +6,16 @@ from typing import Annotated
 import typer
 
 from services.cli.db_commands import db
-from services.cli.options import DataDir, JsonOrTable, Rlm, Rlmm, Rsm, Topic, TopicPartition
+from services.cli.options import (
+    DataDir,
+    JsonOrTable,
+    Locations,
+    Rlm,
+    Rlmm,
+    Rsm,
+    Topic,
+    TopicPartition,
+)
 from services.cli.output import Format
 from services.cli.partition_commands import partitions
 from services.cli.store_commands import store
@@ -199,15 +208,7 @@ def reconcile(
     grace_ms: Annotated[
         int, typer.Option(min=0, help="What is younger than this is left alone, ms.")
     ] = 86_400_000,
-    location: Annotated[
-        list[int] | None,
-        typer.Option(
-            min=0,
-            max=65_535,
-            help="A registered location of RSM to look at; may be repeated. By default the one "
-            "that new segments go to.",
-        ),
-    ] = None,
+    location: Locations = None,
     rsm: Rsm = None,
     rlmm: Rlmm = None,
     data_dir: DataDir = None,
@@ -252,15 +253,7 @@ def scrub(
             "repeated."
         ),
     ] = None,
-    location: Annotated[
-        list[int] | None,
-        typer.Option(
-            min=0,
-            max=65_535,
-            help="A registered location of RSM to look at; may be repeated. By default the one "
-            "that new segments go to.",
-        ),
-    ] = None,
+    location: Locations = None,
     rsm: Rsm = None,
     rlmm: Rlmm = None,
     data_dir: DataDir = None,

@@ -26,3 +26,12 @@ _ADDRESS_HELP = "HOST:PORT; by default that of a running `sediment up`."
 Rsm = Annotated[str | None, typer.Option(envvar="SEDIMENT_RSM", help=_ADDRESS_HELP)]
 Rlmm = Annotated[str | None, typer.Option(envvar="SEDIMENT_RLMM", help=_ADDRESS_HELP)]
 Rlm = Annotated[str | None, typer.Option(envvar="SEDIMENT_RLM", help=_ADDRESS_HELP)]
+Locations = Annotated[
+    list[int] | None,
+    typer.Option(
+        min=0,
+        max=65_535,
+        help="A registered location of RSM to look at; may be repeated. By default the one that "
+        "new segments go to.",
+    ),
+]

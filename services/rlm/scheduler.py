@@ -7,7 +7,7 @@ task raises.
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -87,12 +87,6 @@ class Scheduler:
             if key not in self._running:
                 self._waiting.put(key, now)
                 self._changed.notify_all()
-
-    def retain(self, keys: Iterable[Hashable]) -> None:
-        """Forget all other tasks; one that is running ends as it will."""
-        with self._changed:
-            for key in self._entries.keys() - set(keys):
-                self._drop(key)
 
     def forget(self, key: Hashable, task: Task | None = None) -> None:
         """Run the task of this key no more; if it is running it ends as it will.

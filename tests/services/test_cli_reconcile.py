@@ -2,24 +2,17 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
-from services.rpc.clients.storage import RemoteStorageManagerClient
 from services.rsm.backends.filesystem import FilesystemStorage
-from services.rsm.factory import build_manager
 from services.rsm.keys import segment_keys
-from services.rsm.servicer import RemoteStorageManagerServicer
 from services.rsm.settings import RsmSettings
-from tests.harness.grpc_server import served
 from tests.harness.rlmm_process import RlmmProcess, running_rlmm
+from tests.harness.served_rsm import ServedRsm, serving
 from tests.harness.tier import SmallTier, a_topic, segment
-from tieredstorage.v1 import remote_storage_manager_pb2_grpc as pb_grpc
 
 
 @pytest.fixture
@@ -34,23 +27,10 @@ def store(tmp_path: Path) -> FilesystemStorage:
     return FilesystemStorage(tmp_path / "objects")
 
 
-@dataclass(frozen=True)
-class ServedRsm:
-    address: str
-    client: RemoteStorageManagerClient
-
-
 @pytest.fixture
 def rsm(store: FilesystemStorage, tmp_path: Path) -> Iterator[ServedRsm]:
-    settings = RsmSettings(backend="filesystem", directory=tmp_path / "objects")
-    with closing(build_manager(settings)) as manager:
-
-        def add(server: grpc.Server) -> None:
-            servicer = RemoteStorageManagerServicer(manager)
-            pb_grpc.add_RemoteStorageManagerServicer_to_server(servicer, server)
-
-        with served(add, "tieredstorage.v1.RemoteStorageManager") as (channel, address):
-            yield ServedRsm(address, RemoteStorageManagerClient(channel, address))
+    with serving(RsmSettings(backend="filesystem", directory=tmp_path / "objects")) as made:
+        yield made
 
 
 def reconcile(rlmm: RlmmProcess, rsm: ServedRsm, *options: str) -> tuple[int, dict[str, Any]]:

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from services.api.errors import (
     CorruptSegmentError,
@@ -31,7 +31,8 @@ from services.rlm.copying.copy_data import CopyCancelledError
 from services.rlm.copying.copy_rules import CopyRule, CopyRules
 from services.rlm.copying.exclusive import PartitionBusyError, exclusive
 from services.rlm.copying.inspection import InspectedSegment, inspect
-from services.rlm.copying.lost_ranges import LossRecorder, Range
+from services.rlm.copying.lost_ranges import LossRecorder
+from services.rlm.copying.pass_report import PassReport
 from services.rlm.copying.progress import Progress
 from services.rlm.copying.segment_copy import RETRIABLE_ERRORS, SegmentCopier, is_attempt_of
 from services.rlm.copying.uncopied import Uncopied, uncopied_of
@@ -46,50 +47,6 @@ from services.rlm.tier_view.offset_ranges import OffsetRanges
 from services.rlm.tier_view.tier import Tier
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass
-class PassReport:
-    """What one pass did.
-
-    Attributes:
-        copied_segments, copied_bytes: COPY_SEGMENT_FINISHED by this pass.
-        present_segments, present_bytes: rolled segments that the tier had before.
-        cleaned_attempts: attempts left behind that are gone now.
-        problems: what is held back or found to be lost, and what was mended.
-        recorded: those of the problems that are losses which this pass found first and recorded, or
-            perhaps recorded.
-        known_gaps: what was lost and recorded before; no problem any more.
-        failure: why the pass did not do all that can be done; empty: it did.
-        may_pass: the failure may be gone when the pass is repeated soon.
-        more_after_s: the pass gave way to others with segments left to copy: it is to go on after
-            so many seconds; None: it did not.
-    """
-
-    copied_segments: int = 0
-    copied_bytes: int = 0
-    present_segments: int = 0
-    present_bytes: int = 0
-    cleaned_attempts: int = 0
-    problems: list[Problem] = field(default_factory=list)
-    recorded: list[Problem] = field(default_factory=list)
-    known_gaps: list[Range] = field(default_factory=list)
-    failure: str = ""
-    may_pass: bool = False
-    more_after_s: float | None = None
-
-    def failed(self, error: Exception | str, *, may_pass: bool) -> None:
-        self.failure, self.may_pass = str(error), may_pass
-
-    @property
-    def held_segments(self) -> int:
-        return sum(problem.held_segments for problem in self.problems)
-
-    @property
-    def found_nothing(self) -> bool:
-        """There was nothing to be done, nor to be told."""
-        found = (self.copied_segments, self.cleaned_attempts, self.problems, self.failure)
-        return not any(found)
 
 
 @dataclass(frozen=True, slots=True)

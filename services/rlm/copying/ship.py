@@ -16,8 +16,9 @@ from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.rlm.backoff import Backoff
 from services.rlm.copying.copy_rules import CopyRules
-from services.rlm.copying.copy_task import CopyTask, PassReport
+from services.rlm.copying.copy_task import CopyTask
 from services.rlm.copying.lost_ranges import Range
+from services.rlm.copying.pass_report import PassReport
 from services.rlm.copying.progress import NoProgress, Progress
 from services.rlm.copying.segment_copy import CopyLimits, SegmentCopier
 from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError

@@ -139,7 +139,7 @@ def test_a_partition_that_went_is_not_run_again(scheduler: Scheduler, clock: Clo
     runs: list[str] = []
     scheduler.schedule("p", lambda: runs.append("p"))
     scheduler.schedule("q", lambda: runs.append("q"))
-    scheduler.retain(["q"])
+    scheduler.forget("p")
     tick(scheduler)
     assert runs == ["q"]
 
@@ -238,7 +238,7 @@ def test_a_partition_takes_its_labels_along_when_it_goes(
     line = 'sediment_rlm_seconds_since_last_success{partition="0",topic="t"} 3.0\n'
     assert line in scraped(scheduler)
     assert "scan" not in scraped(scheduler)
-    scheduler.retain(["scan"])
+    scheduler.forget(NAME)
     assert "{" not in scraped(scheduler)
 
 
