@@ -59,7 +59,7 @@ class SegmentChunk:
     """The next bytes of one file."""
 
     file: SegmentFile
-    data: bytes
+    data: bytes | memoryview
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,7 +185,11 @@ def _answer(
     if not context.is_active():
         raise PeerLeftError
     # So the caller knows that its turn has come: while the stream waits in its place nothing does.
-    context.send_initial_metadata(())
+    if method.many_answers:
+        # With the first of them, which is there sooner so.
+        served.tell_if_it_takes_long()
+    else:
+        context.send_initial_metadata(())
     take = each_request if method.many_requests else the_request
     answers = method.behavior(take(served, requests, method.parse), context)
     if not method.many_answers:

@@ -4,6 +4,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Event, Thread
 from types import TracebackType
 from typing import Self
@@ -14,6 +15,7 @@ from services.rpc.peers import address_of
 from services.rpc.rounds import rounds_in_time
 
 _NEVER = math.inf
+_TELL_AFTER_S = 1.0
 _log = logging.getLogger("sediment.rpc")
 
 
@@ -29,7 +31,15 @@ class ServedCall:
         ended_because: why the watchdog ended it; empty: it did not.
     """
 
-    __slots__ = ("_context", "_peer", "due_at", "ended_because", "started", "waiting_since")
+    __slots__ = (
+        "_context",
+        "_peer",
+        "_to_be_told",
+        "due_at",
+        "ended_because",
+        "started",
+        "waiting_since",
+    )
 
     def __init__(
         self, context: grpc.ServicerContext, peer: str, deadline_s: float = math.inf
@@ -40,6 +50,7 @@ class ServedCall:
         self.started = self.waiting_since = time.monotonic()
         self.due_at = self.started + deadline_s
         self.ended_because = ""
+        self._to_be_told = False
 
     @property
     def address(self) -> str:
@@ -55,6 +66,18 @@ class ServedCall:
     def work(self) -> None:
         """The peer has done its part."""
         self.waiting_since = _NEVER
+
+    def tell_if_it_takes_long(self) -> None:
+        """Have the watchdog send the peer the initial metadata, unless an answer does so before."""
+        self._to_be_told = True
+
+    def tell(self, now: float) -> None:
+        """That it has been taken up, where that was a while ago and the peer does not know it."""
+        if self._to_be_told and now - self.started > _TELL_AFTER_S:
+            self._to_be_told = False
+            # ValueError: an answer was faster. RpcError: the peer has left.
+            with suppress(ValueError, grpc.RpcError):
+                self._context.send_initial_metadata(())
 
     def end(self, because: str) -> None:
         """Cancel: wakes a thread that waits for the peer, and a peer that waits for us.
@@ -84,10 +107,11 @@ class CallGroup:
         self._calls.discard(call)
 
     def end_overdue(self, now: float) -> None:
-        """End the calls whose peers have had their time."""
+        """End the calls whose peers have had their time, and tell others that it is their turn."""
         calls = self._calls.copy()
         waiting = sum(call.waiting_since < _NEVER for call in calls)
         for call in calls:
+            call.tell(now)
             if now > call.due_at:
                 call.end("not answered within the deadline of calls that name none")
                 continue

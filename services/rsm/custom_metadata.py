@@ -4,6 +4,7 @@ import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from services.api.remote_storage_manager import IndexType
 from services.api.validation import INT32_MAX, require
@@ -56,6 +57,7 @@ class CustomMetadata:
         return _FORM.pack(_VERSION, self.location_id, attempt, self.log_size_bytes, *sizes)
 
     @classmethod
+    @lru_cache(maxsize=1024)  # Readers ask for the same few segments again and again.
     def from_bytes(cls, data: bytes) -> "CustomMetadata":
         """Read what to_bytes wrote.
 

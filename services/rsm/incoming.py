@@ -14,7 +14,9 @@ class IncomingFiles:
     def __init__(self, chunks: Iterable[SegmentChunk]) -> None:
         self._chunks = iter(chunks)
 
-    def take(self, header: SegmentFileHeader, digest: RunningDigest) -> Iterator[bytes]:
+    def take(
+        self, header: SegmentFileHeader, digest: RunningDigest
+    ) -> Iterator[bytes | memoryview]:
         """The bytes of the next file, which go through `digest` on their way.
 
         Raises:

@@ -1,11 +1,13 @@
 """A rate that all calls of a process keep to together."""
 
 from collections.abc import Callable, Generator, Iterator
+from typing import TypeVar
 
 from services.api.calls import current_call
 from services.rsm.turns import Ticket, Turns
 from services.rsm.waiting import Waiting
 
+Piece = TypeVar("Piece", bytes, bytes | memoryview)
 BURST_S = 0.1
 # A turn that is due may be a rounding away; who waits for it must not spin.
 _SHORTEST_PAUSE_S = 0.001
@@ -71,7 +73,7 @@ class ByteRate:
         """`bytes_per_s`: of all streams together; 0: as fast as they can."""
         self._limit = RateLimit(bytes_per_s, waiting) if bytes_per_s else None
 
-    def limited(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+    def limited(self, chunks: Iterator[Piece]) -> Iterator[Piece]:
         """The same chunks, each given out when its bytes may pass; ends `chunks` when it is closed.
 
         Raises:
@@ -80,7 +82,7 @@ class ByteRate:
         return chunks if self._limit is None else _limited(chunks, self._limit)
 
 
-def _limited(chunks: Iterator[bytes], limit: RateLimit) -> Iterator[bytes]:
+def _limited(chunks: Iterator[Piece], limit: RateLimit) -> Iterator[Piece]:
     try:
         for chunk in chunks:
             limit.take(len(chunk))

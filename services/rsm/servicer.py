@@ -11,9 +11,15 @@ from services.api.validation import within
 from services.rpc.converters import segment_objects as convert
 from services.rpc.converters.enums import index_type
 from services.rpc.converters.shared import metadata_from_proto, require_set
-from services.rpc.converters.storage import copy_from_proto
+from services.rpc.converters.storage import (
+    CopyRequest,
+    copy_from_proto,
+    read_segment_from_proto,
+)
 from services.rpc.statuses import status_of_outcome
-from services.rpc.wire_chunks import chunks_handler, replacing_handlers
+from services.rpc.wire.copied_chunks import copy_handler
+from services.rpc.wire.fetched_chunks import chunks_handler
+from services.rpc.wire.handlers import replacing_handlers
 from tieredstorage.v1 import remote_storage_manager_pb2 as pb
 from tieredstorage.v1 import remote_storage_manager_pb2_grpc as pb_grpc
 
@@ -31,7 +37,7 @@ class RemoteStorageManagerServicer(pb_grpc.RemoteStorageManagerServicer):
 
     def CopyLogSegmentData(
         self,
-        request_iterator: Iterator[pb.CopyLogSegmentDataRequest],
+        request_iterator: Iterator[CopyRequest],
         context: grpc.ServicerContext,
     ) -> pb.CopyLogSegmentDataResponse:
         metadata, data = copy_from_proto(request_iterator)
@@ -49,7 +55,7 @@ class RemoteStorageManagerServicer(pb_grpc.RemoteStorageManagerServicer):
     ) -> Iterator[bytes]:
         """FetchLogSegment without its messages."""
         with within("metadata"):
-            metadata = metadata_from_proto(request.metadata)
+            metadata = read_segment_from_proto(request.metadata)
         end = request.end_position if request.HasField("end_position") else None
         yield from self._manager.fetch_log_segment(metadata, request.start_position, end)
 
@@ -57,7 +63,7 @@ class RemoteStorageManagerServicer(pb_grpc.RemoteStorageManagerServicer):
         self, request: pb.FetchIndexRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.FetchIndexResponse]:
         with within("metadata"):
-            metadata = metadata_from_proto(request.metadata)
+            metadata = read_segment_from_proto(request.metadata)
         kind = index_type.from_proto(request.index_type, "index_type")
         for data in self._manager.fetch_index(metadata, kind):
             yield pb.FetchIndexResponse(data=data)
@@ -118,8 +124,11 @@ class RemoteStorageManagerServicer(pb_grpc.RemoteStorageManagerServicer):
 
 
 def add_to_server(manager: ServedManager, server: grpc.Server) -> None:
-    """Serve `manager`; the chunks of logs go out as they are, not through messages."""
+    """Serve `manager`; the chunks of logs come and go as they are, not through messages."""
     servicer = RemoteStorageManagerServicer(manager)
-    chunks = chunks_handler(servicer.log_chunks, pb.FetchLogSegmentRequest.FromString)
-    generated = replacing_handlers(server, {"FetchLogSegment": chunks})
+    instead = {
+        "CopyLogSegmentData": copy_handler(servicer.CopyLogSegmentData),
+        "FetchLogSegment": chunks_handler(servicer.log_chunks),
+    }
+    generated = replacing_handlers(server, instead)
     pb_grpc.add_RemoteStorageManagerServicer_to_server(servicer, generated)

@@ -87,7 +87,7 @@ class ObjectUpload:
         self._parts: list[Future[UploadedPart]] = []
         self._under_way: set[Future[UploadedPart]] = set()
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """Take the next bytes; returns when they are copied. The caller keeps to size_bytes."""
         rest = memoryview(data)
         while rest:

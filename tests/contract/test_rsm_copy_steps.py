@@ -23,6 +23,7 @@ from services.api.remote_storage_manager import IndexType, LogSegmentData, Segme
 from services.api.segments import RemoteLogSegmentMetadata
 from services.local.s3_endpoint import S3Endpoint
 from services.rpc.converters.storage import copy_to_proto
+from services.rpc.wire.copied_chunks import copying_method, request_to_wire
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.backends.protocol import StorageBackend
 from services.rsm.custom_metadata import CustomMetadata
@@ -343,10 +344,10 @@ def test_a_call_that_is_cancelled_leaves_all_or_nothing(
         stack.callback(rsm.close)
         channel, _ = stack.enter_context(served(add, "tieredstorage.v1.RemoteStorageManager"))
         stack.callback(gate.opened.set)
-        stub = pb_grpc.RemoteStorageManagerStub(channel)
-        call = stub.CopyLogSegmentData.future(copy_to_proto(a_segment(), store.files.data()))
+        messages = map(request_to_wire, copy_to_proto(a_segment(), store.files.data()))
+        call = copying_method(channel).future(messages)
         assert gate.reached.wait(GIVE_UP_S)
-        call.cancel()  # type: ignore[no-untyped-call]  # in the stubs
+        call.cancel()
         eventually(lambda: not rsm.calls[0].is_active())
         gate.opened.set()
     assert len(store.keys()) == (3 if step[0] == "put_if_absent" else 0)

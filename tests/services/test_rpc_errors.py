@@ -1,6 +1,7 @@
 """Errors cross the wire with their class; what the transport says by itself is retriable."""
 
 import logging
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import Event
@@ -25,9 +26,11 @@ from services.api.segments import RemoteLogSegmentMetadata, segment_leader_epoch
 from services.rpc.channels import open_channel
 from services.rpc.clients.calls import call_stream
 from services.rpc.clients.storage import RemoteStorageManagerClient
+from services.rpc.converters.storage import CopyRequest
 from services.rpc.log_lines import BURST, LINES_PER_S
 from services.rpc.statuses import status_of
 from services.rsm.servicer import RemoteStorageManagerServicer
+from tests.contract.remote_storage_manager_contract import Files
 from tests.harness.eventually import eventually
 from tests.harness.grpc_server import served
 from tieredstorage.v1 import remote_storage_manager_pb2 as pb
@@ -125,11 +128,18 @@ def test_a_server_that_is_not_there_is_retriable_and_named() -> None:
             client.delete_log_segment_data(SEGMENT)
 
 
-def test_an_rpc_that_is_not_built_is_not_served() -> None:
+def test_another_service_under_the_address_is_named_as_such() -> None:
     with served(lambda server: None, "none") as (channel, address):
         client = RemoteStorageManagerClient(channel, address)
-        with pytest.raises(NotServedError):
-            client.delete_log_segment_data(SEGMENT)
+        files = Files(b"log", dict.fromkeys(IndexType, b"index"))
+        named = f"^rsm at {re.escape(address)}: .* RSM and RLMM are swapped"
+        for call in (
+            lambda: client.delete_log_segment_data(SEGMENT),
+            lambda: client.copy_log_segment_data(SEGMENT, files.data()),
+            lambda: list(client.fetch_log_segment(SEGMENT, 0)),
+        ):
+            with pytest.raises(NotServedError, match=named):
+                call()
 
 
 def test_a_caller_that_leaves_before_it_said_anything_is_no_error_of_ours(
@@ -145,7 +155,7 @@ def test_a_caller_that_leaves_before_it_said_anything_is_no_error_of_ours(
     class Servicer(RemoteStorageManagerServicer):
         def CopyLogSegmentData(
             self,
-            request_iterator: Iterator[pb.CopyLogSegmentDataRequest],
+            request_iterator: Iterator[CopyRequest],
             context: grpc.ServicerContext,
         ) -> pb.CopyLogSegmentDataResponse:
             begun.set()

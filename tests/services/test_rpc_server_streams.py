@@ -91,13 +91,16 @@ def test_leaving_the_stream_early_ends_the_call(method: Any, sender: Sender) -> 
 
 
 class Ended:
-    """A call that notes that it was cancelled."""
+    """A call that nobody takes up, and that notes that it was cancelled."""
 
     def __init__(self) -> None:
         self.cancelled = threading.Event()
 
     def cancel(self) -> None:
         self.cancelled.set()
+
+    def initial_metadata(self) -> None:
+        self.cancelled.wait(60)
 
 
 def watching() -> int:

@@ -40,7 +40,7 @@ def call_once(
 
 def call_with_stream(
     method: Any,
-    messages: Iterable[Message],
+    messages: Iterable[Message | bytes],
     peer: str,
     progress_timeout_s: float,
     turn_timeout_s: float = COPY_TURN_TIMEOUT_S,
@@ -92,9 +92,6 @@ def call_stream(
         silence = Silence(call, timeout_s, turn_timeout_s)
         SILENCE_WATCH.add(silence)
         try:
-            # They are there once the call has been taken up, or is over.
-            call.initial_metadata()
-            silence.begin()
             for message in call:
                 silence.end()
                 yield message

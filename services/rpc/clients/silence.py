@@ -2,22 +2,35 @@
 
 gRPC's own deadline is of a whole call: a reader that takes its time would use it up, and so would
 the wait for a thread of the server. That wait has a bound of its own. It ends with the initial
-metadata, which our servers send when they take a stream up; others may send them with the answer.
+metadata, which our servers send when they take a stream up, or with the first answer where that is
+there within a second; others may send them with an answer that comes late.
 """
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Event, Lock, Thread
 from typing import Any, Protocol
 
+import grpc
+
 from services.rpc.clients.sources import Source
 from services.rpc.rounds import rounds_in_time
+
+_LISTEN_AFTER_S = 0.5
 
 
 class Cancellable(Protocol):
     """A call; once it is cancelled, who waits for it hears of that."""
 
     def cancel(self) -> object: ...
+
+
+class StreamedCall(Cancellable, Protocol):
+    """A call with many answers."""
+
+    def initial_metadata(self) -> object:
+        """Waits for them, or for the end of the call."""
 
 
 class Watched(Protocol):
@@ -33,32 +46,60 @@ class Silence:
         ended_because: why the call was ended; empty: it was not.
     """
 
-    __slots__ = ("_call", "_limit_s", "_wait", "ended_because")
+    __slots__ = (
+        "_call",
+        "_limit_s",
+        "_listens",
+        "_taken_up_at",
+        "_turn_limit_s",
+        "_waiting_since",
+        "ended_because",
+    )
 
-    def __init__(self, call: Cancellable, limit_s: float, turn_limit_s: float) -> None:
-        """`turn_limit_s` is for the wait until the first `begin`."""
+    def __init__(self, call: StreamedCall, limit_s: float, turn_limit_s: float) -> None:
+        """The reader waits for the first message. `turn_limit_s` is for the time until the server
+        is known to have taken the call up."""
         self._call = call
         self._limit_s = limit_s
-        # When it is too long, and what it is then.
-        self._wait: tuple[float, str] | None = (
-            time.monotonic() + turn_limit_s,
-            _not_taken_up(turn_limit_s),
-        )
+        self._turn_limit_s = turn_limit_s
+        self._waiting_since: float | None = time.monotonic()
+        self._taken_up_at: float | None = None
+        self._listens = False
         self.ended_because = ""
 
     def begin(self) -> None:
-        """The reader waits for a message, and the server has taken the call up."""
-        self._wait = time.monotonic() + self._limit_s, f"has sent nothing for {self._limit_s} s"
+        """The reader waits for another message."""
+        self._waiting_since = time.monotonic()
 
     def end(self) -> None:
         """It has one, and the server nothing to do with how long it keeps it."""
-        self._wait = None
+        if self._taken_up_at is None:
+            self._taken_up_at = self._waiting_since
+        self._waiting_since = None
 
     def end_call_if_too_long(self) -> None:
-        wait = self._wait
-        if wait is None or time.monotonic() <= wait[0] or self.ended_because:
+        since = self._waiting_since
+        if since is None or self.ended_because:
             return
-        self.ended_because = wait[1]
+        now = time.monotonic()
+        if self._taken_up_at is None:
+            if now - since > self._turn_limit_s:
+                self._end(_not_taken_up(self._turn_limit_s))
+            elif now - since > _LISTEN_AFTER_S and not self._listens:
+                self._listens = True
+                Thread(target=self._listen, name="taken-up", daemon=True).start()
+        elif now - max(since, self._taken_up_at) > self._limit_s:
+            self._end(f"has sent nothing for {self._limit_s} s")
+
+    def _listen(self) -> None:
+        # gRPC tells it only to who waits for it. A reader that did would have its first message
+        # later, and as a rule that comes at once.
+        with suppress(grpc.RpcError):
+            self._call.initial_metadata()
+        self._taken_up_at = time.monotonic()
+
+    def _end(self, because: str) -> None:
+        self.ended_because = because
         self._call.cancel()
 
 

@@ -17,7 +17,7 @@ class Message(Protocol):
     def ByteSize(self) -> int: ...
 
 
-T = TypeVar("T", bound=Message)
+T = TypeVar("T", bound=Message | bytes)
 
 
 class Source(Generic[T]):
@@ -54,7 +54,8 @@ class Source(Generic[T]):
     def _count(self, taken: T) -> None:
         # protobuf writes a message to find its size, so not for longer than anybody asks.
         if not self.was_read:
-            self._taken_bytes += taken.ByteSize()
+            size_bytes = len(taken) if isinstance(taken, bytes) else taken.ByteSize()
+            self._taken_bytes += size_bytes
             self.was_read = self._taken_bytes > _UNREAD_AT_MOST_BYTES
 
     def idle_s(self) -> float:

@@ -17,6 +17,8 @@ from services.rpc.converters.enums import index_type as index_types
 from services.rpc.converters.shared import metadata_to_proto
 from services.rpc.converters.storage import copy_to_proto
 from services.rpc.statuses import outcome_of
+from services.rpc.wire.copied_chunks import copying_method, request_to_wire
+from services.rpc.wire.fetched_chunks import fetching_method
 from tieredstorage.v1 import remote_storage_manager_pb2 as pb
 from tieredstorage.v1 import remote_storage_manager_pb2_grpc as pb_grpc
 
@@ -40,6 +42,8 @@ class RemoteStorageManagerClient:
         """For how long RSM may make no progress with a copy, and send nothing of a fetch; neither
         is bounded as a whole."""
         self._stub = pb_grpc.RemoteStorageManagerStub(channel)
+        self._copy = copying_method(channel)
+        self._fetch = fetching_method(channel)
         self._peer = f"rsm at {peer}"
         self._copy_timeout_s = copy_timeout_s
         self._fetch_timeout_s = fetch_timeout_s
@@ -47,9 +51,8 @@ class RemoteStorageManagerClient:
     def copy_log_segment_data(
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
     ) -> bytes | None:
-        messages = copy_to_proto(metadata, data)
-        method = self._stub.CopyLogSegmentData
-        reply = call_with_stream(method, messages, self._peer, self._copy_timeout_s)
+        messages = map(request_to_wire, copy_to_proto(metadata, data))
+        reply = call_with_stream(self._copy, messages, self._peer, self._copy_timeout_s)
         return reply.custom_metadata if reply.HasField("custom_metadata") else None
 
     def fetch_log_segment(
@@ -63,8 +66,7 @@ class RemoteStorageManagerClient:
             start_position=start_position,
             end_position=end_position,
         )
-        for response in self._stream(self._stub.FetchLogSegment, request):
-            yield response.data
+        yield from self._stream(self._fetch, request)
 
     def fetch_index(
         self, metadata: RemoteLogSegmentMetadata, index_type: IndexType

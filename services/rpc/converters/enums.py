@@ -1,5 +1,6 @@
 """Enums cross the wire by name, never by number."""
 
+from collections.abc import Iterable
 from enum import Enum
 from typing import Generic, Protocol, TypeVar
 
@@ -34,6 +35,9 @@ class EnumConverter(Generic[E, V]):
     def __init__(self, ours: type[E], wire: WireEnum[V], prefix: str) -> None:
         self._to_wire = {member: wire.Value(prefix + member.name) for member in ours}
         self._from_wire = {number: member for member, number in self._to_wire.items()}
+
+    def members(self) -> Iterable[E]:
+        return self._to_wire.keys()
 
     def to_proto(self, member: E) -> V:
         return self._to_wire[member]

@@ -1,6 +1,8 @@
 """remote_storage_manager.proto."""
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import TypeAlias
 
 from services.api.errors import InvalidRequestError
 from services.api.remote_storage_manager import (
@@ -12,13 +14,34 @@ from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import within
 from services.rpc.converters.enums import segment_file
 from services.rpc.converters.shared import metadata_from_proto, metadata_to_proto, require_set
+from tieredstorage.v1 import remote_log_segment_pb2 as segment_pb
 from tieredstorage.v1 import remote_storage_manager_pb2 as pb
+
+# Of a few leader epochs. Longer ones are not kept: who sends them must not fill memory.
+_KEPT_BYTES = 1024
+
+CopyRequest: TypeAlias = pb.CopyLogSegmentDataRequest | SegmentChunk
+"""A chunk goes without its message (see services.rpc.wire)."""
+
+
+def read_segment_from_proto(
+    message: segment_pb.RemoteLogSegmentMetadata,
+) -> RemoteLogSegmentMetadata:
+    """As metadata_from_proto; sooner, as readers ask for the same few segments again and again."""
+    if message.ByteSize() > _KEPT_BYTES:
+        return metadata_from_proto(message)
+    return _read_segment(message.SerializeToString())
+
+
+@lru_cache(maxsize=1024)
+def _read_segment(written: bytes) -> RemoteLogSegmentMetadata:
+    return metadata_from_proto(segment_pb.RemoteLogSegmentMetadata.FromString(written))
 
 
 def copy_to_proto(
     metadata: RemoteLogSegmentMetadata, data: LogSegmentData
-) -> Iterator[pb.CopyLogSegmentDataRequest]:
-    """The header, then a message for each chunk, taken from `data` as the stream asks for it."""
+) -> Iterator[CopyRequest]:
+    """The header, then the chunks, taken from `data` as the stream asks for them."""
     files = [
         pb.SegmentFileHeader(
             file=segment_file.to_proto(f.file), size_bytes=f.size_bytes, crc32c=f.crc32c
@@ -27,14 +50,11 @@ def copy_to_proto(
     ]
     header = pb.CopyLogSegmentHeader(metadata=metadata_to_proto(metadata), files=files)
     yield pb.CopyLogSegmentDataRequest(header=header)
-    for chunk in data.chunks:
-        yield pb.CopyLogSegmentDataRequest(
-            chunk=pb.SegmentChunk(file=segment_file.to_proto(chunk.file), data=chunk.data)
-        )
+    yield from data.chunks
 
 
 def copy_from_proto(
-    requests: Iterable[pb.CopyLogSegmentDataRequest],
+    requests: Iterable[CopyRequest],
 ) -> tuple[RemoteLogSegmentMetadata, LogSegmentData]:
     """Read the header now, the chunks as they are taken.
 
@@ -43,7 +63,7 @@ def copy_from_proto(
     """
     messages = iter(requests)
     first = next(messages, None)
-    if first is None or not first.HasField("header"):
+    if first is None or isinstance(first, SegmentChunk) or not first.HasField("header"):
         raise InvalidRequestError("header: must be the first message")
     with within("header"):
         require_set(first.header, "metadata")
@@ -62,8 +82,11 @@ def _file_header_from_proto(message: pb.SegmentFileHeader) -> SegmentFileHeader:
     )
 
 
-def _chunks_from_proto(messages: Iterator[pb.CopyLogSegmentDataRequest]) -> Iterator[SegmentChunk]:
+def _chunks_from_proto(messages: Iterator[CopyRequest]) -> Iterator[SegmentChunk]:
     for message in messages:
+        if isinstance(message, SegmentChunk):
+            yield message
+            continue
         if not message.HasField("chunk"):
             raise InvalidRequestError("chunk: every message after the first must be a chunk")
         yield SegmentChunk(

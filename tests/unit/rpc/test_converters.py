@@ -44,12 +44,17 @@ from services.rpc.converters.shared import (
     metadata_from_proto,
     metadata_to_proto,
 )
-from services.rpc.converters.storage import copy_from_proto, copy_to_proto
+from services.rpc.converters.storage import (
+    CopyRequest,
+    _read_segment,
+    copy_from_proto,
+    copy_to_proto,
+    read_segment_from_proto,
+)
 from services.rpc.converters.topic_config import topic_config_from_proto, topic_config_to_proto
 from tieredstorage.v1 import remote_log_manager_pb2 as rlm_pb
 from tieredstorage.v1 import remote_log_metadata_manager_pb2 as metadata_pb
 from tieredstorage.v1 import remote_log_segment_pb2 as pb
-from tieredstorage.v1 import remote_storage_manager_pb2 as rsm_pb
 
 OFFSETS = st.integers(0, 2**62)
 IDS = st.uuids().filter(lambda uuid: uuid.int != 0)
@@ -298,7 +303,7 @@ def test_a_malformed_segment_is_refused_by_path(damage: object, path: str) -> No
         metadata_from_proto(message)
 
 
-def copy_messages() -> list[rsm_pb.CopyLogSegmentDataRequest]:
+def copy_messages() -> list[CopyRequest]:
     files = [FileHeader(kind, 3, crc32c=7) for kind in SegmentFile]
     chunks = [SegmentChunk(kind, b"abc") for kind in SegmentFile]
     return list(copy_to_proto(SEGMENT, LogSegmentData(files, chunks)))
@@ -352,3 +357,26 @@ def test_what_a_fetch_does_not_serve_yet_is_refused_by_name(field: str, value: i
     setattr(message, field, value)
     with pytest.raises(NotServedError, match=f"^{field}"):
         fetch_request_from_proto(message)
+
+
+def test_a_segment_that_is_read_again_is_what_it_was() -> None:
+    message = metadata_to_proto(SEGMENT)
+    assert read_segment_from_proto(message) == read_segment_from_proto(message) == SEGMENT
+    other = replace(SEGMENT, custom_metadata=None)
+    assert read_segment_from_proto(metadata_to_proto(other)) == other
+
+
+def test_a_long_segment_is_read_and_not_kept() -> None:
+    epochs = [(epoch, SEGMENT.start_offset) for epoch in range(1000)]
+    long = replace(SEGMENT, segment_leader_epochs=segment_leader_epochs(epochs))
+    before = _read_segment.cache_info().currsize
+    assert read_segment_from_proto(metadata_to_proto(long)) == long
+    assert _read_segment.cache_info().currsize == before
+
+
+def test_a_malformed_segment_is_refused_each_time_it_is_read() -> None:
+    message = metadata_to_proto(SEGMENT)
+    message.end_offset = -5
+    for _ in range(2):
+        with pytest.raises(InvalidRequestError, match=r"^end_offset"):
+            read_segment_from_proto(message)
