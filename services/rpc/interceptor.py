@@ -171,6 +171,7 @@ def _serve(
     # What ends a stream early has set its status, and is raised only to get here.
     with suppress(Exception), one_call(method.name, context, group, served):
         _answer(method, served, requests, context, send)
+    served.tell_no_more()
     if context.is_active():
         send(None)
 

@@ -30,6 +30,8 @@ CALLS_PER_UNARY_THREAD = 4
 MAX_CALLS_OF_A_CONNECTION = 256
 # While more than half of the threads wait for requests.
 BUSY_REQUEST_TIMEOUT_S = 0.5
+# For gRPC to let go of calls that it has ended.
+ENDED_CALLS_TIMEOUT_S = 30.0
 LIVENESS = "liveness"
 _log = logging.getLogger("sediment.server")
 _SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -121,8 +123,15 @@ def start_grpc(service: Service, settings: ServiceSettings, cleanup: ExitStack) 
     address = _bind(server, settings.listen_address)
     server.start()
     cleanup.callback(service.stop_waiting)
-    cleanup.callback(lambda: server.stop(settings.drain_timeout_ms / 1000).wait())
+    cleanup.callback(lambda: _drain(server, settings.drain_timeout_ms / 1000))
     return address
+
+
+def _drain(server: grpc.Server, timeout_s: float) -> None:
+    if not server.stop(timeout_s).wait(timeout_s + ENDED_CALLS_TIMEOUT_S):
+        _log.warning(
+            "calls that were ended after the drain are under way still: going without them"
+        )
 
 
 def _create_server(threads: Threads, settings: ServiceSettings, cleanup: ExitStack) -> grpc.Server:

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from types import TracebackType
 from typing import Self
 
@@ -16,6 +16,8 @@ from services.rpc.rounds import rounds_in_time
 
 _NEVER = math.inf
 _TELL_AFTER_S = 1.0
+# One for all calls: few are told.
+_TELLING = Lock()
 _log = logging.getLogger("sediment.rpc")
 
 
@@ -71,13 +73,21 @@ class ServedCall:
         """Have the watchdog send the peer the initial metadata, unless an answer does so before."""
         self._to_be_told = True
 
+    def tell_no_more(self) -> None:
+        """Before its status is sent: gRPC would keep a call for ever that is told after that."""
+        with _TELLING:
+            self._to_be_told = False
+
     def tell(self, now: float) -> None:
         """That it has been taken up, where that was a while ago and the peer does not know it."""
-        if self._to_be_told and now - self.started > _TELL_AFTER_S:
-            self._to_be_told = False
-            # ValueError: an answer was faster. RpcError: the peer has left.
-            with suppress(ValueError, grpc.RpcError):
-                self._context.send_initial_metadata(())
+        if not self._to_be_told or now - self.started <= _TELL_AFTER_S:
+            return
+        with _TELLING:
+            if self._to_be_told:
+                self._to_be_told = False
+                # ValueError: an answer was faster. RpcError: the peer has left.
+                with suppress(ValueError, grpc.RpcError):
+                    self._context.send_initial_metadata(())
 
     def end(self, because: str) -> None:
         """Cancel: wakes a thread that waits for the peer, and a peer that waits for us.

@@ -56,8 +56,8 @@ def call_with_stream(
     with rpc_errors_as_ours(peer):
         call = method.future(iter(source), metadata=_call_metadata())
         standstill = Standstill(call, source, progress_timeout_s, turn_timeout_s)
-        SILENCE_WATCH.add(standstill)
         try:
+            SILENCE_WATCH.add(standstill)
             # They are there once the call has been taken up, or is over.
             call.initial_metadata()
             standstill.taken_up()
@@ -90,8 +90,8 @@ def call_stream(
     with rpc_errors_as_ours(peer):
         call: Any = method(request, metadata=_call_metadata())
         silence = Silence(call, timeout_s, turn_timeout_s)
-        SILENCE_WATCH.add(silence)
         try:
+            SILENCE_WATCH.add(silence)
             for message in call:
                 silence.end()
                 yield message

@@ -6,6 +6,7 @@ metadata, which our servers send when they take a stream up, or with the first a
 there within a second; others may send them with an answer that comes late.
 """
 
+import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,6 +19,7 @@ from services.rpc.clients.sources import Source
 from services.rpc.rounds import rounds_in_time
 
 _LISTEN_AFTER_S = 0.5
+_log = logging.getLogger("sediment.rpc")
 
 
 class Cancellable(Protocol):
@@ -86,8 +88,8 @@ class Silence:
             if now - since > self._turn_limit_s:
                 self._end(_not_taken_up(self._turn_limit_s))
             elif now - since > _LISTEN_AFTER_S and not self._listens:
-                self._listens = True
                 Thread(target=self._listen, name="taken-up", daemon=True).start()
+                self._listens = True
         elif now - max(since, self._taken_up_at) > self._limit_s:
             self._end(f"has sent nothing for {self._limit_s} s")
 
@@ -176,7 +178,11 @@ class SilenceWatch:
                     self._thread = None
                     return
             for watched in all_watched:
-                watched.end_call_if_too_long()
+                try:
+                    watched.end_call_if_too_long()
+                except Exception:  # noqa: BLE001 - logged below
+                    # Such as no thread to listen. All others must be watched still.
+                    _log.exception("a call could not be looked at, and will be again")
 
 
 SILENCE_WATCH = SilenceWatch()
