@@ -8,7 +8,6 @@ import java.io.InputStream;
 import java.lang.ref.Cleaner;
 import java.nio.ByteBuffer;
 import java.util.Objects;
-import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.function.Function;
 
@@ -29,7 +28,7 @@ final class ChunkInputStream<T> extends InputStream {
     private final Function<T, ByteString> data;
     private final String name;
     private final Failures failures;
-    private final long progressTimeoutMs;
+    private final Patience patience;
     private final Cleaner.Cleanable cancellation;
 
     private ByteBuffer chunk = NOTHING;
@@ -41,13 +40,13 @@ final class ChunkInputStream<T> extends InputStream {
         Function<T, ByteString> data,
         String name,
         Failures failures,
-        long progressTimeoutMs
+        Patience patience
     ) {
         this.call = call;
         this.data = data;
         this.name = name;
         this.failures = failures;
-        this.progressTimeoutMs = progressTimeoutMs;
+        this.patience = patience;
         this.cancellation =
             CLEANER.register(this, () -> StreamingCalls.cancel(call, "the stream was closed"));
     }
@@ -57,7 +56,7 @@ final class ChunkInputStream<T> extends InputStream {
      *
      * @param data the bytes of a message
      * @param name the RPC, for messages
-     * @param progressTimeoutMs how long to wait for each message
+     * @param patience which the call was begun with
      * @throws RemoteStorageException if the call fails before its first message
      */
     static <T> InputStream open(
@@ -65,10 +64,10 @@ final class ChunkInputStream<T> extends InputStream {
         Function<T, ByteString> data,
         String name,
         Failures failures,
-        long progressTimeoutMs
+        Patience patience
     ) throws RemoteStorageException {
         ChunkInputStream<T> stream =
-            new ChunkInputStream<>(call, data, name, failures, progressTimeoutMs);
+            new ChunkInputStream<>(call, data, name, failures, patience);
         try {
             stream.advance();
         } catch (RemoteStorageException e) {
@@ -127,14 +126,14 @@ final class ChunkInputStream<T> extends InputStream {
 
     private void advance() throws RemoteStorageException {
         try {
-            T message = call.read(progressTimeoutMs, TimeUnit.MILLISECONDS);
+            T message = patience.take(call::read);
             ended = message == null;
             chunk = ended ? NOTHING : data.apply(message).asReadOnlyByteBuffer();
         } catch (StatusException e) {
             throw failures.of(name, e);
         } catch (TimeoutException e) {
-            StreamingCalls.cancel(call, e);
-            throw failures.ofNoProgress(name, progressTimeoutMs, e);
+            StreamingCalls.cancel(call, patience.complaint(), e);
+            throw failures.ofStandstill(name, patience.complaint(), e);
         } catch (InterruptedException e) {
             throw failures.ofInterrupt(name, e);
         }

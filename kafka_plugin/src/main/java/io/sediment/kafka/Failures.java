@@ -41,10 +41,10 @@ final class Failures {
         };
     }
 
-    /** The exception for a call that moved no message for too long. */
-    RemoteStorageException ofNoProgress(String call, long timeoutMs, Throwable cause) {
+    /** The exception for a call that stood still for too long, as {@code complaint} says. */
+    RemoteStorageException ofStandstill(String call, String complaint, Throwable cause) {
         return new RetriableRemoteStorageException(
-            service + ", " + call + ": no progress for " + timeoutMs + " ms", cause);
+            service + ", " + call + ": " + complaint, cause);
     }
 
     /** The exception for a call whose thread was interrupted; restores the thread's flag. */

@@ -55,7 +55,8 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager 
     ) throws RemoteStorageException {
         Objects.requireNonNull(metadata, "metadata");
         Objects.requireNonNull(data, "data");
-        return new SegmentCopy(stub().copyLogSegmentData(), failures(), config.progressTimeoutMs())
+        Patience patience = Patience.withCopy(config.progressTimeoutMs());
+        return new SegmentCopy(stub(patience).copyLogSegmentData(), failures(), patience)
             .run(metadata, data);
     }
 
@@ -114,12 +115,13 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager 
             .setMetadata(Conversions.toMessage(metadata))
             .setIndexType(Conversions.toMessage(indexType))
             .build();
+        Patience patience = Patience.withRead(config.progressTimeoutMs());
         return ChunkInputStream.open(
-            stub().fetchIndex(request),
+            stub(patience).fetchIndex(request),
             FetchIndexResponse::getData,
             "FetchIndex",
             failures(),
-            config.progressTimeoutMs());
+            patience);
     }
 
     /** Removes all that belongs to the segment id. Idempotent: already gone is a success. */
@@ -149,12 +151,13 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager 
 
     private InputStream fetchLogSegment(FetchLogSegmentRequest request)
         throws RemoteStorageException {
+        Patience patience = Patience.withRead(config.progressTimeoutMs());
         return ChunkInputStream.open(
-            stub().fetchLogSegment(request),
+            stub(patience).fetchLogSegment(request),
             FetchLogSegmentResponse::getData,
             "FetchLogSegment",
             failures(),
-            config.progressTimeoutMs());
+            patience);
     }
 
     private static FetchLogSegmentRequest.Builder logRequest(
@@ -171,6 +174,11 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager 
 
     private RemoteStorageManagerBlockingV2Stub stub() {
         return RemoteStorageManagerGrpc.newBlockingV2Stub(configured().channel());
+    }
+
+    /** For one stream. */
+    private RemoteStorageManagerBlockingV2Stub stub(Patience patience) {
+        return stub().withInterceptors(patience);
     }
 
     private Failures failures() {

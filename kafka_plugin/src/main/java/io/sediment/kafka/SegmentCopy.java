@@ -14,7 +14,6 @@ import java.io.InputStream;
 import java.nio.channels.ClosedByInterruptException;
 import java.util.List;
 import java.util.Optional;
-import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 
 import org.apache.kafka.server.log.remote.storage.LogSegmentData;
@@ -30,17 +29,20 @@ final class SegmentCopy {
 
     private final BlockingClientCall<CopyLogSegmentDataRequest, CopyLogSegmentDataResponse> call;
     private final Failures failures;
-    private final long progressTimeoutMs;
+    private final Patience patience;
 
-    /** @param call just begun; {@link #run} ends it */
+    /**
+     * @param call just begun; {@link #run} ends it
+     * @param patience which the call was begun with
+     */
     SegmentCopy(
         BlockingClientCall<CopyLogSegmentDataRequest, CopyLogSegmentDataResponse> call,
         Failures failures,
-        long progressTimeoutMs
+        Patience patience
     ) {
         this.call = call;
         this.failures = failures;
-        this.progressTimeoutMs = progressTimeoutMs;
+        this.patience = patience;
     }
 
     /**
@@ -62,8 +64,8 @@ final class SegmentCopy {
         } catch (StatusException e) {
             throw failures.of(CALL, e);
         } catch (TimeoutException e) {
-            StreamingCalls.cancel(call, e);
-            throw failures.ofNoProgress(CALL, progressTimeoutMs, e);
+            StreamingCalls.cancel(call, patience.complaint(), e);
+            throw failures.ofStandstill(CALL, patience.complaint(), e);
         } catch (InterruptedException e) {
             throw failures.ofInterrupt(CALL, e);
         } catch (ClosedByInterruptException e) {
@@ -89,9 +91,9 @@ final class SegmentCopy {
             wanted = wanted && send(part);
         }
         call.halfClose();
-        CopyLogSegmentDataResponse answer = call.read(progressTimeoutMs, TimeUnit.MILLISECONDS);
+        CopyLogSegmentDataResponse answer = patience.take(call::read);
         // The status comes after the answer, and only it says that the answer holds.
-        if (answer == null || call.read(progressTimeoutMs, TimeUnit.MILLISECONDS) != null) {
+        if (answer == null || patience.take(call::read) != null) {
             throw failures.ofAnswer(CALL, "not exactly one message", null);
         }
         return answer;
@@ -119,7 +121,7 @@ final class SegmentCopy {
 
     private boolean send(CopyLogSegmentDataRequest message)
         throws StatusException, InterruptedException, TimeoutException {
-        return call.write(message, progressTimeoutMs, TimeUnit.MILLISECONDS);
+        return patience.take((timeout, unit) -> call.write(message, timeout, unit));
     }
 
     private static CopyLogSegmentHeader header(

@@ -16,7 +16,7 @@ final class StorageManagerConfig extends ServiceConfig {
             DEFAULT_PROGRESS_TIMEOUT_MS,
             ConfigDef.Range.atLeast(1),
             ConfigDef.Importance.LOW,
-            "How long a copy or a read may stand still before it is ended.");
+            "How long a copy or a read that RSM has taken up may stand still before it is ended.");
 
     private final int progressTimeoutMs;
 
@@ -25,7 +25,7 @@ final class StorageManagerConfig extends ServiceConfig {
         progressTimeoutMs = getInt(PROGRESS_TIMEOUT_MS);
     }
 
-    /** How long a stream may move no message before it is ended. */
+    /** How long a stream that RSM has taken up may move no message before it is ended. */
     int progressTimeoutMs() {
         return progressTimeoutMs;
     }

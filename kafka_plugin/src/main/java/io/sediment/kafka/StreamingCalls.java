@@ -20,12 +20,8 @@ final class StreamingCalls {
         cancel(call, why, null);
     }
 
-    /** The same for a call that moved no message for too long. */
-    static void cancel(BlockingClientCall<?, ?> call, TimeoutException cause) {
-        cancel(call, "no progress", cause);
-    }
-
-    private static void cancel(BlockingClientCall<?, ?> call, String why, Throwable cause) {
+    /** The same for a call that stood still for too long. */
+    static void cancel(BlockingClientCall<?, ?> call, String why, TimeoutException cause) {
         call.cancel(why, cause);
         boolean interrupted = Thread.interrupted();
         try {

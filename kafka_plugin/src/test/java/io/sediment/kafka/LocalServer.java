@@ -16,6 +16,7 @@ import java.net.InetSocketAddress;
 /** A gRPC server on this machine that can go away and come back under its address. */
 final class LocalServer implements AutoCloseable {
     private final BindableService service;
+    private final Turns turns = new Turns();
     private final int port;
     private Server server;
 
@@ -43,6 +44,11 @@ final class LocalServer implements AutoCloseable {
         return "127.0.0.1:" + port;
     }
 
+    /** Decides when streams are taken up: each at once, unless they are held. */
+    Turns turns() {
+        return turns;
+    }
+
     void stop() {
         server.shutdownNow();
         try {
@@ -66,7 +72,7 @@ final class LocalServer implements AutoCloseable {
             server = NettyServerBuilder
                 .forAddress(new InetSocketAddress(InetAddress.getLoopbackAddress(), listenPort))
                 .maxInboundMessageSize(ServiceChannel.MAX_MESSAGE_BYTES)
-                .addService(service)
+                .addService(turns.of(service))
                 .build()
                 .start();
         } catch (IOException e) {

@@ -37,6 +37,8 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.Random;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 
 import org.apache.kafka.server.log.remote.storage.LogSegmentData;
@@ -52,6 +54,7 @@ import org.junit.jupiter.api.io.TempDir;
 
 class SedimentRemoteStorageManagerTest {
     private static final int MIB = 1024 * 1024;
+    private static final int PROGRESS_TIMEOUT_MS = 300;
 
     @TempDir
     private Path directory;
@@ -274,6 +277,40 @@ class SedimentRemoteStorageManagerTest {
     }
 
     @Test
+    void waitingForAThreadOfTheServerIsNoStandstill() throws Exception {
+        manager.close();
+        manager = manager(PROGRESS_TIMEOUT_MS);
+        rsm.log = random(3 * MIB);
+
+        server.turns().hold();
+        letGoOnAfterThreeTimeouts();
+        manager.copyLogSegmentData(Samples.SEGMENT, segment(rsm.log));
+        assertArrayEquals(rsm.log, rsm.received(SegmentFile.SEGMENT_FILE_LOG));
+
+        server.turns().hold();
+        letGoOnAfterThreeTimeouts();
+        try (InputStream log = manager.fetchLogSegment(Samples.SEGMENT, 0, 3 * MIB - 1)) {
+            assertArrayEquals(rsm.log, log.readAllBytes());
+        }
+    }
+
+    @Test
+    void copyThatStandsStillOnceItWasTakenUpIsEnded() throws Exception {
+        manager.close();
+        manager = manager(PROGRESS_TIMEOUT_MS);
+        rsm.readsNothing = true;
+        server.turns().hold();
+        letGoOnAfterThreeTimeouts();
+
+        RemoteStorageException failure = assertThrows(RetriableRemoteStorageException.class,
+            () -> manager.copyLogSegmentData(Samples.SEGMENT, segment(random(16 * MIB))));
+
+        assertTrue(failure.getMessage().endsWith("no progress for " + PROGRESS_TIMEOUT_MS + " ms"),
+            failure.getMessage());
+        assertEventually(rsm.cancelled::get, "the call ends");
+    }
+
+    @Test
     void streamThatIsDroppedEndsItsCall() throws Exception {
         rsm.log = random(16 * MIB);
         manager.fetchLogSegment(Samples.SEGMENT, 0);
@@ -324,6 +361,12 @@ class SedimentRemoteStorageManagerTest {
         manager.close();
         manager.close();
         new SedimentRemoteStorageManager().close();
+    }
+
+    private void letGoOnAfterThreeTimeouts() {
+        CompletableFuture
+            .delayedExecutor(3 * PROGRESS_TIMEOUT_MS, TimeUnit.MILLISECONDS)
+            .execute(server.turns()::letGoOn);
     }
 
     private SedimentRemoteStorageManager manager(int progressTimeoutMs) {

@@ -1,0 +1,104 @@
+package io.sediment.kafka;
+
+import io.grpc.CallOptions;
+import io.grpc.Channel;
+import io.grpc.ClientCall;
+import io.grpc.ClientInterceptor;
+import io.grpc.ForwardingClientCall.SimpleForwardingClientCall;
+import io.grpc.ForwardingClientCallListener.SimpleForwardingClientCallListener;
+import io.grpc.Metadata;
+import io.grpc.MethodDescriptor;
+import io.grpc.StatusException;
+import java.time.Duration;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+
+/**
+ * How long one stream may stand still: long until the server has taken it up, short from then on.
+ * RSM takes more streams than it has threads for and serves them in turn. It sends its headers when
+ * a thread takes a stream up, so that waiting for one is not the same as making no progress.
+ */
+final class Patience implements ClientInterceptor {
+    // Ten copies of a broker may wait behind six (RSM's defaults): of 1 GiB each they are through
+    // in this time where the store takes 10 MiB/s.
+    private static final Duration COPY_TURN = Duration.ofMinutes(30);
+    private static final Duration READ_TURN = Duration.ofMinutes(5);
+
+    private final long turnNanos;
+    private final long progressNanos;
+    private volatile Long takenUpNanos;
+
+    Patience(Duration turn, Duration progress) {
+        turnNanos = turn.toNanos();
+        progressNanos = progress.toNanos();
+    }
+
+    static Patience withCopy(long progressTimeoutMs) {
+        return new Patience(COPY_TURN, Duration.ofMillis(progressTimeoutMs));
+    }
+
+    static Patience withRead(long progressTimeoutMs) {
+        return new Patience(READ_TURN, Duration.ofMillis(progressTimeoutMs));
+    }
+
+    /** Something that moves one message and gives up after a time, and then has moved none. */
+    interface Step<T> {
+        T within(long timeout, TimeUnit unit)
+            throws StatusException, InterruptedException, TimeoutException;
+    }
+
+    /**
+     * Makes one step of the call.
+     *
+     * @throws TimeoutException if the server has stood still for too long; {@link #complaint} says
+     *     for how long
+     */
+    <T> T take(Step<T> step) throws StatusException, InterruptedException, TimeoutException {
+        long sinceNanos = System.nanoTime();
+        while (true) {
+            try {
+                // If the server takes the call up meanwhile, the time ends no earlier than this.
+                long timeoutNanos = Math.min(leftNanos(sinceNanos), progressNanos);
+                return step.within(timeoutNanos, TimeUnit.NANOSECONDS);
+            } catch (TimeoutException e) {
+                if (leftNanos(sinceNanos) <= 0) {
+                    throw e;
+                }
+            }
+        }
+    }
+
+    /** {@code no progress for 60000 ms}. */
+    String complaint() {
+        return takenUpNanos == null
+            ? "not taken up for " + TimeUnit.NANOSECONDS.toMillis(turnNanos) + " ms"
+            : "no progress for " + TimeUnit.NANOSECONDS.toMillis(progressNanos) + " ms";
+    }
+
+    @Override
+    public <ReqT, RespT> ClientCall<ReqT, RespT> interceptCall(
+        MethodDescriptor<ReqT, RespT> method, CallOptions options, Channel next
+    ) {
+        return new SimpleForwardingClientCall<>(next.newCall(method, options)) {
+            @Override
+            public void start(Listener<RespT> listener, Metadata headers) {
+                super.start(new SimpleForwardingClientCallListener<>(listener) {
+                    @Override
+                    public void onHeaders(Metadata headers) {
+                        takenUpNanos = System.nanoTime();
+                        super.onHeaders(headers);
+                    }
+                }, headers);
+            }
+        };
+    }
+
+    /** Of a wait that began then. */
+    private long leftNanos(long sinceNanos) {
+        long nowNanos = System.nanoTime();
+        Long takenUp = takenUpNanos;
+        return takenUp == null
+            ? turnNanos - (nowNanos - sinceNanos)
+            : progressNanos - Math.min(nowNanos - sinceNanos, nowNanos - takenUp);
+    }
+}
