@@ -41,8 +41,24 @@ volumes:
   emptyDir:
     sizeLimit: {{ . }}
 {{- end }}
+{{- include "sediment.indexCacheVolume" . }}
 {{- with .values.extraVolumes }}
 {{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- /* RLM keeps to its limit but for the last writes; above its sizeLimit a pod is evicted. */ -}}
+{{- define "sediment.indexCacheVolume" -}}
+{{- with .values.indexCache }}
+{{- with int64 .totalSizeBytes }}
+- name: index-cache
+  {{- with $.values.indexCache.source }}
+  {{- toYaml . | nindent 2 }}
+  {{- else }}
+  emptyDir:
+    sizeLimit: {{ add . (div . 4) 16777216 | toString | quote }}
+  {{- end }}
+{{- end }}
 {{- end }}
 {{- end -}}
 
@@ -55,6 +71,10 @@ volumes:
 {{- if .values.scratchSizeLimit }}
 - name: scratch
   mountPath: /tmp
+{{- end }}
+{{- if int64 (dig "indexCache" "totalSizeBytes" 0 .values) }}
+- name: index-cache
+  mountPath: /var/cache/sediment
 {{- end }}
 {{- with .values.extraVolumeMounts }}
 {{ toYaml . }}

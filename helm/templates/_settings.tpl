@@ -19,6 +19,10 @@ RSM_SECURE: {{ .secure | quote }}
 RLM_RSM_ADDRESS: {{ include "sediment.address" (dict "root" . "service" "rsm") }}
 RLM_RLMM_ADDRESS: {{ include "sediment.address" (dict "root" . "service" "rlmm") }}
 RLM_LOG_DIRS: {{ join "," .Values.rlm.logDirs | quote }}
+{{- with int64 .Values.rlm.indexCache.totalSizeBytes }}
+RLM_REMOTE_LOG_INDEX_FILE_CACHE_DIR: /var/cache/sediment
+RLM_REMOTE_LOG_INDEX_FILE_CACHE_TOTAL_SIZE_BYTES: {{ . | toString | quote }}
+{{- end }}
 {{- end -}}
 
 {{- /* All of them, for a ConfigMap. Call with (dict "root" $ "component" "rsm"). */ -}}

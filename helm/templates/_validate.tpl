@@ -113,6 +113,10 @@
 {{- $mountsAt := printf "%s.extraVolumeMounts" (hasKey $own "extraVolumeMounts" | ternary $component "defaults") -}}
 {{- $taken := list "scratch" -}}
 {{- $paths := list "/tmp" -}}
+{{- if eq $component "rlm" -}}
+{{- $taken = append $taken "index-cache" -}}
+{{- $paths = append $paths "/var/cache/sediment" -}}
+{{- end -}}
 {{- range $values.logVolumes -}}
 {{- $taken = append $taken .name -}}
 {{- $paths = append $paths (trimSuffix "/" .mountPath) -}}

@@ -44,6 +44,8 @@ class Lineage:
 
         Source: RemoteLogManager.copyLogSegment, segmentLeaderEpochs.
         """
+        if not self.entries:
+            return ()
         found: list[SegmentLeaderEpoch] = []
         ends = [entry.start_offset for entry in self.entries[1:]] + [next_offset]
         for entry, end in zip(self.entries, ends, strict=True):

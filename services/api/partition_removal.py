@@ -102,10 +102,12 @@ def finish_removal(
 ) -> bool:
     """Move the partition to DELETE_PARTITION_FINISHED; False: segments are still listed, of copies
     that ended meanwhile or of deletions that failed. Run the removal again."""
+    failpoint("removal.segments_gone")
     try:
         _put(rlmm, topic_id_partition, _State.DELETE_PARTITION_FINISHED, deleter, now_ms)
     except InvalidStateTransitionError:
         return False
+    failpoint("removal.partition_finished")
     return True
 
 

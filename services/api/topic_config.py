@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TypeVar
 from uuid import UUID
@@ -94,7 +95,12 @@ class StoredTopicConfig:
 
     @property
     def config(self) -> TopicConfig:
-        return topic_config(self.entries)
+        return _topic_config(tuple(self.entries.items()))
+
+
+@lru_cache(1024)
+def _topic_config(entries: tuple[tuple[str, str], ...]) -> TopicConfig:
+    return topic_config(dict(entries))
 
 
 def topic_config(entries: Mapping[str, str]) -> TopicConfig:

@@ -52,7 +52,15 @@ def run(
 def records(
     manager: RemoteLogManager, tp: TopicIdPartition, offset: int
 ) -> Iterator[PrintedRecord]:
-    """Every record from `offset` to the end of the log, read as it is asked for.
+    """As `decoded`, to be printed."""
+    return (_printed(record, source) for record, source in decoded(manager, tp, offset))
+
+
+def decoded(
+    manager: RemoteLogManager, tp: TopicIdPartition, offset: int
+) -> Iterator[tuple[Any, RecordSource | None]]:
+    """Every record from `offset` to the end of the log, read as it is asked for, and where it was
+    read. As the decoder has it: offset, timestamp, key, value, headers.
 
     Raises:
         CommandError: the fetch of this partition failed; names the offset.
@@ -67,7 +75,7 @@ def records(
                 batch = reader.next_batch()
                 for record in batch:
                     if record.offset >= offset and not batch.is_control_batch:
-                        yield _printed(record, source)
+                        yield record, source
                 offset = max(offset, batch.next_offset)
         if offset >= log_end:
             return

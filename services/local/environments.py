@@ -31,9 +31,13 @@ def rlmm_settings(database_url: str) -> dict[str, str]:
 
 
 def rlm_settings(
-    rsm_address: str, rlmm_address: str, log_dirs: Sequence[Path], task_interval_ms: int | None
+    rsm_address: str,
+    rlmm_address: str,
+    log_dirs: Sequence[Path],
+    task_interval_ms: int | None,
+    index_cache_dir: Path | None = None,
 ) -> dict[str, str]:
-    """`task_interval_ms` of None leaves the service's default."""
+    """`task_interval_ms` of None leaves the service's default, as `index_cache_dir` does."""
     settings = {
         "RLM_RSM_ADDRESS": rsm_address,
         "RLM_RLMM_ADDRESS": rlmm_address,
@@ -41,6 +45,8 @@ def rlm_settings(
     }
     if task_interval_ms is not None:
         settings["RLM_REMOTE_LOG_MANAGER_TASK_INTERVAL_MS"] = str(task_interval_ms)
+    if index_cache_dir is not None:
+        settings["RLM_REMOTE_LOG_INDEX_FILE_CACHE_DIR"] = str(index_cache_dir.absolute())
     return settings
 
 

@@ -1,13 +1,14 @@
 """One child process: started with a log, awaited until it is ready, and surely ended."""
 
-import pwd
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Event
 
+from services.local import as_user
 from services.local.guard import orphan_guard
 from services.local.leftovers import end_leftover, kill_tree, write_pid_file
 from services.local.ports import free_ports, is_free
@@ -87,16 +88,13 @@ class ChildProcess:
         end_leftover(self._pid_path)
         with self.log_path.open("wb") as log, self.stdout_path.open("wb") as stdout:
             self._process = subprocess.Popen(
-                self.argv,
+                self._command(),
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=log,
                 env=self._environment,
                 cwd=self.log_path.parent,
                 start_new_session=True,
-                user=self._user,
-                group=None if self._user is None else pwd.getpwnam(self._user).pw_gid,
-                extra_groups=None if self._user is None else [],
             )
         orphan_guard().watch(self.pid)
         write_pid_file(self._pid_path, self.pid)
@@ -146,6 +144,12 @@ class ChildProcess:
         with self.log_path.open("rb") as log:
             log.seek(max(0, self.log_path.stat().st_size - _LOG_TAIL_BYTES))
             return log.read().decode(errors="replace").strip()
+
+    def _command(self) -> list[str]:
+        if self._user is None:
+            return self.argv
+        # Isolated, without site-packages: it starts in no time.
+        return [sys.executable, "-IS", as_user.__file__, self._user, *self.argv]
 
     def _tail(self) -> str:
         return f"; the end of {self.log_path}:\n{self.log_tail()}"

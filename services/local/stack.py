@@ -25,6 +25,7 @@ from services.local.state import StackEndpoints, remove_state, write_state
 BUCKET = "sediment"
 PREFIX = ""
 DATABASE = "sediment"
+INDEX_CACHE = "index-cache"
 UPGRADE_SCHEMA = (sys.executable, "-m", "services.cli", "db", "upgrade", "-o", "json")
 """Run with RLMM's settings before RLMM starts; answers the deployment's id."""
 NOT_RUNNING = Announcement(service="", address="", health="", metrics="")
@@ -147,7 +148,9 @@ class EmbeddedStack:
         if not self._with_rlm:
             return
         rsm, rlmm = self.services["rsm"].address, self.services["rlmm"].address
-        settings = rlm_settings(rsm, rlmm, self._log_dirs, self._task_interval_ms)
+        settings = rlm_settings(
+            rsm, rlmm, self._log_dirs, self._task_interval_ms, self._directory / INDEX_CACHE
+        )
         self._start_service("rlm", settings, cleanup)
 
     def _start_metadata(self, cleanup: ExitStack, deployment_id: "Future[str]") -> None:

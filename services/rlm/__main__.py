@@ -14,13 +14,17 @@ from services.rlm.kafka_admin.poller import PolledCluster
 from services.rlm.kafka_admin.registered_cluster import read_cluster_id
 from services.rlm.kafka_log.errors import LogDirError
 from services.rlm.lifecycle.sources import PartitionSource
+from services.rlm.local_retention.directory_locks import LogDirLocks
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from services.rlm.metrics import (
     EXPIRATION_SECONDS_SINCE_LAST_SUCCESS,
     FOLLOWER_SECONDS_SINCE_LAST_SUCCESS,
+    LOCAL_RETENTION_SECONDS_SINCE_LAST_SUCCESS,
     REMOVAL_SECONDS_SINCE_LAST_SUCCESS,
+    LastPollCollector,
     LastSuccessCollector,
 )
+from services.rlm.reading.index_cache.index_files import IndexFileLimits
 from services.rlm.reading.segment_reader import RemoteReadLimits
 from services.rlm.servicer import RemoteLogManagerServicer
 from services.rlm.settings import RlmSettings
@@ -51,8 +55,11 @@ def main() -> None:
         REGISTRY.register(LastSuccessCollector(manager.expiration_scheduler, expiration))
         follower = FOLLOWER_SECONDS_SINCE_LAST_SUCCESS
         REGISTRY.register(LastSuccessCollector(manager.follower_scheduler, follower))
+        local_retention = LOCAL_RETENTION_SECONDS_SINCE_LAST_SUCCESS
+        REGISTRY.register(LastSuccessCollector(manager.local_retention_scheduler, local_retention))
         removal = REMOVAL_SECONDS_SINCE_LAST_SUCCESS
         REGISTRY.register(LastSuccessCollector(manager.removal_scheduler, removal))
+        REGISTRY.register(LastPollCollector(manager.poll_scheduler))
         REGISTRY.register(TopicCollector(manager.led_partitions))
         manager.start()
 
@@ -81,6 +88,7 @@ def _build_manager(
         copier_threads=settings.remote_log_manager_copier_thread_pool_size,
         expiration_threads=settings.remote_log_manager_expiration_thread_pool_size,
         follower_threads=settings.remote_log_manager_follower_thread_pool_size,
+        local_retention_interval_s=settings.log_retention_check_interval_ms / 1000,
         report_interval_s=settings.report_interval_ms / 1000,
         remover_interval_s=settings.remote_partition_remover_task_interval_ms / 1000,
         deletion_grace_ms=settings.deletion_grace_ms,
@@ -99,7 +107,8 @@ def _build_manager(
             threads=settings.remote_log_reader_threads,
             wait_s=settings.remote_fetch_max_wait_ms / 1000,
         ),
-        index_cache_bytes=settings.remote_log_index_cache_total_size_bytes,
+        index_memory_bytes=settings.remote_log_index_cache_memory_bytes,
+        index_files=_index_files(settings),
         copy_lag=CopyLagDefaults(
             ms=settings.log_remote_copy_lag_ms, size_bytes=settings.log_remote_copy_lag_bytes
         ),
@@ -109,6 +118,7 @@ def _build_manager(
             window_s=settings.remote_log_manager_copy_quota_window_size_seconds,
         ),
     )
+    owned = _owned_directories(settings)
     try:
         return BrokerRemoteLogManager(
             settings.log_dirs,
@@ -117,9 +127,32 @@ def _build_manager(
             limits,
             source=settings.partition_source,
             cluster=_polled_cluster(settings),
+            owned=owned,
         )
     except LogDirError as e:
         raise SystemExit(f"RLM_LOG_DIRS: {e}") from e
+
+
+def _index_files(settings: RlmSettings) -> IndexFileLimits | None:
+    directory = settings.remote_log_index_file_cache_dir
+    if directory is None:
+        return None
+    ttl_ms = settings.remote_log_index_file_cache_ttl_ms
+    return IndexFileLimits(
+        directory=directory,
+        total_bytes=settings.remote_log_index_file_cache_total_size_bytes,
+        ttl_s=None if ttl_ms < 0 else ttl_ms / 1000,
+    )
+
+
+def _owned_directories(settings: RlmSettings) -> LogDirLocks | None:
+    """Held until the process ends."""
+    if not settings.local_retention_enforce:
+        return None
+    try:
+        return LogDirLocks(settings.log_dirs)
+    except LogDirError as e:
+        raise SystemExit(f"RLM_LOCAL_RETENTION_ENFORCE: {e}") from e
 
 
 def _polled_cluster(settings: RlmSettings) -> PolledCluster | None:

@@ -151,8 +151,7 @@ def _local(
     problems: Sequence[Problem],
 ) -> PartitionDescription:
     covered = tier.covered(log.lineage)
-    # Without RLMM's own highest offset: what was expired from the tier shows as copied through.
-    pending = candidate_log_segments(log, covered, covered.last)
+    pending = candidate_log_segments(log, covered)
     starts = [log.log_start_offset]
     if tier.start_offset is not None:
         starts.append(tier.start_offset)

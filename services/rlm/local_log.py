@@ -2,9 +2,9 @@
 
 import os
 import threading
-import time
 from bisect import bisect_right
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from services.api.ids import TopicIdPartition
 from services.api.lineage import Lineage
@@ -12,16 +12,17 @@ from services.api.remote_log_manager import Problem
 from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
 from services.rlm.kafka_log.log_dir import PartitionDir
 from services.rlm.kafka_log.partition_dir import (
+    LEADER_EPOCH_CHECKPOINT,
     LocalSegment,
     list_segments,
     read_lineage,
     reading,
     reading_segment,
 )
+from services.rlm.kafka_log.settled import is_settled
 from services.rlm.kafka_log.tail import LogTail
 
 _ATTEMPTS = 3
-_MTIME_GRANULARITY_NS = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +82,16 @@ class LocalPartition:
         self._tail = LogTail()
         self._segments: tuple[LocalSegment, ...] = ()
         self._listed_mtime_ns = -1
+        self._checkpoint = _Checkpoint(found.path)
+        self._log: LocalLog | None = None
 
     @property
     def topic_id_partition(self) -> TopicIdPartition:
         return self.found.topic_id_partition
 
     def look(self) -> LocalLog | None:
-        """The log as it is now; None where nothing is left of it.
+        """The log as it is now, the same object for as long as nothing changes; None where nothing
+        is left of it.
 
         Raises:
             LogFileError: UNREADABLE.
@@ -111,7 +115,7 @@ class LocalPartition:
         lineage, problem = self._lineage(len(segments) - 1)
         removed_before = self.found.log_start_offset or 0
         start = max(segments[0].base_offset, removed_before)
-        return LocalLog(
+        log = LocalLog(
             segments,
             lineage,
             problem,
@@ -121,6 +125,9 @@ class LocalPartition:
             self._tail.end_position,
             removed_before,
         )
+        if self._log is None or self._log != log:
+            self._log = log
+        return self._log
 
     def _list(self) -> tuple[LocalSegment, ...]:
         """The segments; an unchanged folder is not listed again, only its active log measured."""
@@ -128,19 +135,49 @@ class LocalPartition:
             mtime_ns = os.stat(self.found.path).st_mtime_ns
         if mtime_ns == self._listed_mtime_ns and self._segments:
             active = self._segments[-1]
-            with reading_segment(active.log_path):
-                size = active.log_path.stat().st_size
-            now = LocalSegment(active.directory, active.base_offset, size, None)
-            self._segments = (*self._segments[:-1], now)
+            path = active.log_path
+            with reading_segment(path):
+                size = os.stat(path).st_size
+            if size != active.size_bytes:
+                now = LocalSegment(active.directory, active.base_offset, size, None)
+                self._segments = (*self._segments[:-1], now)
             return self._segments
-        # A change within the clock's granularity would not show in the folder's time.
-        settled = time.time_ns() - mtime_ns > _MTIME_GRANULARITY_NS
+        settled = is_settled(mtime_ns)
         self._segments = list_segments(self.found.path)
         self._listed_mtime_ns = mtime_ns if settled else -1
         return self._segments
 
     def _lineage(self, rolled_segments: int) -> tuple[Lineage, Problem | None]:
         try:
-            return read_lineage(self.found.path), None
+            return self._checkpoint.lineage(), None
         except LogFileError as e:
             return Lineage(), e.problem(rolled_segments)
+
+
+class _Checkpoint:
+    """The leader epochs of a folder, read again when their file is another one. Not thread-safe."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._path = directory / LEADER_EPOCH_CHECKPOINT
+        self._seen: tuple[int, int, int] | None = None
+        self._lineage = Lineage()
+
+    def lineage(self) -> Lineage:
+        """As read_lineage."""
+        seen = self._stat()
+        if seen is None or seen != self._seen:
+            self._seen = None
+            self._lineage = read_lineage(self._directory)
+            self._seen = seen
+        return self._lineage
+
+    def _stat(self) -> tuple[int, int, int] | None:
+        """Before it is read; None: that does not tell whether it changes."""
+        try:
+            told = os.stat(self._path)
+        except OSError:
+            return None
+        if not is_settled(told.st_mtime_ns):
+            return None
+        return told.st_ino, told.st_size, told.st_mtime_ns

@@ -4,9 +4,9 @@
     (lifecycle/sources.py, partition_roles.py, partition_tasks.py; scheduler.py;
     a source of its own: kafka_admin/poller.py)
 
-Beside the tasks of partitions there are four of the process: the log directories are looked
-through, the led partitions reported, the revisions of all partitions polled, and deleted partitions
-removed.
+Beside the tasks of partitions there are five of the process: the log directories are looked
+through, the led partitions reported, the revisions of all partitions polled, deleted partitions
+removed, and the files of the index cache kept.
 """
 
 import threading
@@ -17,7 +17,11 @@ from pathlib import Path
 
 from cachetools import LRUCache
 
-from services.api.errors import NotServedError, RemoteStorageError
+from services.api.errors import (
+    NotServedError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+)
 from services.api.ids import TopicIdPartition
 from services.api.partition_lifecycle import LeadershipDelta, LifecycleOutcome, PartitionStops
 from services.api.partition_queries import all_partitions
@@ -31,6 +35,7 @@ from services.api.remote_log_manager import (
 )
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import RemoteStorageManager
+from services.api.topic_config import UNLIMITED
 from services.rlm.backoff import Backoff
 from services.rlm.copying.copy_lag import CopyLagDefaults
 from services.rlm.copying.copy_quota import CopyQuota, CopyQuotaLimit
@@ -44,9 +49,13 @@ from services.rlm.lifecycle.partition_roles import PartitionRoles
 from services.rlm.lifecycle.partition_tasks import PartitionTasks, Pools, SharedByTasks
 from services.rlm.lifecycle.sources import LogDirectories, PartitionSource, StaticSource
 from services.rlm.lifecycle.tier_deletion import TierDeletion
+from services.rlm.local_retention.directory_locks import LogDirLocks
+from services.rlm.local_retention.local_retention_task import LocalRetention
 from services.rlm.partition import Partition, new_partition
 from services.rlm.reading.fetch import Fetcher
-from services.rlm.reading.index_cache import RemoteIndexCache
+from services.rlm.reading.index_cache.cache import RemoteIndexCache
+from services.rlm.reading.index_cache.forgetting_storage import ForgettingStorage
+from services.rlm.reading.index_cache.index_files import IndexFileLimits, IndexFiles
 from services.rlm.reading.segment_reader import RemoteReadLimits, RemoteSegmentReader
 from services.rlm.reporting import Reporter
 from services.rlm.scheduler import Scheduler
@@ -57,8 +66,10 @@ _SCAN = "scan of the log directories"
 _REPORTS = "reports of all partitions"
 _REVISIONS = "revisions of all partitions"
 _POLL = "poll of the cluster"
-_MAX_ONLY_REMOTE = 10_000
+_INDEX_CACHE = "upkeep of the index cache"
+_MAX_UNTOLD = 10_000
 _REMOVER_THREADS = 2
+_LOCAL_RETENTION_THREADS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +82,14 @@ class RlmLimits:
     follower_threads: int = 2
     report_interval_s: float = 300.0
     remover_interval_s: float = 3600.0
+    local_retention_interval_s: float = 300.0
     deletion_grace_ms: int = 3_600_000
     poll_interval_s: float = 30.0
     backoff: Backoff = field(default_factory=lambda: Backoff(initial_s=0.5, max_s=30.0))
     copy: CopyLimits = field(default_factory=CopyLimits)
     read: RemoteReadLimits = field(default_factory=RemoteReadLimits)
-    index_cache_bytes: int = 32 * 1024 * 1024
+    index_memory_bytes: int = 32 * 1024 * 1024
+    index_files: IndexFileLimits | None = None
     copy_lag: CopyLagDefaults = field(default_factory=CopyLagDefaults)
     copy_quota: CopyQuotaLimit = field(default_factory=CopyQuotaLimit)
 
@@ -89,6 +102,7 @@ class BrokerRemoteLogManager:
     Args:
         source: what tells the broker's partitions.
         cluster: what source POLLER asks.
+        owned: the locks of `log_dirs`: local retention is kept here. None: they are the broker's.
 
     Raises:
         LogDirError: none of the directories can be used.
@@ -104,18 +118,25 @@ class BrokerRemoteLogManager:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         source: PartitionSource = PartitionSource.STATIC,
         cluster: PolledCluster | None = None,
+        owned: LogDirLocks | None = None,
     ) -> None:
         limits = limits or RlmLimits()
-        self._rsm = rsm
+        files = IndexFiles(limits.index_files, clock) if limits.index_files else None
+        wait_s = limits.read.wait_s
+        self._index_cache = RemoteIndexCache(rsm, limits.index_memory_bytes, files, wait_s)
+        self._rsm = rsm = ForgettingStorage(rsm, self._index_cache)
         self._rlmm = rlmm
         self._lock = threading.Lock()
-        self._only_remote: LRUCache[TopicIdPartition, Partition] = LRUCache(_MAX_ONLY_REMOTE)
+        self._untold: LRUCache[TopicIdPartition, Partition] = LRUCache(_MAX_UNTOLD)
         self._source = source
         self._stopping = threading.Event()
         self._cancelled = threading.Event()
         self._directories = LogDirectories(log_dirs)
         self.broker_id = broker_id = self._directories.broker_id
-        self._reporter = Reporter(rlmm, broker_id, limits.report_interval_s, clock)
+        self._topic_configs = TopicConfigs(rlmm, limits.interval_s, clock)
+        self._reporter = Reporter(
+            rlmm, broker_id, limits.report_interval_s, clock, self._has_size_limit
+        )
         # A poll that is late by less than an interval does not matter.
         self._revisions = Revisions(rlmm, 2 * limits.interval_s, clock)
         # Pools of their own: long copies hold back neither retention nor anything else.
@@ -123,32 +144,35 @@ class BrokerRemoteLogManager:
             self.scheduler,
             self.expiration_scheduler,
             self.follower_scheduler,
+            self.local_retention_scheduler,
             self.report_scheduler,
             self.removal_scheduler,
             self.poll_scheduler,
             self.scan_scheduler,
             self.revision_scheduler,
+            self.index_cache_scheduler,
         ) = self._schedulers = tuple(
             Scheduler(name, threads, interval_s, limits.backoff, clock)
             for name, threads, interval_s in (
                 ("copier", limits.copier_threads, limits.interval_s),
                 ("expiration", limits.expiration_threads, limits.interval_s),
                 ("follower", limits.follower_threads, limits.interval_s),
+                ("local-retention", _LOCAL_RETENTION_THREADS, limits.local_retention_interval_s),
                 ("reporter", 1, limits.interval_s),
                 ("remover", _REMOVER_THREADS, limits.remover_interval_s),
                 ("poller", 1, limits.poll_interval_s),
                 ("scan", 1, limits.interval_s),
                 ("revisions", 1, limits.interval_s),
+                ("index-cache", 1, limits.interval_s),
             )
         )
         self._roles = PartitionRoles(
-            self._partition_tasks(limits, clock, now_ms),
+            self._partition_tasks(limits, clock, now_ms, owned),
             TierDeletion(rsm, rlmm, broker_id, self._reporter, now_ms),
             self._directories.folder_of,
             lambda name: new_partition(name, None, rsm, rlmm, self._revisions),
         )
-        cache = RemoteIndexCache(rsm, limits.index_cache_bytes)
-        remote = RemoteSegmentReader(rsm, rlmm, cache, limits.read)
+        remote = RemoteSegmentReader(rsm, rlmm, self._index_cache, limits.read)
         self._fetcher = Fetcher(self._partition_of, remote)
         self._static = StaticSource(self._roles) if source is PartitionSource.STATIC else None
         if self._static is not None:
@@ -160,21 +184,31 @@ class BrokerRemoteLogManager:
             self.scan_scheduler.schedule(_SCAN, self._scan)
             self.report_scheduler.schedule(_REPORTS, self._report)
         self.revision_scheduler.schedule(_REVISIONS, self._poll_revisions)
+        self.index_cache_scheduler.schedule(_INDEX_CACHE, self._index_cache.maintain)
         RemotePartitionRemover(
             rsm, rlmm, broker_id, limits.deletion_grace_ms, self.removal_scheduler, now_ms
         )
 
     def _partition_tasks(
-        self, limits: RlmLimits, clock: Callable[[], float], now_ms: Callable[[], int]
+        self,
+        limits: RlmLimits,
+        clock: Callable[[], float],
+        now_ms: Callable[[], int],
+        owned: LogDirLocks | None,
     ) -> PartitionTasks:
         rsm, rlmm, broker_id = self._rsm, self._rlmm, self.broker_id
         copier = SegmentCopier(rsm, rlmm, broker_id, now_ms, limits.copy)
-        topic_configs = TopicConfigs(rlmm, limits.interval_s, clock)
+        topic_configs = self._topic_configs
         # A cluster answers with all of its topics; nobody has named those to be tiered.
         tiered_by_default = self._source is not PartitionSource.POLLER
         quota = CopyQuota(limits.copy_quota, clock)
         return PartitionTasks(
-            Pools(self.scheduler, self.expiration_scheduler, self.follower_scheduler),
+            Pools(
+                self.scheduler,
+                self.expiration_scheduler,
+                self.follower_scheduler,
+                self.local_retention_scheduler,
+            ),
             SharedByTasks(
                 rlmm,
                 broker_id,
@@ -183,6 +217,7 @@ class BrokerRemoteLogManager:
                 Expiration(
                     rsm, rlmm, broker_id, copier, self._reporter, topic_configs, clock, now_ms
                 ),
+                None if owned is None else LocalRetention(rsm, rlmm, owned),
                 self._stopping,
                 self._cancelled,
             ),
@@ -204,6 +239,7 @@ class BrokerRemoteLogManager:
         if not is_idle:
             self._cancelled.set()
             self.scheduler.wait_idle(grace_s)
+        self._index_cache.close()
 
     def fetch(self, request: FetchRequest) -> Iterator[FetchPart]:
         return self._fetcher.fetch(request)
@@ -269,10 +305,11 @@ class BrokerRemoteLogManager:
         if known is not None:
             return known
         with self._lock:
-            partition = self._only_remote.get(name)
+            partition = self._untold.get(name)
             if partition is None:
                 partition = new_partition(name, None, self._rsm, self._rlmm)
-                self._only_remote[name] = partition
+                self._untold[name] = partition
+            partition.log_is_not_served = self._directories.folder_of(name) is not None
             return partition
 
     def _scan(self) -> None:
@@ -284,6 +321,14 @@ class BrokerRemoteLogManager:
 
     def _poll_revisions(self) -> None:
         self._revisions.poll([each.topic_id_partition for each in self._roles.partitions()])
+
+    def _has_size_limit(self, name: TopicIdPartition) -> bool:
+        """Whether retention goes by what this broker reports."""
+        try:
+            config = self._topic_configs.of(name.topic_id).config
+        except RemoteResourceNotFoundError:
+            return False
+        return config.retention_bytes != UNLIMITED
 
     def _report(self) -> None:
         self._reporter.report_all(self.led_partitions())

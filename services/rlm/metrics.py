@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from prometheus_client import Counter, Histogram
+from prometheus_client import Gauge as KeptGauge
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -23,10 +24,26 @@ DELETED_SEGMENTS = Counter(
 DELETED_BYTES = Counter(
     "sediment_rlm_deleted_bytes", "Bytes of logs deleted from the tier by retention."
 )
+LOCALLY_DELETED_SEGMENTS = Counter(
+    "sediment_rlm_locally_deleted_segments",
+    "Segments deleted from the log directories by this process's local retention.",
+)
+LOCALLY_DELETED_BYTES = Counter(
+    "sediment_rlm_locally_deleted_bytes",
+    "Bytes of logs deleted from the log directories by local retention.",
+)
+LOCAL_RETENTION_FAILURES = Counter(
+    "sediment_rlm_local_retention_failures",
+    "Passes of local retention that did not delete all that was due; the log says why.",
+)
 COPY_THROTTLE_SECONDS = Histogram(
     "sediment_rlm_remote_copy_throttle_seconds",
     "How long copies that had to wait waited for the quota (Kafka: remote-copy-throttle-time).",
     buckets=(0.1, 1, 10, 60, 600, 3600),
+)
+COPIES_WAITING_FOR_RSM = KeptGauge(
+    "sediment_rlm_copies_waiting_for_rsm",
+    "Copies that RSM has refused a place and that wait to ask again; each keeps a copier thread.",
 )
 
 
@@ -61,10 +78,21 @@ FOLLOWER_SECONDS_SINCE_LAST_SUCCESS = Gauge(
     _SINCE_LAST_SUCCESS.format("look at the tier of a partition that is followed here"),
     ("topic", "partition"),
 )
+LOCAL_RETENTION_SECONDS_SINCE_LAST_SUCCESS = Gauge(
+    "sediment_rlm_local_retention_seconds_since_last_success",
+    _SINCE_LAST_SUCCESS.format("pass of local retention"),
+    ("topic", "partition"),
+)
 REMOVAL_SECONDS_SINCE_LAST_SUCCESS = Gauge(
     "sediment_rlm_removal_seconds_since_last_success",
     _SINCE_LAST_SUCCESS.format("turn of a removal, while it is not removed,"),
     ("topic", "partition"),
+)
+POLL_SECONDS_SINCE_LAST_SUCCESS = Gauge(
+    "sediment_rlm_poll_seconds_since_last_success",
+    "Seconds since the cluster last told what this broker leads, and all of it was taken; since "
+    "the start, where it never was. Only with RLM_PARTITION_SOURCE=poller.",
+    (),
 )
 
 
@@ -90,6 +118,13 @@ SECONDS_UNTIL_LOCAL_DELETION = Gauge(
     "Until the broker's retention by time takes the first segment that is not in the tier yet; of "
     "the topic's partitions, the shortest. Only where local.retention.ms is set for the topic and "
     "such a segment is there; negative: it may be gone any moment.",
+    _OF_TOPIC,
+)
+PARTITIONS_HELD_BACK = Gauge(
+    "sediment_rlm_partitions_held_back",
+    "Partitions of which rolled segments are not copied before something is mended: a file of the "
+    "broker that is missing, damaged or unreadable, a copy that was refused. The log names it when "
+    "it is found, DescribePartitions for as long as it lasts.",
     _OF_TOPIC,
 )
 REMOTE_DELETE_LAG_BYTES = Gauge(
@@ -120,6 +155,23 @@ class TellsAges(Protocol):
     """A Scheduler."""
 
     def seconds_since_last_success(self) -> Mapping[Hashable, float]: ...
+
+
+class LastPollCollector(Collector):
+    """How long ago the last good poll of the cluster was; nothing where it is not polled.
+
+    Args:
+        scheduler: of the poll alone.
+    """
+
+    def __init__(self, scheduler: TellsAges) -> None:
+        self._scheduler = scheduler
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        family = POLL_SECONDS_SINCE_LAST_SUCCESS.family()
+        for age_s in self._scheduler.seconds_since_last_success().values():
+            family.add_metric((), age_s)
+        yield family
 
 
 class LastSuccessCollector(Collector):

@@ -11,10 +11,11 @@ from services.rlm.copying.uncopied import Uncopied
 from services.rlm.expiration.due import NothingDue
 from services.rlm.kafka_log.log_dir import PartitionDir
 from services.rlm.leadership import LED_BY_LOG, Leadership
-from services.rlm.local_log import LocalPartition
+from services.rlm.local_log import LocalLog, LocalPartition
+from services.rlm.problem_lines import ToldProblems
 from services.rlm.tier_view.recorded_gaps import RecordedGaps
 from services.rlm.tier_view.revisions import Revisions
-from services.rlm.tier_view.tier import TierView
+from services.rlm.tier_view.tier import Tier, TierView
 from services.rlm.tier_view.tier_lineage import TierLineage
 
 MAX_MENDED = 100
@@ -28,18 +29,32 @@ class SentReport:
     at_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class DraftedReport:
+    """What is to be said of a partition, and by what."""
+
+    log: LocalLog
+    tier: Tier
+    leader_epoch: int
+    report: PartitionReport
+
+
 @dataclass
 class Partition:
     """One partition: its folder, its part of the tier, and what the latest pass found.
 
     Attributes:
         local: None: this broker has no folder of it (any more).
+        log_is_not_served: its log lies here, but nobody has said, or says any more, that this
+            broker leads or follows it.
         leadership: what this broker is to it; None: nothing, only the tier has it.
         announced: what RLMM was told of that; None: nothing.
         blocked: why no pass will copy it before it has another role, or a restart.
+        told: which problems the log has been told of.
         uncopied: of the latest copy pass; zeros while nothing is to be copied.
         report_number: the highest given to a report; None: RLMM's is to be read first.
         sent_report: the latest; None: none by this process.
+        drafted: the latest draft of one, good for as long as log and tier are the same.
         nothing_due: what the latest expiration pass found nothing to delete in; None: it deleted
             something, or there was none.
     """
@@ -49,14 +64,17 @@ class Partition:
     tier: TierView
     tier_lineage: TierLineage
     gaps: RecordedGaps
+    log_is_not_served: bool = False
     leadership: Leadership | None = None
     announced: Leadership | None = None
     blocked: Problem | None = None
     problems: tuple[Problem, ...] = ()
+    told: ToldProblems = field(default_factory=ToldProblems)
     mended: list[Problem] = field(default_factory=list)
     uncopied: Uncopied = field(default_factory=Uncopied)
     report_number: int | None = None
     sent_report: SentReport | None = None
+    drafted: DraftedReport | None = None
     nothing_due: NothingDue | None = None
 
     def take_role(self, leadership: Leadership) -> None:

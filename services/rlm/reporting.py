@@ -12,13 +12,14 @@ from services.api.errors import (
     RemoteStorageError,
     RetriableRemoteStorageError,
 )
+from services.api.ids import TopicIdPartition
 from services.api.lineage import Lineage
 from services.api.partition_changes import MAX_REPORTED_EPOCHS, MAX_REPORTS, ReportOutcome
 from services.api.partition_state import PartitionReport, PartitionState
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
 from services.rlm.local_log import LocalLog
-from services.rlm.partition import Partition, SentReport
+from services.rlm.partition import DraftedReport, Partition, SentReport
 from services.rlm.tier_view.tier import Tier
 
 _ATTEMPTS = 3
@@ -77,10 +78,24 @@ def _led_log(partition: Partition) -> _LedLog | None:
 
 
 def _told(partition: Partition, broker_id: int, led: _LedLog, tier: Tier) -> PartitionReport | None:
-    log = led.log
     was_deleted = partition.announced and tier.known is False
-    if was_deleted or log.log_end_offset < tier.log_start_offset:
+    if was_deleted or led.log.log_end_offset < tier.log_start_offset:
         return None
+    drafted = partition.drafted
+    if (
+        drafted is None
+        or drafted.log is not led.log
+        or drafted.tier is not tier
+        or drafted.leader_epoch != led.leader_epoch
+    ):
+        report = _draft(partition, broker_id, led, tier)
+        drafted = DraftedReport(led.log, tier, led.leader_epoch, report)
+        partition.drafted = drafted
+    return drafted.report
+
+
+def _draft(partition: Partition, broker_id: int, led: _LedLog, tier: Tier) -> PartitionReport:
+    log = led.log
     # The end of all that was copied in this lineage, even behind a gap: what the gap holds is then
     # counted nowhere, and retention by size deletes too little rather than too much.
     copied_through = max(tier.covered(log.lineage).last, tier.log_start_offset - 1)
@@ -152,8 +167,9 @@ class Reporter:
     part of the number, so that a clock that is set back takes nothing away. Thread-safe.
 
     Args:
-        renew_s: an unchanged report is sent again so often, seconds; what decides by a report's
-            figures refuses old ones.
+        renew_s: an unchanged report is sent again so often, seconds, where it matters how old it
+            is.
+        age_matters: of which partitions; what decides by a report's figures refuses old ones.
         clock: seconds that only grow.
     """
 
@@ -163,11 +179,13 @@ class Reporter:
         broker_id: int,
         renew_s: float = 300.0,
         clock: Callable[[], float] = time.monotonic,
+        age_matters: Callable[[TopicIdPartition], bool] = lambda _: True,
     ) -> None:
         self._rlmm = rlmm
         self._broker_id = broker_id
         self._renew_s = renew_s
         self._clock = clock
+        self._age_matters = age_matters
         self._lock = threading.Lock()
 
     def report(self, partition: Partition, report: PartitionReport) -> AtRevision[PartitionState]:
@@ -216,12 +234,20 @@ class Reporter:
         tier, sent = partition.tier.last_seen, partition.sent_report
         if tier.known is None:
             return None
-        if sent is not None and self._clock() - sent.at_s < self._renew_s:
-            log = _led_log(partition)
-            report = None if log is None else _told(partition, self._broker_id, log, tier)
-            if report is None or _is_same(sent.report, report):
-                return None
-        return report_of(partition, self._broker_id)
+        if sent is None:
+            return report_of(partition, self._broker_id)
+        is_old = self._clock() - sent.at_s >= self._renew_s and self._age_matters(
+            partition.topic_id_partition
+        )
+        log = _led_log(partition)
+        report = None if log is None else _told(partition, self._broker_id, log, tier)
+        if report is not None and not _is_same(sent.report, report):
+            return report_of(partition, self._broker_id)
+        if not is_old:
+            return None
+        # What is said again is read again, but where nothing has changed by what is polled.
+        is_as_polled = report is not None and partition.tier.is_as_polled
+        return report if is_as_polled else report_of(partition, self._broker_id)
 
     def _send(self, drafts: Sequence[_Draft]) -> list[ReportOutcome]:
         """An outcome each, in order. What another sender overtook is numbered anew and sent again,

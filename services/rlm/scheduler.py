@@ -8,12 +8,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Hashable
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from services.api.errors import RemoteStorageError
 from services.rlm.backoff import Backoff
 from services.rlm.waiting_tasks import WaitingTasks
+from services.rpc.log_lines import LineBudget
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,12 @@ class PassFailedError(Exception):
     """A task did not do all that can be done; the message says why."""
 
 
+_WAKE_EVERY_S = 0.05
+"""Turns that are due so soon one after the other are done by one thread in a row: where there are
+thousands of tasks one is due at every moment, and to wake for each costs more than a pass that
+finds nothing."""
+_FAILURE_LINES_PER_S = 0.2
+"""While all partitions fail, as in an outage, their number must not fill the log."""
 _log = logging.getLogger(__name__)
 
 
@@ -43,10 +50,14 @@ class _Entry:
     failures: int = 0
 
 
+_Turn = tuple[Hashable, _Entry]
+
+
 class Scheduler:
     """Gives each task its turn `interval_s` after its last end, or a back-off after a failure.
 
-    `tick()` starts what is due and has a free thread; `start()` ticks on its own.
+    `tick()` starts what is due and has a free thread; after `start()` that happens by itself: when
+    a task ends, and when the ticker wakes.
 
     Args:
         clock: seconds that only grow.
@@ -66,13 +77,17 @@ class Scheduler:
         self._backoff = backoff
         self._clock = clock
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
-        self._changed = threading.Condition()
+        lock = threading.RLock()
+        self._changed = threading.Condition(lock)
+        self._due_earlier = threading.Condition(lock)
+        self._wakes_at_s = 0.0
         self._entries: dict[Hashable, _Entry] = {}
         # Each key of an entry either waits or runs.
         self._waiting = WaitingTasks()
         self._running: set[Hashable] = set()
         self._stopping = False
         self._ticker: threading.Thread | None = None
+        self._lines = LineBudget(lines_per_s=_FAILURE_LINES_PER_S)
 
     def schedule(self, key: Hashable, task: Task) -> None:
         """Run `task` from the next tick on; a key that is scheduled already keeps its turn. A task
@@ -86,7 +101,7 @@ class Scheduler:
             self._entries[key] = _Entry(task, last_success_s=now)
             if key not in self._running:
                 self._waiting.put(key, now)
-                self._changed.notify_all()
+                self._due_earlier.notify()
 
     def forget(self, key: Hashable, task: Task | None = None) -> None:
         """Run the task of this key no more; if it is running it ends as it will.
@@ -102,12 +117,8 @@ class Scheduler:
     def tick(self) -> None:
         """Start the tasks that are due, longest due first, as far as threads are free."""
         with self._changed:
-            now = self._clock()
-            while not self._stopping and len(self._running) < self._threads:
-                key = self._waiting.take_due(now)
-                if key is None:
-                    return
-                self._start(key, self._entries[key])
+            while self._start_next():
+                pass
 
     def wait_idle(self, timeout_s: float) -> bool:
         """Wait until no task is running; False: the time was up first."""
@@ -134,61 +145,107 @@ class Scheduler:
         """Start nothing any more and wait for what is running; False: something still is."""
         with self._changed:
             self._stopping = True
-            self._changed.notify_all()
+            self._due_earlier.notify()
         if self._ticker is not None:
             self._ticker.join(grace_s)
         idle = self.wait_idle(grace_s)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._pool.shutdown(wait=False)
         return idle
 
     def _run(self) -> None:
-        while True:
-            self.tick()
-            with self._changed:
-                if self._stopping:
-                    return
-                self._changed.wait(self._until_next_s())
+        with self._due_earlier:
+            while not self._stopping:
+                # One at each wake: it takes what else is due, and where it is long another follows.
+                self._start_next()
+                wait_s = self._until_next_s()
+                self._wakes_at_s = self._clock() + wait_s
+                self._due_earlier.wait(wait_s)
 
     def _until_next_s(self) -> float:
-        """A task's end wakes the ticker, so only the clock is waited for."""
-        if len(self._running) >= self._threads:
-            return self._interval_s
         due_s = self._waiting.next_due_s()
-        if due_s is None:
+        if due_s is None or len(self._running) >= self._threads:
             return self._interval_s
-        return max(0.0, min(due_s - self._clock(), self._interval_s))
+        return min(max(due_s - self._clock(), _WAKE_EVERY_S), self._interval_s)
 
     def _drop(self, key: Hashable) -> None:
         del self._entries[key]
         self._waiting.discard(key)
 
-    def _start(self, key: Hashable, entry: _Entry) -> None:
-        self._running.add(key)
-        future = self._pool.submit(entry.task)
-        future.add_done_callback(lambda done: self._ended(key, entry, done))
-
-    def _ended(self, key: Hashable, entry: _Entry, future: "Future[bool | Again | None]") -> None:
-        error = CancelledError() if future.cancelled() else future.exception()
-        if error is not None:
-            is_known = isinstance(error, (PassFailedError, RemoteStorageError))
-            traceback = None if is_known else error
-            _log.warning("%s: a task failed: %s", self._name, error, exc_info=traceback)
+    def _start_next(self) -> bool:
+        """False: none is due, or no thread is free."""
         with self._changed:
-            now = self._clock()
-            self._running.remove(key)
-            if error is None:
-                entry.failures = 0
-                result = future.result()
-                if isinstance(result, Again):
-                    due_s = now + min(result.after_s, self._interval_s)
-                else:
-                    entry.last_success_s = now
-                    due_s = now if result else now + self._interval_s
+            if self._stopping or len(self._running) >= self._threads:
+                return False
+            turn = self._take_due()
+            if turn is not None:
+                self._pool.submit(self._work, turn)
+            return turn is not None
+
+    def _take_due(self) -> _Turn | None:
+        key = self._waiting.take_due(self._clock())
+        if key is None:
+            return None
+        self._running.add(key)
+        return key, self._entries[key]
+
+    def _work(self, turn: _Turn | None) -> None:
+        """In a thread of the pool: a task, and then whatever is due, until nothing is."""
+        while turn is not None:
+            key, entry = turn
+            result, error = None, None
+            try:
+                result = entry.task()
+            except BaseException as e:  # noqa: BLE001 - a boundary: it is told, and run again
+                error = e
+                self._tell(key, e)
+            with self._changed:
+                self._ended(key, entry, result, error)
+                turn = self._after_the_end()
+
+    def _after_the_end(self) -> _Turn | None:
+        if self._ticker is None or self._stopping:
+            return None
+        turn = self._take_due()
+        if self._clock() + self._until_next_s() < self._wakes_at_s:
+            self._due_earlier.notify()
+        return turn
+
+    def _tell(self, key: Hashable, error: BaseException) -> None:
+        """As far as failures of its kind have not filled the log already."""
+        is_known = isinstance(error, (PassFailedError, RemoteStorageError))
+        not_logged = self._lines.line(is_known)
+        if not_logged is None:
+            return
+        _log.warning(
+            "%s: a task failed: %s: %s",
+            self._name,
+            key,
+            error,
+            extra={"not_logged": not_logged} if not_logged else None,
+            exc_info=None if is_known else error,
+        )
+
+    def _ended(
+        self,
+        key: Hashable,
+        entry: _Entry,
+        result: bool | Again | None,
+        error: BaseException | None,
+    ) -> None:
+        now = self._clock()
+        self._running.remove(key)
+        if error is not None:
+            entry.failures += 1
+            due_s = now + self._backoff.delay_s(entry.failures)
+        else:
+            entry.failures = 0
+            if isinstance(result, Again):
+                due_s = now + min(result.after_s, self._interval_s)
             else:
-                entry.failures += 1
-                due_s = now + self._backoff.delay_s(entry.failures)
-            scheduled = self._entries.get(key)
-            if scheduled is not None:
-                # Another one has come meanwhile where this one was forgotten.
-                self._waiting.put(key, due_s if scheduled is entry else now)
-            self._changed.notify_all()
+                entry.last_success_s = now
+                due_s = now if result else now + self._interval_s
+        scheduled = self._entries.get(key)
+        if scheduled is not None:
+            # Another one has come meanwhile where this one was forgotten.
+            self._waiting.put(key, due_s if scheduled is entry else now)
+        self._changed.notify_all()

@@ -1,7 +1,8 @@
 """RLM's settings: RLM_ and the field's name in capitals; Kafka's names where Kafka has them."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
@@ -19,13 +20,16 @@ class RlmSettings(ServiceSettings):
     """Read once in `__main__`."""
 
     model_config = SettingsConfigDict(env_prefix="RLM_")
+    renamed: ClassVar[Mapping[str, str]] = {
+        "RLM_REMOTE_LOG_INDEX_CACHE_TOTAL_SIZE_BYTES": "RLM_REMOTE_LOG_INDEX_CACHE_MEMORY_BYTES",
+    }
 
     rsm_address: Address = Field(description="Where RSM is served, HOST:PORT.")
     rlmm_address: Address = Field(description="Where RLMM is served, HOST:PORT.")
     log_dirs: Annotated[tuple[Path, ...], NoDecode] = Field(
         default=(),
         description="The broker's log directories, separated by commas (Kafka: log.dirs). Never "
-        "written to. None: only what the tier has is served.",
+        "written to without RLM_LOCAL_RETENTION_ENFORCE. None: only what the tier has is served.",
     )
     remote_log_manager_task_interval_ms: int = Field(
         default=30_000, ge=1, le=_INT32_MAX, description="Between two passes of a partition, ms."
@@ -71,6 +75,18 @@ class RlmSettings(ServiceSettings):
         ge=0,
         description="How long a partition is left alone after it was marked for deletion, ms.",
     )
+    local_retention_enforce: bool = Field(
+        default=False,
+        description="Whether RLM owns RLM_LOG_DIRS and keeps local.retention.ms and .bytes there: "
+        "it deletes local segments that are in the tier. It holds Kafka's lock on each directory, "
+        "and does not start where somebody else, as a broker, holds one.",
+    )
+    log_retention_check_interval_ms: int = Field(
+        default=300_000,
+        ge=1,
+        le=_INT32_MAX,
+        description="Between two passes of local retention over a partition, ms.",
+    )
     remote_log_manager_copy_max_bytes_per_second: int = Field(
         default=INT64_MAX,
         ge=1,
@@ -114,8 +130,8 @@ class RlmSettings(ServiceSettings):
         default=300_000,
         ge=1,
         le=600_000,
-        description="How often a partition at rest is reported to RLMM again, ms; a sweep applies "
-        "retention.bytes by a report of the last 15 minutes only.",
+        description="How often a partition at rest is reported to RLMM again, ms, where "
+        "retention.bytes is set: a sweep applies that by a report of the last 15 minutes only.",
     )
     remote_log_reader_threads: int = Field(
         default=10,
@@ -130,10 +146,27 @@ class RlmSettings(ServiceSettings):
         le=_INT32_MAX,
         description="How long a read of the tier waits for its turn, ms.",
     )
-    remote_log_index_cache_total_size_bytes: int = Field(
+    remote_log_index_cache_memory_bytes: int = Field(
         default=32 * 1024 * 1024,
         ge=1,
-        description="Memory for offset indexes of remote segments, bytes.",
+        description="Memory for indexes of remote segments, bytes.",
+    )
+    remote_log_index_file_cache_dir: Path | None = Field(
+        default=None,
+        description="Where indexes of remote segments are kept in files, over restarts; a "
+        "directory of this process alone on a local disk, outside of RLM_LOG_DIRS, made if it is "
+        "not there. None: they are kept in memory only.",
+    )
+    remote_log_index_file_cache_total_size_bytes: int = Field(
+        default=1024 * 1024 * 1024,
+        ge=1,
+        description="Most that these files take, bytes; each counts in whole blocks of 4 KiB, and "
+        "of more than 65,536 the least recently used go, too.",
+    )
+    remote_log_index_file_cache_ttl_ms: int = Field(
+        default=900_000,
+        ge=-1,
+        description="How long a file stays that nobody uses, ms; -1: until others need the room.",
     )
     remote_log_metadata_custom_metadata_max_bytes: int = Field(
         default=128, ge=0, le=_INT32_MAX, description="Longest custom metadata that RSM may give."
@@ -157,6 +190,19 @@ class RlmSettings(ServiceSettings):
     )
 
     @model_validator(mode="after")
+    def _write_nothing_to_logs(self) -> Self:
+        cache = self.remote_log_index_file_cache_dir
+        if cache is None:
+            return self
+        for log_dir in self.log_dirs:
+            if cache.resolve().is_relative_to(log_dir.resolve()):
+                raise ValueError(
+                    f"RLM_REMOTE_LOG_INDEX_FILE_CACHE_DIR must not lie in {log_dir}, which is of "
+                    "RLM_LOG_DIRS and the broker's"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _leave_threads_to_local_reads(self) -> Self:
         of_one_address = share_of(self.stream_threads, self.address_share_percent)
         if self.remote_log_reader_threads >= of_one_address:
@@ -177,6 +223,25 @@ class RlmSettings(ServiceSettings):
         if source is PartitionSource.POLLER and not self.bootstrap_servers:
             raise ValueError(
                 "RLM_PARTITION_SOURCE=poller needs RLM_BOOTSTRAP_SERVERS: which brokers are asked"
+            )
+        return self
+
+    @field_validator("remote_log_index_file_cache_dir", mode="before")
+    @classmethod
+    def _none_is_given(cls, value: object) -> object:
+        return None if value == "" else value
+
+    @model_validator(mode="after")
+    def _own_what_is_deleted(self) -> Self:
+        if not self.local_retention_enforce:
+            return self
+        if not self.log_dirs:
+            raise ValueError("RLM_LOCAL_RETENTION_ENFORCE needs RLM_LOG_DIRS: what RLM owns")
+        if self.partition_source is PartitionSource.POLLER:
+            raise ValueError(
+                "RLM_LOCAL_RETENTION_ENFORCE cannot be used with RLM_PARTITION_SOURCE=poller: the "
+                "directories are a live broker's, which deletes by its own retention.*; leave it "
+                "off, and set the topics' retention.* in the broker"
             )
         return self
 

@@ -8,6 +8,10 @@ from uuid import UUID
 
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.topic_config import StoredTopicConfig
+from services.rlm.single_flight import SingleFlight
+
+_WAIT_S = 60.0
+"""For somebody else's question: longer than its deadline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +40,34 @@ class TopicConfigs:
         self._clock = clock
         self._lock = threading.Lock()
         self._read: dict[UUID, _Read] = {}
+        self._flights: SingleFlight[UUID, StoredTopicConfig] = SingleFlight()
 
     def of(self, topic_id: UUID) -> StoredTopicConfig:
-        """
+        """Partitions of a topic that ask at once cause one question.
+
         Raises:
             RemoteResourceNotFoundError: the topic id is not known.
+            RetriableRemoteStorageError: RLMM cannot be reached.
         """
+        stored = self._known(topic_id)
+        if stored is None:
+            stored, _ = self._flights.run(topic_id, lambda: self._ask(topic_id), _WAIT_S)
+        return stored
+
+    def _known(self, topic_id: UUID) -> StoredTopicConfig | None:
         with self._lock:
             self._drop_old()
             read = self._read.get(topic_id)
-        if read is not None:
-            return read.stored
-        stored = self._rlmm.topic_config(topic_id)
-        with self._lock:
-            self._read[topic_id] = _Read(stored, self._clock())
+        return None if read is None else read.stored
+
+    def _ask(self, topic_id: UUID) -> StoredTopicConfig:
+        # Whoever asked last may have been told just before this.
+        stored = self._known(topic_id)
+        if stored is None:
+            asked_s = self._clock()
+            stored = self._rlmm.topic_config(topic_id)
+            with self._lock:
+                self._read[topic_id] = _Read(stored, asked_s)
         return stored
 
     def forget(self, topic_id: UUID) -> None:

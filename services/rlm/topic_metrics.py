@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.rlm.metrics import (
+    PARTITIONS_HELD_BACK,
     REMOTE_COPY_LAG_BYTES,
     REMOTE_COPY_LAG_SECONDS,
     REMOTE_COPY_LAG_SEGMENTS,
@@ -21,6 +22,7 @@ from services.rlm.metrics import (
     Gauge,
 )
 from services.rlm.partition import Partition
+from services.rlm.problem_lines import holds_back
 
 _DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 
@@ -33,6 +35,7 @@ class _Figures:
     copy_lag_segments: int = 0
     copy_lag_ms: int = 0
     until_local_deletion_ms: int | None = None
+    held_back: int = 0
     delete_lag_bytes: int = 0
     delete_lag_segments: int = 0
     segments: int = 0
@@ -40,6 +43,7 @@ class _Figures:
 
     def add(self, partition: Partition, now_ms: int) -> None:
         self._add_uncopied(partition, now_ms)
+        self.held_back += any(map(holds_back, partition.problems))
         self._add_tier(partition)
 
     def _add_uncopied(self, partition: Partition, now_ms: int) -> None:
@@ -67,6 +71,7 @@ class _Figures:
         yield REMOTE_COPY_LAG_SECONDS, self.copy_lag_ms / 1000
         if self.until_local_deletion_ms is not None:
             yield SECONDS_UNTIL_LOCAL_DELETION, self.until_local_deletion_ms / 1000
+        yield PARTITIONS_HELD_BACK, self.held_back
         yield REMOTE_DELETE_LAG_BYTES, self.delete_lag_bytes
         yield REMOTE_DELETE_LAG_SEGMENTS, self.delete_lag_segments
         yield REMOTE_LOG_METADATA_COUNT, self.segments

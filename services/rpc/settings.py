@@ -2,7 +2,8 @@
 
 import os
 import re
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -29,6 +30,8 @@ class ServiceSettings(BaseSettings):
     """
 
     model_config = SettingsConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """Variables of earlier releases, and what each is called now."""
 
     listen_address: Address = Field(
         default="127.0.0.1:0", description="Where gRPC is served, HOST:PORT; port 0: a free one."
@@ -94,7 +97,8 @@ class ServiceSettings(BaseSettings):
         ours = {name for name in os.environ if name.upper().startswith(prefix)}
         unknown = sorted(name for name in ours if name.upper() not in known)
         if unknown:
-            raise SystemExit(f"unknown setting: {', '.join(unknown)} (see docs/config.md)")
+            told = (f"{n} (now {cls.renamed[n]})" if n in cls.renamed else n for n in unknown)
+            raise SystemExit(f"unknown setting: {', '.join(told)} (see docs/config.md)")
         try:
             return cls()
         except ValidationError as e:

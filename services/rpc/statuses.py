@@ -23,6 +23,10 @@ from services.api.errors import (
 from services.rpc.log_lines import LineBudget
 
 DOMAIN = "sediment"
+_NOT_SERVED_THERE = (
+    "what listens there does not serve this call; is it the address of another service, as where "
+    "those of RSM and RLMM are swapped, or of an older release?"
+)
 _log = logging.getLogger("sediment.rpc")
 _cause_lines = LineBudget()
 _CLASS_BY_REASON = {cls.reason: cls for cls in every_error_class()}
@@ -97,8 +101,10 @@ def _error_of_call(error: grpc.RpcError, peer: str) -> RemoteStorageError:
         status = None
     if status is not None:
         return error_of(status)
-    bare = status_pb2.Status(code=error.code().value[0], message=f"{peer}: {error.details()}")
-    return error_of(bare)
+    message = f"{peer}: {error.details()}"
+    if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+        message = f"{peer}: {_NOT_SERVED_THERE} ({error.details()})"
+    return error_of(status_pb2.Status(code=error.code().value[0], message=message))
 
 
 def _name_of(number: int) -> str:

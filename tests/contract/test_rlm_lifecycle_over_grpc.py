@@ -4,11 +4,12 @@ the wire can bring."""
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import NoneType
 
 import grpc
 import pytest
 
-from services.api.errors import InvalidRequestError, NotServedError
+from services.api.errors import FencedLeaderEpochError, InvalidRequestError, NotServedError
 from services.api.ids import uuid_to_text
 from services.api.partition_lifecycle import (
     MAX_LEADERSHIP_CHANGES,
@@ -21,6 +22,7 @@ from services.api.partition_lifecycle import (
 from services.api.remote_log_manager import RemoteLogManager, all_descriptions
 from services.rlm.servicer import RemoteLogManagerServicer
 from services.rpc.clients.log import RemoteLogManagerClient
+from services.rpc.statuses import outcome_of
 from tests.contract.rlm_lifecycle_contract import LEADER, RlmLifecycleContract
 from tests.harness.grpc_server import served
 from tests.scenarios.ship_stack import Stack, running_stack
@@ -150,6 +152,20 @@ def test_an_rlm_that_finds_its_partitions_answers_unimplemented(
             client.on_leadership_change(LeadershipDelta((LeadershipChange(NAME, 1, LEADER),)))
         with pytest.raises(NotServedError, match="RLM_PARTITION_SOURCE=callbacks"):
             client.stop_partitions(PartitionStops((StopPartition(NAME, 1, StopReason.REASSIGNED),)))
+
+
+def test_a_change_without_an_epoch_is_one_of_epoch_0(channel: grpc.Channel) -> None:
+    stub = pb_grpc.RemoteLogManagerStub(channel)
+    without = pb.LeadershipChange(topic_id_partition=TP, role=pb.PARTITION_ROLE_LEADER)
+    outcomes = [
+        stub.OnLeadershipChange(pb.OnLeadershipChangeRequest(changes=[c]), timeout=30).outcomes[0]
+        for c in (without, LEADS, without)
+    ]
+    assert [type(outcome_of(status)) for status in outcomes] == [
+        NoneType,
+        NoneType,
+        FencedLeaderEpochError,
+    ]
 
 
 def test_a_change_without_an_epoch_does_not_cross_the_wire(channel: grpc.Channel) -> None:

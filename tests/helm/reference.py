@@ -27,11 +27,18 @@ SET_BY_THE_CHART = {
     | {"BACKEND", "ENDPOINT", "REGION", "BUCKET", "PREFIX", "SECURE", "ACCESS_KEY", "SECRET_KEY"}
     | {"DEPLOYMENT_ID"},
     "rlmm": _ADDRESSES | {"DATABASE_URL"},
-    "rlm": _ADDRESSES | {"RSM_ADDRESS", "RLMM_ADDRESS", "LOG_DIRS"},
+    "rlm": _ADDRESSES
+    | {"RSM_ADDRESS", "RLMM_ADDRESS", "LOG_DIRS"}
+    | {"REMOTE_LOG_INDEX_FILE_CACHE_DIR", "REMOTE_LOG_INDEX_FILE_CACHE_TOTAL_SIZE_BYTES"},
 }
 """Settings that other values become, without their prefix."""
-NOT_OFFERED = {"rsm": {"DIRECTORY"}, "rlmm": set[str](), "rlm": set[str]()}
-"""RSM on a file system: its replicas would need one that they share."""
+NOT_OFFERED = {
+    "rsm": {"DIRECTORY"},
+    "rlmm": set[str](),
+    "rlm": {"LOCAL_RETENTION_ENFORCE", "LOG_RETENTION_CHECK_INTERVAL_MS"},
+}
+"""RSM on a file system: its replicas would need one that they share. RLM as the owner of the log
+directories: in the chart it stands beside a broker, whose volumes it may only read."""
 _KEPT = ("description", "type", "enum", "minimum", "maximum", "pattern", "maxLength")
 _SCHEMA = CHART / "values.schema.json"
 _README = CHART / "README.md"

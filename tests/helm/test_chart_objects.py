@@ -173,8 +173,40 @@ def test_every_pod_is_restricted(rendered: Rendered) -> None:
 
 def test_log_volumes_are_mounted_read_only() -> None:
     (container,) = pod_spec(render(FILES["full"]).one("DaemonSet", "kafka-tier-rlm"))["containers"]
-    of_the_log = [mount for mount in container["volumeMounts"] if mount["name"] != "private-ca"]
+    others = {"private-ca", "index-cache"}
+    of_the_log = [mount for mount in container["volumeMounts"] if mount["name"] not in others]
     assert [mount["readOnly"] for mount in of_the_log] == [True, True]
+
+
+def test_the_index_cache_has_a_volume_with_room_to_spare() -> None:
+    given = FILES["full"]["rlm"]
+    of_the_pod = {**given, "indexCache": {"totalSizeBytes": 1_000_000_000}}
+    volume = _index_cache_volume({**FILES["full"], "rlm": of_the_pod})
+    assert volume == {"emptyDir": {"sizeLimit": str(1_250_000_000 + 16 * 1024 * 1024)}}
+    of_the_node = _index_cache_volume(FILES["full"])
+    assert of_the_node == given["indexCache"]["source"]
+
+
+def _index_cache_volume(values: Object) -> Object:
+    """Without its name."""
+    pod = pod_spec(render(values).one("DaemonSet", "kafka-tier-rlm"))
+    (volume,) = (each for each in pod["volumes"] if each["name"] == "index-cache")
+    return {key: value for key, value in volume.items() if key != "name"}
+
+
+def test_without_an_index_cache_there_is_neither_volume_nor_setting() -> None:
+    values = {**FILES["full"], "rlm": {**FILES["full"]["rlm"], "indexCache": {"totalSizeBytes": 0}}}
+    rendered = render(values)
+    pod = pod_spec(rendered.one("DaemonSet", "kafka-tier-rlm"))
+    assert "index-cache" not in {each["name"] for each in pod["volumes"]}
+    assert not any("FILE_CACHE" in name for name in _rlm_data(rendered))
+    assert _rlm_data(render(FILES["full"]))["RLM_REMOTE_LOG_INDEX_FILE_CACHE_TOTAL_SIZE_BYTES"] == (
+        "8589934592"
+    )
+
+
+def _rlm_data(rendered: Rendered) -> dict[str, str]:
+    return dict(rendered.one("ConfigMap", "kafka-tier-rlm")["data"])
 
 
 def test_a_volume_of_the_defaults_is_in_every_pod_beside_the_charts_own() -> None:
@@ -189,7 +221,7 @@ def test_a_volume_of_the_defaults_is_in_every_pod_beside_the_charts_own() -> Non
     assert found == {
         "rsm": {ca},
         "rlmm": {ca, "/tmp"},
-        "rlm": {ca, *logs},
+        "rlm": {ca, "/var/cache/sediment", *logs},
         "migration": {ca},
         "maintenance": {ca},
         "retention-sweep": {ca, "/tmp"},

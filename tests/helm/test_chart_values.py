@@ -31,6 +31,10 @@ TYPOS: list[tuple[dict[str, Any], str]] = [
     ({"rsm": {"replica": 3}}, "'replica' not allowed"),
     ({"rsm": {"settings": {"RSM_COPY_THREAD": 3}}}, "'RSM_COPY_THREAD' not allowed"),
     ({"rlmm": {"settings": {"RSM_COPY_THREADS": 3}}}, "'RSM_COPY_THREADS' not allowed"),
+    (
+        {"rlm": {"settings": {"RLM_LOCAL_RETENTION_ENFORCE": True}}},
+        "'RLM_LOCAL_RETENTION_ENFORCE' not allowed",
+    ),
     ({"defaults": {"securityContext": {"privileged": True}}}, "'privileged' not allowed"),
     ({"defaults": {"tolerations": [{"keys": "a"}]}}, "'keys' not allowed"),
     ({"sweeps": {"retention": {"cron": "@daily"}}}, "'cron' not allowed"),
@@ -113,6 +117,10 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     (
         {"defaults": {"extraVolumes": [{**CA_VOLUME, "name": "scratch"}]}},
         "defaults.extraVolumes: the name scratch is that of a volume of the chart's own",
+    ),
+    (
+        {"rlm": {**RLM, "extraVolumes": [{**CA_VOLUME, "name": "index-cache"}]}},
+        "rlm.extraVolumes: the name index-cache is that of a volume of the chart's own",
     ),
     (
         {"rlm": {**RLM, "extraVolumes": [{**CA_VOLUME, "name": "data"}]}},
@@ -219,7 +227,7 @@ def test_a_setting_restarts_its_own_service_and_no_other() -> None:
 
 def test_large_numbers_are_written_out() -> None:
     data = render(values_files()["full"]).one("ConfigMap", "kafka-tier-rlm")["data"]
-    assert data["RLM_REMOTE_LOG_INDEX_CACHE_TOTAL_SIZE_BYTES"] == "268435456"
+    assert data["RLM_REMOTE_LOG_INDEX_CACHE_MEMORY_BYTES"] == "268435456"
 
 
 def test_sweeps_only_report_unless_told_to_apply() -> None:

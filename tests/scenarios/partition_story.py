@@ -19,7 +19,6 @@ from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import IndexType, RemoteStorageManager
 from services.api.segment_queries import all_segments
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from services.rlm.copying.candidates import find_highest_remote_offset
 from services.rsm.backends.filesystem import FilesystemStorage
 from tests.contract.remote_storage_manager_contract import Files
 from tests.contract.rlmm.partition_states import lineage, taken
@@ -179,8 +178,16 @@ class PartitionStory:
 
     def latest_tiered(self, end: int, *epochs: tuple[int, int]) -> int:
         """The last tiered offset in the lineage of a leader whose log ends at `end` (exclusive):
-        what it answers to ListOffsets(-5), and copies after."""
-        return find_highest_remote_offset(self.rlmm, self.tp, lineage(*epochs), end)
+        what Kafka answers to ListOffsets(-5), and copies after; -1: there is none.
+
+        Source: RemoteLogManager.findHighestRemoteOffset.
+        """
+        leads = lineage(*epochs)
+        for entry in reversed(leads.entries):
+            highest = self.rlmm.highest_offset_for_epoch(self.tp, entry.leader_epoch).value
+            if highest is not None:
+                return min(leads.end_offset_for(entry.leader_epoch, end) - 1, highest)
+        return -1
 
     @property
     def lineage(self) -> Lineage:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import (
@@ -20,7 +21,7 @@ from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentStat
 from services.rlm.backoff import Backoff
 from services.rlm.copying.ship import ShipReport, ShipSettings, ship
 from services.rlm.kafka_log.log_dir import find_partitions
-from services.rlm.manager import BrokerRemoteLogManager
+from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from services.rlmm.database import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rsm.backends.filesystem import FilesystemStorage
@@ -47,8 +48,10 @@ class Stack:
     def ship(self, log_dir: Path, settings: ShipSettings = ONE_TRY) -> ShipReport:
         return ship([log_dir], self.rsm, self.rlmm, settings)
 
-    def rlm(self, *log_dirs: Path) -> BrokerRemoteLogManager:
-        return BrokerRemoteLogManager(log_dirs, self.rsm, self.rlmm)
+    def rlm(
+        self, *log_dirs: Path, rsm: Any = None, limits: RlmLimits | None = None
+    ) -> BrokerRemoteLogManager:
+        return BrokerRemoteLogManager(log_dirs, rsm or self.rsm, self.rlmm, limits)
 
     def segments(self, name: TopicIdPartition = NAME) -> list[RemoteLogSegmentMetadata]:
         return list(all_segments(self.rlmm, name))

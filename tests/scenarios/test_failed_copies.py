@@ -1,12 +1,17 @@
 """Copies that fail, whatever fails: what is left of them, and what the next pass makes of it."""
 
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 
+from services.api.calls import MutationContext
 from services.api.errors import (
+    ConcurrentUpdateError,
     RemoteStorageError,
     RetriableRemoteStorageError,
 )
@@ -15,11 +20,16 @@ from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartiti
 from services.api.remote_log_manager import ProblemKind
 from services.api.retention import Deletion, DeletionReason
 from services.api.segment_deletion import Deleter, begin_deletion, finish_deletion
-from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.api.segments import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+)
 from services.rlm.backoff import Backoff
 from services.rlm.copying.segment_copy import CopyLimits
 from services.rlm.copying.ship import ShipOutcome, ShipReport, ShipSettings, ship
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
+from tests.scenarios.retained_log import Changed
 from tests.scenarios.ship_stack import FINISHED, ONE_TRY, Counting, Stack, description
 from tests.scenarios.troubled_managers import (
     CutWhileCopied,
@@ -90,6 +100,71 @@ def test_an_attempt_that_cannot_be_cleaned_up_now_keeps_nothing_from_being_copie
     assert (partition.cleaned_attempts, partition.problems) == (1, ())
     assert left.remote_log_segment_id not in {s.remote_log_segment_id for s in stack.segments()}
     assert stack.ranges() == [(0, 9), (10, 19), (20, 24)]
+
+
+def test_a_clean_up_that_is_refused_keeps_nothing_from_being_copied(
+    stack: Stack, log_dir: Path
+) -> None:
+    """It has not ended otherwise: to look again would find the same for ever."""
+    three_segments(log_dir)
+    rsm = FailingRsm(stack.rsm)
+    rsm.before_copy = raising(RetriableRemoteStorageError("the store went away"))
+    ship([log_dir], rsm, stack.rlmm, ONE_TRY)
+    (left,) = stack.segments()
+
+    def update(event: RemoteLogSegmentMetadataUpdate, context: MutationContext) -> Any:
+        if event.remote_log_segment_id == left.remote_log_segment_id:
+            raise ConcurrentUpdateError("changed meanwhile")
+        return stack.rlmm.update_remote_log_segment_metadata(event, context)
+
+    rlmm = Changed(stack.rlmm, update_remote_log_segment_metadata=update)
+    report = ship([log_dir], stack.rsm, rlmm, ONE_TRY)
+    (partition,) = report.partitions
+    assert (partition.cleaned_attempts, partition.copied_segments) == (0, 2)
+    assert "changed meanwhile" in partition.problems[0].message
+    assert report.outcome is not ShipOutcome.DONE
+    assert stack.ship(log_dir).outcome is ShipOutcome.DONE
+    assert stack.ranges() == [(0, 9), (10, 19)]
+
+
+def remove(folder: Path) -> None:
+    shutil.rmtree(folder)
+
+
+def rename(folder: Path) -> None:
+    folder.rename(folder.with_name(f"{folder.name}.{'0' * 32}-delete"))
+
+
+@pytest.mark.parametrize("hurt", [remove, rename])
+@pytest.mark.parametrize("goes_at", [0, 10])
+def test_a_folder_that_goes_while_it_is_shipped_is_told_of(
+    stack: Stack, log_dir: Path, hurt: Callable[[Path], None], goes_at: int
+) -> None:
+    folder = three_segments(log_dir).path
+    three_segments(log_dir, replace(NAME, partition=1))
+    rsm = FailingRsm(stack.rsm)
+
+    def before_copy(metadata: RemoteLogSegmentMetadata) -> None:
+        if metadata.topic_id_partition == NAME and metadata.start_offset == goes_at:
+            hurt(folder)
+
+    rsm.before_copy = before_copy
+    report = ship([log_dir], rsm, stack.rlmm, ONE_TRY)
+    assert report.outcome is ShipOutcome.PARTIAL
+    gone, there = report.partitions
+    assert (gone.complete, there.complete) == (False, True)
+    assert [(p.kind, p.path) for p in gone.problems] == [(ProblemKind.UNREADABLE, str(folder))]
+    assert stack.ship(log_dir).outcome is ShipOutcome.DONE
+
+
+def test_a_folder_that_goes_before_its_turn_is_told_of(stack: Stack, log_dir: Path) -> None:
+    three_segments(log_dir)
+    other = three_segments(log_dir, replace(NAME, partition=1)).path
+    rsm = FailingRsm(stack.rsm)
+    rsm.before_copy = lambda _: shutil.rmtree(other, ignore_errors=True)
+    report = ship([log_dir], rsm, stack.rlmm, replace(ONE_TRY, threads=1))
+    assert [partition.complete for partition in report.partitions] == [True, False]
+    assert report.outcome is ShipOutcome.PARTIAL
 
 
 def test_a_finish_that_takes_effect_late_is_not_taken_back_by_the_clean_up(
@@ -211,7 +286,7 @@ def test_an_outage_is_waited_out(stack: Stack, log_dir: Path) -> None:
 
 
 def test_custom_metadata_over_the_limit_is_cleaned_up_and_not_tried_again(
-    stack: Stack, log_dir: Path
+    stack: Stack, log_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     three_segments(log_dir)
     rsm = FailingRsm(stack.rsm)
@@ -227,6 +302,10 @@ def test_custom_metadata_over_the_limit_is_cleaned_up_and_not_tried_again(
     assert stack.keys() == []
     (problem,) = description(rlm).problems
     assert "custom_metadata" in problem.message
+    for text in (problem.message, caplog.text):
+        assert "before RLM is restarted" in text
+        assert "RLM_REMOTE_LOG_METADATA_CUSTOM_METADATA_MAX_BYTES" in text
+        assert "tries again" not in text
     rlm.stop(1.0)
 
 

@@ -59,6 +59,7 @@ def assert_only_due_is_gone(world: World, kept: set[UUID]) -> None:
     assert {row.remote_log_segment_id.id for row in rows} == kept
     assert {row.state for row in rows} == {FINISHED}
     assert len(world.object_keys()) == 3 * len(rows)
+    world.assert_invariants()
 
 
 @pytest.mark.parametrize("name", DELETION)

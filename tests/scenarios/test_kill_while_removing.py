@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from services.api.calls import MutationContext
+from services.api.failpoints import FAILPOINTS
 from services.api.partition_queries import all_partitions
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
 from services.api.segment_deletion import UNKNOWN_BROKER
@@ -17,7 +18,7 @@ from tests.scenarios.test_kill_and_rerun import run_until_killed
 from tests.scenarios.world import World
 
 REMOVAL = [
-    "removal.partition_started",
+    *(name for name in FAILPOINTS if name.startswith("removal.")),
     "deletion.marked_some",
     "deletion.objects_deleted",
     "deletion.confirmed_some",

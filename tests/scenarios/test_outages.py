@@ -4,18 +4,18 @@ The servers are this module's own, for they die here.
 """
 
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from services.local.postgres import EmbeddedPostgres
 from services.local.seaweedfs import SeaweedFS
-from services.rlmm import schema
 from tests.harness.eventually import eventually
 from tests.harness.synthetic_log import make_log_dir
-from tests.scenarios.world import FINISHED, World, running_world
+from tests.scenarios.own_servers import own_postgres, own_s3, own_world
+from tests.scenarios.world import FINISHED, World
 
+__all__ = ["own_postgres", "own_s3", "own_world"]
 pytestmark = pytest.mark.slow
 
 UNREACHED = 3
@@ -24,39 +24,12 @@ PARTITIONS, SEGMENTS, SEGMENT_BYTES = 4, 12, 4 * 1024 * 1024
 Server = EmbeddedPostgres | SeaweedFS
 
 
-@pytest.fixture(scope="module")
-def own_postgres(server_directory: Path) -> Iterator[EmbeddedPostgres]:
-    with EmbeddedPostgres(server_directory / "dying-postgres") as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def own_s3(server_directory: Path) -> Iterator[SeaweedFS]:
-    server = SeaweedFS(server_directory / "dying-s3")
-    server.start()
-    yield server
-    server.kill()
-
-
-@pytest.fixture(scope="module")
-def deployment(
-    tmp_path_factory: pytest.TempPathFactory, own_postgres: EmbeddedPostgres, own_s3: SeaweedFS
-) -> Iterator[World]:
-    directory = tmp_path_factory.mktemp("outages")
-    database_url = own_postgres.create_database("outages")
-    schema.upgrade(database_url)
-    endpoint = own_s3.endpoint
-    endpoint.ensure_bucket("outages")
-    with running_world(directory, database_url, endpoint, "outages", directory) as made:
-        yield made
-
-
 @pytest.fixture
-def world(deployment: World, tmp_path: Path) -> World:
+def world(own_world: World, tmp_path: Path) -> World:
     """As in conftest.py, with a log that takes a while."""
-    deployment.log_dir = tmp_path / "log"
-    make_log_dir(deployment.log_dir, PARTITIONS, SEGMENTS, SEGMENT_BYTES)
-    return deployment
+    own_world.log_dir = tmp_path / "log"
+    make_log_dir(own_world.log_dir, PARTITIONS, SEGMENTS, SEGMENT_BYTES)
+    return own_world
 
 
 @pytest.fixture(params=["store", "database"])

@@ -34,7 +34,7 @@ from tests.scenarios.retained_log import (
     take_turns,
 )
 from tests.scenarios.ship_stack import FINISHED, Stack, description, fetch, read
-from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, write_log_dir
+from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, write_log_dir
 
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
@@ -594,6 +594,22 @@ def test_a_partition_at_rest_is_reported_again_before_its_report_is_too_old(
     found.tier.refresh()
     for now_s[0] in (0.0, 299.0, 300.0, 301.0):
         reporter.report_all([found])
+    assert sent == [1, 1]
+
+
+def test_where_nobody_goes_by_its_age_a_report_that_stays_the_same_is_sent_once(
+    stack: Stack, log_dir: Path, files: PartitionFiles
+) -> None:
+    now_s, sent = [0.0], list[int]()
+    sending = reports_sent(stack, sent)
+    reporter = Reporter(sending, BROKER_ID, 300.0, lambda: now_s[0], lambda name: name != NAME)
+    (found,) = rlm_of(stack, log_dir).led_partitions()
+    found.tier.refresh()
+    for now_s[0] in (0.0, 300.0, 3000.0):
+        reporter.report_all([found])
+    assert sent == [1]
+    files.segment(60, [batch(60, 5), batch(65, 5)])
+    reporter.report_all([found])
     assert sent == [1, 1]
 
 

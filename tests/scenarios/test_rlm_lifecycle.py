@@ -29,7 +29,7 @@ from services.api.partition_queries import all_events, all_partitions
 from services.api.partitions import RemotePartitionDeleteState
 from services.api.remote_log_manager import FetchError, all_descriptions
 from services.api.segments import RemoteLogSegmentState
-from services.rlm.lifecycle import partition_roles
+from services.rlm.lifecycle import partition_roles, stop_steps
 from services.rlm.lifecycle.turns import Finishing
 from services.rlm.reporting import report_of
 from tests.scenarios.retained_log import Changed, expire, hourly_log, keep_hours, take_turns
@@ -50,7 +50,7 @@ from tests.scenarios.told_rlm import (
     turn,
 )
 from tests.scenarios.troubled_managers import FailingRlmm, raising
-from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch
+from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles
 
 EPOCH = 2  # the latest of an hourly log
 ALL = [(base, base + 9) for base in range(0, 60, 10)]
@@ -91,7 +91,7 @@ def test_what_it_was_not_told_of_it_leaves_alone(stack: Stack, rlm: Any) -> None
     take_turns(rlm)
     assert list(all_partitions(stack.rlmm)) == []
     assert list(all_descriptions(rlm)) == []
-    assert read(rlm, 60) is FetchError.UNKNOWN_TOPIC_ID
+    assert read(rlm, 60) is FetchError.NOT_LEADER_OR_FOLLOWER
 
 
 def test_a_leader_copies_reports_and_expires_under_the_epoch_that_it_was_told(
@@ -419,26 +419,13 @@ def test_copies_of_all_that_is_disabled_end_before_one_is_waited_for(
 
     now_s = [0.0]
     monkeypatch.setattr(partition_roles, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(stop_steps, "AT_ONCE", 1)
     monkeypatch.setattr(rlm.scheduler, "wait_ended", wait)
     stops = tuple(StopPartition(name, EPOCH, TIERING_DISABLED) for name in names)
     outcomes = rlm.stop_partitions(PartitionStops(stops))
     assert [refused_as(outcome) for outcome in outcomes] == [ConcurrentUpdateError] * 3
     assert left == [0, 0, 0]
     assert waits == [partition_roles.COPY_ENDS_WITHIN_S, 0.0, 0.0]
-
-
-def test_a_disabled_topic_can_be_tiered_again(
-    stack: Stack, leader: Any, files: PartitionFiles
-) -> None:
-    put(stack, DELETABLE)
-    stop(leader, TIERING_DISABLED, EPOCH)
-    expire(leader)
-    files.segment(60, [batch(60, 5), batch(65, 5)])
-    files.snapshot(70)
-    files.segment(70, [batch(70, 5)])
-    tell(leader, LEADER, EPOCH)
-    take_turns(leader)
-    assert stack.ranges() == [(60, 69)]
 
 
 def test_tiering_is_not_disabled_where_the_topic_does_not_allow_it(
@@ -533,12 +520,13 @@ def test_a_role_that_is_told_after_a_failed_stop_begins_its_tasks_anew(
 def test_a_deletion_that_fails_comes_back(stack: Stack, leader: Any, log_dir: Path) -> None:
     put(stack, DELETABLE)
     failing = raising(RetriableRemoteStorageError("away"))
-    rlm = told_rlm(stack, log_dir, rsm=Changed(stack.rsm, delete_log_segment_data_batch=failing))
+    rsm = Changed(stack.rsm, delete_log_segment_data_batch=failing)
+    rlm = told_rlm(stack, log_dir, rsm=rsm)
     tell(rlm, LEADER, EPOCH)
     assert stop(rlm, TIERING_DISABLED, EPOCH) is None
     expire(rlm)
     assert len(stack.segments()) == 6
-    rlm._rsm._methods.clear()
+    rsm._methods.clear()
     expire(rlm)
     assert (stack.segments(), stack.keys()) == ([], [])
 
@@ -603,9 +591,9 @@ def test_one_partition_that_cannot_be_given_up_stops_no_other(stack: Stack, log_
     assert marked == [names[0], names[2], names[3]]
 
 
-def test_one_partition_that_is_locked_for_long_stops_no_other(stack: Stack, log_dir: Path) -> None:
-    names = [replace(NAME, partition=number) for number in range(6)]
-    locked = {names[0], names[1], names[4]}
+def test_partitions_that_are_locked_for_long_stop_no_other(stack: Stack, log_dir: Path) -> None:
+    names = [replace(NAME, partition=number) for number in range(1000)]
+    locked = {*names[:7], *names[500:520], names[999]}
     real = stack.rlmm.put_remote_partition_delete_metadata
 
     def put_unlocked(event: Any, context: Any) -> Any:
@@ -622,22 +610,24 @@ def test_one_partition_that_is_locked_for_long_stops_no_other(stack: Stack, log_
     assert [outcome is None for outcome in outcomes] == [name not in locked for name in names]
 
 
-def test_a_database_that_is_away_is_asked_thrice_a_call(stack: Stack, log_dir: Path) -> None:
+def test_a_database_that_is_away_is_asked_thrice_a_call(
+    stack: Stack, log_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stop_steps, "AT_ONCE", 1)
     asked: list[object] = []
 
     def away(event: Any, context: Any) -> Any:
         asked.append(event)
         raise RetriableRemoteStorageError("away")
 
-    rlm = told_rlm(
-        stack, log_dir, rlmm=Changed(stack.rlmm, put_remote_partition_delete_metadata=away)
-    )
-    names = [replace(NAME, partition=number) for number in range(5)]
+    rlmm = Changed(stack.rlmm, put_remote_partition_delete_metadata=away, is_ready=lambda _: False)
+    rlm = told_rlm(stack, log_dir, rlmm=rlmm)
+    names = [replace(NAME, partition=number) for number in range(50)]
     outcomes = rlm.stop_partitions(
         PartitionStops(tuple(StopPartition(name, EPOCH, TOPIC_DELETED) for name in names))
     )
-    assert [refused_as(outcome) for outcome in outcomes] == [RetriableRemoteStorageError] * 5
-    assert len(asked) == 3
+    assert [refused_as(outcome) for outcome in outcomes] == [RetriableRemoteStorageError] * 50
+    assert len(asked) == stop_steps.FAILURES_UNTIL_ASKED
 
 
 def test_a_topic_keeps_its_name(stack: Stack, leader: Any) -> None:

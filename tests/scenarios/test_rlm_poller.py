@@ -16,6 +16,8 @@ from services.api.ids import TopicIdPartition
 from services.api.partition_changes import PartitionLeadership
 from services.api.partition_queries import all_partitions
 from services.api.partitions import RemotePartitionDeleteState
+from services.api.remote_log_manager import FetchError
+from services.api.segments import RemoteLogSegmentMetadataUpdate, RemoteLogSegmentState
 from services.rlm.kafka_admin.cluster_view import (
     ClusterUnreachableError,
     ClusterView,
@@ -27,8 +29,9 @@ from services.rlm.kafka_admin.confirmed_deletions import MIN_POLLS
 from services.rlm.kafka_admin.poller import PolledCluster
 from services.rlm.lifecycle.sources import PartitionSource
 from services.rlm.manager import BrokerRemoteLogManager
+from services.rlm.metrics import LastPollCollector
 from tests.scenarios.retained_log import Changed, hourly_log, take_turns
-from tests.scenarios.ship_stack import Stack
+from tests.scenarios.ship_stack import Stack, read
 from tests.scenarios.told_rlm import ALL_AT_ONCE, FOLLOWER, LEADER, REASSIGNED, stop, tell, turn
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles
 
@@ -39,6 +42,8 @@ CONFIRM_S = 3600.0
 ALL = [(base, base + 9) for base in range(0, 60, 10)]
 TIERED = {"remote.storage.enable": "true"}
 MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
+DELETE_SEGMENT_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+DELETE_SEGMENT_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 
 
 def led_by(leader: int, topic_id: UUID = NAME.topic_id, epoch: int = EPOCH) -> TopicView:
@@ -126,6 +131,67 @@ def gone(files: PartitionFiles, cluster: AnsweringCluster) -> None:
 
 def test_before_the_first_poll_nothing_is_led(rlm: Any) -> None:
     assert rlm.led_partitions() == []
+
+
+def bytes_read(rlm: Any, offset: int) -> bytes:
+    found = read(rlm, offset)
+    assert isinstance(found, bytes)
+    assert found
+    return found
+
+
+def test_before_the_first_poll_no_offset_is_out_of_range_that_the_log_here_may_have(
+    stack: Stack, rlm: Any, log_dir: Path, files: PartitionFiles, cluster: AnsweringCluster
+) -> None:
+    poll(rlm)
+    take_turns(rlm)
+    restarted = polling_rlm(stack, log_dir, cluster)
+    assert bytes_read(rlm, 50) == bytes_read(restarted, 50) + bytes_read(rlm, 60)
+    for offset in (60, 61, 1_000):
+        assert read(restarted, offset) is FetchError.NOT_LEADER_OR_FOLLOWER
+    poll(restarted)
+    assert read(restarted, 60) == read(rlm, 60)
+    assert read(restarted, 1_000) is FetchError.OFFSET_OUT_OF_RANGE
+
+
+def test_before_the_first_poll_what_lies_below_the_tiers_log_start_alone_is_out_of_range(
+    stack: Stack, rlm: Any, log_dir: Path, files: PartitionFiles, cluster: AnsweringCluster
+) -> None:
+    poll(rlm)
+    take_turns(rlm)
+    stack.rlmm.raise_log_start_offset(NAME, 5)
+    for segment in (stack.segments()[0], stack.segments()[2]):
+        for state in (DELETE_SEGMENT_STARTED, DELETE_SEGMENT_FINISHED):
+            update = RemoteLogSegmentMetadataUpdate(segment.remote_log_segment_id, 1, state, OURS)
+            stack.rlmm.update_remote_log_segment_metadata(update)
+    restarted = polling_rlm(stack, log_dir, cluster)
+    assert read(restarted, 4) is FetchError.OFFSET_OUT_OF_RANGE
+    # Where the tier begins above its log start, and in a hole of it, the log here has them.
+    for offset in (5, 9, 25):
+        assert read(restarted, offset) is FetchError.NOT_LEADER_OR_FOLLOWER
+    assert bytes_read(restarted, 10)
+    poll(restarted)
+    assert bytes_read(restarted, 25)
+
+
+def test_before_the_first_poll_a_log_that_the_tier_does_not_know_is_not_served_yet(
+    stack: Stack, log_dir: Path, files: PartitionFiles, cluster: AnsweringCluster
+) -> None:
+    rlm = polling_rlm(stack, log_dir, cluster)
+    assert read(rlm, 0) is FetchError.NOT_LEADER_OR_FOLLOWER
+    shutil.rmtree(files.path)
+    turn(rlm.scan_scheduler)
+    assert read(rlm, 0) is FetchError.UNKNOWN_TOPIC_ID
+
+
+def test_where_no_log_lies_the_log_ends_where_the_tier_does(
+    stack: Stack, rlm: Any, log_dir: Path, files: PartitionFiles, cluster: AnsweringCluster
+) -> None:
+    poll(rlm)
+    take_turns(rlm)
+    shutil.rmtree(files.path)
+    restarted = polling_rlm(stack, log_dir, cluster)
+    assert read(restarted, 61) is FetchError.OFFSET_OUT_OF_RANGE
 
 
 def test_what_the_cluster_says_it_leads_it_copies_under_the_leaders_epoch(
@@ -306,6 +372,26 @@ def test_a_mark_that_rlmm_did_not_take_is_made_by_a_later_poll(
     is_away = False
     poll(rlm)
     assert delete_states(stack) == {NAME: MARKED}
+
+
+def test_how_long_ago_the_last_good_poll_was_is_a_metric(
+    rlm: Any, cluster: AnsweringCluster
+) -> None:
+    def age_s() -> float:
+        (family,) = LastPollCollector(rlm.poll_scheduler).collect()
+        (sample,) = family.samples
+        return sample.value
+
+    poll(rlm)
+    cluster.now_s += 5
+    assert age_s() == 5
+    cluster.is_away = True
+    poll(rlm)
+    cluster.now_s += 1
+    assert age_s() == 6
+    cluster.is_away = False
+    poll(rlm)
+    assert age_s() == 0
 
 
 def test_who_polls_is_not_told(rlm: Any) -> None:

@@ -24,7 +24,7 @@ from services.rlm.local_log import LocalLog, LocalPartition
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from services.rlm.partition import new_partition
 from services.rlm.reading.fetch_budget import PartitionBudget, RequestBudget
-from services.rlm.reading.index_cache import RemoteIndexCache
+from services.rlm.reading.index_cache.cache import RemoteIndexCache
 from services.rlm.reading.partition_fetch import PartitionFetch
 from services.rlm.reading.segment_reader import RemoteReadLimits, RemoteSegmentReader
 from services.rlm.servicer import RemoteLogManagerServicer
@@ -242,8 +242,8 @@ def test_readers_that_miss_the_same_index_at_once_cause_one_fetch(
         another = fetches.acquire(timeout=0.2)
         rsm.let_go()
         assert not another
-        assert first.result(timeout=30.0) is second.result(timeout=30.0)
-    assert cache.offset_index(segment) is first.result()
+        assert list(first.result(timeout=30.0)) == list(second.result(timeout=30.0))
+    assert list(cache.offset_index(segment)) == list(first.result())
     assert not fetches.acquire(blocking=False)
 
 

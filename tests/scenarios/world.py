@@ -30,6 +30,7 @@ from services.rlm.kafka_log.partition_dir import LocalSegment, list_segments
 from services.rpc.channels import open_channel
 from services.rpc.clients.metadata import RemoteLogMetadataManagerClient
 from services.rpc.clients.storage import RemoteStorageManagerClient
+from tests.scenarios.invariants import assert_invariants
 
 BUNDLED_LOG = Path(__file__).parent.parent / "data" / "kafka-log"
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
@@ -166,9 +167,15 @@ class World:
         keys = [str(item.object_name) for item in listed]
         return [key for key in keys if re.sub("-", "", key.split("/")[0]) in ids]
 
+    def assert_invariants(self) -> None:
+        """Of this log, with nothing under way; see there."""
+        with self.metadata() as rlmm:
+            assert_invariants(rlmm, self.local_segments())
+
     def assert_all_shipped(self) -> None:
         """Every rolled segment is FINISHED, once, and its bytes come back; no other row; no object
-        without a row."""
+        without a row; and what nothing may break holds."""
+        self.assert_invariants()
         expected = {
             (name, segment.base_offset, segment.end_offset): segment
             for name, segments in self.local_segments().items()

@@ -1,6 +1,8 @@
 """Who may import whom (docs/architecture.md): read from the import statements themselves."""
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,3 +80,12 @@ def test_only_converters_clients_and_servicers_see_generated_code() -> None:
 def test_the_rules_cover_every_package() -> None:
     packages = {f"services.{p.parent.name}" for p in (ROOT / "services").glob("*/__init__.py")}
     assert packages <= set(ALLOWED)
+
+
+def test_rlmm_starts_without_arrow() -> None:
+    """Some 36 MiB of each process, of which only scans know."""
+    program = "import services.rlmm.__main__, sys; print('pyarrow' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "False"

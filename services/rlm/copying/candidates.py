@@ -2,9 +2,6 @@
 
 from collections.abc import Sequence
 
-from services.api.ids import TopicIdPartition
-from services.api.lineage import Lineage
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.rlm.kafka_log.partition_dir import LocalSegment
 from services.rlm.local_log import LocalLog
 from services.rlm.tier_view.offset_ranges import OffsetRanges
@@ -12,35 +9,30 @@ from services.rlm.tier_view.offset_ranges import OffsetRanges
 MAX_INT64 = 2**63 - 1
 
 
-def candidate_log_segments(
-    log: LocalLog, covered: OffsetRanges, highest_copied_offset: int
-) -> list[LocalSegment]:
+def candidate_log_segments(log: LocalLog, covered: OffsetRanges) -> list[LocalSegment]:
     """The rolled segments to copy, earliest first, all of them stable.
 
     Source: RemoteLogManager.candidateLogSegments.
     """
-    uncopied = uncopied_log_segments(log, covered, highest_copied_offset)
+    uncopied = uncopied_log_segments(log, covered)
     return [segment for segment in uncopied if segment.end_offset < log.last_stable_offset]
 
 
-def uncopied_log_segments(
-    log: LocalLog, covered: OffsetRanges, highest_copied_offset: int
-) -> list[LocalSegment]:
-    """The rolled segments that the tier is to get, now or later, earliest first.
+def uncopied_log_segments(log: LocalLog, covered: OffsetRanges) -> list[LocalSegment]:
+    """The rolled segments that the tier is to get, now or later, earliest first: all that reach the
+    log's start (LocalLog.from_offset) and are not in it, also below what it begins with.
 
-    Those above the highest copied offset, and any below it that has something copied before it but
-    is not in the tier itself: the copied prefix must have no gap. (Kafka does not look for gaps.)
-    What the tier once had at its beginning and no longer has was deleted from it and stays so, as
-    does all that lies below the log's start (LocalLog.from_offset).
+    What was deleted from the tier for good lies below the log's start, which rises before anything
+    is deleted; below the tier's first segment lies also what a removal that was cut off has marked,
+    and what the leader before never had. (Kafka goes on above the highest offset that was ever
+    copied: where tiering was disabled and is enabled again it never copies what it had copied
+    before.)
     """
-    found = []
-    for segment in log.rolled:
-        end = segment.end_offset
-        if end < log.log_start_offset or _is_covered(segment, log, covered):
-            continue
-        if end > highest_copied_offset or covered.last_below(segment.base_offset) is not None:
-            found.append(segment)
-    return found
+    return [
+        segment
+        for segment in log.rolled
+        if segment.end_offset >= log.log_start_offset and not _is_covered(segment, log, covered)
+    ]
 
 
 def in_tier(log: LocalLog, covered: OffsetRanges) -> list[LocalSegment]:
@@ -92,22 +84,3 @@ def copied_through_offset(
     ends += [first for first, _ in lost[:1]]
     below = covered.last_below(min(ends))
     return -1 if below is None else below
-
-
-def find_highest_remote_offset(
-    rlmm: RemoteLogMetadataManager,
-    topic_id_partition: TopicIdPartition,
-    lineage: Lineage,
-    log_end_offset: int,
-) -> int:
-    """The highest offset ever copied in this lineage; -1: none.
-
-    Source: RemoteLogManager.findHighestRemoteOffset: of the latest epoch that has one, and no
-    further than that epoch goes.
-    """
-    for entry in reversed(lineage.entries):
-        epoch = entry.leader_epoch
-        highest = rlmm.highest_offset_for_epoch(topic_id_partition, epoch).value
-        if highest is not None:
-            return min(lineage.end_offset_for(epoch, log_end_offset) - 1, highest)
-    return -1

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from services.api.failpoints import failpoint
 from services.api.remote_log_manager import ProblemKind
 from services.api.remote_storage_manager import (
     LogSegmentData,
@@ -24,7 +25,7 @@ class CopyCancelledError(Exception):
 
 
 class SegmentSource:
-    """Reads an inspected segment for one copy. Single use.
+    """Reads an inspected segment for one copy; anew where the copy is begun anew.
 
     The log comes from the file again, announced with the length and CRC it was inspected with; the
     other files are the very bytes that were checked. Reading may end with CopyCancelledError,
@@ -38,8 +39,15 @@ class SegmentSource:
         self._chunk_bytes = chunk_bytes
         self._sent = sent
         self._going_on = going_on
+        self._told_bytes = 0
+
+    def require_going_on(self) -> None:
+        """Raise CopyCancelledError where the copy is to stop."""
+        self._going_on()
 
     def data(self) -> LogSegmentData:
+        """From the beginning; what was told as sent before is taken back."""
+        self._tell(-self._told_bytes)
         log, others = self._inspected, self._side_files()
         headers = [SegmentFileHeader(SegmentFile.LOG, log.size_bytes, log.crc32c)]
         headers += [SegmentFileHeader(file, len(data)) for file, data in others]
@@ -52,10 +60,16 @@ class SegmentSource:
     def _chunks(self) -> Iterator[SegmentChunk]:
         for data in self._log_chunks(self._inspected.segment.log_path):
             yield SegmentChunk(SegmentFile.LOG, data)
-            self._sent(len(data))
+            self._tell(len(data))
+            failpoint("copy.some_bytes_sent")
         for file, whole in self._side_files():
             for at in range(0, len(whole), self._chunk_bytes):
                 yield SegmentChunk(file, whole[at : at + self._chunk_bytes])
+
+    def _tell(self, size_bytes: int) -> None:
+        self._told_bytes += size_bytes
+        if size_bytes:
+            self._sent(size_bytes)
 
     def _log_chunks(self, path: Path) -> Iterator[bytes]:
         left = self._inspected.size_bytes

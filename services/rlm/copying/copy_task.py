@@ -16,25 +16,33 @@ from services.api.errors import (
     RemoteStorageError,
 )
 from services.api.lineage import Lineage
-from services.api.remote_log_manager import Problem, ProblemKind
+from services.api.remote_log_manager import Problem
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rlm.announcing import announce
 from services.rlm.copying.candidates import (
     candidate_log_segments,
-    find_highest_remote_offset,
     in_tier,
     lost_before_copy,
     uncopied_log_segments,
 )
 from services.rlm.copying.copy_data import CopyCancelledError
+from services.rlm.copying.copy_problems import (
+    copied_elsewhere,
+    held,
+    partition_deleted,
+    refused,
+    vanished,
+    waiting_for,
+)
 from services.rlm.copying.copy_rules import CopyRule, CopyRules
 from services.rlm.copying.exclusive import PartitionBusyError, exclusive
 from services.rlm.copying.inspection import InspectedSegment, inspect
+from services.rlm.copying.left_behind import end_left_behind
 from services.rlm.copying.lost_ranges import LossRecorder
 from services.rlm.copying.pass_report import PassReport
 from services.rlm.copying.progress import Progress
-from services.rlm.copying.segment_copy import RETRIABLE_ERRORS, SegmentCopier, is_attempt_of
+from services.rlm.copying.segment_copy import RETRIABLE_ERRORS, SegmentCopier
 from services.rlm.copying.uncopied import Uncopied, uncopied_of
 from services.rlm.ending import Flag
 from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
@@ -68,7 +76,7 @@ class CopyTask:
 
     Args:
         rules: what the topic's settings, and the quota of the process, let it copy.
-        stopping: set: begin no other segment.
+        stopping: set: begin no other segment, and wait for no place at RSM.
         cancelled: set: leave the segment under way too.
         turn_s: a pass gives way to others after the segment during which it got so old; None: it
             goes on to its end.
@@ -120,17 +128,20 @@ class CopyTask:
             self._partition.uncopied = Uncopied()
             return
         try:
-            with exclusive(local.found.path):
-                self._pass(local, leadership, report)
+            if not self._rests(local, leadership):
+                with exclusive(local.found.path):
+                    self._pass(local, leadership, report)
         except FileNotFoundError:
             _log.info("%s: its folder is gone", self._name)
+            self._partition.uncopied = Uncopied()
+            report.folder_is_gone = True
         except (PartitionBusyError, CopyCancelledError, SegmentVanishedError) as e:
             report.failed(e, may_pass=True)
         except LogFileError as e:
             report.problems.append(e.problem(held_segments=0))
             report.failed(e, may_pass=False)
         except RemoteStorageError as e:
-            report.problems.append(_refused(e, str(local.found.path), held_segments=0))
+            report.problems.append(refused(e, str(local.found.path), held_segments=0))
             report.failed(e, may_pass=isinstance(e, RETRIABLE_ERRORS))
         self._partition.note(tuple(report.problems))
 
@@ -138,6 +149,7 @@ class CopyTask:
         log = local.look()
         if log is None:
             self._partition.uncopied = Uncopied()
+            report.folder_is_gone = not local.found.path.exists()
             return
         if leadership.is_overtaken(log.lineage):
             report.failed(
@@ -145,8 +157,6 @@ class CopyTask:
                 f"here in {leadership.leader_epoch}: nothing is copied until it is told anew",
                 may_pass=True,
             )
-            return
-        if self._resting is not None and self._resting == self._seen(log, leadership):
             return
         self._resting = None
         self._epoch = leadership.epoch_of(log.lineage)
@@ -157,18 +167,27 @@ class CopyTask:
         tier = self._partition.tier.refresh()
         if tier.known is False:
             # Announcing has made it known, unless its deletion is finished.
-            path, text = str(local.found.path), "its topic id was deleted from the tier, for good"
-            kind, held = ProblemKind.PARTITION_DELETED, len(log.rolled)
-            report.problems.append(Problem(kind, path, text, held_segments=held))
+            report.problems.append(partition_deleted(str(local.found.path), len(log.rolled)))
             return
-        elsewhere, failure = self._clean_up(tier, report)
+        left = end_left_behind(self._copier, self._broker_id, tier.unfinished, report)
         self._note_uncopied(log, tier)
+        if left.failure is not None:
+            covered = tier.covered(log.lineage)
+            if left.keeps_from_copying(covered, self._copier.now_ms()):
+                raise left.failure
         if rule.copies:
-            self._copy_what_is_rolled(local, log, tier, elsewhere, report)
-        if failure is not None and not report.failure:
-            raise failure
+            self._copy_what_is_rolled(local, log, tier, left.elsewhere, report)
+        if left.failure is not None and not report.failure:
+            raise left.failure
         if report.found_nothing and not self._uncopied and not tier.unfinished:
             self._resting = self._seen(log, leadership)
+
+    def _rests(self, local: LocalPartition, leadership: Leadership) -> bool:
+        """All is as a pass saw it that had nothing to do."""
+        if self._resting is None:
+            return False
+        log = local.look()
+        return log is not None and self._resting == self._seen(log, leadership)
 
     def _seen(self, log: LocalLog, leadership: Leadership) -> _Resting | None:
         """What this pass has to go by where RLMM is asked nothing; None: RLMM is to be asked."""
@@ -195,7 +214,7 @@ class CopyTask:
             return
         log = log.from_offset(tier.log_start_offset)
         covered = tier.covered(log.lineage)
-        self._uncopied = uncopied_log_segments(log, covered, covered.last)
+        self._uncopied = uncopied_log_segments(log, covered)
         self._tell_uncopied()
 
     def _note_nothing_uncopied(self) -> None:
@@ -244,9 +263,9 @@ class CopyTask:
         candidates = self._candidates(log, covered, report)
         blocked = self._partition.blocked
         if blocked is not None and candidates:
-            report.problems.append(_held(blocked, len(candidates)))
+            report.problems.append(held(blocked, len(candidates)))
             return
-        waiting = _waiting_for(elsewhere, candidates)
+        waiting = waiting_for(elsewhere, candidates)
         candidates = candidates[: len(candidates) - len(waiting)]
         self._progress.planned(
             self._name, len(candidates), sum(segment.size_bytes for segment in candidates)
@@ -255,31 +274,10 @@ class CopyTask:
             lineage = self._lineage(tier, log.lineage)
             self._copy_all(log, lineage, candidates, report)
         if elsewhere and not report.failure:
-            problem = _copied_elsewhere(elsewhere[0], str(local.found.path), len(waiting))
+            problem = copied_elsewhere(elsewhere[0], str(local.found.path), len(waiting))
             report.problems.append(problem)
             if report.more_after_s is None:
                 report.failed(problem.message, may_pass=True)
-
-    def _clean_up(
-        self, tier: Tier, report: PassReport
-    ) -> tuple[list[RemoteLogSegmentMetadata], RemoteStorageError | None]:
-        """End what this broker has left behind; answers the copies that somebody else may be making
-        under its id: a process on another copy of the folder, as this one's lock tells, or the
-        broker itself. And why it could not go on for now, as where a store of before is away: what
-        is copied next has an id of its own, so that alone keeps nothing from being copied."""
-        own = [s for s in tier.unfinished if is_attempt_of(self._broker_id, s)]
-        elsewhere = self._copier.under_way_elsewhere(own)
-        ids = {segment.remote_log_segment_id for segment in elsewhere}
-        for segment in own:
-            if segment.remote_log_segment_id in ids:
-                continue
-            try:
-                self._copier.clean_up(segment)
-            except RETRIABLE_ERRORS as e:
-                # The others would wait for the same store, one after the other.
-                return elsewhere, e
-            report.cleaned_attempts += 1
-        return elsewhere, None
 
     def _record_lost(
         self,
@@ -304,10 +302,7 @@ class CopyTask:
         present = in_tier(log, covered)
         report.present_segments = len(present)
         report.present_bytes = sum(segment.size_bytes for segment in present)
-        highest = find_highest_remote_offset(
-            self._rlmm, self._name, log.lineage, log.log_end_offset
-        )
-        candidates = candidate_log_segments(log, covered, highest)
+        candidates = candidate_log_segments(log, covered)
         return self._rules.eligible(self._rule, candidates, log.segments)
 
     def _lineage(self, tier: Tier, local: Lineage) -> Lineage:
@@ -369,15 +364,18 @@ class CopyTask:
             counted += size_bytes
             self._progress.sent(self._name, size_bytes)
 
+        self._partition.tier.changed_here()
         try:
-            self._copier.copy(self._name, inspected, self._epoch, sent, self._cancelled)
+            self._copier.copy(
+                self._name, inspected, self._epoch, sent, self._stopping, self._cancelled
+            )
         except BaseException:
             self._progress.sent(self._name, -counted)
             raise
 
     @contextmanager
     def _held_back(
-        self, segment: LocalSegment, held: int, report: PassReport
+        self, segment: LocalSegment, held_segments: int, report: PassReport
     ) -> Iterator[list[Problem]]:
         """Turns what goes wrong with a segment inside into a problem that holds it and all behind
         it back; the caller sees it in the list it is given."""
@@ -385,47 +383,16 @@ class CopyTask:
         try:
             yield trouble
         except LogFileError as e:
-            trouble.append(e.problem(held))
+            trouble.append(e.problem(held_segments))
         except SegmentVanishedError as e:
-            reason = "deleted by the broker before it was copied"
-            path = str(segment.log_path)
-            kind = ProblemKind.LOST_BEFORE_COPY
-            trouble.append(Problem(kind, path, reason, segment.base_offset, held))
+            if not segment.directory.exists():
+                # The broker gave the whole partition up, or moved it to another disk.
+                raise FileNotFoundError(str(segment.directory)) from e
+            trouble.append(vanished(segment, held_segments))
             report.failed(e, may_pass=True)
         except RemoteStorageError as e:
-            trouble.append(_refused(e, str(segment.log_path), held, segment.base_offset))
+            trouble.append(refused(e, str(segment.log_path), held_segments, segment.base_offset))
             report.failed(e, may_pass=isinstance(e, RETRIABLE_ERRORS))
             if isinstance(e, CustomMetadataTooLargeError):
-                # As in Kafka: every further attempt would upload the bytes only to delete them.
                 self._partition.blocked = trouble[0]
         report.problems += trouble
-
-
-def _waiting_for(
-    elsewhere: Sequence[RemoteLogSegmentMetadata], candidates: Sequence[LocalSegment]
-) -> Sequence[LocalSegment]:
-    """The candidates from the first one on that is being copied elsewhere."""
-    first = min((segment.start_offset for segment in elsewhere), default=None)
-    return [c for c in candidates if first is not None and c.end_offset >= first]
-
-
-def _copied_elsewhere(segment: RemoteLogSegmentMetadata, path: str, held_segments: int) -> Problem:
-    at_the_latest = "its lease has" if segment.copy_leased else "is an hour old"
-    reason = (
-        f"offsets {segment.start_offset} to {segment.end_offset} are being copied by another "
-        f"process of broker {segment.broker_id}, or one was killed at it: copying goes on when it "
-        f"has ended, or {at_the_latest}"
-    )
-    return Problem(ProblemKind.COPY_FAILED, path, reason, segment.start_offset, held_segments)
-
-
-def _refused(
-    error: RemoteStorageError, path: str, held_segments: int, offset: int | None = None
-) -> Problem:
-    retriable = isinstance(error, RETRIABLE_ERRORS)
-    kind = ProblemKind.STORE_UNAVAILABLE if retriable else ProblemKind.COPY_FAILED
-    return Problem(kind, path, f"{type(error).__name__}: {error}", offset, held_segments)
-
-
-def _held(problem: Problem, held_segments: int) -> Problem:
-    return Problem(problem.kind, problem.path, problem.message, problem.offset, held_segments)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from services.api.calls import MutationContext
 from services.api.errors import RemoteStorageError
+from services.api.failpoints import failpoint
 from services.api.offset_gaps import LOST_BEFORE_COPY, OffsetGap, is_recorded
 from services.api.partition_state import PartitionReport
 from services.api.remote_log_manager import Problem, ProblemKind
@@ -94,6 +95,7 @@ class LossRecorder:
         problems, note = losses.recorded, "recorded as a gap"
         try:
             self.rlmm.record_gap(partition.topic_id_partition, gap, self.broker_id, why)
+            failpoint("gap.recorded")
         except RETRIABLE_ERRORS as e:
             losses.failure, note = e, f"perhaps recorded as a gap: {_text(e)}"
         except RemoteStorageError as e:

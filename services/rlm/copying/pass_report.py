@@ -20,6 +20,7 @@ class PassReport:
         known_gaps: what was lost and recorded before; no problem any more.
         failure: why the pass did not do all that can be done; empty: it did.
         may_pass: the failure may be gone when the pass is repeated soon.
+        folder_is_gone: the broker gave the partition up, or moved it to another disk.
         more_after_s: the pass gave way to others with segments left to copy: it is to go on after
             so many seconds; None: it did not.
     """
@@ -34,6 +35,7 @@ class PassReport:
     known_gaps: list[Range] = field(default_factory=list)
     failure: str = ""
     may_pass: bool = False
+    folder_is_gone: bool = False
     more_after_s: float | None = None
 
     def failed(self, error: Exception | str, *, may_pass: bool) -> None:

@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from uuid import UUID, uuid4
 
 from services.api.calls import MutationContext, MutationOutcome
@@ -35,6 +35,7 @@ from services.api.segments import (
 from services.rlm.copying.copy_data import BytesSent, CopyCancelledError, SegmentSource
 from services.rlm.copying.inspection import InspectedSegment
 from services.rlm.copying.leases import CopyLease, CopyLeases, LeaseLostError
+from services.rlm.copying.turn_at_rsm import TurnLimits, copy_in_turn
 from services.rlm.ending import Flag
 from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
 
@@ -50,6 +51,7 @@ _ENDED_BY_ANOTHER = (
 NOT_FINISHED = "copy not finished"
 _State = RemoteLogSegmentState
 _GIVEN_UP = (_State.DELETE_SEGMENT_STARTED, _State.DELETE_SEGMENT_FINISHED)
+_ENDED = (_State.COPY_SEGMENT_FINISHED, _State.DELETE_SEGMENT_FINISHED)
 _log = logging.getLogger(__name__)
 
 
@@ -60,11 +62,13 @@ class CopyLimits:
         chunk_bytes: of the log that are in memory at once.
         custom_metadata_max_bytes: RSM's answer may not be longer.
         lease_ms: for how long nobody else ends a copy that this process cannot speak for.
+        turn: for a place at RSM.
     """
 
     chunk_bytes: int = 1024 * 1024
     custom_metadata_max_bytes: int = 128
     lease_ms: int = 60_000
+    turn: TurnLimits = field(default_factory=TurnLimits)
 
 
 class SegmentCopier:
@@ -77,6 +81,9 @@ class SegmentCopier:
 
     How an attempt ends is decided once: its finish and its clean-up bear one request id, so that a
     finish whose answer was lost and that takes effect late is never taken back by the clean-up.
+
+    Args:
+        now_ms: the time that attempts bear.
     """
 
     def __init__(
@@ -90,7 +97,7 @@ class SegmentCopier:
         self._rsm = rsm
         self._rlmm = rlmm
         self._broker_id = broker_id
-        self._now_ms = now_ms
+        self.now_ms = now_ms
         self._limits = limits
         self._leases = CopyLeases(rlmm, broker_id, limits.lease_ms)
         self._lock = threading.Lock()
@@ -109,9 +116,14 @@ class SegmentCopier:
         inspected: InspectedSegment,
         broker_leader_epoch: int | None,
         sent: BytesSent,
+        stopping: Flag,
         cancelled: Flag,
     ) -> None:
         """Copy a segment; on return it is COPY_SEGMENT_FINISHED.
+
+        Args:
+            stopping: set: leave it while it has no place at RSM; what RSM takes is finished.
+            cancelled: set: leave it wherever it is.
 
         Raises:
             RETRIABLE_ERRORS: given up, or left where that cannot be said; try again later.
@@ -130,19 +142,22 @@ class SegmentCopier:
                     raise CopyCancelledError(f"{segment_id}: stopped while it was being copied")
                 lease.require_held()
 
-            self._copy(
-                started, SegmentSource(inspected, self._limits.chunk_bytes, sent, going_on), lease
-            )
+            source = SegmentSource(inspected, self._limits.chunk_bytes, sent, going_on)
+            self._copy(started, source, stopping, lease)
 
     def _copy(
-        self, started: RemoteLogSegmentMetadata, source: SegmentSource, lease: CopyLease
+        self,
+        started: RemoteLogSegmentMetadata,
+        source: SegmentSource,
+        stopping: Flag,
+        lease: CopyLease,
     ) -> None:
         self._rlmm.add_remote_log_segment_metadata(
             started, _context(started, "copy"), lease_ms=lease.lease_ms
         )
         self._leases.keep(lease)
         failpoint("copy.started_registered")
-        custom_metadata = self._send(started, source)
+        custom_metadata = self._send(started, source, stopping)
         failpoint("copy.bytes_sent")
         copied = replace(started, custom_metadata=custom_metadata)
         self._check_custom_metadata(copied)
@@ -191,7 +206,7 @@ class SegmentCopier:
                     f"{segment.remote_log_segment_id}: its copy has finished meanwhile"
                 )
         by_the_plugin = [s for s in now if not s.copy_leased and not _is_by_rlm(s)]
-        young = young_copies(by_the_plugin, self._now_ms())
+        young = young_copies(by_the_plugin, self.now_ms())
         return [segment for segment in now if segment.copy_leased] + young
 
     def clean_up(self, segment: RemoteLogSegmentMetadata) -> None:
@@ -199,7 +214,7 @@ class SegmentCopier:
         DELETE_SEGMENT_FINISHED. Idempotent.
 
         Raises:
-            ConcurrentUpdateError: how it ends was decided meanwhile; look again.
+            ConcurrentUpdateError: how it ends was decided meanwhile; is_finished_or_gone tells.
             RemoteStorageError: to be tried again.
         """
         if segment.state is not _State.DELETE_SEGMENT_STARTED:
@@ -209,6 +224,16 @@ class SegmentCopier:
         failpoint("cleanup.objects_deleted")
         context = _context(segment, NOT_FINISHED)
         self._update(segment, _State.DELETE_SEGMENT_FINISHED, context)
+
+    def is_finished_or_gone(self, segment: RemoteLogSegmentMetadata) -> bool:
+        """Whether somebody else, or a call of ours that took effect late, has decided how it ends,
+        as RLMM has it now."""
+        segment_id = segment.remote_log_segment_id
+        try:
+            found = list(segments_by_id(self._rlmm, segment_id.topic_id_partition, [segment_id.id]))
+        except RemoteResourceNotFoundError:
+            return True
+        return all(now.state in _ENDED for now in found)
 
     def _end(
         self, segment: RemoteLogSegmentMetadata, state: RemoteLogSegmentState, reason: str
@@ -223,9 +248,11 @@ class SegmentCopier:
             segment_id = segment.remote_log_segment_id
             raise ConcurrentUpdateError(f"{segment_id}: its end was decided meanwhile") from e
 
-    def _send(self, started: RemoteLogSegmentMetadata, source: SegmentSource) -> bytes | None:
+    def _send(
+        self, started: RemoteLogSegmentMetadata, source: SegmentSource, stopping: Flag
+    ) -> bytes | None:
         try:
-            return self._rsm.copy_log_segment_data(started, source.data())
+            return copy_in_turn(self._rsm, started, source, stopping, self._limits.turn)
         except (*RETRIABLE_ERRORS, CopyCancelledError):
             self._try_give_up(started)
             raise
@@ -299,7 +326,7 @@ class SegmentCopier:
             end_offset=inspected.segment.end_offset,
             max_timestamp_ms=inspected.max_timestamp_ms,
             broker_id=self._broker_id,
-            event_timestamp_ms=self._now_ms(),
+            event_timestamp_ms=self.now_ms(),
             segment_leader_epochs=inspected.leader_epochs,
             segment_size_in_bytes=inspected.size_bytes,
             txn_idx_empty=inspected.txn_idx_empty,
@@ -314,7 +341,7 @@ class SegmentCopier:
     ) -> MutationOutcome:
         update = RemoteLogSegmentMetadataUpdate(
             remote_log_segment_id=segment.remote_log_segment_id,
-            event_timestamp_ms=self._now_ms(),
+            event_timestamp_ms=self.now_ms(),
             state=state,
             broker_id=self._broker_id,
             custom_metadata=segment.custom_metadata,

@@ -115,6 +115,14 @@ def _is_loss(problem: Problem) -> bool:
     return problem.kind is ProblemKind.LOST_BEFORE_COPY
 
 
+def _gone(found: PartitionDir) -> Problem:
+    reason = (
+        "the folder went while it was shipped, as where the broker moves or deletes the partition; "
+        "run it again"
+    )
+    return Problem(ProblemKind.UNREADABLE, str(found.path), reason)
+
+
 @dataclass(frozen=True, slots=True)
 class ShipReport:
     """What became of everything, partitions by topic and number."""
@@ -202,6 +210,9 @@ class _Shipper:
         failures = passes = 0
         while True:
             report = task.run()
+            if report.folder_is_gone:
+                report.problems.append(_gone(found))
+                report.failed("its folder is gone", may_pass=False)
             total.add(report, first=passes == 0)
             passes += 1
             if report.copied_segments:

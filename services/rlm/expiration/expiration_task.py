@@ -216,6 +216,7 @@ class ExpirationTask:
             broker_leader_epoch=None if leader is None else leader.leader_epoch,
         )
         expected = ExpectedRevisions(snapshot.revision, topic.revision)
+        self._partition.tier.changed_here()
         begun = begin_deletion(
             shared.rlmm,
             self._name,
@@ -246,6 +247,7 @@ class ExpirationTask:
         while batch := list(islice(waiting, MAX_DELETE_BATCH)):
             if self._stopping.is_set():
                 return
+            self._partition.tier.changed_here()
             now_ms = shared.now_ms()
             for outcome in finish_deletion(shared.rlmm, shared.rsm, batch, deleter, now_ms):
                 if outcome.error is None:

@@ -18,24 +18,22 @@ INDEX_INTERVAL_BYTES = 4096
 class OffsetIndex:
     """Where in a segment to begin to look for an offset.
 
+    Args:
+        segment_size_bytes: None: one was made of this data before, which is not checked again.
+
     Raises:
         ValueError: not whole entries; entries that do not ascend in offset and position; one
             outside of the segment.
     """
 
-    def __init__(self, data: bytes, base_offset: int, segment_size_bytes: int) -> None:
-        if len(data) % OFFSET_ENTRY.size:
-            raise ValueError(f"{len(data)} bytes are not whole entries of {OFFSET_ENTRY.size}")
+    def __init__(
+        self, data: bytes, base_offset: int, segment_size_bytes: int | None = None
+    ) -> None:
         self._data = data
         self._base_offset = base_offset
         self._count = len(data) // OFFSET_ENTRY.size
-        before = (-1, -1)
-        for entry in OFFSET_ENTRY.iter_unpack(data):
-            if entry[0] <= before[0] or entry[1] <= before[1]:
-                raise ValueError(f"entry {entry} stands behind {before}")
-            before = entry[0], entry[1]
-        if before[1] >= segment_size_bytes > 0:
-            raise ValueError(f"position {before[1]} in a segment of {segment_size_bytes} bytes")
+        if segment_size_bytes is not None:
+            _check_offset_index(data, segment_size_bytes)
 
     def __len__(self) -> int:
         return self._count
@@ -56,6 +54,18 @@ class OffsetIndex:
         """The greatest entry at or below `offset`; None: begin at position 0."""
         at = bisect_right(range(self._count), offset, key=lambda number: self.entry(number)[0])
         return self.entry(at - 1) if at else None
+
+
+def _check_offset_index(data: bytes, segment_size_bytes: int) -> None:
+    if len(data) % OFFSET_ENTRY.size:
+        raise ValueError(f"{len(data)} bytes are not whole entries of {OFFSET_ENTRY.size}")
+    before = (-1, -1)
+    for entry in OFFSET_ENTRY.iter_unpack(data):
+        if entry[0] <= before[0] or entry[1] <= before[1]:
+            raise ValueError(f"entry {entry} stands behind {before}")
+        before = entry[0], entry[1]
+    if before[1] >= segment_size_bytes > 0:
+        raise ValueError(f"position {before[1]} in a segment of {segment_size_bytes} bytes")
 
 
 def check_time_index(data: bytes, base_offset: int, end_offset: int, max_timestamp_ms: int) -> None:

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,12 +11,14 @@ from services.api.remote_log_manager import Problem, ProblemKind
 from services.api.topic_config import is_internal_topic
 from services.rlm.kafka_log.checkpoints import (
     META_PROPERTIES,
+    PARTITION_METADATA,
     read_broker_id,
     read_log_start_offsets,
     read_partition_metadata,
 )
 from services.rlm.kafka_log.errors import LogDirError, LogFileError
 from services.rlm.kafka_log.partition_dir import list_segments
+from services.rlm.kafka_log.settled import is_settled
 
 _PARTITION_DIR = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>0|[1-9]\d{0,9})")
 
@@ -34,6 +36,16 @@ class PartitionDir:
     log_start_offset: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A folder and its partition.metadata: of each the inode and the time of its last change."""
+
+    folder: int
+    folder_mtime_ns: int
+    metadata: int
+    metadata_mtime_ns: int
+
+
 @dataclass
 class LogDirs:
     """What was found.
@@ -42,16 +54,21 @@ class LogDirs:
         broker_id: of meta.properties.
         problems: directories that cannot be used while others can, and folders of partitions that
             cannot be shipped.
+        seen: what each folder looked like in which a partition was found.
     """
 
     broker_id: int
     partitions: dict[TopicIdPartition, PartitionDir] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    seen: dict[Path, tuple[_Seen, TopicIdPartition]] = field(default_factory=dict)
 
 
-def find_partitions(log_dirs: Sequence[Path]) -> LogDirs:
+def find_partitions(log_dirs: Sequence[Path], before: LogDirs | None = None) -> LogDirs:
     """Every partition in `log_dirs` but internal topics' (`__*`); nothing of `-delete`, `-future`
     and `-stray` folders.
+
+    Args:
+        before: what was found last: of a folder that has not changed since, nothing is read again.
 
     Raises:
         LogDirError: none of the directories can be used (missing, empty, unreadable, not Kafka's),
@@ -69,7 +86,7 @@ def find_partitions(log_dirs: Sequence[Path]) -> LogDirs:
         raise last_error
     found = LogDirs(_broker_id(usable), problems=problems)
     for log_dir in usable:
-        _scan(log_dir, found)
+        _scan(log_dir, found, {} if before is None else before.seen)
     return found
 
 
@@ -109,7 +126,9 @@ def _broker_id(log_dirs: Sequence[Path]) -> int:
     return next(iter(ids))
 
 
-def _scan(log_dir: Path, found: LogDirs) -> None:
+def _scan(
+    log_dir: Path, found: LogDirs, before: Mapping[Path, tuple[_Seen, TopicIdPartition]]
+) -> None:
     try:
         starts = read_log_start_offsets(log_dir)
     except LogFileError as e:
@@ -117,8 +136,14 @@ def _scan(log_dir: Path, found: LogDirs) -> None:
         found.problems.append(e.problem(held_segments=0))
     others = {(name.topic, name.partition): p.path for name, p in found.partitions.items()}
     for path, topic, partition in _partition_folders(log_dir):
+        # Before it is read: a change meanwhile is seen the next time.
+        seen = _looks_like(path)
+        seen_before, name = before.get(path, (None, None))
         try:
-            name = read_partition_metadata(path, topic, partition)
+            if name is None or seen is None or seen != seen_before:
+                if not _is_to_be_shipped(path):
+                    continue
+                name = read_partition_metadata(path, topic, partition)
             if (topic, partition) in others:
                 reason = f"the same partition lies in {others[topic, partition]}"
                 raise LogFileError(ProblemKind.PARTITION_METADATA_INVALID, path, reason)
@@ -126,19 +151,32 @@ def _scan(log_dir: Path, found: LogDirs) -> None:
             if path.exists():
                 found.problems.append(e.problem(_rolled_segments(path)))
         else:
-            start = starts.get((topic, partition))
-            found.partitions[name] = PartitionDir(name, path, start)
+            found.partitions[name] = PartitionDir(name, path, starts.get((topic, partition)))
+            if seen is not None:
+                found.seen[path] = seen, name
 
 
 def _partition_folders(log_dir: Path) -> Iterator[tuple[Path, str, int]]:
     for name in sorted(os.listdir(log_dir)):
         match = _PARTITION_DIR.fullmatch(name)
-        if match is None or is_internal_topic(match["topic"]):
-            continue
-        path = log_dir / name
-        # Of a folder without a log there is nothing to ship, whoever made it.
-        if path.is_dir() and (_has_log(path) or not os.access(path, os.R_OK | os.X_OK)):
-            yield path, match["topic"], int(match["partition"])
+        if match is not None and not is_internal_topic(match["topic"]):
+            yield log_dir / name, match["topic"], int(match["partition"])
+
+
+def _looks_like(path: Path) -> _Seen | None:
+    """None: that does not tell whether it changes."""
+    try:
+        folder, metadata = os.stat(path), os.stat(f"{path}/{PARTITION_METADATA}")
+    except OSError:
+        return None
+    if not (is_settled(folder.st_mtime_ns) and is_settled(metadata.st_mtime_ns)):
+        return None
+    return _Seen(folder.st_ino, folder.st_mtime_ns, metadata.st_ino, metadata.st_mtime_ns)
+
+
+def _is_to_be_shipped(path: Path) -> bool:
+    """Of a folder without a log there is nothing to ship, whoever made it."""
+    return path.is_dir() and (_has_log(path) or not os.access(path, os.R_OK | os.X_OK))
 
 
 def _has_log(path: Path) -> bool:

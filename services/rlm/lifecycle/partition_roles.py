@@ -13,7 +13,7 @@ Source: RemoteLogManager.onLeadershipChange, stopPartitions.
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from time import monotonic
 from uuid import UUID
@@ -25,8 +25,6 @@ from services.api.errors import (
     FencedLeaderEpochError,
     InvalidRequestError,
     RemoteResourceNotFoundError,
-    RemoteStorageError,
-    RetriableRemoteStorageError,
 )
 from services.api.ids import TopicIdPartition
 from services.api.partition_lifecycle import (
@@ -38,17 +36,14 @@ from services.api.partition_lifecycle import (
     StopReason,
 )
 from services.api.topic_config import StoredTopicConfig
-from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
 from services.rlm.kafka_log.log_dir import PartitionDir
 from services.rlm.leadership import Leadership
 from services.rlm.lifecycle.partition_tasks import PartitionTasks
+from services.rlm.lifecycle.stop_steps import Left, outcome_of, take_steps
 from services.rlm.lifecycle.tier_deletion import TierDeletion
 from services.rlm.partition import Partition
-from services.rlm.reporting import LineageUnknownError
 
 COPY_ENDS_WITHIN_S = 10.0
-MAX_FAILURES_IN_A_ROW = 3
-"""So often RLMM is asked in vain before it counts as away; one partition that is locked is not."""
 
 _MAX_GIVEN_UP = 10_000
 _log = logging.getLogger(__name__)
@@ -122,7 +117,12 @@ class PartitionRoles:
             with self._lock:
                 left = [self._begin_stop(stop, disabled) for stop in stops.partitions]
             # Two steps: the tasks of all that are disabled have ended before one is waited for.
-            return [_outcome(each) for each in _one_step(_one_step(left))]
+            is_ready = partial(
+                self._tier_deletion.is_rlmm_ready, stops.partitions[0].topic_id_partition
+            )
+            for _ in range(2):
+                left = take_steps(left, is_ready)
+            return [outcome_of(each) for each in left]
         finally:
             with self._lock:
                 self._being_disabled -= disabled
@@ -160,7 +160,7 @@ class PartitionRoles:
             "was changed"
         )
 
-    def _begin_stop(self, stop: StopPartition, disabled: set[TopicIdPartition]) -> "_Left":
+    def _begin_stop(self, stop: StopPartition, disabled: set[TopicIdPartition]) -> Left:
         """
         Args:
             disabled: those of the call that take no role before it returns; it is added to.
@@ -177,7 +177,7 @@ class PartitionRoles:
             return None
         return partial(self._tier_deletion.mark_partition, name, stop.leader_epoch)
 
-    def _begin_disabling(self, stop: StopPartition, disabled: set[TopicIdPartition]) -> "_Left":
+    def _begin_disabling(self, stop: StopPartition, disabled: set[TopicIdPartition]) -> Left:
         name = stop.topic_id_partition
         if name in self._being_disabled:
             return ConcurrentUpdateError(f"{name}: another call is disabling it; try again")
@@ -195,7 +195,7 @@ class PartitionRoles:
         self._tier_deletion.require_nothing_left(name)
         self._tasks.run_until_done(name, self._tier_deletion.finishing(name))
 
-    def _end_tasks(self, partition: Partition, stop: StopPartition) -> "_Left":
+    def _end_tasks(self, partition: Partition, stop: StopPartition) -> Left:
         """End the tasks of a partition that may be disabled."""
         name = partition.topic_id_partition
         try:
@@ -215,6 +215,11 @@ class PartitionRoles:
         # What it copied would be found by nobody once all that is there now is marked.
         if not self._tasks.copy_has_ended(name, max(until_s - monotonic(), 0.0)):
             raise ConcurrentUpdateError(f"{name}: a copy has not ended yet; try again")
+        # What it deletes here would be nowhere once the tier's log start is the local one.
+        if not self._tasks.local_retention_has_ended(name, max(until_s - monotonic(), 0.0)):
+            raise ConcurrentUpdateError(
+                f"{name}: a pass of local retention has not ended yet; try again"
+            )
         self._tier_deletion.mark_segments(partition, topic)
         with self._lock:
             self._give_up(stop, abandon_copy=True)
@@ -228,42 +233,3 @@ class PartitionRoles:
         epochs = [epoch for epoch in (told, stop.leader_epoch) if epoch is not None]
         self._given_up[name] = max(epochs, default=None)
         self._tasks.end(name, abandon_copy=abandon_copy)
-
-
-_Left = RemoteStorageError | Callable[[], "_Left"] | None
-"""Of a stop: the next step, or its outcome."""
-
-
-def _one_step(stops: Sequence[_Left]) -> list[_Left]:
-    """Do the next step of each that has one. Once RLMM is away it is not asked again: where it is
-    silent, each question waits for its whole deadline."""
-    left: list[_Left] = []
-    failures_in_a_row = 0
-    away: RetriableRemoteStorageError | None = None
-    for step in stops:
-        if callable(step):
-            step = away or _result_of(step)
-            if isinstance(step, RetriableRemoteStorageError):
-                failures_in_a_row += 1
-                away = step if failures_in_a_row >= MAX_FAILURES_IN_A_ROW else None
-            else:
-                failures_in_a_row = 0
-        left.append(step)
-    return left
-
-
-def _result_of(step: Callable[[], _Left]) -> _Left:
-    try:
-        return step()
-    except RemoteStorageError as e:
-        return e
-    except (LogFileError, SegmentVanishedError, LineageUnknownError) as e:
-        return ConcurrentUpdateError(f"not known where the log begins; try again: {e}")
-    except Exception as e:  # noqa: BLE001 - a boundary: no partition stops another
-        _log.exception("a partition was not given up")
-        return RemoteStorageError(f"{type(e).__name__}; see the log")
-
-
-def _outcome(left: _Left) -> LifecycleOutcome:
-    assert not callable(left), "no stop has a third step"
-    return left

@@ -18,7 +18,13 @@ from services.rlm.ending import Ending, Flag
 from services.rlm.expiration.expiration_task import Expiration, ExpirationTask
 from services.rlm.lifecycle.follower_task import FollowerTask
 from services.rlm.lifecycle.turns import Finishing
-from services.rlm.metrics import COPIED_BYTES, COPIED_SEGMENTS, LOST_RANGES
+from services.rlm.local_retention.local_retention_task import LocalRetention, LocalRetentionTask
+from services.rlm.metrics import (
+    COPIED_BYTES,
+    COPIED_SEGMENTS,
+    LOCAL_RETENTION_FAILURES,
+    LOST_RANGES,
+)
 from services.rlm.partition import Partition
 from services.rlm.scheduler import Again, PassFailedError, Scheduler, Task
 
@@ -33,12 +39,14 @@ class Pools:
     copier: Scheduler
     expiration: Scheduler
     follower: Scheduler
+    local_retention: Scheduler
 
 
 @dataclass(frozen=True, slots=True)
 class SharedByTasks:
     """
     Attributes:
+        local_retention: None: the log directories are the broker's.
         stopping: set: nothing new begins, of any partition.
         cancelled: set: what is being copied is left, too.
     """
@@ -48,6 +56,7 @@ class SharedByTasks:
     copier: SegmentCopier
     copy_rules: CopyRules
     expiration: Expiration
+    local_retention: LocalRetention | None
     stopping: Flag
     cancelled: Flag
 
@@ -77,6 +86,9 @@ class PartitionTasks:
         if partition.leadership is not None and partition.leadership.is_leader:
             self._pools.copier.schedule(name, self._copying(partition, endings))
             self._pools.expiration.schedule(name, self._expiring(partition, endings))
+            if shared.local_retention is not None:
+                task = LocalRetentionTask(partition, shared.local_retention, endings.stopping)
+                self._pools.local_retention.schedule(name, _keeping_local_retention(task, name))
         else:
             follower = FollowerTask(partition, shared.rlmm, shared.broker_id)
             self._pools.follower.schedule(name, follower.run)
@@ -93,7 +105,8 @@ class PartitionTasks:
             endings.stopping.set()
             if abandon_copy:
                 endings.cancelled.set()
-        for pool in (self._pools.copier, self._pools.expiration, self._pools.follower):
+        pools = self._pools
+        for pool in (pools.copier, pools.expiration, pools.follower, pools.local_retention):
             pool.forget(name)
 
     def has(self, name: TopicIdPartition) -> bool:
@@ -102,6 +115,10 @@ class PartitionTasks:
     def copy_has_ended(self, name: TopicIdPartition, within_s: float) -> bool:
         """Wait for the copy pass of a partition whose tasks were ended; False: it goes on."""
         return self._pools.copier.wait_ended(name, within_s)
+
+    def local_retention_has_ended(self, name: TopicIdPartition, within_s: float) -> bool:
+        """As copy_has_ended, of the pass that deletes local segments."""
+        return self._pools.local_retention.wait_ended(name, within_s)
 
     def run_until_done(self, name: TopicIdPartition, go_on: Callable[[], bool]) -> None:
         """Run `go_on` turn by turn until it answers False, whatever roles the partition has
@@ -132,6 +149,7 @@ class PartitionTasks:
 
         def run() -> Again | None:
             report = task.run()
+            partition.told.tell(partition.topic_id_partition, partition.problems)
             COPIED_SEGMENTS.inc(report.copied_segments)
             COPIED_BYTES.inc(report.copied_bytes)
             LOST_RANGES.inc(len(report.recorded))
@@ -167,3 +185,21 @@ class PartitionTasks:
                 raise PassFailedError(report.failure)
 
         return run
+
+
+def _keeping_local_retention(task: LocalRetentionTask, name: TopicIdPartition) -> Task:
+    def run() -> bool:
+        report = task.run()
+        if report.deleted_segments:
+            _log.info(
+                "%s: local retention deleted %d segments, %d bytes",
+                name,
+                report.deleted_segments,
+                report.deleted_bytes,
+            )
+        if report.failure:
+            LOCAL_RETENTION_FAILURES.inc()
+            raise PassFailedError(report.failure)
+        return report.more
+
+    return run

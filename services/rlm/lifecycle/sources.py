@@ -28,6 +28,7 @@ from services.rlm.batches import batches
 from services.rlm.describe import UNKNOWN_LEADER
 from services.rlm.kafka_log.errors import LogDirError
 from services.rlm.kafka_log.log_dir import LogDirs, PartitionDir, find_partitions
+from services.rlm.problem_lines import ToldProblems
 
 _log = logging.getLogger(__name__)
 
@@ -63,6 +64,8 @@ class LogDirectories:
         self._found = find_partitions(log_dirs) if log_dirs else LogDirs(UNKNOWN_LEADER)
         self.broker_id = self._found.broker_id
         self.problems = tuple(self._found.problems)
+        self._told = ToldProblems()
+        self._told.tell("the log directories", self.problems)
 
     @property
     def partitions(self) -> Collection[TopicIdPartition]:
@@ -79,11 +82,12 @@ class LogDirectories:
         """
         with self._lock:
             try:
-                found = find_partitions(self._log_dirs)
+                found = find_partitions(self._log_dirs, self._found)
             except LogDirError as e:
                 self.problems = (Problem(ProblemKind.UNREADABLE, str(e.path), e.reason),)
                 raise
             self._found, self.problems = found, tuple(found.problems)
+            self._told.tell("the log directories", self.problems)
 
     def look_for(self, names: Collection[TopicIdPartition]) -> None:
         """Look again if one of these is not known to lie here; where that cannot be done now, the

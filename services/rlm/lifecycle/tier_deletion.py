@@ -57,6 +57,13 @@ class TierDeletion:
     reporter: Reporter
     now_ms: Callable[[], int]
 
+    def is_rlmm_ready(self, name: TopicIdPartition) -> bool:
+        """
+        Raises:
+            RetriableRemoteStorageError: RLMM cannot be reached.
+        """
+        return self.rlmm.is_ready(name)
+
     def mark_partition(self, name: TopicIdPartition, leader_epoch: int | None) -> None:
         """Move the partition to DELETE_PARTITION_MARKED; again is once.
 

@@ -24,6 +24,7 @@ from services.rlm.reading.fetch_budget import PartitionBudget, RequestBudget
 from services.rlm.reading.partition_fetch import (
     Bounds,
     LostSegmentError,
+    NotServedHereError,
     OffsetOutOfRangeError,
     PartitionFetch,
     UnknownPartitionError,
@@ -35,6 +36,7 @@ MAX_PART_BYTES = 1024 * 1024
 _FETCH_FAILURES = (
     UnknownPartitionError,
     OffsetOutOfRangeError,
+    NotServedHereError,
     LostSegmentError,
     BatchError,
     LogFileError,
@@ -44,6 +46,7 @@ _FETCH_FAILURES = (
 _ERRORS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], FetchError], ...] = (
     (UnknownPartitionError, FetchError.UNKNOWN_TOPIC_ID),
     (OffsetOutOfRangeError, FetchError.OFFSET_OUT_OF_RANGE),
+    (NotServedHereError, FetchError.NOT_LEADER_OR_FOLLOWER),
     (RETRIABLE_ERRORS, FetchError.TIERED_STORAGE_NOT_AVAILABLE),
     ((BatchError, CorruptSegmentError), FetchError.CORRUPT_MESSAGE),
     # Of a leader-epoch index: it belongs to no offset, and no offset may look as if it never was.

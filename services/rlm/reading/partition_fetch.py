@@ -27,6 +27,12 @@ class OffsetOutOfRangeError(Exception):
     """The offset is below the log start, beyond the log end, or in a hole between segments."""
 
 
+class NotServedHereError(Exception):
+    """The tier does not have the offset, and whether the log does is not known: it lies here, but
+    this broker has no role for it, or none yet. Not out of range: a consumer that is told so begins
+    anew at an end of the log. Only what lies below the tier's log start is nowhere."""
+
+
 class UnknownPartitionError(Exception):
     """Neither the log directories nor the tier know the partition."""
 
@@ -67,6 +73,7 @@ class PartitionFetch:
 
         Raises:
             UnknownPartitionError.
+            NotServedHereError: the tier does not know it, and its log lies here.
             RetriableRemoteStorageError: the tier must be asked and cannot be.
         """
         local = self._partition.local
@@ -75,31 +82,38 @@ class PartitionFetch:
         if self._log is None or self._offset < self._log.log_start_offset:
             self._refresh_tier()
         if self._log is None and not self._tier.known:
-            raise UnknownPartitionError(f"{self._partition.topic_id_partition} is not known here")
+            text = f"{self._partition.topic_id_partition} is not known here"
+            if self._partition.log_is_not_served:
+                raise NotServedHereError(f"{text} yet, and its log lies here")
+            raise UnknownPartitionError(text)
         return self._bounds()
 
     def check_range(self, bounds: Bounds) -> None:
         """
         Raises:
             OffsetOutOfRangeError: the offset to fetch is outside of `bounds`.
+            NotServedHereError: it is, but the log that lies here may have it.
         """
         if self._offset < bounds.log_start_offset:
-            raise OffsetOutOfRangeError(
+            raise self._not_there(
                 f"offset {self._offset} is below the log start offset {bounds.log_start_offset}"
             )
         if self._offset > bounds.high_watermark:
-            raise OffsetOutOfRangeError(
+            raise self._not_there(
                 f"offset {self._offset} is beyond the log end offset {bounds.high_watermark}"
             )
+        if self._partition.log_is_not_served and self._offset == bounds.high_watermark:
+            # Nobody knows whether it is the end, at which a consumer would wait.
+            raise self._not_there(f"the tier ends below offset {self._offset}")
 
     def batches(self, budget: PartitionBudget) -> Iterator[tuple[RecordSource, Batch]]:
         """Whole batches from the offset on, until the budget or the log ends.
 
         Raises:
-            OffsetOutOfRangeError: no segment holds the offset that comes next.
+            OffsetOutOfRangeError, NotServedHereError: no segment holds the offset that comes next.
             LostSegmentError, BatchError, LogFileError, RemoteStorageError: it cannot be read.
         """
-        vanished = 0
+        vanished, vanished_at = 0, -1
         end = self._bounds().high_watermark
         while self._offset < end and not budget.exhausted:
             segment = self._log.segment_for(self._offset) if self._log else None
@@ -109,8 +123,10 @@ class PartitionFetch:
                 else:
                     yield from self._from_tier(budget)
             except SegmentVanishedError:
-                # What the broker has deleted since is in the tier, or lost.
-                vanished += 1
+                # What was deleted here since is in the tier, or lost. One after the other may go
+                # while this goes on: only where it gets no further something is wrong.
+                vanished = vanished + 1 if vanished_at == self._offset else 1
+                vanished_at = self._offset
                 if vanished > _ATTEMPTS or self._partition.local is None:
                     raise
                 self._log = self._partition.local.look()
@@ -160,7 +176,7 @@ class PartitionFetch:
     def _from_tier(self, budget: PartitionBudget) -> Iterator[tuple[RecordSource, Batch]]:
         segment = self._find_remote(self._offset)
         if segment is None:
-            raise OffsetOutOfRangeError(f"no segment holds offset {self._offset}")
+            raise self._not_there(f"no segment holds offset {self._offset}")
         yield from self._segment_of_tier(segment, budget)
 
     def _segment_of_tier(
@@ -179,14 +195,23 @@ class PartitionFetch:
 
     def _lost_or_deleted(
         self, segment: RemoteLogSegmentMetadata
-    ) -> OffsetOutOfRangeError | LostSegmentError:
+    ) -> OffsetOutOfRangeError | NotServedHereError | LostSegmentError:
         now = self._find_remote(self._offset)
         if now is None or now.remote_log_segment_id != segment.remote_log_segment_id:
-            return OffsetOutOfRangeError(f"offset {self._offset} was deleted while it was read")
+            return self._not_there(f"offset {self._offset} was deleted while it was read")
         return LostSegmentError(
             f"offset {self._offset}: segment {segment.remote_log_segment_id} "
             f"({segment.start_offset} to {segment.end_offset}) is not in the store"
         )
+
+    def _not_there(self, text: str) -> OffsetOutOfRangeError | NotServedHereError:
+        log_start_offset = self._tier.log_start_offset
+        if self._partition.log_is_not_served and self._offset >= log_start_offset:
+            return NotServedHereError(
+                f"{text}, and this RLM has no role for the log that lies here; ask again, or the "
+                "leader's"
+            )
+        return OffsetOutOfRangeError(text)
 
     def _find_remote(self, offset: int) -> RemoteLogSegmentMetadata | None:
         with self._remote.turn():

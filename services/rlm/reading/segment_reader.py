@@ -19,7 +19,7 @@ from services.rlm.kafka_log.batches import Batch
 from services.rlm.kafka_log.partition_dir import LocalSegment, reading_segment
 from services.rlm.kafka_log.windows import FileWindow, StreamWindow
 from services.rlm.local_log import LocalLog
-from services.rlm.reading.index_cache import RemoteIndexCache
+from services.rlm.reading.index_cache.cache import RemoteIndexCache
 from services.rlm.reading.seek import SegmentBytes, TakesBatch, batches_from, entry_in_file
 
 _LOCAL_READ_AHEAD_BYTES = 256 * 1024

@@ -129,6 +129,7 @@ class TierView:
         self._revisions = revisions
         self._lock = threading.Lock()
         self._tier = Tier()
+        self._changes_here = self._changes_seen = 0
 
     @property
     def last_seen(self) -> Tier:
@@ -136,14 +137,22 @@ class TierView:
 
     @property
     def is_as_polled(self) -> bool:
-        """What was seen last was still so a short while ago, by what is polled. To be believed only
-        by who has changed nothing since: of that the poll may not know yet."""
+        """What was seen last was still so a short while ago, by what is polled, and this process
+        has changed nothing since: of that the poll may not know yet."""
         if self._revisions is None or self._tier.revision is None:
+            return False
+        if self._changes_here != self._changes_seen:
             return False
         return self._revisions.of(self._name) == self._tier.revision
 
+    def changed_here(self) -> None:
+        """This process changes it: what is polled is not to be believed until the next refresh."""
+        with self._lock:
+            self._changes_here += 1
+
     def refresh(self) -> Tier:
-        """The tier as RLMM has it now; an empty one where the partition is not known.
+        """The tier as RLMM has it now, the same object for as long as nothing changes; an empty one
+        where the partition is not known.
 
         Raises:
             RetriableRemoteStorageError: RLMM or its database cannot be reached.
@@ -155,6 +164,7 @@ class TierView:
                     self._tier = self._read(page)
             except RemoteResourceNotFoundError:
                 self._tier = Tier(known=False)
+            self._changes_seen = self._changes_here
             return self._tier
 
     def _read(self, page: SegmentPage) -> Tier:

@@ -11,7 +11,7 @@ from services.api.segment_scan import SegmentBatch, SegmentScan
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.topic_config import RetentionOwner
 from services.api.validation import require_count, require_int32, require_int64
-from services.rlmm import batch_lookups, listings, lookups, page_tokens, scans, segment_reads
+from services.rlmm import batch_lookups, listings, lookups, page_tokens, segment_reads
 from services.rlmm.guards import require_owner_may_delete
 from services.rlmm.limits import check_text
 from services.rlmm.managing.database import OnDatabase
@@ -105,5 +105,8 @@ class SqlSegmentQueries(OnDatabase):
         )
 
     def scan_remote_log_segments(self, scan: SegmentScan) -> Iterator[SegmentBatch]:
+        # Arrow, of which nothing else here knows, takes some 36 MiB: only where somebody scans.
+        from services.rlmm import scans  # noqa: PLC0415
+
         check_text(scan.topic, "topic")
         return scans.scan_segments(self._transactions, scan)

@@ -32,6 +32,8 @@ _RETRIABLE_CODES = frozenset(
         # What we sent did not arrive as it was.
         "BadDigest",
         "IncompleteBody",
+        # This host's clock is wrong, or the store's: until somebody sets it.
+        "RequestTimeTooSkewed",
         "MalformedXML",
         "XAmzContentChecksumMismatch",
         "XAmzContentSHA256Mismatch",
@@ -46,6 +48,8 @@ _RETRIABLE_STATUSES = frozenset({408, 429, 499, 500})
 def error_for(code: str | None, status: int, what: str) -> RemoteStorageError:
     """The error for an answer of the store; `what` says what was tried, and on what."""
     text = f"{what}: the object store answered {status} {code}"
+    if code == "RequestTimeTooSkewed":
+        text += "; set the clock of this host, or the store's"
     if code == "NoSuchKey":
         return RemoteResourceNotFoundError(text)
     if code == "InvalidRange" or status == 416:

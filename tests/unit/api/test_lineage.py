@@ -40,6 +40,7 @@ def test_a_segments_epochs_begin_at_its_base(
     base: int, following: int, expected: list[tuple[int, int]]
 ) -> None:
     assert THREE.between(base, following) == segment_leader_epochs(expected)
+    assert lineage().between(base, following) == ()
 
 
 def test_the_leader_epoch_index_holds_the_whole_history_up_to_the_segments_end() -> None:

@@ -7,7 +7,11 @@ from prometheus_client import REGISTRY
 from services.cli.metrics_reference import PREFIX, metrics_markdown
 from services.rlm.backoff import Backoff
 from services.rlm.copying.uncopied import Uncopied
-from services.rlm.metrics import EXPIRATION_SECONDS_SINCE_LAST_SUCCESS, LastSuccessCollector
+from services.rlm.metrics import (
+    EXPIRATION_SECONDS_SINCE_LAST_SUCCESS,
+    LastPollCollector,
+    LastSuccessCollector,
+)
 from services.rlm.partition import new_partition
 from services.rlm.scheduler import Scheduler
 from services.rlm.topic_metrics import TopicCollector
@@ -27,6 +31,7 @@ def described() -> list[str]:
         TopicCollector(lambda: [partition]),
         LastSuccessCollector(scheduler),
         LastSuccessCollector(scheduler, ages),
+        LastPollCollector(scheduler),
     )
     return [family.name for collector in collectors for family in collector.collect()]
 

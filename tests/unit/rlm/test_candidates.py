@@ -53,39 +53,43 @@ def bases(segments: list[LocalSegment]) -> list[int]:
 def test_a_segment_is_a_candidate_when_the_next_one_begins_at_or_below_the_last_stable_offset(
     stable: int, expected: list[int]
 ) -> None:
-    assert bases(candidate_log_segments(log(5, 10, 15, stable=stable), OffsetRanges(), -1)) == (
+    assert bases(candidate_log_segments(log(5, 10, 15, stable=stable), OffsetRanges())) == (
         expected
     )
 
 
 def test_the_active_segment_is_never_a_candidate() -> None:
-    assert candidate_log_segments(log(5, stable=50), OffsetRanges(), -1) == []
+    assert candidate_log_segments(log(5, stable=50), OffsetRanges()) == []
 
 
 def test_what_is_in_the_tier_is_not_copied_again() -> None:
     covered = OffsetRanges([(0, 9)])
-    assert bases(candidate_log_segments(log(0, 10, 20, stable=30), covered, 9)) == [10]
+    assert bases(candidate_log_segments(log(0, 10, 20, stable=30), covered)) == [10]
 
 
 def test_a_segment_that_is_in_the_tier_in_part_only_is_copied_whole() -> None:
     covered = OffsetRanges([(0, 14)])
-    assert bases(candidate_log_segments(log(0, 10, 20, stable=30), covered, 14)) == [10]
+    assert bases(candidate_log_segments(log(0, 10, 20, stable=30), covered)) == [10]
 
 
 def test_a_gap_in_the_copied_prefix_is_filled() -> None:
     covered = OffsetRanges([(0, 9), (20, 29)])
-    found = candidate_log_segments(log(0, 10, 20, 30, stable=30), covered, 29)
+    found = candidate_log_segments(log(0, 10, 20, 30, stable=30), covered)
     assert bases(found) == [10]
 
 
-def test_what_was_deleted_from_the_tiers_beginning_stays_deleted() -> None:
-    covered = OffsetRanges([(20, 29)])
-    found = candidate_log_segments(log(0, 10, 20, 30, 40, stable=40), covered, 29)
-    assert bases(found) == [30]
+@pytest.mark.parametrize(
+    ("log_start", "expected"), [(0, [0, 10, 30]), (9, [0, 10, 30]), (10, [10, 30]), (20, [30])]
+)
+def test_what_is_missing_at_the_tiers_beginning_is_copied_down_to_the_log_start(
+    log_start: int, expected: list[int]
+) -> None:
+    held = log(0, 10, 20, 30, 40, stable=40).from_offset(log_start)
+    assert bases(candidate_log_segments(held, OffsetRanges([(20, 29)]))) == expected
 
 
 def test_segments_below_the_log_start_are_left_out_and_the_one_that_holds_it_is_copied() -> None:
-    found = candidate_log_segments(log(0, 10, 20, 30, stable=30, start=15), OffsetRanges(), -1)
+    found = candidate_log_segments(log(0, 10, 20, 30, stable=30, start=15), OffsetRanges())
     assert bases(found) == [10, 20]
 
 
@@ -200,13 +204,13 @@ def tier(*segments: RemoteLogSegmentMetadata, log_start_offset: int = 0) -> Tier
 
 def test_what_expired_from_the_tier_is_not_copied_again_while_the_broker_still_has_it() -> None:
     held = log(0, 10, 20, 30, 40, stable=40)
-    found = candidate_log_segments(held.from_offset(20), OffsetRanges(), -1)
+    found = candidate_log_segments(held.from_offset(20), OffsetRanges())
     assert bases(found) == [20, 30]
 
 
 def test_a_segment_that_holds_the_log_start_is_copied_whole() -> None:
     held = log(0, 10, 20, stable=20).from_offset(15)
-    assert bases(candidate_log_segments(held, OffsetRanges(), -1)) == [10]
+    assert bases(candidate_log_segments(held, OffsetRanges())) == [10]
     assert bases(in_tier(held, OffsetRanges([(15, 19)]))) == [10]
 
 

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 from uuid import uuid4
 
@@ -105,6 +106,59 @@ def test_the_same_partition_twice_is_a_problem(log_dir: Path, tmp_path: Path) ->
     assert found.partitions[NAME].path == first.path
     (problem,) = found.problems
     assert (problem.path, problem.held_segments) == (str(second.path), 2)
+
+
+def settle(*paths: Path) -> None:
+    """Let their last change be a while ago, and the same for all."""
+    for path in paths:
+        os.utime(path, ns=(0, 1_000_000_000))
+
+
+def test_a_folder_that_has_not_changed_is_not_read_again(log_dir: Path) -> None:
+    files = three_segments(log_dir)
+    metadata = files.path / "partition.metadata"
+    settle(metadata, files.path)
+    found = find_partitions([log_dir], find_partitions([log_dir]))
+    metadata.write_text("what nobody looks at")
+    settle(metadata, files.path)
+    assert find_partitions([log_dir], found) == found
+    assert find_partitions([log_dir]).problems
+
+
+@pytest.mark.parametrize("changed", ["partition.metadata", ""])
+def test_a_folder_that_has_changed_is_read_again(log_dir: Path, changed: str) -> None:
+    files = three_segments(log_dir)
+    metadata = files.path / "partition.metadata"
+    settle(metadata, files.path)
+    found = find_partitions([log_dir])
+    new = TopicIdPartition(uuid4(), NAME.topic, 0)
+    metadata.write_text(f"version: 0\ntopic_id: {uuid_to_text(new.topic_id)}")
+    settle(metadata, files.path)
+    os.utime(files.path / changed, ns=(0, 2_000_000_000))
+    assert set(find_partitions([log_dir], found).partitions) == {new}
+
+
+def test_a_folder_that_changed_just_now_may_change_unseen_and_is_read_again(log_dir: Path) -> None:
+    files = three_segments(log_dir)
+    metadata = files.path / "partition.metadata"
+    found = find_partitions([log_dir])
+    new = TopicIdPartition(uuid4(), NAME.topic, 0)
+    times_ns = [os.stat(path).st_mtime_ns for path in (metadata, files.path)]
+    metadata.write_text(f"version: 0\ntopic_id: {uuid_to_text(new.topic_id)}")
+    for path, at_ns in zip((metadata, files.path), times_ns, strict=True):
+        os.utime(path, ns=(at_ns, at_ns))
+    assert set(find_partitions([log_dir], found).partitions) == {new}
+
+
+def test_of_a_folder_without_a_log_nothing_is_kept(log_dir: Path) -> None:
+    files = three_segments(log_dir)
+    settle(files.path / "partition.metadata", files.path)
+    found = find_partitions([log_dir])
+    for base in (0, 10, 20):
+        files.file(base, ".log").unlink()
+    found = find_partitions([log_dir], found)
+    assert not found.partitions
+    assert not found.seen
 
 
 def test_dots_and_dashes_belong_to_the_topic(log_dir: Path) -> None:

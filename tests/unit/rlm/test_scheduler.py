@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from services.rlm.backoff import Backoff
 from services.rlm.lifecycle.turns import Finishing
 from services.rlm.metrics import SECONDS_SINCE_LAST_SUCCESS, LastSuccessCollector
-from services.rlm.scheduler import Again, Scheduler
+from services.rlm.scheduler import Again, PassFailedError, Scheduler
 from tests.unit.rlm.kafka_bytes import NAME
 
 DEADLINE_S = 10.0
@@ -177,6 +177,55 @@ def test_the_ticker_runs_tasks_without_anybody_ticking() -> None:
     assert scheduler.stop(DEADLINE_S)
 
 
+@pytest.fixture
+def ticking() -> Iterator[Scheduler]:
+    """Its ticker wakes by itself once an hour."""
+    backoff = Backoff(initial_s=0.01, max_s=0.01)
+    made = Scheduler("test", threads=1, interval_s=3600.0, backoff=backoff)
+    made.start()
+    made.schedule("first", lambda: None)
+    assert made.wait_ended("first", DEADLINE_S)
+    yield made
+    assert made.stop(DEADLINE_S)
+
+
+def test_a_task_that_comes_while_the_ticker_waits_begins_at_once(ticking: Scheduler) -> None:
+    ran = threading.Event()
+    ticking.schedule("p", ran.set)
+    assert ran.wait(DEADLINE_S)
+
+
+@pytest.mark.parametrize("outcome", [True, Again(), Again(0.06), ValueError()])
+def test_the_ticker_wakes_for_a_turn_that_comes_before_the_interval(
+    ticking: Scheduler, outcome: bool | Again | ValueError
+) -> None:
+    runs = threading.Semaphore(0)
+
+    def task() -> bool | Again:
+        runs.release()
+        if isinstance(outcome, ValueError):
+            raise outcome
+        return outcome
+
+    ticking.schedule("p", task)
+    for _ in range(3):
+        assert runs.acquire(timeout=DEADLINE_S)
+
+
+def test_what_waits_for_a_thread_gets_it_when_one_is_free(ticking: Scheduler) -> None:
+    gate, done = threading.Event(), threading.Semaphore(0)
+
+    def task() -> None:
+        assert gate.wait(DEADLINE_S)
+        done.release()
+
+    for name in range(20):
+        ticking.schedule(name, task)
+    gate.set()
+    for _ in range(20):
+        assert done.acquire(timeout=DEADLINE_S)
+
+
 def test_age_of_last_success_grows_until_the_next(scheduler: Scheduler, clock: Clock) -> None:
     scheduler.schedule("p", lambda: None)
     tick(scheduler)
@@ -271,3 +320,17 @@ def test_the_metric_of_another_pool_has_a_name_of_its_own(scheduler: Scheduler) 
     scheduler.schedule(NAME, lambda: None)
     page = generate_latest(registry).decode()
     assert 'sediment_rlm_other{partition="0",topic="t"}' in page
+
+
+def test_while_all_tasks_fail_the_log_names_some_and_counts_the_others(
+    scheduler: Scheduler, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    def away() -> None:
+        raise PassFailedError("the store is away")
+
+    for number in range(300):
+        scheduler.schedule(f"partition {number}", away)
+    for _ in range(300):
+        tick(scheduler)
+    assert 10 <= len(caplog.records) <= 20
+    assert "a task failed: partition 0: the store is away" in caplog.text

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 from pydantic import ValidationError
 
@@ -36,3 +38,44 @@ def test_what_is_told_needs_logs() -> None:
         settings(partition_source="callbacks")
     told = settings(partition_source="callbacks", log_dirs="/var/kafka")
     assert told.partition_source is PartitionSource.CALLBACKS
+
+
+@pytest.mark.parametrize("inside", ["", "/remote-log-index-cache", "/../kafka/x"])
+def test_an_index_cache_in_the_brokers_directories_is_refused(tmp_path: Path, inside: str) -> None:
+    logs = tmp_path / "kafka"
+    with pytest.raises(ValidationError, match="RLM_REMOTE_LOG_INDEX_FILE_CACHE_DIR must not lie"):
+        settings(log_dirs=str(logs), remote_log_index_file_cache_dir=f"{logs}{inside}")
+
+
+def test_an_index_cache_beside_the_brokers_directories_is_none_of_theirs(tmp_path: Path) -> None:
+    beside = str(tmp_path / "kafka-indexes")
+    told = settings(log_dirs=str(tmp_path / "kafka"), remote_log_index_file_cache_dir=beside)
+    assert told.remote_log_index_file_cache_dir == Path(beside)
+    assert settings(remote_log_index_file_cache_dir="").remote_log_index_file_cache_dir is None
+
+
+def test_a_variable_of_before_is_refused_with_its_name_of_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RLM_REMOTE_LOG_INDEX_CACHE_TOTAL_SIZE_BYTES", "1")
+    with pytest.raises(SystemExit, match="now RLM_REMOTE_LOG_INDEX_CACHE_MEMORY_BYTES"):
+        RlmSettings.from_environment()
+
+
+def test_log_directories_are_owned_only_where_no_live_broker_is_meant() -> None:
+    assert settings().local_retention_enforce is False
+    with pytest.raises(ValidationError, match="RLM_LOCAL_RETENTION_ENFORCE needs RLM_LOG_DIRS"):
+        settings(local_retention_enforce="true")
+    refused = "RLM_LOCAL_RETENTION_ENFORCE cannot be used with RLM_PARTITION_SOURCE=poller"
+    with pytest.raises(ValidationError, match=refused):
+        settings(
+            local_retention_enforce="true",
+            log_dirs="/var/kafka",
+            partition_source="poller",
+            bootstrap_servers="kafka:9092",
+        )
+    for source in ("static", "callbacks"):
+        owner = settings(
+            local_retention_enforce="true", log_dirs="/var/kafka", partition_source=source
+        )
+        assert owner.local_retention_enforce is True

@@ -1,5 +1,7 @@
 """Settings read once for all partitions of a topic."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import UUID
 
@@ -34,3 +36,23 @@ def test_settings_are_read_again_when_they_are_too_old_or_forgotten() -> None:
     assert configs.of(B).revision == 4
     configs.forget(B)
     configs.forget(B)
+
+
+def test_partitions_that_ask_at_once_cause_one_question() -> None:
+    asked, answered = threading.Event(), threading.Event()
+
+    class Slow(Asked):
+        def topic_config(self, topic_id: UUID) -> StoredTopicConfig:
+            asked.set()
+            assert answered.wait(10.0)
+            return super().topic_config(topic_id)
+
+    rlmm: Any = Slow()
+    configs = TopicConfigs(rlmm, 30.0)
+    with ThreadPoolExecutor(4) as pool:
+        first = pool.submit(configs.of, A)
+        assert asked.wait(10.0)
+        others = [pool.submit(configs.of, A) for _ in range(3)]
+        answered.set()
+        assert {each.result(10.0).revision for each in (first, *others)} == {1}
+    assert rlmm.ids == [A]

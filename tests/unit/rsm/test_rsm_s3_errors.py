@@ -15,6 +15,7 @@ from services.rsm.backends.s3_errors import error_for, s3_errors
     ("code", "status", "error"),
     [
         ("SlowDown", 503, RetriableRemoteStorageError),
+        ("RequestTimeTooSkewed", 403, RetriableRemoteStorageError),
         ("SlowDown", 200, RetriableRemoteStorageError),
         ("SlowDownRead", 200, RetriableRemoteStorageError),
         ("SlowDownWrite", 200, RetriableRemoteStorageError),

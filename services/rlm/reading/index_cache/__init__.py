@@ -1,0 +1,1 @@
+"""Indexes of remote segments, kept here: in memory, and in files that outlive the process."""

@@ -1,0 +1,117 @@
+"""Kafka's lock on a log directory, against another process and against a JVM."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from services.local.java import find_java
+from services.rlm.kafka_log.errors import LogDirError
+from services.rlm.local_retention.directory_locks import LogDirLocks
+from tests.unit.rlm.kafka_bytes import write_log_dir
+
+_PYTHON = """
+import fcntl, os, sys
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+try:
+    fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except OSError:
+    print("refused", flush=True)
+else:
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+
+_JAVA = """
+import java.nio.channels.FileChannel;
+import java.nio.file.Path;
+import java.nio.file.StandardOpenOption;
+
+/** As org.apache.kafka.server.util.FileLock does it. */
+public class Lock {
+    public static void main(String[] args) throws Exception {
+        FileChannel channel = FileChannel.open(Path.of(args[0]), StandardOpenOption.CREATE,
+            StandardOpenOption.READ, StandardOpenOption.WRITE);
+        System.out.println(channel.tryLock() == null ? "refused" : "locked");
+        System.in.read();
+    }
+}
+"""
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    return write_log_dir(tmp_path / "logs")
+
+
+@pytest.fixture(params=["python", "java"])
+def command(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
+    """Takes the lock of the file that is added to it, and says whether it has it."""
+    if request.param == "python":
+        return [sys.executable, "-c", _PYTHON]
+    source = tmp_path / "Lock.java"
+    source.write_text(_JAVA)
+    return [str(find_java()), str(source)]
+
+
+@contextmanager
+def other_process(command: list[str], log_dir: Path) -> Iterator[str]:
+    """Its answer; it holds the lock, if it got it, until the end."""
+    with subprocess.Popen(
+        [*command, str(log_dir / ".lock")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+        process.kill()
+
+
+def test_a_directory_that_somebody_has_locked_is_refused(
+    log_dir: Path, command: list[str], tmp_path: Path
+) -> None:
+    free = write_log_dir(tmp_path / "free")
+    with other_process(command, log_dir) as answer:
+        assert answer == "locked"
+        with pytest.raises(LogDirError, match=r"somebody holds its \.lock: stop the broker"):
+            LogDirLocks([free, log_dir])
+        with other_process(command, free) as of_the_other:
+            assert of_the_other == "locked"
+    with closing(LogDirLocks([free, log_dir])) as locks:
+        locks.require_held(log_dir)
+
+
+def test_nobody_gets_a_lock_that_is_held_until_it_is_closed(
+    log_dir: Path, command: list[str]
+) -> None:
+    with closing(LogDirLocks([log_dir])), other_process(command, log_dir) as answer:
+        assert answer == "refused"
+    with other_process(command, log_dir) as answer:
+        assert answer == "locked"
+
+
+def test_a_directory_that_is_no_brokers_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
+    with pytest.raises(LogDirError, match=r"cannot be owned: no meta\.properties"):
+        LogDirLocks([tmp_path])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_directory_at_the_same_path_is_not_the_one_that_is_held(
+    log_dir: Path, tmp_path: Path
+) -> None:
+    with closing(LogDirLocks([log_dir])) as locks:
+        locks.require_held(log_dir)
+        with pytest.raises(LogDirError, match="is not the one that is held"):
+            locks.require_held(tmp_path)
+        shutil.move(log_dir, tmp_path / "away")
+        with pytest.raises(LogDirError, match="No such file"):
+            locks.require_held(log_dir)
+        write_log_dir(log_dir)
+        (log_dir / ".lock").touch()
+        with pytest.raises(LogDirError, match="is not the one that is held"):
+            locks.require_held(log_dir)

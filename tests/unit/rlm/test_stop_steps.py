@@ -1,0 +1,42 @@
+"""The steps of partitions that are given up: none waits for another, nor for the question whether
+RLMM is there."""
+
+from threading import Barrier, Event
+
+from services.api.errors import RetriableRemoteStorageError
+from services.rlm.lifecycle.stop_steps import AT_ONCE, FAILURES_UNTIL_ASKED, take_steps
+
+
+def failing() -> None:
+    raise RetriableRemoteStorageError("locked")
+
+
+def test_while_rlmm_is_asked_whether_it_is_there_the_others_go_on() -> None:
+    asked, done = Event(), Event()
+
+    def is_ready() -> bool:
+        asked.set()
+        return done.wait(10.0)
+
+    def last() -> None:
+        assert asked.wait(10.0)
+        done.set()
+
+    steps = [*[failing] * FAILURES_UNTIL_ASKED, *[lambda: None] * 20, last]
+    left = take_steps(steps, is_ready)
+    assert done.is_set()
+    assert [step is None for step in left] == [False] * FAILURES_UNTIL_ASKED + [True] * 21
+
+
+def test_four_steps_are_taken_at_once() -> None:
+    together = Barrier(AT_ONCE)
+
+    def step() -> None:
+        together.wait(10.0)
+
+    assert take_steps([step] * 2 * AT_ONCE, lambda: True) == [None] * 2 * AT_ONCE
+
+
+def test_where_rlmm_is_away_the_rest_is_told_so_and_not_asked() -> None:
+    left = take_steps([failing] * 100, lambda: False)
+    assert {type(step) for step in left} == {RetriableRemoteStorageError}
