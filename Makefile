@@ -85,6 +85,10 @@ demo: $(VENV)/.runtime ## Ship a Kafka log, lose the local copy, read every batc
 demo-sweep: $(VENV)/.spark ## Ship a Kafka log, then expire and remove parts of it on Spark (Java 17)
 	$(BIN)/sediment demo-sweep --log-dir tests/data/kafka-log
 
+.PHONY: demo-broker
+demo-broker: $(VENV)/.kafka ## Let RLM tier a stock Kafka broker that is restarted, and read all of it back (Java 17, Maven)
+	$(BIN)/sediment demo-broker --kafka "$$($(BIN)/python -m tests.harness.kafka_jars)"
+
 .PHONY: demo-kafka
 demo-kafka: $(VENV)/.kafka build/.plugin ## Let a real Kafka broker keep its tier here, through the plugin (Java 17, Maven)
 	$(BIN)/sediment demo-kafka --plugin $(PLUGIN_JAR) --kafka "$$($(BIN)/python -m tests.harness.kafka_jars)"

@@ -1,4 +1,4 @@
-"""What `sediment demo-kafka` needs, and one sentence for whatever is missing."""
+"""What the demos with a Kafka broker need, and one sentence for whatever is missing."""
 
 import re
 import zipfile
@@ -15,12 +15,28 @@ _KAFKA_JAR = re.compile(r"kafka-clients-(?P<version>(\d+)\.(\d+)\.\d+(-rc\d+)?)\
 
 
 def require_needs(plugin: Path, kafka: Path) -> str:
+    """Answer the version of the Kafka in the directory `kafka`, which is to use the plugin.
+
+    Raises:
+        CommandError: as require_broker; or of the plugin's jar.
+    """
+    _require_programs()
+    _require_plugin(plugin)
+    return _kafka_version(kafka, "the plugin")
+
+
+def require_broker(kafka: Path) -> str:
     """Answer the version of the Kafka in the directory `kafka`.
 
     Raises:
-        CommandError: a Python package, Java, the plugin's jar or Kafka's jars are missing, or are
-            something else than what they should be; the message says what to do.
+        CommandError: a Python package, Java or Kafka's jars are missing, or are something else than
+            what they should be; the message says what to do.
     """
+    _require_programs()
+    return _kafka_version(kafka, "the demo")
+
+
+def _require_programs() -> None:
     if find_spec(KAFKA_CLIENT) is None:
         raise CommandError(
             "this needs a Kafka client, which is not installed here: pip install 'sediment[kafka]'",
@@ -30,8 +46,6 @@ def require_needs(plugin: Path, kafka: Path) -> str:
         find_java()
     except JavaMissingError as e:
         raise CommandError(str(e), EXIT_FAILED) from e
-    _require_plugin(plugin)
-    return _kafka_version(kafka)
 
 
 def _require_plugin(jar: Path) -> None:
@@ -51,7 +65,7 @@ def _require_plugin(jar: Path) -> None:
         )
 
 
-def _kafka_version(directory: Path) -> str:
+def _kafka_version(directory: Path, who: str) -> str:
     if not directory.is_dir():
         raise CommandError(
             f"--kafka {directory}: no such directory; give the libs directory of a Kafka"
@@ -66,6 +80,6 @@ def _kafka_version(directory: Path) -> str:
     if numbers < OLDEST_KAFKA:
         oldest = ".".join(map(str, OLDEST_KAFKA))
         raise CommandError(
-            f"--kafka {directory}: is Kafka {version}; the plugin needs {oldest} or newer"
+            f"--kafka {directory}: is Kafka {version}; {who} needs {oldest} or newer"
         )
     return version

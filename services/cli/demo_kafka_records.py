@@ -1,11 +1,12 @@
-"""What `sediment demo-kafka` writes, and whether a consumer gets exactly that."""
+"""What the demos with a Kafka broker write, and whether a reader gets exactly that."""
 
 import json
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 
 from confluent_kafka import Message, Producer
 
@@ -15,7 +16,6 @@ BATCHES = 480
 RECORDS_PER_BATCH = 100
 TRANSACTION_BATCHES = 6
 READ_UNCOMMITTED, READ_COMMITTED = "read_uncommitted", "read_committed"
-_COMMITTED_AT, _ABORTED_AT = BATCHES // 4, BATCHES // 2
 _NOTE_BYTES = 300
 
 
@@ -37,18 +37,30 @@ class Sent:
         return len(self.record.key or b"") + len(self.record.value or b"")
 
 
-def produce(cluster: Cluster, topic: Topic) -> list[Sent]:
+def produce(
+    cluster: Cluster,
+    topic: Topic,
+    batches: int = BATCHES,
+    seed: int = 405,
+    goes_on: Callable[[], bool] = lambda: True,
+) -> list[Sent]:
     """Keyed records into partition 0, batch by batch, each codec in turn, with one committed and
-    one aborted transaction between them; by offset."""
+    one aborted transaction between them; by offset.
+
+    Args:
+        goes_on: asked before each batch; it may wait. False ends it early.
+    """
     sent: list[Sent] = []
-    made = _records()
+    made = _records(seed)
     with ExitStack() as cleanup:
         plain = [cleanup.enter_context(cluster.idempotent(codec)) for codec in CODECS]
         transactional = cleanup.enter_context(cluster.transactional("demo"))
-        for number in range(BATCHES):
-            if number == _COMMITTED_AT:
+        for number in range(batches):
+            if not goes_on():
+                break
+            if number == batches // 4:
                 sent += _transaction(transactional, topic, made, "committed")
-            if number == _ABORTED_AT:
+            if number == batches // 2:
                 sent += _transaction(transactional, topic, made, "aborted")
             sent += _batch(plain[number % len(plain)], topic, made, None)
     return sent
@@ -58,30 +70,35 @@ def differences(
     expected: Sequence[Sent], messages: Sequence[Message], isolation_level: str
 ) -> list[str]:
     """A sentence for each record that is missing, was not asked for, or is not as it was sent."""
+    return content_differences(expected, map(_content, messages), isolation_level)
+
+
+def content_differences(
+    expected: Sequence[Sent], got: Iterable[tuple[int, Record]], isolation_level: str
+) -> list[str]:
+    """As `differences`, of offsets and records."""
     wanted = {sent.offset: sent for sent in expected if sent.is_for(isolation_level)}
     found = []
     last_offset = -1
-    for message in messages:
-        offset = message.offset()
-        assert offset is not None  # of a consumed message it is known
+    for offset, record in got:
         sent = wanted.pop(offset, None)
         if offset <= last_offset:
             found.append(f"offset {offset}: came after offset {last_offset}")
         elif sent is None:
             found.append(f"offset {offset}: no consumer of {isolation_level} should get it")
-        elif _content(message) != _expected_content(sent.record):
+        elif record != sent.record:
             found.append(f"offset {offset}: is not as it was sent")
         last_offset = max(last_offset, offset)
     return found + [f"offset {offset}: did not come" for offset in wanted]
 
 
-def _content(message: Message) -> tuple[object, ...]:
-    _, timestamp_ms = message.timestamp()
-    return message.key(), message.value(), timestamp_ms, message.headers()
-
-
-def _expected_content(record: Record) -> tuple[object, ...]:
-    return record.key, record.value, record.timestamp_ms, list(record.headers)
+def _content(message: Message) -> tuple[int, Record]:
+    offset, (_, timestamp_ms) = message.offset(), message.timestamp()
+    assert offset is not None  # of a consumed message it is known
+    key: Any = message.key()
+    value: Any = message.value()
+    headers: Any = message.headers()  # declared as any shape that a producer may be given
+    return offset, Record(key, value, timestamp_ms, list(headers or ()))
 
 
 def _transaction(
@@ -106,9 +123,9 @@ def _batch(
     return [Sent(o, r, transaction) for o, r in zip(offsets, records, strict=True)]
 
 
-def _records() -> Iterator[Record]:
+def _records(seed: int) -> Iterator[Record]:
     """Orders, about half of whose bytes a compression takes away."""
-    chance, number = random.Random(405), 0
+    chance, number = random.Random(seed), 0
     while True:
         order = {"order": number, "note": chance.randbytes(_NOTE_BYTES).hex()}
         key = f"customer-{chance.randrange(1000):03}".encode()

@@ -186,13 +186,13 @@ def as_json(report: DemoKafkaReport) -> dict[str, object]:
         "records": report.records,
         "aborted_records": report.aborted_records,
         "produced_bytes": report.produced_bytes,
-        "segments": [_segment_as_json(segment) for segment in report.offloaded],
+        "segments": [segment_as_json(segment) for segment in report.offloaded],
         "left_the_disk": report.left_the_disk,
         "lost_offsets": report.lost_offsets,
         "objects": report.objects,
         "objects_per_segment": OBJECTS_PER_SEGMENT,
         "readings": [_reading_as_json(reading) for reading in report.readings],
-        "expired": [_segment_as_json(segment) for segment in report.expired],
+        "expired": [segment_as_json(segment) for segment in report.expired],
         "left_after_deletion": report.left_after_deletion,
         "checks": report.checks,
         "seconds": round(report.seconds, 1),
@@ -223,7 +223,7 @@ def _reading_as_json(reading: Reading) -> dict[str, object]:
     }
 
 
-def _segment_as_json(segment: Segment) -> dict[str, object]:
+def segment_as_json(segment: Segment) -> dict[str, object]:
     return {
         "first_offset": segment.first_offset,
         "last_offset": segment.last_offset,

@@ -2,14 +2,12 @@
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from threading import Event
 
 from confluent_kafka import Message
-from rich.console import Console, Group
-from rich.live import Live
+from rich.console import Group
 from rich.text import Text
 
 from services.cli.demo_kafka_records import (
@@ -20,13 +18,13 @@ from services.cli.demo_kafka_records import (
     produce,
 )
 from services.cli.demo_kafka_report import Reading, SegmentRead, picture
-from services.cli.demo_kafka_stage import LOCAL_RETENTION_BYTES, POLL_S, TOPIC, Stage
+from services.cli.demo_kafka_stage import LOCAL_RETENTION_BYTES, TOPIC, Stage
 from services.cli.demo_kafka_tier import Segment, View
-from services.cli.failures import EXIT_FAILED, CommandError
+from services.cli.demo_kafka_watch import timed
 from services.cli.output import Format, say, size_text, stdout_console
 from services.local.kafka_client import Cluster
 
-STUCK_AFTER_S = 60.0
+_STUCK = "segments do not get from the disk into the tier"
 
 
 def perform(stage: Stage) -> None:
@@ -48,7 +46,7 @@ def perform(stage: Stage) -> None:
     _show_picture(stage, view.segments, first.segments)
 
     say("\n3. The broker is restarted, and the consumer reads again")
-    _timed("restarted", stage.broker.restart)
+    timed("restarted", stage.broker.restart)
     _read(stage, sent, "restarted", READ_UNCOMMITTED)
     _read(stage, sent, "restarted", READ_COMMITTED)
 
@@ -65,7 +63,7 @@ def _offload(stage: Stage) -> list[Sent]:
     started, report = time.monotonic(), stage.report
     with ThreadPoolExecutor(1) as pool:
         producing = pool.submit(produce, stage.cluster, TOPIC)
-        with closing(_looks(stage, "segments do not get from the disk into the tier")) as looks:
+        with closing(stage.watch.looks(_STUCK, _draw)) as looks:
             for view in looks:
                 lost_offset = view.lost_offset()
                 if lost_offset is not None:
@@ -87,32 +85,17 @@ def _offload(stage: Stage) -> list[Sent]:
     return sent
 
 
+def _draw(view: View) -> Group:
+    counts = f"{len(view.rows)} segments in RLMM, {len(view.objects)} objects"
+    return Group(picture(view.segments), Text(counts))
+
+
 def _is_settled(view: View) -> bool:
     """All that is rolled is in the tier, and what local retention does not keep has left."""
     all_copied = all(segment.in_tier for segment in view.segments[:-1])
     local_bytes = sum(segment.size_bytes for segment in view.disk)
     nothing_due = local_bytes - LOCAL_RETENTION_BYTES < view.disk[0].size_bytes
     return all_copied and nothing_due and len(view.disk) > 1
-
-
-def _looks(stage: Stage, stuck: str) -> Generator[View]:
-    """What there is, again and again, drawn as it changes; where standard error is no terminal,
-    nothing is drawn."""
-    console = Console(stderr=True)
-    last_change, before = time.monotonic(), None
-    with Live(console=console, transient=True, auto_refresh=False) as live:
-        while True:
-            view = stage.partition.look()
-            if console.is_terminal:
-                counts = f"{len(view.rows)} segments in RLMM, {len(view.objects)} objects"
-                live.update(Group(picture(view.segments), Text(counts)), refresh=True)
-            yield view
-            now = (view.disk, view.rows, view.objects)
-            if now != before:
-                last_change, before = time.monotonic(), now
-            if time.monotonic() - last_change > STUCK_AFTER_S:
-                raise _stuck(stage, stuck)
-            Event().wait(POLL_S)
 
 
 def _read(
@@ -185,7 +168,7 @@ def _expire(stage: Stage) -> int:
         rows = {row.remote_log_segment_id for row in view.rows}
         return oldest.remote_log_segment_id not in rows and not view.objects_of(oldest)
 
-    _until(stage, expired, "the oldest segment does not expire")
+    stage.watch.until(expired, "the oldest segment does not expire")
     after = stage.partition.look()
     gone = [segment for segment in before.segments if segment not in after.segments]
     stage.report.expired = gone
@@ -207,7 +190,7 @@ def _delete(stage: Stage) -> None:
     def left() -> int:
         return len(stage.partition.rows()) + len(stage.partition.objects())
 
-    _until(stage, lambda: not left(), "the deleted topic's segments do not go")
+    stage.watch.until(lambda: not left(), "the deleted topic's segments do not go")
     stage.report.left_after_deletion = left()
     say(
         f"   {before} objects before, {len(stage.partition.objects())} after: "
@@ -218,22 +201,3 @@ def _delete(stage: Stage) -> None:
 def _show_picture(stage: Stage, segments: Sequence[Segment], reads: Sequence[SegmentRead]) -> None:
     if stage.output is Format.TABLE:
         stdout_console().print(picture(segments, reads))
-
-
-def _timed(done: str, act: Callable[[], None]) -> None:
-    started = time.monotonic()
-    act()
-    say(f"   {done} after {time.monotonic() - started:.0f} s")
-
-
-def _until(stage: Stage, holds: Callable[[], bool], stuck: str) -> None:
-    deadline = time.monotonic() + STUCK_AFTER_S
-    while not holds():
-        if time.monotonic() > deadline:
-            raise _stuck(stage, stuck)
-        Event().wait(POLL_S)
-
-
-def _stuck(stage: Stage, what: str) -> CommandError:
-    reason = f"{what}: nothing moved for {STUCK_AFTER_S:.0f} s; {stage.broker_complains()}"
-    return CommandError(reason, EXIT_FAILED)

@@ -6,19 +6,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event
 
 from services.cli.connections import connected_rlmm
 from services.cli.demo_kafka_report import DemoKafkaReport
 from services.cli.demo_kafka_tier import TieredPartition
+from services.cli.demo_kafka_watch import Watch, folder_of
 from services.cli.demo_stage import check_room, scratch_directory
-from services.cli.failures import EXIT_FAILED, CommandError
 from services.cli.output import Format, say
 from services.local.kafka_broker import KafkaBroker
 from services.local.kafka_client import Cluster, Topic
 from services.local.kafka_plugin import plugin_settings
 from services.local.stack import BUCKET, EmbeddedStack
-from services.rlm.kafka_log.log_dir import PartitionDir, find_partitions
 
 SEGMENT_BYTES = 2 * 1024 * 1024
 LOCAL_RETENTION_BYTES = 3 * SEGMENT_BYTES
@@ -28,12 +26,9 @@ TOPIC = Topic(
     segment_bytes=SEGMENT_BYTES,
     config={"remote.storage.enable": "true", "local.retention.bytes": str(LOCAL_RETENTION_BYTES)},
 )
-POLL_S = 0.2
-_FOLDER_TIMEOUT_S = 30.0
 # The log, the tier, and Kafka's own topics.
-_NEEDED_BYTES = 256 * 1024 * 1024
-_IN_A_HURRY = {
-    "remote.log.manager.task.interval.ms": "500",
+NEEDED_BYTES = 256 * 1024 * 1024
+IN_A_HURRY = {
     "log.initial.task.delay.ms": "500",
     "log.retention.check.interval.ms": "500",
     "log.segment.delete.delay.ms": "0",
@@ -51,13 +46,9 @@ class Stage:
     report: DemoKafkaReport
     output: Format
 
-    def broker_complains(self) -> str:
-        """What the broker warned of last, for a message of ours."""
-        lines = (self.broker.directory / "broker.log").read_text(errors="replace").splitlines()
-        complaints = [line for line in lines if " WARN " in line or " ERROR " in line]
-        if not complaints:
-            return "the broker's log warns of nothing"
-        return f"the broker's log warns last: {complaints[-1]}"
+    @property
+    def watch(self) -> Watch:
+        return Watch(self.broker, self.partition)
 
 
 @contextmanager
@@ -72,31 +63,21 @@ def running_stage(
     """
     started = time.monotonic()
     with scratch_directory() as scratch:
-        check_room(_NEEDED_BYTES, shutil.disk_usage(scratch).free, scratch)
+        check_room(NEEDED_BYTES, shutil.disk_usage(scratch).free, scratch)
         say("starting PostgreSQL, an S3 server, RSM and RLMM ...")
         stack = EmbeddedStack(scratch / "data", with_rlm=False)
         with stack, connected_rlmm(stack.endpoints.rlmm, None) as rlmm:
             endpoints = stack.endpoints
             say(f"they run after {time.monotonic() - started:.0f} s; now Kafka with the plugin ...")
             settings = plugin_settings(plugin, endpoints.rsm, endpoints.rlmm)
-            with KafkaBroker(scratch / "kafka", kafka, {**settings, **_IN_A_HURRY}) as broker:
+            settings = {**settings, "remote.log.manager.task.interval.ms": "500"}
+            with KafkaBroker(scratch / "kafka", kafka, {**settings, **IN_A_HURRY}) as broker:
                 say(f"Kafka {report.kafka_version} runs after {time.monotonic() - started:.0f} s")
                 cluster = Cluster(broker.bootstrap_servers)
                 cluster.create(TOPIC)
-                found = _partition(broker)
+                found = folder_of(broker, TOPIC.name)
                 store = stack.s3.endpoint.client()
                 partition = TieredPartition(
                     found.topic_id_partition, found.path, rlmm, store, BUCKET, endpoints.rsm_metrics
                 )
                 yield Stage(broker, cluster, partition, report, output)
-
-
-def _partition(broker: KafkaBroker) -> PartitionDir:
-    """The topic's one partition, once the broker has made its folder."""
-    deadline = time.monotonic() + _FOLDER_TIMEOUT_S
-    while time.monotonic() < deadline:
-        for name, partition in find_partitions([broker.log_dir]).partitions.items():
-            if name.topic == TOPIC.name:
-                return partition
-        Event().wait(POLL_S)
-    raise CommandError(f"the broker made no folder for {TOPIC.name}-0", EXIT_FAILED)

@@ -55,6 +55,11 @@ class View:
         return [row for row in self.rows if row.state is _FINISHED]
 
     @property
+    def tier_bytes(self) -> int:
+        """Of the finished segments, without their indexes and manifests."""
+        return sum(row.segment_size_in_bytes for row in self.finished)
+
+    @property
     def local_log_start_offset(self) -> int:
         return self.disk[0].base_offset
 

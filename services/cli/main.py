@@ -80,7 +80,7 @@ def demo(
 def demo_sweep(
     log_dir: Annotated[Path, typer.Option(help="The Kafka log to ship; it is only read.")],
 ) -> None:
-    """Ship a Kafka log, then expire and remove parts of it on Spark.
+    """Ship a Kafka log, then expire and remove parts on Spark.
 
     On servers of its own that end with it, over links. Exit code 0: what had to go is gone, and
     tables and bucket agree. 1: they do not. 2: the log directory cannot be used. 3: the demo could
@@ -106,6 +106,22 @@ def demo_kafka(
     from services.cli.demo_kafka import run
 
     raise typer.Exit(run(plugin, kafka, output))
+
+
+@app.command()
+def demo_broker(
+    kafka: Annotated[Path, typer.Option(help="A directory with the jars of a Kafka broker.")],
+    output: JsonOrTable = Format.TABLE,
+) -> None:
+    """Show RLM beside a stock Kafka broker.
+
+    On servers and a broker of its own that end with it. Needs Java and the extra `kafka`. Exit code
+    0: everything was as it should be. 1: a record differs or is missing, or something else was not
+    so, and is named. 2: the directory cannot be used. 3: the demo could not go on.
+    """
+    from services.cli.demo_broker import run
+
+    raise typer.Exit(run(kafka, output))
 
 
 @app.command()

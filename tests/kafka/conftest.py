@@ -15,15 +15,8 @@ from tests.data.kafka_log_content import ROUNDS, TOPICS, produce_round
 from tests.harness.kafka_broker import kafka_broker
 from tests.harness.kafka_client import Cluster
 from tests.kafka.kept import KEPT, produce_kept
-from tests.kafka.tiered_broker import TieredBroker, tiered
+from tests.kafka.tiered_broker import IMPATIENT, TieredBroker, tiered
 from tests.scenarios.world import running_world
-
-IMPATIENT = {
-    "log.retention.check.interval.ms": "200",
-    "log.initial.task.delay.ms": "200",
-    "log.segment.delete.delay.ms": "0",
-    "log.flush.start.offset.checkpoint.interval.ms": "200",
-}
 
 
 @pytest.fixture(scope="session")

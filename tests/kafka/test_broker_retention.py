@@ -151,6 +151,38 @@ def test_records_that_were_deleted_on_request_before_the_copy_are_not_served(
         fetched(rlm, name, inside_a_segment - 1)
 
 
+def test_retention_by_time_takes_what_an_idle_partition_never_rolled_and_that_is_told(
+    tier: TieredBroker,
+) -> None:
+    """A broker rolls by time only when somebody writes, and what it never rolled nobody copies."""
+    topic = Topic("gone-idle", 1, 8192)
+    name, folder = tier.create(topic)
+    produce_segments(tier.cluster, topic)
+    tier.ship(topic)
+    never_rolled = list_segments(folder)[-1].base_offset
+    end = tier.cluster.offsets(name.topic, name.partition).log_end_offset
+    assert never_rolled < end
+    tier.cluster.configure(topic.name, retention_ms="1")
+    eventually(lambda: [s.base_offset for s in list_segments(folder)] == [end], 30_000)
+    report = ship(tier.broker.log_dirs, tier.rsm, tier.rlmm, topics=[topic.name])
+    (problem,) = report.partitions[0].problems
+    assert report.outcome is ShipOutcome.PARTIAL
+    assert (problem.kind, problem.offset) == (ProblemKind.LOST_BEFORE_COPY, never_rolled)
+
+
+def test_retention_by_size_leaves_what_was_never_rolled(tier: TieredBroker) -> None:
+    topic = Topic("gone-idle-by-size", 1, 8192)
+    name, folder = tier.create(topic)
+    produce_segments(tier.cluster, topic)
+    tier.ship(topic)
+    records = consumed(tier.cluster, name)
+    never_rolled = list_segments(folder)[-1].base_offset
+    tier.cluster.configure(topic.name, retention_bytes="1")
+    wait_until_deleted(tier, name, folder, never_rolled - 1)
+    tier.ship(topic)
+    assert fetched(tier.manager(*tier.broker.log_dirs), name, 0) == records
+
+
 def test_what_was_deleted_before_it_was_shipped_is_a_hole_that_a_reader_is_told_of(
     tier: TieredBroker,
 ) -> None:

@@ -24,6 +24,13 @@ from tests.scenarios.world import World
 
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 NO_END = 2**62
+IMPATIENT = {
+    "log.retention.check.interval.ms": "200",
+    "log.initial.task.delay.ms": "200",
+    "log.segment.delete.delay.ms": "0",
+    "log.flush.start.offset.checkpoint.interval.ms": "200",
+}
+"""A broker looks for something to do several times a second."""
 Range = tuple[int, int]
 
 

@@ -1,0 +1,150 @@
+"""The acts of `sediment demo-broker`, from the first record to the last read."""
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from threading import Event
+
+from rich.console import RenderableType
+
+from services.api.remote_log_manager import RecordSource
+from services.cli.demo_broker_report import Reading, live_picture, uncopied_segments
+from services.cli.demo_broker_stage import LOCAL_RETENTION_BYTES, TOPIC, Stage
+from services.cli.demo_kafka_records import READ_UNCOMMITTED, Sent, content_differences, produce
+from services.cli.demo_kafka_report import picture
+from services.cli.demo_kafka_tier import View
+from services.cli.demo_kafka_watch import timed
+from services.cli.fetch import decoded
+from services.cli.output import Format, say, size_text, stdout_console
+from services.local.kafka_client import Record
+
+_BATCHES = 280
+_BATCHES_WHILE_AWAY = 90
+_SEED, _SEED_WHILE_AWAY = 405, 406
+# Slower than RLM copies: what the broker deletes before it is copied would be lost.
+_PAUSE_S = 0.03
+_AWAY_BYTES = LOCAL_RETENTION_BYTES // 3
+_STUCK = "segments do not get from the disk into the tier"
+
+
+def perform(stage: Stage) -> None:
+    """Fill the stage's report.
+
+    Raises:
+        CommandError: nothing moves any more.
+        KafkaException, KafkaClientError: the broker does not do what a client asks of it.
+    """
+    say("\n1. A producer writes; the broker keeps little, the tier keeps all")
+    sent = _write(stage, _BATCHES, _SEED, lambda *_: None)
+
+    say("\n2. RLM reads all of it, from the tier and from the broker's disk")
+    _read(stage, sent, "written")
+
+    say("\n3. The broker is restarted, RLM is killed while the producer writes on, and comes back")
+    timed("the broker is back", stage.broker.restart)
+    stage.report.broker_restarts += 1
+    away = _KilledRlm(stage)
+    sent += _write(stage, _BATCHES_WHILE_AWAY, _SEED_WHILE_AWAY, away.play)
+
+    say("\n4. RLM reads all of it again")
+    _read(stage, sent, "after a restart and a kill")
+    view = stage.partition.look()
+    stage.report.segments = view.segments
+    stage.report.is_each_segment_stored = view.is_each_finished_segment_stored
+    if stage.output is Format.TABLE:
+        stdout_console().print(picture(view.segments))
+
+
+class _KilledRlm:
+    """Dies at the first look, and is started again when enough waits for it, or all is written."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._is_away = False
+        self._is_done = False
+
+    def play(self, view: View, is_written: bool) -> None:
+        process = self._stage.rlm_process
+        waiting_bytes = sum(segment.size_bytes for segment in uncopied_segments(view))
+        if not self._is_away and not self._is_done:
+            process.kill()
+            self._is_away = True
+            self._stage.report.rlm_kills += 1
+            say("   RLM is killed (SIGKILL)")
+        elif self._is_away and (is_written or waiting_bytes >= _AWAY_BYTES):
+            say(f"   {size_text(waiting_bytes)} wait for RLM; it is started again")
+            process.start()
+            self._is_away, self._is_done = False, True
+
+
+def _write(
+    stage: Stage, batches: int, seed: int, at_look: Callable[[View, bool], None]
+) -> list[Sent]:
+    """Write, and look until all that is rolled is in the tier, and the broker has deleted what it
+    does not keep."""
+    started, report, ending = time.monotonic(), stage.report, Event()
+
+    def goes_on() -> bool:
+        return not ending.wait(_PAUSE_S)
+
+    def draw(view: View) -> RenderableType:
+        return live_picture(view, "runs" if stage.rlm_process.process.is_running() else "is away")
+
+    with ThreadPoolExecutor(1) as pool:
+        producing = pool.submit(produce, stage.cluster, TOPIC, batches, seed, goes_on)
+        try:
+            with closing(stage.watch.looks(_STUCK, draw)) as looks:
+                for view in looks:
+                    lost_offset = view.lost_offset()
+                    if lost_offset is not None:
+                        report.lost_offsets.append(lost_offset)
+                    at_look(view, producing.done())
+                    if _is_settled(view, producing):
+                        break
+        finally:
+            ending.set()
+        sent = producing.result()
+    report.records += len(sent)
+    report.produced_bytes += sum(record.size_bytes for record in sent)
+    say(
+        f"   {len(sent):,} records of every codec, a transaction committed, one aborted; "
+        f"{size_text(sum(s.size_bytes for s in view.disk))} are on the disk, from offset "
+        f"{view.local_log_start_offset}, {size_text(view.tier_bytes)} in the tier, from offset "
+        f"{view.finished[0].start_offset}; {len(view.left_the_disk)} of {len(view.segments)} "
+        f"segments have left the disk: {time.monotonic() - started:.0f} s"
+    )
+    return sent
+
+
+def _is_settled(view: View, producing: "Future[list[Sent]]") -> bool:
+    """Nothing is written any more, all that is rolled is in the tier, and nothing is to leave the
+    disk."""
+    local_bytes = sum(segment.size_bytes for segment in view.disk)
+    nothing_due = local_bytes - LOCAL_RETENTION_BYTES < view.disk[0].size_bytes
+    return producing.done() and not uncopied_segments(view) and nothing_due
+
+
+def _read(stage: Stage, sent: Sequence[Sent], when: str) -> None:
+    """Read from offset 0 to the end through RLM, and compare."""
+    local_start = stage.partition.look().local_log_start_offset
+    started = time.monotonic()
+    got: list[tuple[int, Record]] = []
+    from_tier = misplaced = 0
+    for found, source in decoded(stage.rlm, stage.partition.name, 0):
+        headers = list(found.headers)
+        got.append((found.offset, Record(found.key, found.value, found.timestamp, headers)))
+        is_remote = source is RecordSource.REMOTE
+        from_tier += is_remote
+        misplaced += is_remote != (found.offset < local_start)
+    seconds = time.monotonic() - started
+    failures = content_differences(sent, got, READ_UNCOMMITTED)
+    on_disk = len(got) - from_tier
+    stage.report.readings.append(
+        Reading(when, len(got), failures, from_tier, on_disk, misplaced, seconds)
+    )
+    equal = "all equal" if not failures else f"{len(failures):,} DIFFERENT"
+    say(
+        f"   {len(got):,} records, {equal}; {from_tier:,} from the tier, {on_disk:,} from the "
+        f"disk: {seconds:.1f} s"
+    )

@@ -1,0 +1,127 @@
+"""RLM as a process beside a broker that knows nothing of it, and how a test looks at all of it."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.api.errors import RemoteResourceNotFoundError, RetriableRemoteStorageError
+from services.api.ids import TopicIdPartition
+from services.api.partition_queries import all_partitions
+from services.api.remote_log_manager import PartitionDescription, RemoteLogManager
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.remote_storage_manager import RemoteStorageManager
+from services.api.segment_queries import all_segments
+from services.api.segments import RemoteLogSegmentMetadata
+from services.local.environments import rlm_settings
+from services.local.kafka_broker import KafkaBroker
+from services.local.service import ServiceProcess
+from services.rlm.kafka_log.log_dir import find_partitions
+from services.rpc.channels import open_channel
+from services.rpc.clients.log import RemoteLogManagerClient
+from tests.harness.eventually import eventually
+from tests.harness.kafka_client import Cluster, Topic
+from tests.kafka.tiered_broker import IMPATIENT
+from tests.scenarios.world import World
+
+DEADLINE_MS = 60_000
+# A broker that was killed is let in again when its last session has ended.
+BROKER_SETTINGS = {
+    **IMPATIENT,
+    "broker.heartbeat.interval.ms": "200",
+    "broker.session.timeout.ms": "1000",
+}
+RLM_SETTINGS = {
+    "RLM_PARTITION_SOURCE": "poller",
+    "RLM_PARTITION_POLL_INTERVAL_MS": "200",
+    "RLM_DELETION_CONFIRM_MS": "1500",
+    "RLM_DELETION_GRACE_MS": "500",
+    "RLM_REMOTE_PARTITION_REMOVER_TASK_INTERVAL_MS": "500",
+    "RLM_REMOTE_LOG_MANAGER_TASK_RETRY_BACKOFF_MAX_MS": "1000",
+    "RLM_COPY_LEASE_MS": "1000",
+}
+"""So that what takes an hour, or half a minute, is seen at once."""
+
+
+@dataclass(frozen=True)
+class Sidecar:
+    """A running broker, an RLM that may be away, and clients of all that is behind it."""
+
+    broker: KafkaBroker
+    world: World
+    process: ServiceProcess
+    rlm: RemoteLogManager
+    rlmm: RemoteLogMetadataManager
+    rsm: RemoteStorageManager
+
+    @property
+    def cluster(self) -> Cluster:
+        return Cluster(self.broker.bootstrap_servers)
+
+    def create_tiered(self, *topics: Topic) -> list[TopicIdPartition]:
+        """Make topics of one partition, and say that they are tiered as soon as RLM has told RLMM
+        of them; in their order."""
+        self.cluster.create(*topics)
+        return [self._tier(topic) for topic in topics]
+
+    def _tier(self, topic: Topic) -> TopicIdPartition:
+        (name,) = eventually(lambda: self._here(topic), DEADLINE_MS)
+        eventually(lambda: self._is_known(name), DEADLINE_MS)
+        self.rlmm.put_topic_config(name.topic_id, {"remote.storage.enable": "true"})
+        return name
+
+    def _here(self, topic: Topic) -> list[TopicIdPartition]:
+        found = find_partitions(self.broker.log_dirs).partitions
+        return [name for name in found if name.topic == topic.name]
+
+    def _is_known(self, name: TopicIdPartition) -> bool:
+        known = all_partitions(self.rlmm, topic=name.topic)
+        return name in {summary.topic_id_partition for summary in known}
+
+    def describe(self, name: TopicIdPartition) -> PartitionDescription:
+        """Waits for RLM: a client that found it away does not find it at once when it is back."""
+        (found,) = eventually(lambda: self._described(name), DEADLINE_MS)
+        return found
+
+    def _described(self, name: TopicIdPartition) -> list[PartitionDescription]:
+        try:
+            page = self.rlm.describe_partitions([name.topic])
+        except RetriableRemoteStorageError:
+            return []
+        return [d for d in page.partitions if d.topic_id_partition == name]
+
+    def rows(self, name: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
+        """In any state; none of a partition that RLMM does not know, or not any more."""
+        try:
+            return list(all_segments(self.rlmm, name))
+        except RemoteResourceNotFoundError:
+            return []
+
+    def objects(self, name: TopicIdPartition) -> list[str]:
+        prefix = f"{name.topic_id.hex}/"
+        listed = self.world.s3.client().list_objects(self.world.bucket, prefix, recursive=True)
+        return [str(item.object_name) for item in listed]
+
+
+@contextmanager
+def running_sidecar(
+    broker: KafkaBroker, world: World, directory: Path, log_dirs: Sequence[Path]
+) -> Iterator[Sidecar]:
+    """RLM beside a running broker; ended at the end."""
+    settings = {
+        **rlm_settings(world.rsm.address, world.rlmm.address, log_dirs, task_interval_ms=200),
+        **RLM_SETTINGS,
+        "RLM_BOOTSTRAP_SERVERS": broker.bootstrap_servers,
+    }
+    process = ServiceProcess("rlm", settings, directory)
+    process.start()
+    try:
+        with (
+            open_channel(process.address) as channel,
+            world.metadata() as rlmm,
+            world.storage() as rsm,
+        ):
+            rlm = RemoteLogManagerClient(channel, process.address)
+            yield Sidecar(broker, world, process, rlm, rlmm, rsm)
+    finally:
+        process.kill()

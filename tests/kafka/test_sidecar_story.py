@@ -1,0 +1,327 @@
+"""RLM beside a stock broker, end to end: the broker is restarted and killed while producers of
+every kind write, RLM is killed all the while, a topic is deleted and made again; in the end nothing
+is missing anywhere, and nothing is left over."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from uuid import uuid4
+
+import pytest
+
+from services.api.ids import TopicIdPartition
+from services.api.partition_events import EventQuery
+from services.api.partition_queries import all_events, all_partitions
+from services.api.partitions import RemotePartitionDeleteState
+from services.api.remote_log_manager import ProblemKind
+from services.api.remote_storage_manager import IndexType
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.local.postgres import EmbeddedPostgres
+from services.local.s3_endpoint import S3Endpoint
+from services.rlm.kafka_log.transactions import Marker
+from tests.harness.eventually import eventually, eventually_holds
+from tests.harness.kafka_broker import kafka_broker
+from tests.harness.kafka_client import Topic
+from tests.kafka.constant_reader import ConstantReader
+from tests.kafka.log_witness import LogWitness
+from tests.kafka.read_log import Content, ReadLog, content_of, fetch_all
+from tests.kafka.rlm_killer import RlmKiller
+from tests.kafka.sidecar import BROKER_SETTINGS, DEADLINE_MS, Sidecar, running_sidecar
+from tests.kafka.tiered_broker import rolled
+from tests.kafka.traffic import Acknowledged, Traffic
+from tests.scenarios.world import running_world
+
+pytestmark = pytest.mark.kafka
+
+SEED = 405
+FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+OBJECTS_OF_A_SEGMENT = 3
+LEAST_KILLS = 10
+# What the broker keeps is more than is written while RLM is away, many times over.
+BY_SIZE = Topic("by-size", 1, 24_576, {"segment.ms": "1000", "retention.bytes": "1500000"})
+BY_TIME = Topic("by-time", 1, 1_048_576, {"segment.ms": "1000", "retention.ms": "25000"})
+MADE_AGAIN = Topic("made-again", 1, 24_576, {"segment.ms": "1000", "retention.bytes": "1500000"})
+
+
+@dataclass(frozen=True)
+class Told:
+    """A partition at the end of the story.
+
+    Attributes:
+        acknowledged: what its producers were told that it has.
+        original: what the broker wrote, byte for byte, whatever it has deleted since.
+    """
+
+    name: TopicIdPartition
+    acknowledged: Acknowledged
+    original: bytes
+    read: ReadLog
+    content: Content
+    rows: list[RemoteLogSegmentMetadata]
+
+
+@dataclass(frozen=True)
+class Story:
+    """
+    Attributes:
+        deleted: the partition of the topic that was deleted, once the tier had some of it.
+        deleted_had: the segments that the tier had of it then.
+    """
+
+    sidecar: Sidecar
+    witness: LogWitness
+    told: list[Told]
+    deleted: TopicIdPartition
+    deleted_had: int
+    kills: int
+    reader: ConstantReader
+
+
+@pytest.fixture(scope="module")
+def sidecar(
+    tmp_path_factory: pytest.TempPathFactory,
+    postgres: EmbeddedPostgres,
+    migrated_database: str,
+    s3: S3Endpoint,
+) -> Iterator[Sidecar]:
+    store = f"sidecar-{uuid4()}"
+    s3.ensure_bucket(store)
+    url = postgres.create_database(store, template=migrated_database)
+    directory = tmp_path_factory.mktemp("sidecar")
+    broker = kafka_broker(directory / "kafka", BROKER_SETTINGS)
+    with ExitStack() as cleanup:
+        cleanup.callback(broker.kill)
+        broker.start()
+        world = cleanup.enter_context(
+            running_world(directory / "services", url, s3, store, broker.log_dir)
+        )
+        yield cleanup.enter_context(
+            running_sidecar(broker, world, directory / "rlm", broker.log_dirs)
+        )
+    postgres.drop_database(store)
+    s3.remove_bucket(store)
+
+
+@pytest.fixture(scope="module")
+def story(sidecar: Sidecar, tmp_path_factory: pytest.TempPathFactory) -> Story:
+    broker, cluster = sidecar.broker, sidecar.cluster
+    by_size, by_time, deleted = sidecar.create_tiered(BY_SIZE, BY_TIME, MADE_AGAIN)
+    traffic = {
+        name: Traffic(cluster, topic, SEED)
+        for name, topic in ((by_size, BY_SIZE), (by_time, BY_TIME))
+    }
+    doomed = Traffic(cluster, MADE_AGAIN, SEED)
+    witness = LogWitness(broker.log_dirs, tmp_path_factory.mktemp("witness"))
+    killer = RlmKiller(sidecar.process, SEED)
+    reader = ConstantReader(sidecar.rlm, {n: t.some for n, t in traffic.items()}, SEED)
+    with ExitStack() as scene:
+        scene.enter_context(witness)
+        with ExitStack() as writing:
+            for each in traffic.values():
+                writing.enter_context(each)
+            with reader, killer:
+                with doomed:
+                    wait_until_tiered(sidecar, deleted, segments=5)
+                broker.restart()
+                # A restart of RLM would forget that it has seen the topic alive.
+                with killer.spared():
+                    deleted_had = give_up(sidecar, deleted)
+                (again,) = sidecar.create_tiered(MADE_AGAIN)
+                traffic[again] = Traffic(cluster, MADE_AGAIN, SEED + 1)
+                writing.enter_context(traffic[again])
+                broker.kill()
+                broker.start()
+                for name in traffic:
+                    wait_until_local_start_is_beyond(sidecar, name, 0)
+                broker.kill()
+                broker.start()
+                starts = {name: local_start(sidecar, name) for name in traffic}
+                for name, start in starts.items():
+                    wait_until_local_start_is_beyond(sidecar, name, start)
+                eventually(lambda: killer.kills >= LEAST_KILLS, DEADLINE_MS)
+                # Else it would take the active segment of a topic that nobody writes into.
+                cluster.configure(BY_TIME.name, retention_ms="-1")
+        for name in traffic:
+            wait_until_all_is_tiered(sidecar, name)
+        eventually(lambda: not sidecar.rows(deleted), DEADLINE_MS)
+    told = [tell(sidecar, witness, name, each) for name, each in traffic.items()]
+    return Story(sidecar, witness, told, deleted, deleted_had, killer.kills, reader)
+
+
+def wait_until_tiered(sidecar: Sidecar, name: TopicIdPartition, segments: int) -> None:
+    def has_segments() -> bool:
+        return sum(row.state is FINISHED for row in sidecar.rows(name)) >= segments
+
+    eventually(has_segments, DEADLINE_MS)
+
+
+def give_up(sidecar: Sidecar, name: TopicIdPartition) -> int:
+    """Delete the topic while RLM watches, until it is marked; answer what the tier had of it."""
+    eventually(lambda: sidecar.describe(name).role is not None, DEADLINE_MS)
+    had = len(sidecar.rows(name))
+    sidecar.cluster.delete(name.topic)
+
+    def is_marked() -> bool:
+        known = all_partitions(sidecar.rlmm, topic=name.topic)
+        states = {s.topic_id_partition: s.delete_state for s in known}
+        return states.get(name, RemotePartitionDeleteState.DELETE_PARTITION_FINISHED) is not None
+
+    eventually(is_marked, DEADLINE_MS)
+    return had
+
+
+def local_start(sidecar: Sidecar, name: TopicIdPartition) -> int:
+    return sidecar.cluster.offsets(name.topic, name.partition).log_start_offset
+
+
+def wait_until_local_start_is_beyond(sidecar: Sidecar, name: TopicIdPartition, at: int) -> None:
+    eventually(lambda: local_start(sidecar, name) > at, DEADLINE_MS, poll_ms=200)
+
+
+def wait_until_all_is_tiered(sidecar: Sidecar, name: TopicIdPartition) -> None:
+    """Every rolled segment is FINISHED, and nothing is under way."""
+
+    def is_tiered() -> None:
+        seen = sidecar.describe(name)
+        assert seen.pending_segments == 0, seen
+        assert {row.state for row in sidecar.rows(name)} == {FINISHED}
+
+    eventually_holds(is_tiered, DEADLINE_MS)
+
+
+def tell(sidecar: Sidecar, witness: LogWitness, name: TopicIdPartition, traffic: Traffic) -> Told:
+    read = fetch_all(sidecar.rlm, name)
+    rows = sorted(sidecar.rows(name), key=lambda row: row.start_offset)
+    return Told(name, traffic.acknowledged, witness.log(name), read, content_of(read.data), rows)
+
+
+def test_rlm_was_killed_again_and_again(story: Story) -> None:
+    assert story.kills >= LEAST_KILLS
+
+
+def test_every_batch_is_read_back_as_the_broker_wrote_it(story: Story) -> None:
+    for told in story.told:
+        assert told.content.end_offset > 0
+        assert told.read.data == told.original, told.name
+
+
+def test_every_acknowledged_record_is_read_back_as_it_was_sent(story: Story) -> None:
+    for told in story.told:
+        sent = told.acknowledged.records
+        assert len(sent) > 500, told.name
+        got = {offset: told.content.records.get(offset) for offset in sent}
+        assert got == sent, told.name
+
+
+def test_transactions_end_in_the_tier_as_they_ended_for_their_producers(story: Story) -> None:
+    for told in story.told:
+        said, markers = told.acknowledged, told.content.markers
+        assert 0 < said.transactions["committed"] <= markers[Marker.COMMIT], told.name
+        assert 0 < said.transactions["aborted"] <= markers[Marker.ABORT], told.name
+        assert said.committed <= told.content.committed, told.name
+        assert not said.aborted & told.content.committed, told.name
+
+
+def test_the_broker_has_deleted_most_of_it_and_the_tier_serves_that(story: Story) -> None:
+    for told in story.told:
+        seen = story.sidecar.describe(told.name)
+        assert seen.log_start_offset == 0 < seen.local_log_start_offset, told.name
+        assert told.read.remote_bytes > 0 < told.read.local_bytes, told.name
+        left = sum(
+            row.segment_size_in_bytes
+            for row in told.rows
+            if row.end_offset < seen.local_log_start_offset
+        )
+        assert told.read.remote_bytes >= left > 0, told.name
+
+
+def test_a_broker_that_was_restarted_left_several_leader_epochs(story: Story) -> None:
+    epochs = {e.leader_epoch for t in story.told for r in t.rows for e in r.segment_leader_epochs}
+    assert len(epochs) >= 3
+
+
+def test_nothing_was_lost_before_it_was_copied(story: Story) -> None:
+    for told in story.told:
+        problems = story.sidecar.describe(told.name).problems
+        assert [p for p in problems if p.kind is ProblemKind.LOST_BEFORE_COPY] == []
+        assert story.sidecar.rlmm.partition_state(told.name).value.gaps == ()
+
+
+def test_the_finished_segments_are_the_log_without_a_hole_each_offset_once(story: Story) -> None:
+    for told in story.told:
+        expected = 0
+        for row in told.rows:
+            assert row.start_offset == expected, row
+            expected = row.end_offset + 1
+        assert story.sidecar.describe(told.name).copied_through_offset == expected - 1
+
+
+def test_each_finished_segment_has_its_objects_and_no_object_is_without_one(story: Story) -> None:
+    for told in story.told:
+        found = Counter(
+            row.remote_log_segment_id.id
+            for key in story.sidecar.objects(told.name)
+            for row in told.rows
+            if row.remote_log_segment_id.id.hex in key
+        )
+        assert set(found.values()) == {OBJECTS_OF_A_SEGMENT}
+        assert len(found) == len(told.rows)
+        assert found.total() == len(story.sidecar.objects(told.name))
+
+
+def test_the_tier_has_the_brokers_segments_and_transaction_indexes(story: Story) -> None:
+    aborted = 0
+    for told in story.told:
+        for row in told.rows:
+            stored = b"".join(story.sidecar.rsm.fetch_log_segment(row, 0))
+            assert stored == story.witness.file(told.name, row.start_offset, ".log"), row
+            index = b""
+            if not row.txn_idx_empty:
+                index = b"".join(story.sidecar.rsm.fetch_index(row, IndexType.TRANSACTION))
+            assert index == story.witness.file(told.name, row.start_offset, ".txnindex"), row
+            aborted += len(index) > 0
+    assert aborted > 0
+
+
+def test_the_deleted_topic_is_gone_from_the_tier(story: Story) -> None:
+    assert story.deleted_had > 0
+    assert story.sidecar.rows(story.deleted) == []
+    assert story.sidecar.objects(story.deleted) == []
+
+
+def test_the_topic_of_the_same_name_is_another_one(story: Story) -> None:
+    (again,) = [told for told in story.told if told.name.topic == story.deleted.topic]
+    assert again.name.topic_id != story.deleted.topic_id
+    assert min(again.acknowledged.records) == 0
+
+
+def test_reads_were_right_all_the_while(story: Story) -> None:
+    assert story.reader.failures == []
+    assert story.reader.served["LOCAL"] > 100
+    assert story.reader.served["REMOTE"] > 100
+    assert story.reader.away > 0
+
+
+def test_the_audit_trails_have_no_gap(story: Story) -> None:
+    for told in story.told:
+        events = all_events(story.sidecar.rlmm, EventQuery(told.name))
+        revisions = [event.revision for event in events]
+        assert revisions == list(range(1, len(revisions) + 1)), told.name
+
+
+def test_nothing_is_left_in_the_logs_that_is_not_in_the_tier(story: Story) -> None:
+    for told in story.told:
+        folder = next(story.sidecar.broker.log_dir.glob(f"{told.name.topic}-0"))
+        on_disk = {(segment.base_offset, segment.end_offset) for segment in rolled(folder)}
+        assert on_disk <= {(row.start_offset, row.end_offset) for row in told.rows}
+
+
+def test_reconcile_finds_nothing(story: Story) -> None:
+    world = story.sidecar.world
+    done = world.sediment("reconcile", "--grace-ms", "0", "--rsm", world.rsm.address, "-o", "json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert set(report["anomalies"].values()) == {0}, report
+    assert report["segments"] == sum(len(told.rows) for told in story.told)

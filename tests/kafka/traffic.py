@@ -1,0 +1,134 @@
+"""Producers of every kind that write while a broker is restarted and killed under them."""
+
+import itertools
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
+
+from confluent_kafka import KafkaException, Producer
+
+from services.local.kafka_client import KafkaClientError
+from tests.harness.background import Background
+from tests.harness.kafka_client import (
+    CODECS,
+    Cluster,
+    Record,
+    Topic,
+    send_batch,
+)
+
+_PAUSE_S = 0.04
+_RECORDS_PER_BATCH = 4
+_BATCHES_OF_A_TRANSACTION = 3
+_VALUE_BYTES = 900
+# A broker that comes back is found at once.
+_IMPATIENT: dict[str, Any] = {
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 200,
+    "retry.backoff.ms": 50,
+}
+
+
+@dataclass
+class Acknowledged:
+    """What a broker said that it has, by offset.
+
+    Attributes:
+        committed, aborted: the offsets of transactions whose end was acknowledged. Of others only
+            the log knows how they ended.
+        transactions: how many ended as was acknowledged, "committed" or "aborted".
+    """
+
+    records: dict[int, Record] = field(default_factory=dict)
+    committed: set[int] = field(default_factory=set)
+    aborted: set[int] = field(default_factory=set)
+    transactions: dict[str, int] = field(default_factory=lambda: {"committed": 0, "aborted": 0})
+
+
+class Traffic(Background):
+    """Writes into partition 0 of a topic as long as it is entered: batches of each codec, of plain
+    and of idempotent producers, and transactions that are committed and aborted in turn.
+
+    What the broker did not acknowledge may be in the log all the same, once or twice.
+    """
+
+    def __init__(self, cluster: Cluster, topic: Topic, seed: int) -> None:
+        super().__init__()
+        self.topic = topic
+        self._cluster = cluster
+        self._records = _records(random.Random(f"{topic.name} {seed}"))
+        self._lock = Lock()
+        self._acknowledged = Acknowledged()
+
+    @property
+    def acknowledged(self) -> Acknowledged:
+        """All of it, once this was left."""
+        assert self._running is not None
+        assert self._running.done()
+        return self._acknowledged
+
+    def some(self, chance: random.Random) -> tuple[int, Record] | None:
+        """One of the records that were acknowledged so far."""
+        with self._lock:
+            records = self._acknowledged.records
+            if not records:
+                return None
+            offset = next(itertools.islice(records, chance.randrange(len(records)), None))
+            return offset, records[offset]
+
+    def run(self) -> None:
+        plain = [self._cluster.producer(codec, **_IMPATIENT) for codec in CODECS]
+        idempotent = [
+            self._cluster.producer(codec, **_IMPATIENT, **{"enable.idempotence": True})
+            for codec in CODECS
+        ]
+        producers = itertools.cycle([*plain, *idempotent])
+        transactional: Producer | None = None
+        for number in itertools.count():
+            if self.wait(_PAUSE_S):
+                return
+            if number % 5 < 3:
+                self._note(*self._batch(next(producers)))
+            else:
+                transactional = self._transaction(transactional, is_commit=number % 5 == 3)
+
+    def _transaction(self, producer: Producer | None, *, is_commit: bool) -> Producer | None:
+        """The producer to go on with; None: a new one, which first aborts what this one left."""
+        sent: list[int] = []
+        try:
+            if producer is None:
+                own: dict[str, Any] = {"transactional.id": self.topic.name}
+                producer = self._cluster.producer(**_IMPATIENT, **own)
+                producer.init_transactions()
+            producer.begin_transaction()
+            for _ in range(_BATCHES_OF_A_TRANSACTION):
+                offsets, records = self._batch(producer)
+                self._note(offsets, records)
+                sent += offsets
+            end = producer.commit_transaction if is_commit else producer.abort_transaction
+            end()
+        except (KafkaException, KafkaClientError):
+            return None
+        outcome = "committed" if is_commit else "aborted"
+        getattr(self._acknowledged, outcome).update(sent)
+        self._acknowledged.transactions[outcome] += 1
+        return producer
+
+    def _batch(self, producer: Producer) -> tuple[list[int], list[Record]]:
+        records = [next(self._records) for _ in range(_RECORDS_PER_BATCH)]
+        return send_batch(producer, self.topic, 0, records), records
+
+    def _note(self, offsets: list[int], records: list[Record]) -> None:
+        with self._lock:
+            self._acknowledged.records.update(zip(offsets, records, strict=True))
+
+
+def _records(chance: random.Random) -> Iterator[Record]:
+    """Of now, half of whose bytes a compression takes away."""
+    for number in itertools.count():
+        value = chance.randbytes(_VALUE_BYTES // 2).hex().encode()
+        headers = [("number", str(number).encode())]
+        yield Record(str(number).encode(), value, time.time_ns() // 1_000_000, headers)
