@@ -6,6 +6,7 @@ from fnmatch import fnmatchcase
 
 from benchmarks import (
     plugin_catch_up,
+    rlm_faults,
     rlm_idle,
     rlm_outage,
     rlm_ship,
@@ -47,6 +48,7 @@ BENCHMARKS: dict[str, Callable[[], Result]] = {
     "rlm_ship": rlm_ship.run,
     "rlm_idle": rlm_idle.run,
     "rlm_outage": rlm_outage.run,
+    "rlm_faults": rlm_faults.run,
     "service_memory": service_memory.run,
     "plugin_catch_up": plugin_catch_up.run,
     "spark_delete": spark_delete.run,

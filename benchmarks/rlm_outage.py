@@ -4,17 +4,15 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Event, Thread
-from types import TracebackType
-from typing import Self
+from threading import Event
 
 from benchmarks.deployment import Deployment, deployed
 from benchmarks.measure import MIB, QUICK, Result, Side
 from benchmarks.store import STORE
 from services.api.remote_log_manager import all_descriptions
-from tests.harness.synthetic_log import make_log_dir, roll_segment
+from tests.harness.rolling_broker import RollingBroker
+from tests.harness.synthetic_log import make_log_dir
 
 OUTAGE_S = 10.0 if QUICK else 60.0
 ROUNDS = 1 if QUICK else 3
@@ -56,7 +54,7 @@ def _one_outage() -> tuple[float, float]:
         make_log_dir(log_dir, PARTITIONS, 1, SEGMENT_BYTES)
         with deployed([log_dir]) as services:
             _wait_until(lambda: _lag_segments(services) == 0)
-            with Broker(log_dir) as broker:
+            with RollingBroker(_folders(log_dir), SEGMENT_BYTES, ROLLS_PER_S) as broker:
                 services.stack.s3.kill()
                 killed_s = time.monotonic()
                 Event().wait(OUTAGE_S)
@@ -68,37 +66,8 @@ def _one_outage() -> tuple[float, float]:
                 return back_s - killed_s, time.monotonic() - back_s
 
 
-@dataclass
-class Broker:
-    """Goes on rolling segments, inside `with`."""
-
-    log_dir: Path
-    rolled: int = 0
-    _stopping: Event = field(default_factory=Event)
-    _thread: Thread | None = None
-
-    def __enter__(self) -> Self:
-        self._thread = Thread(target=self._run, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._stopping.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _run(self) -> None:
-        folders = sorted(path for path in self.log_dir.iterdir() if path.is_dir())
-        ends = {folder: int(max(folder.glob("*.log")).stem) for folder in folders}
-        while not self._stopping.wait(1 / ROLLS_PER_S):
-            folder = folders[self.rolled % len(folders)]
-            ends[folder] = roll_segment(folder, ends[folder], SEGMENT_BYTES)
-            self.rolled += 1
+def _folders(log_dir: Path) -> list[Path]:
+    return [path for path in log_dir.iterdir() if path.is_dir()]
 
 
 def _lag_segments(services: Deployment) -> int:

@@ -1,0 +1,20 @@
+"""What a service's health says."""
+
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthStub
+
+from services.rpc.channels import open_channel
+
+_TIMEOUT_S = 5.0
+
+
+def health_of(address: str, service: str = "") -> str:
+    """SERVING, NOT_SERVING; of `service`, or of the whole process.
+
+    Raises:
+        grpc.RpcError: nobody answers.
+    """
+    with open_channel(address) as channel:
+        request = HealthCheckRequest(service=service)
+        answer = HealthStub(channel).Check(request, timeout=_TIMEOUT_S)
+    return str(HealthCheckResponse.ServingStatus.Name(answer.status))

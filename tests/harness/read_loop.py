@@ -1,0 +1,93 @@
+"""A consumer that reads one offset again and again, and keeps how long that took."""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from threading import Event, Thread
+from types import TracebackType
+from typing import Self
+
+from services.api.errors import RemoteStorageError
+from services.api.ids import TopicIdPartition
+from services.api.remote_log_manager import FetchError, FetchPartition, FetchRequest
+from services.rpc.channels import open_channel
+from services.rpc.clients.log import RemoteLogManagerClient
+
+_READ_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Read:
+    """
+    Attributes:
+        at_s: when it began, monotonic.
+        took_s: until its answer was there.
+        answer: a FetchError's name, or the class of the error where RLM did not answer.
+    """
+
+    at_s: float
+    took_s: float
+    answer: str
+
+    @property
+    def is_good(self) -> bool:
+        return self.answer == FetchError.NONE.name
+
+
+class ReadLoop:
+    """Reads inside `with`, over a channel of its own."""
+
+    def __init__(
+        self, address: str, name: TopicIdPartition, offset: int, interval_s: float
+    ) -> None:
+        self._address = address
+        self._request = FetchRequest((FetchPartition(name, offset, _READ_BYTES),), _READ_BYTES)
+        self._interval_s = interval_s
+        self._stopping = Event()
+        self._thread = Thread(target=self._run, daemon=True)
+        self.reads: list[Read] = []
+
+    def between(self, begin_s: float, end_s: float) -> list[Read]:
+        """Those that were begun and answered then."""
+        return [r for r in self.reads if begin_s <= r.at_s and r.at_s + r.took_s <= end_s]
+
+    def is_well(self) -> bool:
+        """Whether the latest read was answered with records."""
+        return bool(self.reads) and self.reads[-1].is_good
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with open_channel(self._address) as channel:
+            manager = RemoteLogManagerClient(channel, self._address)
+            while not self._stopping.wait(self._interval_s):
+                at_s = time.monotonic()
+                try:
+                    first = next(iter(manager.fetch(self._request)))
+                    answer = first.error.name
+                except RemoteStorageError as e:
+                    answer = type(e).__name__
+                self.reads.append(Read(at_s, time.monotonic() - at_s, answer))
+
+
+def took_at_most_s(reads: Sequence[Read], share: float) -> float:
+    """How long the slowest of the `share` of them that were fastest took."""
+    ordered = sorted(read.took_s for read in reads)
+    return ordered[math.ceil(share * len(ordered)) - 1]
+
+
+def p99_s(reads: Sequence[Read]) -> float:
+    """How long all but one of a hundred took at most."""
+    return took_at_most_s(reads, 0.99)

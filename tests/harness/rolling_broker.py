@@ -1,0 +1,49 @@
+"""A broker that goes on rolling segments, whatever happens to the tier."""
+
+from pathlib import Path
+from threading import Event, Thread
+from types import TracebackType
+from typing import Self
+
+from tests.harness.synthetic_log import roll_segment
+
+
+class RollingBroker:
+    """Fills the active segment of one folder after the other and rolls it, inside `with`; in
+    folders as `make_log_dir` makes them.
+
+    Attributes:
+        rolled: segments so far.
+    """
+
+    def __init__(self, folders: list[Path], segment_bytes: int, rolls_per_s: float) -> None:
+        self._folders = sorted(folders)
+        self._segment_bytes = segment_bytes
+        self._interval_s = 1 / rolls_per_s
+        self._stopping = Event()
+        self._thread = Thread(target=self._run, daemon=True)
+        self.rolled = 0
+
+    def stop(self) -> None:
+        """Roll no more; the segment under way is rolled first."""
+        self._stopping.set()
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        ends = {folder: int(max(folder.glob("*.log")).stem) for folder in self._folders}
+        while not self._stopping.wait(self._interval_s):
+            folder = self._folders[self.rolled % len(self._folders)]
+            ends[folder] = roll_segment(folder, ends[folder], self._segment_bytes)
+            self.rolled += 1
