@@ -17,7 +17,7 @@ CONTRACT := $(BIN)/buf build protos --exclude-source-info
 LOG_DIR ?=
 PYTEST_ARGS ?=
 # Half of a test's time is waiting; each process has servers of its own.
-TEST_PROCESSES ?= 2
+TEST_PROCESSES ?= 3
 PROBE_WITHOUT_CRC := tests/contract/test_rsm_locations_probe.py::test_a_header_that_a_store_ignores_is_found_out[x-amz-checksum-crc32c-found2]
 MODEL_ARGS ?=
 FUZZ_ARGS ?=

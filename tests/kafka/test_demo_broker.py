@@ -1,62 +1,23 @@
 """`sediment demo-broker` as a process: what it shows holds, and it cleans up however it ends."""
 
-import json
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from services.local.environments import own_environment
-from tests.harness.eventually import eventually
+from tests.harness.demos import Shown, assert_cleans_up, show
 from tests.harness.kafka_jars import ensure_kafka_jars, pinned_kafka_version
-from tests.harness.processes import runs
 
 pytestmark = pytest.mark.kafka
 
-TIMEOUT_S = 280
 
-
-@dataclass(frozen=True)
-class Shown:
-    """One whole show."""
-
-    exit_code: int
-    report: dict[str, Any]
-    errors: str
-    left_over: list[Path]
-
-
-@contextmanager
-def running_demo(scratch: Path) -> "Iterator[subprocess.Popen[str]]":
-    """A demo that keeps all it has below `scratch`."""
-    scratch.mkdir(mode=0o711)  # PostgreSQL's own user must get through
-    arguments = ["--kafka", str(ensure_kafka_jars()), "-o", "json"]
-    with subprocess.Popen(
-        [sys.executable, "-m", "services.cli", "demo-broker", *arguments],
-        env=own_environment({"TMPDIR": str(scratch)}),
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+def command() -> list[str]:
+    return ["demo-broker", "--kafka", str(ensure_kafka_jars())]
 
 
 @pytest.fixture(scope="module")
 def shown(server_directory: Path) -> Shown:
-    scratch = server_directory / "demo-broker"
-    with running_demo(scratch) as process:
-        output, errors = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode in (0, 1), errors
-    return Shown(process.returncode, json.loads(output), errors, list(scratch.iterdir()))
+    return show(command(), server_directory / "demo-broker")
 
 
 def test_all_that_the_show_is_to_prove_holds(shown: Shown) -> None:
@@ -96,14 +57,4 @@ def test_a_show_that_is_told_to_end_cleans_up(
     server_directory: Path, number: signal.Signals
 ) -> None:
     scratch = server_directory / f"ended-demo-broker-{number.name}"
-    with running_demo(scratch) as process:
-        eventually(lambda: list(scratch.glob("*/kafka/data/orders-0/*.log")), deadline_ms=120_000)
-        pid_files = [*scratch.glob("*/data/*/*.pid"), *scratch.glob("*/kafka/*.pid")]
-        pids = [int(path.read_text().split()[0]) for path in pid_files]
-        process.send_signal(number)
-        output, errors = process.communicate(timeout=120)
-    assert (process.returncode, output) == (128 + number, ""), errors
-    assert "Traceback" not in errors
-    assert list(scratch.iterdir()) == []
-    assert len(pids) >= 5
-    eventually(lambda: not [pid for pid in pids if runs(pid)])
+    assert_cleans_up(command(), scratch, number, processes=5)

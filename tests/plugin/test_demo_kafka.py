@@ -1,66 +1,24 @@
 """`sediment demo-kafka` as a process: what it shows holds, and it cleans up however it ends."""
 
-import json
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from services.local.environments import own_environment
-from tests.harness.eventually import eventually
+from tests.harness.demos import Shown, assert_cleans_up, show
 from tests.harness.kafka_jars import ensure_kafka_jars, pinned_kafka_version
 from tests.harness.kafka_plugin import plugin_jar
-from tests.harness.processes import runs
 
 pytestmark = pytest.mark.plugin
 
-TIMEOUT_S = 280
 
-
-@dataclass(frozen=True)
-class Shown:
-    """One whole show."""
-
-    exit_code: int
-    report: dict[str, Any]
-    errors: str
-    left_over: list[Path]
-
-    def readings(self, when: str) -> list[dict[str, Any]]:
-        return [reading for reading in self.report["readings"] if reading["when"] == when]
-
-
-@contextmanager
-def running_demo(scratch: Path) -> "Iterator[subprocess.Popen[str]]":
-    """A demo that keeps all it has below `scratch`."""
-    scratch.mkdir(mode=0o711)  # PostgreSQL's own user must get through
-    arguments = ["--plugin", str(plugin_jar()), "--kafka", str(ensure_kafka_jars()), "-o", "json"]
-    with subprocess.Popen(
-        [sys.executable, "-m", "services.cli", "demo-kafka", *arguments],
-        env=own_environment({"TMPDIR": str(scratch)}),
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+def command() -> list[str]:
+    return ["demo-kafka", "--plugin", str(plugin_jar()), "--kafka", str(ensure_kafka_jars())]
 
 
 @pytest.fixture(scope="module")
 def shown(server_directory: Path) -> Shown:
-    scratch = server_directory / "demo-kafka"
-    with running_demo(scratch) as process:
-        output, errors = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode in (0, 1), errors
-    return Shown(process.returncode, json.loads(output), errors, list(scratch.iterdir()))
+    return show(command(), server_directory / "demo-kafka")
 
 
 def test_all_that_the_show_is_to_prove_holds(shown: Shown) -> None:
@@ -115,14 +73,4 @@ def test_nothing_is_left_behind(shown: Shown) -> None:
 
 def test_a_show_that_is_told_to_end_cleans_up(server_directory: Path) -> None:
     scratch = server_directory / "ended-demo-kafka"
-    with running_demo(scratch) as process:
-        eventually(lambda: list(scratch.glob("*/kafka/data/orders-0/*.log")), deadline_ms=120_000)
-        pid_files = [*scratch.glob("*/data/*/*.pid"), *scratch.glob("*/kafka/*.pid")]
-        pids = [int(path.read_text().split()[0]) for path in pid_files]
-        process.send_signal(signal.SIGTERM)
-        output, errors = process.communicate(timeout=120)
-    assert (process.returncode, output) == (128 + signal.SIGTERM, ""), errors
-    assert "Traceback" not in errors
-    assert list(scratch.iterdir()) == []
-    assert len(pids) >= 4
-    eventually(lambda: not [pid for pid in pids if runs(pid)])
+    assert_cleans_up(command(), scratch, signal.SIGTERM, processes=4)

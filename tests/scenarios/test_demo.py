@@ -4,10 +4,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +16,10 @@ from services.cli.demo_stage import SPARE_BYTES, check_room
 from services.cli.failures import EXIT_FAILED, CommandError
 from services.cli.read_back import Reading, read_back
 from services.cli.scratch import link_log_dir, unlink_segments
-from services.local.environments import own_environment
 from services.rlm.kafka_log.batches import walk_batches
 from services.rlm.kafka_log.windows import FileWindow
 from services.rlm.manager import BrokerRemoteLogManager
+from tests.harness.demos import running_demo
 from tests.harness.eventually import eventually
 from tests.harness.processes import runs
 from tests.scenarios.world import BUNDLED_LOG, World
@@ -54,21 +50,8 @@ def listing(log_dir: Path) -> Listing:
     return {p: (s.st_ino, s.st_mtime_ns, s.st_ctime_ns, s.st_size) for p, s in stats.items()}
 
 
-@contextmanager
-def running_demo(log_dir: Path, scratch: Path) -> "Iterator[subprocess.Popen[str]]":
-    """A demo that keeps all it has below `scratch`."""
-    scratch.mkdir(mode=0o711)  # PostgreSQL's own user must get through
-    with subprocess.Popen(
-        [sys.executable, "-m", "services.cli", "demo", "--log-dir", str(log_dir), "-o", "json"],
-        env=own_environment({"TMPDIR": str(scratch)}),
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+def demo_of(log_dir: Path) -> list[str]:
+    return ["demo", "--log-dir", str(log_dir)]
 
 
 def linked_files(scratch: Path) -> list[Path]:
@@ -102,7 +85,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory, server_directory: Path) -> S
     cut.write_bytes(cut.read_bytes()[:4000])
     make_read_only(log_dir)
     before, scratch = listing(log_dir), server_directory / "demo"
-    with running_demo(log_dir, scratch) as process:
+    with running_demo(demo_of(log_dir), scratch) as process:
         eventually(lambda: list(scratch.glob("*/data/*/*.pid")), deadline_ms=30_000)
         links = [path.is_symlink() for path in linked_files(scratch)]
         output, errors = process.communicate(timeout=120)
@@ -151,7 +134,7 @@ def test_a_demo_leaves_nothing_behind(shown: Shown) -> None:
 
 @pytest.mark.slow
 def test_a_demo_of_a_whole_log_ends_well(server_directory: Path) -> None:
-    with running_demo(BUNDLED_LOG, server_directory / "whole-demo") as process:
+    with running_demo(demo_of(BUNDLED_LOG), server_directory / "whole-demo") as process:
         output, errors = process.communicate(timeout=120)
     report = json.loads(output)
     assert process.returncode == 0, errors
@@ -164,7 +147,7 @@ def test_a_demo_of_a_whole_log_ends_well(server_directory: Path) -> None:
 
 def test_a_demo_that_is_told_to_end_cleans_up(tmp_path: Path, server_directory: Path) -> None:
     scratch = server_directory / "ended-demo"
-    with running_demo(own_log(tmp_path, "clicks-0"), scratch) as process:
+    with running_demo(demo_of(own_log(tmp_path, "clicks-0")), scratch) as process:
         pid_files = eventually(lambda: list(scratch.glob("*/data/*/*.pid")), deadline_ms=30_000)
         pids = [int(path.read_text().split()[0]) for path in pid_files]
         process.send_signal(signal.SIGTERM)
@@ -181,7 +164,7 @@ def test_a_log_that_the_disk_has_no_room_for_stops_the_demo_at_once(
     log_dir = own_log(tmp_path, "clicks-0")
     size_bytes = shutil.disk_usage(server_directory).free
     os.truncate(log_dir / "clicks-0" / f"{0:020}.log", size_bytes)  # a hole, which takes no room
-    with running_demo(log_dir, server_directory / "full-demo") as process:
+    with running_demo(demo_of(log_dir), server_directory / "full-demo") as process:
         output, errors = process.communicate(timeout=60)
     assert (process.returncode, output) == (EXIT_FAILED, "")
     assert "5 rolled segments; " in errors

@@ -1,0 +1,73 @@
+"""Demos as processes: whole shows, and shows that are told to end."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from services.local.environments import own_environment
+from tests.harness.eventually import eventually
+from tests.harness.processes import runs
+
+_SHOW_TIMEOUT_S = 280
+_END_TIMEOUT_S = 120
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One whole show."""
+
+    exit_code: int
+    report: dict[str, Any]
+    errors: str
+    left_over: list[Path]
+
+    def readings(self, when: str) -> list[dict[str, Any]]:
+        return [reading for reading in self.report["readings"] if reading["when"] == when]
+
+
+@contextmanager
+def running_demo(command: Sequence[str], scratch: Path) -> "Iterator[subprocess.Popen[str]]":
+    """A demo that keeps all it has below `scratch` and prints its report as JSON."""
+    scratch.mkdir(mode=0o711)  # PostgreSQL's own user must get through
+    with subprocess.Popen(
+        [sys.executable, "-m", "services.cli", *command, "-o", "json"],
+        env=own_environment({"TMPDIR": str(scratch)}),
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def show(command: Sequence[str], scratch: Path) -> Shown:
+    with running_demo(command, scratch) as process:
+        output, errors = process.communicate(timeout=_SHOW_TIMEOUT_S)
+    assert process.returncode in (0, 1), errors
+    return Shown(process.returncode, json.loads(output), errors, list(scratch.iterdir()))
+
+
+def assert_cleans_up(
+    command: Sequence[str], scratch: Path, number: signal.Signals, processes: int
+) -> None:
+    """A show with a broker that gets this signal in its midst ends with all that it started: these
+    are at least so many processes."""
+    with running_demo(command, scratch) as process:
+        eventually(lambda: list(scratch.glob("*/kafka/data/orders-0/*.log")), deadline_ms=120_000)
+        pid_files = [*scratch.glob("*/data/*/*.pid"), *scratch.glob("*/kafka/*.pid")]
+        pids = [int(path.read_text().split()[0]) for path in pid_files]
+        process.send_signal(number)
+        output, errors = process.communicate(timeout=_END_TIMEOUT_S)
+    assert (process.returncode, output) == (128 + number, ""), errors
+    assert "Traceback" not in errors
+    assert list(scratch.iterdir()) == []
+    assert len(pids) >= processes
+    eventually(lambda: not [pid for pid in pids if runs(pid)])
