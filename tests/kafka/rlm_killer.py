@@ -11,7 +11,7 @@ from services.local.service import ServiceProcess
 from tests.harness.background import Background
 
 PLACES = [name for name in FAILPOINTS if name.startswith(("copy.", "cleanup."))]
-LONGEST_LIFE_S = 4.0
+LONGEST_LIFE_S = 6.0
 LONGEST_AWAY_S = 0.5
 MOST_PASSES = 12
 KILLED = -9

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from uuid import uuid4
 
 import pytest
@@ -33,16 +34,16 @@ from tests.kafka.tiered_broker import rolled
 from tests.kafka.traffic import Acknowledged, Traffic
 from tests.scenarios.world import running_world
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.story]
 
 SEED = 405
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 OBJECTS_OF_A_SEGMENT = 3
 LEAST_KILLS = 10
 # What the broker keeps is more than is written while RLM is away, many times over.
-BY_SIZE = Topic("by-size", 1, 24_576, {"segment.ms": "1000", "retention.bytes": "2200000"})
-BY_TIME = Topic("by-time", 1, 1_048_576, {"segment.ms": "1000", "retention.ms": "32000"})
-MADE_AGAIN = Topic("made-again", 1, 24_576, {"segment.ms": "1000", "retention.bytes": "2200000"})
+BY_SIZE = Topic("by-size", 1, 24_576, {"segment.ms": "1000", "retention.bytes": "1500000"})
+BY_TIME = Topic("by-time", 1, 1_048_576, {"segment.ms": "1000", "retention.ms": "30000"})
+MADE_AGAIN = Topic("made-again", 1, 24_576, {"segment.ms": "1000", "retention.bytes": "1500000"})
 
 
 @dataclass(frozen=True)
@@ -109,10 +110,10 @@ def story(sidecar: Sidecar, tmp_path_factory: pytest.TempPathFactory) -> Story:
     broker, cluster = sidecar.broker, sidecar.cluster
     by_size, by_time, deleted = sidecar.create_tiered(BY_SIZE, BY_TIME, MADE_AGAIN)
     traffic = {
-        name: Traffic(cluster, topic, SEED)
+        name: Traffic(cluster, topic, SEED, partial(sidecar.tier_through, name))
         for name, topic in ((by_size, BY_SIZE), (by_time, BY_TIME))
     }
-    doomed = Traffic(cluster, MADE_AGAIN, SEED)
+    doomed = Traffic(cluster, MADE_AGAIN, SEED, partial(sidecar.tier_through, deleted))
     witness = LogWitness(broker.log_dirs, tmp_path_factory.mktemp("witness"))
     killer = RlmKiller(sidecar.process, SEED)
     reader = ConstantReader(sidecar.rlm, {n: t.some for n, t in traffic.items()}, SEED)
@@ -129,7 +130,8 @@ def story(sidecar: Sidecar, tmp_path_factory: pytest.TempPathFactory) -> Story:
                 with killer.spared():
                     deleted_had = give_up(sidecar, deleted)
                 (again,) = sidecar.create_tiered(MADE_AGAIN)
-                traffic[again] = Traffic(cluster, MADE_AGAIN, SEED + 1)
+                tier_through = partial(sidecar.tier_through, again)
+                traffic[again] = Traffic(cluster, MADE_AGAIN, SEED + 1, tier_through)
                 writing.enter_context(traffic[again])
                 broker.kill()
                 broker.start()
