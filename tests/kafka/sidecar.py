@@ -12,7 +12,7 @@ from services.api.remote_log_manager import PartitionDescription, RemoteLogManag
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.segment_queries import all_segments
-from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.api.segments import RemoteLogSegmentMetadata
 from services.local.environments import rlm_settings
 from services.local.kafka_broker import KafkaBroker
 from services.local.service import ServiceProcess
@@ -96,11 +96,6 @@ class Sidecar:
             return list(all_segments(self.rlmm, name))
         except RemoteResourceNotFoundError:
             return []
-
-    def tier_through(self, name: TopicIdPartition) -> int:
-        """The last offset that is in a finished segment; -1: none."""
-        finished = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-        return max((row.end_offset for row in self.rows(name) if row.state is finished), default=-1)
 
     def objects(self, name: TopicIdPartition) -> list[str]:
         prefix = f"{name.topic_id.hex}/"

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from uuid import uuid4
 
 import pytest
@@ -42,7 +41,7 @@ OBJECTS_OF_A_SEGMENT = 3
 LEAST_KILLS = 10
 # What the broker keeps is more than is written while RLM is away, many times over.
 BY_SIZE = Topic("by-size", 1, 24_576, {"segment.ms": "1000", "retention.bytes": "1500000"})
-BY_TIME = Topic("by-time", 1, 1_048_576, {"segment.ms": "1000", "retention.ms": "30000"})
+BY_TIME = Topic("by-time", 1, 1_048_576, {"segment.ms": "1000", "retention.ms": "25000"})
 MADE_AGAIN = Topic("made-again", 1, 24_576, {"segment.ms": "1000", "retention.bytes": "1500000"})
 
 
@@ -110,10 +109,10 @@ def story(sidecar: Sidecar, tmp_path_factory: pytest.TempPathFactory) -> Story:
     broker, cluster = sidecar.broker, sidecar.cluster
     by_size, by_time, deleted = sidecar.create_tiered(BY_SIZE, BY_TIME, MADE_AGAIN)
     traffic = {
-        name: Traffic(cluster, topic, SEED, partial(sidecar.tier_through, name))
+        name: Traffic(cluster, topic, SEED)
         for name, topic in ((by_size, BY_SIZE), (by_time, BY_TIME))
     }
-    doomed = Traffic(cluster, MADE_AGAIN, SEED, partial(sidecar.tier_through, deleted))
+    doomed = Traffic(cluster, MADE_AGAIN, SEED)
     witness = LogWitness(broker.log_dirs, tmp_path_factory.mktemp("witness"))
     killer = RlmKiller(sidecar.process, SEED)
     reader = ConstantReader(sidecar.rlm, {n: t.some for n, t in traffic.items()}, SEED)
@@ -130,8 +129,7 @@ def story(sidecar: Sidecar, tmp_path_factory: pytest.TempPathFactory) -> Story:
                 with killer.spared():
                     deleted_had = give_up(sidecar, deleted)
                 (again,) = sidecar.create_tiered(MADE_AGAIN)
-                tier_through = partial(sidecar.tier_through, again)
-                traffic[again] = Traffic(cluster, MADE_AGAIN, SEED + 1, tier_through)
+                traffic[again] = Traffic(cluster, MADE_AGAIN, SEED + 1)
                 writing.enter_context(traffic[again])
                 broker.kill()
                 broker.start()
@@ -220,10 +218,8 @@ def test_every_acknowledged_record_is_read_back_as_it_was_sent(story: Story) -> 
 def test_transactions_end_in_the_tier_as_they_ended_for_their_producers(story: Story) -> None:
     for told in story.told:
         said, markers = told.acknowledged, told.content.markers
-        # How many markers there are is the broker's: one that was killed between its answer and the
-        # marker may end two transactions with one.
-        assert said.transactions["committed"] > 0 < markers[Marker.COMMIT], told.name
-        assert said.transactions["aborted"] > 0 < markers[Marker.ABORT], told.name
+        assert 0 < said.transactions["committed"] <= markers[Marker.COMMIT], told.name
+        assert 0 < said.transactions["aborted"] <= markers[Marker.ABORT], told.name
         assert said.committed <= told.content.committed, told.name
         assert not said.aborted & told.content.committed, told.name
 
@@ -303,8 +299,8 @@ def test_the_topic_of_the_same_name_is_another_one(story: Story) -> None:
 
 def test_reads_were_right_all_the_while(story: Story) -> None:
     assert story.reader.failures == []
-    assert story.reader.served["LOCAL"] > 20
-    assert story.reader.served["REMOTE"] > 20
+    assert story.reader.served["LOCAL"] > 100
+    assert story.reader.served["REMOTE"] > 100
     assert story.reader.away > 0
 
 

@@ -3,7 +3,7 @@
 import itertools
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
@@ -20,10 +20,7 @@ from tests.harness.kafka_client import (
     send_batch,
 )
 
-MAX_LAG_RECORDS = 600
-"""So far it is ahead of the tier, and no further."""
 _PAUSE_S = 0.04
-_LOOK_EVERY_S = 0.25
 _RECORDS_PER_BATCH = 4
 _BATCHES_OF_A_TRANSACTION = 3
 _VALUE_BYTES = 900
@@ -56,23 +53,15 @@ class Traffic(Background):
     and of idempotent producers, and transactions that are committed and aborted in turn.
 
     What the broker did not acknowledge may be in the log all the same, once or twice.
-
-    Args:
-        tier_through: the last offset that the tier has; -1: none.
     """
 
-    def __init__(
-        self, cluster: Cluster, topic: Topic, seed: int, tier_through: Callable[[], int]
-    ) -> None:
+    def __init__(self, cluster: Cluster, topic: Topic, seed: int) -> None:
         super().__init__()
         self.topic = topic
         self._cluster = cluster
         self._records = _records(random.Random(f"{topic.name} {seed}"))
         self._lock = Lock()
         self._acknowledged = Acknowledged()
-        self._tier_through = tier_through
-        self._tiered_through = -1
-        self._looked_s = -_LOOK_EVERY_S
 
     @property
     def acknowledged(self) -> Acknowledged:
@@ -99,24 +88,12 @@ class Traffic(Background):
         producers = itertools.cycle([*plain, *idempotent])
         transactional: Producer | None = None
         for number in itertools.count():
-            # Else a broker with a short retention deletes what nobody has copied yet.
-            while not self._is_tier_close():
-                if self.wait(_LOOK_EVERY_S):
-                    return
             if self.wait(_PAUSE_S):
                 return
             if number % 5 < 3:
                 self._note(*self._batch(next(producers)))
             else:
                 transactional = self._transaction(transactional, is_commit=number % 5 == 3)
-
-    def _is_tier_close(self) -> bool:
-        now_s = time.monotonic()
-        if now_s - self._looked_s >= _LOOK_EVERY_S:
-            self._looked_s, self._tiered_through = now_s, self._tier_through()
-        with self._lock:
-            written = next(reversed(self._acknowledged.records), -1)
-        return written - self._tiered_through < MAX_LAG_RECORDS
 
     def _transaction(self, producer: Producer | None, *, is_commit: bool) -> Producer | None:
         """The producer to go on with; None: a new one, which first aborts what this one left."""

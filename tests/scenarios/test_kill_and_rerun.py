@@ -148,7 +148,7 @@ def test_rlmm_killed_around_a_commit(world: World, name: str, nth: int) -> None:
 @pytest.mark.timeout(900)
 def test_any_process_killed_at_random_moments(world: World) -> None:
     chance = random.Random(405)
-    for _ in range(12):
+    for _ in range(20):
         name_topics_anew(world.log_dir)
         victim = chance.choice(["ship", "rsm", "rlmm"])
         with world.start_shipping() as process:
