@@ -11,6 +11,7 @@ from services.api.lineage import Lineage
 from services.api.remote_log_manager import Problem
 from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
 from services.rlm.kafka_log.log_dir import PartitionDir
+from services.rlm.kafka_log.looks import Looks, is_settled, looks_of
 from services.rlm.kafka_log.partition_dir import (
     LEADER_EPOCH_CHECKPOINT,
     LocalSegment,
@@ -19,7 +20,6 @@ from services.rlm.kafka_log.partition_dir import (
     reading,
     reading_segment,
 )
-from services.rlm.kafka_log.settled import is_settled
 from services.rlm.kafka_log.tail import LogTail
 
 _ATTEMPTS = 3
@@ -160,24 +160,14 @@ class _Checkpoint:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._path = directory / LEADER_EPOCH_CHECKPOINT
-        self._seen: tuple[int, int, int] | None = None
+        self._read_as: Looks | None = None
         self._lineage = Lineage()
 
     def lineage(self) -> Lineage:
         """As read_lineage."""
-        seen = self._stat()
-        if seen is None or seen != self._seen:
-            self._seen = None
+        looks = looks_of(self._path)
+        if looks is None or looks != self._read_as:
+            self._read_as = None
             self._lineage = read_lineage(self._directory)
-            self._seen = seen
+            self._read_as = looks
         return self._lineage
-
-    def _stat(self) -> tuple[int, int, int] | None:
-        """Before it is read; None: that does not tell whether it changes."""
-        try:
-            told = os.stat(self._path)
-        except OSError:
-            return None
-        if not is_settled(told.st_mtime_ns):
-            return None
-        return told.st_ino, told.st_size, told.st_mtime_ns

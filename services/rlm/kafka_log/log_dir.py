@@ -17,8 +17,8 @@ from services.rlm.kafka_log.checkpoints import (
     read_partition_metadata,
 )
 from services.rlm.kafka_log.errors import LogDirError, LogFileError
+from services.rlm.kafka_log.looks import Looks, looks_of
 from services.rlm.kafka_log.partition_dir import list_segments
-from services.rlm.kafka_log.settled import is_settled
 
 _PARTITION_DIR = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>0|[1-9]\d{0,9})")
 
@@ -36,14 +36,8 @@ class PartitionDir:
     log_start_offset: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """A folder and its partition.metadata: of each the inode and the time of its last change."""
-
-    folder: int
-    folder_mtime_ns: int
-    metadata: int
-    metadata_mtime_ns: int
+_FolderLooks = tuple[Looks, Looks]
+"""Of the folder, and of its partition.metadata."""
 
 
 @dataclass
@@ -60,7 +54,7 @@ class LogDirs:
     broker_id: int
     partitions: dict[TopicIdPartition, PartitionDir] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
-    seen: dict[Path, tuple[_Seen, TopicIdPartition]] = field(default_factory=dict)
+    seen: dict[Path, tuple[_FolderLooks, TopicIdPartition]] = field(default_factory=dict)
 
 
 def find_partitions(log_dirs: Sequence[Path], before: LogDirs | None = None) -> LogDirs:
@@ -127,7 +121,7 @@ def _broker_id(log_dirs: Sequence[Path]) -> int:
 
 
 def _scan(
-    log_dir: Path, found: LogDirs, before: Mapping[Path, tuple[_Seen, TopicIdPartition]]
+    log_dir: Path, found: LogDirs, before: Mapping[Path, tuple[_FolderLooks, TopicIdPartition]]
 ) -> None:
     try:
         starts = read_log_start_offsets(log_dir)
@@ -136,8 +130,7 @@ def _scan(
         found.problems.append(e.problem(held_segments=0))
     others = {(name.topic, name.partition): p.path for name, p in found.partitions.items()}
     for path, topic, partition in _partition_folders(log_dir):
-        # Before it is read: a change meanwhile is seen the next time.
-        seen = _looks_like(path)
+        seen = _folder_looks(path)
         seen_before, name = before.get(path, (None, None))
         try:
             if name is None or seen is None or seen != seen_before:
@@ -163,15 +156,9 @@ def _partition_folders(log_dir: Path) -> Iterator[tuple[Path, str, int]]:
             yield log_dir / name, match["topic"], int(match["partition"])
 
 
-def _looks_like(path: Path) -> _Seen | None:
-    """None: that does not tell whether it changes."""
-    try:
-        folder, metadata = os.stat(path), os.stat(f"{path}/{PARTITION_METADATA}")
-    except OSError:
-        return None
-    if not (is_settled(folder.st_mtime_ns) and is_settled(metadata.st_mtime_ns)):
-        return None
-    return _Seen(folder.st_ino, folder.st_mtime_ns, metadata.st_ino, metadata.st_mtime_ns)
+def _folder_looks(path: Path) -> _FolderLooks | None:
+    folder, metadata = looks_of(path), looks_of(path / PARTITION_METADATA)
+    return None if folder is None or metadata is None else (folder, metadata)
 
 
 def _is_to_be_shipped(path: Path) -> bool:

@@ -1,4 +1,3 @@
-import os
 from pathlib import Path
 from uuid import uuid4
 
@@ -6,10 +5,13 @@ import pytest
 
 from services.api.ids import TopicIdPartition, uuid_to_text
 from services.api.remote_log_manager import ProblemKind
-from services.rlm.kafka_log.checkpoints import read_log_start_offsets
+from services.rlm.kafka_log import log_dir as log_dir_module
+from services.rlm.kafka_log.checkpoints import read_log_start_offsets, read_partition_metadata
 from services.rlm.kafka_log.errors import LogDirError, LogFileError
 from services.rlm.kafka_log.log_dir import find_partitions
+from services.rlm.kafka_log.looks import looks_of
 from services.rlm.kafka_log.partition_dir import list_segments, read_lineage
+from tests.harness.eventually import eventually
 from tests.unit.rlm.kafka_bytes import (
     NAME,
     PartitionFiles,
@@ -108,51 +110,59 @@ def test_the_same_partition_twice_is_a_problem(log_dir: Path, tmp_path: Path) ->
     assert (problem.path, problem.held_segments) == (str(second.path), 2)
 
 
+@pytest.fixture
+def read_of(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The folders whose partition.metadata is read."""
+    folders: list[Path] = []
+
+    def noted(path: Path, topic: str, partition: int) -> TopicIdPartition:
+        folders.append(path)
+        return read_partition_metadata(path, topic, partition)
+
+    monkeypatch.setattr(log_dir_module, "read_partition_metadata", noted)
+    return folders
+
+
 def settle(*paths: Path) -> None:
-    """Let their last change be a while ago, and the same for all."""
-    for path in paths:
-        os.utime(path, ns=(0, 1_000_000_000))
+    """Until another change of them would show."""
+    eventually(lambda: all(looks_of(path) is not None for path in paths))
 
 
-def test_a_folder_that_has_not_changed_is_not_read_again(log_dir: Path) -> None:
+def test_a_folder_that_has_not_changed_is_not_read_again(
+    log_dir: Path, read_of: list[Path]
+) -> None:
+    files = three_segments(log_dir)
+    settle(files.path, files.path / "partition.metadata")
+    found = find_partitions([log_dir])
+    assert find_partitions([log_dir], find_partitions([log_dir], found)) == found
+    assert read_of == [files.path]
+
+
+def test_a_topic_id_that_has_changed_is_seen(log_dir: Path) -> None:
     files = three_segments(log_dir)
     metadata = files.path / "partition.metadata"
-    settle(metadata, files.path)
-    found = find_partitions([log_dir], find_partitions([log_dir]))
-    metadata.write_text("what nobody looks at")
-    settle(metadata, files.path)
-    assert find_partitions([log_dir], found) == found
-    assert find_partitions([log_dir]).problems
-
-
-@pytest.mark.parametrize("changed", ["partition.metadata", ""])
-def test_a_folder_that_has_changed_is_read_again(log_dir: Path, changed: str) -> None:
-    files = three_segments(log_dir)
-    metadata = files.path / "partition.metadata"
-    settle(metadata, files.path)
+    settle(files.path, metadata)
     found = find_partitions([log_dir])
     new = TopicIdPartition(uuid4(), NAME.topic, 0)
     metadata.write_text(f"version: 0\ntopic_id: {uuid_to_text(new.topic_id)}")
-    settle(metadata, files.path)
-    os.utime(files.path / changed, ns=(0, 2_000_000_000))
+    settle(metadata)
     assert set(find_partitions([log_dir], found).partitions) == {new}
 
 
-def test_a_folder_that_changed_just_now_may_change_unseen_and_is_read_again(log_dir: Path) -> None:
+def test_a_folder_that_was_put_in_its_place_is_seen(log_dir: Path, tmp_path: Path) -> None:
     files = three_segments(log_dir)
-    metadata = files.path / "partition.metadata"
+    settle(files.path, files.path / "partition.metadata")
     found = find_partitions([log_dir])
     new = TopicIdPartition(uuid4(), NAME.topic, 0)
-    times_ns = [os.stat(path).st_mtime_ns for path in (metadata, files.path)]
-    metadata.write_text(f"version: 0\ntopic_id: {uuid_to_text(new.topic_id)}")
-    for path, at_ns in zip((metadata, files.path), times_ns, strict=True):
-        os.utime(path, ns=(at_ns, at_ns))
+    files.path.rename(tmp_path / "old")
+    others = three_segments(log_dir, new)
+    settle(others.path, others.path / "partition.metadata")
     assert set(find_partitions([log_dir], found).partitions) == {new}
 
 
 def test_of_a_folder_without_a_log_nothing_is_kept(log_dir: Path) -> None:
     files = three_segments(log_dir)
-    settle(files.path / "partition.metadata", files.path)
+    settle(files.path, files.path / "partition.metadata")
     found = find_partitions([log_dir])
     for base in (0, 10, 20):
         files.file(base, ".log").unlink()

@@ -1,0 +1,58 @@
+"""Whether a file has changed, told without reading it."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from services.rlm.kafka_log import looks
+from services.rlm.kafka_log.looks import looks_of
+from tests.harness.eventually import eventually
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    made = tmp_path / "file"
+    made.write_text("old")
+    return made
+
+
+def test_while_another_change_might_not_show_nothing_is_told(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed_ns, now_ns = path.stat().st_ctime_ns, [0]
+    monkeypatch.setattr(looks, "time", SimpleNamespace(time_ns=lambda: now_ns[0]))
+    now_ns[0] = changed_ns + 100_000_000
+    assert looks_of(path) is None
+    now_ns[0] += 1
+    assert looks_of(path) is not None
+
+
+def test_what_is_not_there_looks_like_nothing(tmp_path: Path) -> None:
+    assert looks_of(tmp_path / "none") is None
+
+
+def replace_file(path: Path) -> None:
+    new = path.with_name("new")
+    new.write_text("old")
+    os.replace(new, path)
+
+
+def write_and_set_the_time_back(path: Path) -> None:
+    before = path.stat()
+    path.write_text("new")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [replace_file, write_and_set_the_time_back, lambda path: path.chmod(0o400)],
+    ids=["replaced", "written", "rights"],
+)
+def test_a_change_shows(path: Path, change: Callable[[Path], None]) -> None:
+    before = eventually(lambda: looks_of(path))
+    assert looks_of(path) == before
+    change(path)
+    assert eventually(lambda: looks_of(path)) != before
