@@ -111,12 +111,7 @@ fuzz: $(VENV)/.dev ## Send RLMM whatever its messages can hold for ten minutes (
 
 .PHONY: test-kafka
 test-kafka: $(VENV)/.dev ## Run the tests that need a real Kafka broker (Java 17, Maven)
-	$(BIN)/pytest -m "kafka and not story" tests/kafka $(PYTEST_ARGS)
-
-# Apart from the others: it needs two cores to itself, as what it writes races a broker's retention.
-.PHONY: test-story
-test-story: $(VENV)/.dev ## Run RLM beside a broker while both are killed again and again (Java 17, Maven)
-	$(BIN)/pytest -m story tests/kafka $(PYTEST_ARGS)
+	$(BIN)/pytest -m kafka tests/kafka $(PYTEST_ARGS)
 
 .PHONY: test-plugin
 test-plugin: $(VENV)/.dev build/.plugin ## Run the tests of a real broker that tiers through the plugin (Java 17, Maven)

@@ -18,6 +18,7 @@ from services.rpc.clients.metadata import RemoteLogMetadataManagerClient
 from services.rpc.clients.storage import RemoteStorageManagerClient
 from services.rsm.settings import RsmSettings
 
+_MARKER = ".sediment"
 SERVICES = ("rsm", "rlmm", "rlm")
 
 
@@ -58,9 +59,11 @@ class Deployment:
         return self.stack.s3.endpoint.client()
 
     def empty_bucket(self) -> None:
+        """But for what marks it as this deployment's."""
         client = self.s3_client()
         listed = client.list_objects(self.bucket, recursive=True)
-        keys = [DeleteObject(str(item.object_name)) for item in listed]
+        names = [str(item.object_name) for item in listed]
+        keys = [DeleteObject(name) for name in names if name != _MARKER]
         for error in client.remove_objects(self.bucket, keys):
             raise RuntimeError(f"cannot empty the bucket: {error}")
 

@@ -90,6 +90,14 @@ class Sidecar:
             return []
         return [d for d in page.partitions if d.topic_id_partition == name]
 
+    def folder(self, name: TopicIdPartition) -> Path:
+        """Where the broker's log lies."""
+        return find_partitions(self.broker.log_dirs).partitions[name].path
+
+    def local_start(self, name: TopicIdPartition) -> int:
+        """The first offset that the broker has."""
+        return self.cluster.offsets(name.topic, name.partition).log_start_offset
+
     def rows(self, name: TopicIdPartition) -> list[RemoteLogSegmentMetadata]:
         """In any state; none of a partition that RLMM does not know, or not any more."""
         try:

@@ -4,6 +4,7 @@ import itertools
 import random
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
@@ -60,6 +61,7 @@ class Traffic(Background):
         self.topic = topic
         self._cluster = cluster
         self._records = _records(random.Random(f"{topic.name} {seed}"))
+        self._turn = Lock()
         self._lock = Lock()
         self._acknowledged = Acknowledged()
 
@@ -79,6 +81,12 @@ class Traffic(Background):
             offset = next(itertools.islice(records, chance.randrange(len(records)), None))
             return offset, records[offset]
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Nothing is written within the block; what was begun has ended."""
+        with self._turn:
+            yield
+
     def run(self) -> None:
         plain = [self._cluster.producer(codec, **_IMPATIENT) for codec in CODECS]
         idempotent = [
@@ -90,10 +98,11 @@ class Traffic(Background):
         for number in itertools.count():
             if self.wait(_PAUSE_S):
                 return
-            if number % 5 < 3:
-                self._note(*self._batch(next(producers)))
-            else:
-                transactional = self._transaction(transactional, is_commit=number % 5 == 3)
+            with self._turn:
+                if number % 5 < 3:
+                    self._note(*self._batch(next(producers)))
+                else:
+                    transactional = self._transaction(transactional, is_commit=number % 5 == 3)
 
     def _transaction(self, producer: Producer | None, *, is_commit: bool) -> Producer | None:
         """The producer to go on with; None: a new one, which first aborts what this one left."""

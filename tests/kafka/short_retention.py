@@ -1,0 +1,77 @@
+"""Has a broker's own retention take what is in the tier, while RLM is killed.
+
+Who sets a broker's retention gives RLM the time that it may be away. Here the broker keeps all but
+when it is told, and then nobody writes until the tier has what has rolled: else the speed of the
+machine would say whether something is lost.
+"""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.api.ids import TopicIdPartition
+from services.rlm.kafka_log.partition_dir import LocalSegment
+from tests.harness.eventually import eventually
+from tests.kafka.rlm_killer import RlmKiller
+from tests.kafka.sidecar import DEADLINE_MS, Sidecar
+from tests.kafka.tiered_broker import FINISHED, ranges_in_tier, ranges_on_disk, rolled
+from tests.kafka.traffic import Traffic
+
+_FOR_EVER = "-1"
+
+
+@dataclass(frozen=True)
+class KeptBytes:
+    """Of a topic with segments of a tenth of that."""
+
+    limit: int
+
+    @property
+    def config(self) -> str:
+        return "retention_bytes"
+
+    def is_due(self, segments: list[LocalSegment]) -> bool:
+        """There is as much to delete as to keep."""
+        return sum(segment.size_bytes for segment in segments) > 2 * self.limit
+
+
+@dataclass(frozen=True)
+class KeptMs:
+    """Longer than the tier takes, by far, for what has rolled."""
+
+    limit: int
+
+    @property
+    def config(self) -> str:
+        return "retention_ms"
+
+    def is_due(self, segments: list[LocalSegment]) -> bool:
+        """The oldest is old enough."""
+        return bool(segments) and _age_ms(segments[0].log_path) > self.limit
+
+
+def _age_ms(path: Path) -> float:
+    return (time.time() - path.stat().st_mtime) * 1_000
+
+
+def let_broker_delete(
+    sidecar: Sidecar,
+    name: TopicIdPartition,
+    keeps: KeptBytes | KeptMs,
+    traffic: Traffic,
+    killer: RlmKiller,
+) -> None:
+    """Return when the broker has deleted some of the partition."""
+    folder, start = sidecar.folder(name), sidecar.local_start(name)
+
+    def has_tier_what_rolled() -> bool:
+        tiered = [row for row in sidecar.rows(name) if row.state is FINISHED]
+        return set(ranges_on_disk(folder)) <= set(ranges_in_tier(tiered))
+
+    eventually(lambda: keeps.is_due(rolled(folder)), DEADLINE_MS)
+    with traffic.paused():
+        with killer.spared():
+            eventually(has_tier_what_rolled, DEADLINE_MS)
+        sidecar.cluster.configure(name.topic, **{keeps.config: str(keeps.limit)})
+        eventually(lambda: sidecar.local_start(name) > start, DEADLINE_MS, poll_ms=200)
+        sidecar.cluster.configure(name.topic, **{keeps.config: _FOR_EVER})
