@@ -10,14 +10,18 @@ import pytest
 
 from services.api.segments import RemoteLogSegmentState
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
+from services.rlm.tier_view.revisions import Revisions
+from services.rlm.tier_view.tier import TierView
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.contract.rlmm.segments import move
 from tests.scenarios.ship_stack import Stack
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, three_segments
 
 INTERVAL_S = 30.0
+RENEW_S = RlmLimits().report_interval_s
 DEADLINE_S = 30.0
-POLL = "partition_revisions"
+POLL, REPORT = "partition_revisions", "report_partition_state"
+LIST = "list_remote_log_segments"
 
 
 class Counted:
@@ -123,7 +127,7 @@ def test_what_somebody_else_changes_is_seen_in_the_turn_after_the_poll(
     (first, _) = stack.segments()
     move(stack.rlmm, first, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
     assert clocked.turn(polled=False) == []
-    assert "list_remote_log_segments" in clocked.turn()
+    assert LIST in clocked.turn()
     # Its log start was not raised, so that what was deleted is missing, and here still.
     assert stack.ranges() == [(0, 9), (10, 19)]
     assert first not in stack.segments()
@@ -153,7 +157,7 @@ def test_a_partition_that_is_not_copied_any_more_rests_though_something_waited(
 def test_without_a_poll_of_late_each_is_asked_about_itself(clocked: Clocked) -> None:
     clocked.turn(polled=False)
     clocked.turn(polled=False)
-    assert "list_remote_log_segments" in clocked.turn(polled=False)
+    assert LIST in clocked.turn(polled=False)
 
 
 def test_reports_that_take_their_time_hold_back_neither_the_poll_nor_the_look_at_folders(
@@ -179,6 +183,44 @@ def test_reports_that_take_their_time_hold_back_neither_the_poll_nor_the_look_at
     finally:
         go_on.set()
         rlm.stop(DEADLINE_S)
+
+
+@pytest.mark.parametrize(
+    ("config", "renewed"),
+    [({"retention.bytes": "1000000"}, [REPORT]), ({"retention.ms": "9000000000000"}, [])],
+)
+def test_a_report_is_renewed_where_its_age_matters_and_nothing_is_listed_for_that(
+    clocked: Clocked, stack: Stack, config: dict[str, str], renewed: list[str]
+) -> None:
+    stack.rlmm.put_topic_config(NAME.topic_id, config)
+    clocked.rest()
+    clocked.rlmm.calls.clear()
+    for _ in range(int(RENEW_S / INTERVAL_S) + 1):
+        clocked.now_s += INTERVAL_S
+        clocked.poll()
+    asked = [name for name in clocked.rlmm.calls if name in (REPORT, LIST)]
+    assert asked == renewed
+
+
+def test_what_this_process_has_changed_is_not_believed_of_an_older_poll(
+    clocked: Clocked, stack: Stack
+) -> None:
+    revisions = Revisions(clocked.rlmm, INTERVAL_S, lambda: clocked.now_s)
+    tier = TierView(clocked.rlmm, NAME, revisions)
+    tier.refresh()
+    assert not tier.is_as_polled
+    revisions.poll([NAME])
+    assert tier.is_as_polled
+    tier.changed_here()
+    assert not tier.is_as_polled
+    (first, _) = stack.segments()
+    move(stack.rlmm, first, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
+    tier.refresh()
+    assert not tier.is_as_polled
+    revisions.poll([NAME])
+    assert tier.is_as_polled
+    clocked.now_s += INTERVAL_S + 1
+    assert not tier.is_as_polled
 
 
 def test_all_are_polled_by_one_call(clocked: Clocked) -> None:

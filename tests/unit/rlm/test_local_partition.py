@@ -1,0 +1,113 @@
+"""A partition's folder that is looked at again and again."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from services.api.segments import SegmentLeaderEpoch
+from services.rlm import local_log
+from services.rlm.kafka_log.log_dir import PartitionDir
+from services.rlm.kafka_log.looks import looks_of
+from services.rlm.kafka_log.partition_dir import LEADER_EPOCH_CHECKPOINT
+from services.rlm.local_log import LocalLog, LocalPartition
+from tests.harness.eventually import eventually
+from tests.unit.rlm.kafka_bytes import PartitionFiles, batch, three_segments
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> PartitionFiles:
+    return three_segments(tmp_path)
+
+
+@pytest.fixture
+def partition(files: PartitionFiles) -> LocalPartition:
+    return LocalPartition(PartitionDir(files.name, files.path, None))
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was read of a folder, by name of the function."""
+    made: list[str] = []
+    for name in ("list_segments", "read_lineage"):
+        monkeypatch.setattr(local_log, name, counted(name, made))
+    return made
+
+
+def counted(name: str, reads: list[str]) -> Callable[[Path], object]:
+    read: Callable[[Path], object] = getattr(local_log, name)
+
+    def call(directory: Path) -> object:
+        reads.append(name)
+        return read(directory)
+
+    return call
+
+
+def look(partition: LocalPartition) -> LocalLog:
+    log = partition.look()
+    assert log is not None
+    return log
+
+
+def settled(partition: LocalPartition, reads: list[str]) -> LocalLog:
+    """The log as it is known without being read again."""
+
+    def is_settled() -> bool:
+        reads.clear()
+        look(partition)
+        return not reads
+
+    eventually(is_settled)
+    return look(partition)
+
+
+def test_an_unchanged_log_is_one_object_and_is_read_once(
+    partition: LocalPartition, reads: list[str]
+) -> None:
+    first = look(partition)
+    assert sorted(reads) == ["list_segments", "read_lineage"]
+    assert settled(partition, reads) is first
+    assert [look(partition) is first for _ in range(3)] == [True] * 3
+    assert reads == []
+
+
+@pytest.mark.parametrize(
+    ("change", "seen"),
+    [
+        (
+            lambda files: files.file(20, ".log").write_bytes(batch(20, 5) + batch(25, 5)),
+            lambda log: log.log_end_offset == 30,
+        ),
+        (
+            lambda files: files.segment(25, [batch(25, 5)]),
+            lambda log: [segment.base_offset for segment in log.segments] == [0, 10, 20, 25],
+        ),
+        (
+            lambda files: files.epochs((0, 0), (1, 22)),
+            lambda log: [entry.leader_epoch for entry in log.lineage.entries] == [0, 1],
+        ),
+    ],
+)
+def test_what_changes_is_seen_at_the_next_look(
+    files: PartitionFiles,
+    partition: LocalPartition,
+    reads: list[str],
+    change: Callable[[PartitionFiles], object],
+    seen: Callable[[LocalLog], bool],
+) -> None:
+    before = settled(partition, reads)
+    assert not seen(before)
+    change(files)
+    after = look(partition)
+    assert seen(after)
+    assert after is not before
+
+
+def test_leader_epochs_that_changed_long_before_the_next_look_are_seen(
+    files: PartitionFiles, partition: LocalPartition, reads: list[str]
+) -> None:
+    settled(partition, reads)
+    files.epochs((0, 0), (1, 22))
+    eventually(lambda: looks_of(files.path / LEADER_EPOCH_CHECKPOINT))
+    assert look(partition).lineage.entries[-1] == SegmentLeaderEpoch(1, 22)
