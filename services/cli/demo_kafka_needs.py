@@ -9,7 +9,8 @@ from services.cli.failures import EXIT_FAILED, CommandError
 from services.local.java import JavaMissingError, find_java
 
 OLDEST_KAFKA = (4, 3)
-KAFKA_CLIENT = "confluent_kafka"
+KAFKA_CLIENTS = ("confluent_kafka", "kafka")
+"""What the demos write and read with, and what RLM asks with."""
 _PLUGIN_CLASS = "io/sediment/kafka/SedimentRemoteStorageManager.class"
 _KAFKA_JAR = re.compile(r"kafka-clients-(?P<version>(\d+)\.(\d+)\.\d+(-rc\d+)?)\.jar")
 
@@ -37,9 +38,10 @@ def require_broker(kafka: Path) -> str:
 
 
 def _require_programs() -> None:
-    if find_spec(KAFKA_CLIENT) is None:
+    if any(find_spec(client) is None for client in KAFKA_CLIENTS):
         raise CommandError(
-            "this needs a Kafka client, which is not installed here: pip install 'sediment[kafka]'",
+            "this needs Kafka clients, which are not installed here: "
+            "pip install 'sediment[kafka,kafka-demo]'",
             EXIT_FAILED,
         )
     try:

@@ -33,3 +33,5 @@ def configure_logging(level: str) -> None:
     logging.getLogger("urllib3").setLevel(logging.ERROR)
     # It tells that the end of a pipeline failed where its statement did; who ran it tells why.
     logging.getLogger("psycopg").setLevel(logging.ERROR)
+    # It tells of every connection and of every failure as an error; who asked raises it.
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)

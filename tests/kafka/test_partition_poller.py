@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
@@ -32,6 +33,7 @@ from services.rlm.leadership import Leadership
 from services.rlm.lifecycle.sources import PartitionSource
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from tests.data.kafka_log_content import TOPICS
+from tests.harness.background import Background
 from tests.harness.eventually import eventually, eventually_holds
 from tests.harness.kafka_broker import kafka_broker
 from tests.harness.kafka_client import CLIENT_TIMEOUT_S, Cluster, Topic
@@ -50,13 +52,13 @@ class Exchangeable:
 
     admin: ClusterAdmin
 
-    def view(self, topics: Collection[str], broker_id: int) -> ClusterView:
-        return self.admin.view(topics, broker_id)
+    def view(self, topics: Collection[str]) -> ClusterView:
+        return self.admin.view(topics)
 
 
 @pytest.fixture
 def admin(tier: TieredBroker) -> Exchangeable:
-    return Exchangeable(KafkaAdmin(tier.broker.bootstrap_servers, CLIENT_TIMEOUT_S))
+    return Exchangeable(KafkaAdmin([tier.broker.bootstrap_servers], CLIENT_TIMEOUT_S))
 
 
 @pytest.fixture
@@ -118,9 +120,9 @@ def test_a_broker_that_cannot_be_reached_changes_nothing(
     poll(rlm)
     before = led(rlm)
     with socket.create_server((LOOPBACK, 0)) as silent:
-        admin.admin = KafkaAdmin(f"{LOOPBACK}:{silent.getsockname()[1]}", timeout_s=0.5)
+        admin.admin = KafkaAdmin([f"{LOOPBACK}:{silent.getsockname()[1]}"], timeout_s=0.5)
         with pytest.raises(ClusterUnreachableError):
-            admin.view(["clicks"], 1)
+            admin.view(["clicks"])
         poll(rlm)
     assert led(rlm) == before
 
@@ -182,10 +184,10 @@ def test_who_may_not_describe_is_not_told_that_a_topic_is_not_there(tmp_path: Pa
         cluster.create(hidden, seen)
         for created in cluster.admin.create_acls([hides("hidden"), hides("no-topic")]).values():
             created.result(CLIENT_TIMEOUT_S)
-        admin = KafkaAdmin(broker.bootstrap_servers, CLIENT_TIMEOUT_S)
+        admin = KafkaAdmin([broker.bootstrap_servers], CLIENT_TIMEOUT_S)
 
         def answered() -> None:
-            view = admin.view(["hidden", "no-topic", "not-there", "seen"], 1)
+            view = admin.view(["hidden", "no-topic", "not-there", "seen"])
             assert view.cluster_id == broker.cluster_id
             answers = dict(view.topics)
             found = answers.pop("seen")
@@ -198,6 +200,71 @@ def test_who_may_not_describe_is_not_told_that_a_topic_is_not_there(tmp_path: Pa
             }
 
         eventually_holds(answered)
+
+
+class Polls(Background):
+    """Views of these topics, one after the other, however they end."""
+
+    def __init__(self, admin: KafkaAdmin, *topics: str) -> None:
+        super().__init__()
+        self._admin = admin
+        self._topics = topics
+        self.views: list[ClusterView] = []
+        self.failures: list[ClusterUnreachableError] = []
+
+    def run(self) -> None:
+        while not self.wait(0.005):
+            try:
+                self.views.append(self._admin.view(self._topics))
+            except ClusterUnreachableError as e:
+                self.failures.append(e)
+
+    def answered(self) -> bool:
+        """Once more, after this was called."""
+        so_far = len(self.views)
+        return bool(eventually(lambda: len(self.views) > so_far))
+
+
+def test_a_broker_that_is_asked_all_the_while_is_found_whenever_it_is_there(tmp_path: Path) -> None:
+    """It says nothing else of a topic while it comes up than before; asking makes no topic."""
+    topic = Topic("seen", 1, 8192)
+    with kafka_broker(tmp_path, {"auto.create.topics.enable": "true"}) as broker:
+        Cluster(broker.bootstrap_servers).create(topic)
+        admin = KafkaAdmin([broker.bootstrap_servers], CLIENT_TIMEOUT_S)
+        (before,) = eventually(lambda: [v for v in [admin.view(["seen"])] if led_by_one(v)])
+        with Polls(admin, "seen", "not-there") as polls:
+            assert polls.answered()
+            for end in (broker.stop, broker.kill):
+                end()
+                broker.start()
+                assert polls.answered()
+        topics = Cluster(broker.bootstrap_servers).admin.list_topics(timeout=CLIENT_TIMEOUT_S)
+    assert polls.failures
+    assert {view.cluster_id for view in polls.views} == {broker.cluster_id}
+    assert [view.topics["not-there"] for view in polls.views] == [NoTopic.UNKNOWN] * len(
+        polls.views
+    )
+    assert {id_of(view) for view in polls.views} == {id_of(before)}
+    assert leader_epochs(polls.views[-1]) > leader_epochs(before)
+    assert "not-there" not in topics.topics
+
+
+def seen(view: ClusterView) -> TopicView:
+    found = view.topics["seen"]
+    assert isinstance(found, TopicView), found
+    return found
+
+
+def led_by_one(view: ClusterView) -> bool:
+    return seen(view).partitions[0].leader == 1
+
+
+def id_of(view: ClusterView) -> UUID:
+    return seen(view).topic_id
+
+
+def leader_epochs(view: ClusterView) -> list[int]:
+    return [partition.leader_epoch or 0 for partition in seen(view).partitions.values()]
 
 
 def hides(topic: str) -> AclBinding:

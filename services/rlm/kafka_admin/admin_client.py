@@ -1,30 +1,21 @@
-"""The admin API through confluent-kafka, which is the extra `kafka`: imported where a setting asks
-for it only.
+"""What brokers answer, through kafka-python, which is the extra `kafka`: imported where a setting
+asks for it only.
 
-Its describe_topics answers by name, not by id, and without leader epochs. A topic keeps its name,
-so what is said of the name is said of the id; and the epoch that a leader leads under comes with
-the latest offset, from the leader itself (docs/adr/0034).
+Its KafkaAdminClient is not used: it leaves a thread behind where no broker answers, and of what
+one answers it keeps the cluster's id to itself (docs/adr/0034).
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import replace
-from typing import TypeVar
-from uuid import UUID
+import random
+import socket
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing
+from typing import Any
 
-from confluent_kafka import (
-    KafkaError,
-    KafkaException,
-    TopicCollection,
-    TopicPartition,
-    TopicPartitionInfo,
-    Uuid,
-)
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._listoffsets import LatestSpec, OffsetSpec
-from confluent_kafka.admin._topic import TopicDescription
+from kafka.errors import for_code
+from kafka.net import KafkaNetClient
+from kafka.protocol.metadata import MetadataRequest
 
-from services.api.ids import ZERO_UUID, uuid_from_text
+from services.api.ids import ZERO_UUID
 from services.rlm.batches import batches
 from services.rlm.kafka_admin.cluster_view import (
     ClusterUnreachableError,
@@ -35,147 +26,128 @@ from services.rlm.kafka_admin.cluster_view import (
 )
 
 MAX_TOPICS_A_REQUEST = 500
-MAX_PARTITIONS_A_REQUEST = 2_000
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+MAX_OTHERS_ASKED = 3
+"""Of the brokers that are not among the bootstrap servers, in one view."""
+CONNECT_TIMEOUT_S = 3.0
 NO_LEADER = -1
-_ANSWERED_AFTER_S = 2.0
-_LATEST: OffsetSpec = LatestSpec()  # type: ignore[no-untyped-call]  # the library's
-_URL_SAFE = str.maketrans("+/", "-_", "=")
-_CLIENT: dict[str, str | int | float] = {
-    "client.id": "sediment-rlm",
-    "log_level": 0,  # what goes wrong is said by the call that it goes wrong in
-}
-T = TypeVar("T")
-_Place = tuple[str, int]
-"""A topic's name and a partition."""
+_TOPIC_IDS_SINCE = 10
+"""The first version of Metadata with them (KIP-516): Kafka 2.8. In it no topics are no topics, and
+no longer all of them."""
+_GIVEN_UP_AFTER_S = 1.0
+"""The request has timed out by then, if the library does what it says."""
+_NO_ERROR, _UNKNOWN_TOPIC_OR_PARTITION, _TOPIC_AUTHORIZATION_FAILED = 0, 3, 29
 
 
 class KafkaAdmin:
-    """A client of a cluster, for one thread at a time. It connects when it is asked first.
+    """Asks brokers of a cluster. A view connects anew, to one of them, and leaves no thread and no
+    connection behind; so a broker that moved or came back is found by the next one.
 
     Args:
-        bootstrap_servers: HOST:PORT, separated by commas.
-        timeout_s: of each request; a view takes several.
+        bootstrap_servers: HOST:PORT each. They are asked in any order, and after them some of the
+            brokers that the answer before named, until one answers.
+        timeout_s: of each request. A view takes as many as there are batches of topics, and up to
+            CONNECT_TIMEOUT_S for each address that does not answer.
     """
 
-    def __init__(self, bootstrap_servers: str, timeout_s: float) -> None:
-        self._client = AdminClient({**_CLIENT, "bootstrap.servers": bootstrap_servers})
-        self._servers = bootstrap_servers
+    def __init__(self, bootstrap_servers: Sequence[str], timeout_s: float) -> None:
+        self._bootstrap_servers = tuple(bootstrap_servers)
+        self._others: Sequence[str] = ()
         self._timeout_s = timeout_s
+        self._connect_timeout_s = min(timeout_s, CONNECT_TIMEOUT_S)
 
-    def view(self, topics: Collection[str], broker_id: int) -> ClusterView:
+    def view(self, topics: Collection[str]) -> ClusterView:
         """As ClusterAdmin.view."""
-        try:
-            cluster_id = self._cluster_id()
-            found = self._describe(topics)
-            self._add_leader_epochs(found, broker_id)
-            if self._cluster_id() != cluster_id:
-                raise ClusterUnreachableError(f"{self._servers}: brokers of two clusters answer")
-        except KafkaException as e:
-            raise ClusterUnreachableError(f"{self._servers}: {_error_of(e).str()}") from e
-        return ClusterView(cluster_id, found)
+        failures = []
+        for server in self._servers():
+            try:
+                answers = self._ask(server, sorted(set(topics)))
+                view = _view(answers)
+            except Exception as e:  # noqa: BLE001 - what the library raises is written nowhere
+                failures.append(f"{server}: {e}")
+                continue
+            self._others = sorted(_addresses(answers[-1]) - {*self._bootstrap_servers})
+            return view
+        raise ClusterUnreachableError("; ".join(failures))
 
-    def _cluster_id(self) -> str:
-        cluster = self._answer(self._client.describe_cluster(request_timeout=self._timeout_s))
-        if not cluster.cluster_id:
-            raise ClusterUnreachableError(f"{self._servers}: the cluster does not tell its id")
-        return str(cluster.cluster_id)
+    def _servers(self) -> Iterator[str]:
+        yield from random.sample(self._bootstrap_servers, len(self._bootstrap_servers))
+        yield from random.sample(self._others, min(len(self._others), MAX_OTHERS_ASKED))
 
-    def _describe(self, topics: Collection[str]) -> dict[str, TopicView | NoTopic]:
-        found: dict[str, TopicView | NoTopic] = {}
-        for batch in batches(sorted(topics), MAX_TOPICS_A_REQUEST):
-            asked = TopicCollection(list(batch))
-            answers = self._client.describe_topics(asked, request_timeout=self._timeout_s)
-            for name, answer in answers.items():
-                found[name] = self._topic(answer)
-        return found
+    def _ask(self, server: str, topics: Sequence[str]) -> list[Any]:
+        client = KafkaNetClient(
+            bootstrap_servers=[server],
+            client_id="sediment-rlm",
+            request_timeout_ms=self._timeout_s * 1000,
+            socket_connection_setup_timeout_ms=self._connect_timeout_s * 1000,
+            receive_message_max_bytes=MAX_ANSWER_BYTES,
+        )
+        with closing(client):
+            (broker,) = client.cluster.bootstrap_brokers()
+            # The library leaves the socket of a refused connection to the garbage collector.
+            socket.create_connection((broker.host, broker.port), self._connect_timeout_s).close()
+            # Who names no topic is told of the cluster alone.
+            asked = list(batches(topics, MAX_TOPICS_A_REQUEST)) or [()]
+            return [self._answer(client, broker.node_id, names) for names in asked]
 
-    def _topic(self, answer: "Future[TopicDescription]") -> TopicView | NoTopic:
-        try:
-            return topic_view(self._answer(answer))
-        except KafkaException as e:
-            return no_topic(e)
-
-    def _add_leader_epochs(self, found: dict[str, TopicView | NoTopic], broker_id: int) -> None:
-        """Of the partitions that this broker leads. One whose leader changes meanwhile is left
-        without: whose epoch it is, is not known then."""
-        epochs = dict(self._leader_epochs(list(_led(found, broker_id))))
-        still_led = set(_led(self._describe({name for name, _ in epochs}), broker_id))
-        for name, topic in found.items():
-            if isinstance(topic, TopicView):
-                partitions = {
-                    number: replace(partition, leader_epoch=epochs.get((name, number)))
-                    for number, partition in topic.partitions.items()
-                    if (name, number) in still_led
-                }
-                found[name] = replace(topic, partitions={**topic.partitions, **partitions})
-
-    def _leader_epochs(self, led: Sequence[_Place]) -> Iterator[tuple[_Place, int]]:
-        for batch in batches(led, MAX_PARTITIONS_A_REQUEST):
-            asked = {TopicPartition(topic, p): _LATEST for topic, p in batch}
-            answers = self._client.list_offsets(asked, request_timeout=self._timeout_s)
-            for partition, answer in answers.items():
-                try:
-                    epoch = self._answer(answer).leader_epoch
-                except KafkaException:
-                    continue  # of one that has just changed its leader; the next poll asks again
-                if epoch is not None and epoch >= 0:
-                    yield (partition.topic, partition.partition), epoch
-
-    def _answer(self, answer: "Future[T]") -> T:
-        try:
-            return answer.result(self._timeout_s + _ANSWERED_AFTER_S)
-        except TimeoutError as e:
-            raise ClusterUnreachableError(
-                f"{self._servers}: no answer within {self._timeout_s:g} s"
-            ) from e
+    def _answer(self, client: KafkaNetClient, node_id: str, topics: Sequence[str]) -> Any:
+        request = MetadataRequest(
+            topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in topics],
+            allow_auto_topic_creation=False,
+            include_cluster_authorized_operations=False,
+            include_topic_authorized_operations=False,
+            min_version=_TOPIC_IDS_SINCE,
+        )
+        answer = client.send(node_id, request)
+        client.poll(timeout_ms=(self._timeout_s + _GIVEN_UP_AFTER_S) * 1000, future=answer)
+        if not answer.is_done:
+            raise TimeoutError(f"no answer within {self._timeout_s:g} s")
+        if answer.exception is not None:
+            raise answer.exception
+        if answer.value.error_code:
+            raise for_code(answer.value.error_code)()
+        return answer.value
 
 
-def _led(topics: Mapping[str, TopicView | NoTopic], broker_id: int) -> Iterator[_Place]:
-    for name, topic in topics.items():
-        if isinstance(topic, TopicView):
-            for number, partition in topic.partitions.items():
-                if partition.leader == broker_id:
-                    yield name, number
-
-
-def topic_view(description: TopicDescription) -> TopicView | NoTopic:
-    """What is described; FAILED where it has no id, as from a broker of before there were ids:
-    that is not another id."""
-    topic_id = _uuid(description.topic_id)
-    if topic_id == ZERO_UUID:
-        return NoTopic.FAILED
-    return TopicView(topic_id, {p.id: _partition(p) for p in description.partitions})
-
-
-def _partition(info: TopicPartitionInfo) -> PartitionView:
-    leader: int = getattr(info.leader, "id", NO_LEADER)  # declared as if there always were one
-    replicas = frozenset(node.id for node in info.replicas)
-    return PartitionView(None if leader == NO_LEADER else leader, None, replicas)
-
-
-def no_topic(error: KafkaException) -> NoTopic:
-    """What an error says of the topic.
-
-    Raises:
-        KafkaException: this one, where it is not of the topic but of the client: no answer.
+def _view(answers: Sequence[Any]) -> ClusterView:
     """
-    code = _error_of(error).code()
-    if code == KafkaError.UNKNOWN_TOPIC_OR_PART:
+    Raises:
+        ClusterUnreachableError: the answers are not whole, or not of one cluster.
+    """
+    if not all(answer.brokers for answer in answers):
+        # Not even of itself: what it says of topics is not yet what the cluster says.
+        raise ClusterUnreachableError("the broker knows of no brokers; it is starting")
+    cluster_ids = {answer.cluster_id for answer in answers}
+    if len(cluster_ids) > 1:
+        raise ClusterUnreachableError("brokers of two clusters answer")
+    (cluster_id,) = cluster_ids
+    if not cluster_id:
+        raise ClusterUnreachableError("the cluster does not tell its id")
+    topics = {topic.name: topic_view(topic) for answer in answers for topic in answer.topics}
+    return ClusterView(cluster_id, topics)
+
+
+def topic_view(answer: Any) -> TopicView | NoTopic:
+    """What a MetadataResponseTopic says of the topic; FAILED where it has no id, as from a broker
+    of before there were ids: that is not another id."""
+    if answer.error_code == _UNKNOWN_TOPIC_OR_PARTITION:
         return NoTopic.UNKNOWN
-    if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+    if answer.error_code == _TOPIC_AUTHORIZATION_FAILED:
         return NoTopic.NOT_AUTHORIZED
-    if code < 0:
-        raise error
-    return NoTopic.FAILED
+    if answer.error_code != _NO_ERROR or answer.topic_id in (None, ZERO_UUID):
+        return NoTopic.FAILED
+    partitions = {p.partition_index: _partition(p) for p in answer.partitions}
+    return TopicView(answer.topic_id, partitions)
 
 
-def _uuid(topic_id: Uuid) -> UUID:
-    """Its text is that of Kafka, but for two characters of the alphabet."""
-    return uuid_from_text(str(topic_id).translate(_URL_SAFE), "topic_id")
+def _partition(answer: Any) -> PartitionView:
+    replicas = frozenset(answer.replica_nodes)
+    if answer.leader_id == NO_LEADER:
+        return PartitionView(None, None, replicas)
+    epoch = answer.leader_epoch
+    return PartitionView(answer.leader_id, None if epoch < 0 else epoch, replicas)
 
 
-def _error_of(error: KafkaException) -> KafkaError:
-    """The client library raises every error with one of these."""
-    (told,) = error.args
-    assert isinstance(told, KafkaError)
-    return told
+def _addresses(answer: Any) -> set[str]:
+    named = [(f"[{b.host}]" if ":" in b.host else b.host, b.port) for b in answer.brokers]
+    return {f"{host}:{port}" for host, port in named}

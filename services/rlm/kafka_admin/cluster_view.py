@@ -16,7 +16,7 @@ class PartitionView:
     """
     Attributes:
         leader: the leading broker; None: there is none now.
-        leader_epoch: of that leader; None: not asked for, or not known now.
+        leader_epoch: of that leader; None: not known now.
         replicas: the brokers that the partition is assigned to.
     """
 
@@ -60,12 +60,9 @@ class ClusterView:
 class ClusterAdmin(Protocol):
     """The admin API of a cluster."""
 
-    def view(self, topics: Collection[str], broker_id: int) -> ClusterView:
+    def view(self, topics: Collection[str]) -> ClusterView:
         """Ask for each of these topics, by name; never for a list of all, which leaves out what
-        the asker may not see.
-
-        Args:
-            broker_id: leader epochs are asked for where this broker leads.
+        the asker may not see. Asking creates no topic.
 
         Raises:
             ClusterUnreachableError: no whole answer; it comes in bounded time.

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from services.rlm.kafka_admin.cluster_view import ClusterAdmin
 
 REQUEST_TIMEOUT_S = 10.0
-_KAFKA_CLIENT = "confluent_kafka"
+_KAFKA_CLIENT = "kafka"
 
 
 class KafkaClientMissingError(Exception):
@@ -16,7 +16,7 @@ class KafkaClientMissingError(Exception):
 def connect_admin(
     bootstrap_servers: Sequence[str], timeout_s: float = REQUEST_TIMEOUT_S
 ) -> ClusterAdmin:
-    """It connects when it is asked first, and again when it must.
+    """It connects when it is asked, each time anew.
 
     Raises:
         KafkaClientMissingError: there is nothing to connect with.
@@ -28,4 +28,4 @@ def connect_admin(
     # Of an extra, which only who polls has.
     from services.rlm.kafka_admin.admin_client import KafkaAdmin  # noqa: PLC0415
 
-    return KafkaAdmin(",".join(bootstrap_servers), timeout_s)
+    return KafkaAdmin(bootstrap_servers, timeout_s)

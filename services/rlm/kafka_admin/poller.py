@@ -105,7 +105,7 @@ class ClusterPoller:
         names |= {topic.name for topic in self._watched}
         registered = self._cluster.registered_id
         try:
-            view = self._cluster.admin.view(names, self._directories.broker_id)
+            view = self._cluster.admin.view(names)
         except ClusterUnreachableError as e:
             raise PassFailedError(f"the cluster does not tell who leads what: {e}") from e
         if view.cluster_id != registered:

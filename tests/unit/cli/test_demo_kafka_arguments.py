@@ -103,9 +103,12 @@ def test_no_java(plugin: Path, kafka: Path, java_17: Path) -> None:
     assert error.exit_code == EXIT_FAILED
 
 
-def test_no_kafka_client(plugin: Path, kafka: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_kafka_needs, "KAFKA_CLIENT", "a_package_that_nobody_has")
-    assert "pip install 'sediment[kafka]'" in str(refusal(plugin, kafka))
+@pytest.mark.parametrize("missing", demo_kafka_needs.KAFKA_CLIENTS)
+def test_no_kafka_client(
+    plugin: Path, kafka: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    assert "pip install 'sediment[kafka,kafka-demo]'" in str(refusal(plugin, kafka))
 
 
 def test_the_command_says_so_in_a_line(tmp_path: Path, kafka: Path) -> None:

@@ -18,8 +18,8 @@ from services.rlm.kafka_admin.role_changes import RoleChanges, role_changes
 US, THEM = 1, 2
 CLICKS = TopicIdPartition(uuid4(), "clicks", 0)
 LED = PartitionView(leader=US, leader_epoch=4, replicas=frozenset({US, THEM}))
-FOLLOWED = replace(LED, leader=THEM, leader_epoch=None)
-ELSEWHERE = PartitionView(leader=THEM, leader_epoch=None, replicas=frozenset({THEM}))
+FOLLOWED = replace(LED, leader=THEM)
+ELSEWHERE = replace(FOLLOWED, replicas=frozenset({THEM}))
 LEADER_4 = LeadershipChange(CLICKS, 4, PartitionRole.LEADER)
 LEADER_6 = LeadershipChange(CLICKS, 6, PartitionRole.LEADER)
 FOLLOWER = LeadershipChange(CLICKS, None, PartitionRole.FOLLOWER)

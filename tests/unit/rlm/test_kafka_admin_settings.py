@@ -34,6 +34,6 @@ def test_what_is_missing_is_named(given: dict[str, str], missing: str) -> None:
 
 
 def test_without_a_kafka_client_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    monkeypatch.setitem(sys.modules, "kafka", None)
     with pytest.raises(KafkaClientMissingError, match=r"pip install 'sediment\[kafka\]'"):
         connect_admin(["one:9092"])

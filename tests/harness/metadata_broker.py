@@ -1,0 +1,135 @@
+"""A broker that answers Metadata as a test says: what no real one can be made to say."""
+
+import socket
+import struct
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from threading import Thread
+from types import TracebackType
+from typing import Any, Self
+
+from kafka.protocol.metadata import ApiVersionsResponse, MetadataRequest, MetadataResponse
+
+from services.local.ports import LOOPBACK
+
+_METADATA, _API_VERSIONS = 3, 18
+_METADATA_VERSION, _API_VERSIONS_VERSION = 12, 0
+_UNSUPPORTED_VERSION = 35
+_HEADER = struct.Struct(">hhi")
+_SIZE = struct.Struct(">i")
+_NO_TAGS = b"\0"
+
+Answers = Callable[[Sequence[str]], Any]
+"""A MetadataResponse by the names that are asked for."""
+
+
+class MetadataBroker:
+    """Listens while it is entered; one connection at a time.
+
+    Attributes:
+        requests: what it was asked, each a MetadataRequest.
+    """
+
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+        self._listener = socket.create_server((LOOPBACK, 0))
+        self._connection: socket.socket | None = None
+        self._thread = Thread(target=self._run, daemon=True)
+        self.address = f"{LOOPBACK}:{self._listener.getsockname()[1]}"
+        self.requests: list[Any] = []
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        if self._connection is not None:
+            with suppress(OSError):  # it is closed already
+                self._connection.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._listener.close()
+
+    def _run(self) -> None:
+        with suppress(OSError):  # the listener is closed
+            while True:
+                self._connection, _ = self._listener.accept()
+                with self._connection as connection, suppress(ConnectionError):
+                    self._serve(connection)
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection.makefile("rb") as stream:
+            while size := stream.read(_SIZE.size):
+                answer = self._answer(stream.read(*_SIZE.unpack(size)))
+                connection.sendall(_SIZE.pack(len(answer)) + answer)
+
+    def _answer(self, request: bytes) -> bytes:
+        api_key, version, correlation_id = _HEADER.unpack_from(request)
+        answered = _SIZE.pack(correlation_id)
+        if api_key == _API_VERSIONS:
+            return answered + _api_versions(version)
+        assert (api_key, version) == (_METADATA, _METADATA_VERSION)
+        asked = MetadataRequest.decode(request, version=version, header=True)
+        self.requests.append(asked)
+        answer = self._answers([topic.name for topic in asked.topics])
+        return answered + _NO_TAGS + bytes(answer.encode(version=version))
+
+
+def _api_versions(version: int) -> bytes:
+    known = [(_METADATA, 0, _METADATA_VERSION), (_API_VERSIONS, 0, _API_VERSIONS_VERSION)]
+    answer = ApiVersionsResponse(
+        error_code=0 if version == _API_VERSIONS_VERSION else _UNSUPPORTED_VERSION,
+        api_keys=[
+            ApiVersionsResponse.ApiVersion(api_key=key, min_version=first, max_version=last)
+            for key, first, last in known
+        ],
+    )
+    return bytes(answer.encode(version=_API_VERSIONS_VERSION))
+
+
+def metadata(
+    topics: Sequence[Any] = (), cluster_id: str | None = "c", brokers: Sequence[str] = ("one:9092",)
+) -> Any:
+    """A MetadataResponse of a cluster with these brokers, HOST:PORT each."""
+    addresses = [address.rpartition(":") for address in brokers]
+    return MetadataResponse(
+        throttle_time_ms=0,
+        brokers=[
+            MetadataResponse.MetadataResponseBroker(node_id=i, host=host, port=int(port), rack=None)
+            for i, (host, _, port) in enumerate(addresses)
+        ],
+        cluster_id=cluster_id,
+        controller_id=0,
+        topics=list(topics),
+    )
+
+
+def topic(name: str, topic_id: Any, *partitions: Any, error_code: int = 0) -> Any:
+    """A MetadataResponseTopic."""
+    return MetadataResponse.MetadataResponseTopic(
+        error_code=error_code,
+        name=name,
+        topic_id=topic_id,
+        is_internal=False,
+        partitions=list(partitions),
+    )
+
+
+def partition(
+    number: int, leader: int, leader_epoch: int, replicas: Sequence[int], error_code: int = 0
+) -> Any:
+    """A MetadataResponsePartition."""
+    return MetadataResponse.MetadataResponseTopic.MetadataResponsePartition(
+        error_code=error_code,
+        partition_index=number,
+        leader_id=leader,
+        leader_epoch=leader_epoch,
+        replica_nodes=list(replicas),
+        isr_nodes=[],
+        offline_replicas=[],
+    )

@@ -1,0 +1,160 @@
+"""Who is asked what, and what is left of it when nobody answers."""
+
+import gc
+import os
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from services.local.ports import LOOPBACK
+from services.rlm.kafka_admin.admin_client import MAX_TOPICS_A_REQUEST, KafkaAdmin
+from services.rlm.kafka_admin.cluster_view import ClusterUnreachableError, ClusterView, TopicView
+from tests.harness.metadata_broker import MetadataBroker, metadata, partition, topic
+
+TIMEOUT_S = 0.3
+SOON_S = 2.0
+A_FEW = 20
+NAMES = [f"t-{number:04}" for number in range(2 * MAX_TOPICS_A_REQUEST + 1)]
+
+
+def all_there(names: Sequence[str]) -> Any:
+    return metadata([topic(name, uuid4(), partition(0, 1, 4, [1])) for name in names])
+
+
+def admin(*servers: str) -> KafkaAdmin:
+    return KafkaAdmin(servers, TIMEOUT_S)
+
+
+def address(listener: socket.socket) -> str:
+    return f"{LOOPBACK}:{listener.getsockname()[1]}"
+
+
+def nobodys_address() -> str:
+    with socket.create_server((LOOPBACK, 0)) as listener:
+        return address(listener)
+
+
+def held() -> tuple[int, int]:
+    """Threads and open files of this process."""
+    gc.collect()
+    return threading.active_count(), len(os.listdir("/proc/self/fd"))
+
+
+def test_who_names_no_topic_is_told_of_none() -> None:
+    with MetadataBroker(all_there) as broker:
+        assert admin(broker.address).view([]) == ClusterView("c", {})
+    (asked,) = broker.requests
+    assert asked.topics == []
+
+
+def test_topics_are_asked_for_by_name_in_batches_and_asking_makes_none() -> None:
+    with MetadataBroker(all_there) as broker:
+        view = admin(broker.address).view({*NAMES})
+    assert sorted(view.topics) == NAMES
+    assert all(isinstance(found, TopicView) for found in view.topics.values())
+    assert [len(asked.topics) for asked in broker.requests] == [
+        MAX_TOPICS_A_REQUEST,
+        MAX_TOPICS_A_REQUEST,
+        1,
+    ]
+    assert [asked.allow_auto_topic_creation for asked in broker.requests] == [False] * 3
+
+
+def test_an_answer_may_be_of_many_partitions() -> None:
+    partitions = [partition(number, 1, 4, [1, 2, 3]) for number in range(60_000)]
+    with MetadataBroker(lambda names: metadata([topic("wide", uuid4(), *partitions)])) as broker:
+        view = KafkaAdmin([broker.address], 30.0).view(["wide"])
+    found = view.topics["wide"]
+    assert isinstance(found, TopicView)
+    assert len(found.partitions) == len(partitions)
+
+
+def test_a_view_of_two_clusters_is_refused() -> None:
+    def answer(names: Sequence[str]) -> Any:
+        return metadata(cluster_id="c" if names[0] == NAMES[0] else "another")
+
+    with (
+        MetadataBroker(answer) as broker,
+        pytest.raises(ClusterUnreachableError, match="brokers of two clusters answer"),
+    ):
+        admin(broker.address).view(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (metadata(brokers=()), "the broker knows of no brokers; it is starting"),
+        (metadata(cluster_id=None), "the cluster does not tell its id"),
+    ],
+)
+def test_what_is_no_whole_answer_is_none(answer: Any, reason: str) -> None:
+    with (
+        MetadataBroker(lambda names: answer) as broker,
+        pytest.raises(ClusterUnreachableError, match=reason),
+    ):
+        admin(broker.address).view(["clicks"])
+
+
+def test_any_of_the_bootstrap_servers_will_do() -> None:
+    with MetadataBroker(all_there) as broker:
+        asking = admin(nobodys_address(), broker.address, nobodys_address())
+        for _ in range(A_FEW):
+            assert asking.view([]).cluster_id == "c"
+
+
+def test_when_they_are_away_the_brokers_are_asked_that_they_told_of() -> None:
+    with MetadataBroker(lambda names: metadata(cluster_id="other's")) as other:
+        named = metadata(brokers=[other.address, "nobody:1"])
+        with MetadataBroker(lambda names: named) as bootstrap:
+            asking = admin(bootstrap.address)
+            assert asking.view([]).cluster_id == "c"
+        assert asking.view([]).cluster_id == "other's"
+
+
+def test_who_cannot_be_reached_is_named_and_why() -> None:
+    nobody = nobodys_address()
+    with pytest.raises(ClusterUnreachableError, match=f"{nobody}: .*Connection refused"):
+        admin(nobody).view([])
+    with pytest.raises(ClusterUnreachableError, match=r"nowhere\.invalid:9092: "):
+        admin("nowhere.invalid:9092").view([])
+
+
+def test_a_silent_broker_is_given_up_in_time() -> None:
+    with socket.create_server((LOOPBACK, 0)) as silent:
+        before_s = time.monotonic()
+        with pytest.raises(ClusterUnreachableError, match="timed out after"):
+            admin(address(silent)).view([])
+        assert TIMEOUT_S <= time.monotonic() - before_s < SOON_S
+
+
+def test_a_broker_that_hangs_up_has_not_answered() -> None:
+    def hang_up(names: Sequence[str]) -> Any:
+        raise ConnectionAbortedError
+
+    with (
+        MetadataBroker(hang_up) as broker,
+        pytest.raises(ClusterUnreachableError, match="disconnected"),
+    ):
+        admin(broker.address).view([])
+
+
+def test_nothing_is_left_of_views_that_fail_and_of_views_that_do_not() -> None:
+    nobody = nobodys_address()
+    with socket.create_server((LOOPBACK, 0)) as silent, MetadataBroker(all_there) as broker:
+        silent.settimeout(SOON_S)
+        nowhere = admin(nobody, address(silent))
+        somewhere = admin(nobody, broker.address)
+        before = held()
+        for _ in range(A_FEW // 4):
+            with pytest.raises(ClusterUnreachableError):
+                nowhere.view(NAMES)
+            somewhere.view(NAMES)
+            silent.accept()[0].close()  # of two: it was looked whether one is there
+            silent.accept()[0].close()
+        threads, files = held()
+    assert (threads, files) == before
