@@ -30,7 +30,7 @@ ROUNDS = 1 if QUICK else 3
 INTERVAL_S = float(RlmSettings.model_fields["remote_log_manager_task_interval_ms"].default) / 1000
 ROUND_S = 3 * INTERVAL_S
 TEN_YEARS_MS = 10 * 365 * 24 * 60 * 60 * 1000
-_WARM_UP_S = 900.0
+_WARM_UP_S = 1_800.0
 _LAST_SUCCESS = (
     "sediment_rlm_seconds_since_last_success",
     "sediment_rlm_expiration_seconds_since_last_success",
