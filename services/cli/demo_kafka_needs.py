@@ -9,7 +9,7 @@ from services.cli.failures import EXIT_FAILED, CommandError
 from services.local.java import JavaMissingError, find_java
 
 OLDEST_KAFKA = (4, 3)
-KAFKA_CLIENTS = ("confluent_kafka", "kafka")
+KAFKA_CLIENTS = ("confluent_kafka", "kafka", "javaproperties")
 """What the demos write and read with, and what RLM asks with."""
 _PLUGIN_CLASS = "io/sediment/kafka/SedimentRemoteStorageManager.class"
 _KAFKA_JAR = re.compile(r"kafka-clients-(?P<version>(\d+)\.(\d+)\.\d+(-rc\d+)?)\.jar")

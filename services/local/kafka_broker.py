@@ -14,7 +14,7 @@ import os
 import re
 import subprocess
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -68,6 +68,7 @@ _OWNED_SETTINGS = frozenset(
         "advertised.listeners",
         "controller.listener.names",
         "controller.quorum.voters",
+        "listener.security.protocol.map",
         "listeners",
         "log.dir",
         "log.dirs",
@@ -76,6 +77,14 @@ _OWNED_SETTINGS = frozenset(
     }
 )
 """What KafkaBroker decides itself; naming one of these in the caller's settings is an error."""
+
+
+_PROTOCOLS_OF_LISTENERS = ",".join(
+    [
+        "CONTROLLER:PLAINTEXT",
+        *(f"{name}:{name}" for name in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")),
+    ]
+)
 
 
 class KafkaBrokerError(RuntimeError):
@@ -100,12 +109,14 @@ class KafkaBroker:
         settings: Mapping[str, str] | None = None,
         *,
         log_dirs: int = 1,
+        listeners: Sequence[str] = (),
         jvm_options: Sequence[str] = SMALL_JVM,
     ) -> None:
         """Prepare a broker; nothing runs yet.
 
         ``jars`` is a directory with all jars of a broker. ``settings`` are broker properties by
-        Kafka's names. ``jvm_options`` are by default those of a broker that lives for seconds.
+        Kafka's names. ``listeners`` are further ones than PLAINTEXT, each called as its security
+        protocol is. ``jvm_options`` are by default those of a broker that lives for seconds.
         """
         owned = _OWNED_SETTINGS.intersection(settings or {})
         if owned:
@@ -117,6 +128,7 @@ class KafkaBroker:
         self._properties = self.directory / "server.properties"
         self._settings = {**_DEFAULT_SETTINGS, **(settings or {})}
         self._jars = jars
+        self._listeners = ("PLAINTEXT", *listeners)
         self._jvm_options = jvm_options
         self._process: ChildProcess | None = None
         self._ports: Sequence[int] = ()
@@ -131,8 +143,12 @@ class KafkaBroker:
     @property
     def bootstrap_servers(self) -> str:
         """``host:port`` for a client's bootstrap.servers; raises before the first start."""
-        broker, _ = self._ports
-        return f"{LOOPBACK}:{broker}"
+        return self.address("PLAINTEXT")
+
+    def address(self, listener: str) -> str:
+        """``host:port`` of one of its listeners; raises before the first start."""
+        _, *ports = self._ports
+        return dict(self._addresses(ports))[listener]
 
     @property
     def cluster_id(self) -> str:
@@ -154,7 +170,7 @@ class KafkaBroker:
         if self._ports:
             self._start_on(self._ports)
         else:
-            start_on_free_ports(2, self._start_on)
+            start_on_free_ports(1 + len(self._listeners), self._start_on)
 
     def stop(self) -> None:
         """SIGTERM, and wait for a clean shutdown. Nothing to do when it was not started.
@@ -222,8 +238,13 @@ class KafkaBroker:
         cluster_id = self.cluster_id
         self._process.wait_until_ready(lambda: _has_leaders(admin, cluster_id), _START_TIMEOUT_MS)
 
-    def _write_properties(self, broker_port: int, controller_port: int) -> None:
-        broker, controller = f"{LOOPBACK}:{broker_port}", f"{LOOPBACK}:{controller_port}"
+    def _addresses(self, ports: Sequence[int]) -> Iterator[tuple[str, str]]:
+        for listener, port in zip(self._listeners, ports, strict=True):
+            yield listener, f"{LOOPBACK}:{port}"
+
+    def _write_properties(self, controller_port: int, *ports: int) -> None:
+        controller = f"{LOOPBACK}:{controller_port}"
+        listeners = [f"{name}://{address}" for name, address in self._addresses(ports)]
         settings = {
             **self._settings,
             "process.roles": "broker,controller",
@@ -231,8 +252,9 @@ class KafkaBroker:
             # The voters stand here and not in the metadata log, so that the port may change.
             "controller.quorum.voters": f"{NODE_ID}@{controller}",
             "controller.listener.names": "CONTROLLER",
-            "listeners": f"PLAINTEXT://{broker},CONTROLLER://{controller}",
-            "advertised.listeners": f"PLAINTEXT://{broker}",
+            "listeners": ",".join([*listeners, f"CONTROLLER://{controller}"]),
+            "advertised.listeners": ",".join(listeners),
+            "listener.security.protocol.map": _PROTOCOLS_OF_LISTENERS,
             "log.dirs": ",".join(map(str, self.log_dirs)),
         }
         self._properties.write_text("".join(f"{k}={v}\n" for k, v in sorted(settings.items())))

@@ -9,6 +9,7 @@ from services.rlm.backoff import Backoff
 from services.rlm.copying.copy_lag import CopyLagDefaults
 from services.rlm.copying.copy_quota import CopyQuotaLimit
 from services.rlm.copying.segment_copy import CopyLimits
+from services.rlm.kafka_admin.client_config import ClientConfigError
 from services.rlm.kafka_admin.connecting import KafkaClientMissingError, connect_admin
 from services.rlm.kafka_admin.poller import PolledCluster
 from services.rlm.kafka_admin.registered_cluster import read_cluster_id
@@ -160,9 +161,11 @@ def _polled_cluster(settings: RlmSettings) -> PolledCluster | None:
         return None
     registered_id = read_cluster_id(settings.log_dirs)
     try:
-        admin = connect_admin(settings.bootstrap_servers)
+        admin = connect_admin(settings.bootstrap_servers, settings.kafka_client_config_file)
     except KafkaClientMissingError as e:
         raise SystemExit(f"RLM_PARTITION_SOURCE=poller: {e}") from e
+    except ClientConfigError as e:
+        raise SystemExit(f"RLM_KAFKA_CLIENT_CONFIG_FILE: {e}") from e
     return PolledCluster(admin, registered_id, settings.deletion_confirm_ms / 1000)
 
 

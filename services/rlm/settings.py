@@ -48,6 +48,12 @@ class RlmSettings(ServiceSettings):
         description="The brokers that the poller asks first, HOST:PORT, separated by commas "
         "(Kafka: bootstrap.servers).",
     )
+    kafka_client_config_file: Path | None = Field(
+        default=None,
+        description="A file of Kafka's client properties, as kafka-topics.sh --command-config "
+        "takes it: the poller asks as its security.protocol, ssl.* and sasl.* say. It is read anew "
+        "at each poll. None: PLAINTEXT.",
+    )
     partition_poll_interval_ms: int = Field(
         default=30_000, ge=1, le=_INT32_MAX, description="Between two polls of the cluster, ms."
     )
@@ -226,7 +232,7 @@ class RlmSettings(ServiceSettings):
             )
         return self
 
-    @field_validator("remote_log_index_file_cache_dir", mode="before")
+    @field_validator("remote_log_index_file_cache_dir", "kafka_client_config_file", mode="before")
     @classmethod
     def _none_is_given(cls, value: object) -> object:
         return None if value == "" else value

@@ -1,6 +1,6 @@
 """A Kafka broker of the release that the tests are pinned to, or of another."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from services.local.kafka_broker import KafkaBroker
@@ -12,6 +12,7 @@ def kafka_broker(
     settings: Mapping[str, str] | None = None,
     *,
     log_dirs: int = 1,
+    listeners: Sequence[str] = (),
     version: str | None = None,
 ) -> KafkaBroker:
     """A broker that does not run yet; fetches its jars the first time, for which it needs ``mvn``.
@@ -19,4 +20,5 @@ def kafka_broker(
     Raises:
         KafkaUnavailableError, JavaMissingError: the jars cannot be had.
     """
-    return KafkaBroker(directory, ensure_kafka_jars(version), settings, log_dirs=log_dirs)
+    jars = ensure_kafka_jars(version)
+    return KafkaBroker(directory, jars, settings, log_dirs=log_dirs, listeners=listeners)

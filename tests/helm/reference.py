@@ -45,6 +45,11 @@ _README = CHART / "README.md"
 _BEGIN, _END = "<!-- values: begin -->\n", "<!-- values: end -->\n"
 
 
+def _as_text(field: dict[str, Any]) -> dict[str, Any]:
+    """Several values are one variable, separated by commas."""
+    return field | {"type": "string"} if field.get("type") == "array" else field
+
+
 def settings_definition(service: str) -> dict[str, Any]:
     """The schema of `rsm.settings` and its like: each other setting, with its own bounds."""
     skipped = SET_BY_THE_CHART[service] | NOT_OFFERED[service]
@@ -54,7 +59,7 @@ def settings_definition(service: str) -> dict[str, Any]:
         "description": f"Settings of docs/config.md, {service.upper()}_*.",
         "additionalProperties": False,
         "properties": {
-            f"{service}_{name}".upper(): {key: field[key] for key in _KEPT if key in field}
+            f"{service}_{name}".upper(): _as_text({k: field[k] for k in _KEPT if k in field})
             for name, field in fields.items()
             if name.upper() not in skipped
         },

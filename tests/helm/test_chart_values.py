@@ -295,6 +295,28 @@ def test_the_migration_and_its_account_come_before_everything_else() -> None:
     assert policy == "before-hook-creation"
 
 
+def test_the_properties_of_a_kafka_client_are_files_of_a_secret_that_rlm_alone_mounts() -> None:
+    where = "/etc/sediment/kafka"
+    mount = {"name": "kafka-client", "mountPath": where, "readOnly": True}
+    values = {
+        **RLM,
+        "extraVolumes": [{"name": "kafka-client", "secret": {"secretName": "rlm-kafka-client"}}],
+        "extraVolumeMounts": [mount],
+        "settings": {
+            "RLM_PARTITION_SOURCE": "poller",
+            "RLM_BOOTSTRAP_SERVERS": "kafka:9093",
+            "RLM_KAFKA_CLIENT_CONFIG_FILE": f"{where}/client.properties",
+        },
+    }
+    rendered = render(minimal({"rlm": values}))
+    config = rendered.one("ConfigMap", "sediment-rlm")["data"]
+    assert config["RLM_KAFKA_CLIENT_CONFIG_FILE"] == f"{where}/client.properties"
+    (container,) = pod_spec(rendered.one("DaemonSet", "sediment-rlm"))["containers"]
+    assert mount in container["volumeMounts"]
+    for other in rendered.of_kind("Deployment"):
+        assert "kafka-client" not in str(other)
+
+
 def test_the_notes_name_where_the_services_are_and_what_only_reports() -> None:
     notes = render(minimal()).notes
     assert "sediment-rsm.tier.svc:50051" in notes

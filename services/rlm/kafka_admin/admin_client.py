@@ -7,16 +7,20 @@ one answers it keeps the cluster's id to itself (docs/adr/0034).
 
 import random
 import socket
+import ssl
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
-from kafka.errors import for_code
+from kafka.errors import KafkaConnectionError, KafkaProtocolError, for_code
 from kafka.net import KafkaNetClient
 from kafka.protocol.metadata import MetadataRequest
 
 from services.api.ids import ZERO_UUID
 from services.rlm.batches import batches
+from services.rlm.kafka_admin.client_config import ClientConfigError
+from services.rlm.kafka_admin.client_security import ClientSecurity, client_security
 from services.rlm.kafka_admin.cluster_view import (
     ClusterUnreachableError,
     ClusterView,
@@ -24,6 +28,7 @@ from services.rlm.kafka_admin.cluster_view import (
     PartitionView,
     TopicView,
 )
+from services.rlm.kafka_admin.last_words import listening_client
 
 MAX_TOPICS_A_REQUEST = 500
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
@@ -36,6 +41,7 @@ _TOPIC_IDS_SINCE = 10
 no longer all of them."""
 _GIVEN_UP_AFTER_S = 1.0
 """The request has timed out by then, if the library does what it says."""
+_ENDED = (KafkaConnectionError, KafkaProtocolError, ssl.SSLEOFError, ConnectionResetError)
 _NO_ERROR, _UNKNOWN_TOPIC_OR_PARTITION, _TOPIC_AUTHORIZATION_FAILED = 0, 3, 29
 
 
@@ -47,24 +53,33 @@ class KafkaAdmin:
         bootstrap_servers: HOST:PORT each. They are asked in any order, and after them some of the
             brokers that the answer before named, until one answers.
         timeout_s: of each request. A view takes as many as there are batches of topics, and up to
-            CONNECT_TIMEOUT_S for each address that does not answer.
+            CONNECT_TIMEOUT_S for each address that does not answer, and again for a TLS handshake.
+        config_file: Kafka's client properties, read anew by each view, so that a password or a
+            certificate may be changed; None: PLAINTEXT.
     """
 
-    def __init__(self, bootstrap_servers: Sequence[str], timeout_s: float) -> None:
+    def __init__(
+        self, bootstrap_servers: Sequence[str], timeout_s: float, config_file: Path | None = None
+    ) -> None:
         self._bootstrap_servers = tuple(bootstrap_servers)
+        self._config_file = config_file
         self._others: Sequence[str] = ()
         self._timeout_s = timeout_s
         self._connect_timeout_s = min(timeout_s, CONNECT_TIMEOUT_S)
 
     def view(self, topics: Collection[str]) -> ClusterView:
         """As ClusterAdmin.view."""
+        try:
+            security = client_security(self._config_file)
+        except ClientConfigError as e:
+            raise ClusterUnreachableError(f"RLM_KAFKA_CLIENT_CONFIG_FILE: {e}") from e
         failures = []
         for server in self._servers():
             try:
-                answers = self._ask(server, sorted(set(topics)))
+                answers = self._ask(server, sorted(set(topics)), security)
                 view = _view(answers)
             except Exception as e:  # noqa: BLE001 - what the library raises is written nowhere
-                failures.append(f"{server}: {e}")
+                failures.append(f"{server}: {_reason(e, security)}")
                 continue
             self._others = sorted(_addresses(answers[-1]) - {*self._bootstrap_servers})
             return view
@@ -74,21 +89,28 @@ class KafkaAdmin:
         yield from random.sample(self._bootstrap_servers, len(self._bootstrap_servers))
         yield from random.sample(self._others, min(len(self._others), MAX_OTHERS_ASKED))
 
-    def _ask(self, server: str, topics: Sequence[str]) -> list[Any]:
-        client = KafkaNetClient(
+    def _ask(self, server: str, topics: Sequence[str], security: ClientSecurity) -> list[Any]:
+        client = listening_client(
             bootstrap_servers=[server],
             client_id="sediment-rlm",
             request_timeout_ms=self._timeout_s * 1000,
             socket_connection_setup_timeout_ms=self._connect_timeout_s * 1000,
             receive_message_max_bytes=MAX_ANSWER_BYTES,
+            **security.options,
         )
         with closing(client):
             (broker,) = client.cluster.bootstrap_brokers()
-            # The library leaves the socket of a refused connection to the garbage collector.
-            socket.create_connection((broker.host, broker.port), self._connect_timeout_s).close()
+            self._try(broker.host, broker.port, security.ssl_context)
             # Who names no topic is told of the cluster alone.
             asked = list(batches(topics, MAX_TOPICS_A_REQUEST)) or [()]
             return [self._answer(client, broker.node_id, names) for names in asked]
+
+    def _try(self, host: str, port: int, context: ssl.SSLContext | None) -> None:
+        """The library leaves the socket of a refused connection, and of a TLS handshake that fails,
+        to the garbage collector, and waits for a handshake without an end."""
+        with socket.create_connection((host, port), self._connect_timeout_s) as connection:
+            if context is not None:
+                context.wrap_socket(connection, server_hostname=host.rstrip(".")).close()
 
     def _answer(self, client: KafkaNetClient, node_id: str, topics: Sequence[str]) -> Any:
         request = MetadataRequest(
@@ -107,6 +129,18 @@ class KafkaAdmin:
         if answer.value.error_code:
             raise for_code(answer.value.error_code)()
         return answer.value
+
+
+def _reason(error: Exception, security: ClientSecurity) -> str:
+    """What was raised, and where it tells of a connection that just ended, why that may be: brokers
+    end it without a word where they are spoken to otherwise than they expect, or with an alert of
+    TLS, which the library takes for a message of impossible size."""
+    if isinstance(error, _ENDED):
+        return (
+            f"{error} (spoken to with security.protocol={security.protocol.value}; is that what "
+            "this listener speaks, and must a client show a certificate?)"
+        )
+    return str(error)
 
 
 def _view(answers: Sequence[Any]) -> ClusterView:

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -130,6 +131,18 @@ def test_a_silent_broker_is_given_up_in_time() -> None:
         with pytest.raises(ClusterUnreachableError, match="timed out after"):
             admin(address(silent)).view([])
         assert TIMEOUT_S <= time.monotonic() - before_s < SOON_S
+
+
+def test_a_listener_that_answers_no_tls_handshake_is_given_up_in_time(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("security.protocol=SSL")
+    with socket.create_server((LOOPBACK, 0)) as silent:
+        asking = KafkaAdmin([address(silent)], TIMEOUT_S, file)
+        before, before_s = held(), time.monotonic()
+        with pytest.raises(ClusterUnreachableError, match="handshake operation timed out"):
+            asking.view([])
+        assert TIMEOUT_S <= time.monotonic() - before_s < SOON_S
+        assert held() == before
 
 
 def test_a_broker_that_hangs_up_has_not_answered() -> None:
