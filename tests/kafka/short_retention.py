@@ -6,15 +6,15 @@ machine would say whether something is lost.
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from services.api.ids import TopicIdPartition
-from services.rlm.kafka_log.partition_dir import LocalSegment
+from services.rlm.kafka_log.partition_dir import LocalSegment, list_segments
 from tests.harness.eventually import eventually
 from tests.kafka.rlm_killer import RlmKiller
 from tests.kafka.sidecar import DEADLINE_MS, Sidecar
-from tests.kafka.tiered_broker import FINISHED, ranges_in_tier, ranges_on_disk, rolled
+from tests.kafka.tiered_broker import FINISHED, ranges_in_tier, ranges_on_disk
 from tests.kafka.traffic import Traffic
 
 _FOR_EVER = "-1"
@@ -30,7 +30,7 @@ class KeptBytes:
     def config(self) -> str:
         return "retention_bytes"
 
-    def is_due(self, segments: list[LocalSegment]) -> bool:
+    def is_due(self, segments: Sequence[LocalSegment]) -> bool:
         """There is as much to delete as to keep."""
         return sum(segment.size_bytes for segment in segments) > 2 * self.limit
 
@@ -45,13 +45,14 @@ class KeptMs:
     def config(self) -> str:
         return "retention_ms"
 
-    def is_due(self, segments: list[LocalSegment]) -> bool:
-        """The oldest is old enough."""
-        return bool(segments) and _age_ms(segments[0].log_path) > self.limit
+    def is_due(self, segments: Sequence[LocalSegment]) -> bool:
+        """The oldest is old enough, and the active one, which only the broker has, far from it."""
+        oldest_ms, active_ms = _age_ms(segments[0]), _age_ms(segments[-1])
+        return oldest_ms > self.limit and active_ms < self.limit / 2
 
 
-def _age_ms(path: Path) -> float:
-    return (time.time() - path.stat().st_mtime) * 1_000
+def _age_ms(segment: LocalSegment) -> float:
+    return (time.time() - segment.log_path.stat().st_mtime) * 1_000
 
 
 def let_broker_delete(
@@ -68,10 +69,18 @@ def let_broker_delete(
         tiered = [row for row in sidecar.rows(name) if row.state is FINISHED]
         return set(ranges_on_disk(folder)) <= set(ranges_in_tier(tiered))
 
-    eventually(lambda: keeps.is_due(rolled(folder)), DEADLINE_MS)
-    with traffic.paused():
-        with killer.spared():
-            eventually(has_tier_what_rolled, DEADLINE_MS)
-        sidecar.cluster.configure(name.topic, **{keeps.config: str(keeps.limit)})
-        eventually(lambda: sidecar.local_start(name) > start, DEADLINE_MS, poll_ms=200)
-        sidecar.cluster.configure(name.topic, **{keeps.config: _FOR_EVER})
+    def is_due() -> bool:
+        return keeps.is_due(list_segments(folder))
+
+    def has_deleted() -> bool:
+        with traffic.paused():
+            with killer.spared():
+                eventually(has_tier_what_rolled, DEADLINE_MS)
+            if not is_due():  # by now: the active segment has grown old meanwhile
+                return False
+            sidecar.cluster.configure(name.topic, **{keeps.config: str(keeps.limit)})
+            eventually(lambda: sidecar.local_start(name) > start, DEADLINE_MS, poll_ms=200)
+            sidecar.cluster.configure(name.topic, **{keeps.config: _FOR_EVER})
+        return True
+
+    eventually(lambda: is_due() and has_deleted(), DEADLINE_MS)

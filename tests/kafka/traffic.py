@@ -14,6 +14,7 @@ from confluent_kafka import KafkaException, Producer
 from services.local.kafka_client import KafkaClientError
 from tests.harness.background import Background
 from tests.harness.kafka_client import (
+    CLIENT_TIMEOUT_S,
     CODECS,
     Cluster,
     Record,
@@ -85,24 +86,37 @@ class Traffic(Background):
     def paused(self) -> Iterator[None]:
         """Nothing is written within the block; what was begun has ended."""
         with self._turn:
+            assert self._running is not None
+            assert not self._running.done()
             yield
 
     def run(self) -> None:
-        plain = [self._cluster.producer(codec, **_IMPATIENT) for codec in CODECS]
-        idempotent = [
-            self._cluster.producer(codec, **_IMPATIENT, **{"enable.idempotence": True})
-            for codec in CODECS
-        ]
-        producers = itertools.cycle([*plain, *idempotent])
+        kinds = [(codec, is_idempotent) for is_idempotent in (False, True) for codec in CODECS]
+        producers = {kind: self._producer(*kind) for kind in kinds}
+        turns = itertools.cycle(kinds)
         transactional: Producer | None = None
         for number in itertools.count():
             if self.wait(_PAUSE_S):
                 return
             with self._turn:
                 if number % 5 < 3:
-                    self._note(*self._batch(next(producers)))
+                    kind = next(turns)
+                    if not self._plain(producers[kind]):
+                        producers[kind] = self._producer(*kind)
                 else:
                     transactional = self._transaction(transactional, is_commit=number % 5 == 3)
+
+    def _producer(self, codec: str, is_idempotent: bool) -> Producer:
+        settings = {"enable.idempotence": is_idempotent}
+        return self._cluster.producer(codec, **_IMPATIENT, **settings)
+
+    def _plain(self, producer: Producer) -> bool:
+        """Whether the producer can go on: one that its broker left for too long does not."""
+        try:
+            self._note(*self._batch(producer))
+        except (KafkaException, KafkaClientError):
+            return False
+        return True
 
     def _transaction(self, producer: Producer | None, *, is_commit: bool) -> Producer | None:
         """The producer to go on with; None: a new one, which first aborts what this one left."""
@@ -111,14 +125,14 @@ class Traffic(Background):
             if producer is None:
                 own: dict[str, Any] = {"transactional.id": self.topic.name}
                 producer = self._cluster.producer(**_IMPATIENT, **own)
-                producer.init_transactions()
+                producer.init_transactions(CLIENT_TIMEOUT_S)
             producer.begin_transaction()
             for _ in range(_BATCHES_OF_A_TRANSACTION):
                 offsets, records = self._batch(producer)
                 self._note(offsets, records)
                 sent += offsets
             end = producer.commit_transaction if is_commit else producer.abort_transaction
-            end()
+            end(CLIENT_TIMEOUT_S)
         except (KafkaException, KafkaClientError):
             return None
         outcome = "committed" if is_commit else "aborted"
