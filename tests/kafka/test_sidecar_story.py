@@ -20,7 +20,6 @@ from services.api.remote_storage_manager import IndexType
 from services.api.segments import RemoteLogSegmentMetadata
 from services.local.postgres import EmbeddedPostgres
 from services.local.s3_endpoint import S3Endpoint
-from services.rlm.kafka_log.transactions import Marker
 from tests.harness.eventually import eventually, eventually_holds
 from tests.harness.kafka_broker import kafka_broker
 from tests.harness.kafka_client import Topic
@@ -211,13 +210,14 @@ def test_every_acknowledged_record_is_read_back_as_it_was_sent(story: Story) -> 
         assert got == sent, told.name
 
 
-def test_transactions_end_in_the_tier_as_they_ended_for_their_producers(story: Story) -> None:
+def test_transactions_end_in_the_tier_as_they_ended_in_the_broker(story: Story) -> None:
+    """Not as their producers were told: once in a dozen runs librdkafka answered to a commit, as
+    the broker restarted, of which the broker's log has nothing."""
     for told in story.told:
-        said, markers = told.acknowledged, told.content.markers
-        assert 0 < said.transactions["committed"] <= markers[Marker.COMMIT], told.name
-        assert 0 < said.transactions["aborted"] <= markers[Marker.ABORT], told.name
-        assert said.committed <= told.content.committed, told.name
-        assert not said.aborted & told.content.committed, told.name
+        original = content_of(told.original)
+        assert min(original.markers.values()) > 10, told.name
+        assert told.content.markers == original.markers, told.name
+        assert told.content.committed == original.committed, told.name
 
 
 def test_the_broker_has_deleted_of_it_and_the_tier_serves_that(story: Story) -> None:

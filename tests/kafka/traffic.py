@@ -36,18 +36,9 @@ _IMPATIENT: dict[str, Any] = {
 
 @dataclass
 class Acknowledged:
-    """What a broker said that it has, by offset.
-
-    Attributes:
-        committed, aborted: the offsets of transactions whose end was acknowledged. Of others only
-            the log knows how they ended.
-        transactions: how many ended as was acknowledged, "committed" or "aborted".
-    """
+    """What a broker said that it has, by offset. How transactions ended only the log knows."""
 
     records: dict[int, Record] = field(default_factory=dict)
-    committed: set[int] = field(default_factory=set)
-    aborted: set[int] = field(default_factory=set)
-    transactions: dict[str, int] = field(default_factory=lambda: {"committed": 0, "aborted": 0})
 
 
 class Traffic(Background):
@@ -120,7 +111,6 @@ class Traffic(Background):
 
     def _transaction(self, producer: Producer | None, *, is_commit: bool) -> Producer | None:
         """The producer to go on with; None: a new one, which first aborts what this one left."""
-        sent: list[int] = []
         try:
             if producer is None:
                 own: dict[str, Any] = {"transactional.id": self.topic.name}
@@ -128,16 +118,11 @@ class Traffic(Background):
                 producer.init_transactions(CLIENT_TIMEOUT_S)
             producer.begin_transaction()
             for _ in range(_BATCHES_OF_A_TRANSACTION):
-                offsets, records = self._batch(producer)
-                self._note(offsets, records)
-                sent += offsets
+                self._note(*self._batch(producer))
             end = producer.commit_transaction if is_commit else producer.abort_transaction
             end(CLIENT_TIMEOUT_S)
         except (KafkaException, KafkaClientError):
             return None
-        outcome = "committed" if is_commit else "aborted"
-        getattr(self._acknowledged, outcome).update(sent)
-        self._acknowledged.transactions[outcome] += 1
         return producer
 
     def _batch(self, producer: Producer) -> tuple[list[int], list[Record]]:
