@@ -1,5 +1,7 @@
 package io.sediment.kafka;
 
+import static io.sediment.kafka.Eventually.assertEventually;
+
 import com.google.protobuf.Any;
 import com.google.rpc.ErrorInfo;
 import io.grpc.BindableService;
@@ -22,7 +24,12 @@ final class LocalServer implements AutoCloseable {
 
     LocalServer(BindableService service) {
         this.service = service;
-        start(0);
+        server = listeningOn(0);
+        try {
+            server.start();
+        } catch (IOException e) {
+            throw new UncheckedIOException(e);
+        }
         port = server.getPort();
     }
 
@@ -59,7 +66,19 @@ final class LocalServer implements AutoCloseable {
     }
 
     void startAgain() {
-        start(port);
+        // Ports that the system has chosen are those of outgoing connections too, any of which may
+        // have it for a moment.
+        assertEventually(this::startsOnItsPort, "port " + port);
+    }
+
+    private boolean startsOnItsPort() {
+        server = listeningOn(port);
+        try {
+            server.start();
+            return true;
+        } catch (IOException e) {
+            return false;
+        }
     }
 
     @Override
@@ -67,16 +86,11 @@ final class LocalServer implements AutoCloseable {
         stop();
     }
 
-    private void start(int listenPort) {
-        try {
-            server = NettyServerBuilder
-                .forAddress(new InetSocketAddress(InetAddress.getLoopbackAddress(), listenPort))
-                .maxInboundMessageSize(ServiceChannel.MAX_MESSAGE_BYTES)
-                .addService(turns.of(service))
-                .build()
-                .start();
-        } catch (IOException e) {
-            throw new UncheckedIOException(e);
-        }
+    private Server listeningOn(int listenPort) {
+        return NettyServerBuilder
+            .forAddress(new InetSocketAddress(InetAddress.getLoopbackAddress(), listenPort))
+            .maxInboundMessageSize(ServiceChannel.MAX_MESSAGE_BYTES)
+            .addService(turns.of(service))
+            .build();
     }
 }
