@@ -16,9 +16,9 @@ from services.rpc.channels import open_channel
 from services.rpc.clients.log import RemoteLogManagerClient
 from services.rpc.clients.metadata import RemoteLogMetadataManagerClient
 from services.rpc.clients.storage import RemoteStorageManagerClient
+from services.rsm.marker import MARKER_NAME
 from services.rsm.settings import RsmSettings
 
-_MARKER = ".sediment"
 SERVICES = ("rsm", "rlmm", "rlm")
 
 
@@ -63,7 +63,7 @@ class Deployment:
         client = self.s3_client()
         listed = client.list_objects(self.bucket, recursive=True)
         names = [str(item.object_name) for item in listed]
-        keys = [DeleteObject(name) for name in names if name != _MARKER]
+        keys = [DeleteObject(name) for name in names if name != MARKER_NAME]
         for error in client.remove_objects(self.bucket, keys):
             raise RuntimeError(f"cannot empty the bucket: {error}")
 

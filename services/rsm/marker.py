@@ -11,7 +11,7 @@ from services.rsm.location import Location
 FORMAT_VERSION = 1
 PROBE_NAME = ".probe-"
 """What the names of objects begin with that a store is tried with; they say nothing of an owner."""
-_NAME = ".sediment"
+MARKER_NAME = ".sediment"
 _DEPLOYMENT_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class Marker:
 
 
 def marker_key(location: Location) -> str:
-    return f"{location.prefix}{_NAME}"
+    return f"{location.prefix}{MARKER_NAME}"
 
 
 def read_marker(location: Location) -> Marker | None:

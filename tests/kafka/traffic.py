@@ -36,9 +36,16 @@ _IMPATIENT: dict[str, Any] = {
 
 @dataclass
 class Acknowledged:
-    """What a broker said that it has, by offset. How transactions ended only the log knows."""
+    """What a broker said that it has, by offset.
+
+    Attributes:
+        committed, aborted: the offsets of transactions whose end was acknowledged. Of others only
+            the log knows how they ended.
+    """
 
     records: dict[int, Record] = field(default_factory=dict)
+    committed: set[int] = field(default_factory=set)
+    aborted: set[int] = field(default_factory=set)
 
 
 class Traffic(Background):
@@ -111,6 +118,7 @@ class Traffic(Background):
 
     def _transaction(self, producer: Producer | None, *, is_commit: bool) -> Producer | None:
         """The producer to go on with; None: a new one, which first aborts what this one left."""
+        sent: list[int] = []
         try:
             if producer is None:
                 own: dict[str, Any] = {"transactional.id": self.topic.name}
@@ -118,11 +126,15 @@ class Traffic(Background):
                 producer.init_transactions(CLIENT_TIMEOUT_S)
             producer.begin_transaction()
             for _ in range(_BATCHES_OF_A_TRANSACTION):
-                self._note(*self._batch(producer))
+                offsets, records = self._batch(producer)
+                self._note(offsets, records)
+                sent += offsets
             end = producer.commit_transaction if is_commit else producer.abort_transaction
             end(CLIENT_TIMEOUT_S)
         except (KafkaException, KafkaClientError):
             return None
+        said = self._acknowledged
+        (said.committed if is_commit else said.aborted).update(sent)
         return producer
 
     def _batch(self, producer: Producer) -> tuple[list[int], list[Record]]:
