@@ -95,6 +95,11 @@ def test_host_names_are_not_checked_where_the_file_says_so(file: Path) -> None:
     assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, False)
 
 
+def test_whatever_lies_in_a_truststore_is_trusted_be_it_not_the_root(file: Path) -> None:
+    context = context_of(file, "security.protocol=SSL")
+    assert context.verify_flags & ssl.VERIFY_X509_PARTIAL_CHAIN
+
+
 @pytest.mark.parametrize("blank", [" ", ""])
 def test_a_truststore_is_a_file_or_stands_in_the_properties(
     file: Path, authority: Certificate, blank: str

@@ -1,0 +1,22 @@
+"""Libraries whose log lines are not ours to write."""
+
+import logging
+
+import pytest
+
+from services.rpc.logs import configure_logging
+
+
+@pytest.mark.parametrize("name", ["kafka", "kafka.net.transport"])
+def test_kafka_python_writes_no_line_at_any_level_of_ours(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At DEBUG it tells of passwords, and of each broker that is away it tells as an error."""
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [])
+    before = root.level
+    try:
+        configure_logging("DEBUG")
+        assert not logging.getLogger(name).isEnabledFor(logging.ERROR)
+    finally:
+        root.setLevel(before)
