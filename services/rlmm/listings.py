@@ -2,75 +2,26 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    ColumnElement,
-    Connection,
-    Integer,
-    Select,
-    and_,
-    func,
-    literal,
-    literal_column,
-    select,
-    text,
-    true,
-    tuple_,
-)
+from sqlalchemy import Connection, select, tuple_
 
 from services.api.ids import TopicIdPartition
 from services.api.partition_queries import PartitionPage, PartitionSummary
 from services.api.partitions import RemotePartitionDeleteState
 from services.api.segment_queries import SegmentPage
-from services.api.segments import RemoteLogSegmentState
-from services.api.validation import require_int32, require_int64
 from services.rlmm import page_tokens
 from services.rlmm.limits import check_text
 from services.rlmm.message_sizes import fitting, segment_size_bytes
 from services.rlmm.page_tokens import Position
 from services.rlmm.partitions import KNOWN, check_topic_name, unknown_partition
-from services.rlmm.reaches import REACH_CLASSES, REACH_DIGITS
-from services.rlmm.rows import COPY_LEASED, SEGMENT_COLUMNS, AnyRow, ms_of, segment_from_row
-from services.rlmm.tables import (
-    BEING_DELETED,
-    LIVE,
-    NOW,
-    PartitionRow,
-    SegmentEpochRow,
-    SegmentRow,
-    TopicRow,
+from services.rlmm.rows import AnyRow, ms_of, segment_from_row
+from services.rlmm.segment_page_statement import (
+    PageShape,
+    SegmentQuery,
+    page_statement,
+    page_values,
 )
-
-# As text: SQLAlchemy would compile a statement with its own VALUES anew for each call.
-_REACHES = (
-    text(f"SELECT * FROM {REACH_CLASSES} AS class (digits, longest)")
-    .columns(digits=Integer, longest=BigInteger)
-    .subquery("reach")
-)
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentQuery:
-    """Which of a partition's segments; the arguments of list_remote_log_segments."""
-
-    topic_id_partition: TopicIdPartition
-    leader_epoch: int | None
-    states: Sequence[RemoteLogSegmentState]
-    min_offset: int | None
-
-    def __post_init__(self) -> None:
-        if self.leader_epoch is not None:
-            require_int32(self.leader_epoch, "leader_epoch")
-        if self.min_offset is not None:
-            require_int64(self.min_offset, "min_offset")
-
-    def fingerprint(self) -> tuple[object, ...]:
-        """Equal for equal queries, for a page token to be bound to."""
-        states = sorted({state.value for state in self.states})
-        tp = str(self.topic_id_partition)
-        return ("segments", tp, self.leader_epoch, states, self.min_offset)
+from services.rlmm.tables import BEING_DELETED, NOW, PartitionRow, TopicRow
 
 
 def list_segments(
@@ -83,7 +34,9 @@ def list_segments(
 ) -> SegmentPage:
     """One page of segments; see RemoteLogMetadataManager.list_remote_log_segments."""
     tp = query.topic_id_partition
-    rows = connection.execute(page_statement(query, if_revision_not, limit, after)).all()
+    statement = page_statement(PageShape.of(query, if_revision_not, after))
+    values = page_values(query, if_revision_not, limit, after)
+    rows = connection.execute(statement, values).all()
     if not rows:
         raise unknown_partition(tp)
     check_topic_name(tp, rows[0].name)
@@ -99,114 +52,11 @@ def list_segments(
     return SegmentPage(segments, token, revision, log_start_offset=log_start_offset)
 
 
-def page_statement(
-    query: SegmentQuery, if_revision_not: int | None, limit: int, after: Position | None
-) -> Select[*tuple[Any, ...]]:
-    """The partition, on each row of the page and of one segment more; one row for no segment."""
-    tp = query.topic_id_partition
-    page = _page(query, if_revision_not, limit, after).lateral("page")
-    return (
-        select(TopicRow.name, PartitionRow.revision, PartitionRow.log_start_offset, *page.c)
-        .select_from(PartitionRow)
-        .join(TopicRow, TopicRow.topic_id == PartitionRow.topic_id)
-        .outerjoin(page, onclause=true())
-        .where(PartitionRow.topic_id == tp.topic_id, PartitionRow.partition == tp.partition, KNOWN)
-        .order_by(page.c.start_offset, page.c.segment_id)
-    )
-
-
 def _segment_token(query: SegmentQuery, rows: Sequence[AnyRow], limit: int) -> str:
     if len(rows) <= limit:
         return ""
     last = rows[limit - 1]
     return page_tokens.encode(query.fingerprint(), (last.start_offset, last.segment_id))
-
-
-def _page(
-    query: SegmentQuery, if_revision_not: int | None, limit: int, after: Position | None
-) -> Select[*tuple[Any, ...]]:
-    """The page and one row more, which tells that there is a next one."""
-    tp = query.topic_id_partition
-    columns: list[ColumnElement[Any]] = [
-        *(SegmentRow.__table__.columns[name] for name in SEGMENT_COLUMNS),
-        literal_column(COPY_LEASED).label("copy_leased"),
-    ]
-    if query.leader_epoch is None:
-        page = select(*columns).where(
-            SegmentRow.topic_id == tp.topic_id, SegmentRow.partition == tp.partition, LIVE
-        )
-        start, segment_id = SegmentRow.start_offset, SegmentRow.segment_id
-    else:
-        # Each found by its key: joined, the planner might read all segments for every row.
-        # What is not live has no epochs.
-        segment = select(*columns).where(_is_segment_of_epoch()).limit(1).lateral("segment")
-        page = (
-            select(*segment.c)
-            .select_from(SegmentEpochRow)
-            .join(segment, true())
-            .where(
-                SegmentEpochRow.topic_id == tp.topic_id,
-                SegmentEpochRow.partition == tp.partition,
-                SegmentEpochRow.leader_epoch == query.leader_epoch,
-            )
-        )
-        start, segment_id = SegmentEpochRow.segment_start_offset, SegmentEpochRow.segment_id
-    page = _in_order(page, start, segment_id, after)
-    rows = page.selected_columns
-    if query.states:
-        page = page.where(rows.state.in_([state.value for state in query.states]))
-    if query.min_offset is not None:
-        page = page.where(rows.end_offset >= query.min_offset)
-        if after is None:
-            page = page.where(start >= _first_start(tp, query.min_offset))
-    if if_revision_not is not None:
-        page = page.where(PartitionRow.revision != if_revision_not).correlate(PartitionRow)
-    return page.limit(limit + 1)
-
-
-def _first_start(tp: TopicIdPartition, min_offset: int) -> ColumnElement[int]:
-    """No segment that reaches `min_offset` starts earlier: the start of the first that holds it."""
-    offset = literal(min_offset, BigInteger)
-    of_partition = and_(
-        SegmentRow.topic_id == tp.topic_id, SegmentRow.partition == tp.partition, LIVE
-    )
-    digits: ColumnElement[int] = literal_column(REACH_DIGITS)
-    most = select(func.max(digits)).select_from(SegmentRow).where(of_partition).scalar_subquery()
-    holds = (
-        select(SegmentRow.start_offset)
-        .where(
-            of_partition,
-            digits == _REACHES.c.digits,
-            SegmentRow.start_offset.between(offset - _REACHES.c.longest, offset),
-            SegmentRow.end_offset >= offset,
-        )
-        .order_by(SegmentRow.start_offset)
-        .limit(1)
-        .lateral("holds")
-    )
-    first = (
-        select(func.min(holds.c.start_offset))
-        .select_from(_REACHES.join(holds, true()))
-        .where(_REACHES.c.digits <= most)
-    )
-    return func.coalesce(first.scalar_subquery(), offset)
-
-
-def _is_segment_of_epoch() -> ColumnElement[bool]:
-    return and_(
-        SegmentEpochRow.topic_id == SegmentRow.topic_id,
-        SegmentEpochRow.partition == SegmentRow.partition,
-        SegmentEpochRow.segment_id == SegmentRow.segment_id,
-    )
-
-
-def _in_order(
-    page: Select[*tuple[Any, ...]], start_offset: Any, segment_id: Any, after: Position | None
-) -> Select[*tuple[Any, ...]]:
-    page = page.order_by(start_offset, segment_id)
-    if after is None:
-        return page
-    return page.where(tuple_(start_offset, segment_id) > tuple_(*after))
 
 
 @dataclass(frozen=True, slots=True)

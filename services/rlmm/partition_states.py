@@ -2,12 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, or_, select, true, tuple_, update
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    and_,
+    select,
+    true,
+    update,
+)
 from sqlalchemy.orm import Session
-from sqlalchemy.sql.dml import ReturningInsert
 
 from services.api.calls import NO_CONTEXT, AtRevision
 from services.api.errors import ConcurrentUpdateError, InvalidStateTransitionError
@@ -17,38 +21,28 @@ from services.api.partition_state import NOTHING_COPIED, PartitionReport, Partit
 from services.api.segments import segment_leader_epochs
 from services.rlmm import gaps
 from services.rlmm.events import NO_BROKER, record
+from services.rlmm.partition_state_statements import (
+    COLUMNS,
+    LINEAGE,
+    OVERRULED_AT,
+    READ,
+    STORE_IF_LATER,
+    only,
+    row_of,
+)
 from services.rlmm.partitions import (
     FINISHED,
-    KNOWN,
     check_topic_name,
     fence,
     lock_or_create,
     note_leader,
     unknown_partition,
 )
-from services.rlmm.rows import EPOCH, AnyRow, ms_of
-from services.rlmm.tables import NOW, EventRow, PartitionRow, PartitionStateRow, TopicRow
+from services.rlmm.rows import AnyRow, ms_of
+from services.rlmm.tables import EventRow, PartitionRow, PartitionStateRow
 
-_COLUMNS = PartitionStateRow.__table__.columns
-_LINEAGE = ("leader_epochs", "epoch_start_offsets")
-_OVERRULED_AT = EPOCH
-"""When a report that was overruled came. A release that does not know of this takes what is in its
-place for a report that is far too old to act on."""
 MAX_TOLD_EPOCHS = 100
 """Epochs that one event names."""
-_ORDER = ("leader_epoch", "report_number")
-_REPORT = (
-    *_ORDER,
-    "broker_id",
-    "reported_leader_epochs",
-    "reported_epoch_start_offsets",
-    "local_log_start_offset",
-    "log_end_offset",
-    "high_watermark",
-    "last_stable_offset",
-    "only_local_bytes",
-    "copied_through_offset",
-)
 
 
 def take_report(session: Session, report: PartitionReport) -> AtRevision[PartitionState]:
@@ -61,7 +55,7 @@ def take_report(session: Session, report: PartitionReport) -> AtRevision[Partiti
     if partition.delete_state == FINISHED.value:
         raise InvalidStateTransitionError(f"partition {tp} is in {partition.delete_state}")
     fence(partition, tp, report.leader_epoch)
-    stored = session.execute(_store_if_later(report)).one_or_none()
+    stored = session.execute(STORE_IF_LATER, row_of(report)).one_or_none()
     if stored is None:
         raise _out_of_order(session, partition, report)
     note_leader(session, partition, report.leader_epoch, report.broker_id)
@@ -92,29 +86,8 @@ def take_report(session: Session, report: PartitionReport) -> AtRevision[Partiti
 
 def read(connection: Connection, tp: TopicIdPartition) -> AtRevision[PartitionState]:
     """The state, in one statement; see RemoteLogMetadataManager.partition_state."""
-    row = connection.execute(
-        select(
-            TopicRow.name,
-            PartitionRow.revision,
-            PartitionRow.log_start_offset,
-            PartitionRow.highest_broker_leader_epoch,
-            NOW.label("read_at"),
-            gaps.column(
-                PartitionRow.topic_id, PartitionRow.partition, PartitionRow.log_start_offset
-            ),
-            *_only((*_LINEAGE, "reported_at", *_REPORT)),
-        )
-        .select_from(PartitionRow)
-        .join(TopicRow, TopicRow.topic_id == PartitionRow.topic_id)
-        .outerjoin(
-            PartitionStateRow,
-            and_(
-                PartitionStateRow.topic_id == PartitionRow.topic_id,
-                PartitionStateRow.partition == PartitionRow.partition,
-            ),
-        )
-        .where(PartitionRow.topic_id == tp.topic_id, PartitionRow.partition == tp.partition, KNOWN)
-    ).one_or_none()
+    values = {"topic_id": tp.topic_id, "partition": tp.partition}
+    row = connection.execute(READ, values).one_or_none()
     if row is None:
         raise unknown_partition(tp)
     check_topic_name(tp, row.name)
@@ -123,7 +96,7 @@ def read(connection: Connection, tp: TopicIdPartition) -> AtRevision[PartitionSt
 
 def cut_lineage(session: Session, partition: PartitionRow) -> None:
     """Drop what the stored lineage says of the offsets below the partition's log start."""
-    row = session.execute(select(*_only(_LINEAGE)).where(_is(partition))).one_or_none()
+    row = session.execute(select(*only(LINEAGE)).where(_is(partition))).one_or_none()
     if row is not None:
         known = _lineage(row.leader_epochs, row.epoch_start_offsets)
         _store_lineage(session, partition, known.from_offset(partition.log_start_offset))
@@ -131,7 +104,7 @@ def cut_lineage(session: Session, partition: PartitionRow) -> None:
 
 def bounds_of(session: Session, partition: PartitionRow) -> tuple[int, Lineage]:
     """The reported high watermark and the stored lineage; 0 and none where nobody has reported."""
-    columns = _only((*_LINEAGE, "high_watermark"))
+    columns = only((*LINEAGE, "high_watermark"))
     row = session.execute(select(*columns).where(_is(partition))).one_or_none()
     if row is None:
         return 0, Lineage()
@@ -141,12 +114,12 @@ def bounds_of(session: Session, partition: PartitionRow) -> tuple[int, Lineage]:
 def overrule_report(session: Session, partition: PartitionRow, leader_epoch: int | None) -> None:
     """Take a stored report of an epoch above `leader_epoch` back, of any where it is None, for
     good: a later rise of the partition's epoch does not bring it back. The lineage stays."""
-    above = true() if leader_epoch is None else _COLUMNS.leader_epoch > leader_epoch
+    above = true() if leader_epoch is None else COLUMNS.leader_epoch > leader_epoch
     session.execute(
         update(PartitionStateRow)
         .where(_is(partition), above)
         .values(
-            reported_at=_OVERRULED_AT,
+            reported_at=OVERRULED_AT,
             leader_epoch=0,
             report_number=0,
             broker_id=NO_BROKER,
@@ -163,40 +136,10 @@ def overrule_report(session: Session, partition: PartitionRow, leader_epoch: int
     )
 
 
-def _store_if_later(report: PartitionReport) -> ReturningInsert[*tuple[Any, ...]]:
-    """Answers the lineage as it was before, and no row where another report came first."""
-    tp, epochs = report.topic_id_partition, report.lineage.entries
-    row = insert(PartitionStateRow).values(
-        topic_id=tp.topic_id,
-        partition=tp.partition,
-        leader_epochs=[],
-        epoch_start_offsets=[],
-        broker_id=report.broker_id,
-        leader_epoch=report.leader_epoch,
-        report_number=report.report_number,
-        reported_leader_epochs=[epoch.leader_epoch for epoch in epochs],
-        reported_epoch_start_offsets=[epoch.start_offset for epoch in epochs],
-        local_log_start_offset=report.local_log_start_offset,
-        log_end_offset=report.log_end_offset,
-        high_watermark=report.high_watermark,
-        last_stable_offset=report.last_stable_offset,
-        only_local_bytes=report.only_local_bytes,
-        copied_through_offset=report.copied_through_offset,
-    )
-    new = row.excluded
-    is_later = tuple_(*_only(_ORDER)) < tuple_(*[new[name] for name in _ORDER])
-    is_same = tuple_(*_only(_REPORT)) == tuple_(*[new[name] for name in _REPORT])
-    return row.on_conflict_do_update(
-        index_elements=["topic_id", "partition"],
-        set_={**{name: new[name] for name in _REPORT}, "reported_at": NOW},
-        where=or_(is_later, is_same, _COLUMNS.reported_at == _OVERRULED_AT),
-    ).returning(*_only(_LINEAGE), _COLUMNS.reported_at)
-
-
 def _out_of_order(
     session: Session, partition: PartitionRow, report: PartitionReport
 ) -> ConcurrentUpdateError:
-    stored = session.scalar(select(_COLUMNS.report_number).where(_is(partition)))
+    stored = session.scalar(select(COLUMNS.report_number).where(_is(partition)))
     return ConcurrentUpdateError(
         f"report_number: {report.report_number} of leader epoch {report.leader_epoch} of partition "
         f"{report.topic_id_partition} does not follow the stored report {stored}, nor is it the "
@@ -226,7 +169,7 @@ def _state(row: AnyRow, tp: TopicIdPartition) -> PartitionState:
     if row.report_number is None:
         return state
     state = replace(state, lineage=_lineage(row.leader_epochs, row.epoch_start_offsets))
-    if row.reported_at == _OVERRULED_AT:
+    if row.reported_at == OVERRULED_AT:
         return state
     report = PartitionReport(
         topic_id_partition=tp,
@@ -261,7 +204,3 @@ def _is(partition: PartitionRow) -> ColumnElement[bool]:
         PartitionStateRow.topic_id == partition.topic_id,
         PartitionStateRow.partition == partition.partition,
     )
-
-
-def _only(names: Sequence[str]) -> list[ColumnElement[Any]]:
-    return [_COLUMNS[name] for name in names]

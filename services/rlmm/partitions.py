@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from sqlalchemy import ARRAY, Uuid, any_, exists, func, literal, select
+from sqlalchemy import ARRAY, Uuid, any_, bindparam, exists, func, literal, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -31,16 +31,21 @@ STARTED = RemotePartitionDeleteState.DELETE_PARTITION_STARTED
 FINISHED = RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
 KNOWN = PartitionRow.delete_state.is_distinct_from(FINISHED.value)
 """Of the partitions that reads answer for."""
+_LOCK = (
+    select(PartitionRow, TopicRow.name)
+    .join(TopicRow, TopicRow.topic_id == PartitionRow.topic_id)
+    .where(
+        PartitionRow.topic_id == bindparam("topic_id"),
+        PartitionRow.partition == bindparam("partition"),
+    )
+    .with_for_update(of=PartitionRow)
+)
 
 
 def lock(session: Session, tp: TopicIdPartition) -> PartitionRow | None:
     """Lock the partition for the rest of the transaction; None where there is no such row."""
-    found = session.execute(
-        select(PartitionRow, TopicRow.name)
-        .join(TopicRow, TopicRow.topic_id == PartitionRow.topic_id)
-        .where(PartitionRow.topic_id == tp.topic_id, PartitionRow.partition == tp.partition)
-        .with_for_update(of=PartitionRow)
-    ).one_or_none()
+    values = {"topic_id": tp.topic_id, "partition": tp.partition}
+    found = session.execute(_LOCK, values).one_or_none()
     if found is None:
         return None
     partition, name = found

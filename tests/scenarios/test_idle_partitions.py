@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from services.api.partition_events import EventQuery
 from services.api.segments import RemoteLogSegmentState
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from services.rlm.tier_view.revisions import Revisions
@@ -25,18 +26,22 @@ LIST = "list_remote_log_segments"
 
 
 class Counted:
-    """The real RLMM; keeps the names of the calls."""
+    """The real RLMM; keeps the names of the calls, and how many segments each list brought."""
 
     def __init__(self, rlmm: SqlRemoteLogMetadataManager) -> None:
         self._rlmm = rlmm
         self.calls: list[str] = []
+        self.listed: list[int] = []
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._rlmm, name)
 
         def call(*args: Any, **kwargs: Any) -> Any:
             self.calls.append(name)
-            return method(*args, **kwargs)
+            answer = method(*args, **kwargs)
+            if name == LIST and answer.segments:
+                self.listed.append(len(answer.segments))
+            return answer
 
         return call
 
@@ -152,6 +157,21 @@ def test_a_partition_that_is_not_copied_any_more_rests_though_something_waited(
     stack.rlmm.put_topic_config(NAME.topic_id, {"remote.log.copy.disable": "true"})
     clocked.rest()
     assert stack.ranges() == [(0, 9), (10, 19)]
+
+
+def test_what_the_first_report_of_a_new_leader_changes_is_not_listed_again(
+    clocked: Clocked, stack: Stack, log_dir: Path, files: PartitionFiles
+) -> None:
+    clocked.rlm.stop(1.0)
+    stack.rlmm.put_topic_config(NAME.topic_id, {"retention.ms": "9000000000000"})
+    files.epochs((0, 0), (1, 25))
+    restarted = Clocked(stack, log_dir)
+    restarted.rest()
+    restarted.rlm.stop(1.0)
+    events = stack.rlmm.list_events(EventQuery(NAME)).events
+    assert [event.kind for event in events][-2:] == ["LEADERSHIP", "LINEAGE"]
+    # Once for the copy pass, once for retention.
+    assert restarted.rlmm.listed == [2, 2]
 
 
 def test_without_a_poll_of_late_each_is_asked_about_itself(clocked: Clocked) -> None:

@@ -15,8 +15,14 @@ import pytest
 from sqlalchemy import Connection
 
 from services.local.postgres import EmbeddedPostgres
-from services.rlmm import listings, lookups, visibility
+from services.rlmm import lookups, visibility
 from services.rlmm.database import create_database_engine
+from services.rlmm.segment_page_statement import (
+    PageShape,
+    SegmentQuery,
+    page_statement,
+    page_values,
+)
 from tests.harness.rlmm_history import OFFSETS_PER_SEGMENT, LongHistory, store_long_history
 
 SHORT, LONG = 1_000, 200_000
@@ -80,13 +86,13 @@ def look_up(history: LongHistory, statement: str, offset: int) -> Cost:
 
 
 def list_from(history: LongHistory, min_offset: int, leader_epoch: int | None) -> Cost:
-    query = listings.SegmentQuery(history.tp, leader_epoch, (), min_offset)
+    query = SegmentQuery(history.tp, leader_epoch, (), min_offset)
     engine = create_database_engine(history.database_url)
-    statement = listings.page_statement(query, None, 10, None).compile(
-        engine, compile_kwargs={"literal_binds": True}
-    )
+    statement = page_statement(PageShape.of(query, None, None))
+    values = page_values(query, None, 10, None)
+    told = statement.params(values).compile(engine, compile_kwargs={"literal_binds": True})
     with engine.connect() as connection:
-        cost = explain(connection, str(statement))
+        cost = explain(connection, str(told))
     engine.dispose()
     return cost
 

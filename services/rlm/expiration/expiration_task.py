@@ -177,7 +177,12 @@ class ExpirationTask:
         if report is None:
             return None
         state = shared.reporter.report(self._partition, report)
-        return take_snapshot(shared.rlmm, self._name, state)
+        snapshot = take_snapshot(shared.rlmm, self._name, state)
+        tier = self._partition.tier
+        if tier.last_seen.revision != snapshot.revision:
+            # The report itself may have moved it, as the first of a leader does.
+            tier.take(snapshot.tier())
+        return snapshot
 
     def _report_if_due(
         self, topic: StoredTopicConfig, *, by_last_seen: bool = False

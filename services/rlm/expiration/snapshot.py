@@ -13,6 +13,7 @@ from services.api.retention import RetentionPlan, plan_retention, young_copies
 from services.api.segment_queries import MAX_PAGE_SIZE
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.topic_config import TopicConfig
+from services.rlm.tier_view.tier import Tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,17 @@ class Snapshot:
             being_copied=young.union(being_copied),
             now_ms=self.state.read_at_ms,
         )
+
+    def tier(self) -> Tier:
+        """The same as copy passes see it."""
+        tier = Tier(
+            known=True,
+            revision=self.revision,
+            log_start_offset=self.state.log_start_offset,
+        )
+        for segment in self.segments:
+            tier.add(segment)
+        return tier
 
     def young_copies(self) -> list[RemoteLogSegmentMetadata]:
         """What counts as being copied, by whomever."""

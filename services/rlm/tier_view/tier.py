@@ -167,6 +167,13 @@ class TierView:
             self._changes_seen = self._changes_here
             return self._tier
 
+    def take(self, listed: Tier) -> None:
+        """What somebody else has listed, whole and at one revision: it need not be read again."""
+        with self._lock:
+            seen = self._tier.revision
+            if listed.revision is not None and (seen is None or seen < listed.revision):
+                self._tier = listed
+
     def _read(self, page: SegmentPage) -> Tier:
         # The first page's revision: what changes between the pages is looked at again.
         tier = Tier(known=True, revision=page.revision, log_start_offset=page.log_start_offset)

@@ -15,6 +15,7 @@ from services.rlmm import batch_lookups, listings, lookups, page_tokens, segment
 from services.rlmm.guards import require_owner_may_delete
 from services.rlmm.limits import check_text
 from services.rlmm.managing.database import OnDatabase
+from services.rlmm.segment_page_statement import SegmentQuery
 
 
 class SqlSegmentQueries(OnDatabase):
@@ -87,7 +88,7 @@ class SqlSegmentQueries(OnDatabase):
         page_size: int = 0,
         page_token: str = "",
     ) -> SegmentPage:
-        query = listings.SegmentQuery(topic_id_partition, leader_epoch, states, min_offset)
+        query = SegmentQuery(topic_id_partition, leader_epoch, states, min_offset)
         if if_revision_not is not None:
             require_int64(if_revision_not, "if_revision_not")
         limit = page_tokens.page_limit(page_size)
