@@ -14,7 +14,11 @@ from services.cli.failures import EXIT_PARTIAL
 from services.cli.output import Format, print_json, print_table
 from services.cli.progress import counter
 
-_FOR_AN_OPERATOR = (AnomalyKind.MISSING_OBJECTS, AnomalyKind.UNREFERENCED_COMPLETE)
+_FOR_AN_OPERATOR = (
+    AnomalyKind.MISSING_OBJECTS,
+    AnomalyKind.CORRUPT_OBJECT,
+    AnomalyKind.UNREFERENCED_COMPLETE,
+)
 
 
 def run(

@@ -13,6 +13,7 @@ from services.rsm.deleting import SegmentDeleter
 from services.rsm.limits import DEFAULT_LIMITS, Limits
 from services.rsm.location import Location
 from services.rsm.locations import Locations
+from services.rsm.manifest import require_fits
 from services.rsm.object_deletes import ObjectDeletes
 from services.rsm.parts import PartBuffers
 from services.rsm.rate_limit import ByteRate
@@ -92,6 +93,7 @@ class ObjectRemoteStorageManager:
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
     ) -> bytes | None:
         self._require_open()
+        require_fits(metadata)
         return self._copier.copy(metadata, data)
 
     def fetch_log_segment(

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 from uuid import UUID
 
 from services.api.errors import CorruptSegmentError, InvalidRequestError
@@ -15,9 +15,24 @@ from services.api.segments import (
     RemoteLogSegmentState,
     segment_leader_epochs,
 )
+from services.api.validation import require, require_int64
 from services.rsm.custom_metadata import CustomMetadata
 
 VERSION = 1
+MAX_LEADER_EPOCHS = 10_000
+"""Of one segment; RLMM takes no more either."""
+MAX_COPIED_CUSTOM_METADATA_BYTES = 1024
+"""Of a segment that is to be copied: RSM's own answer is not there yet."""
+_ANY_LOCATION = 1
+_NO_MANIFEST = (
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+    InvalidRequestError,
+)
+"""What reading something else fails with, whatever it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +83,34 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, data: bytes, key: str) -> "Manifest":
-        """Read what to_bytes wrote; `key` names it in errors.
+        """Read what to_bytes wrote; `key` names it in errors. What is answered can be used: its
+        custom metadata, too, is one that could have been answered to a copy.
 
         Raises:
             CorruptSegmentError: not a manifest, or of a version not known here.
         """
         try:
-            return _from_json(json.loads(data))
-        except (ValueError, KeyError, TypeError, InvalidRequestError) as e:
+            manifest = _from_json(
+                json.loads(data, parse_float=_no_number, parse_constant=_no_number)
+            )
+            manifest.custom_metadata(_ANY_LOCATION)
+            return manifest
+        except _NO_MANIFEST as e:
             raise CorruptSegmentError(f"{key}: not a manifest of version {VERSION}") from e
+
+
+def require_fits(metadata: RemoteLogSegmentMetadata) -> None:
+    """Hold a segment that is to be copied to what a manifest may have: one that is too long to be
+    read back would make the copy useless.
+
+    Raises:
+        InvalidRequestError: too many leader epochs, or too long custom metadata.
+    """
+    epochs, most = len(metadata.segment_leader_epochs), MAX_LEADER_EPOCHS
+    require(epochs <= most, "metadata.segment_leader_epochs", f"at most {most}, has {epochs}")
+    length, longest = len(metadata.custom_metadata or b""), MAX_COPIED_CUSTOM_METADATA_BYTES
+    text = f"at most {longest} bytes, has {length}"
+    require(length <= longest, "metadata.custom_metadata", text)
 
 
 def _from_json(document: dict[str, Any]) -> Manifest:
@@ -88,7 +122,7 @@ def _from_json(document: dict[str, Any]) -> Manifest:
     return Manifest(
         metadata=_metadata_from_json(document["metadata"]),
         attempt=document["attempt"],
-        written_at_ms=document["written_at_ms"],
+        written_at_ms=_time_ms(document["written_at_ms"]),
         log=LogDigest(_digest_from_json(log), tuple(map(_crc32c, log["chunk_crc32c"]))),
         indexes={
             kind: _digest_from_json(document["indexes"][kind.name])
@@ -104,6 +138,15 @@ def _digest_to_json(digest: FileDigest) -> dict[str, int]:
 
 def _digest_from_json(document: dict[str, Any]) -> FileDigest:
     return FileDigest(size_bytes=document["size_bytes"], crc32c=_crc32c(document["crc32c"]))
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"no number of a manifest: {text}")
+
+
+def _time_ms(number: int) -> int:
+    require_int64(number, "written_at_ms")
+    return number
 
 
 def _crc32c(number: int) -> int:
@@ -142,6 +185,8 @@ def _metadata_from_json(document: dict[str, Any]) -> RemoteLogSegmentMetadata:
         UUID(fields.pop("topic_id")), fields.pop("topic"), fields.pop("partition")
     )
     custom_metadata = fields.pop("custom_metadata")
+    if not isinstance(fields["txn_idx_empty"], bool):
+        raise TypeError("txn_idx_empty")
     return RemoteLogSegmentMetadata(
         remote_log_segment_id=RemoteLogSegmentId(partition, UUID(fields.pop("id"))),
         segment_leader_epochs=segment_leader_epochs(fields.pop("segment_leader_epochs")),

@@ -18,7 +18,9 @@ _REQUIRED = {
 MAX_LOCATION_ID = 65535
 MAX_PREFIX_LENGTH = 512
 MAX_BUCKET_LENGTH = 63
-PREFIX_PATTERN = r"^([A-Za-z0-9._-]+/)*$"
+# Not of dots alone between two slashes: a file system takes these for other directories, and so do
+# some stores and proxies.
+PREFIX_PATTERN = r"^(\.*[A-Za-z0-9_-][A-Za-z0-9._-]*/)*$"
 ENDPOINT_PATTERN = r"^[^/\s]*$"
 # Labels that begin and end with a letter or digit, as S3 and the SDK want them.
 BUCKET_PATTERN = r"^([a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*)?$"

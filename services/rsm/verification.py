@@ -12,6 +12,7 @@ from services.api.errors import CorruptSegmentError, RemoteResourceNotFoundError
 from services.api.remote_storage_manager import IndexType
 from services.api.segment_digests import DIGEST_CHUNK_BYTES
 from services.api.segments import RemoteLogSegmentMetadata
+from services.rpc.log_lines import LineBudget
 from services.rsm.custom_metadata import CustomMetadata
 from services.rsm.location import Location
 from services.rsm.segment_digests import DigestCache, SegmentDigests
@@ -33,6 +34,7 @@ class ReadVerification:
         self._every = {"off": 0, "sampled": SAMPLE_EVERY, "always": 1}[verify]
         self._reads = itertools.count(1)
         self._cache = DigestCache(cache_bytes)
+        self._lines = LineBudget()
 
     def chooses(self) -> bool:
         """Whether the next read that could be verified is to be."""
@@ -42,7 +44,7 @@ class ReadVerification:
         self, location: Location, metadata: RemoteLogSegmentMetadata, found: CustomMetadata
     ) -> "SegmentVerification":
         """For one read of a segment whose objects are those that `found` describes."""
-        return SegmentVerification(self._cache, location, metadata, found)
+        return SegmentVerification(self._cache, location, metadata, found, self._lines)
 
 
 class SegmentVerification:
@@ -55,8 +57,10 @@ class SegmentVerification:
         location: Location,
         metadata: RemoteLogSegmentMetadata,
         found: CustomMetadata,
+        lines: LineBudget,
     ) -> None:
         self._cache = cache
+        self._lines = lines
         self._location = location
         self._keys = location.keys(metadata)
         self._name = f"{metadata.remote_log_segment_id}, attempt {found.attempt}"
@@ -112,7 +116,10 @@ class SegmentVerification:
             # What is damaged is not what is read.
             found, why = None, str(e)
         if found is None:
-            _log.warning("%s: read unverified, %s", self._name, why)
+            not_logged = self._lines.line("unverified")
+            if not_logged is not None:
+                extra = {"not_logged": not_logged} if not_logged else None
+                _log.warning("%s: read unverified, %s", self._name, why, extra=extra)
         return found
 
     def _compare(self, what: str, crc: int, expected: int) -> None:

@@ -13,7 +13,7 @@ from services.api.segments import RemoteLogSegmentMetadata
 from services.rpc.clients.storage import RemoteStorageManagerClient
 from services.rsm.factory import build_manager
 from services.rsm.manager import ObjectRemoteStorageManager
-from services.rsm.servicer import RemoteStorageManagerServicer
+from services.rsm.servicer import add_to_server
 from services.rsm.settings import RsmSettings
 from tests.contract.remote_storage_manager_contract import (
     LARGE,
@@ -29,7 +29,6 @@ from tests.harness.eventually import eventually
 from tests.harness.faults import Answer, Cut, Direction
 from tests.harness.grpc_server import served
 from tests.harness.http_proxy import HttpProxy
-from tieredstorage.v1 import remote_storage_manager_pb2_grpc as pb_grpc
 
 
 def ready(
@@ -137,8 +136,7 @@ def test_a_caller_who_gives_up_ends_a_copy_that_waits_for_its_rate(
     with ready(settings, proxy, upload_rate_bytes_per_s=1000) as rsm:
 
         def add(server: grpc.Server) -> None:
-            servicer = RemoteStorageManagerServicer(rsm)
-            pb_grpc.add_RemoteStorageManagerServicer_to_server(servicer, server)
+            add_to_server(rsm, server)
 
         with served(add, "tieredstorage.v1.RemoteStorageManager") as (channel, address):
             client = RemoteStorageManagerClient(channel, address, copy_timeout_s=1)

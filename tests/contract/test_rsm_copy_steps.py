@@ -32,7 +32,7 @@ from services.rsm.keys import segment_keys
 from services.rsm.location import Location
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.parts import PartBuffers
-from services.rsm.servicer import RemoteStorageManagerServicer
+from services.rsm.servicer import add_to_server
 from tests.contract.remote_storage_manager_contract import (
     Files,
     SourceFailedError,
@@ -46,7 +46,6 @@ from tests.contract.rsm_over_s3 import everything_in, settings_for
 from tests.harness.eventually import eventually
 from tests.harness.gated_store import GIVE_UP_S, Gate, gated
 from tests.harness.grpc_server import served
-from tieredstorage.v1 import remote_storage_manager_pb2_grpc as pb_grpc
 
 # Of three parts, of the least size that each kind of store takes.
 FILES = {part: Files(some_bytes(2 * part + 123)) for part in (64 * 1024, S3_PART)}
@@ -337,8 +336,7 @@ def test_a_call_that_is_cancelled_leaves_all_or_nothing(
     rsm = NotingManager(location, buffers, upload_threads=2)
 
     def add(server: grpc.Server) -> None:
-        servicer = RemoteStorageManagerServicer(rsm)
-        pb_grpc.add_RemoteStorageManagerServicer_to_server(servicer, server)
+        add_to_server(rsm, server)
 
     with ExitStack() as stack:
         stack.callback(rsm.close)

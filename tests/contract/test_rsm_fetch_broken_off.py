@@ -258,9 +258,8 @@ def test_a_caller_who_leaves_ends_the_get(
     with served(add, "tieredstorage.v1.RemoteStorageManager") as (channel, address):
         stream = RemoteStorageManagerClient(channel, address).fetch_log_segment(segment, 0)
         assert isinstance(stream, Generator)
-        next(stream)
-        before = proxy.sent_bytes
-        eventually(lambda: proxy.sent_bytes > before)
+        first = len(next(stream))
+        eventually(lambda: proxy.sent_bytes > first)
         stream.close()
         eventually(lambda: proxy.open == 0)
     assert proxy.sent_bytes < UNDER_WAY

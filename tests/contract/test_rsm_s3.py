@@ -20,7 +20,7 @@ from services.rsm.backends.protocol import StorageBackend
 from services.rsm.factory import build_backend, build_manager
 from services.rsm.keys import segment_keys
 from services.rsm.manager import ObjectRemoteStorageManager
-from services.rsm.servicer import RemoteStorageManagerServicer
+from services.rsm.servicer import add_to_server
 from services.rsm.settings import RsmSettings
 from tests.contract.remote_storage_manager_contract import (
     LARGE,
@@ -38,7 +38,6 @@ from tests.harness.eventually import eventually
 from tests.harness.faults import Answer, Cut, Delay, Direction
 from tests.harness.grpc_server import served
 from tests.harness.http_proxy import HttpProxy
-from tieredstorage.v1 import remote_storage_manager_pb2_grpc as pb_grpc
 
 
 @pytest.fixture
@@ -183,8 +182,7 @@ def test_a_copy_given_up_while_the_store_is_slow_leaves_nothing(
     rsm: ObjectRemoteStorageManager, proxy: HttpProxy, stored_keys: StoredKeys
 ) -> None:
     def add(server: grpc.Server) -> None:
-        servicer = RemoteStorageManagerServicer(rsm)
-        pb_grpc.add_RemoteStorageManagerServicer_to_server(servicer, server)
+        add_to_server(rsm, server)
 
     proxy.faults.add(Delay(2000), operation="PutObject", skip=1)  # the indexes
     with served(add, "tieredstorage.v1.RemoteStorageManager") as (channel, address):

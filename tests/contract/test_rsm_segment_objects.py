@@ -12,12 +12,11 @@ from services.local.s3_endpoint import S3Endpoint
 from services.rpc.clients.segment_objects import SegmentObjectsClient
 from services.rsm.factory import build_backend, build_manager
 from services.rsm.manager import ObjectRemoteStorageManager
-from services.rsm.servicer import RemoteStorageManagerServicer
+from services.rsm.servicer import add_to_server
 from services.rsm.settings import RsmSettings
 from tests.contract.rsm_over_s3 import PART, settings_for
 from tests.contract.segment_objects_contract import LOCATION_ID, SegmentObjectsContract, Store
 from tests.harness.grpc_server import served
-from tieredstorage.v1 import remote_storage_manager_pb2_grpc as pb_grpc
 
 
 class InProcess(SegmentObjectsContract):
@@ -60,9 +59,7 @@ class TestOverGrpc(OverFiles):
     @pytest.fixture
     def objects(self, rsm: ObjectRemoteStorageManager) -> Iterator[SegmentObjects]:
         def add(server: grpc.Server) -> None:
-            pb_grpc.add_RemoteStorageManagerServicer_to_server(
-                RemoteStorageManagerServicer(rsm), server
-            )
+            add_to_server(rsm, server)
 
         with served(add, "tieredstorage.v1.RemoteStorageManager") as (channel, address):
             yield SegmentObjectsClient(channel, address)

@@ -9,7 +9,7 @@ import pytest
 from services.local.s3_endpoint import S3Endpoint
 from services.rpc.clients.storage import RemoteStorageManagerClient
 from services.rsm.factory import build_backend, build_manager
-from services.rsm.servicer import RemoteStorageManagerServicer
+from services.rsm.servicer import add_to_server
 from services.rsm.settings import RsmSettings
 from tests.contract.remote_storage_manager_contract import (
     RemoteStorageManagerContract,
@@ -17,7 +17,6 @@ from tests.contract.remote_storage_manager_contract import (
 )
 from tests.contract.rsm_over_s3 import everything_in, settings_for
 from tests.harness.grpc_server import served
-from tieredstorage.v1 import remote_storage_manager_pb2_grpc as pb_grpc
 
 
 class TestOverGrpcAndMinio(RemoteStorageManagerContract):
@@ -30,8 +29,7 @@ class TestOverGrpcAndMinio(RemoteStorageManagerContract):
         with closing(build_manager(settings)) as manager:
 
             def add(server: grpc.Server) -> None:
-                servicer = RemoteStorageManagerServicer(manager)
-                pb_grpc.add_RemoteStorageManagerServicer_to_server(servicer, server)
+                add_to_server(manager, server)
 
             with served(add, "tieredstorage.v1.RemoteStorageManager") as (channel, address):
                 yield RemoteStorageManagerClient(channel, address)

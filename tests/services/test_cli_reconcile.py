@@ -71,6 +71,15 @@ def test_what_an_operator_must_look_at_is_an_exit_code_of_its_own(
     assert (done.returncode, "MISSING_OBJECTS" in done.stdout) == (1, True)
 
 
+def test_a_manifest_that_is_none_is_for_an_operator_too(
+    rlmm: RlmmProcess, rsm: ServedRsm, store: FilesystemStorage
+) -> None:
+    (tp,) = a_topic("orders")
+    store.put(segment_keys("", segment(tp, 9)).manifest, b"no manifest")
+    code, told = reconcile(rlmm, rsm, "--grace-ms", "0")
+    assert (code, told["anomalies"]["CORRUPT_OBJECT"]) == (1, 1)
+
+
 def test_a_location_that_is_not_registered_is_named(rlmm: RlmmProcess, rsm: ServedRsm) -> None:
     line = rlmm.refusal("reconcile", "--rsm", rsm.address, "--location", "7")
     assert "location 7 is not registered" in line

@@ -1,7 +1,9 @@
 """What RSM writes down: keys, custom metadata, manifests, digests."""
 
 import json
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -19,10 +21,20 @@ from services.api.segments import (
     SegmentLeaderEpoch,
 )
 from services.api.validation import INT32_MAX, INT64_MAX
+from services.rpc.converters.shared import metadata_to_proto
+from services.rsm.backends.protocol import MAX_SMALL_OBJECT_BYTES
 from services.rsm.custom_metadata import CustomMetadata
 from services.rsm.digest import RunningDigest
+from services.rsm.factory import build_manager
 from services.rsm.keys import segment_keys
-from services.rsm.manifest import Manifest
+from services.rsm.manifest import (
+    MAX_COPIED_CUSTOM_METADATA_BYTES,
+    MAX_LEADER_EPOCHS,
+    Manifest,
+    require_fits,
+)
+from services.rsm.settings import RsmSettings
+from tests.contract.remote_storage_manager_contract import Files, copied
 
 ids = st.uuids(allow_nil=False)
 int32s = st.integers(0, INT32_MAX)
@@ -184,6 +196,110 @@ def test_a_manifest_of_another_version_is_refused(manifest: Manifest) -> None:
 def test_what_is_no_manifest_is_refused(data: bytes) -> None:
     with pytest.raises(CorruptSegmentError):
         Manifest.from_bytes(data, "key")
+
+
+def require_usable_or_refused(data: bytes) -> bool:
+    """Whether it is usable."""
+    try:
+        read = Manifest.from_bytes(data, "key")
+    except CorruptSegmentError:
+        return False
+    described = read.custom_metadata(1)
+    assert CustomMetadata.from_bytes(described.to_bytes()) == described
+    metadata_to_proto(read.metadata)
+    assert Manifest.from_bytes(read.to_bytes(), "key") == read
+    return True
+
+
+@settings(max_examples=3, deadline=None)
+@given(manifests)
+def test_a_manifest_with_any_bit_changed_is_refused_or_can_be_used(manifest: Manifest) -> None:
+    good = manifest.to_bytes()
+    assert require_usable_or_refused(good)
+    for position in range(len(good)):
+        for bit in range(8):
+            bad = bytearray(good)
+            bad[position] ^= 1 << bit
+            require_usable_or_refused(bytes(bad))
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=2), inner),
+    max_leaves=3,
+)
+
+
+@given(manifests, anything, st.data())
+def test_a_manifest_with_anything_in_a_place_is_refused_or_can_be_used(
+    manifest: Manifest, value: object, data: st.DataObject
+) -> None:
+    document = json.loads(manifest.to_bytes())
+    part = document
+    while True:
+        name = data.draw(st.sampled_from(sorted(part)))
+        if not isinstance(part[name], dict) or data.draw(st.booleans()):
+            part[name] = value
+            break
+        part = part[name]
+    require_usable_or_refused(json.dumps(document).encode())
+
+
+def a_segment_of(epochs: int, custom_metadata: bytes = b"") -> RemoteLogSegmentMetadata:
+    """With as many digits as there can be."""
+    end = INT64_MAX
+    first = INT32_MAX - epochs + 1
+    return RemoteLogSegmentMetadata(
+        remote_log_segment_id=RemoteLogSegmentId(
+            TopicIdPartition(UUID(int=1), "t" * 249, INT32_MAX), UUID(int=2)
+        ),
+        start_offset=end,
+        end_offset=end,
+        max_timestamp_ms=end,
+        broker_id=INT32_MAX,
+        event_timestamp_ms=end,
+        segment_leader_epochs=tuple(SegmentLeaderEpoch(first + i, end) for i in range(epochs)),
+        segment_size_in_bytes=INT32_MAX,
+        custom_metadata=custom_metadata,
+        broker_leader_epoch=INT32_MAX,
+    )
+
+
+def test_the_longest_manifest_that_is_written_is_read_back() -> None:
+    metadata = a_segment_of(MAX_LEADER_EPOCHS, bytes(MAX_COPIED_CUSTOM_METADATA_BYTES))
+    require_fits(metadata)
+    crc = 2**32 - 1
+    log = LogDigest(FileDigest(INT32_MAX, crc), (crc,) * -(-INT32_MAX // DIGEST_CHUNK_BYTES))
+    indexes = dict.fromkeys(IndexType, FileDigest(INT32_MAX, crc))
+    manifest = Manifest(metadata, "f" * 16, INT64_MAX, log, indexes)
+    assert len(manifest.to_bytes()) < MAX_SMALL_OBJECT_BYTES
+    assert Manifest.from_bytes(manifest.to_bytes(), "key") == manifest
+
+
+@pytest.mark.parametrize(
+    ("metadata", "field"),
+    [
+        (a_segment_of(MAX_LEADER_EPOCHS + 1), "metadata.segment_leader_epochs: at most 10000"),
+        (
+            a_segment_of(1, bytes(MAX_COPIED_CUSTOM_METADATA_BYTES + 1)),
+            "metadata.custom_metadata: at most 1024 bytes",
+        ),
+    ],
+)
+def test_a_segment_whose_manifest_would_be_too_long_is_not_copied(
+    metadata: RemoteLogSegmentMetadata, field: str, tmp_path: Path
+) -> None:
+    manager = build_manager(RsmSettings(backend="filesystem", directory=tmp_path))
+    with closing(manager):
+        manager.check()
+        present = sorted(tmp_path.rglob("*"))
+        with pytest.raises(InvalidRequestError, match=field):
+            copied(manager, Files(b"log"), metadata)
+        assert sorted(tmp_path.rglob("*")) == present
+
+
+def test_what_nests_deeper_than_any_manifest_is_refused() -> None:
+    assert not require_usable_or_refused(b"[" * 100_000)
 
 
 def test_a_digest_has_a_crc32c_of_each_mebibyte_and_of_the_whole() -> None:

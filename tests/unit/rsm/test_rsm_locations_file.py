@@ -94,6 +94,7 @@ def test_the_current_location_may_be_listed_as_the_settings_have_it(listing: Wit
         (OLD.replace("id = 1", 'id = "1"'), "location entry 1, id: "),
         (OLD.replace('"s3"', '"hdfs"'), "location entry 1, backend: "),
         (OLD.replace("old/", "old"), "location entry 1, prefix: "),
+        (OLD.replace("old/", "old/../new/"), "location entry 1, prefix: "),
         (OLD.replace('bucket = "segments"', ""), 'backend = "s3" also needs bucket'),
         (FILES.replace("directory", "# directory"), 'backend = "filesystem" also needs directory'),
         (OLD + 'secret_key_file = "x"', "access_key_file and secret_key_file go together"),

@@ -1,5 +1,6 @@
 """For how long it is believed that a segment has no manifest."""
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,11 +9,13 @@ import pytest
 from services.api.errors import RemoteResourceNotFoundError
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.custom_metadata import CustomMetadata
+from services.rsm.factory import build_manager
 from services.rsm.location import Location
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.parts import PartBuffers
 from services.rsm.segment_digests import MAX_MISSING, MISSING_S, DigestCache
-from tests.contract.remote_storage_manager_contract import Files, copied
+from services.rsm.settings import RsmSettings
+from tests.contract.remote_storage_manager_contract import Files, copied, fetched
 
 
 class CountingStore(FilesystemStorage):
@@ -59,3 +62,17 @@ def test_what_is_missing_is_remembered_up_to_a_number(tmp_path: Path) -> None:
         with pytest.raises(RemoteResourceNotFoundError):
             cache.get(location, keys, replace(found, attempt=f"{number:016x}"))
     assert store.gets == MAX_MISSING + 2
+
+
+def test_reads_without_a_manifest_do_not_fill_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = RsmSettings(backend="filesystem", directory=tmp_path, verify_reads="always")
+    with closing(build_manager(settings)) as rsm:
+        rsm.check()
+        segment = copied(rsm, Files(b"log"))
+        next(tmp_path.rglob("*.manifest")).unlink()
+        for _ in range(1000):
+            assert fetched(rsm, segment) == b"log"
+    lines = [line for line in caplog.messages if "read unverified" in line]
+    assert 0 < len(lines) < 100
