@@ -1,6 +1,7 @@
 """docs/config.md, written from the settings classes: `make docs`."""
 
 from collections.abc import Iterator
+from enum import Enum
 
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
@@ -44,6 +45,8 @@ def _default(field: FieldInfo) -> str:
     value = field.get_default(call_default_factory=True)
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
+    if isinstance(value, Enum):
+        value = value.value
     return "" if value in (None, "", ()) or "SecretStr" in repr(value) else f"`{value}`"
 
 

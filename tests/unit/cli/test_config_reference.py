@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from services.cli.config_reference import config_markdown
+from services.rlm.lifecycle.sources import PartitionSource
 
 PAGE = Path(__file__).parents[3] / "docs" / "config.md"
 
@@ -18,3 +19,9 @@ def test_every_setting_says_what_it_means() -> None:
 
 def test_no_secret_has_a_printed_default() -> None:
     assert "SecretStr" not in config_markdown()
+
+
+def test_a_printed_default_can_be_set() -> None:
+    """As it stands on the page: a default that is one of several is told by its value."""
+    source = next(line for line in config_markdown().splitlines() if "RLM_PARTITION_SOURCE" in line)
+    assert PartitionSource(source.split("|")[2].strip(" `")) is PartitionSource.STATIC
