@@ -89,6 +89,11 @@ class LocalPartition:
     def topic_id_partition(self) -> TopicIdPartition:
         return self.found.topic_id_partition
 
+    @property
+    def last_seen(self) -> LocalLog | None:
+        """The log as it was looked at last; None: it was not yet."""
+        return self._log
+
     def look(self) -> LocalLog | None:
         """The log as it is now, the same object for as long as nothing changes; None where nothing
         is left of it.

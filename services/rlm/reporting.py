@@ -17,6 +17,7 @@ from services.api.lineage import Lineage
 from services.api.partition_changes import MAX_REPORTED_EPOCHS, MAX_REPORTS, ReportOutcome
 from services.api.partition_state import PartitionReport, PartitionState
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.rlm.bounded_lines import BoundedLines
 from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
 from services.rlm.local_log import LocalLog
 from services.rlm.partition import DraftedReport, Partition, SentReport
@@ -27,12 +28,13 @@ _log = logging.getLogger(__name__)
 
 
 class LineageUnknownError(Exception):
-    """The tier's leader epochs cannot be read. A report without them could make retention take
-    what the broker no longer has for another history's."""
+    """The tier's leader epochs are lost, or damaged. A report without them could make retention
+    take what the broker no longer has for another history's."""
 
 
 _NOT_NOW = (LogFileError, SegmentVanishedError, LineageUnknownError, RemoteStorageError)
-"""What keeps one partition from being reported, and no other."""
+"""What keeps one partition from being reported, and no other; all but RetriableRemoteStorageError,
+which the next one would meet, too."""
 
 
 def report_of(
@@ -48,8 +50,8 @@ def report_of(
 
     Raises:
         LogFileError, SegmentVanishedError: the folder cannot be read now.
-        LineageUnknownError: no report may be sent now.
-        RetriableRemoteStorageError: RLMM cannot be reached.
+        LineageUnknownError: no report may be sent: the tier's leader epochs are lost.
+        RetriableRemoteStorageError: RLMM cannot be reached, or RSM to read these epochs.
     """
     log = _led_log(partition)
     if log is None:
@@ -123,6 +125,8 @@ def _lineage(partition: Partition, log: LocalLog, tier: Tier) -> Lineage:
     """With the epochs that the broker has forgotten together with their records."""
     try:
         lineage = partition.tier_lineage.merged(tier, log.lineage)
+    except RetriableRemoteStorageError:
+        raise
     except RemoteStorageError as e:
         raise LineageUnknownError(f"the tier's leader epochs cannot be read: {e}") from e
     start = tier.start_offset
@@ -143,18 +147,33 @@ class _Draft:
 
 
 def _batches(drafts: Iterable[_Draft]) -> Iterator[list[_Draft]]:
-    """As many as one call may bring."""
+    """As many as one call may bring. Where `drafts` breaks off, first those that there were."""
     batch: list[_Draft] = []
     epochs = 0
-    for draft in drafts:
-        more = len(draft.report.lineage.entries)
-        if batch and (len(batch) == MAX_REPORTS or epochs + more > MAX_REPORTED_EPOCHS):
+    try:
+        for draft in drafts:
+            more = len(draft.report.lineage.entries)
+            if batch and (len(batch) == MAX_REPORTS or epochs + more > MAX_REPORTED_EPOCHS):
+                yield batch
+                batch, epochs = [], 0
+            batch.append(draft)
+            epochs += more
+    except RetriableRemoteStorageError:
+        if batch:
             yield batch
-            batch, epochs = [], 0
-        batch.append(draft)
-        epochs += more
+        raise
     if batch:
         yield batch
+
+
+def _rsm_last(partition: Partition) -> int:
+    """The place in a pass, by what was seen last: first those that need nothing of RSM, then those
+    for which it was not asked in vain."""
+    log = partition.local.last_seen if partition.local else None
+    lineage = partition.tier_lineage
+    if log is None or not lineage.needs_rsm(partition.tier.last_seen, log.lineage):
+        return 0
+    return 1 + lineage.asked_in_vain
 
 
 def _is_same(sent: PartitionReport, report: PartitionReport) -> bool:
@@ -187,6 +206,7 @@ class Reporter:
         self._clock = clock
         self._age_matters = age_matters
         self._lock = threading.Lock()
+        self._lines = BoundedLines(_log)
 
     def report(self, partition: Partition, report: PartitionReport) -> AtRevision[PartitionState]:
         """Send what `report_of` answered; the state that RLMM makes of it.
@@ -208,13 +228,16 @@ class Reporter:
         A report that is refused is told of, and sent again as if it had been taken: what refuses
         it does not pass soon.
 
+        Where RSM is away, those are reported that can be without it. It is asked for one of the
+        others only, which is the last to be asked for the next time.
+
         Raises:
-            RetriableRemoteStorageError: RLMM cannot be reached.
+            RetriableRemoteStorageError: RLMM or RSM cannot be reached; not all are reported.
         """
-        for batch in _batches(self._worth_sending(partitions)):
+        for batch in _batches(self._worth_sending(sorted(partitions, key=_rsm_last))):
             for draft, outcome in zip(batch, self._send(batch), strict=True):
                 if isinstance(outcome, RemoteStorageError):
-                    _log.warning(
+                    self._lines.warning(
                         "%s: report refused: %s", draft.partition.topic_id_partition, outcome
                     )
 
@@ -225,7 +248,7 @@ class Reporter:
             except RetriableRemoteStorageError:
                 raise
             except _NOT_NOW as e:
-                _log.warning("%s: not reported: %s", partition.topic_id_partition, e)
+                self._lines.warning("%s: not reported: %s", partition.topic_id_partition, e)
                 continue
             if report is not None:
                 yield _Draft(partition, report)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from services.api.errors import RemoteStorageError
 from services.rlm.backoff import Backoff
+from services.rlm.bounded_lines import LINES_PER_S
 from services.rlm.waiting_tasks import WaitingTasks
 from services.rpc.log_lines import LineBudget
 
@@ -38,8 +39,6 @@ _WAKE_EVERY_S = 0.05
 """Turns that are due so soon one after the other are done by one thread in a row: where there are
 thousands of tasks one is due at every moment, and to wake for each costs more than a pass that
 finds nothing."""
-_FAILURE_LINES_PER_S = 0.2
-"""While all partitions fail, as in an outage, their number must not fill the log."""
 _log = logging.getLogger(__name__)
 
 
@@ -87,7 +86,7 @@ class Scheduler:
         self._running: set[Hashable] = set()
         self._stopping = False
         self._ticker: threading.Thread | None = None
-        self._lines = LineBudget(lines_per_s=_FAILURE_LINES_PER_S)
+        self._lines = LineBudget(lines_per_s=LINES_PER_S)
 
     def schedule(self, key: Hashable, task: Task) -> None:
         """Run `task` from the next tick on; a key that is scheduled already keeps its turn. A task

@@ -20,6 +20,7 @@ from services.api.remote_log_manager import Problem
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rlm.announcing import announce
+from services.rlm.bounded_lines import BoundedLines
 from services.rlm.copying.candidates import (
     candidate_log_segments,
     in_tier,
@@ -55,6 +56,7 @@ from services.rlm.tier_view.offset_ranges import OffsetRanges
 from services.rlm.tier_view.tier import Tier
 
 _log = logging.getLogger(__name__)
+_lines = BoundedLines(_log)
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +313,7 @@ class CopyTask:
         except (RemoteResourceNotFoundError, CorruptSegmentError):
             # Copying goes on, with the history that RLMM was told of: this copy's own LEADER_EPOCH
             # index is where the next one reads it.
-            _log.warning("%s: the tier's leader epochs cannot be read", self._name, exc_info=True)
+            _lines.warning("%s: the tier's leader epochs cannot be read", self._name, exc_info=True)
             return self._rlmm.partition_state(self._name).value.lineage.merged_with_report(local)
 
     def _copy_all(

@@ -32,6 +32,7 @@ from services.api.segments import (
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
+from services.rlm.bounded_lines import BoundedLines
 from services.rlm.copying.copy_data import BytesSent, CopyCancelledError, SegmentSource
 from services.rlm.copying.inspection import InspectedSegment
 from services.rlm.copying.leases import CopyLease, CopyLeases, LeaseLostError
@@ -52,7 +53,7 @@ NOT_FINISHED = "copy not finished"
 _State = RemoteLogSegmentState
 _GIVEN_UP = (_State.DELETE_SEGMENT_STARTED, _State.DELETE_SEGMENT_FINISHED)
 _ENDED = (_State.COPY_SEGMENT_FINISHED, _State.DELETE_SEGMENT_FINISHED)
-_log = logging.getLogger(__name__)
+_lines = BoundedLines(logging.getLogger(__name__))
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +277,7 @@ class SegmentCopier:
         except _ENDED_BY_ANOTHER:
             self._try_delete_if_given_up(segment)
         except RemoteStorageError as e:
-            _log.warning("%s was not given up: %s", segment.remote_log_segment_id, e)
+            _lines.warning("%s was not given up: %s", segment.remote_log_segment_id, e)
         else:
             if not given_up.applied:
                 self._try_delete_if_given_up(segment)
@@ -289,7 +290,7 @@ class SegmentCopier:
             self._try_delete_if_given_up(segment)
         except RemoteStorageError:
             # The copy's own failure is what the caller must hear of; the next pass cleans up.
-            _log.warning("clean-up of %s failed", segment.remote_log_segment_id, exc_info=True)
+            _lines.warning("clean-up of %s failed", segment.remote_log_segment_id, exc_info=True)
 
     def _try_delete_if_given_up(self, segment: RemoteLogSegmentMetadata) -> None:
         """Delete the objects of a copy that somebody else has given up, as may happen at any time
@@ -302,7 +303,7 @@ class SegmentCopier:
         except RemoteResourceNotFoundError:
             is_given_up = True
         except RemoteStorageError as e:
-            _log.warning("%s: not known whether its objects are to go: %s", segment_id, e)
+            _lines.warning("%s: not known whether its objects are to go: %s", segment_id, e)
             return
         if is_given_up:
             self._try_delete_objects(segment)
@@ -312,7 +313,7 @@ class SegmentCopier:
             self._rsm.delete_log_segment_data(segment)
         except RemoteStorageError:
             name = segment.remote_log_segment_id
-            _log.warning("objects of %s, which is deleted, were left", name, exc_info=True)
+            _lines.warning("objects of %s, which is deleted, were left", name, exc_info=True)
 
     def _describe(
         self,

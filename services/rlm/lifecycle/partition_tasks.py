@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.rlm.bounded_lines import BoundedLines
 from services.rlm.copying.copy_rules import CopyRules
 from services.rlm.copying.copy_task import CopyTask
 from services.rlm.copying.progress import NoProgress
@@ -30,6 +31,7 @@ from services.rlm.scheduler import Again, PassFailedError, Scheduler, Task
 
 _COPY_TURN_S = 10.0
 _log = logging.getLogger(__name__)
+_lines = BoundedLines(_log)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +163,7 @@ class PartitionTasks:
                 )
             if report.more_after_s is not None:
                 if report.failure:
-                    _log.warning("%s: %s", partition.topic_id_partition, report.failure)
+                    _lines.warning("%s: %s", partition.topic_id_partition, report.failure)
                 return Again(report.more_after_s)
             if report.failure:
                 raise PassFailedError(report.failure)

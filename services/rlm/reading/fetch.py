@@ -16,6 +16,7 @@ from services.api.remote_log_manager import (
     FetchRequest,
     RecordSource,
 )
+from services.rlm.bounded_lines import BoundedLines
 from services.rlm.copying.segment_copy import RETRIABLE_ERRORS
 from services.rlm.kafka_log.batches import Batch
 from services.rlm.kafka_log.errors import BatchError, LogFileError, SegmentVanishedError
@@ -52,7 +53,7 @@ _ERRORS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], FetchError],
     # Of a leader-epoch index: it belongs to no offset, and no offset may look as if it never was.
     (RemoteResourceNotFoundError, FetchError.UNKNOWN_SERVER_ERROR),
 )
-_log = logging.getLogger(__name__)
+_lines = BoundedLines(logging.getLogger(__name__))
 
 
 class Fetcher:
@@ -87,7 +88,7 @@ class Fetcher:
             if parts.empty:
                 yield parts.error(e)
                 return
-            _log.info("%s: read ended early: %s", name, e)
+            _lines.info("%s: read ended early: %s", name, e)
         yield from parts.finish()
 
 
@@ -120,7 +121,7 @@ class _Parts:
         kinds = (kind for classes, kind in _ERRORS if isinstance(error, classes))
         kind = next(kinds, FetchError.UNKNOWN_SERVER_ERROR)
         if kind is FetchError.UNKNOWN_SERVER_ERROR:
-            _log.error("%s: fetch failed", self._name, exc_info=error)
+            _lines.error("%s: fetch failed", self._name, exc_info=error)
         return self._part(b"", None, kind, str(error))
 
     def _flush(self) -> Iterator[FetchPart]:
