@@ -43,6 +43,7 @@ from services.rlm.copying.copy_rules import CopyRules
 from services.rlm.copying.segment_copy import CopyLimits, SegmentCopier
 from services.rlm.describe import PageDescriber, at_most, page_of, token_after
 from services.rlm.expiration.expiration_task import Expiration
+from services.rlm.expiration.segment_budget import MAX_SEGMENTS, SegmentBudget
 from services.rlm.kafka_admin.poller import ClusterPoller, PolledCluster
 from services.rlm.lifecycle.partition_remover import RemotePartitionRemover
 from services.rlm.lifecycle.partition_roles import PartitionRoles
@@ -79,6 +80,7 @@ class RlmLimits:
     interval_s: float = 30.0
     copier_threads: int = 10
     expiration_threads: int = 10
+    expiration_segments: int = MAX_SEGMENTS
     follower_threads: int = 2
     report_interval_s: float = 300.0
     remover_interval_s: float = 3600.0
@@ -215,7 +217,15 @@ class BrokerRemoteLogManager:
                 copier,
                 CopyRules(topic_configs, limits.copy_lag, quota, now_ms, tiered_by_default),
                 Expiration(
-                    rsm, rlmm, broker_id, copier, self._reporter, topic_configs, clock, now_ms
+                    rsm,
+                    rlmm,
+                    broker_id,
+                    copier,
+                    self._reporter,
+                    topic_configs,
+                    clock,
+                    now_ms,
+                    SegmentBudget(limits.expiration_segments),
                 ),
                 None if owned is None else LocalRetention(rsm, rlmm, owned),
                 self._stopping,

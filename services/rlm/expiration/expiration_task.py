@@ -37,6 +37,7 @@ from services.api.topic_config import RetentionOwner, StoredTopicConfig
 from services.rlm.copying.segment_copy import SegmentCopier, is_attempt_of
 from services.rlm.ending import Flag
 from services.rlm.expiration.due import NothingDue, due_after_ms, may_be_due
+from services.rlm.expiration.segment_budget import Place, SegmentBudget
 from services.rlm.expiration.snapshot import Snapshot, take_snapshot
 from services.rlm.metrics import DELETED_BYTES, DELETED_SEGMENTS
 from services.rlm.partition import Partition
@@ -80,6 +81,7 @@ class Expiration:
     Attributes:
         clock: seconds that only grow.
         now_ms: the time that events bear.
+        budget: room for the segments that passes list; a pass waits for its own.
     """
 
     rsm: RemoteStorageManager
@@ -90,6 +92,7 @@ class Expiration:
     topic_configs: TopicConfigs
     clock: Callable[[], float]
     now_ms: Callable[[], int]
+    budget: SegmentBudget
 
 
 class ExpirationTask:
@@ -130,17 +133,29 @@ class ExpirationTask:
             return
         self._finish_begun(report)
         topic = self._settings_to_keep()
-        if topic is None:
+        if topic is None or self._report_if_due(topic, by_last_seen=True) is None:
             return
+        tier = self._partition.tier.last_seen
+        segments = tier.segments + len(tier.unfinished)
+        with self._shared.budget.place(segments, self._stopping) as place:
+            if place is not None:
+                self._expire(topic, place, report)
+
+    def _expire(self, topic: StoredTopicConfig, place: Place, report: ExpirationReport) -> None:
+        # Whoever waited for a place reports what is so now.
         snapshot = self._snapshot_if_due(topic)
         if snapshot is None:
             return
         plan = snapshot.plan(topic.config, self._shared.copier.being_copied)
-        due = [d for d in plan.deletions if d.segment.state is not _DELETING]
+        due = tuple(d for d in plan.deletions if d.segment.state is not _DELETING)
         if not due:
             self._partition.nothing_due = self._nothing_due(snapshot, topic)
         elif not self._stopping.is_set():
-            self._delete(snapshot, topic, replace(plan, deletions=tuple(due)), report)
+            # Deleting may take long, and needs nothing of the others.
+            snapshot = replace(snapshot, segments=())
+            # What is marked is among the unfinished ones of the tier, too.
+            place.keep(2 * len(due))
+            self._delete(snapshot, topic, replace(plan, deletions=due), report)
 
     def _finish_begun(self, report: ExpirationReport) -> None:
         """Finish what is marked, by whomever and whatever holds now. That it goes was decided with
@@ -234,6 +249,8 @@ class ExpirationTask:
         # Local reads go by the tier that was seen last: from here on by the new log start.
         self._partition.tier.refresh()
         self._finish([o.segment for o in begun if o.error is None], deleter, report)
+        # What is gone is not kept in memory.
+        self._partition.tier.refresh()
         if plan.log_start_offset is not None:
             _log.info("%s: log start offset raised to %d", self._name, plan.log_start_offset)
         for outcome in begun:

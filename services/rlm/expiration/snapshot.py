@@ -18,7 +18,8 @@ from services.rlm.tier_view.tier import Tier
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A partition at one revision."""
+    """A partition at one revision, with every segment of it: some KiB each at most, so that who
+    takes several at once bounds them (SegmentBudget)."""
 
     state: PartitionState
     segments: tuple[RemoteLogSegmentMetadata, ...]

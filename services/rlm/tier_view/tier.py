@@ -19,7 +19,8 @@ _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
 @dataclass(slots=True)
 class Tier:
-    """What is copied of a partition. Holds no list of segments: one may have hundreds of thousands.
+    """What is copied of a partition. Holds no list of finished segments: there may be hundreds of
+    thousands. Of unfinished ones it holds each, however many are being deleted.
 
     Attributes:
         known: RLMM has the partition; None: it was not asked yet.
