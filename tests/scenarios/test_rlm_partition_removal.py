@@ -1,9 +1,11 @@
 """RLM removes partitions that were marked for deletion, whoever marked them, beside others."""
 
+import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -41,6 +43,7 @@ from tests.scenarios.troubled_managers import raising
 from tests.unit.rlm.kafka_bytes import NAME
 
 NAMES = [replace(NAME, partition=number) for number in range(3)]
+LAST = TopicIdPartition(UUID("ffffffff-ffff-4fff-bfff-ffffffffffff"), "z", 0)
 MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
 WHY = MutationContext(reason="test")
 LEASED_BY = 9
@@ -146,6 +149,61 @@ def test_a_partition_on_hold_stays_and_is_removed_when_the_hold_ends(
     stack.rlmm.put_topic_config(NAME.topic_id, {})
     removing_turns(rlm)
     assert known(stack) == NAMES[1:]
+
+
+@pytest.fixture
+def behind_the_held(stack: Stack, log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three partitions on hold, and one more that comes after them in every list; of these four
+    there is room for two."""
+    for name in (*NAMES, LAST):
+        hourly_log(log_dir, name, rolled=3)
+    take_turns(BrokerRemoteLogManager([log_dir], stack.rsm, stack.rlmm, ALL_AT_ONCE))
+    stack.rlmm.put_topic_config(NAME.topic_id, {"sediment.hold": "true"})
+    mark(stack, *NAMES, LAST)
+    monkeypatch.setattr(partition_remover, "MAX_REMOVALS", 2)
+
+
+@pytest.mark.usefixtures("behind_the_held")
+def test_what_lies_behind_many_that_are_held_is_removed(stack: Stack) -> None:
+    removing_turns(remover(stack, remover_interval_s=3600.0), turns=6)
+    assert known(stack) == NAMES
+
+
+@pytest.mark.usefixtures("behind_the_held")
+def test_what_is_held_comes_back_each_time_and_does_not_fill_the_log(
+    stack: Stack, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="services.rlm")
+    asked: list[Any] = []
+
+    def put(*arguments: Any) -> Any:
+        asked.append(arguments)
+        return stack.rlmm.put_remote_partition_delete_metadata(*arguments)
+
+    rlmm = Changed(stack.rlmm, put_remote_partition_delete_metadata=put)
+    removing_turns(remover(stack, rlmm=rlmm), turns=60)
+    refused = [r for r in caplog.records if "is not removed" in r.getMessage()]
+    assert len(asked) > 30
+    assert len(refused) < 20
+    stack.rlmm.put_topic_config(NAME.topic_id, {})
+    removing_turns(remover(stack), turns=6)
+    assert known(stack) == []
+
+
+def test_no_more_removals_wait_than_there_is_room_for(
+    stack: Stack, rlm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_remover, "MAX_REMOVALS", 2)
+    mark(stack, *NAMES)
+    away = raising(RetriableRemoteStorageError("away"))
+    rsm = Changed(stack.rsm, delete_log_segment_data_batch=away)
+    some = remover(stack, rsm=rsm)
+    removing_turns(some, turns=6)
+    waiting = set(some.removal_scheduler.seconds_since_last_success())
+    assert waiting == {partition_remover.FIND, *NAMES[:2]}
+    rsm._methods.clear()
+    removing_turns(some, turns=6)
+    assert known(stack) == []
 
 
 @pytest.fixture

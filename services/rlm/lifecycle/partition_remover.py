@@ -16,6 +16,7 @@ from services.api.errors import (
     DeletionRefusedError,
     InvalidStateTransitionError,
     RemoteResourceNotFoundError,
+    RemoteStorageError,
 )
 from services.api.ids import TopicIdPartition
 from services.api.partition_queries import PartitionSummary, all_partitions
@@ -24,16 +25,19 @@ from services.api.partitions import RemotePartitionDeleteState
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.segment_deletion import Deleter, DeletionOutcome
+from services.rlm.bounded_lines import BoundedLines
 from services.rlm.lifecycle.turns import DeletionTurns
 from services.rlm.scheduler import PassFailedError, Scheduler
 
 MAX_REMOVALS = 10_000
-"""Partitions that wait at once, so that memory is bounded; the others the next pass finds."""
+"""Partitions that wait at once, so that memory is bounded; the others are found once there is room
+again."""
 FIND = "partitions that are marked for deletion"
 
 _MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
 _STARTED = RemotePartitionDeleteState.DELETE_PARTITION_STARTED
 _log = logging.getLogger(__name__)
+_lines = BoundedLines(_log)
 
 
 class RemotePartitionRemover:
@@ -60,15 +64,27 @@ class RemotePartitionRemover:
         self._grace_ms = grace_ms
         self._scheduler = scheduler
         self._begun: set[TopicIdPartition] = set()
+        self._to_find: Iterator[PartitionSummary] | None = None
         scheduler.schedule(FIND, self.find)
 
-    def find(self) -> None:
-        """Schedule the removal of what is due."""
-        for summary in islice(self._due(), MAX_REMOVALS):
+    def find(self) -> bool:
+        """Schedule the removal of what is due, as far as there is room; True: there was room for
+        some, and more may be due. The next turn comes after those that were found have had one and
+        goes on behind them: so many that are refused keep nobody's room."""
+        to_find, self._to_find = self._to_find or self._due(), None
+        room = MAX_REMOVALS - len(self._begun)
+        begun = 0
+        for summary in islice((s for s in to_find if self._is_new(s)), room):
             name = summary.topic_id_partition
-            if name not in self._begun:
-                self._begun.add(name)
-                self._scheduler.schedule(name, _Removal(self, summary).run)
+            self._begun.add(name)
+            self._scheduler.schedule(name, _Removal(self, summary).run)
+            begun += 1
+        if begun == room:
+            self._to_find = to_find
+        return begun == room > 0
+
+    def _is_new(self, summary: PartitionSummary) -> bool:
+        return summary.topic_id_partition not in self._begun
 
     def look_again(self, summary: PartitionSummary) -> PartitionSummary | None:
         """The partition as it is now; None: it is not to be removed, or not yet."""
@@ -77,10 +93,18 @@ class RemotePartitionRemover:
 
     def over(self, summary: PartitionSummary, why: str) -> None:
         """Nothing more is to be done of this partition; if it is, the next pass finds it again."""
-        name = summary.topic_id_partition
-        _log.info("%s: %s", name, why)
-        self._scheduler.forget(name)
-        self._begun.discard(name)
+        _log.info("%s: %s", summary.topic_id_partition, why)
+        self._forget(summary)
+
+    def refused(self, summary: PartitionSummary, error: RemoteStorageError) -> None:
+        """It is not to be removed now, as while its topic is on hold; the next pass finds it again,
+        and again."""
+        _lines.info("%s: is not removed: %s", summary.topic_id_partition, error)
+        self._forget(summary)
+
+    def _forget(self, summary: PartitionSummary) -> None:
+        self._scheduler.forget(summary.topic_id_partition)
+        self._begun.discard(summary.topic_id_partition)
 
     def _due(self, topic: str = "") -> Iterator[PartitionSummary]:
         deleted = all_partitions(self.rlmm, topic=topic, delete_states=(_MARKED, _STARTED))
@@ -120,7 +144,7 @@ class _Removal:
         except RemoteResourceNotFoundError:
             remover.over(summary, "was removed by somebody else")
         except (DeletionRefusedError, InvalidStateTransitionError) as e:
-            remover.over(summary, f"is not removed: {e}")
+            remover.refused(summary, e)
         return False
 
     def _turn(self) -> bool:
