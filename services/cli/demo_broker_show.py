@@ -125,8 +125,15 @@ def _is_settled(view: View, producing: "Future[list[Sent]]") -> bool:
     return producing.done() and not uncopied_segments(view) and nothing_due
 
 
+def _is_readable(stage: Stage) -> bool:
+    """The broker has written down that all of the log may be read, and RLM has seen it."""
+    page = stage.rlm.describe_partitions([TOPIC.name])
+    return all(p.last_stable_offset == p.log_end_offset > 0 for p in page.partitions)
+
+
 def _read(stage: Stage, sent: Sequence[Sent], when: str) -> None:
     """Read from offset 0 to the end through RLM, and compare."""
+    stage.watch.until(lambda: _is_readable(stage), "RLM does not see all of the log")
     local_start = stage.partition.look().local_log_start_offset
     started = time.monotonic()
     got: list[tuple[int, Record]] = []

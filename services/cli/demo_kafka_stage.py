@@ -32,6 +32,7 @@ IN_A_HURRY = {
     "log.initial.task.delay.ms": "500",
     "log.retention.check.interval.ms": "500",
     "log.segment.delete.delay.ms": "0",
+    "replica.high.watermark.checkpoint.interval.ms": "500",
 }
 """The broker looks for something to do twice a second, not every half minute or more seldom."""
 

@@ -33,10 +33,15 @@ class LocalLog:
         segments: at least one; the last one is active.
         lineage: empty where `lineage_problem` says why.
         log_start_offset: the first offset that may be read here.
+        last_stable_offset: below it every record is settled: all in-sync replicas have it, and no
+            transaction that is open began before it. Nothing else is copied.
         log_end_offset: the offset that the next record will get.
         active_end_position: where the last whole batch of the active segment ends.
         removed_before_offset: the log start that the broker wrote down; it does so only where
             records were deleted on request (DeleteRecords) and some are still in the first segment.
+        high_watermark: the offset behind the last record that all in-sync replicas have, as the
+            broker last wrote it down; the log's end where no broker has.
+        high_watermark_problem: why it is not known, and is taken for the log's start.
     """
 
     segments: tuple[LocalSegment, ...]
@@ -47,6 +52,8 @@ class LocalLog:
     log_end_offset: int
     active_end_position: int
     removed_before_offset: int = 0
+    high_watermark: int = 0
+    high_watermark_problem: Problem | None = None
 
     @property
     def rolled(self) -> tuple[LocalSegment, ...]:
@@ -119,16 +126,22 @@ class LocalPartition:
         self._tail.follow(segments)
         lineage, problem = self._lineage(len(segments) - 1)
         removed_before = self.found.log_start_offset or 0
-        start = max(segments[0].base_offset, removed_before)
+        end = self._tail.log_end_offset
+        start = min(max(segments[0].base_offset, removed_before), end)
+        high_watermark, unknown = self._high_watermark(start, end, len(segments) - 1)
+        # The lowest of all that is known: no bound makes up for another one.
+        last_stable_offset = min(self._tail.last_stable_offset, high_watermark)
         log = LocalLog(
             segments,
             lineage,
             problem,
-            min(start, self._tail.log_end_offset),
-            self._tail.last_stable_offset,
-            self._tail.log_end_offset,
+            start,
+            last_stable_offset,
+            end,
             self._tail.end_position,
             removed_before,
+            high_watermark,
+            unknown,
         )
         if self._log is None or self._log != log:
             self._log = log
@@ -151,6 +164,18 @@ class LocalPartition:
         self._segments = list_segments(self.found.path)
         self._listed_mtime_ns = mtime_ns if settled else -1
         return self._segments
+
+    def _high_watermark(
+        self, start: int, end: int, rolled_segments: int
+    ) -> tuple[int, Problem | None]:
+        """Within the log, as in Kafka (UnifiedLog.updateHighWatermark); what is not known is the
+        log's start (Partition.createLog)."""
+        name = self.found.topic_id_partition
+        try:
+            written = self.found.high_watermarks.of(name.topic, name.partition)
+        except LogFileError as e:
+            return start, e.problem(rolled_segments)
+        return (end if written is None else min(max(written, start), end)), None
 
     def _lineage(self, rolled_segments: int) -> tuple[Lineage, Problem | None]:
         try:

@@ -13,6 +13,7 @@ _WHAT_TO_DO = {
     ProblemKind.TRUNCATED_BATCH: "bring the segment back from a replica",
     ProblemKind.CORRUPT_BATCH: "bring the segment back from a replica",
     ProblemKind.PRODUCER_SNAPSHOT_MISSING: "bring it back from a replica",
+    ProblemKind.HIGH_WATERMARK_UNKNOWN: "look whether the broker runs and writes this file",
 }
 _TOLD_ELSEWHERE = (
     # Mended; recorded; the task's own failure.
@@ -20,6 +21,8 @@ _TOLD_ELSEWHERE = (
     ProblemKind.LOST_BEFORE_COPY,
     ProblemKind.STORE_UNAVAILABLE,
 )
+_ENDS_BY_ITSELF = (ProblemKind.HIGH_WATERMARK_UNKNOWN,)
+"""A partition that is new has it for some seconds."""
 _log = logging.getLogger(__name__)
 
 
@@ -29,18 +32,28 @@ def holds_back(problem: Problem) -> bool:
     return problem.kind not in _TOLD_ELSEWHERE
 
 
+_Key = tuple[ProblemKind, str, int | None]
+
+
 class ToldProblems:
     """Of one partition, or of the log directories: what the log has been told of. Of what lasts
     there are a gauge and DescribePartitions."""
 
     def __init__(self) -> None:
-        self._told: frozenset[tuple[ProblemKind, str, int | None]] = frozenset()
+        self._told: frozenset[_Key] = frozenset()
+        self._not_yet_told: frozenset[_Key] = frozenset()
 
     def tell(self, where: object, problems: Iterable[Problem]) -> None:
-        """Those of the problems that there are now, and were not when this was told last."""
+        """Those of the problems that there are now, and were not when this was told last; of what
+        ends by itself, those that were there then, too."""
         now = {(p.kind, p.path, p.offset): p for p in problems if holds_back(p)}
-        news = [problem for key, problem in now.items() if key not in self._told]
-        self._told = frozenset(now)
+        waits = frozenset(
+            key
+            for key, problem in now.items()
+            if problem.kind in _ENDS_BY_ITSELF and key not in self._told | self._not_yet_told
+        )
+        news = [now[key] for key in now if key not in self._told | waits]
+        self._told, self._not_yet_told = frozenset(now) - waits, waits
         for problem in news:
             _tell(where, problem)
 

@@ -109,12 +109,10 @@ def _draft(partition: Partition, broker_id: int, led: _LedLog, tier: Tier) -> Pa
         lineage=_lineage(partition, log, tier),
         local_log_start_offset=log.segments[0].base_offset,
         log_end_offset=log.log_end_offset,
-        # A broker's files do not say which records all replicas have: the checkpoint of the high
-        # watermark is seconds old, and the log's end may still be cut off. The last stable offset
-        # is what RLM itself takes for settled when it copies. It bounds the tier's log start, so
-        # that one that is too low holds a deletion back for a pass, and one too high would let
-        # the log start pass records that nobody has read.
-        high_watermark=log.last_stable_offset,
+        # As the broker wrote it down, some seconds ago. It bounds the tier's log start: one that is
+        # too low holds a deletion back for a pass; the log's end, which the next leader may not
+        # have, would let the log start pass records that are acknowledged only later.
+        high_watermark=log.high_watermark,
         last_stable_offset=log.last_stable_offset,
         only_local_bytes=_only_local_bytes(log, copied_through),
         copied_through_offset=copied_through,

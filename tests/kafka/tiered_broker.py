@@ -15,6 +15,7 @@ from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentStat
 from services.cli.scratch import link_log_dir, unlink_segments
 from services.local.kafka_broker import KafkaBroker
 from services.rlm.copying.ship import ShipOutcome, ShipReport, ship
+from services.rlm.kafka_log.checkpoints import HIGH_WATERMARKS, read_offset_checkpoint
 from services.rlm.kafka_log.log_dir import find_partitions
 from services.rlm.kafka_log.partition_dir import LocalSegment, list_segments
 from services.rlm.manager import BrokerRemoteLogManager
@@ -29,6 +30,7 @@ IMPATIENT = {
     "log.initial.task.delay.ms": "200",
     "log.segment.delete.delay.ms": "0",
     "log.flush.start.offset.checkpoint.interval.ms": "200",
+    "replica.high.watermark.checkpoint.interval.ms": "200",
 }
 """A broker looks for something to do several times a second."""
 Range = tuple[int, int]
@@ -57,7 +59,10 @@ class TieredBroker:
         return {name: p.path for name, p in found.items() if name.topic in names}
 
     def ship(self, *topics: Topic) -> ShipReport:
-        """Ship these topics from the directories of the running broker; nothing may be amiss."""
+        """Ship these topics from the directories of the running broker, once it has written down
+        how far they have come; nothing may be amiss."""
+        for name in self.partitions(*topics):
+            self._wait_for_checkpoint(name)
         names = [topic.name for topic in topics]
         report = ship(self.broker.log_dirs, self.rsm, self.rlmm, topics=names)
         assert report.outcome is ShipOutcome.DONE, report
@@ -84,8 +89,18 @@ class TieredBroker:
         page = self.manager(*self.broker.log_dirs).describe_partitions([name.topic])
         return next(d for d in page.partitions if d.topic_id_partition == name)
 
+    def _wait_for_checkpoint(self, name: TopicIdPartition) -> None:
+        end = self.cluster.offsets(name.topic, name.partition).log_end_offset
+        eventually(lambda: self._is_written_down(name, end))
+
+    def _is_written_down(self, name: TopicIdPartition, offset: int) -> bool:
+        found = find_partitions(self.broker.log_dirs).partitions[name]
+        written = read_offset_checkpoint(found.path.parent / HIGH_WATERMARKS) or {}
+        return written.get((name.topic, name.partition), -1) >= offset
+
     def bounds(self, name: TopicIdPartition) -> Offsets:
-        """What RLM makes of the broker's files."""
+        """What RLM makes of the broker's files, once it has written down how far it has come."""
+        self._wait_for_checkpoint(name)
         seen = self.describe(name)
         return Offsets(seen.log_start_offset, seen.last_stable_offset, seen.log_end_offset)
 

@@ -16,7 +16,7 @@ from services.rlm.tier_view.tier import TierView
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.contract.rlmm.segments import move
 from tests.scenarios.ship_stack import Stack
-from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, three_segments
+from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, high_watermarks, three_segments
 
 INTERVAL_S = 30.0
 RENEW_S = RlmLimits().report_interval_s
@@ -115,6 +115,29 @@ def test_a_segment_that_is_rolled_is_copied_in_the_next_turn(
 ) -> None:
     files.snapshot(25)
     files.segment(25, [batch(25)])
+    clocked.turn()
+    assert stack.ranges() == [(0, 9), (10, 19), (20, 24)]
+    clocked.rest()
+
+
+def test_a_partition_rests_whatever_is_written_down_of_others(
+    clocked: Clocked, log_dir: Path
+) -> None:
+    for number in range(3):
+        high_watermarks(log_dir, {(NAME.topic, NAME.partition): 25, ("other", 0): number})
+        assert clocked.turn() == []
+
+
+def test_a_rolled_segment_that_waits_for_the_high_watermark_is_copied_in_the_turn_after_it_moves(
+    clocked: Clocked, stack: Stack, log_dir: Path, files: PartitionFiles
+) -> None:
+    high_watermarks(log_dir, {(NAME.topic, NAME.partition): 24})
+    files.snapshot(25)
+    files.segment(25, [batch(25)])
+    for _ in range(3):
+        clocked.turn()
+    assert stack.ranges() == [(0, 9), (10, 19)]
+    high_watermarks(log_dir, {(NAME.topic, NAME.partition): 25})
     clocked.turn()
     assert stack.ranges() == [(0, 9), (10, 19), (20, 24)]
     clocked.rest()

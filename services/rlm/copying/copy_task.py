@@ -262,6 +262,9 @@ class CopyTask:
         elsewhere: Sequence[RemoteLogSegmentMetadata],
         report: PassReport,
     ) -> None:
+        if log.high_watermark_problem is not None and self._uncopied:
+            report.problems.append(held(log.high_watermark_problem, len(self._uncopied)))
+            return
         candidates = self._candidates(log, covered, report)
         blocked = self._partition.blocked
         if blocked is not None and candidates:

@@ -12,6 +12,7 @@ from services.rlm.kafka_log.partition_dir import read_side_file
 META_PROPERTIES = "meta.properties"
 PARTITION_METADATA = "partition.metadata"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
 
 _BROKER_ID = re.compile(r"^(?:node|broker)\.id\s*=\s*(\d{1,10})\s*$", re.MULTILINE)
 _METADATA_FIELD = re.compile(r"^(\w+):\s*(\S*)\s*$", re.MULTILINE)
@@ -56,10 +57,21 @@ def read_log_start_offsets(log_dir: Path) -> dict[tuple[str, int], int]:
     Raises:
         LogFileError: UNREADABLE, also where the file is damaged.
     """
-    path = log_dir / LOG_START_OFFSETS
+    return read_offset_checkpoint(log_dir / LOG_START_OFFSETS) or {}
+
+
+def read_offset_checkpoint(path: Path) -> dict[tuple[str, int], int] | None:
+    """(topic, partition) to its offset; None where there is no such file. An empty one, as a broker
+    makes it when it first starts, lists none.
+
+    Source: OffsetCheckpointFile, CheckpointFile.
+
+    Raises:
+        LogFileError: UNREADABLE, also where the file is damaged.
+    """
     data = read_side_file(path)
-    if data is None:
-        return {}
+    if not data:
+        return None if data is None else {}
     try:
         version, count, *lines = data.decode("utf-8").split("\n")
         words = [line.split(" ") for line in lines if line]

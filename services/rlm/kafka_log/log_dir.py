@@ -17,6 +17,7 @@ from services.rlm.kafka_log.checkpoints import (
     read_partition_metadata,
 )
 from services.rlm.kafka_log.errors import LogDirError, LogFileError
+from services.rlm.kafka_log.high_watermarks import HighWatermarks
 from services.rlm.kafka_log.looks import Looks, looks_of
 from services.rlm.kafka_log.partition_dir import list_segments
 
@@ -29,11 +30,13 @@ class PartitionDir:
 
     Attributes:
         log_start_offset: of log-start-offset-checkpoint; None where that does not list it.
+        high_watermarks: of the log directory, for all of its partitions.
     """
 
     topic_id_partition: TopicIdPartition
     path: Path
     log_start_offset: int | None
+    high_watermarks: HighWatermarks
 
 
 _FolderLooks = tuple[Looks, Looks]
@@ -49,12 +52,14 @@ class LogDirs:
         problems: directories that cannot be used while others can, and folders of partitions that
             cannot be shipped.
         seen: what each folder looked like in which a partition was found.
+        high_watermarks: of each log directory.
     """
 
     broker_id: int
     partitions: dict[TopicIdPartition, PartitionDir] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     seen: dict[Path, tuple[_FolderLooks, TopicIdPartition]] = field(default_factory=dict)
+    high_watermarks: dict[Path, HighWatermarks] = field(default_factory=dict)
 
 
 def find_partitions(log_dirs: Sequence[Path], before: LogDirs | None = None) -> LogDirs:
@@ -78,9 +83,13 @@ def find_partitions(log_dirs: Sequence[Path], before: LogDirs | None = None) -> 
             problems.append(Problem(ProblemKind.UNREADABLE, str(e.path), e.reason))
     if last_error is not None and not usable:
         raise last_error
-    found = LogDirs(_broker_id(usable), problems=problems)
+    broker_id = _broker_id(usable)
+    before = before or LogDirs(broker_id)
+    found = LogDirs(broker_id, problems=problems)
     for log_dir in usable:
-        _scan(log_dir, found, {} if before is None else before.seen)
+        known = before.high_watermarks.get(log_dir)
+        found.high_watermarks[log_dir] = known or HighWatermarks(log_dir)
+        _scan(log_dir, found, before.seen)
     return found
 
 
@@ -128,6 +137,11 @@ def _scan(
     except LogFileError as e:
         starts = {}
         found.problems.append(e.problem(held_segments=0))
+    high_watermarks = found.high_watermarks[log_dir]
+    try:
+        high_watermarks.look()
+    except LogFileError as e:
+        found.problems.append(e.problem(held_segments=0))
     others = {(name.topic, name.partition): p.path for name, p in found.partitions.items()}
     for path, topic, partition in _partition_folders(log_dir):
         seen = _folder_looks(path)
@@ -144,7 +158,8 @@ def _scan(
             if path.exists():
                 found.problems.append(e.problem(_rolled_segments(path)))
         else:
-            found.partitions[name] = PartitionDir(name, path, starts.get((topic, partition)))
+            start = starts.get((topic, partition))
+            found.partitions[name] = PartitionDir(name, path, start, high_watermarks)
             if seen is not None:
                 found.seen[path] = seen, name
 

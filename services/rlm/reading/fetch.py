@@ -100,7 +100,7 @@ class _Parts:
         self._pieces: list[memoryview] = []
         self._gathered_bytes = 0
         self._source: RecordSource | None = None
-        self.bounds = Bounds(-1, -1, -1)
+        self.bounds = Bounds(-1, -1, -1, -1)
         self.empty = True
 
     def add(self, source: RecordSource, batch: Batch) -> Iterator[FetchPart]:

@@ -24,7 +24,9 @@ _ATTEMPTS = 3
 
 
 class OffsetOutOfRangeError(Exception):
-    """The offset is below the log start, beyond the log end, or in a hole between segments."""
+    """The offset is below the log start, beyond the log end, or in a hole between segments. One
+    between the high watermark and the log end is none such, as in Kafka (LocalLog.read): nothing is
+    there yet."""
 
 
 class NotServedHereError(Exception):
@@ -50,11 +52,13 @@ class Bounds:
         log_start_offset: the first offset, in the tier or here, not below the tier's log start;
             -1: the tier was not looked at yet.
         high_watermark: the offset after the last one.
+        log_end_offset: the offset after the last one that is here or in the tier.
     """
 
     log_start_offset: int
     last_stable_offset: int
     high_watermark: int
+    log_end_offset: int
 
 
 class PartitionFetch:
@@ -98,16 +102,16 @@ class PartitionFetch:
             raise self._not_there(
                 f"offset {self._offset} is below the log start offset {bounds.log_start_offset}"
             )
-        if self._offset > bounds.high_watermark:
+        if self._offset > bounds.log_end_offset:
             raise self._not_there(
-                f"offset {self._offset} is beyond the log end offset {bounds.high_watermark}"
+                f"offset {self._offset} is beyond the log end offset {bounds.log_end_offset}"
             )
-        if self._partition.log_is_not_served and self._offset == bounds.high_watermark:
+        if self._partition.log_is_not_served and self._offset == bounds.log_end_offset:
             # Nobody knows whether it is the end, at which a consumer would wait.
             raise self._not_there(f"the tier ends below offset {self._offset}")
 
     def batches(self, budget: PartitionBudget) -> Iterator[tuple[RecordSource, Batch]]:
-        """Whole batches from the offset on, until the budget or the log ends.
+        """Whole batches from the offset on, until the budget ends or the high watermark is reached.
 
         Raises:
             OffsetOutOfRangeError, NotServedHereError: no segment holds the offset that comes next.
@@ -119,7 +123,7 @@ class PartitionFetch:
             segment = self._log.segment_for(self._offset) if self._log else None
             try:
                 if segment is not None:
-                    yield from self._local(segment, budget)
+                    yield from self._local(segment, end, budget)
                 else:
                     yield from self._from_tier(budget)
             except SegmentVanishedError:
@@ -138,13 +142,22 @@ class PartitionFetch:
             starts.append(self._tier.start_offset)
         if self._log is None:
             end = self._tier.end_offset
-            return Bounds(min(starts, default=end), end, end)
+            return Bounds(min(starts, default=end), end, end, end)
         # As in Kafka the log start bounds every read: what retention expired is gone for readers
         # though the broker's disk may have it still. A local read goes by the log start that was
         # seen last, at most a copy pass ago: to ask for it would tie local reads to the database.
         known = self._tier.known is not None
         start = max(min(starts), self._tier.log_start_offset) if known else -1
-        return Bounds(start, self._log.last_stable_offset, self._log.log_end_offset)
+        log, tier = self._log, self._tier
+        # What was copied was settled then, whatever is written down here by now.
+        copied_end = max(tier.covered(log.lineage).last + 1, tier.log_start_offset)
+        settled = min(copied_end, log.log_end_offset)
+        return Bounds(
+            start,
+            max(log.last_stable_offset, settled),
+            max(log.high_watermark, settled),
+            log.log_end_offset,
+        )
 
     def _refresh_tier(self) -> None:
         with self._remote.turn():
@@ -157,13 +170,13 @@ class PartitionFetch:
             raise UnknownPartitionError(str(e)) from e
 
     def _local(
-        self, segment: LocalSegment, budget: PartitionBudget
+        self, segment: LocalSegment, end_offset: int, budget: PartitionBudget
     ) -> Iterator[tuple[RecordSource, Batch]]:
         assert self._log is not None
-        for batch in local_batches(self._log, segment, self._offset, budget.takes):
+        for batch in local_batches(self._log, segment, self._offset, end_offset, budget.takes):
             yield RecordSource.LOCAL, batch
             self._offset = batch.last_offset + 1
-        following = segment.next_base_offset or self._log.log_end_offset
+        following = min(segment.next_base_offset or end_offset, end_offset)
         if budget.exhausted or self._offset >= following:
             return
         # A segment's file is missing behind this one, or the log was compacted.

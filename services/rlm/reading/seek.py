@@ -11,17 +11,20 @@ from services.rlm.kafka_log.errors import BatchError
 from services.rlm.kafka_log.indexes import OFFSET_ENTRY
 from services.rlm.kafka_log.windows import Window
 
+MAX_INT64 = 2**63 - 1
 IndexEntry = tuple[int, int]
 TakesBatch = Callable[[int], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentBytes:
-    """A segment to read: `window` up to `end_position` (exclusive)."""
+    """A segment to read: `window` up to `end_position` (exclusive), and no batch that has
+    `end_offset` or what follows it."""
 
     window: Window
     base_offset: int
     end_position: int
+    end_offset: int = MAX_INT64
 
 
 def batches_from(
@@ -44,7 +47,7 @@ def batches_from(
     for batch in batches:
         if batch.last_offset < offset:
             continue
-        if not takes(batch.size_bytes):
+        if batch.last_offset >= segment.end_offset or not takes(batch.size_bytes):
             return
         yield verified(segment.window, batch)
 

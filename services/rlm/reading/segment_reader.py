@@ -27,9 +27,10 @@ _SKIPPED_AHEAD_BYTES = 64 * 1024
 
 
 def local_batches(
-    log: LocalLog, segment: LocalSegment, offset: int, takes: TakesBatch
+    log: LocalLog, segment: LocalSegment, offset: int, end_offset: int, takes: TakesBatch
 ) -> Iterator[Batch]:
-    """The batches of a local segment from `offset` on, up to what is whole in it.
+    """The batches of a local segment from `offset` on, up to what is whole in it, below
+    `end_offset`.
 
     Raises:
         BatchError: a damaged batch.
@@ -39,7 +40,7 @@ def local_batches(
     end = segment.size_bytes if segment.is_rolled else log.active_end_position
     path = segment.log_path
     with reading_segment(path), FileWindow(path, _LOCAL_READ_AHEAD_BYTES) as window:
-        source = SegmentBytes(window, segment.base_offset, end)
+        source = SegmentBytes(window, segment.base_offset, end, end_offset)
         entry = entry_in_file(segment.file(".index"), segment.base_offset, offset)
         yield from batches_from(source, offset, entry, takes)
 

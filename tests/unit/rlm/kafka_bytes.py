@@ -1,6 +1,6 @@
 """Builds small Kafka logs byte by byte, so that a test can break exactly one thing."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from struct import pack
 from uuid import UUID
@@ -79,6 +79,15 @@ def write_log_dir(path: Path, broker_id: int = 7) -> Path:
     path.mkdir(parents=True)
     (path / "meta.properties").write_text(f"version=1\nnode.id={broker_id}\ncluster.id=c\n")
     return path
+
+
+def high_watermarks(log_dir: Path, offsets: Mapping[tuple[str, int], int]) -> Path:
+    """Writes a replication-offset-checkpoint as a broker does: another file in the place of the
+    one before."""
+    lines = [f"{topic} {partition} {offset}\n" for (topic, partition), offset in offsets.items()]
+    written = log_dir / "replication-offset-checkpoint.tmp"
+    written.write_text(f"0\n{len(lines)}\n{''.join(lines)}")
+    return written.rename(log_dir / "replication-offset-checkpoint")
 
 
 class PartitionFiles:

@@ -7,6 +7,7 @@ import pytest
 
 from services.api.segments import SegmentLeaderEpoch
 from services.rlm import local_log
+from services.rlm.kafka_log.high_watermarks import HighWatermarks
 from services.rlm.kafka_log.log_dir import PartitionDir
 from services.rlm.kafka_log.looks import looks_of
 from services.rlm.kafka_log.partition_dir import LEADER_EPOCH_CHECKPOINT
@@ -22,7 +23,8 @@ def files(tmp_path: Path) -> PartitionFiles:
 
 @pytest.fixture
 def partition(files: PartitionFiles) -> LocalPartition:
-    return LocalPartition(PartitionDir(files.name, files.path, None))
+    watermarks = HighWatermarks(files.path.parent)
+    return LocalPartition(PartitionDir(files.name, files.path, None, watermarks))
 
 
 @pytest.fixture

@@ -249,7 +249,12 @@ def test_log_start_offsets_are_read(log_dir: Path) -> None:
     assert read_log_start_offsets(log_dir) == {("t", 0): 5, ("a.b-c", 1): 7}
 
 
-@pytest.mark.parametrize("text", ["", "1\n0\n", "0\n2\nt 0 5\n", "0\n1\nt 0 x\n"])
+def test_a_log_start_checkpoint_that_was_only_just_made_lists_none(log_dir: Path) -> None:
+    (log_dir / "log-start-offset-checkpoint").touch()
+    assert read_log_start_offsets(log_dir) == {}
+
+
+@pytest.mark.parametrize("text", ["\n", "1\n0\n", "0\n2\nt 0 5\n", "0\n1\nt 0 x\n"])
 def test_a_damaged_log_start_checkpoint_is_named(log_dir: Path, text: str) -> None:
     three_segments(log_dir)
     (log_dir / "log-start-offset-checkpoint").write_text(text)
