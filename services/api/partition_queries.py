@@ -1,7 +1,7 @@
 """RLMM: which partitions there are, their state and their audit trail."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from services.api.calls import AtRevision
@@ -9,6 +9,8 @@ from services.api.ids import TopicIdPartition
 from services.api.partition_events import EventPage, EventQuery, PartitionEvent
 from services.api.partition_state import PartitionState
 from services.api.partitions import RemotePartitionDeleteState
+
+_LATEST_EVENTS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,3 +117,24 @@ def all_events(manager: PartitionQueries, query: EventQuery) -> Iterator[Partiti
         token = page.next_page_token
         if not token:
             return
+
+
+def latest_event(
+    manager: PartitionQueries,
+    query: EventQuery,
+    revision: int,
+    is_wanted: Callable[[PartitionEvent], bool],
+) -> PartitionEvent | None:
+    """The last of the query's events, up to this revision of the partition, that is wanted; None:
+    none that is kept. Looks among the latest ones first: an audit trail is long."""
+    count = _LATEST_EVENTS
+    while True:
+        after_revision = max(query.after_revision, revision - count)
+        last = None
+        for event in all_events(manager, replace(query, after_revision=after_revision)):
+            if event.revision > revision:
+                break
+            last = event if is_wanted(event) else last
+        if last is not None or after_revision == query.after_revision:
+            return last
+        count *= 10

@@ -6,7 +6,12 @@ from uuid import UUID
 from services.api.errors import RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition
 from services.api.partition_events import EventQuery, PartitionEvent
-from services.api.partition_queries import PartitionSummary, all_events, all_partitions
+from services.api.partition_queries import (
+    PartitionSummary,
+    all_events,
+    all_partitions,
+    latest_event,
+)
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.retention_explained import RetentionCase
 from services.api.segment_queries import segments_by_id
@@ -16,7 +21,6 @@ from services.cli.retention import read_partition
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED.value
 _DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED.value
-_LATEST_EVENTS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +87,9 @@ def partition_facts(manager: RemoteLogMetadataManager, name: TopicIdPartition) -
         summary=summary or PartitionSummary(name, None, snapshot.revision),
         revision=snapshot.revision,
         case=case,
-        log_start_raised=_log_start_raised(manager, name, snapshot.revision),
+        log_start_raised=latest_event(
+            manager, EventQuery(name), snapshot.revision, lambda event: event.kind == "LOG_START"
+        ),
     )
 
 
@@ -128,18 +134,3 @@ def deleted_segment_at(
         if end_offset >= offset and (best is None or end_offset <= best[0]):
             best = end_offset, event.segment_id
     return None if best is None else best[1]
-
-
-def _log_start_raised(
-    manager: RemoteLogMetadataManager, name: TopicIdPartition, revision: int
-) -> PartitionEvent | None:
-    """Looks among the latest events first: an audit trail is long."""
-    count = _LATEST_EVENTS
-    while True:
-        query = EventQuery(name, after_revision=max(0, revision - count))
-        last = None
-        for event in all_events(manager, query):
-            last = event if event.kind == "LOG_START" else last
-        if last is not None or query.after_revision == 0:
-            return last
-        count *= 10

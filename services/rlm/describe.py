@@ -11,12 +11,8 @@ from services.api.lineage import Lineage
 from services.api.offset_gaps import is_recorded
 from services.api.remote_log_manager import PartitionDescription, Problem, ProblemKind
 from services.api.validation import require
-from services.rlm.copying.candidates import (
-    candidate_log_segments,
-    copied_through_offset,
-    lost_before_copy,
-)
-from services.rlm.copying.lost_ranges import Range, known_gap_problem, lost_problem
+from services.rlm.copying.candidates import candidate_log_segments, copied_through_offset
+from services.rlm.copying.lost_ranges import Range, known_gap_problem, lost_problem, lost_ranges
 from services.rlm.copying.segment_copy import RETRIABLE_ERRORS
 from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
 from services.rlm.kafka_log.partition_dir import LocalSegment
@@ -82,7 +78,7 @@ class PageDescriber:
         tier = partition.tier.last_seen
         log = log.from_offset(tier.log_start_offset) if log else None
         covered = tier.covered(log.lineage if log else Lineage())
-        lost = lost_before_copy(log, covered, tier.deleted_before_offset)
+        lost = self._lost(partition, log, covered, ask=is_fresh)
         known_gaps = self._known_gaps(partition, lost, ask=is_fresh)
         lost = [offsets for offsets in lost if offsets not in known_gaps]
         if log is None or local is None:
@@ -97,6 +93,16 @@ class PageDescriber:
         problems += [p for p in now if (p.kind, p.path, p.offset) not in known]
         problems += partition.mended
         return _local(partition, log, tier, lost, self._broker_id, problems)
+
+    def _lost(
+        self, partition: Partition, log: LocalLog | None, covered: OffsetRanges, *, ask: bool
+    ) -> list[Range]:
+        """As far as is known where RLMM is not, or cannot be, asked."""
+        tier = partition.tier.last_seen
+        if ask:
+            with suppress(RemoteStorageError):
+                return lost_ranges(partition, log, covered, tier)
+        return lost_ranges(partition, log, covered, tier, ask=False)
 
     def _known_gaps(self, partition: Partition, lost: Sequence[Range], *, ask: bool) -> list[Range]:
         """Those of the lost ranges that are recorded, as far as is known where RLMM is not, or

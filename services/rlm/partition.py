@@ -13,6 +13,7 @@ from services.rlm.kafka_log.log_dir import PartitionDir
 from services.rlm.leadership import LED_BY_LOG, Leadership
 from services.rlm.local_log import LocalLog, LocalPartition
 from services.rlm.problem_lines import ToldProblems
+from services.rlm.tier_view.raised_log_start import RaisedLogStart
 from services.rlm.tier_view.recorded_gaps import RecordedGaps
 from services.rlm.tier_view.revisions import Revisions
 from services.rlm.tier_view.tier import Tier, TierView
@@ -64,6 +65,7 @@ class Partition:
     tier: TierView
     tier_lineage: TierLineage
     gaps: RecordedGaps
+    raised_log_start: RaisedLogStart
     log_is_not_served: bool = False
     leadership: Leadership | None = None
     announced: Leadership | None = None
@@ -117,5 +119,6 @@ def new_partition(
         TierView(rlmm, topic_id_partition, revisions),
         TierLineage(rsm),
         RecordedGaps(rlmm, topic_id_partition),
+        RaisedLogStart(rlmm, topic_id_partition),
         leadership=None if local is None else LED_BY_LOG,
     )

@@ -85,11 +85,12 @@ def _assert_log_start_rose_first(events: list[PartitionEvent]) -> None:
 def _assert_watermark_passes_what_is_known(
     state: PartitionState, rows: list[RemoteLogSegmentMetadata]
 ) -> None:
-    """From the first finished segment on, only finished ones and recorded gaps."""
+    """From the log start on, only finished segments and recorded gaps; where nothing has raised it,
+    from the first of these."""
     copied_through = state.report.copied_through_offset if state.report else NOTHING_COPIED
     finished = [(r.start_offset, r.end_offset) for r in rows if r.state is _FINISHED]
     known = sorted([*finished, *((gap.start_offset, gap.end_offset) for gap in state.gaps)])
-    reached = max(state.log_start_offset, known[0][0] if known else 0)
+    reached = state.log_start_offset or (known[0][0] if known else 0)
     for start, end in known:
         if start <= reached:
             reached = max(reached, end + 1)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from services.api.errors import RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
@@ -23,11 +24,12 @@ from services.api.segments import RemoteLogSegmentState
 from services.api.topic_config import RetentionOwner
 from services.local.environments import rlm_settings
 from services.local.service import ServiceProcess
+from services.rlmm.database import create_database_engine
 from services.rpc.channels import open_channel
 from services.rpc.clients.log import RemoteLogManagerClient
 from tests.harness.eventually import eventually
 from tests.harness.processes import kill_and_restart, start_with_failpoint, wait_until_dead
-from tests.scenarios.retained_log import expire, hourly_log, take_turns
+from tests.scenarios.retained_log import expire, hourly_log, keep_hours, take_turns
 from tests.scenarios.ship_stack import Stack, description, read
 from tests.scenarios.told_rlm import (
     LEADER,
@@ -137,6 +139,60 @@ def test_what_the_broker_deletes_while_nothing_is_tiered_is_not_lost(
     assert_tier_is(stack, files, [(50, 59), (60, 69)])
     assert gaps(stack) == ()
     assert description(leader).problems == ()
+
+
+def expire_before(stack: Stack, rlm: Any, log_start_offset: int) -> None:
+    put(stack, keep_hours(6 - log_start_offset // 10))
+    expire(rlm)
+    put(stack, {})
+    assert stack.rlmm.partition_state(NAME).value.log_start_offset == log_start_offset
+
+
+def forget_events(database_url: str) -> None:
+    """As `sediment db maintain` does in time: a partition's latest event stays."""
+    engine = create_database_engine(database_url)
+    with engine.begin() as connection:
+        connection.execute(
+            text("DELETE FROM events WHERE revision < (SELECT max(revision) FROM events)")
+        )
+    engine.dispose()
+
+
+@pytest.mark.parametrize("raised_by", ["disabling", "retention", "retention, long ago"])
+def test_what_the_broker_deletes_right_behind_the_log_start_is_not_lost_either(
+    stack: Stack, leader: Any, files: PartitionFiles, database_url: str, raised_by: str
+) -> None:
+    if raised_by != "disabling":
+        expire_before(stack, leader, 20)
+    delete_locally(files, [0, 10])
+    delete_tier(stack, leader)
+    roll(files, 60)
+    delete_locally(files, [20, 30, 40])
+    if raised_by == "retention, long ago":
+        forget_events(database_url)
+    lead_again(leader)
+    assert_tier_is(stack, files, [(50, 59), (60, 69)])
+    state = stack.rlmm.partition_state(NAME).value
+    assert (state.log_start_offset, state.gaps) == (20, ())
+    found = description(leader)
+    assert (found.problems, found.copied_through_offset) == ((), 69)
+
+
+def test_once_retention_has_raised_the_log_start_again_a_loss_behind_it_is_a_loss(
+    stack: Stack, leader: Any, files: PartitionFiles
+) -> None:
+    delete_locally(files, [0, 10])
+    delete_tier(stack, leader)
+    delete_locally(files, [20])
+    lead_again(leader)
+    assert (stack.ranges(), gaps(stack)) == (ALL[3:], ())
+    expire_before(stack, leader, 60)
+    roll(files, 60)
+    roll(files, 70)
+    delete_locally(files, [30, 40, 50, 60])
+    take_turns(leader)
+    assert stack.ranges() == [(70, 79)]
+    assert gaps(stack) == (OffsetGap(60, 69, LOST_BEFORE_COPY),)
 
 
 def test_what_is_still_marked_is_copied_anew_beside_it(

@@ -349,6 +349,15 @@ def test_an_offset_that_is_nowhere_says_why(log: Log) -> None:
     assert "the log ended at 45" in refusals["99"]
 
 
+def test_an_offset_that_was_lost_right_behind_an_emptied_tier_says_so(log: Log) -> None:
+    log.set(retention_ms="1")
+    log.delete_what_is_due()
+    log.rlmm.client.record_gap(log.tp, OffsetGap(30, 34), BROKER)
+    assert log.explained()["log_start_offset"] == 30
+    line = log.rlmm.refusal("explain", log.text, "--offset", "32")
+    assert "holds offset 32: LOST_BEFORE_COPY, offsets 30-34" in line
+
+
 @pytest.mark.parametrize("arguments", [["no-id"], [str(uuid4()), "--offset", "1"]])
 def test_what_was_asked_for_wrongly(log: Log, arguments: list[str]) -> None:
     assert log.rlmm.refusal("explain", log.text, *arguments).startswith("sediment: ")

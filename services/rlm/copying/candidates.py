@@ -46,17 +46,27 @@ def _is_covered(segment: LocalSegment, log: LocalLog, covered: OffsetRanges) -> 
 
 
 def lost_before_copy(
-    log: LocalLog | None, covered: OffsetRanges, deleted_before_offset: int
+    log: LocalLog | None,
+    covered: OffsetRanges,
+    deleted_before_offset: int,
+    emptied_before_offset: int = 0,
 ) -> list[tuple[int, int]]:
     """The ranges, both ends inclusive, that the broker deleted before they were copied: behind
-    something that is in the tier, in it themselves no more than here.
+    something that is or was in the tier, in it themselves no more than here. What is missing
+    before the first that ever was there is none: the log may have begun there.
 
     What is missing below `deleted_before_offset` was deleted from the tier (Tier.
     deleted_before_offset), and below the log start that the broker wrote down on request
     (DeleteRecords). A request for all of a segment and no more leaves no such trace; it counts as
     lost.
+
+    Args:
+        emptied_before_offset: what lay below was in the tier, though nothing of it may be left
+            (RaisedLogStart); 0: that is not known of anything.
     """
     there = list(covered)
+    if emptied_before_offset > 0:
+        there.append((0, emptied_before_offset - 1))
     if log is not None and there:
         there.append((log.segments[0].base_offset, MAX_INT64))
         deleted_before_offset = max(deleted_before_offset, log.removed_before_offset)

@@ -24,7 +24,6 @@ from services.rlm.bounded_lines import BoundedLines
 from services.rlm.copying.candidates import (
     candidate_log_segments,
     in_tier,
-    lost_before_copy,
     uncopied_log_segments,
 )
 from services.rlm.copying.copy_data import CopyCancelledError
@@ -40,7 +39,7 @@ from services.rlm.copying.copy_rules import CopyRule, CopyRules
 from services.rlm.copying.exclusive import PartitionBusyError, exclusive
 from services.rlm.copying.inspection import InspectedSegment, inspect
 from services.rlm.copying.left_behind import end_left_behind
-from services.rlm.copying.lost_ranges import LossRecorder
+from services.rlm.copying.lost_ranges import LossRecorder, lost_ranges
 from services.rlm.copying.pass_report import PassReport
 from services.rlm.copying.progress import Progress
 from services.rlm.copying.segment_copy import RETRIABLE_ERRORS, SegmentCopier
@@ -293,7 +292,7 @@ class CopyTask:
         report: PassReport,
     ) -> RemoteStorageError | None:
         """Answers why RLMM could not be told of all; that alone keeps nothing from being copied."""
-        lost = lost_before_copy(log, covered, tier.deleted_before_offset)
+        lost = lost_ranges(self._partition, log, covered, tier)
         recorder = LossRecorder(self._rlmm, self._broker_id)
         losses = recorder.record(self._partition, tier, lost, self._epoch, elsewhere)
         report.problems += [*losses.recorded, *losses.unrecorded]

@@ -12,12 +12,43 @@ from services.api.remote_log_manager import Problem, ProblemKind
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.retention import young_copies
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.rlm.copying.candidates import lost_before_copy
 from services.rlm.copying.segment_copy import RETRIABLE_ERRORS
+from services.rlm.local_log import LocalLog
 from services.rlm.partition import Partition
+from services.rlm.tier_view.offset_ranges import OffsetRanges
 from services.rlm.tier_view.tier import Tier
 
 Range = tuple[int, int]
 """Offsets, both ends inclusive."""
+
+
+def lost_ranges(
+    partition: Partition,
+    log: LocalLog | None,
+    covered: OffsetRanges,
+    tier: Tier,
+    *,
+    ask: bool = True,
+) -> list[Range]:
+    """What candidates.lost_before_copy finds lost. RLMM is asked only where something is missing
+    right behind the tier's log start.
+
+    Args:
+        ask: False: RLMM is not asked.
+
+    Raises:
+        RemoteStorageError: it is not known what raised the log start.
+    """
+
+    def behind(emptied_before_offset: int) -> list[Range]:
+        return lost_before_copy(log, covered, tier.deleted_before_offset, emptied_before_offset)
+
+    lost = behind(tier.log_start_offset)
+    if lost == behind(0):
+        return lost
+    raised = partition.raised_log_start
+    return behind(raised.refresh(tier) if ask else raised.last_seen(tier))
 
 
 @dataclass
@@ -53,7 +84,7 @@ class LossRecorder:
         leader_epoch: int | None,
         elsewhere: Sequence[RemoteLogSegmentMetadata],
     ) -> Losses:
-        """Record those of the lost ranges (candidates.lost_before_copy) that are not yet.
+        """Record those of the lost ranges (lost_ranges) that are not yet.
 
         Not recorded so far is what may still come into the tier: what another process of this
         broker copies (`elsewhere`), what another broker copies, and what another broker that

@@ -155,6 +155,31 @@ def test_what_was_deleted_on_request_is_not_lost(
     assert lost_before_copy(log(20, 30, stable=30), covered, before) == expected
 
 
+@pytest.mark.parametrize(
+    ("covered", "first_here", "expected"),
+    [
+        ([], 20, []),
+        ([], 15, []),
+        ([], 30, [(20, 29)]),
+        ([(30, 39)], 40, [(20, 29)]),
+        ([(30, 39)], 20, []),
+        ([(20, 29)], 40, [(30, 39)]),
+        ([(10, 19), (30, 39)], 50, [(20, 29), (40, 49)]),
+        ([(15, 24)], 25, []),
+    ],
+)
+def test_where_the_tier_was_emptied_what_is_missing_behind_it_is_lost(
+    covered: list[tuple[int, int]], first_here: int, expected: list[tuple[int, int]]
+) -> None:
+    held = log(first_here, first_here + 10, stable=first_here + 10)
+    assert lost_before_copy(held, OffsetRanges(covered), 20, 20) == expected
+
+
+def test_of_an_emptied_tier_and_a_lost_disk_nothing_tells_how_far_the_log_went() -> None:
+    assert lost_before_copy(None, OffsetRanges(), 20, 20) == []
+    assert lost_before_copy(None, OffsetRanges([(30, 39)]), 20, 20) == [(20, 29)]
+
+
 def test_of_a_lost_disk_the_gaps_in_the_tier_are_lost() -> None:
     assert lost_before_copy(None, OffsetRanges([(0, 9), (20, 29)]), 0) == [(10, 19)]
 
