@@ -45,6 +45,7 @@ from services.rlm.describe import PageDescriber, at_most, page_of, token_after
 from services.rlm.expiration.expiration_task import Expiration
 from services.rlm.expiration.segment_budget import MAX_SEGMENTS, SegmentBudget
 from services.rlm.kafka_admin.poller import ClusterPoller, PolledCluster
+from services.rlm.lifecycle.disabled_topics import DisabledTopics
 from services.rlm.lifecycle.partition_remover import RemotePartitionRemover
 from services.rlm.lifecycle.partition_roles import PartitionRoles
 from services.rlm.lifecycle.partition_tasks import PartitionTasks, Pools, SharedByTasks
@@ -67,6 +68,7 @@ _SCAN = "scan of the log directories"
 _REPORTS = "reports of all partitions"
 _REVISIONS = "revisions of all partitions"
 _POLL = "poll of the cluster"
+_DISABLED = "topics that are disabled"
 _INDEX_CACHE = "upkeep of the index cache"
 _MAX_UNTOLD = 10_000
 _REMOVER_THREADS = 2
@@ -182,6 +184,9 @@ class BrokerRemoteLogManager:
         if cluster is not None:
             poller = ClusterPoller(cluster, self._directories, self._roles, rlmm, clock)
             self.poll_scheduler.schedule(_POLL, poller.poll)
+        if source is not PartitionSource.CALLBACKS:
+            disabled = DisabledTopics(self._roles, self._topic_configs, self._stopping)
+            self.expiration_scheduler.schedule(_DISABLED, disabled.look)
         if log_dirs:
             self.scan_scheduler.schedule(_SCAN, self._scan)
             self.report_scheduler.schedule(_REPORTS, self._report)

@@ -1,5 +1,6 @@
 """Partitions in which nothing happens: RLMM is asked for all of them at once, and otherwise not."""
 
+import logging
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -180,6 +181,22 @@ def test_a_partition_that_is_not_copied_any_more_rests_though_something_waited(
     stack.rlmm.put_topic_config(NAME.topic_id, {"remote.log.copy.disable": "true"})
     clocked.rest()
     assert stack.ranges() == [(0, 9), (10, 19)]
+
+
+def test_a_partition_that_is_disabled_is_deleted_from_the_tier_once_and_rests(
+    clocked: Clocked, stack: Stack, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="services.rlm")
+    disabled = {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}
+    stack.rlmm.put_topic_config(NAME.topic_id, disabled)
+    for _ in range(2):
+        clocked.turn()
+    assert stack.segments() == []
+    clocked.rest()
+    told = len(caplog.records)
+    for _ in range(3):
+        assert clocked.turn() == []
+    assert len(caplog.records) == told
 
 
 def test_what_the_first_report_of_a_new_leader_changes_is_not_listed_again(

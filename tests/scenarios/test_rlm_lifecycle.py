@@ -29,7 +29,7 @@ from services.api.partition_queries import all_events, all_partitions
 from services.api.partitions import RemotePartitionDeleteState
 from services.api.remote_log_manager import FetchError, all_descriptions
 from services.api.segments import RemoteLogSegmentState
-from services.rlm.lifecycle import partition_roles, stop_steps
+from services.rlm.lifecycle import disabling, stop_steps
 from services.rlm.lifecycle.turns import Finishing
 from services.rlm.reporting import report_of
 from tests.scenarios.retained_log import Changed, expire, hourly_log, keep_hours, take_turns
@@ -418,14 +418,14 @@ def test_copies_of_all_that_is_disabled_end_before_one_is_waited_for(
         return False
 
     now_s = [0.0]
-    monkeypatch.setattr(partition_roles, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(disabling, "monotonic", lambda: now_s[0])
     monkeypatch.setattr(stop_steps, "AT_ONCE", 1)
     monkeypatch.setattr(rlm.scheduler, "wait_ended", wait)
     stops = tuple(StopPartition(name, EPOCH, TIERING_DISABLED) for name in names)
     outcomes = rlm.stop_partitions(PartitionStops(stops))
     assert [refused_as(outcome) for outcome in outcomes] == [ConcurrentUpdateError] * 3
     assert left == [0, 0, 0]
-    assert waits == [partition_roles.COPY_ENDS_WITHIN_S, 0.0, 0.0]
+    assert waits == [disabling.COPY_ENDS_WITHIN_S, 0.0, 0.0]
 
 
 def test_tiering_is_not_disabled_where_the_topic_does_not_allow_it(
@@ -487,7 +487,7 @@ def test_who_was_not_told_to_lead_deletes_nothing(stack: Stack, leader: Any, log
 def test_a_copy_under_way_of_a_disabled_topic_is_left_and_cleaned_up(
     stack: Stack, log_dir: Path, files: PartitionFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(partition_roles, "COPY_ENDS_WITHIN_S", 0.05)
+    monkeypatch.setattr(disabling, "COPY_ENDS_WITHIN_S", 0.05)
     copies = HeldCopies(stack)
     rlm = told_rlm(stack, log_dir, rsm=copies.rsm)
     tell(rlm, LEADER, EPOCH)

@@ -11,11 +11,9 @@
 Source: RemoteLogManager.onLeadershipChange, stopPartitions.
 """
 
-import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from time import monotonic
 from uuid import UUID
 
 from cachetools import LRUCache
@@ -24,7 +22,6 @@ from services.api.errors import (
     ConcurrentUpdateError,
     FencedLeaderEpochError,
     InvalidRequestError,
-    RemoteResourceNotFoundError,
 )
 from services.api.ids import TopicIdPartition
 from services.api.partition_lifecycle import (
@@ -35,18 +32,15 @@ from services.api.partition_lifecycle import (
     StopPartition,
     StopReason,
 )
-from services.api.topic_config import StoredTopicConfig
 from services.rlm.kafka_log.log_dir import PartitionDir
 from services.rlm.leadership import Leadership
+from services.rlm.lifecycle.disabling import Disabling
 from services.rlm.lifecycle.partition_tasks import PartitionTasks
 from services.rlm.lifecycle.stop_steps import Left, outcome_of, take_steps
 from services.rlm.lifecycle.tier_deletion import TierDeletion
 from services.rlm.partition import Partition
 
-COPY_ENDS_WITHIN_S = 10.0
-
 _MAX_GIVEN_UP = 10_000
-_log = logging.getLogger(__name__)
 
 
 class PartitionRoles:
@@ -83,7 +77,7 @@ class PartitionRoles:
             return list(self._partitions.values())
 
     def leaders(self) -> list[Partition]:
-        return [p for p in self.partitions() if p.leadership is not None and p.leadership.is_leader]
+        return [partition for partition in self.partitions() if _is_led(partition)]
 
     def look_for_folders(self) -> None:
         """The log directories were looked through: a log may have come, moved, or gone."""
@@ -112,14 +106,39 @@ class PartitionRoles:
 
     def stop(self, stops: PartitionStops) -> list[LifecycleOutcome]:
         """As PartitionLifecycle.stop_partitions."""
+        a_name = stops.partitions[0].topic_id_partition
+        return self._in_steps(
+            a_name, lambda disabled: [self._begin_stop(each, disabled) for each in stops.partitions]
+        )
+
+    def disable(self, names: Sequence[TopicIdPartition]) -> list[LifecycleOutcome]:
+        """Delete what the tier has of those that are led here, if the settings of their topics, as
+        RLMM has them now, turn tiering off: as a stop with TIERING_DISABLED does, but the roles
+        stay, and their tasks begin anew whatever came of it. An outcome each, in order.
+        """
+        try:
+            return self._in_steps(
+                names[0], lambda disabled: [self._begin_by_settings(n, disabled) for n in names]
+            )
+        finally:
+            with self._lock:
+                for name in names:
+                    self._begin_again(name)
+
+    def _in_steps(
+        self, a_name: TopicIdPartition, begin: Callable[[set[TopicIdPartition]], list[Left]]
+    ) -> list[LifecycleOutcome]:
+        """
+        Args:
+            begin: answers the first steps; to its argument it adds those that take no role before
+                the last one is done.
+        """
         disabled: set[TopicIdPartition] = set()
         try:
             with self._lock:
-                left = [self._begin_stop(stop, disabled) for stop in stops.partitions]
+                left = begin(disabled)
             # Two steps: the tasks of all that are disabled have ended before one is waited for.
-            is_ready = partial(
-                self._tier_deletion.is_rlmm_ready, stops.partitions[0].topic_id_partition
-            )
+            is_ready = partial(self._tier_deletion.is_rlmm_ready, a_name)
             for _ in range(2):
                 left = take_steps(left, is_ready)
             return [outcome_of(each) for each in left]
@@ -182,47 +201,39 @@ class PartitionRoles:
         if name in self._being_disabled:
             return ConcurrentUpdateError(f"{name}: another call is disabling it; try again")
         known = self._partitions.get(name)
-        if known is not None and known.leadership is not None and known.leadership.is_leader:
-            disabled.add(name)
-            self._being_disabled.add(name)
-            return partial(self._end_tasks, known, stop)
+        if known is not None and _is_led(known):
+            return self._disabling(known, stop, disabled)
         if known is None and name not in self._given_up:
             return partial(self._finish_what_is_marked, name)
         self._give_up(stop, abandon_copy=True)
         return None
 
+    def _begin_by_settings(self, name: TopicIdPartition, disabled: set[TopicIdPartition]) -> Left:
+        known = self._partitions.get(name)
+        if known is None or not _is_led(known) or name in self._being_disabled:
+            return None  # not for this call any more
+        return self._disabling(known, None, disabled)
+
+    def _disabling(
+        self, partition: Partition, stop: StopPartition | None, disabled: set[TopicIdPartition]
+    ) -> Left:
+        """
+        Args:
+            stop: who said so; None: nobody but the topic's settings, and the role stays.
+        """
+        name = partition.topic_id_partition
+        disabled.add(name)
+        self._being_disabled.add(name)
+        give_up = None if stop is None else partial(self._give_up, stop, abandon_copy=True)
+        return Disabling(partition, self._tasks, self._tier_deletion, self._lock, give_up).begin
+
+    def _begin_again(self, name: TopicIdPartition) -> None:
+        partition = self._partitions.get(name)
+        if partition is not None and not self._tasks.has(name):
+            self._tasks.begin(partition)
+
     def _finish_what_is_marked(self, name: TopicIdPartition) -> None:
         self._tier_deletion.require_nothing_left(name)
-        self._tasks.run_until_done(name, self._tier_deletion.finishing(name))
-
-    def _end_tasks(self, partition: Partition, stop: StopPartition) -> Left:
-        """End the tasks of a partition that may be disabled."""
-        name = partition.topic_id_partition
-        try:
-            topic = self._tier_deletion.require_allowed(name)
-        except RemoteResourceNotFoundError:
-            with self._lock:
-                self._give_up(stop, abandon_copy=True)
-            return None
-        with self._lock:
-            self._tasks.end(name, abandon_copy=True)
-        return partial(self._disable, partition, stop, topic, monotonic() + COPY_ENDS_WITHIN_S)
-
-    def _disable(
-        self, partition: Partition, stop: StopPartition, topic: StoredTopicConfig, until_s: float
-    ) -> None:
-        name = partition.topic_id_partition
-        # What it copied would be found by nobody once all that is there now is marked.
-        if not self._tasks.copy_has_ended(name, max(until_s - monotonic(), 0.0)):
-            raise ConcurrentUpdateError(f"{name}: a copy has not ended yet; try again")
-        # What it deletes here would be nowhere once the tier's log start is the local one.
-        if not self._tasks.local_retention_has_ended(name, max(until_s - monotonic(), 0.0)):
-            raise ConcurrentUpdateError(
-                f"{name}: a pass of local retention has not ended yet; try again"
-            )
-        self._tier_deletion.mark_segments(partition, topic)
-        with self._lock:
-            self._give_up(stop, abandon_copy=True)
         self._tasks.run_until_done(name, self._tier_deletion.finishing(name))
 
     def _give_up(self, stop: StopPartition, *, abandon_copy: bool) -> None:
@@ -233,3 +244,7 @@ class PartitionRoles:
         epochs = [epoch for epoch in (told, stop.leader_epoch) if epoch is not None]
         self._given_up[name] = max(epochs, default=None)
         self._tasks.end(name, abandon_copy=abandon_copy)
+
+
+def _is_led(partition: Partition) -> bool:
+    return partition.leadership is not None and partition.leadership.is_leader

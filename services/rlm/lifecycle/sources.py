@@ -114,8 +114,14 @@ class StaticSource:
         gone = [StopPartition(name, None, StopReason.REASSIGNED) for name in self._told - now]
         for stops in batches(gone, MAX_STOPS):
             self._roles.stop(PartitionStops(stops))
+        self._told &= now
         role = PartitionRole.LEADER
         come = [LeadershipChange(name, None, role) for name in found if name not in self._told]
         for changes in batches(come, MAX_LEADERSHIP_CHANGES):
-            self._roles.apply(LeadershipDelta(changes))
-        self._told = now
+            outcomes = self._roles.apply(LeadershipDelta(changes))
+            # What is being disabled takes no role; it is told again.
+            self._told |= {
+                change.topic_id_partition
+                for change, outcome in zip(changes, outcomes, strict=True)
+                if outcome is None
+            }

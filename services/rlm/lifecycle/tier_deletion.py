@@ -29,7 +29,7 @@ from services.api.segment_deletion import (
 )
 from services.api.segment_queries import all_segments
 from services.api.segments import RemoteLogSegmentState
-from services.api.topic_config import RetentionOwner, StoredTopicConfig
+from services.api.topic_config import RetentionOwner, StoredTopicConfig, TopicConfig
 from services.rlm.lifecycle.turns import DeletionTurns
 from services.rlm.partition import Partition
 from services.rlm.reporting import Reporter, report_of
@@ -42,6 +42,20 @@ _COPIES = (
 _DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 _REASON = DeletionReason.TIERING_DISABLED
 _log = logging.getLogger(__name__)
+
+
+def kept_because(config: TopicConfig) -> str:
+    """Why the tier's part of a topic is kept when its tiering is disabled; empty: it is deleted."""
+    if not config.remote_log_delete_on_disable:
+        return (
+            "remote.log.delete.on.disable is not true, so what is in the tier is kept; set it for "
+            "the topic first"
+        )
+    if config.hold:
+        return "sediment.hold is set"
+    if config.retention_owner is RetentionOwner.SWEEP and config.sweep_paused:
+        return "sediment.sweep.paused is set, and sediment.retention.owner is sweep"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +106,13 @@ class TierDeletion:
                 "only its leader deletes them"
             )
 
-    def require_allowed(self, name: TopicIdPartition) -> StoredTopicConfig:
+    def require_allowed(
+        self, name: TopicIdPartition, *, by_settings: bool = False
+    ) -> StoredTopicConfig:
         """The topic's settings, under which the tier's part of it may be deleted.
+
+        Args:
+            by_settings: nobody but these says that tiering is disabled.
 
         Raises:
             DeletionRefusedError: it may not.
@@ -101,18 +120,13 @@ class TierDeletion:
             RetriableRemoteStorageError: RLMM cannot be reached.
         """
         stored = self.rlmm.topic_config(name.topic_id)
-        if not stored.config.remote_log_delete_on_disable:
+        if by_settings and stored.config.remote_storage_enable is not False:
             raise DeletionRefusedError(
-                f"topic {name.topic}: remote.log.delete.on.disable is not true, so what is in the "
-                "tier is kept; set it for the topic first"
+                f"topic {name.topic}: remote.storage.enable is not false any more"
             )
-        if stored.config.hold:
-            raise DeletionRefusedError(f"topic {name.topic}: sediment.hold is set")
-        if stored.config.retention_owner is RetentionOwner.SWEEP and stored.config.sweep_paused:
-            raise DeletionRefusedError(
-                f"topic {name.topic}: sediment.sweep.paused is set, and sediment.retention.owner "
-                "is sweep"
-            )
+        reason = kept_because(stored.config)
+        if reason:
+            raise DeletionRefusedError(f"topic {name.topic}: {reason}")
         return stored
 
     def mark_segments(self, partition: Partition, topic: StoredTopicConfig) -> None:
