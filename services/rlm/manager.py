@@ -4,9 +4,9 @@
     (lifecycle/sources.py, partition_roles.py, partition_tasks.py; scheduler.py;
     a source of its own: kafka_admin/poller.py)
 
-Beside the tasks of partitions there are five of the process: the log directories are looked
+Beside the tasks of partitions there are six of the process: the log directories are looked
 through, the led partitions reported, the revisions of all partitions polled, deleted partitions
-removed, and the files of the index cache kept.
+removed, the files of the index cache kept, and, with the poller, cleanup policies asked for.
 """
 
 import threading
@@ -44,6 +44,7 @@ from services.rlm.copying.segment_copy import CopyLimits, SegmentCopier
 from services.rlm.describe import PageDescriber, at_most, page_of, token_after
 from services.rlm.expiration.expiration_task import Expiration
 from services.rlm.expiration.segment_budget import MAX_SEGMENTS, SegmentBudget
+from services.rlm.kafka_admin.cleanup_policies import CleanupPolicies
 from services.rlm.kafka_admin.poller import ClusterPoller, PolledCluster
 from services.rlm.lifecycle.disabled_topics import DisabledTopics
 from services.rlm.lifecycle.partition_remover import RemotePartitionRemover
@@ -69,6 +70,9 @@ _REPORTS = "reports of all partitions"
 _REVISIONS = "revisions of all partitions"
 _POLL = "poll of the cluster"
 _DISABLED = "topics that are disabled"
+_POLICIES = "cleanup policies"
+_POLICIES_INTERVAL_S = 1.0
+"""How soon a topic that is new is asked for; while there is none, that costs nothing."""
 _INDEX_CACHE = "upkeep of the index cache"
 _MAX_UNTOLD = 10_000
 _REMOVER_THREADS = 2
@@ -143,6 +147,9 @@ class BrokerRemoteLogManager:
         )
         # A poll that is late by less than an interval does not matter.
         self._revisions = Revisions(rlmm, 2 * limits.interval_s, clock)
+        self._policies: CleanupPolicies | None = None
+        if cluster is not None:
+            self._policies = CleanupPolicies(cluster.admin, cluster.registered_id, clock)
         # Pools of their own: long copies hold back neither retention nor anything else.
         (
             self.scheduler,
@@ -152,6 +159,7 @@ class BrokerRemoteLogManager:
             self.report_scheduler,
             self.removal_scheduler,
             self.poll_scheduler,
+            self.policy_scheduler,
             self.scan_scheduler,
             self.revision_scheduler,
             self.index_cache_scheduler,
@@ -165,6 +173,7 @@ class BrokerRemoteLogManager:
                 ("reporter", 1, limits.interval_s),
                 ("remover", _REMOVER_THREADS, limits.remover_interval_s),
                 ("poller", 1, limits.poll_interval_s),
+                ("policies", 1, min(_POLICIES_INTERVAL_S, limits.interval_s)),
                 ("scan", 1, limits.interval_s),
                 ("revisions", 1, limits.interval_s),
                 ("index-cache", 1, limits.interval_s),
@@ -187,6 +196,8 @@ class BrokerRemoteLogManager:
         if source is not PartitionSource.CALLBACKS:
             disabled = DisabledTopics(self._roles, self._topic_configs, self._stopping)
             self.expiration_scheduler.schedule(_DISABLED, disabled.look)
+        if self._policies is not None:
+            self.policy_scheduler.schedule(_POLICIES, self._policies.ask)
         if log_dirs:
             self.scan_scheduler.schedule(_SCAN, self._scan)
             self.report_scheduler.schedule(_REPORTS, self._report)
@@ -209,6 +220,14 @@ class BrokerRemoteLogManager:
         # A cluster answers with all of its topics; nobody has named those to be tiered.
         tiered_by_default = self._source is not PartitionSource.POLLER
         quota = CopyQuota(limits.copy_quota, clock)
+        copy_rules = CopyRules(
+            topic_configs,
+            limits.copy_lag,
+            quota,
+            now_ms,
+            tiered_by_default,
+            cleanup_policies=self._policies,
+        )
         return PartitionTasks(
             Pools(
                 self.scheduler,
@@ -220,7 +239,7 @@ class BrokerRemoteLogManager:
                 rlmm,
                 broker_id,
                 copier,
-                CopyRules(topic_configs, limits.copy_lag, quota, now_ms, tiered_by_default),
+                copy_rules,
                 Expiration(
                     rsm,
                     rlmm,
@@ -231,6 +250,7 @@ class BrokerRemoteLogManager:
                     clock,
                     now_ms,
                     SegmentBudget(limits.expiration_segments),
+                    self._policies,
                 ),
                 None if owned is None else LocalRetention(rsm, rlmm, owned),
                 self._stopping,

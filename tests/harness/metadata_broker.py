@@ -1,4 +1,5 @@
-"""A broker that answers Metadata as a test says: what no real one can be made to say."""
+"""A broker that answers Metadata, and DescribeConfigs, as a test says: what no real one can be made
+to say."""
 
 import socket
 import struct
@@ -8,12 +9,13 @@ from threading import Thread
 from types import TracebackType
 from typing import Any, Self
 
+from kafka.protocol.admin import DescribeConfigsRequest, DescribeConfigsResponse
 from kafka.protocol.metadata import ApiVersionsResponse, MetadataRequest, MetadataResponse
 
 from services.local.ports import LOOPBACK
 
-_METADATA, _API_VERSIONS = 3, 18
-_METADATA_VERSION, _API_VERSIONS_VERSION = 12, 0
+_METADATA, _API_VERSIONS, _DESCRIBE_CONFIGS = 3, 18, 32
+_METADATA_VERSION, _API_VERSIONS_VERSION, _DESCRIBE_CONFIGS_VERSION = 12, 0, 4
 _UNSUPPORTED_VERSION = 35
 _HEADER = struct.Struct(">hhi")
 _SIZE = struct.Struct(">i")
@@ -21,6 +23,8 @@ _NO_TAGS = b"\0"
 
 Answers = Callable[[Sequence[str]], Any]
 """A MetadataResponse by the names that are asked for."""
+Describes = Callable[[Sequence[str]], Sequence[Any]]
+"""DescribeConfigsResults by the names of topics."""
 
 
 class MetadataBroker:
@@ -28,15 +32,18 @@ class MetadataBroker:
 
     Attributes:
         requests: what it was asked, each a MetadataRequest.
+        config_requests: each a DescribeConfigsRequest.
     """
 
-    def __init__(self, answers: Answers) -> None:
+    def __init__(self, answers: Answers, describes: Describes = lambda names: ()) -> None:
         self._answers = answers
+        self._describes = describes
         self._listener = socket.create_server((LOOPBACK, 0))
         self._connection: socket.socket | None = None
         self._thread = Thread(target=self._run, daemon=True)
         self.address = f"{LOOPBACK}:{self._listener.getsockname()[1]}"
         self.requests: list[Any] = []
+        self.config_requests: list[Any] = []
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -73,15 +80,29 @@ class MetadataBroker:
         answered = _SIZE.pack(correlation_id)
         if api_key == _API_VERSIONS:
             return answered + _api_versions(version)
+        if api_key == _DESCRIBE_CONFIGS:
+            return answered + _NO_TAGS + self._described(request, version)
         assert (api_key, version) == (_METADATA, _METADATA_VERSION)
         asked = MetadataRequest.decode(request, version=version, header=True)
         self.requests.append(asked)
         answer = self._answers([topic.name for topic in asked.topics])
         return answered + _NO_TAGS + bytes(answer.encode(version=version))
 
+    def _described(self, request: bytes, version: int) -> bytes:
+        assert version == _DESCRIBE_CONFIGS_VERSION
+        asked = DescribeConfigsRequest.decode(request, version=version, header=True)
+        self.config_requests.append(asked)
+        results = self._describes([resource.resource_name for resource in asked.resources])
+        answer = DescribeConfigsResponse(throttle_time_ms=0, results=list(results))
+        return bytes(answer.encode(version=version))
+
 
 def _api_versions(version: int) -> bytes:
-    known = [(_METADATA, 0, _METADATA_VERSION), (_API_VERSIONS, 0, _API_VERSIONS_VERSION)]
+    known = [
+        (_METADATA, 0, _METADATA_VERSION),
+        (_API_VERSIONS, 0, _API_VERSIONS_VERSION),
+        (_DESCRIBE_CONFIGS, 1, _DESCRIBE_CONFIGS_VERSION),
+    ]
     answer = ApiVersionsResponse(
         error_code=0 if version == _API_VERSIONS_VERSION else _UNSUPPORTED_VERSION,
         api_keys=[
@@ -117,6 +138,29 @@ def topic(name: str, topic_id: Any, *partitions: Any, error_code: int = 0) -> An
         topic_id=topic_id,
         is_internal=False,
         partitions=list(partitions),
+    )
+
+
+def described(name: str, policy: str | None, error_code: int = 0, error: str | None = None) -> Any:
+    """A DescribeConfigsResult of a topic's cleanup.policy; None: it has none."""
+    configs = [
+        DescribeConfigsResponse.DescribeConfigsResult.DescribeConfigsResourceResult(
+            name="cleanup.policy",
+            value=policy,
+            read_only=False,
+            config_source=1,
+            is_sensitive=False,
+            synonyms=[],
+            config_type=7,
+            documentation=None,
+        )
+    ]
+    return DescribeConfigsResponse.DescribeConfigsResult(
+        error_code=error_code,
+        error_message=error,
+        resource_type=2,
+        resource_name=name,
+        configs=[] if policy is None else configs,
     )
 
 

@@ -23,7 +23,9 @@ from services.rlm.kafka_admin.cluster_view import (
     ClusterAdmin,
     ClusterUnreachableError,
     ClusterView,
+    NoPolicy,
     NoTopic,
+    PolicyView,
     TopicView,
 )
 from services.rlm.kafka_admin.poller import PolledCluster
@@ -54,6 +56,9 @@ class Exchangeable:
 
     def view(self, topics: Collection[str]) -> ClusterView:
         return self.admin.view(topics)
+
+    def cleanup_policies(self, topics: Collection[str]) -> PolicyView:
+        return self.admin.cleanup_policies(topics)
 
 
 @pytest.fixture
@@ -182,7 +187,9 @@ def test_who_may_not_describe_is_not_told_that_a_topic_is_not_there(tmp_path: Pa
     with kafka_broker(tmp_path, settings) as broker:
         cluster = Cluster(broker.bootstrap_servers)
         cluster.create(hidden, seen)
-        for created in cluster.admin.create_acls([hides("hidden"), hides("no-topic")]).values():
+        # Who has DESCRIBE alone may not know how a topic is configured.
+        acls = [hides("hidden"), hides("no-topic"), describe("seen", AclPermissionType.ALLOW)]
+        for created in cluster.admin.create_acls(acls).values():
             created.result(CLIENT_TIMEOUT_S)
         admin = KafkaAdmin([broker.bootstrap_servers], CLIENT_TIMEOUT_S)
 
@@ -198,6 +205,12 @@ def test_who_may_not_describe_is_not_told_that_a_topic_is_not_there(tmp_path: Pa
                 "no-topic": NoTopic.NOT_AUTHORIZED,
                 "not-there": NoTopic.UNKNOWN,
             }
+            told = admin.cleanup_policies(["hidden", "seen"])
+            assert isinstance(told.cluster.topics["seen"], TopicView)
+            assert sorted(told.cleanup_policies) == ["hidden", "seen"]
+            for policy in told.cleanup_policies.values():
+                assert isinstance(policy, NoPolicy)
+                assert policy.is_refused
 
         eventually_holds(answered)
 
@@ -268,6 +281,10 @@ def leader_epochs(view: ClusterView) -> list[int]:
 
 
 def hides(topic: str) -> AclBinding:
+    return describe(topic, AclPermissionType.DENY)
+
+
+def describe(topic: str, permission: AclPermissionType) -> AclBinding:
     return AclBinding(
         ResourceType.TOPIC,
         topic,
@@ -275,5 +292,5 @@ def hides(topic: str) -> AclBinding:
         "User:ANONYMOUS",
         "*",
         AclOperation.DESCRIBE,
-        AclPermissionType.DENY,
+        permission,
     )

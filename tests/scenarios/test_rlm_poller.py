@@ -21,8 +21,10 @@ from services.api.segments import RemoteLogSegmentMetadataUpdate, RemoteLogSegme
 from services.rlm.kafka_admin.cluster_view import (
     ClusterUnreachableError,
     ClusterView,
+    NoPolicy,
     NoTopic,
     PartitionView,
+    PolicyView,
     TopicView,
 )
 from services.rlm.kafka_admin.confirmed_deletions import MIN_POLLS
@@ -30,7 +32,8 @@ from services.rlm.kafka_admin.poller import PolledCluster
 from services.rlm.lifecycle.sources import PartitionSource
 from services.rlm.manager import BrokerRemoteLogManager
 from services.rlm.metrics import LastPollCollector
-from tests.scenarios.retained_log import Changed, hourly_log, take_turns
+from tests.scenarios import retained_log
+from tests.scenarios.retained_log import Changed, hourly_log
 from tests.scenarios.ship_stack import Stack, read
 from tests.scenarios.told_rlm import ALL_AT_ONCE, FOLLOWER, LEADER, REASSIGNED, stop, tell, turn
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles
@@ -56,6 +59,7 @@ class AnsweringCluster:
     """A cluster's admin API that answers what the test says; a clock beside it."""
 
     topics: dict[str, TopicView | NoTopic] = field(default_factory=dict)
+    cleanup_policy: str | NoPolicy = "delete"
     cluster_id: str = REGISTERED
     is_away: bool = False
     now_s: float = 0.0
@@ -65,6 +69,9 @@ class AnsweringCluster:
             raise ClusterUnreachableError("timed out")
         answers = {name: self.topics.get(name, NoTopic.UNKNOWN) for name in topics}
         return ClusterView(self.cluster_id, answers)
+
+    def cleanup_policies(self, topics: Collection[str]) -> PolicyView:
+        return PolicyView(self.view(topics), dict.fromkeys(topics, self.cleanup_policy))
 
 
 @pytest.fixture
@@ -103,6 +110,17 @@ def tier(stack: Stack) -> None:
 
 def poll(rlm: Any) -> None:
     turn(rlm.poll_scheduler)
+
+
+def ask_policies(rlm: Any) -> None:
+    """Of the topics that are to be copied."""
+    turn(rlm.scheduler)
+    turn(rlm.policy_scheduler)
+
+
+def take_turns(rlm: Any, rounds: int = 1) -> None:
+    ask_policies(rlm)
+    retained_log.take_turns(rlm, rounds)
 
 
 def poll_over(rlm: Any, cluster: AnsweringCluster, seconds: float = CONFIRM_S) -> None:
@@ -249,6 +267,7 @@ def test_without_an_answer_of_its_cluster_it_goes_on_as_it_was(
     stack: Stack, rlm: Any, cluster: AnsweringCluster, change: dict[str, Any]
 ) -> None:
     poll(rlm)
+    ask_policies(rlm)
     cluster.topics[NAME.topic] = led_by(THEIRS)
     for name, value in change.items():
         setattr(cluster, name, value)

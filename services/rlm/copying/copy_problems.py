@@ -36,6 +36,17 @@ def partition_deleted(path: str, held_segments: int) -> Problem:
     return Problem(ProblemKind.PARTITION_DELETED, path, text, held_segments=held_segments)
 
 
+def compacted(topic: str, policy: str, path: str, held_segments: int) -> Problem:
+    text = (
+        f"topic {topic} has cleanup.policy={policy}: a compacted topic is not tiered; nothing more "
+        "of it is copied, and what is in the tier does not expire. Take compact out of its "
+        f"cleanup.policy, or end its tiering (sediment topics set {topic}): "
+        "remote.log.copy.disable=true keeps what is in the tier, remote.storage.enable=false with "
+        "remote.log.delete.on.disable=true gives it up"
+    )
+    return Problem(ProblemKind.TOPIC_COMPACTED, path, text, held_segments=held_segments)
+
+
 def vanished(segment: LocalSegment, held_segments: int) -> Problem:
     reason = "deleted by the broker before it was copied"
     path = str(segment.log_path)

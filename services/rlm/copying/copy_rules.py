@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from cachetools import LRUCache
@@ -20,6 +20,8 @@ from services.rlm.copying.copy_lag import (
     eligible_log_segments,
 )
 from services.rlm.copying.copy_quota import CopyQuota
+from services.rlm.kafka_admin.cleanup_policies import CleanupPolicies, is_awaited, is_compacted
+from services.rlm.kafka_admin.cluster_view import NoPolicy
 from services.rlm.kafka_log.partition_dir import LocalSegment
 from services.rlm.kafka_log.timestamps import largest_timestamp_ms
 from services.rlm.topic_configs import TopicConfigs
@@ -34,12 +36,17 @@ class CopyRule:
 
     Attributes:
         held_back_by: why nothing of it is copied; empty: it is. Reads and retention go on.
+        compaction: the topic's cleanup.policy, where that is what holds it back; retention deletes
+            nothing either.
+        is_awaited: it is held back for no longer than until the cluster has told more.
         local_retention_ms: after which the broker deletes a segment; None: it is not known.
     """
 
     held_back_by: str = ""
     lag: CopyLag = AT_ONCE
     local_retention_ms: int | None = None
+    compaction: str = ""
+    is_awaited: bool = False
 
     @property
     def copies(self) -> bool:
@@ -54,6 +61,8 @@ class HeldBackTopics:
         self._said: LRUCache[UUID, str] = LRUCache(_MAX_SAID)
 
     def note(self, name: TopicIdPartition, rule: CopyRule) -> None:
+        if rule.is_awaited:
+            return
         with self._lock:
             if self._said.get(name.topic_id, "") == rule.held_back_by:
                 return
@@ -71,6 +80,7 @@ class CopyRules:
         now_ms: the clock of this host, by which a lag is counted.
         tiered_by_default: whether a topic is tiered whose remote.storage.enable is not set. Where
             somebody named it, it is; and a log directory does not tell, so there all topics are.
+        cleanup_policies: None: nobody tells them.
     """
 
     topic_configs: TopicConfigs
@@ -79,6 +89,7 @@ class CopyRules:
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     tiered_by_default: bool = True
     held_back: HeldBackTopics = field(default_factory=HeldBackTopics)
+    cleanup_policies: CleanupPolicies | None = None
 
     def of(self, name: TopicIdPartition) -> CopyRule:
         """
@@ -93,6 +104,8 @@ class CopyRules:
             # Only what was said of the broker's own disk: what holds for the whole is the tier's.
             local_ms if local_ms >= 0 else None,
         )
+        if rule.copies and self.cleanup_policies is not None:
+            rule = _with_policy(rule, self.cleanup_policies.of(name))
         self.held_back.note(name, rule)
         return rule
 
@@ -120,3 +133,12 @@ class CopyRules:
             return self.topic_configs.of(name.topic_id).config
         except RemoteResourceNotFoundError:
             return TopicConfig()
+
+
+def _with_policy(rule: CopyRule, policy: str | NoPolicy) -> CopyRule:
+    if is_awaited(policy):
+        return replace(rule, held_back_by="its cleanup.policy is not known yet", is_awaited=True)
+    if isinstance(policy, str) and is_compacted(policy):
+        reason = f"it is compacted (cleanup.policy={policy})"
+        return replace(rule, held_back_by=reason, compaction=policy)
+    return rule

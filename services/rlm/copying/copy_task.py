@@ -28,6 +28,7 @@ from services.rlm.copying.candidates import (
 )
 from services.rlm.copying.copy_data import CopyCancelledError
 from services.rlm.copying.copy_problems import (
+    compacted,
     copied_elsewhere,
     held,
     partition_deleted,
@@ -54,6 +55,8 @@ from services.rlm.partition import Partition
 from services.rlm.tier_view.offset_ranges import OffsetRanges
 from services.rlm.tier_view.tier import Tier
 
+_ASKED_AGAIN_AFTER_S = 3.0
+"""What is awaited from the cluster."""
 _log = logging.getLogger(__name__)
 _lines = BoundedLines(_log)
 
@@ -165,6 +168,9 @@ class CopyTask:
         self._note_uncopied(log, self._partition.tier.last_seen)
         rule = self._read_rule()
         announce(self._rlmm, self._partition, leadership, self._epoch, self._broker_id)
+        if rule.is_awaited:
+            report.more_after_s = _ASKED_AGAIN_AFTER_S
+            return
         tier = self._partition.tier.refresh()
         if tier.known is False:
             # Announcing has made it known, unless its deletion is finished.
@@ -178,10 +184,19 @@ class CopyTask:
                 raise left.failure
         if rule.copies:
             self._copy_what_is_rolled(local, log, tier, left.elsewhere, report)
+        elif rule.compaction:
+            report.problems.append(self._compacted(local, log, tier, rule))
         if left.failure is not None and not report.failure:
             raise left.failure
         if report.found_nothing and not self._uncopied and not tier.unfinished:
             self._resting = self._seen(log, leadership)
+
+    def _compacted(
+        self, local: LocalPartition, log: LocalLog, tier: Tier, rule: CopyRule
+    ) -> Problem:
+        log = log.from_offset(tier.log_start_offset)
+        held = len(uncopied_log_segments(log, tier.covered(log.lineage)))
+        return compacted(self._name.topic, rule.compaction, str(local.found.path), held)
 
     def _rests(self, local: LocalPartition, leadership: Leadership) -> bool:
         """All is as a pass saw it that had nothing to do."""
@@ -210,7 +225,7 @@ class CopyTask:
         return self._rule
 
     def _note_uncopied(self, log: LocalLog, tier: Tier) -> None:
-        if not tier.known or not self._rule.copies:
+        if not tier.known or not (self._rule.copies or self._rule.is_awaited):
             self._note_nothing_uncopied()
             return
         log = log.from_offset(tier.log_start_offset)

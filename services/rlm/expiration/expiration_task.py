@@ -39,6 +39,7 @@ from services.rlm.ending import Flag
 from services.rlm.expiration.due import NothingDue, due_after_ms, may_be_due
 from services.rlm.expiration.segment_budget import Place, SegmentBudget
 from services.rlm.expiration.snapshot import Snapshot, take_snapshot
+from services.rlm.kafka_admin.cleanup_policies import CleanupPolicies, is_awaited, is_compacted
 from services.rlm.metrics import DELETED_BYTES, DELETED_SEGMENTS
 from services.rlm.partition import Partition
 from services.rlm.reporting import Reporter, report_of
@@ -82,6 +83,7 @@ class Expiration:
         clock: seconds that only grow.
         now_ms: the time that events bear.
         budget: room for the segments that passes list; a pass waits for its own.
+        cleanup_policies: None: nobody tells them.
     """
 
     rsm: RemoteStorageManager
@@ -93,6 +95,7 @@ class Expiration:
     clock: Callable[[], float]
     now_ms: Callable[[], int]
     budget: SegmentBudget
+    cleanup_policies: CleanupPolicies | None = None
 
 
 class ExpirationTask:
@@ -178,13 +181,23 @@ class ExpirationTask:
         return topic is None or self._report_if_due(topic, by_last_seen=True) is None
 
     def _settings_to_keep(self) -> StoredTopicConfig | None:
-        """The topic's; None: it is not known, or its retention is another's to keep."""
+        """The topic's; None: it is not known, its retention is another's to keep, or it is
+        compacted."""
         try:
             topic = self._shared.topic_configs.of(self._name.topic_id)
         except RemoteResourceNotFoundError:
             return None
         is_ours = topic.config.retention_owner in (None, RetentionOwner.RLM)
-        return topic if is_ours else None
+        return topic if is_ours and not self._is_perhaps_compacted() else None
+
+    def _is_perhaps_compacted(self) -> bool:
+        """Compaction keeps the latest record of a key however old it is, so that by retention.ms
+        nothing may go that was copied of such a topic before that was known."""
+        policies = self._shared.cleanup_policies
+        if policies is None or self._partition.tier.last_seen.segments == 0:
+            return False
+        policy = policies.of(self._name)
+        return is_awaited(policy) or is_compacted(policy)
 
     def _snapshot_if_due(self, topic: StoredTopicConfig) -> Snapshot | None:
         """The partition as this broker's fresh report makes it; None: nothing can be due."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from kafka.errors import KafkaConnectionError, KafkaProtocolError, for_code
 from kafka.net import KafkaNetClient
+from kafka.protocol.admin import DescribeConfigsRequest
 from kafka.protocol.metadata import MetadataRequest
 
 from services.api.ids import ZERO_UUID
@@ -24,8 +25,10 @@ from services.rlm.kafka_admin.client_security import ClientSecurity, client_secu
 from services.rlm.kafka_admin.cluster_view import (
     ClusterUnreachableError,
     ClusterView,
+    NoPolicy,
     NoTopic,
     PartitionView,
+    PolicyView,
     TopicView,
 )
 from services.rlm.kafka_admin.last_words import listening_client
@@ -43,11 +46,13 @@ _GIVEN_UP_AFTER_S = 1.0
 """The request has timed out by then, if the library does what it says."""
 _ENDED = (KafkaConnectionError, KafkaProtocolError, ssl.SSLEOFError, ConnectionResetError)
 _NO_ERROR, _UNKNOWN_TOPIC_OR_PARTITION, _TOPIC_AUTHORIZATION_FAILED = 0, 3, 29
+_TOPIC_RESOURCE = 2
+_CLEANUP_POLICY = "cleanup.policy"
 
 
 class KafkaAdmin:
     """Asks brokers of a cluster. A view connects anew, to one of them, and leaves no thread and no
-    connection behind; so a broker that moved or came back is found by the next one.
+    connection behind; so a broker that moved or came back is found by the next one. Thread-safe.
 
     Args:
         bootstrap_servers: HOST:PORT each. They are asked in any order, and after them some of the
@@ -69,6 +74,13 @@ class KafkaAdmin:
 
     def view(self, topics: Collection[str]) -> ClusterView:
         """As ClusterAdmin.view."""
+        return self._first_answer(topics, with_policies=False).cluster
+
+    def cleanup_policies(self, topics: Collection[str]) -> PolicyView:
+        """As ClusterAdmin.cleanup_policies."""
+        return self._first_answer(topics, with_policies=True)
+
+    def _first_answer(self, topics: Collection[str], *, with_policies: bool) -> PolicyView:
         try:
             security = client_security(self._config_file)
         except ClientConfigError as e:
@@ -76,8 +88,10 @@ class KafkaAdmin:
         failures = []
         for server in self._servers():
             try:
-                answers = self._ask(server, sorted(set(topics)), security)
-                view = _view(answers)
+                answers, described = self._ask(
+                    server, sorted(set(topics)), security, with_policies=with_policies
+                )
+                view = PolicyView(_view(answers), described)
             except Exception as e:  # noqa: BLE001 - what the library raises is written nowhere
                 failures.append(f"{server}: {_reason(e, security)}")
                 continue
@@ -89,7 +103,10 @@ class KafkaAdmin:
         yield from random.sample(self._bootstrap_servers, len(self._bootstrap_servers))
         yield from random.sample(self._others, min(len(self._others), MAX_OTHERS_ASKED))
 
-    def _ask(self, server: str, topics: Sequence[str], security: ClientSecurity) -> list[Any]:
+    def _ask(
+        self, server: str, topics: Sequence[str], security: ClientSecurity, *, with_policies: bool
+    ) -> tuple[list[Any], dict[str, str | NoPolicy]]:
+        """Answers to Metadata, and the policies."""
         client = listening_client(
             bootstrap_servers=[server],
             client_id="sediment-rlm",
@@ -103,7 +120,18 @@ class KafkaAdmin:
             self._try(broker.host, broker.port, security.ssl_context)
             # Who names no topic is told of the cluster alone.
             asked = list(batches(topics, MAX_TOPICS_A_REQUEST)) or [()]
-            return [self._answer(client, broker.node_id, names) for names in asked]
+            answers = [self._answer(client, broker.node_id, _metadata_of(some)) for some in asked]
+            for answer in answers:
+                if answer.error_code:
+                    raise for_code(answer.error_code)()
+            # After Metadata: of the topics that were named there, or of later ones.
+            described = [
+                self._answer(client, broker.node_id, _policies_of(some))
+                for some in asked
+                if with_policies and some
+            ]
+        results = [result for answer in described for result in answer.results]
+        return answers, {result.resource_name: cleanup_policy(result) for result in results}
 
     def _try(self, host: str, port: int, context: ssl.SSLContext | None) -> None:
         """The library leaves the socket of a refused connection, and of a TLS handshake that fails,
@@ -112,23 +140,36 @@ class KafkaAdmin:
             if context is not None:
                 context.wrap_socket(connection, server_hostname=host.rstrip(".")).close()
 
-    def _answer(self, client: KafkaNetClient, node_id: str, topics: Sequence[str]) -> Any:
-        request = MetadataRequest(
-            topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in topics],
-            allow_auto_topic_creation=False,
-            include_cluster_authorized_operations=False,
-            include_topic_authorized_operations=False,
-            min_version=_TOPIC_IDS_SINCE,
-        )
+    def _answer(self, client: KafkaNetClient, node_id: str, request: Any) -> Any:
         answer = client.send(node_id, request)
         client.poll(timeout_ms=(self._timeout_s + _GIVEN_UP_AFTER_S) * 1000, future=answer)
         if not answer.is_done:
             raise TimeoutError(f"no answer within {self._timeout_s:g} s")
         if answer.exception is not None:
             raise answer.exception
-        if answer.value.error_code:
-            raise for_code(answer.value.error_code)()
         return answer.value
+
+
+def _metadata_of(topics: Sequence[str]) -> Any:
+    return MetadataRequest(
+        topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in topics],
+        allow_auto_topic_creation=False,
+        include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=False,
+        min_version=_TOPIC_IDS_SINCE,
+    )
+
+
+def _policies_of(topics: Sequence[str]) -> Any:
+    resources = [
+        DescribeConfigsRequest.DescribeConfigsResource(
+            resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=[_CLEANUP_POLICY]
+        )
+        for name in topics
+    ]
+    return DescribeConfigsRequest(
+        resources=resources, include_synonyms=False, include_documentation=False
+    )
 
 
 def _reason(error: Exception, security: ClientSecurity) -> str:
@@ -172,6 +213,18 @@ def topic_view(answer: Any) -> TopicView | NoTopic:
         return NoTopic.FAILED
     partitions = {p.partition_index: _partition(p) for p in answer.partitions}
     return TopicView(answer.topic_id, partitions)
+
+
+def cleanup_policy(result: Any) -> str | NoPolicy:
+    """What a DescribeConfigsResult says of a topic."""
+    if result.error_code != _NO_ERROR:
+        is_refused = result.error_code == _TOPIC_AUTHORIZATION_FAILED
+        name = for_code(result.error_code).__name__
+        return NoPolicy(f"{name}: {result.error_message or 'no reason'}", is_refused)
+    for config in result.configs or ():
+        if config.name == _CLEANUP_POLICY and config.value is not None:
+            return str(config.value)
+    return NoPolicy(f"the broker does not tell {_CLEANUP_POLICY}")
 
 
 def _partition(answer: Any) -> PartitionView:

@@ -57,6 +57,31 @@ class ClusterView:
     topics: Mapping[str, TopicView | NoTopic]
 
 
+@dataclass(frozen=True, slots=True)
+class NoPolicy:
+    """Why a topic's cleanup.policy was not told.
+
+    Attributes:
+        is_refused: who asks may not know it (DESCRIBE_CONFIGS); False: no answer now.
+    """
+
+    reason: str
+    is_refused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyView:
+    """What a broker answered of topics, and right after that of how they are cleaned up.
+
+    Attributes:
+        cleanup_policies: by name, as Kafka writes them: "delete", "compact,delete". What is not
+            here was not answered.
+    """
+
+    cluster: ClusterView
+    cleanup_policies: Mapping[str, str | NoPolicy]
+
+
 class ClusterAdmin(Protocol):
     """The admin API of a cluster."""
 
@@ -66,5 +91,14 @@ class ClusterAdmin(Protocol):
 
         Raises:
             ClusterUnreachableError: no whole answer; it comes in bounded time.
+        """
+        ...
+
+    def cleanup_policies(self, topics: Collection[str]) -> PolicyView:
+        """Ask how each of these topics is cleaned up (cleanup.policy, the cluster's default
+        included), and for what `view` asks, of one broker.
+
+        Raises:
+            ClusterUnreachableError: as `view`.
         """
         ...

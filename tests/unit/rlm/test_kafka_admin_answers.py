@@ -5,9 +5,9 @@ from uuid import UUID, uuid4
 import pytest
 from kafka import errors
 
-from services.rlm.kafka_admin.admin_client import topic_view
-from services.rlm.kafka_admin.cluster_view import NoTopic, PartitionView, TopicView
-from tests.harness.metadata_broker import partition, topic
+from services.rlm.kafka_admin.admin_client import cleanup_policy, topic_view
+from services.rlm.kafka_admin.cluster_view import NoPolicy, NoTopic, PartitionView, TopicView
+from tests.harness.metadata_broker import described, partition, topic
 
 CLICKS_ID = uuid4()
 LEADER_NOT_AVAILABLE = errors.LeaderNotAvailableError.errno
@@ -63,3 +63,19 @@ def test_only_one_error_says_that_there_is_no_topic(
     error: type[errors.BrokerResponseError], expected: NoTopic, topic_id: UUID | None
 ) -> None:
     assert topic_view(topic("clicks", topic_id, error_code=error.errno)) is expected
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact", "compact,delete", ""])
+def test_a_policy_is_told_as_kafka_writes_it(policy: str) -> None:
+    assert cleanup_policy(described("clicks", policy)) == policy
+
+
+def test_who_may_not_know_a_policy_is_refused_and_nothing_else_is_a_refusal() -> None:
+    code = errors.TopicAuthorizationFailedError.errno
+    refused = cleanup_policy(described("clicks", None, code, "not yours"))
+    assert refused == NoPolicy("TopicAuthorizationFailedError: not yours", is_refused=True)
+    code = errors.UnknownTopicOrPartitionError.errno
+    failed = cleanup_policy(described("clicks", None, code))
+    assert failed == NoPolicy("UnknownTopicOrPartitionError: no reason")
+    left_out = cleanup_policy(described("clicks", None))
+    assert left_out == NoPolicy("the broker does not tell cleanup.policy")

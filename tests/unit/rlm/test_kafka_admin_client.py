@@ -15,7 +15,7 @@ import pytest
 from services.local.ports import LOOPBACK
 from services.rlm.kafka_admin.admin_client import MAX_TOPICS_A_REQUEST, KafkaAdmin
 from services.rlm.kafka_admin.cluster_view import ClusterUnreachableError, ClusterView, TopicView
-from tests.harness.metadata_broker import MetadataBroker, metadata, partition, topic
+from tests.harness.metadata_broker import MetadataBroker, described, metadata, partition, topic
 
 TIMEOUT_S = 0.3
 SOON_S = 2.0
@@ -64,6 +64,29 @@ def test_topics_are_asked_for_by_name_in_batches_and_asking_makes_none() -> None
         1,
     ]
     assert [asked.allow_auto_topic_creation for asked in broker.requests] == [False] * 3
+
+
+def test_policies_are_asked_for_with_metadata_in_batches_and_nothing_but_policies() -> None:
+    def describes(names: Sequence[str]) -> Sequence[Any]:
+        return [described(name, "compact" if name == NAMES[0] else "delete") for name in names]
+
+    with MetadataBroker(all_there, describes) as broker:
+        found = KafkaAdmin([broker.address], 30.0).cleanup_policies({*NAMES})
+    assert sorted(found.cluster.topics) == NAMES
+    assert found.cleanup_policies == {**dict.fromkeys(NAMES, "delete"), NAMES[0]: "compact"}
+    assert [len(asked.resources) for asked in broker.config_requests] == [
+        MAX_TOPICS_A_REQUEST,
+        MAX_TOPICS_A_REQUEST,
+        1,
+    ]
+    keys = [each.configuration_keys for asked in broker.config_requests for each in asked.resources]
+    assert keys == [["cleanup.policy"]] * len(NAMES)
+
+
+def test_a_view_asks_for_no_policies() -> None:
+    with MetadataBroker(all_there) as broker:
+        admin(broker.address).view(NAMES[:1])
+    assert broker.config_requests == []
 
 
 def test_an_answer_may_be_of_many_partitions() -> None:

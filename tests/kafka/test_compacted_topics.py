@@ -1,0 +1,102 @@
+"""A topic that a real broker compacts is not tiered by an RLM that asks the cluster."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.api.ids import TopicIdPartition
+from services.api.partition_changes import PartitionLeadership
+from services.api.remote_log_manager import ProblemKind
+from services.rlm.backoff import Backoff
+from services.rlm.kafka_admin.admin_client import KafkaAdmin
+from services.rlm.kafka_admin.cluster_view import NoPolicy
+from services.rlm.kafka_admin.poller import PolledCluster
+from services.rlm.kafka_admin.registered_cluster import read_cluster_id
+from services.rlm.lifecycle.sources import PartitionSource
+from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
+from tests.harness.eventually import eventually, eventually_holds
+from tests.harness.kafka_broker import kafka_broker
+from tests.harness.kafka_client import CLIENT_TIMEOUT_S, Cluster, Topic
+from tests.kafka.tiered_broker import (
+    TieredBroker,
+    produce_segments,
+    ranges_in_tier,
+    ranges_on_disk,
+    rolled,
+)
+
+pytestmark = pytest.mark.kafka
+
+AT_ONCE = RlmLimits(interval_s=0.0, poll_interval_s=0.0, backoff=Backoff(initial_s=0.0))
+DEADLINE_S = 60.0
+HOUR_MS = 3_600_000
+BROKER_ID = 1
+
+
+def rlm_that_copies(tier: TieredBroker, name: TopicIdPartition) -> Any:
+    """A new one, which has asked for how the topic is cleaned up, and has done what it may. Other
+    topics are other tests'."""
+    log_dirs = tier.broker.log_dirs
+    admin = KafkaAdmin([tier.broker.bootstrap_servers], CLIENT_TIMEOUT_S)
+    cluster = PolledCluster(admin, read_cluster_id(log_dirs), confirm_s=3600.0)
+    rlm = BrokerRemoteLogManager(
+        log_dirs, tier.rsm, tier.rlmm, AT_ONCE, source=PartitionSource.POLLER, cluster=cluster
+    )
+    turn(rlm.poll_scheduler)
+    for other in rlm.led_partitions():
+        if other.topic_id_partition != name:
+            rlm.scheduler.forget(other.topic_id_partition)
+    for scheduler in (rlm.scheduler, rlm.policy_scheduler, rlm.scheduler):
+        turn(scheduler)
+    return rlm
+
+
+def turn(scheduler: Any) -> None:
+    scheduler.tick()
+    assert scheduler.wait_idle(DEADLINE_S)
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete,compact"])
+def test_a_compacted_topic_is_not_copied_before_it_is_compacted_no_more(
+    tier: TieredBroker, policy: str
+) -> None:
+    # The cleaner leaves it alone meanwhile: no record is old enough.
+    settings = {"cleanup.policy": policy, "min.compaction.lag.ms": str(HOUR_MS)}
+    topic = Topic(f"tidy-{policy.replace(',', '-')}", 1, 8192, settings)
+    name, folder = tier.create(topic)
+    produce_segments(tier.cluster, topic)
+    tier.rlmm.on_partition_leadership_changes([PartitionLeadership(name, 0)], [], BROKER_ID)
+    tier.rlmm.put_topic_config(name.topic_id, {"remote.storage.enable": "true"})
+    rlm = rlm_that_copies(tier, name)
+    assert tier.finished(name) == []
+    (found,) = rlm.describe_partitions([topic.name]).partitions
+    (problem,) = found.problems
+    assert problem.kind is ProblemKind.TOPIC_COMPACTED
+    assert problem.held_segments == len(rolled(folder)) > 0
+    assert f"topic {topic.name} has cleanup.policy={policy}: " in problem.message
+
+    tier.cluster.configure(topic.name, cleanup_policy="delete")
+
+    def is_copied() -> bool:
+        rlm_that_copies(tier, name)
+        return ranges_in_tier(tier.finished(name)) == ranges_on_disk(folder)
+
+    eventually(is_copied)
+
+
+def test_a_topic_without_a_policy_of_its_own_has_the_clusters(tmp_path: Path) -> None:
+    topics = Topic("by-default", 1, 8192), Topic("own", 1, 8192, {"cleanup.policy": "delete"})
+    with kafka_broker(tmp_path, {"log.cleanup.policy": "compact,delete"}) as broker:
+        Cluster(broker.bootstrap_servers).create(*topics)
+        admin = KafkaAdmin([broker.bootstrap_servers], CLIENT_TIMEOUT_S)
+
+        def answered() -> None:
+            found = admin.cleanup_policies(["by-default", "own", "not-there"]).cleanup_policies
+            assert (found["by-default"], found["own"]) == ("compact,delete", "delete")
+            not_there = found["not-there"]
+            assert isinstance(not_there, NoPolicy)
+            assert "UnknownTopicOrPartitionError" in not_there.reason
+            assert not not_there.is_refused
+
+        eventually_holds(answered)

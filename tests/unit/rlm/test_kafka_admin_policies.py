@@ -1,0 +1,225 @@
+"""How topics are cleaned up: what is known of it, and when the cluster is asked."""
+
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from uuid import UUID, uuid4
+
+import pytest
+
+from services.api.ids import TopicIdPartition
+from services.rlm.kafka_admin.cleanup_policies import (
+    ASKED_AGAIN_AFTER_S,
+    FORGOTTEN_AFTER_S,
+    MAX_AGE_S,
+    CleanupPolicies,
+    is_awaited,
+    is_compacted,
+)
+from services.rlm.kafka_admin.cluster_view import (
+    ClusterUnreachableError,
+    ClusterView,
+    NoPolicy,
+    NoTopic,
+    PolicyView,
+    TopicView,
+)
+from services.rlm.scheduler import PassFailedError
+
+OURS = "cluster"
+CLICKS = TopicIdPartition(uuid4(), "clicks", 0)
+CLICKS_1 = TopicIdPartition(CLICKS.topic_id, "clicks", 1)
+ORDERS = TopicIdPartition(uuid4(), "orders", 0)
+REFUSED = NoPolicy("not yours", is_refused=True)
+FAILED = NoPolicy("not now")
+
+
+@dataclass
+class Cluster:
+    """Answers as the test says, and what it was asked; a clock beside it."""
+
+    cluster_id: str = OURS
+    is_away: bool = False
+    now_s: float = 0.0
+    ids: dict[str, UUID] = field(
+        default_factory=lambda: {name.topic: name.topic_id for name in (CLICKS, ORDERS)}
+    )
+    policies: dict[str, str | NoPolicy] = field(
+        default_factory=lambda: {"clicks": "delete", "orders": "compact"}
+    )
+    asked: list[set[str]] = field(default_factory=list)
+
+    def view(self, topics: Collection[str]) -> ClusterView:
+        found = {name: TopicView(self.ids[name], {}) for name in topics if name in self.ids}
+        return ClusterView(self.cluster_id, {**dict.fromkeys(topics, NoTopic.UNKNOWN), **found})
+
+    def cleanup_policies(self, topics: Collection[str]) -> PolicyView:
+        self.asked.append(set(topics))
+        if self.is_away:
+            raise ClusterUnreachableError("timed out")
+        return PolicyView(self.view(topics), self.policies)
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+@pytest.fixture
+def policies(cluster: Cluster) -> CleanupPolicies:
+    return CleanupPolicies(cluster, OURS, clock=lambda: cluster.now_s)
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ("delete", False),
+        ("", False),
+        ("compact", True),
+        ("compact,delete", True),
+        ("delete, compact", True),
+        ("compactor", False),
+        (REFUSED, False),
+        (FAILED, False),
+    ],
+)
+def test_what_names_compact_is_compacted(policy: str | NoPolicy, expected: bool) -> None:
+    assert is_compacted(policy) is expected
+
+
+def test_only_what_will_be_told_is_awaited() -> None:
+    assert [is_awaited(each) for each in ("", "compact", REFUSED, FAILED)] == [
+        False,
+        False,
+        False,
+        True,
+    ]
+
+
+def test_nobody_is_asked_for_what_nobody_wants(cluster: Cluster, policies: CleanupPolicies) -> None:
+    policies.ask()
+    assert cluster.asked == []
+
+
+def test_what_is_wanted_is_asked_for_in_one_request_and_known_after_it(
+    cluster: Cluster, policies: CleanupPolicies
+) -> None:
+    assert [is_awaited(policies.of(name)) for name in (CLICKS, CLICKS_1, ORDERS)] == [True] * 3
+    policies.ask()
+    assert cluster.asked == [{"clicks", "orders"}]
+    assert [policies.of(name) for name in (CLICKS, CLICKS_1, ORDERS)] == [
+        "delete",
+        "delete",
+        "compact",
+    ]
+
+
+def test_only_what_is_new_or_too_old_is_asked_for(
+    cluster: Cluster, policies: CleanupPolicies
+) -> None:
+    policies.of(CLICKS)
+    policies.ask()
+    cluster.now_s += MAX_AGE_S - 1
+    policies.of(ORDERS)
+    policies.ask()
+    policies.ask()
+    cluster.policies["clicks"] = "compact"
+    cluster.now_s += 1
+    assert policies.of(CLICKS) == "delete"
+    policies.ask()
+    assert policies.of(CLICKS) == "compact"
+    assert cluster.asked == [{"clicks"}, {"orders"}, {"clicks"}]
+
+
+@pytest.mark.parametrize("change", [{"is_away": True}, {"cluster_id": "another"}])
+def test_without_an_answer_of_its_cluster_the_last_one_holds(
+    cluster: Cluster, policies: CleanupPolicies, change: dict[str, object]
+) -> None:
+    policies.of(ORDERS)
+    policies.ask()
+    for name, value in change.items():
+        setattr(cluster, name, value)
+    cluster.policies["orders"] = "delete"
+    cluster.now_s += MAX_AGE_S + FORGOTTEN_AFTER_S + 1
+    policies.of(CLICKS)
+    with pytest.raises(PassFailedError, match=r"timed out|cluster another answers"):
+        policies.ask()
+    assert policies.of(ORDERS) == "compact"
+    assert is_awaited(policies.of(CLICKS))
+
+
+@pytest.mark.parametrize("answer", [REFUSED, FAILED])
+def test_who_is_not_told_any_more_knows_what_was_told_last(
+    cluster: Cluster, policies: CleanupPolicies, answer: NoPolicy
+) -> None:
+    policies.of(ORDERS)
+    policies.ask()
+    cluster.policies["orders"] = answer
+    cluster.now_s += MAX_AGE_S
+    policies.ask()
+    assert policies.of(ORDERS) == "compact"
+
+
+def test_a_refusal_is_said_once_and_holds_until_somebody_tells(
+    cluster: Cluster, policies: CleanupPolicies, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.policies = {"clicks": REFUSED, "orders": REFUSED}
+    with caplog.at_level(logging.WARNING, logger="services.rlm"):
+        for name in (CLICKS, ORDERS):
+            policies.of(name)
+            policies.ask()
+            cluster.now_s += MAX_AGE_S
+        policies.ask()
+    (said,) = caplog.messages
+    assert "do not tell the cleanup.policy of topic clicks" in said
+    assert "DESCRIBE_CONFIGS" in said
+    cluster.policies["clicks"] = FAILED
+    cluster.now_s += MAX_AGE_S
+    policies.ask()
+    assert policies.of(CLICKS) == REFUSED
+    cluster.policies["clicks"] = "compact"
+    cluster.now_s += MAX_AGE_S
+    policies.ask()
+    assert policies.of(CLICKS) == "compact"
+
+
+def test_what_was_not_answered_is_told_of_and_soon_asked_for_again(
+    cluster: Cluster, policies: CleanupPolicies
+) -> None:
+    cluster.policies["clicks"] = FAILED
+    policies.of(CLICKS)
+    with pytest.raises(PassFailedError, match=r"1 topics are not copied .*: clicks: not now"):
+        policies.ask()
+    policies.ask()
+    cluster.now_s += ASKED_AGAIN_AFTER_S
+    cluster.policies["clicks"] = "delete"
+    policies.ask()
+    assert policies.of(CLICKS) == "delete"
+    assert len(cluster.asked) == 2
+
+
+def test_of_a_topic_that_has_its_name_now_nothing_is_believed(
+    cluster: Cluster, policies: CleanupPolicies
+) -> None:
+    cluster.ids["clicks"] = uuid4()
+    policies.of(CLICKS)
+    with pytest.raises(PassFailedError, match="clicks: another topic has its name"):
+        policies.ask()
+    del cluster.ids["clicks"]
+    cluster.now_s += ASKED_AGAIN_AFTER_S
+    with pytest.raises(PassFailedError, match="clicks: the topic is not seen: UNKNOWN"):
+        policies.ask()
+    assert is_awaited(policies.of(CLICKS))
+
+
+def test_what_nobody_wants_any_more_is_forgotten(
+    cluster: Cluster, policies: CleanupPolicies
+) -> None:
+    policies.of(CLICKS)
+    policies.ask()
+    cluster.now_s += FORGOTTEN_AFTER_S + 1
+    policies.of(ORDERS)
+    policies.ask()
+    cluster.now_s += MAX_AGE_S
+    policies.ask()
+    assert cluster.asked == [{"clicks"}, {"clicks", "orders"}, {"orders"}]
