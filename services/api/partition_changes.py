@@ -13,6 +13,9 @@ from services.api.validation import require_int32
 
 MAX_REPORTS = 100
 
+MAX_CLUSTER_ID_LENGTH = 255
+"""In characters; those that Kafka makes have 22."""
+
 
 MAX_REPORTED_EPOCHS = 50_000
 """Of all reports of one call together: both messages stay well below 4 MiB."""
@@ -41,9 +44,19 @@ class PartitionChanges(Protocol):
         leaders: Sequence[PartitionLeadership],
         followers: Sequence[PartitionLeadership],
         broker_id: int,
+        cluster_id: str | None = None,
     ) -> None:
         """Tell of leadership; idempotent. Makes partitions known and raises the highest broker
-        leader epoch of each where one is given; a lower one changes nothing."""
+        leader epoch of each where one is given; a lower one changes nothing.
+
+        Args:
+            cluster_id: Kafka's, of the broker's cluster; None: not told. Noted of the topics of
+                which none is known; of the others another one changes nothing.
+
+        Raises:
+            InvalidRequestError: a topic id under another name; cluster_id is empty, or longer than
+                MAX_CLUSTER_ID_LENGTH.
+        """
         ...
 
     def on_stop_partitions(self, partitions: Sequence[TopicIdPartition], broker_id: int) -> None:

@@ -21,6 +21,9 @@ class PartitionSummary:
         delete_state: None: it is not being deleted.
         marked_at_ms: when it was marked for deletion, by the database's clock; None: it was not.
         read_at_ms: now, by the database's clock.
+        cluster_id: of the topic's cluster, as on_partition_leadership_changes told it first; None:
+            it was not told, or was forgotten with a mark that was taken back.
+        known_since_ms: when the partition became known, by the database's clock.
     """
 
     topic_id_partition: TopicIdPartition
@@ -28,6 +31,8 @@ class PartitionSummary:
     revision: int
     marked_at_ms: int | None = None
     read_at_ms: int = 0
+    cluster_id: str | None = None
+    known_since_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,7 @@ class PartitionQueries(Protocol):
         *,
         topic: str = "",
         delete_states: Sequence[RemotePartitionDeleteState] = (),
+        cluster_id: str = "",
         page_size: int = 0,
         page_token: str = "",
     ) -> PartitionPage:
@@ -56,6 +62,7 @@ class PartitionQueries(Protocol):
         Args:
             topic: only of topics of this name; "": of all.
             delete_states: only those in one of these; empty: in any or in none.
+            cluster_id: only of topics that are known to be of this cluster; "": of all.
         """
         ...
 
@@ -97,11 +104,19 @@ def all_partitions(
     *,
     topic: str = "",
     delete_states: Sequence[RemotePartitionDeleteState] = (),
+    cluster_id: str = "",
+    page_size: int = 0,
 ) -> Iterator[PartitionSummary]:
     """Every page of list_partitions, one page in memory at a time."""
     token = ""
     while True:
-        page = manager.list_partitions(topic=topic, delete_states=delete_states, page_token=token)
+        page = manager.list_partitions(
+            topic=topic,
+            delete_states=delete_states,
+            cluster_id=cluster_id,
+            page_size=page_size,
+            page_token=token,
+        )
         yield from page.partitions
         token = page.next_page_token
         if not token:

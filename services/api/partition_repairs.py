@@ -43,7 +43,9 @@ class PartitionRepairs(Protocol):
         self, topic_id_partition: TopicIdPartition, context: MutationContext = NO_CONTEXT
     ) -> MutationOutcome:
         """Take DELETE_PARTITION_MARKED back: the partition is as it was before, with what has
-        finished or was deleted meanwhile. One that is not being deleted is a repeat.
+        finished or was deleted meanwhile. One that is not being deleted is a repeat. Which cluster
+        the topic is of is forgotten until it is told again: no RLM that starts later marks it
+        because that cluster no longer has it.
 
         Raises:
             RemoteResourceNotFoundError: the partition is not known.

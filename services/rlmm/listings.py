@@ -65,13 +65,17 @@ class PartitionQuery:
 
     topic: str
     delete_states: Sequence[RemotePartitionDeleteState]
+    cluster_id: str
 
     def __post_init__(self) -> None:
         check_text(self.topic, "topic")
+        check_text(self.cluster_id, "cluster_id")
 
     def fingerprint(self) -> tuple[object, ...]:
         """Equal for equal queries, for a page token to be bound to."""
-        return ("partitions", self.topic, sorted({state.value for state in self.delete_states}))
+        states = sorted({state.value for state in self.delete_states})
+        of_cluster = (self.cluster_id,) if self.cluster_id else ()
+        return ("partitions", self.topic, states, *of_cluster)
 
 
 def list_partitions(
@@ -86,7 +90,9 @@ def list_partitions(
             PartitionRow.revision,
             PartitionRow.delete_state,
             PartitionRow.marked_at,
+            PartitionRow.created_at,
             TopicRow.name,
+            TopicRow.cluster_id,
             NOW.label("read_at"),
         )
         .join(TopicRow, TopicRow.topic_id == PartitionRow.topic_id)
@@ -96,6 +102,8 @@ def list_partitions(
     )
     if query.topic:
         page = page.where(TopicRow.name == query.topic)
+    if query.cluster_id:
+        page = page.where(TopicRow.cluster_id == query.cluster_id)
     if query.delete_states:
         states = [state.value for state in query.delete_states]
         page = page.where(BEING_DELETED, PartitionRow.delete_state.in_(states))
@@ -118,4 +126,6 @@ def _summary(row: AnyRow) -> PartitionSummary:
         row.revision,
         marked_at_ms=None if row.marked_at is None else ms_of(row.marked_at),
         read_at_ms=ms_of(row.read_at),
+        cluster_id=row.cluster_id,
+        known_since_ms=ms_of(row.created_at),
     )

@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 from services.api.calls import MutationContext, MutationOutcome
 from services.api.errors import InvalidStateTransitionError
 from services.api.ids import TopicIdPartition
-from services.rlmm import partition_states
+from services.rlmm import clusters, partition_states
 from services.rlmm.events import NO_BROKER, record
 from services.rlmm.guards import require_expected
 from services.rlmm.partitions import FINISHED, MARKED, unknown_partition
@@ -34,7 +34,8 @@ def undelete(
 ) -> MutationOutcome:
     """Take the mark back; see RemoteLogMetadataManager.undelete_partition.
 
-    A mark changes nothing else of a partition, so that there is nothing else to take back.
+    A mark changes nothing else of a partition, so that there is nothing else to take back. RLMs
+    that watch the topic are to leave it alone from now on, so that its cluster is forgotten.
     """
     tp, present = change.topic_id_partition, partition.delete_state
     if present == FINISHED.value:
@@ -48,6 +49,7 @@ def undelete(
     require_expected(session, partition, context)
     partition.delete_state = None
     partition.marked_at = None
+    clusters.forget_cluster(session, partition.topic_id)
     event = EventRow(
         kind="PARTITION_DELETE",
         from_state=present,

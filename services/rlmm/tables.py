@@ -90,6 +90,9 @@ class TopicRow(Base):
     name: Mapped[str]
     config: Mapped[dict[str, str]] = mapped_column(JSONB, server_default=text("'{}'"))
     config_revision: Mapped[int] = mapped_column(server_default=text("0"))
+    cluster_id: Mapped[str | None] = mapped_column(
+        comment="Kafka's, as told first; null: not told, or forgotten with a mark taken back"
+    )
 
 
 class TopicConfigEventRow(Base):

@@ -20,6 +20,7 @@ from tests.contract.rlmm.bulk_reads import (
     PartitionRevisions,
     SegmentsById,
 )
+from tests.contract.rlmm.clusters import ClustersOfTopics
 from tests.contract.rlmm.copy_leases import (
     CopyLeaseAdditions,
     CopyLeaseGuards,
@@ -75,6 +76,7 @@ class RemoteLogMetadataManagerContract(
     BadSegments,
     Fences,
     Leadership,
+    ClustersOfTopics,
     DeletionOrder,
     AfterDeletion,
     RequestIds,

@@ -110,6 +110,7 @@ class ReferenceReads:
         *,
         topic: str = "",
         delete_states: Sequence[RemotePartitionDeleteState] = (),
+        cluster_id: str = "",
         page_size: int = 0,
         page_token: str = "",
     ) -> PartitionPage:

@@ -279,6 +279,7 @@ class ReferenceRemoteLogMetadataManager(ReferenceImports):
         leaders: Sequence[PartitionLeadership],
         followers: Sequence[PartitionLeadership],
         broker_id: int,
+        cluster_id: str | None = None,
     ) -> None:
         require_int32(broker_id, "broker_id", at_least=-1)
         told = [*leaders, *followers]

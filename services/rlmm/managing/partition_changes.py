@@ -21,7 +21,7 @@ from services.api.partition_changes import (
 from services.api.partition_state import PartitionReport
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
 from services.api.validation import require, require_count, require_int32, require_int64, within
-from services.rlmm import log_starts, partition_states, partitions
+from services.rlmm import clusters, log_starts, partition_states, partitions
 from services.rlmm.managing.database import OnDatabase
 from services.rlmm.tables import PartitionRow
 
@@ -37,9 +37,12 @@ class SqlPartitionChanges(OnDatabase):
         leaders: Sequence[PartitionLeadership],
         followers: Sequence[PartitionLeadership],
         broker_id: int,
+        cluster_id: str | None = None,
     ) -> None:
         """All or nothing; locks topics, then partitions in the order of (topic id, partition)."""
         require_int32(broker_id, "broker_id", at_least=-1)
+        if cluster_id is not None:
+            clusters.check_cluster_id(cluster_id)
         count, most = len(leaders) + len(followers), MAX_LEADERSHIP_CHANGES
         require(count <= most, "leaders, followers", f"at most {most} partitions, has {count}")
         changes = sorted({*leaders, *followers}, key=_highest_epoch_of_each_partition_first)
@@ -51,6 +54,9 @@ class SqlPartitionChanges(OnDatabase):
                     partitions.announce(session, change, broker_id)
                 except InvalidRequestError as e:
                     raise InvalidRequestError(f"{_place(change, leaders, followers)}.{e}") from e
+            if cluster_id is not None:
+                topic_ids = {change.topic_id_partition.topic_id for change in changes}
+                clusters.note_cluster(session, topic_ids, cluster_id)
 
         self._transactions.change(work)
 

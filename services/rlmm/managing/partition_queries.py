@@ -27,10 +27,11 @@ class SqlPartitionQueries(OnDatabase):
         *,
         topic: str = "",
         delete_states: Sequence[RemotePartitionDeleteState] = (),
+        cluster_id: str = "",
         page_size: int = 0,
         page_token: str = "",
     ) -> PartitionPage:
-        query = listings.PartitionQuery(topic, delete_states)
+        query = listings.PartitionQuery(topic, delete_states, cluster_id)
         limit = page_tokens.page_limit(page_size)
         after = page_tokens.decode(query.fingerprint(), page_token)
         return self._transactions.read(

@@ -1,11 +1,14 @@
 """RLMM on SQL: what puts a partition right by hand, and what was lost for good."""
 
+from sqlalchemy.orm import Session
+
 from services.api.calls import NO_CONTEXT, MutationContext, MutationOutcome
 from services.api.ids import TopicIdPartition
 from services.api.offset_gaps import GAP_KINDS, OffsetGap
 from services.api.validation import require, require_int32
 from services.rlmm import gap_records, partitions, repairs
 from services.rlmm.managing.database import OnDatabase
+from services.rlmm.tables import PartitionRow
 
 
 class SqlPartitionRepairs(OnDatabase):
@@ -37,10 +40,15 @@ class SqlPartitionRepairs(OnDatabase):
         self, topic_id_partition: TopicIdPartition, context: MutationContext = NO_CONTEXT
     ) -> MutationOutcome:
         change = repairs.Undeletion(topic_id_partition)
+
+        def lock(session: Session) -> PartitionRow:
+            partitions.lock_topics(session, [topic_id_partition])
+            return partitions.lock_known(session, topic_id_partition)
+
         return self._change_once(
             change,
             context,
-            lambda session: partitions.lock_known(session, topic_id_partition),
+            lock,
             lambda session, partition: repairs.undelete(session, partition, change, context),
             counts_repeats=False,
         )

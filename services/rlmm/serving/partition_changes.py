@@ -22,7 +22,10 @@ class PartitionChangesServicer(ServesRlmm):
     ) -> pb.OnPartitionLeadershipChangesResponse:
         leaders = leaderships_from_proto(request.leaders, "leaders")
         followers = leaderships_from_proto(request.followers, "followers")
-        self._manager.on_partition_leadership_changes(leaders, followers, request.broker_id)
+        cluster_id = request.cluster_id if request.HasField("cluster_id") else None
+        self._manager.on_partition_leadership_changes(
+            leaders, followers, request.broker_id, cluster_id
+        )
         return pb.OnPartitionLeadershipChangesResponse()
 
     def OnStopPartitions(

@@ -28,6 +28,7 @@ class PartitionQueriesServicer(ServesRlmm):
         page = self._manager.list_partitions(
             topic=request.topic,
             delete_states=[partition_delete_state.from_proto(s, "delete_states") for s in states],
+            cluster_id=request.cluster_id,
             page_size=request.page_size,
             page_token=request.page_token,
         )

@@ -100,6 +100,8 @@ def _summary_to_proto(summary: PartitionSummary) -> pb.PartitionSummary:
         revision=summary.revision,
         marked_at_ms=summary.marked_at_ms,
         read_at_ms=summary.read_at_ms,
+        cluster_id=summary.cluster_id,
+        known_since_ms=summary.known_since_ms,
     )
     if summary.delete_state is not None:
         message.delete_state = partition_delete_state.to_proto(summary.delete_state)
@@ -121,4 +123,6 @@ def _summary_from_proto(message: pb.PartitionSummary) -> PartitionSummary:
         revision=message.revision,
         marked_at_ms=message.marked_at_ms if message.HasField("marked_at_ms") else None,
         read_at_ms=message.read_at_ms,
+        cluster_id=message.cluster_id if message.HasField("cluster_id") else None,
+        known_since_ms=message.known_since_ms,
     )

@@ -247,6 +247,8 @@ def test_a_topics_settings_come_back_equal(stored: StoredTopicConfig) -> None:
                 revision=OFFSETS,
                 marked_at_ms=st.none() | OFFSETS,
                 read_at_ms=OFFSETS,
+                cluster_id=st.none() | st.text("abc", max_size=5),
+                known_since_ms=OFFSETS,
             ),
             max_size=3,
         ).map(tuple),

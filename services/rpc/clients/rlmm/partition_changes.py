@@ -28,11 +28,13 @@ class PartitionChangesClient(CallsRlmm):
         leaders: Sequence[PartitionLeadership],
         followers: Sequence[PartitionLeadership],
         broker_id: int,
+        cluster_id: str | None = None,
     ) -> None:
         request = pb.OnPartitionLeadershipChangesRequest(
             leaders=[leadership_to_proto(leadership) for leadership in leaders],
             followers=[leadership_to_proto(leadership) for leadership in followers],
             broker_id=broker_id,
+            cluster_id=cluster_id,
         )
         call_once(self._stub.OnPartitionLeadershipChanges, request, self._peer)
 

@@ -33,12 +33,14 @@ class PartitionQueriesClient(CallsRlmm):
         *,
         topic: str = "",
         delete_states: Sequence[RemotePartitionDeleteState] = (),
+        cluster_id: str = "",
         page_size: int = 0,
         page_token: str = "",
     ) -> PartitionPage:
         request = pb.ListPartitionsRequest(
             topic=topic,
             delete_states=[partition_delete_state.to_proto(state) for state in delete_states],
+            cluster_id=cluster_id,
             page_size=page_size,
             page_token=page_token,
         )

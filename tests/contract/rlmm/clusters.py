@@ -1,0 +1,135 @@
+"""Which cluster a topic is of."""
+
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+
+from services.api.errors import InvalidRequestError
+from services.api.ids import TopicIdPartition
+from services.api.partition_changes import MAX_CLUSTER_ID_LENGTH, PartitionLeadership
+from services.api.partition_queries import all_partitions
+from services.api.partitions import RemotePartitionDeleteState
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from tests.contract.rlmm.repairs import summary_of
+from tests.contract.rlmm.segments import (
+    BROKER,
+    RlmmContractPart,
+    add,
+    put_deletion,
+    revision_of,
+    segment,
+)
+
+MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
+OURS, THEIRS = "J8cFZbWqTv2uCmZLY0mS3w", "another"
+
+
+def lead(rlmm: RemoteLogMetadataManager, cluster: str | None, *tps: TopicIdPartition) -> None:
+    rlmm.on_partition_leadership_changes([PartitionLeadership(tp, 0) for tp in tps], [], 1, cluster)
+
+
+def cluster_of(rlmm: RemoteLogMetadataManager, tp: TopicIdPartition) -> str | None:
+    return summary_of(rlmm, tp).cluster_id
+
+
+class ClustersOfTopics(RlmmContractPart):
+    @pytest.mark.parametrize("cluster", [OURS, "c", "x" * MAX_CLUSTER_ID_LENGTH])
+    def test_a_topics_cluster_is_what_whoever_announced_it_said(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, cluster: str
+    ) -> None:
+        lead(rlmm, cluster, tp)
+        assert cluster_of(rlmm, tp) == cluster
+
+    def test_it_is_the_topics_whoever_leads_or_follows_which_of_its_partitions(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        other = replace(tp, partition=tp.partition + 1)
+        lead(rlmm, None, other)
+        rlmm.on_partition_leadership_changes([], [PartitionLeadership(tp)], BROKER, OURS)
+        assert (cluster_of(rlmm, tp), cluster_of(rlmm, other)) == (OURS, OURS)
+
+    def test_where_nobody_said_none_is_known(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        add(rlmm, segment(tp, 0, 9))
+        assert cluster_of(rlmm, tp) is None
+        lead(rlmm, None, tp)
+        assert cluster_of(rlmm, tp) is None
+        assert tp not in [s.topic_id_partition for s in all_partitions(rlmm, cluster_id=OURS)]
+
+    def test_it_is_noted_of_a_topic_that_was_known_before_which_is_no_event(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        lead(rlmm, None, tp)
+        before = revision_of(rlmm, tp)
+        lead(rlmm, OURS, tp)
+        assert (cluster_of(rlmm, tp), revision_of(rlmm, tp)) == (OURS, before)
+
+    @pytest.mark.parametrize("later", [THEIRS, None])
+    def test_what_was_said_first_stays(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, later: str | None
+    ) -> None:
+        new = replace(tp, topic_id=uuid4())
+        lead(rlmm, OURS, tp)
+        lead(rlmm, later, tp, new)
+        assert (cluster_of(rlmm, tp), cluster_of(rlmm, new)) == (OURS, later)
+
+    def test_a_list_may_be_of_one_clusters_topics(self, rlmm: RemoteLogMetadataManager) -> None:
+        ours, theirs, nobodys = (TopicIdPartition(uuid4(), "same", 0) for _ in range(3))
+        two = f"two-{uuid4().hex}"
+        lead(rlmm, two, ours, replace(ours, partition=1), replace(ours, partition=2))
+        lead(rlmm, THEIRS, theirs)
+        lead(rlmm, None, nobodys)
+        put_deletion(rlmm, ours, MARKED)
+        listed = [s.topic_id_partition for s in all_partitions(rlmm, cluster_id=two, page_size=2)]
+        assert listed == [replace(ours, partition=n) for n in range(3)]
+        marked = all_partitions(rlmm, cluster_id=two, delete_states=[MARKED])
+        assert [s.topic_id_partition for s in marked] == [ours]
+        assert list(all_partitions(rlmm, topic="other", cluster_id=two)) == []
+
+    def test_a_token_of_another_clusters_list_is_refused(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        cluster = f"paged-{uuid4().hex}"
+        lead(rlmm, cluster, tp, replace(tp, partition=tp.partition + 1))
+        token = rlmm.list_partitions(cluster_id=cluster, page_size=1).next_page_token
+        assert token
+        for other in (THEIRS, ""):
+            with pytest.raises(InvalidRequestError, match="page_token"):
+                rlmm.list_partitions(cluster_id=other, page_token=token)
+
+    def test_with_a_mark_that_is_taken_back_it_is_forgotten_until_it_is_told_again(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        lead(rlmm, OURS, tp)
+        rlmm.undelete_partition(tp)
+        assert cluster_of(rlmm, tp) == OURS, "there was no mark"
+        put_deletion(rlmm, tp, MARKED)
+        assert cluster_of(rlmm, tp) == OURS
+        rlmm.undelete_partition(tp)
+        assert cluster_of(rlmm, tp) is None
+        lead(rlmm, OURS, tp)
+        assert cluster_of(rlmm, tp) == OURS
+
+    def test_since_when_a_partition_is_known_stays(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        lead(rlmm, None, tp)
+        later = replace(tp, partition=tp.partition + 1)
+        lead(rlmm, OURS, tp, later)
+        first, second = summary_of(rlmm, tp), summary_of(rlmm, later)
+        assert 0 < first.known_since_ms <= second.known_since_ms <= first.read_at_ms
+        put_deletion(rlmm, tp, MARKED)
+        assert summary_of(rlmm, tp).known_since_ms == first.known_since_ms
+
+    @pytest.mark.parametrize("cluster", ["", "x" * (MAX_CLUSTER_ID_LENGTH + 1), "a\0"])
+    def test_what_is_no_clusters_id_changes_nothing(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, cluster: str
+    ) -> None:
+        with pytest.raises(InvalidRequestError, match=r"^cluster_id: must"):
+            lead(rlmm, cluster, tp)
+        assert tp not in [s.topic_id_partition for s in all_partitions(rlmm, topic=tp.topic)]
+        if cluster == "a\0":
+            with pytest.raises(InvalidRequestError, match=r"^cluster_id: must"):
+                rlmm.list_partitions(cluster_id=cluster)

@@ -1,0 +1,80 @@
+"""From schema 0006 to 0007: a topic's cluster is kept, beside the release before, and cut off."""
+
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Engine, text
+
+from services.api.ids import TopicIdPartition
+from services.api.partition_changes import PartitionLeadership
+from services.api.partition_queries import PartitionSummary
+from services.rlmm.database import create_database_engine
+from services.rlmm.manager import SqlRemoteLogMetadataManager
+from services.rlmm.schema import MIGRATIONS, upgrade
+from services.rlmm.schema_check import check_schema
+
+TP = TopicIdPartition(uuid4(), "orders", 0)
+
+
+@pytest.fixture
+def engine(empty_database_url: str) -> Iterator[Engine]:
+    """On a database with schema 0006, and a partition in it."""
+    engine = create_database_engine(empty_database_url)
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    with engine.connect() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0006")
+    engine.dispose()
+    write_topic(engine, TP)
+    yield engine
+    engine.dispose()
+
+
+def write_topic(engine: Engine, tp: TopicIdPartition) -> None:
+    """As the release before does."""
+    values = {"id": tp.topic_id, "name": tp.topic}
+    with engine.begin() as connection:
+        connection.execute(text("INSERT INTO topics (topic_id, name) VALUES (:id, :name)"), values)
+        statement = "INSERT INTO partitions (topic_id, partition, revision) VALUES (:id, 0, 100)"
+        connection.execute(text(statement), values)
+
+
+def listed(rlmm: SqlRemoteLogMetadataManager) -> list[PartitionSummary]:
+    return list(rlmm.list_partitions().partitions)
+
+
+def test_of_what_is_there_no_cluster_is_known_until_it_is_told(
+    engine: Engine, empty_database_url: str
+) -> None:
+    upgrade(empty_database_url)
+    assert check_schema(empty_database_url) == []
+    rlmm = SqlRemoteLogMetadataManager(engine)
+    (before,) = listed(rlmm)
+    assert (before.cluster_id, before.revision) == (None, 100)
+    assert 0 < before.known_since_ms <= before.read_at_ms
+    rlmm.on_partition_leadership_changes([PartitionLeadership(TP)], [], 1, "c")
+    (after,) = listed(rlmm)
+    assert (after.cluster_id, after.revision) == ("c", 100)
+
+
+def test_the_release_before_goes_on_beside_it(engine: Engine, empty_database_url: str) -> None:
+    upgrade(empty_database_url)
+    write_topic(engine, TopicIdPartition(uuid4(), "later", 0))
+    assert [each.cluster_id for each in listed(SqlRemoteLogMetadataManager(engine))] == [None] * 2
+
+
+def test_cut_off_after_the_column_was_made_it_starts_again_and_what_is_in_it_stays(
+    engine: Engine, empty_database_url: str
+) -> None:
+    upgrade(empty_database_url)
+    rlmm = SqlRemoteLogMetadataManager(engine)
+    rlmm.on_partition_leadership_changes([PartitionLeadership(TP)], [], 1, "c")
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '0006'"))
+    upgrade(empty_database_url)
+    assert [each.cluster_id for each in listed(rlmm)] == ["c"]
+    assert check_schema(empty_database_url) == []
