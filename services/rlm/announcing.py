@@ -15,8 +15,8 @@ def announce(
     epoch: int | None,
     broker_id: int,
 ) -> None:
-    """Tell of a role under `epoch` unless it was told. Makes the partition known, and fences
-    leaders of lower epochs.
+    """Tell of a role under `epoch` unless it was told. Makes the partition known, of its cluster,
+    and fences leaders of lower epochs.
 
     Raises:
         RemoteStorageError: RLMM did not take it.
@@ -26,5 +26,5 @@ def announce(
         return
     this = [PartitionLeadership(partition.topic_id_partition, epoch)]
     leaders, followers = (this, []) if leadership.is_leader else ([], this)
-    rlmm.on_partition_leadership_changes(leaders, followers, broker_id)
+    rlmm.on_partition_leadership_changes(leaders, followers, broker_id, partition.cluster_id)
     partition.announced = told

@@ -179,11 +179,13 @@ class BrokerRemoteLogManager:
                 ("index-cache", 1, limits.interval_s),
             )
         )
+        # Partitions have roles once this cluster has answered; another is not listened to.
+        cluster_id = None if cluster is None else cluster.registered_id
         self._roles = PartitionRoles(
             self._partition_tasks(limits, clock, now_ms, owned),
             TierDeletion(rsm, rlmm, broker_id, self._reporter, now_ms),
             self._directories.folder_of,
-            lambda name: new_partition(name, None, rsm, rlmm, self._revisions),
+            lambda name: new_partition(name, None, rsm, rlmm, self._revisions, cluster_id),
         )
         remote = RemoteSegmentReader(rsm, rlmm, self._index_cache, limits.read)
         self._fetcher = Fetcher(self._partition_of, remote)

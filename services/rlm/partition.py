@@ -48,6 +48,7 @@ class Partition:
         local: None: this broker has no folder of it (any more).
         log_is_not_served: its log lies here, but nobody has said, or says any more, that this
             broker leads or follows it.
+        cluster_id: of the broker's cluster, where it was asked; None: it was not.
         leadership: what this broker is to it; None: nothing, only the tier has it.
         announced: what RLMM was told of that; None: nothing.
         blocked: why no pass will copy it before it has another role, or a restart.
@@ -67,6 +68,7 @@ class Partition:
     gaps: RecordedGaps
     raised_log_start: RaisedLogStart
     log_is_not_served: bool = False
+    cluster_id: str | None = None
     leadership: Leadership | None = None
     announced: Leadership | None = None
     blocked: Problem | None = None
@@ -111,6 +113,7 @@ def new_partition(
     rsm: RemoteStorageManager,
     rlmm: RemoteLogMetadataManager,
     revisions: Revisions | None = None,
+    cluster_id: str | None = None,
 ) -> Partition:
     """One whose log is here is led here, as its log tells, until it takes another role."""
     return Partition(
@@ -120,5 +123,6 @@ def new_partition(
         TierLineage(rsm),
         RecordedGaps(rlmm, topic_id_partition),
         RaisedLogStart(rlmm, topic_id_partition),
+        cluster_id=cluster_id,
         leadership=None if local is None else LED_BY_LOG,
     )

@@ -6,13 +6,14 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
 from services.api.ids import TopicIdPartition
+from services.api.partition_changes import PartitionLeadership
 from services.api.partition_lifecycle import PartitionRole
 from services.api.partition_queries import all_partitions
 from services.api.partitions import RemotePartitionDeleteState
@@ -28,6 +29,7 @@ from services.rlm.kafka_admin.cluster_view import (
     PolicyView,
     TopicView,
 )
+from services.rlm.kafka_admin.confirmed_deletions import MIN_POLLS
 from services.rlm.kafka_admin.poller import PolledCluster
 from services.rlm.kafka_admin.registered_cluster import read_cluster_id
 from services.rlm.kafka_log.partition_dir import read_lineage
@@ -68,6 +70,10 @@ def admin(tier: TieredBroker) -> Exchangeable:
 
 @pytest.fixture
 def rlm(tier: TieredBroker, admin: Exchangeable) -> Any:
+    return polling(tier, admin)
+
+
+def polling(tier: TieredBroker, admin: ClusterAdmin, confirm_s: float = CONFIRM_S) -> Any:
     log_dirs = tier.broker.log_dirs
     return BrokerRemoteLogManager(
         log_dirs,
@@ -75,7 +81,7 @@ def rlm(tier: TieredBroker, admin: Exchangeable) -> Any:
         tier.rlmm,
         AT_ONCE,
         source=PartitionSource.POLLER,
-        cluster=PolledCluster(admin, read_cluster_id(log_dirs), CONFIRM_S),
+        cluster=PolledCluster(admin, read_cluster_id(log_dirs), confirm_s),
     )
 
 
@@ -174,6 +180,42 @@ def test_the_old_one_is_marked_too_when_the_name_was_given_again_at_once(
 
     eventually(is_marked)
     assert (new in led(rlm), old in led(rlm)) == (True, False)
+
+
+def announce(tier: TieredBroker, name: TopicIdPartition, cluster_id: str | None) -> None:
+    """As RLM does beside its first copy pass."""
+    tier.rlmm.on_partition_leadership_changes([PartitionLeadership(name, 0)], [], 1, cluster_id)
+
+
+def test_a_restart_within_the_time_marks_what_was_deleted_and_nothing_else(
+    tier: TieredBroker, admin: Exchangeable
+) -> None:
+    stays, deleted, foreign = (Topic(f"over-a-restart-{n}", 1, 8192) for n in range(3))
+    kept, _ = tier.create(stays)
+    gone, _ = tier.create(deleted)
+    # Of another cluster that has the same RLMM, and of one that did not say.
+    theirs = TopicIdPartition(uuid4(), foreign.name, 0)
+    nobodys = TopicIdPartition(uuid4(), foreign.name, 1)
+    for name in (kept, gone):
+        announce(tier, name, read_cluster_id(tier.broker.log_dirs))
+    announce(tier, theirs, "another")
+    announce(tier, nobodys, None)
+    rlm = polling(tier, admin, confirm_s=3600)
+    poll(rlm)
+    delete(tier, deleted)
+    eventually(lambda: not tier.partitions(deleted))
+    for _ in range(MIN_POLLS):
+        poll(rlm)
+    assert delete_states(tier, deleted) == {gone: None}
+    restarted = polling(tier, admin)
+
+    def is_marked() -> bool:
+        poll(restarted)
+        return delete_states(tier, deleted) == {gone: MARKED}
+
+    eventually(is_marked)
+    assert delete_states(tier, stays) == {kept: None}
+    assert delete_states(tier, foreign) == {theirs: None, nobodys: None}
 
 
 def test_who_may_not_describe_is_not_told_that_a_topic_is_not_there(tmp_path: Path) -> None:

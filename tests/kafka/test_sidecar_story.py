@@ -112,7 +112,8 @@ def sidecar(
 @pytest.fixture(scope="module")
 def story(sidecar: Sidecar, tmp_path_factory: pytest.TempPathFactory) -> Story:
     broker, cluster = sidecar.broker, sidecar.cluster
-    by_size, by_time, deleted = sidecar.create_tiered(BY_SIZE, BY_TIME, MADE_AGAIN)
+    by_size, by_time = sidecar.create_tiered(BY_SIZE, BY_TIME)
+    (deleted,) = sidecar.create_tiered(MADE_AGAIN)
     traffic = {
         name: Traffic(cluster, topic, SEED)
         for name, topic in ((by_size, BY_SIZE), (by_time, BY_TIME))
@@ -130,9 +131,7 @@ def story(sidecar: Sidecar, tmp_path_factory: pytest.TempPathFactory) -> Story:
                 with doomed:
                     wait_until_tiered(sidecar, deleted, segments=5)
                 broker.restart()
-                # A restart of RLM would forget that it has seen the topic alive.
-                with killer.spared():
-                    deleted_had = give_up(sidecar, deleted)
+                deleted_had = give_up(sidecar, deleted, killer)
                 (again,) = sidecar.create_tiered(MADE_AGAIN)
                 traffic[again] = Traffic(cluster, MADE_AGAIN, SEED + 1)
                 writing.enter_context(traffic[again])
@@ -160,8 +159,9 @@ def wait_until_tiered(sidecar: Sidecar, name: TopicIdPartition, segments: int) -
     eventually(has_segments, DEADLINE_MS)
 
 
-def give_up(sidecar: Sidecar, name: TopicIdPartition) -> int:
-    """Delete the topic while RLM watches, until it is marked; answer what the tier had of it."""
+def give_up(sidecar: Sidecar, name: TopicIdPartition, killer: RlmKiller) -> int:
+    """Delete the topic and kill the RLM that saw it alive; the next one lives until it is marked.
+    Answers what the tier had of it."""
     eventually(lambda: sidecar.describe(name).role is not None, DEADLINE_MS)
     had = len(sidecar.rows(name))
     sidecar.cluster.delete(name.topic)
@@ -171,7 +171,8 @@ def give_up(sidecar: Sidecar, name: TopicIdPartition) -> int:
         states = {s.topic_id_partition: s.delete_state for s in known}
         return states.get(name, RemotePartitionDeleteState.DELETE_PARTITION_FINISHED) is not None
 
-    eventually(is_marked, DEADLINE_MS)
+    with killer.spared():
+        eventually(is_marked, DEADLINE_MS)
     return had
 
 

@@ -358,17 +358,6 @@ def test_a_topic_made_again_under_the_name_is_led_while_the_old_one_is_marked(
     assert stack.ranges(new) == ALL
 
 
-def test_a_restart_forgets_what_was_counted(
-    stack: Stack, rlm: Any, log_dir: Path, files: PartitionFiles, cluster: AnsweringCluster
-) -> None:
-    poll(rlm)
-    take_turns(rlm)
-    gone(files, cluster)
-    poll_over(rlm, cluster, CONFIRM_S / 2)
-    poll_over(polling_rlm(stack, log_dir, cluster), cluster)
-    assert delete_states(stack) == {NAME: None}
-
-
 def test_a_mark_that_rlmm_did_not_take_is_made_by_a_later_poll(
     stack: Stack, log_dir: Path, files: PartitionFiles, cluster: AnsweringCluster
 ) -> None:

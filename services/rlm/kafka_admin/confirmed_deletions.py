@@ -2,8 +2,9 @@
 
 Deletion is never inferred from absence: a topic that cannot be seen (ACLs, a broker that starts,
 metadata that is stale, another cluster behind the same address) is not a deleted one. Only a topic
-that this process has seen alive in its own cluster can be confirmed as deleted: RLMM may serve
-several clusters, and each of them does not know the topics of the others.
+that was in this cluster can be confirmed as deleted: this process has seen it alive there, or RLMM
+knows it as one of the cluster's (recalled_topics.py). RLMM may serve several clusters, and each of
+them does not know the topics of the others.
 """
 
 from collections.abc import Collection, Mapping
@@ -34,7 +35,7 @@ class Doubt:
 
 
 Watched = Mapping[TopicName, Doubt | None]
-"""Topics that were seen alive; None: nothing says that they are not so now."""
+"""Topics that were in the cluster; None: nothing says that they are not so now."""
 
 
 def watched_after(

@@ -33,6 +33,7 @@ from services.rlm.kafka_admin.confirmed_deletions import (
     confirmed,
     watched_after,
 )
+from services.rlm.kafka_admin.recalled_topics import RecalledTopics
 from services.rlm.kafka_admin.role_changes import role_changes
 from services.rlm.lifecycle.sources import LogDirectories, TakesRoles
 from services.rlm.scheduler import PassFailedError
@@ -58,7 +59,7 @@ class PolledCluster:
 
 class ClusterPoller:
     """A source of partitions. What it has told, and which topics it has seen alive, it knows since
-    the process began; a restart asks and counts anew.
+    the process began; a restart asks and counts anew, and asks RLMM which topics there were.
 
     Args:
         clock: seconds that only grow.
@@ -79,6 +80,9 @@ class ClusterPoller:
         self._clock = clock
         self._told: dict[TopicIdPartition, LeadershipChange] = {}
         self._watched: dict[TopicName, Doubt | None] = {}
+        self._recalled = RecalledTopics(rlmm, cluster.registered_id)
+        self._not_seen: set[TopicName] = set()
+        """Of those that are watched: RLMM's word alone says that they were this cluster's."""
 
     def poll(self) -> None:
         """Ask once, and tell of what is other than before. Where the cluster does not answer, or
@@ -97,12 +101,15 @@ class ClusterPoller:
             raise
         self._note(view, {_topic_of(name) for name in here})
         refused = [*self._tell(here, view), *self._give_up_deleted()]
+        unread = self._recall()
         if refused:
             raise PassFailedError(f"{len(refused)} partitions; the first: {refused[0]}")
+        if unread is not None:
+            raise PassFailedError(f"which topics RLMM knows of this cluster: {unread}")
 
     def _ask(self, here: Collection[TopicIdPartition]) -> ClusterView:
         names = {name.topic for name in here} | {name.topic for name in self._told}
-        names |= {topic.name for topic in self._watched}
+        names |= {topic.name for topic in self._watched} | self._recalled.names
         registered = self._cluster.registered_id
         try:
             view = self._cluster.admin.view(names)
@@ -116,9 +123,20 @@ class ClusterPoller:
         return view
 
     def _note(self, view: ClusterView | None, here: Collection[TopicName]) -> None:
-        self._watched = watched_after(
-            self._watched, here, view, self._cluster.registered_id, self._clock()
-        )
+        missing = set() if view is None else self._recalled.missing(view) - self._watched.keys()
+        self._not_seen |= missing
+        watched = {**self._watched, **dict.fromkeys(missing)}
+        registered = self._cluster.registered_id
+        self._watched = watched_after(watched, here, view, registered, self._clock())
+        self._not_seen &= self._watched.keys()
+
+    def _recall(self) -> RemoteStorageError | None:
+        """For the next poll, after this one's roles: RLMM may be away, and be long in saying so."""
+        try:
+            self._recalled.read()
+        except RemoteStorageError as e:
+            return e
+        return None
 
     def _tell(self, here: Iterable[TopicIdPartition], view: ClusterView) -> _Refusals:
         found = role_changes(self._told, here, view, self._directories.broker_id)
@@ -144,24 +162,44 @@ class ClusterPoller:
     def _give_up(self, topic: TopicName) -> _Refusals:
         """Mark what RLMM knows of the topic. Of the rest only the tasks end."""
         try:
-            known = [
-                summary.topic_id_partition
+            found = [
+                summary
                 for summary in all_partitions(self._rlmm, topic=topic.name)
                 if summary.topic_id_partition.topic_id == topic.topic_id
             ]
         except RemoteStorageError as e:
             return [e]
-        _log.warning(
-            "topic %s:%s was deleted: the cluster has answered so for %d s; %d partitions are "
-            "marked for deletion",
-            uuid_to_text(topic.topic_id),
-            topic.name,
-            self._cluster.confirm_s,
-            len(known),
-        )
+        known: list[TopicIdPartition] = []
+        if self._is_ours(topic, {summary.cluster_id for summary in found}):
+            known = [summary.topic_id_partition for summary in found]
+            _log.warning(
+                "topic %s:%s was deleted: the cluster has answered so for %d s; %d partitions are "
+                "marked for deletion",
+                uuid_to_text(topic.topic_id),
+                topic.name,
+                self._cluster.confirm_s,
+                len(known),
+            )
         told = [name for name in self._told if _topic_of(name) == topic and name not in known]
         refused = self._stop(known, StopReason.TOPIC_DELETED)
         return refused + self._stop(told, StopReason.REASSIGNED)
+
+    def _is_ours(self, topic: TopicName, clusters: Collection[str | None]) -> bool:
+        """By what RLMM says now of the topic's cluster. Where that is none, the topic is ours if it
+        was seen here; else somebody took a mark back meanwhile."""
+        registered = self._cluster.registered_id
+        ours = {registered} if topic in self._not_seen else {registered, None}
+        others = sorted(cluster or "none" for cluster in clusters if cluster not in ours)
+        if others:
+            _log.warning(
+                "topic %s:%s is not in cluster %s any more, and not marked for deletion: its "
+                "cluster in RLMM is %s; `sediment topics delete` if it was deleted",
+                uuid_to_text(topic.topic_id),
+                topic.name,
+                registered,
+                ", ".join(others),
+            )
+        return not others
 
     def _stop(self, names: Sequence[TopicIdPartition], reason: StopReason) -> _Refusals:
         outcomes: list[LifecycleOutcome] = []
