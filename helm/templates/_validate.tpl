@@ -42,9 +42,18 @@
 {{- $values := mergeOverwrite (deepCopy $.Values.defaults) (deepCopy (index $.Values $component)) -}}
 {{- $setting := printf "%s_DRAIN_TIMEOUT_MS" (upper $component) -}}
 {{- $drain := get $values.settings $setting | default 10000 | int64 -}}
-{{- $least := add $values.preStopSeconds (div (add (mul 2 $drain) 999) 1000) -}}
+{{- $rest := $drain -}}
+{{- $named := printf "twice %s" $setting -}}
+{{- if eq $component "rsm" -}}
+{{- /* One request to a store that is silent, and the clean-up of the copy that it was of. */ -}}
+{{- $connect := $values.settings.RSM_CONNECT_TIMEOUT_MS | default 5000 | int64 -}}
+{{- $read := $values.settings.RSM_READ_TIMEOUT_MS | default 30000 | int64 -}}
+{{- $rest = add (mul 2 $connect) $read 20000 -}}
+{{- $named = printf "%s, twice RSM_CONNECT_TIMEOUT_MS, RSM_READ_TIMEOUT_MS and 20 s" $setting -}}
+{{- end -}}
+{{- $least := add $values.preStopSeconds (div (add $drain $rest 999) 1000) -}}
 {{- if le (int64 $values.terminationGracePeriodSeconds) (int64 $least) -}}
-{{- $wrong = append $wrong (printf "%s.terminationGracePeriodSeconds is %d, and %s would be killed while it drains: more than %d are needed, preStopSeconds plus twice %s." $component (int64 $values.terminationGracePeriodSeconds) $component (int64 $least) $setting) -}}
+{{- $wrong = append $wrong (printf "%s.terminationGracePeriodSeconds is %d, and %s would be killed while it drains: more than %d are needed, preStopSeconds plus %s." $component (int64 $values.terminationGracePeriodSeconds) $component (int64 $least) $named) -}}
 {{- end -}}
 {{- end -}}
 {{- range $component := list "rsm" "rlmm" -}}

@@ -27,8 +27,6 @@ from services.rsm.rate_limit import ByteRate
 from services.rsm.under_way import CommitTurn, CopiesUnderWay
 from services.rsm.upload import Uploader
 
-# Of a failed copy that waits for its turn to delete: it holds its thread all the while.
-_REMOVE_WAIT_S = 10.0
 _log = logging.getLogger(__name__)
 
 
@@ -160,6 +158,6 @@ class SegmentCopier:
     def _remove(self, keys: SegmentKeys, attempt: str) -> None:
         """Delete what this attempt wrote; what cannot be deleted is logged, never raised."""
         written = [keys.log(attempt), keys.indexes(attempt)]
-        failures = self._deletes.delete_within(self._backend, written, _REMOVE_WAIT_S)
+        failures = self._deletes.clean_up(self._backend, written)
         for key, error in failures.items():
             _log.warning("%s is left behind: %s", key, error)

@@ -51,7 +51,7 @@ def build_manager(settings: RsmSettings) -> ObjectRemoteStorageManager:
         verification,
         limits,
         others=locations.others,
-        start_up=build_start_up(settings, locations),
+        start_up=build_start_up(settings, locations, waiting=waiting),
         waiting=waiting,
     )
 
@@ -70,12 +70,15 @@ def build_locations(settings: RsmSettings, waiting: Waiting | None = None) -> Lo
 
 
 def build_start_up(
-    settings: RsmSettings, locations: Locations, now_s: Callable[[], float] = time.monotonic
+    settings: RsmSettings,
+    locations: Locations,
+    now_s: Callable[[], float] = time.monotonic,
+    waiting: Waiting | None = None,
 ) -> StartUp:
     """What holds RSM back until the store is known to be ours and good enough."""
     backend, own = locations.current.backend, None
     if isinstance(backend, S3Storage):
-        http, target = _http(settings), s3_target(settings)
+        http, target = _http(settings, waiting or Waiting()), s3_target(settings)
         unsigned = replace(target, sign_payload=False)
         own = s3_steps(backend, SignedRequests(http, target), SignedRequests(http, unsigned))
     probe = StoreProbe(locations.current, own)
@@ -100,7 +103,7 @@ def _other_location(
             sign_payload=settings.sign_payload and not listed.secure,
         )
         backend = S3Storage(
-            _http(settings),
+            _http(settings, waiting),
             target,
             listed.prefix,
             resumes=settings.retries,
@@ -126,8 +129,9 @@ def build_backend(settings: RsmSettings, waiting: Waiting | None = None) -> Stor
     """The store of objects that `settings` describe."""
     if settings.directory is not None and settings.backend == "filesystem":
         return FilesystemStorage(settings.directory)
+    waiting = waiting or Waiting()
     return S3Storage(
-        _http(settings),
+        _http(settings, waiting),
         s3_target(settings),
         settings.prefix,
         resumes=settings.retries,
@@ -135,7 +139,7 @@ def build_backend(settings: RsmSettings, waiting: Waiting | None = None) -> Stor
     )
 
 
-def _http(settings: RsmSettings) -> PoolManager:
+def _http(settings: RsmSettings, waiting: Waiting) -> PoolManager:
     return http_pool(
         # One for each thread that may be at the store.
         connections=(
@@ -147,6 +151,7 @@ def _http(settings: RsmSettings) -> PoolManager:
         connect_timeout_ms=settings.connect_timeout_ms,
         read_timeout_ms=settings.read_timeout_ms,
         retries=settings.retries,
+        waiting=waiting,
     )
 
 

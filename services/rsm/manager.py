@@ -52,8 +52,8 @@ class ObjectRemoteStorageManager:
         self._backend = location.backend
         self._start_up = start_up
         locations = Locations(location, others)
-        self._uploader = Uploader(location.backend, buffers, upload_threads)
         self._waiting = waiting or Waiting()
+        self._uploader = Uploader(location.backend, buffers, upload_threads, self._waiting)
         pace = DeletePace(limits.delete_rate_keys_per_s, self._waiting)
         deletes = ObjectDeletes(pace, limits.delete_retries, self._waiting)
         upload_rate = ByteRate(limits.upload_rate_bytes_per_s, self._waiting)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from services.api.calls import current_call
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.rsm.backends.protocol import StorageBackend
+from services.rsm.clean_up import cleaning_up
 from services.rsm.delete_pace import DeletePace
 from services.rsm.waiting import Waiting
 
@@ -27,17 +28,14 @@ class ObjectDeletes:
         self._waiting = waiting
 
     def delete(
-        self,
-        backend: StorageBackend,
-        keys: Sequence[str],
-        is_wanted: Callable[[], bool] | None = None,
+        self, backend: StorageBackend, keys: Sequence[str]
     ) -> Mapping[str, RemoteStorageError]:
         """Delete up to MAX_DELETE_KEYS objects; answer those that may still be there, and why.
 
-        Idempotent: a key without an object counts as deleted. Never raises. It ends early where
-        nobody wants it any more: `is_wanted`, by default whether the call's caller waits.
+        Idempotent: a key without an object counts as deleted. Never raises. Nothing is asked of the
+        store for a caller that is gone.
         """
-        is_wanted = is_wanted or current_call().is_active
+        is_wanted = current_call().is_active
         for_good: dict[str, RemoteStorageError] = {}
         for_now: dict[str, RemoteStorageError] = {}
         left = list(keys)
@@ -58,18 +56,20 @@ class ObjectDeletes:
             self._pace.slow_down(began_s)
         return for_good | for_now
 
-    def delete_within(
-        self, backend: StorageBackend, keys: Sequence[str], wait_s: float
+    def clean_up(
+        self, backend: StorageBackend, keys: Sequence[str]
     ) -> Mapping[str, RemoteStorageError]:
-        """As `delete`, wanted for so long, whether or not a caller waits."""
-        end_s = self._waiting.now() + wait_s
-        return self.delete(backend, keys, is_wanted=lambda: self._waiting.now() < end_s)
+        """As `delete`, for CLEAN_UP_S at most, whether or not a caller waits."""
+        with cleaning_up(self._waiting):
+            return self.delete(backend, keys)
 
     def _pause_before(self, attempt: int, is_wanted: Callable[[], bool]) -> None:
         if attempt:
             longest_s = min(_FIRST_PAUSE_S * 2 ** (attempt - 1), _LONGEST_PAUSE_S)
             pause_s = longest_s * random.uniform(0.5, 1)
             self._waiting.until(self._waiting.now() + pause_s, is_wanted)
+        if not is_wanted():
+            raise RetriableRemoteStorageError("nobody waits for it any more")
 
 
 def _is_for_now(error: RemoteStorageError) -> bool:

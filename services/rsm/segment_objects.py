@@ -149,6 +149,7 @@ class StoredSegmentObjects:
 
     def _abort(self, location: Location, upload: Upload) -> None:
         self._under_way.require_none(keys_beside(upload.key))
+        _require_caller(upload.key)
         location.backend.abort_upload(upload)
 
     def _require_may_go(self, location: Location, doomed: DoomedObject) -> None:
@@ -156,8 +157,7 @@ class StoredSegmentObjects:
         this look and the deletion nothing but another copy under the same id could do it."""
         key = doomed.location.key
         self._under_way.require_none(keys_beside(key))
-        if not current_call().is_active():
-            raise RetriableRemoteStorageError(f"{key}: the caller gave up")
+        _require_caller(key)
         if doomed.if_etag is None:
             return
         found = location.backend.describe(key)
@@ -197,6 +197,11 @@ def _of_shard(location: Location, query: ObjectQuery, after: str) -> Iterator[St
         if stored.key >= f"{location.prefix}{end:02x}" and end < _TOPIC_ID_PREFIXES:
             return
         yield stored
+
+
+def _require_caller(key: str) -> None:
+    if not current_call().is_active():
+        raise RetriableRemoteStorageError(f"{key}: the caller gave up")
 
 
 def _order(upload: Upload) -> str:

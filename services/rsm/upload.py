@@ -4,12 +4,16 @@ import logging
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from dataclasses import replace
 from threading import Event
 
+from services.api.calls import Call, current_call, serving
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.failpoints import failpoint
 from services.rsm.backends.protocol import StorageBackend, Upload, UploadedPart
+from services.rsm.clean_up import cleaning_up
 from services.rsm.parts import PartBuffers, part_size_bytes
+from services.rsm.waiting import Waiting
 
 _log = logging.getLogger(__name__)
 
@@ -17,10 +21,13 @@ _log = logging.getLogger(__name__)
 class Uploader:
     """Threads and buffers that all copies of a process share."""
 
-    def __init__(self, backend: StorageBackend, buffers: PartBuffers, threads: int) -> None:
+    def __init__(
+        self, backend: StorageBackend, buffers: PartBuffers, threads: int, waiting: Waiting
+    ) -> None:
         self.backend = backend
         self.buffers = buffers
         self.thread_count = threads
+        self.waiting = waiting
         self._closing = Event()
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="rsm-upload")
 
@@ -29,8 +36,8 @@ class Uploader:
         """Write `size_bytes` bytes inside; the object is there when the block ends.
 
         If the block is left by any exception no upload is left unfinished, as far as the store can
-        be reached; an object that is complete already is not deleted. `key` is written by nobody
-        else.
+        be reached within CLEAN_UP_S; an object that is complete already is not deleted. `key` is
+        written by nobody else.
         """
         upload = ObjectUpload(self, key, size_bytes)
         try:
@@ -41,15 +48,15 @@ class Uploader:
             raise
 
     def send(
-        self, upload: Upload, number: int, offset: int, data: memoryview
+        self, call: Call, upload: Upload, number: int, offset: int, data: memoryview
     ) -> "Future[UploadedPart]":
-        """Write a part as soon as a thread is free.
+        """Write a part on behalf of `call`, as soon as a thread is free, and if it is wanted then.
 
         Raises:
             RetriableRemoteStorageError: after close().
         """
         self._require_open()
-        return self._threads.submit(self._upload_part, upload, number, offset, data)
+        return self._threads.submit(self._upload_part, call, upload, number, offset, data)
 
     def close(self) -> None:
         """Wait for the parts under way, each bounded by the store's timeouts; drop the others."""
@@ -57,11 +64,14 @@ class Uploader:
         self._threads.shutdown()
 
     def _upload_part(
-        self, upload: Upload, number: int, offset: int, data: memoryview
+        self, call: Call, upload: Upload, number: int, offset: int, data: memoryview
     ) -> UploadedPart:
         # Not by cancelling what waits: who waits for that would never hear of it.
         self._require_open()
-        part = self.backend.upload_part(upload, number, offset, data)
+        if not call.is_active():
+            raise RetriableRemoteStorageError("nobody waits for this part any more")
+        with serving(call):
+            part = self.backend.upload_part(upload, number, offset, data)
         failpoint("rsm.part_written")
         return part
 
@@ -84,6 +94,12 @@ class ObjectUpload:
         self._sent = 0
         self._begun = False
         self._upload: Upload | None = None
+        self._is_discarded = False
+        caller_waits = current_call().is_active
+        # For whom parts are sent, in threads of their own.
+        self._call = replace(
+            current_call(), is_active=lambda: caller_waits() and not self._is_discarded
+        )
         self._parts: list[Future[UploadedPart]] = []
         self._under_way: set[Future[UploadedPart]] = set()
 
@@ -114,14 +130,16 @@ class ObjectUpload:
 
     def discard(self) -> None:
         """End the upload. Never raises a store's error: the reason to discard must be seen."""
+        self._is_discarded = True
         for part in self._parts:
             part.cancel()
         # A part that lands after the abort would stay for ever.
         wait(self._parts)
         self._free_buffer()
         try:
-            for upload in self._unfinished():
-                self._backend.abort_upload(upload)
+            with cleaning_up(self._uploader.waiting):
+                for upload in self._unfinished():
+                    self._backend.abort_upload(upload)
         except RemoteStorageError as e:
             _log.warning("the upload of %s is left unfinished: %s", self._key, e)
 
@@ -147,7 +165,7 @@ class ObjectUpload:
             self._upload = self._backend.begin_upload(self._key)
         self._wait_for_a_thread()
         number, data = len(self._parts) + 1, buffer[: self._filled]
-        future = self._uploader.send(self._upload, number, self._sent, data)
+        future = self._uploader.send(self._call, self._upload, number, self._sent, data)
         self._parts.append(future)
         self._under_way.add(future)
         self._sent += self._filled

@@ -35,7 +35,7 @@ class Waiting:
             RetriableRemoteStorageError: before that `is_wanted()` was False, or the service closed.
         """
         while (next_s := left_s()) > 0:
-            if self._closed.is_set():
+            if self.is_closed():
                 raise RetriableRemoteStorageError("the service is stopping")
             if not is_wanted():
                 raise RetriableRemoteStorageError("gave up waiting for its turn")
@@ -44,3 +44,6 @@ class Waiting:
     def close(self) -> None:
         """End all waits, those to come as well."""
         self._closed.set()
+
+    def is_closed(self) -> bool:
+        return self._closed.is_set()

@@ -65,11 +65,18 @@ class HttpProxy(Proxy):
         super().__init__(upstream, seed)
         self._operation = operation
         self._requests: deque[Request] = deque(maxlen=_KEPT_REQUESTS)
+        self._asked: deque[str] = deque(maxlen=_KEPT_REQUESTS)
 
     @property
     def requests(self) -> list[Request]:
         with self._lock:
             return list(self._requests)
+
+    @property
+    def asked(self) -> list[str]:
+        """The operations of all requests that came, in order, answered or not."""
+        with self._lock:
+            return list(self._asked)
 
     def counts(self) -> Counter[str]:
         """How many requests of each operation were answered."""
@@ -78,6 +85,7 @@ class HttpProxy(Proxy):
     def forget_requests(self) -> None:
         with self._lock:
             self._requests.clear()
+            self._asked.clear()
 
     def _relay(self, client: socket.socket, server: socket.socket) -> None:
         try:
@@ -105,7 +113,11 @@ class HttpProxy(Proxy):
             _end(e.ending, client, server)
 
     def _fault_for(self, request: Head) -> Fault | None:
-        return self.faults.take(self._operation(request.method, request.target))
+        operation = self._operation(request.method, request.target)
+        fault = self.faults.take(operation)
+        with self._lock:
+            self._asked.append(operation)
+        return fault
 
     def _send_request(
         self, request: Head, from_client: BinaryIO, server: socket.socket, fault: Fault | None

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from services.rsm.clean_up import CLEAN_UP_S
+from services.rsm.settings import RsmSettings
 from tests.helm.chart import (
     ChartRefusedError,
     Object,
@@ -102,9 +104,14 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
         "rlmm.podDisruptionBudget.maxUnavailable is 0%, so that no node",
     ),
     (
-        {"rsm": {"settings": {"RSM_DRAIN_TIMEOUT_MS": 20_000}}},
-        "rsm.terminationGracePeriodSeconds is 45, and rsm would be killed while it drains: "
-        "more than 45 are needed",
+        {"rsm": {"settings": {"RSM_DRAIN_TIMEOUT_MS": 25_000}}},
+        "rsm.terminationGracePeriodSeconds is 90, and rsm would be killed while it drains: "
+        "more than 90 are needed",
+    ),
+    (
+        {"rsm": {"settings": {"RSM_READ_TIMEOUT_MS": 60_000}}},
+        "more than 105 are needed, preStopSeconds plus RSM_DRAIN_TIMEOUT_MS, twice "
+        "RSM_CONNECT_TIMEOUT_MS, RSM_READ_TIMEOUT_MS and 20 s.",
     ),
     (
         {"rlmm": {"terminationGracePeriodSeconds": 25}},
@@ -187,9 +194,22 @@ def test_helm_lint_finds_a_mistake(change: dict[str, Any]) -> None:
 
 
 def test_one_more_second_of_grace_is_enough() -> None:
-    values = {"settings": {"RSM_DRAIN_TIMEOUT_MS": 20_000}, "terminationGracePeriodSeconds": 46}
-    rsm = render(minimal({"rsm": values})).one("Deployment", "sediment-rsm")
-    assert pod_spec(rsm)["terminationGracePeriodSeconds"] == 46
+    values = {"settings": {"RLMM_DRAIN_TIMEOUT_MS": 20_000}, "terminationGracePeriodSeconds": 46}
+    rlmm = render(minimal({"rlmm": values})).one("Deployment", "sediment-rlmm")
+    assert pod_spec(rlmm)["terminationGracePeriodSeconds"] == 46
+
+
+def test_rsm_has_the_grace_that_a_silent_store_may_take() -> None:
+    fields = RsmSettings.model_fields
+    drain_ms, connect_ms, read_ms = (
+        fields[name].default
+        for name in ("drain_timeout_ms", "connect_timeout_ms", "read_timeout_ms")
+    )
+    request_and_clean_up_s = (2 * connect_ms + read_ms) // 1000 + 2 * int(CLEAN_UP_S)
+    least_s = 5 + drain_ms // 1000 + request_and_clean_up_s
+    with pytest.raises(ChartRefusedError, match=f"more than {least_s} are needed"):
+        render(minimal({"rsm": {"terminationGracePeriodSeconds": least_s}}))
+    render(minimal({"rsm": {"terminationGracePeriodSeconds": least_s + 1}}))
 
 
 @pytest.mark.parametrize("where", ["defaults", "rsm"])

@@ -41,8 +41,15 @@ from services.rpc.channels import open_channel
 from services.rpc.clients.storage import RemoteStorageManagerClient
 from services.rpc.settings import ServiceSettings
 from services.rsm.custom_metadata import CustomMetadata
-from tests.contract.remote_storage_manager_contract import MIB, Files, a_segment, fetched
+from tests.contract.remote_storage_manager_contract import (
+    MIB,
+    Files,
+    a_segment,
+    copied,
+    fetched,
+)
 from tests.harness.eventually import eventually
+from tests.harness.faults import BlackHole
 from tests.harness.http_proxy import HttpProxy
 from tests.harness.own_ports import own_ports
 from tests.harness.proxy import TcpProxy
@@ -458,6 +465,38 @@ def test_a_failed_copy_that_waits_to_remove_its_objects_ends_after_the_drain(
         assert rsm.process.returncode == 0
         assert isinstance(copy.exception(60), RemoteStorageError)
     assert "is left behind: the service is stopping" in rsm.log()
+
+
+def test_calls_at_a_silent_store_end_soon_after_the_drain(
+    s3: S3Endpoint, store: HttpProxy, bucket: str, tmp_path: Path
+) -> None:
+    """With the request that is under way: ten repeats, as are set, would take half a minute."""
+    settings = {
+        **rsm_settings(replace(s3, endpoint=store.address), bucket, ""),
+        "RSM_RETRIES": "10",
+        "RSM_READ_TIMEOUT_MS": "2000",
+        "RSM_DRAIN_TIMEOUT_MS": "500",
+    }
+    files = Files(b"log")
+    with (
+        started("rsm", settings, tmp_path) as rsm,
+        open_channel(rsm.address) as channel,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        rsm.wait_until(SERVING)
+        client = RemoteStorageManagerClient(channel, rsm.address)
+        metadata = copied(client, files)
+        store.faults.add(BlackHole(), times=None)
+        store.forget_requests()
+        fetch = pool.submit(fetched, client, metadata)
+        copy = pool.submit(copied, client, files)
+        eventually(lambda: {"GET", "PUT"} <= {asked.split()[0] for asked in store.asked})
+        os.kill(rsm.process.pid, SIGTERM)
+        eventually(lambda: not rsm.process.is_running(), deadline_ms=15_000)
+        assert rsm.process.returncode == 0
+        assert isinstance(fetch.exception(30), RetriableRemoteStorageError)
+        assert isinstance(copy.exception(30), RetriableRemoteStorageError)
+    assert "Traceback" not in rsm.log()
 
 
 def is_refused(address: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 
 from minio import Minio
 from minio.datatypes import Object
-from urllib3 import BaseHTTPResponse, PoolManager, Retry, Timeout
+from urllib3 import BaseHTTPResponse, PoolManager
 
 from services.api.errors import (
     RemoteResourceNotFoundError,
@@ -21,6 +21,7 @@ from services.rsm.backends.protocol import (
 )
 from services.rsm.backends.ranged_get import Resumes, read_body, require_range
 from services.rsm.backends.s3_errors import s3_errors
+from services.rsm.backends.s3_patience import Patience, Repeats
 from services.rsm.backends.s3_requests import S3Target, SignedRequests, require_object
 from services.rsm.waiting import Waiting
 
@@ -28,19 +29,24 @@ _log = logging.getLogger(__name__)
 
 
 def http_pool(
-    connections: int, connect_timeout_ms: int, read_timeout_ms: int, retries: int
+    connections: int,
+    connect_timeout_ms: int,
+    read_timeout_ms: int,
+    retries: int,
+    waiting: Waiting,
 ) -> PoolManager:
     """The one pool of connections of a process, and the one owner of retries on this path.
 
     A request is repeated `retries` times at most, with exponential back-off, where no connection
-    came about or where it is GET, HEAD, PUT or DELETE. A POST that begins or completes an upload is
-    repeated where the store had no time for it (429, 503), and never where it may have worked. One
-    that deletes is repeated elsewhere (see ObjectDeletes).
+    came about or where it is GET, HEAD, PUT or DELETE, and for as long as its caller is there. A
+    POST that begins or completes an upload is repeated where the store had no time for it (429,
+    503), and never where it may have worked. One that deletes is repeated elsewhere (see
+    ObjectDeletes). `waiting` ends all repeats when the service stops.
     """
     return PoolManager(
         maxsize=connections,
-        timeout=Timeout(connect=connect_timeout_ms / 1000, read=read_timeout_ms / 1000),
-        retries=Retry(
+        timeout=Patience(connect_timeout_ms / 1000, read_timeout_ms / 1000, waiting),
+        retries=Repeats(
             total=retries,
             # It is never the store that redirects; a page to sign in would count as an answer.
             redirect=False,
@@ -50,6 +56,7 @@ def http_pool(
             respect_retry_after_header=False,
             status_forcelist=(429, 500, 502, 503, 504),
             raise_on_status=False,
+            waiting=waiting,
         ),
     )
 

@@ -13,6 +13,7 @@ from services.api.errors import (
     RemoteStorageError,
     RetriableRemoteStorageError,
 )
+from services.rsm.backends.s3_patience import GivenUpError
 
 # A matter of the moment, also with a status below 500.
 _RETRIABLE_CODES = frozenset(
@@ -79,6 +80,9 @@ def s3_errors(what: str) -> Iterator[None]:
         # No XML, or of something else, as a page to sign in: the SDK misses an element in it. Or
         # what the SDK did not send, as it takes our own part for wrong: then it alone says so.
         raise RetriableRemoteStorageError(f"{what}: not an answer of an S3 store ({e})") from e
+    except GivenUpError as e:
+        text = f"{what}: no answer of the object store, and not asked again: {e.why}"
+        raise RetriableRemoteStorageError(text) from e
     except HTTPError as e:
         # Refused, reset, timed out, cut off: urllib3 has retried what may be retried.
         text = f"{what}: the object store cannot be reached ({type(e).__name__})"

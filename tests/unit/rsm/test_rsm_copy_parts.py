@@ -7,13 +7,14 @@ from threading import Event, Lock
 
 import pytest
 
-from services.api.calls import Call, serving
+from services.api.calls import IN_PROCESS, Call, serving
 from services.api.errors import RetriableRemoteStorageError
 from services.api.validation import INT32_MAX
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.backends.protocol import Upload, UploadedPart
 from services.rsm.parts import MAX_PARTS, PartBuffers, part_size_bytes
 from services.rsm.upload import Uploader
+from services.rsm.waiting import Waiting
 from tests.contract.remote_storage_manager_contract import some_bytes
 from tests.harness.eventually import eventually
 from tests.harness.gated_store import Gate, gated
@@ -67,7 +68,7 @@ def written(uploader: Uploader, key: str, content: bytes) -> None:
 
 def test_an_object_of_too_many_parts_is_cut_into_larger_ones(tmp_path: Path) -> None:
     store, content = NotingStore(tmp_path), some_bytes(MAX_PARTS * 3 + 1)
-    with closing(Uploader(store, PartBuffers(4, 3, 60_000), 2)) as uploader:
+    with closing(Uploader(store, PartBuffers(4, 3, 60_000), 2, Waiting())) as uploader:
         written(uploader, "key", content)
     assert len(store.numbers) == parts_of(len(content), 4)
     assert store.get("key") == content
@@ -103,7 +104,7 @@ class CountedBuffers(PartBuffers):
 def test_an_object_takes_no_more_buffers_than_it_can_send_at_once(tmp_path: Path) -> None:
     """One part is under way and one is filled; a third may just be on its way back."""
     buffers = CountedBuffers(100, 4, wait_timeout_ms=60_000)
-    with closing(Uploader(FilesystemStorage(tmp_path), buffers, 1)) as uploader:
+    with closing(Uploader(FilesystemStorage(tmp_path), buffers, 1, Waiting())) as uploader:
         written(uploader, "key", bytes(400))
     assert buffers.most_out <= 3
 
@@ -119,7 +120,7 @@ def test_an_uploader_that_closes_waits_for_the_part_under_way_only(tmp_path: Pat
     gate = Gate("upload_part")
     store = NotingStore(tmp_path)
     buffers = PartBuffers(6, 4, wait_timeout_ms=60_000)
-    uploader = Uploader(gated(store, gate), buffers, 1)
+    uploader = Uploader(gated(store, gate), buffers, 1, Waiting())
     source_goes_on = Event()
 
     def write() -> None:
@@ -131,7 +132,7 @@ def test_an_uploader_that_closes_waits_for_the_part_under_way_only(tmp_path: Pat
     with ThreadPoolExecutor(2) as pool:
         writing = pool.submit(write)
         assert gate.reached.wait(60)
-        queued = uploader.send(Upload("other", "id"), 1, 0, memoryview(b""))
+        queued = uploader.send(IN_PROCESS, Upload("other", "id"), 1, 0, memoryview(b""))
         closing_it = pool.submit(uploader.close)
         eventually(lambda: refuses(uploader))
         source_goes_on.set()
@@ -147,7 +148,7 @@ def test_an_uploader_that_closes_waits_for_the_part_under_way_only(tmp_path: Pat
 
 def refuses(uploader: Uploader) -> bool:
     try:
-        uploader.send(Upload("other", "id"), 1, 0, memoryview(b""))
+        uploader.send(IN_PROCESS, Upload("other", "id"), 1, 0, memoryview(b""))
     except RetriableRemoteStorageError:
         return True
     return False

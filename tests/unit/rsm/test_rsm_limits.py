@@ -307,12 +307,12 @@ def test_the_pace_comes_back_after_a_store_was_busy_for_long() -> None:
     assert pace.keys_per_s == 3500
 
 
-def test_what_is_wanted_for_a_while_is_left_after_that(clock: MovedClock) -> None:
+def test_a_clean_up_leaves_after_a_while_what_it_came_to_no_turn_for(clock: MovedClock) -> None:
     store = BusyStore(lambda keys: {})
     slow = deletes(clock, rate=1)
     slow.delete(store, ["a"] * 1000)
     began_s = clock.now_s
-    assert list(slow.delete_within(store, ["b"], wait_s=10)) == ["b"]
+    assert list(slow.clean_up(store, ["b"])) == ["b"]
     assert clock.now_s - began_s == pytest.approx(10, abs=0.5)
 
 
