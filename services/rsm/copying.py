@@ -17,6 +17,7 @@ from services.api.failpoints import failpoint
 from services.api.remote_storage_manager import IndexType, LogSegmentData, SegmentFileHeader
 from services.api.segment_digests import FileDigest, LogDigest
 from services.api.segments import RemoteLogSegmentMetadata
+from services.rsm.backends.protocol import had_no_answer
 from services.rsm.digest import RunningDigest
 from services.rsm.incoming import IncomingFiles
 from services.rsm.keys import SegmentKeys
@@ -116,8 +117,8 @@ class SegmentCopier:
         """Put the manifest, unless one is there: answer the one that counts.
 
         Where none does, what this attempt wrote is removed. Where nobody can tell it stays, for a
-        delete of the id to find: the manifest may be there, and then another copy may have
-        answered with it already.
+        delete of the id to find: the manifest may be there, or may come yet, and then another copy
+        may answer with it. So it is where no answer to the PUT came, though none is found.
         """
         if not current_call().is_active():
             # It may have deleted the segment since, and its row with it.
@@ -130,23 +131,28 @@ class SegmentCopier:
             why = RetriableRemoteStorageError(f"{keys.manifest}: deleted while it was copied")
         except RemoteStorageError as e:
             why = e  # The store may have written it without our hearing of it.
+            if not current_call().is_active():
+                _tell_of_left(keys, mine, why)
+                raise
         try:
             return self._location.read_manifest(keys)
-        except RemoteResourceNotFoundError:
-            self._remove(keys, mine.attempt)
+        except (RemoteResourceNotFoundError, CorruptSegmentError) as e:
+            if had_no_answer(why):
+                _tell_of_left(keys, mine, why)
+            else:
+                self._remove(keys, mine.attempt)
+            if isinstance(e, CorruptSegmentError):
+                raise
             raise why from None
-        except CorruptSegmentError:
-            self._remove(keys, mine.attempt)
-            raise
         except RemoteStorageError as e:
-            _log.warning("%s.%s is left behind: %s", keys.stem, mine.attempt, e)
+            _tell_of_left(keys, mine, e)
             raise why from None
 
     def _require_same_segment(self, keys: SegmentKeys, counting: Manifest, mine: Manifest) -> None:
         """Hold a repeat to the copy that counts.
 
-        A manifest whose objects are gone is left where the answer to its PUT was lost, the copy
-        removed its objects, and the PUT took effect after all.
+        A manifest whose objects are gone is left where a delete of the id removed the objects of a
+        copy whose PUT of the manifest was still under way, and took effect after it.
         """
         segment = mine.metadata.remote_log_segment_id
         if not counting.holds_same_bytes(mine):
@@ -161,3 +167,7 @@ class SegmentCopier:
         failures = self._deletes.clean_up(self._backend, written)
         for key, error in failures.items():
             _log.warning("%s is left behind: %s", key, error)
+
+
+def _tell_of_left(keys: SegmentKeys, mine: Manifest, why: RemoteStorageError) -> None:
+    _log.warning("%s.%s is left behind: %s", keys.stem, mine.attempt, why)

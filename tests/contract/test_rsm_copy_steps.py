@@ -25,7 +25,7 @@ from services.local.s3_endpoint import S3Endpoint
 from services.rpc.converters.storage import copy_to_proto
 from services.rpc.wire.copied_chunks import copying_method, request_to_wire
 from services.rsm.backends.filesystem import FilesystemStorage
-from services.rsm.backends.protocol import StorageBackend
+from services.rsm.backends.protocol import NoAnswerError, StorageBackend
 from services.rsm.custom_metadata import CustomMetadata
 from services.rsm.factory import build_backend
 from services.rsm.keys import segment_keys
@@ -221,7 +221,7 @@ def test_a_copy_goes_on_when_another_at_the_same_step_is_given_up(
 
 
 def no_answer() -> None:
-    raise RetriableRemoteStorageError("no answer came")
+    raise RetriableRemoteStorageError("no answer came") from NoAnswerError()
 
 
 def test_a_copy_that_cannot_tell_whether_it_counts_removes_nothing(
@@ -270,8 +270,8 @@ def test_a_copy_whose_manifest_had_no_answer_counts(store: Store, callers: ExitS
 
 
 class LateStore(FilesystemStorage):
-    """Does what its first put_if_absent asked once nobody hopes for it any more: when the objects
-    of that copy are about to be deleted."""
+    """Refuses its first put_if_absent, and carries it out all the same when nobody expects it any
+    more: when the objects of that copy are about to be deleted."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -281,7 +281,7 @@ class LateStore(FilesystemStorage):
     def put_if_absent(self, key: str, data: bytes) -> bool:
         if not self._late:
             self._late.append((key, data))
-            no_answer()
+            raise RetriableRemoteStorageError("not now")
         return super().put_if_absent(key, data)
 
     def delete(self, keys: Sequence[str]) -> Mapping[str, RemoteStorageError]:
@@ -307,7 +307,7 @@ def test_no_copy_answers_with_what_another_is_about_to_remove(
         deadline_ms=int(GIVE_UP_S * 1000),
     )
     late.gate.opened.set()
-    with pytest.raises(RetriableRemoteStorageError, match="no answer came"):
+    with pytest.raises(RetriableRemoteStorageError, match="not now"):
         lost.result(GIVE_UP_S)
     with pytest.raises(SegmentAlreadyExistsError, match="delete it first"):
         other.result(GIVE_UP_S)

@@ -72,6 +72,9 @@ REFUSED: Faults = {
 }
 """The store never sees the request."""
 
+ANSWERED: Faults = {name: REFUSED[name] for name in ("503", "500")}
+"""The store says that it did not do what was asked."""
+
 SILENT: Faults = {"black hole": BlackHole()}
 
 SIGN_IN = Answer(200, page="<html><body>Please sign in</body></html>")
@@ -160,8 +163,8 @@ def proxy(through: HttpProxy) -> Iterator[HttpProxy]:
         *cases({"complete": COMPLETE}, REFUSED, NOT_THE_STORE, BROKEN_REQUEST),
         *cases({"complete": COMPLETE}, ANSWER_LOST, BROKEN_XML),
         *cases({"indexes": INDEXES}, REFUSED, NOT_THE_STORE, BROKEN_REQUEST, ANSWER_LOST),
-        *cases({"manifest": MANIFEST}, REFUSED, NOT_THE_STORE, BROKEN_REQUEST),
-        *cases({"begin": BEGIN, "part": PART, "complete": COMPLETE, "manifest": MANIFEST}, SILENT),
+        *cases({"manifest": MANIFEST}, ANSWERED, {"wrong byte": BROKEN_REQUEST["wrong byte"]}),
+        *cases({"begin": BEGIN, "part": PART, "complete": COMPLETE}, SILENT),
         *cases({"part": PART}, {"silence within": Stall(100, Direction.REQUEST)}),
     ],
 )
@@ -178,6 +181,32 @@ def test_a_copy_is_retriable_leaves_nothing_and_may_be_repeated(
         copied(rsm, FILES, metadata)
     assert not left(metadata)
     assert fetched(rsm, copied(rsm, FILES, metadata)) == FILES.log
+
+
+@pytest.mark.parametrize(
+    ("step", "fault"),
+    cases(
+        {"manifest": MANIFEST},
+        {name: fault for name, fault in REFUSED.items() if name not in ANSWERED},
+        NOT_THE_STORE,
+        {name: fault for name, fault in BROKEN_REQUEST.items() if name != "wrong byte"},
+        SILENT,
+    ),
+)
+def test_a_copy_whose_manifest_may_come_yet_is_retriable_and_leaves_its_objects_to_a_delete(
+    rsm: ObjectRemoteStorageManager,
+    proxy: HttpProxy,
+    left: Left,
+    step: Step,
+    fault: Fault,
+) -> None:
+    metadata = a_segment(SIZE)
+    proxy.faults.add(fault, operation=step.operation, skip=step.skip)
+    with pytest.raises(RetriableRemoteStorageError):
+        copied(rsm, FILES, metadata)
+    assert len(left(metadata)) == 2
+    rsm.delete_log_segment_data(metadata)
+    assert not left(metadata)
 
 
 @pytest.mark.parametrize("fault", ANSWER_LOST.values(), ids=list(ANSWER_LOST))

@@ -3,9 +3,9 @@
 import random
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from threading import Lock
+from threading import Event, Lock
 
 
 class Direction(Enum):
@@ -45,6 +45,21 @@ class Throttle:
 @dataclass(frozen=True)
 class BlackHole:
     """Take all that the client sends and stay silent; nothing reaches the server."""
+
+
+@dataclass(frozen=True, eq=False)
+class Late:
+    """Take the whole request and hang up; it reaches the server when nobody waits for it any more.
+
+    Attributes:
+        taken: set once the client has been hung up on.
+        let: a test sets it, and the request goes on.
+        done: set once the server has answered.
+    """
+
+    taken: Event = field(default_factory=Event)
+    let: Event = field(default_factory=Event)
+    done: Event = field(default_factory=Event)
 
 
 @dataclass(frozen=True)
@@ -90,7 +105,7 @@ class HalfClose(Ending):
     """End this direction in order; what comes the other way is still taken."""
 
 
-Fault = Answer | Delay | Throttle | BlackHole | Corrupt | Truncate | Ending
+Fault = Answer | Delay | Throttle | BlackHole | Late | Corrupt | Truncate | Ending
 
 
 @dataclass

@@ -16,6 +16,7 @@ from tests.harness.faults import (
     Fault,
     FaultError,
     HalfClose,
+    Late,
     Reset,
     Stall,
     Truncate,
@@ -35,6 +36,7 @@ from tests.harness.proxy import Proxy, discard, end_sending, hang_up, reset
 
 _KEPT_REQUESTS = 100_000
 _PIECE_BYTES = 65_536
+_LOOK_EVERY_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,11 @@ class HttpProxy(Proxy):
                     if isinstance(fault, BlackHole):
                         discard(client)
                         return
+                    if isinstance(fault, Late):
+                        content = b"".join(request_body(request, from_client))
+                        hang_up(client)
+                        self._land_late(request, content, server, from_server, fault)
+                        return
                     if isinstance(fault, Answer):
                         _skip_body(request, from_client)
                         self._note(request, fault.status)
@@ -118,6 +125,26 @@ class HttpProxy(Proxy):
         with self._lock:
             self._asked.append(operation)
         return fault
+
+    def _land_late(
+        self,
+        request: Head,
+        content: bytes,
+        server: socket.socket,
+        from_server: BinaryIO,
+        fault: Late,
+    ) -> None:
+        fault.taken.set()
+        while not fault.let.is_set():
+            self._wait(_LOOK_EVERY_S)
+            if self._left.is_set():
+                return
+        server.sendall(request.raw + content)
+        response = read_head(from_server)
+        if response is None:
+            raise ConnectionError("the server closed without a response")
+        self._note(request, response.status)
+        fault.done.set()
 
     def _send_request(
         self, request: Head, from_client: BinaryIO, server: socket.socket, fault: Fault | None

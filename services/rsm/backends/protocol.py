@@ -47,6 +47,16 @@ class UploadedPart:
     crc32c: int
 
 
+class NoAnswerError(Exception):
+    """The cause of an error after which nobody can tell whether the store did what was asked, or
+    will do it yet. Never leaves RSM but as such a cause."""
+
+
+def had_no_answer(error: RemoteStorageError) -> bool:
+    """Whether what failed with `error` may still take effect: the store has not said no."""
+    return isinstance(error.__cause__, NoAnswerError)
+
+
 class StorageBackend(Protocol):
     """A store of objects under keys. Thread-safe.
 
@@ -72,6 +82,8 @@ class StorageBackend(Protocol):
 
         On a store without such a request it is checked before the write instead, so that callers
         at the same moment may all win and the last one's object stays.
+
+        Of what it raises, had_no_answer tells whether the object may be written yet.
         """
         ...
 

@@ -13,6 +13,7 @@ from services.api.errors import (
     RemoteStorageError,
     RetriableRemoteStorageError,
 )
+from services.rsm.backends.protocol import NoAnswerError
 from services.rsm.backends.s3_patience import GivenUpError
 
 # A matter of the moment, also with a status below 500.
@@ -82,8 +83,14 @@ def s3_errors(what: str) -> Iterator[None]:
         raise RetriableRemoteStorageError(f"{what}: not an answer of an S3 store ({e})") from e
     except GivenUpError as e:
         text = f"{what}: no answer of the object store, and not asked again: {e.why}"
-        raise RetriableRemoteStorageError(text) from e
+        raise RetriableRemoteStorageError(text) from _no_answer(e)
     except HTTPError as e:
         # Refused, reset, timed out, cut off: urllib3 has retried what may be retried.
         text = f"{what}: the object store cannot be reached ({type(e).__name__})"
-        raise RetriableRemoteStorageError(text) from e
+        raise RetriableRemoteStorageError(text) from _no_answer(e)
+
+
+def _no_answer(error: HTTPError) -> NoAnswerError:
+    no_answer = NoAnswerError()
+    no_answer.__cause__ = error
+    return no_answer

@@ -25,7 +25,7 @@ from minio.signer import sign_v4_s3
 from urllib3 import BaseHTTPResponse, PoolManager, Retry
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
-from services.rsm.backends.protocol import Upload, UploadedPart
+from services.rsm.backends.protocol import NoAnswerError, Upload, UploadedPart
 from services.rsm.backends.s3_errors import error_for, s3_errors
 
 _UNSIGNED = "UNSIGNED-PAYLOAD"
@@ -69,7 +69,8 @@ class SignedRequests:
 
     def put(self, key: str, data: bytes | memoryview) -> None:
         crc = crc32c(data)
-        _require_written(self._send("PUT", key, body=data, headers=checksum(crc)), crc, key)
+        response = self.request("PUT", key, body=data, headers=checksum(crc))
+        _require_put(response, crc, key)
 
     def put_if_none_match(self, key: str, data: bytes) -> bool:
         """False: the key is taken. Of a store that honours_if_none_match only: another overwrites,
@@ -77,8 +78,7 @@ class SignedRequests:
         response = self._put_if_none_match(key, data)
         if response.status == HTTPStatus.PRECONDITION_FAILED:
             return False
-        _raise_unless_success(response, f"PUT {key}")
-        _require_written(response, crc32c(data), key)
+        _require_put(response, crc32c(data), key)
         return True
 
     def honours_if_none_match(self, key: str) -> bool:
@@ -341,6 +341,27 @@ def _require_written(response: BaseHTTPResponse, crc: int, key: str) -> str:
         text = f"PUT {key}: sent with crc32c {_base64(crc)}, the object store has {theirs}"
         raise RetriableRemoteStorageError(text)
     return etag
+
+
+def _require_put(response: BaseHTTPResponse, crc: int, key: str) -> None:
+    """Return if the store has written a whole object. The error is one without an answer unless
+    the store itself has refused the request, and every earlier try of it."""
+    try:
+        _raise_unless_success(response, f"PUT {key}")
+        _require_written(response, crc, key)
+    except RemoteStorageError as e:
+        tries = response.retries.history if response.retries else ()
+        if all(map(_is_refusal, [response.status, *(each.status for each in tries)])):
+            raise
+        raise e from NoAnswerError()
+
+
+def _is_refusal(status: int | None) -> bool:
+    """None: no answer came. 502 and 504 say that a gateway had none; what is no error, and makes no
+    success, somebody else said in the store's place."""
+    if status is None or status in (HTTPStatus.BAD_GATEWAY, HTTPStatus.GATEWAY_TIMEOUT):
+        return False
+    return status >= HTTPStatus.BAD_REQUEST
 
 
 def _require_empty(response: BaseHTTPResponse, what: str) -> None:

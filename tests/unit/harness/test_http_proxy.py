@@ -20,6 +20,7 @@ from tests.harness.faults import (
     Direction,
     Ending,
     HalfClose,
+    Late,
     Reset,
     Stall,
     Throttle,
@@ -209,6 +210,20 @@ def test_a_stalled_upload_is_never_answered(proxy: HttpProxy, kept: dict[str, by
     assert kept == {}
     client.close()
     eventually(lambda: kept == {"/a": BODY[:1_000]})  # hung up on, the server reads to the end
+
+
+def test_a_late_request_is_carried_out_after_its_client_has_given_up(
+    proxy: HttpProxy, client: HTTPConnection
+) -> None:
+    late = Late()
+    proxy.faults.add(late)
+    with pytest.raises(RemoteDisconnected):
+        status(client, "PUT", "/late", BODY)
+    assert late.taken.wait(10)
+    assert not proxy.requests
+    late.let.set()
+    assert late.done.wait(10)
+    assert [request.method for request in proxy.requests] == ["PUT"]
 
 
 def test_a_half_closed_download_ends_for_its_reader(
