@@ -14,7 +14,7 @@ def main() -> None:
     settings = RsmSettings.from_environment()
     return_large_blocks()
     configure_logging(settings.log_level)
-    manager = build_manager(settings)
+    manager = build_manager(settings, checked_first=True)
 
     def add_to(server: grpc.Server) -> None:
         add_to_server(manager, server)

@@ -26,8 +26,11 @@ from services.rsm.verification import ReadVerification
 from services.rsm.waiting import Waiting
 
 
-def build_manager(settings: RsmSettings) -> ObjectRemoteStorageManager:
-    """The manager that `settings` describe; asks nothing of the store yet (see check).
+def build_manager(
+    settings: RsmSettings, *, checked_first: bool = False
+) -> ObjectRemoteStorageManager:
+    """The manager that `settings` describe; asks nothing of the store yet (see check). A process
+    that listens before it checks wants `checked_first` (see StartUp).
 
     Raises:
         SystemExit: the file of the other locations cannot be used.
@@ -51,7 +54,7 @@ def build_manager(settings: RsmSettings) -> ObjectRemoteStorageManager:
         verification,
         limits,
         others=locations.others,
-        start_up=build_start_up(settings, locations, waiting=waiting),
+        start_up=build_start_up(settings, locations, waiting=waiting, checked_first=checked_first),
         waiting=waiting,
     )
 
@@ -74,6 +77,8 @@ def build_start_up(
     locations: Locations,
     now_s: Callable[[], float] = time.monotonic,
     waiting: Waiting | None = None,
+    *,
+    checked_first: bool = False,
 ) -> StartUp:
     """What holds RSM back until the store is known to be ours and good enough."""
     backend, own = locations.current.backend, None
@@ -83,7 +88,12 @@ def build_start_up(
         own = s3_steps(backend, SignedRequests(http, target), SignedRequests(http, unsigned))
     probe = StoreProbe(locations.current, own)
     return StartUp(
-        locations, probe, settings.deployment_id, now_s, marker_required=settings.marker_required
+        locations,
+        probe,
+        settings.deployment_id,
+        now_s,
+        marker_required=settings.marker_required,
+        checked_first=checked_first,
     )
 
 

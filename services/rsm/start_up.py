@@ -32,9 +32,11 @@ class StartUp:
         now_s: Callable[[], float] = time.monotonic,
         *,
         marker_required: bool = False,
+        checked_first: bool = False,
     ) -> None:
         """`deployment_id` is empty where none is set: then no marker is written. Where a marker is
-        required it is never written."""
+        required it is never written. With `checked_first` no call is served before `check` has
+        passed, as it is anyhow where there is a deployment id or must be a marker."""
         self._current = locations.current
         # Those whose markers were not read yet, and when to read them.
         self._unread_at_s = dict.fromkeys(locations.others, _NOT_READ_YET)
@@ -44,6 +46,7 @@ class StartUp:
         self._deployment_id = deployment_id
         # From when on the current location must have its marker: it was seen or written.
         self._must_be_marked = marker_required
+        self._checked_first = checked_first
         self._now_s = now_s
         self._has_warned = False
         self._has_passed = False
@@ -107,15 +110,15 @@ class StartUp:
 
     def require_open(self) -> None:
         """Return if calls may be served: `check` has passed, or has found nothing against it yet
-        and no marker is waited for.
+        and is not waited for.
 
         Raises:
             RetriableRemoteStorageError: not yet, or not with this store.
         """
-        waits = bool(self._deployment_id) or self._must_be_marked
+        waits = self._checked_first or bool(self._deployment_id) or self._must_be_marked
         if self._has_passed or (self._trouble is None and not waits):
             return
-        why = self._trouble or "the marker of its store is not checked yet"
+        why = self._trouble or "its store is not checked yet"
         raise RetriableRemoteStorageError(f"RSM is not ready: {why}")
 
     def require_markers(self) -> None:

@@ -285,6 +285,18 @@ def test_the_report_is_one_line_of_json_with_a_field_for_each_capability(
     assert ranges["took_ms"] > 0
 
 
+def test_where_no_marker_is_waited_for_the_probe_is(
+    settings: RsmSettings, stored_keys: StoredKeys
+) -> None:
+    unnamed = settings.model_copy(update={"deployment_id": ""})
+    with closing(build_manager(unnamed, checked_first=True)) as rsm:
+        with pytest.raises(RetriableRemoteStorageError, match="its store is not checked yet"):
+            copied(rsm, Files(b"log"))
+        assert not stored_keys()
+        rsm.check()
+        assert fetched(rsm, copied(rsm, Files(b"log"))) == b"log"
+
+
 @pytest.mark.parametrize(
     ("deployment_id", "asks"), [("", "HeadBucket"), ("ours", "GetObject")], ids=["bucket", "marker"]
 )

@@ -258,6 +258,8 @@ def test_rsm_waits_for_its_store(
     store.refuse_connections()
     with started("rsm", {**settings, "RSM_RETRIES": "0"}, tmp_path) as rsm:
         named = (bucket, store.address)
+        eventually(lambda: all(text in rsm.log() for text in named), deadline_ms=20_000)
+        assert_not_served_yet(rsm.address)
         assert_becomes_ready(rsm, store.accept_connections, *named, name="rsm")
         store.refuse_connections()
         store.cut_connections()
@@ -265,6 +267,15 @@ def test_rsm_waits_for_its_store(
         store.accept_connections()
         rsm.wait_until(SERVING)
         assert rsm.status("liveness") == SERVING
+
+
+def assert_not_served_yet(address: str) -> None:
+    """No deployment id is set, so that no marker is waited for; what the store can do is."""
+    with (
+        open_channel(address) as channel,
+        pytest.raises(RetriableRemoteStorageError, match="RSM is not ready: its store"),
+    ):
+        copied(RemoteStorageManagerClient(channel, address), Files(b"log"))
 
 
 def test_rsm_waits_for_its_bucket(s3: S3Endpoint, tmp_path: Path) -> None:
