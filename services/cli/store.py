@@ -3,7 +3,7 @@
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.cli.failures import EXIT_PARTIAL, CommandError
 from services.cli.output import Format, print_json, print_table, say
-from services.rsm.capabilities import REQUIRED, WITHOUT, ProbeReport
+from services.rsm.capabilities import WITHOUT, ProbeReport
 from services.rsm.factory import build_locations, build_start_up
 from services.rsm.settings import RsmSettings
 from services.rsm.start_up import StartUp
@@ -41,7 +41,7 @@ def _print(report: ProbeReport) -> None:
     rows = [
         (
             finding.capability,
-            "required" if finding.capability in REQUIRED else "",
+            "required" if finding.capability in report.required else "",
             finding.outcome,
             f"{finding.took_ms:.0f} ms",
             finding.detail,

@@ -36,6 +36,10 @@ REQUIRED = frozenset(
 )
 """Without one of these segments could not be kept, read or deleted."""
 
+REQUIRED_OF_FILES = REQUIRED | {Capability.IF_NONE_MATCH}
+"""The same of a file system, where a hard link makes an object that must be the only one: nothing
+stands in for it, and no copy would ever count."""
+
 WITHOUT = {
     Capability.RANGE_PAST_THE_END: "an object that lost its end is found out later",
     Capability.IF_NONE_MATCH: "of two copies of one segment at the same moment the last one counts",
@@ -84,21 +88,23 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class ProbeReport:
-    """How a store did at everything."""
+    """How a store did at everything; `required` is what RSM cannot do without."""
 
     location_id: int
     place: str
     findings: tuple[Finding, ...]
+    required: frozenset[Capability] = REQUIRED
 
     @property
     def refused(self) -> tuple[Finding, ...]:
         """What keeps RSM from using the store."""
-        return tuple(f for f in self._shortcomings() if f.capability in REQUIRED)
+        return tuple(f for f in self._shortcomings() if f.capability in self.required)
 
     @property
     def degraded(self) -> tuple[Finding, ...]:
         """What RSM does without."""
-        return tuple(f for f in self._shortcomings() if f.capability in WITHOUT)
+        degraded = WITHOUT.keys() - self.required
+        return tuple(f for f in self._shortcomings() if f.capability in degraded)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -109,7 +115,7 @@ class ProbeReport:
                 finding.capability.value: {
                     "outcome": finding.outcome.value,
                     "took_ms": round(finding.took_ms, 1),
-                    "required": finding.capability in REQUIRED,
+                    "required": finding.capability in self.required,
                     "detail": finding.detail,
                 }
                 for finding in self.findings

@@ -14,6 +14,8 @@ from services.api.errors import (
 )
 from services.rsm.backends.protocol import StorageBackend, Upload
 from services.rsm.capabilities import (
+    REQUIRED,
+    REQUIRED_OF_FILES,
     Capability,
     Finding,
     Outcome,
@@ -90,8 +92,10 @@ class StoreProbe:
     """Finds out what the store of a location can do."""
 
     def __init__(self, location: Location, own: OwnSteps | None = None) -> None:
+        """Without steps of its own it is a file system."""
         self._location = location
         self._own = own
+        self._required = REQUIRED if own else REQUIRED_OF_FILES
 
     def run(self) -> ProbeReport:
         """Try everything; what was written is removed whatever happens.
@@ -109,7 +113,9 @@ class StoreProbe:
         finally:
             common.end_uploads()
             self._remove(objects)
-        return ProbeReport(self._location.location_id, self._location.place, tuple(findings))
+        return ProbeReport(
+            self._location.location_id, self._location.place, tuple(findings), self._required
+        )
 
     def _remove(self, objects: ProbeObjects) -> None:
         for key in objects.written:

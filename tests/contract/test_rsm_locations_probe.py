@@ -1,7 +1,9 @@
 """What RSM finds out about a store before it trusts it with segments."""
 
+import errno
 import json
 import logging
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import closing
@@ -120,6 +122,28 @@ def test_a_directory_can_do_everything_that_concerns_it(tmp_path: Path) -> None:
     settings = RsmSettings(backend="filesystem", directory=tmp_path, prefix="tier/")
     report = build_start_up(settings, build_locations(settings)).inspect()
     assert outcomes(report) == dict.fromkeys(set(Capability) - IN_S3_ONLY, Outcome.OK)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_file_system_without_hard_links_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As some network file systems are: no copy would ever count."""
+
+    def refuse(source: object, target: object) -> None:
+        raise OSError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    settings = RsmSettings(backend="filesystem", directory=tmp_path, deployment_id="ours")
+    report = build_start_up(settings, build_locations(settings)).inspect()
+    assert [finding.capability for finding in report.refused] == [Capability.IF_NONE_MATCH]
+    assert not report.degraded
+    assert report.as_json()["capabilities"]["if_none_match"]["required"] is True
+    with (
+        closing(build_manager(settings)) as rsm,
+        pytest.raises(RemoteStorageError, match=r"cannot keep segments: .* by a hard link.*EPERM"),
+    ):
+        rsm.check()
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 

@@ -57,11 +57,11 @@ class FilesystemStorage:
         with self._errors(f"writing {key}"):
             aside = self._write_aside(key, data)
             try:
-                os.link(aside, self._path(key))
-            except FileExistsError:
-                return False
+                is_new = self._link(aside, key)
             finally:
                 aside.unlink()
+            if not is_new:
+                return False
             self._sync_directories(key)
             return True
 
@@ -158,6 +158,15 @@ class FilesystemStorage:
             aside.unlink()
             raise
         return aside
+
+    def _link(self, aside: Path, key: str) -> bool:
+        """Make the object of what was written aside; False: there is one."""
+        with self._errors(f"making {key} by a hard link"):
+            try:
+                os.link(aside, self._path(key))
+            except FileExistsError:
+                return False
+        return True
 
     def _unlink(self, path: Path) -> None:
         """Remove a file if it is there; without the root nobody knows whether it is."""
