@@ -1,7 +1,8 @@
 """docs/metrics.md, written from the metrics' own declarations: `make docs`."""
 
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from prometheus_client.metrics import MetricWrapperBase
@@ -10,6 +11,7 @@ import services.rlm.__main__
 import services.rlmm.__main__
 import services.rsm.__main__  # noqa: F401 - what a process loads is what it can count
 from services.rlm.metrics import Gauge
+from services.rlm.topic_counts import TopicCounter
 
 PREFIX = "sediment_"
 _HEADER = """# Metrics
@@ -20,7 +22,43 @@ every Python process has (`python_*`, `process_*`). Written by `make docs`.
 A gauge of a topic is the sum over the partitions that the process leads, as Kafka's are, unless it
 says otherwise; what a process does not lead it does not tell of. Kafka's rates are `rate()` of the
 counters. A histogram has `_bucket`, `_sum` and `_count`.
+
+A counter of a topic is there, from 0 on, while the process leads a partition of the topic, and gone
+with the last one; what concerns any other topic, as reads of one that is led elsewhere, has
+`topic="(other)"`. A sum over all topics is `sum(rate(...))`; a counter without labels is of the
+process, and never gets less.
 """
+_KAFKA_HEADER = """## Kafka's names
+
+What Kafka's brokers tell of tiered storage (KIP-405, 963, 1018, 1257), and where it is here.
+
+| Kafka | here |
+|---|---|"""
+_KAFKA_NAME = re.compile(r"\(Kafka: ([\w-]+)\)")
+_OTHERWISE_HERE = (
+    (
+        "RemoteLogReaderFetchRateAndTimeMs",
+        "not there yet; `sediment_rpc_seconds` has the time of whole fetches, local ones too",
+    ),
+    (
+        "BuildRemoteLogAuxStateRequestsPerSec, ...ErrorsPerSec",
+        "not there yet: RLM does not serve BuildRemoteLogAuxState",
+    ),
+    (
+        "remote-fetch-throttle-time-avg, -max; quota RLM_FETCH",
+        "not there yet: RLM has no quota of fetches",
+    ),
+    ("quota RLM_COPY", "`rate(sediment_rlm_copied_bytes_total[1m])`"),
+    (
+        "ExpiresPerSec of DelayedRemoteFetchMetrics; size of the purgatory RemoteFetch",
+        "no such thing: a fetch waits in no purgatory, "
+        "`sediment_rlm_remote_log_reader_task_queue_size` says how many wait",
+    ),
+    (
+        "ExpiresPerSec of DelayedRemoteListOffsetsMetrics; size of the purgatory RemoteListOffsets",
+        "not there yet: RLM does not serve ListOffsets",
+    ),
+)
 _COLUMNS = ("| metric | kind | labels | meaning |", "|---|---|---|---|")
 _SECTIONS = (
     ("RSM, RLMM and RLM", f"{PREFIX}rpc_"),
@@ -51,7 +89,16 @@ def metrics_markdown() -> str:
         rows = [_row(metric) for metric in declared if metric.name.startswith(prefix)]
         if rows:
             lines += [f"## {title}", "", *_COLUMNS, *rows, ""]
-    return "\n".join(lines)
+    return "\n".join([*lines, *_kafka_names(declared)])
+
+
+def _kafka_names(declared: Sequence[_Declared]) -> Iterator[str]:
+    yield _KAFKA_HEADER
+    named = [(_KAFKA_NAME.search(metric.meaning), metric.shown_name) for metric in declared]
+    for kafka_name, here in sorted((found[1], here) for found, here in named if found):
+        yield f"| {kafka_name} | `{here}` |"
+    for kafka_name, text in _OTHERWISE_HERE:
+        yield f"| {kafka_name} | {text} |"
 
 
 def _row(metric: _Declared) -> str:
@@ -66,6 +113,8 @@ def _declared() -> Iterator[_Declared]:
         for value in vars(module).values():
             if isinstance(value, Gauge):
                 yield _Declared(value.name, "gauge", value.labels, value.meaning)
+            elif isinstance(value, TopicCounter):
+                yield _Declared(value.name, "counter", value.labels, value.meaning)
             elif isinstance(value, MetricWrapperBase):
                 (told,) = value.describe()
                 # No public name for the labels of a metric that has no values yet.

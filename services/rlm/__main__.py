@@ -25,8 +25,10 @@ from services.rlm.metrics import (
     LastPollCollector,
     LastSuccessCollector,
 )
+from services.rlm.pool_metrics import PoolCollector
 from services.rlm.reading.index_cache.index_files import IndexFileLimits
 from services.rlm.reading.segment_reader import RemoteReadLimits
+from services.rlm.retention_metrics import RetentionCollector
 from services.rlm.servicer import RemoteLogManagerServicer
 from services.rlm.settings import RlmSettings
 from services.rlm.topic_metrics import TopicCollector
@@ -62,6 +64,9 @@ def main() -> None:
         REGISTRY.register(LastSuccessCollector(manager.removal_scheduler, removal))
         REGISTRY.register(LastPollCollector(manager.poll_scheduler))
         REGISTRY.register(TopicCollector(manager.led_partitions))
+        REGISTRY.register(RetentionCollector(manager.led_partitions))
+        REGISTRY.register(PoolCollector(manager.schedulers, manager.remote_readers))
+        REGISTRY.register(manager.topic_counts)
         manager.start()
 
         def add_to(server: grpc.Server) -> None:

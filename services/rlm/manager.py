@@ -64,6 +64,7 @@ from services.rlm.reporting import Reporter
 from services.rlm.scheduler import Scheduler
 from services.rlm.tier_view.revisions import Revisions
 from services.rlm.topic_configs import TopicConfigs
+from services.rlm.topic_counts import TopicCounts
 
 _SCAN = "scan of the log directories"
 _REPORTS = "reports of all partitions"
@@ -132,7 +133,8 @@ class BrokerRemoteLogManager:
         files = IndexFiles(limits.index_files, clock) if limits.index_files else None
         wait_s = limits.read.wait_s
         self._index_cache = RemoteIndexCache(rsm, limits.index_memory_bytes, files, wait_s)
-        self._rsm = rsm = ForgettingStorage(rsm, self._index_cache)
+        self.topic_counts = TopicCounts()
+        self._rsm = rsm = ForgettingStorage(rsm, self._index_cache, self.topic_counts)
         self._rlmm = rlmm
         self._lock = threading.Lock()
         self._untold: LRUCache[TopicIdPartition, Partition] = LRUCache(_MAX_UNTOLD)
@@ -163,7 +165,7 @@ class BrokerRemoteLogManager:
             self.scan_scheduler,
             self.revision_scheduler,
             self.index_cache_scheduler,
-        ) = self._schedulers = tuple(
+        ) = self.schedulers = tuple(
             Scheduler(name, threads, interval_s, limits.backoff, clock)
             for name, threads, interval_s in (
                 ("copier", limits.copier_threads, limits.interval_s),
@@ -188,7 +190,8 @@ class BrokerRemoteLogManager:
             lambda name: new_partition(name, None, rsm, rlmm, self._revisions, cluster_id),
         )
         remote = RemoteSegmentReader(rsm, rlmm, self._index_cache, limits.read)
-        self._fetcher = Fetcher(self._partition_of, remote)
+        self._fetcher = Fetcher(self._partition_of, remote, self.topic_counts)
+        self.remote_readers = remote.turns
         self._static = StaticSource(self._roles) if source is PartitionSource.STATIC else None
         if self._static is not None:
             self._static.tell(self._directories.partitions)
@@ -257,12 +260,13 @@ class BrokerRemoteLogManager:
                 None if owned is None else LocalRetention(rsm, rlmm, owned),
                 self._stopping,
                 self._cancelled,
+                self.topic_counts,
             ),
         )
 
     def start(self) -> None:
         """Copy, report, expire and remove from now on. Reads are served without it."""
-        for scheduler in self._schedulers:
+        for scheduler in self.schedulers:
             scheduler.start()
 
     def stop(self, grace_s: float) -> None:
@@ -271,7 +275,7 @@ class BrokerRemoteLogManager:
         self._stopping.set()
         until_s = time.monotonic() + grace_s
         is_idle = self.scheduler.stop(grace_s)
-        for scheduler in self._schedulers[1:]:
+        for scheduler in self.schedulers[1:]:
             scheduler.stop(max(until_s - time.monotonic(), 0.0))
         if not is_idle:
             self._cancelled.set()

@@ -150,6 +150,13 @@ REMOTE_LOG_SIZE_BYTES = Gauge(
     _OF_TOPIC,
 )
 
+REMOTE_LOG_SIZE_COMPUTATION_SECONDS = Gauge(
+    "sediment_rlm_remote_log_size_computation_seconds",
+    "How long the latest listing of the segments took by which their size is told (Kafka: "
+    "RemoteLogSizeComputationTime).",
+    _OF_TOPIC,
+)
+
 
 class TellsAges(Protocol):
     """A Scheduler."""

@@ -7,6 +7,7 @@ from services.api.partition_state import PartitionReport
 from services.api.remote_log_manager import Problem, ProblemKind
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import RemoteStorageManager
+from services.api.topic_config import StoredTopicConfig
 from services.rlm.copying.uncopied import Uncopied
 from services.rlm.expiration.due import NothingDue
 from services.rlm.kafka_log.log_dir import PartitionDir
@@ -57,6 +58,7 @@ class Partition:
         report_number: the highest given to a report; None: RLMM's is to be read first.
         sent_report: the latest; None: none by this process.
         drafted: the latest draft of one, good for as long as log and tier are the same.
+        topic_config: as the latest expiration pass read it; None: none has.
         nothing_due: what the latest expiration pass found nothing to delete in; None: it deleted
             something, or there was none.
     """
@@ -79,6 +81,7 @@ class Partition:
     report_number: int | None = None
     sent_report: SentReport | None = None
     drafted: DraftedReport | None = None
+    topic_config: StoredTopicConfig | None = None
     nothing_due: NothingDue | None = None
 
     def take_role(self, leadership: Leadership) -> None:

@@ -70,7 +70,7 @@ class Scheduler:
         backoff: Backoff,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._name = name
+        self.name = name
         self._threads = threads
         self._interval_s = interval_s
         self._backoff = backoff
@@ -135,9 +135,14 @@ class Scheduler:
             now = self._clock()
             return {key: now - entry.last_success_s for key, entry in self._entries.items()}
 
+    @property
+    def idle_ratio(self) -> float:
+        """Of the threads, those that run no task now: 0 to 1."""
+        return 1 - len(self._running) / self._threads
+
     def start(self) -> None:
         """Tick in a thread of its own until `stop`."""
-        self._ticker = threading.Thread(target=self._run, name=f"{self._name}-ticker", daemon=True)
+        self._ticker = threading.Thread(target=self._run, name=f"{self.name}-ticker", daemon=True)
         self._ticker.start()
 
     def stop(self, grace_s: float) -> bool:
@@ -217,7 +222,7 @@ class Scheduler:
             return
         _log.warning(
             "%s: a task failed: %s: %s",
-            self._name,
+            self.name,
             key,
             error,
             extra={"not_logged": not_logged} if not_logged else None,

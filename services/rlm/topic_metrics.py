@@ -18,6 +18,7 @@ from services.rlm.metrics import (
     REMOTE_DELETE_LAG_SEGMENTS,
     REMOTE_LOG_METADATA_COUNT,
     REMOTE_LOG_SIZE_BYTES,
+    REMOTE_LOG_SIZE_COMPUTATION_SECONDS,
     SECONDS_UNTIL_LOCAL_DELETION,
     Gauge,
 )
@@ -40,6 +41,7 @@ class _Figures:
     delete_lag_segments: int = 0
     segments: int = 0
     size_bytes: int = 0
+    listing_s: float = 0.0
 
     def add(self, partition: Partition, now_ms: int) -> None:
         self._add_uncopied(partition, now_ms)
@@ -64,6 +66,7 @@ class _Figures:
         self.delete_lag_segments += len(deleting)
         self.segments += tier.segments + len(tier.unfinished)
         self.size_bytes += tier.size_bytes + deleting_bytes
+        self.listing_s += partition.tier.listing_s
 
     def values(self) -> Iterator[tuple[Gauge, float]]:
         yield REMOTE_COPY_LAG_BYTES, self.copy_lag_bytes
@@ -76,6 +79,7 @@ class _Figures:
         yield REMOTE_DELETE_LAG_SEGMENTS, self.delete_lag_segments
         yield REMOTE_LOG_METADATA_COUNT, self.segments
         yield REMOTE_LOG_SIZE_BYTES, self.size_bytes
+        yield REMOTE_LOG_SIZE_COMPUTATION_SECONDS, self.listing_s
 
 
 class TopicCollector(Collector):

@@ -363,7 +363,7 @@ class CopyTask:
                 if wait_s:
                     report.more_after_s = wait_s
                     return
-                self._copy(inspected)
+                self._copy(inspected, report)
             if trouble:
                 return
             self._note_copied(segment)
@@ -375,7 +375,7 @@ class CopyTask:
     def _is_going_on(self) -> bool:
         return not self._stopping.is_set() and not self._cancelled.is_set()
 
-    def _copy(self, inspected: InspectedSegment) -> None:
+    def _copy(self, inspected: InspectedSegment, report: PassReport) -> None:
         counted = 0
 
         def sent(size_bytes: int) -> None:
@@ -384,12 +384,17 @@ class CopyTask:
             self._progress.sent(self._name, size_bytes)
 
         self._partition.tier.changed_here()
+        report.copy_requests += 1
         try:
             self._copier.copy(
                 self._name, inspected, self._epoch, sent, self._stopping, self._cancelled
             )
-        except BaseException:
+        except BaseException as e:
             self._progress.sent(self._name, -counted)
+            if isinstance(e, (*RETRIABLE_ERRORS, SegmentVanishedError)):
+                report.copy_retriable_errors += 1
+            elif not isinstance(e, CopyCancelledError):
+                report.copy_errors += 1
             raise
 
     @contextmanager

@@ -12,6 +12,9 @@ class PassReport:
 
     Attributes:
         copied_segments, copied_bytes: COPY_SEGMENT_FINISHED by this pass.
+        copy_requests: copies begun.
+        copy_errors, copy_retriable_errors: those that failed; of these the latter may work the next
+            time. One that was to stop is neither.
         present_segments, present_bytes: rolled segments that the tier had before.
         cleaned_attempts: attempts left behind that are gone now.
         problems: what is held back or found to be lost, and what was mended.
@@ -27,6 +30,9 @@ class PassReport:
 
     copied_segments: int = 0
     copied_bytes: int = 0
+    copy_requests: int = 0
+    copy_errors: int = 0
+    copy_retriable_errors: int = 0
     present_segments: int = 0
     present_bytes: int = 0
     cleaned_attempts: int = 0

@@ -187,6 +187,7 @@ class ExpirationTask:
             topic = self._shared.topic_configs.of(self._name.topic_id)
         except RemoteResourceNotFoundError:
             return None
+        self._partition.topic_config = topic
         is_ours = topic.config.retention_owner in (None, RetentionOwner.RLM)
         return topic if is_ours and not self._is_perhaps_compacted() else None
 

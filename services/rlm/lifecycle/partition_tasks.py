@@ -28,6 +28,7 @@ from services.rlm.metrics import (
 )
 from services.rlm.partition import Partition
 from services.rlm.scheduler import Again, PassFailedError, Scheduler, Task
+from services.rlm.topic_counts import TopicCounts
 
 _COPY_TURN_S = 10.0
 _log = logging.getLogger(__name__)
@@ -61,6 +62,7 @@ class SharedByTasks:
     local_retention: LocalRetention | None
     stopping: Flag
     cancelled: Flag
+    topic_counts: TopicCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ class PartitionTasks:
         endings = _Endings(Ending(shared.stopping), Ending(shared.cancelled))
         self._endings[name] = endings
         if partition.leadership is not None and partition.leadership.is_leader:
+            shared.topic_counts.led(name)
             self._pools.copier.schedule(name, self._copying(partition, endings))
             self._pools.expiration.schedule(name, self._expiring(partition, endings))
             if shared.local_retention is not None:
@@ -110,6 +113,7 @@ class PartitionTasks:
         pools = self._pools
         for pool in (pools.copier, pools.expiration, pools.follower, pools.local_retention):
             pool.forget(name)
+        self._shared.topic_counts.not_led(name)
 
     def has(self, name: TopicIdPartition) -> bool:
         return name in self._endings
@@ -154,6 +158,7 @@ class PartitionTasks:
             partition.told.tell(partition.topic_id_partition, partition.problems)
             COPIED_SEGMENTS.inc(report.copied_segments)
             COPIED_BYTES.inc(report.copied_bytes)
+            shared.topic_counts.add_copies(partition.topic_id_partition.topic, report)
             LOST_RANGES.inc(len(report.recorded))
             for problem in report.recorded:
                 _log.warning("%s: %s", partition.topic_id_partition, problem.message)

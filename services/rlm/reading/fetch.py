@@ -31,6 +31,8 @@ from services.rlm.reading.partition_fetch import (
     UnknownPartitionError,
 )
 from services.rlm.reading.segment_reader import RemoteSegmentReader
+from services.rlm.reading.tier_read import TierRead
+from services.rlm.topic_counts import TopicCounts
 
 MAX_PART_BYTES = 1024 * 1024
 
@@ -60,10 +62,14 @@ class Fetcher:
     """Serves fetches over the partitions that `partition_of` knows or makes known. Thread-safe."""
 
     def __init__(
-        self, partition_of: Callable[[TopicIdPartition], Partition], remote: RemoteSegmentReader
+        self,
+        partition_of: Callable[[TopicIdPartition], Partition],
+        remote: RemoteSegmentReader,
+        counts: TopicCounts,
     ) -> None:
         self._partition_of = partition_of
         self._remote = remote
+        self._counts = counts
 
     def fetch(self, request: FetchRequest) -> Iterator[FetchPart]:
         """As RemoteLogManager.fetch. A read that fails after it returned batches just ends: the
@@ -79,12 +85,15 @@ class Fetcher:
         name = wanted.topic_id_partition
         fetch = PartitionFetch(self._partition_of(name), self._remote, wanted.fetch_offset)
         parts = _Parts(name)
+        tier_read = TierRead(self._counts, name.topic)
         try:
             parts.bounds = fetch.look()
             fetch.check_range(parts.bounds)
             for source, batch in fetch.batches(budget):
+                tier_read.got(source, batch.size_bytes)
                 yield from parts.add(source, batch)
         except _FETCH_FAILURES as e:
+            tier_read.failed(e)
             if parts.empty:
                 yield parts.error(e)
                 return

@@ -7,12 +7,16 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 
-from services.api.errors import InvalidRequestError, RemoteResourceNotFoundError
+from services.api.errors import (
+    CorruptSegmentError,
+    InvalidRequestError,
+    RemoteResourceNotFoundError,
+)
 from services.api.lineage import Lineage
 from services.api.remote_log_manager import RecordSource
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rlm.kafka_log.batches import Batch
-from services.rlm.kafka_log.errors import SegmentVanishedError
+from services.rlm.kafka_log.errors import BatchError, SegmentVanishedError
 from services.rlm.kafka_log.partition_dir import LocalSegment
 from services.rlm.local_log import LocalLog
 from services.rlm.partition import Partition
@@ -203,6 +207,8 @@ class PartitionFetch:
                     self._offset = batch.last_offset + 1
         except RemoteResourceNotFoundError as e:
             raise self._lost_or_deleted(segment) from e
+        except BatchError as e:
+            raise CorruptSegmentError(str(e)) from e
         if not budget.exhausted:
             self._offset = max(self._offset, segment.end_offset + 1)
 

@@ -1,14 +1,12 @@
 """Opens one segment at an offset: from the local log, or from the tier."""
 
-import threading
 from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 
 from services.api.errors import (
     RemoteResourceNotFoundError,
     RemoteStorageError,
-    RetriableRemoteStorageError,
 )
 from services.api.ids import TopicIdPartition
 from services.api.lineage import Lineage
@@ -20,6 +18,7 @@ from services.rlm.kafka_log.partition_dir import LocalSegment, reading_segment
 from services.rlm.kafka_log.windows import FileWindow, StreamWindow
 from services.rlm.local_log import LocalLog
 from services.rlm.reading.index_cache.cache import RemoteIndexCache
+from services.rlm.reading.reader_turns import ReaderTurns
 from services.rlm.reading.seek import SegmentBytes, TakesBatch, batches_from, entry_in_file
 
 _LOCAL_READ_AHEAD_BYTES = 256 * 1024
@@ -70,8 +69,7 @@ class RemoteSegmentReader:
         self._rsm = rsm
         self._rlmm = rlmm
         self._cache = cache
-        self._limits = limits
-        self._turns = threading.BoundedSemaphore(limits.threads)
+        self.turns = ReaderTurns(limits.threads, limits.wait_s)
 
     def find(
         self, name: TopicIdPartition, lineage: Lineage, offset: int
@@ -120,17 +118,11 @@ class RemoteSegmentReader:
                 source = SegmentBytes(window, segment.start_offset, size)
                 yield from batches_from(source, offset, entry, takes)
 
-    @contextmanager
-    def turn(self) -> Iterator[None]:
+    def turn(self) -> AbstractContextManager[None]:
         """Whatever asks store or metadata for a reader does so inside: the threads that are left
         always serve local reads.
 
         Raises:
             RetriableRemoteStorageError: none came in time.
         """
-        if not self._turns.acquire(timeout=self._limits.wait_s):
-            raise RetriableRemoteStorageError(f"{self._limits.threads} remote reads are under way")
-        try:
-            yield
-        finally:
-            self._turns.release()
+        return self.turns.turn()

@@ -1,6 +1,7 @@
 """One partition's part of the tier, as RLMM lists it; read anew only when its revision moved."""
 
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -131,6 +132,8 @@ class TierView:
         self._lock = threading.Lock()
         self._tier = Tier()
         self._changes_here = self._changes_seen = 0
+        self.listing_s = 0.0
+        """How long the latest listing of all segments took, by which their sizes are told."""
 
     @property
     def last_seen(self) -> Tier:
@@ -159,10 +162,12 @@ class TierView:
             RetriableRemoteStorageError: RLMM or its database cannot be reached.
         """
         with self._lock:
+            began_s = time.monotonic()
             try:
                 page = self._page("", self._tier.revision)
                 if not page.not_modified:
                     self._tier = self._read(page)
+                    self.listing_s = time.monotonic() - began_s
             except RemoteResourceNotFoundError:
                 self._tier = Tier(known=False)
             self._changes_seen = self._changes_here

@@ -13,7 +13,11 @@ from services.rlm.metrics import (
     LastSuccessCollector,
 )
 from services.rlm.partition import new_partition
+from services.rlm.pool_metrics import PoolCollector
+from services.rlm.reading.reader_turns import ReaderTurns
+from services.rlm.retention_metrics import RetentionCollector
 from services.rlm.scheduler import Scheduler
+from services.rlm.topic_counts import TopicCounts
 from services.rlm.topic_metrics import TopicCollector
 from tests.unit.rlm.kafka_bytes import NAME
 
@@ -29,6 +33,9 @@ def described() -> list[str]:
     collectors = (
         REGISTRY,
         TopicCollector(lambda: [partition]),
+        RetentionCollector(lambda: [partition]),
+        PoolCollector([scheduler], ReaderTurns(1, 0.0)),
+        TopicCounts(),
         LastSuccessCollector(scheduler),
         LastSuccessCollector(scheduler, ages),
         LastPollCollector(scheduler),

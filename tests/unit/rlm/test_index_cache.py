@@ -23,6 +23,7 @@ from services.rlm.reading.index_cache.directory import CacheDirectory
 from services.rlm.reading.index_cache.forgetting_storage import ForgettingStorage
 from services.rlm.reading.index_cache.index_file import name_of
 from services.rlm.reading.index_cache.index_files import IndexFileLimits, IndexFiles
+from services.rlm.topic_counts import TopicCounts
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.location import Location
 from services.rsm.manager import ObjectRemoteStorageManager
@@ -320,7 +321,7 @@ def test_what_is_deleted_is_forgotten(
     for copied in (gone, kept):
         for kind in IndexType:
             cache.index(copied, kind)
-    storage = ForgettingStorage(rsm.rsm, cache)
+    storage = ForgettingStorage(rsm.rsm, cache, TopicCounts())
     if is_batch:
         assert storage.delete_log_segment_data_batch([gone]) == [None]
     else:
