@@ -177,11 +177,12 @@ def give_up(sidecar: Sidecar, name: TopicIdPartition, killer: RlmKiller) -> int:
 
 
 def wait_until_all_is_tiered(sidecar: Sidecar, name: TopicIdPartition) -> None:
-    """Every rolled segment is FINISHED, and nothing is under way."""
+    """Every rolled segment is FINISHED, nothing is under way, and RLM sees all of the log."""
 
     def is_tiered() -> None:
         seen = sidecar.describe(name)
         assert seen.pending_segments == 0, seen
+        assert seen.last_stable_offset == seen.log_end_offset, seen
         assert {row.state for row in sidecar.rows(name)} == {FINISHED}
 
     eventually_holds(is_tiered, DEADLINE_MS)

@@ -392,6 +392,7 @@ def test_the_figures_of_a_topic_tell_what_is_still_to_be_copied_and_what_is_ther
     # The oldest that is left is three and a half hours old.
     assert found.pop("remote_copy_lag_seconds") == pytest.approx(3.5 * 3600, abs=600)
     assert found.pop("seconds_until_local_deletion") == pytest.approx(2.5 * 3600, abs=600)
+    assert 0 < found.pop("remote_log_size_computation_seconds") < 30
     assert found == {
         "partitions_held_back": 0,
         "remote_copy_lag_bytes": 3 * size,
