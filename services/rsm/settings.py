@@ -92,7 +92,10 @@ class RsmSettings(ServiceSettings):
         description="s3: sign the sha256 of what is sent over plain HTTP; TLS needs no such.",
     )
     connect_timeout_ms: int = Field(
-        default=5_000, ge=1, description="s3: how long a connection may take to come about, ms."
+        default=5_000,
+        ge=1,
+        description="s3: how long a connection may take to come about, and each 256 KiB of a body to be "
+        "sent, ms.",
     )
     read_timeout_ms: int = Field(
         default=30_000, ge=1, description="s3: how long the store may be silent, ms."

@@ -162,3 +162,19 @@ def test_a_segment_is_copied_read_and_deleted(
         one_proxy.faults.clear()
     with pytest.raises(RemoteResourceNotFoundError):
         fetched(one_rsm, metadata)
+
+
+def test_a_part_may_take_longer_to_send_than_a_connection_to_come_about(
+    proxy: HttpProxy, settings: RsmSettings
+) -> None:
+    """More than what the system's own buffers take off RSM at once."""
+    proxy.faults.add(Throttle(6 * MIB), times=None)
+    changes = {
+        "endpoint": proxy.address,
+        "part_size_bytes": 24 * MIB,
+        "connect_timeout_ms": 500,
+        "retries": 0,
+    }
+    files = Files(some_bytes(24 * MIB))
+    with closing(build_manager(settings.model_copy(update=changes))) as rsm:
+        copied(rsm, files)

@@ -29,6 +29,9 @@ from services.rsm.backends.protocol import NoAnswerError, Upload, UploadedPart
 from services.rsm.backends.s3_errors import error_for, s3_errors
 
 _UNSIGNED = "UNSIGNED-PAYLOAD"
+_BLOCK_BYTES = 256 * 1024
+"""A body is sent in such. A socket's timeout holds for all that one call of it sends: a whole part
+would have to be sent within the time in which a connection comes about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +228,8 @@ class SignedRequests:
         arguments = urlencode(sorted((query or {}).items()), quote_via=quote)
         url = self._bucket_url._replace(path=path, query=arguments)
         signed = self._sign(method, url, headers or {}, body)
+        if body is not None:
+            signed["Content-Length"] = str(len(body))
         with s3_errors(f"{method} {key or self._target.bucket}"):
             # A POST that deletes is repeated elsewhere (see ObjectDeletes).
             is_upload = method == "POST" and "delete" not in (query or {})
@@ -232,7 +237,8 @@ class SignedRequests:
                 method,
                 f"{path}?{arguments}" if arguments else path,
                 redirect=False,
-                body=cast(bytes | None, body),  # It takes a memoryview as well.
+                # It takes any sequence of what a socket takes.
+                body=cast(bytes | None, None if body is None else _blocks(body)),
                 headers=signed,
                 retries=self._post_retries if is_upload else None,
                 preload_content=preload_content,
@@ -259,6 +265,11 @@ class SignedRequests:
             date=date,
         )
         return cast(dict[str, str], signed)
+
+
+def _blocks(body: bytes | memoryview) -> list[memoryview]:
+    view = memoryview(body)
+    return [view[at : at + _BLOCK_BYTES] for at in range(0, len(view), _BLOCK_BYTES)]
 
 
 def require_object(response: BaseHTTPResponse, what: str) -> None:
