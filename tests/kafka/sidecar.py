@@ -30,6 +30,7 @@ BROKER_SETTINGS = {
     **IMPATIENT,
     "broker.heartbeat.interval.ms": "200",
     "broker.session.timeout.ms": "1000",
+    "replica.high.watermark.checkpoint.interval.ms": "500",
 }
 RLM_SETTINGS = {
     "RLM_PARTITION_SOURCE": "poller",

@@ -33,7 +33,8 @@ from tests.kafka.tiered_broker import FINISHED, ranges_in_tier, ranges_on_disk
 from tests.kafka.traffic import Acknowledged, Traffic
 from tests.scenarios.world import running_world
 
-pytestmark = pytest.mark.kafka
+# All of the story happens before the first test of it.
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(900)]
 
 SEED = 405
 OBJECTS_OF_A_SEGMENT = 3
