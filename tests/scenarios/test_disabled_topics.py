@@ -20,7 +20,7 @@ from services.rlm.manager import BrokerRemoteLogManager
 from services.rlm.scheduler import PassFailedError
 from tests.harness.eventually import eventually
 from tests.harness.processes import kill_and_restart
-from tests.scenarios.retained_log import AT_ONCE, Changed, expire, hourly_log, take_turns
+from tests.scenarios.retained_log import AT_ONCE, Changed, expire, hourly_log
 from tests.scenarios.ship_stack import FINISHED, Stack, description, read
 from tests.scenarios.test_kill_and_rerun import rlm_service, run_until_killed
 from tests.scenarios.test_rlm_poller import (
@@ -29,6 +29,7 @@ from tests.scenarios.test_rlm_poller import (
     led_by,
     poll,
     polling_rlm,
+    take_turns,
 )
 from tests.scenarios.test_tiered_again import (
     ALL,
