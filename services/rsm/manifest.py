@@ -24,6 +24,7 @@ MAX_LEADER_EPOCHS = 10_000
 MAX_COPIED_CUSTOM_METADATA_BYTES = 1024
 """Of a segment that is to be copied: RSM's own answer is not there yet."""
 _ANY_LOCATION = 1
+_FLAG = "txn_idx_empty"
 _NO_MANIFEST = (
     ValueError,
     KeyError,
@@ -90,9 +91,9 @@ class Manifest:
             CorruptSegmentError: not a manifest, or of a version not known here.
         """
         try:
-            manifest = _from_json(
-                json.loads(data, parse_float=_no_number, parse_constant=_no_number)
-            )
+            document = json.loads(data, parse_float=_no_number, parse_constant=_no_number)
+            _require_one_flag(document)
+            manifest = _from_json(document)
             manifest.custom_metadata(_ANY_LOCATION)
             return manifest
         except _NO_MANIFEST as e:
@@ -144,6 +145,18 @@ def _no_number(text: str) -> NoReturn:
     raise ValueError(f"no number of a manifest: {text}")
 
 
+def _require_one_flag(part: object, name: str = "") -> None:
+    """Python takes true for 1 wherever a number may stand."""
+    if isinstance(part, bool) and name != _FLAG:
+        raise TypeError(f"{name}: {part}")
+    if isinstance(part, dict):
+        for key, each in part.items():
+            _require_one_flag(each, key)
+    elif isinstance(part, list):
+        for each in part:
+            _require_one_flag(each)
+
+
 def _time_ms(number: int) -> int:
     require_int64(number, "written_at_ms")
     return number
@@ -185,8 +198,8 @@ def _metadata_from_json(document: dict[str, Any]) -> RemoteLogSegmentMetadata:
         UUID(fields.pop("topic_id")), fields.pop("topic"), fields.pop("partition")
     )
     custom_metadata = fields.pop("custom_metadata")
-    if not isinstance(fields["txn_idx_empty"], bool):
-        raise TypeError("txn_idx_empty")
+    if not isinstance(fields[_FLAG], bool):
+        raise TypeError(_FLAG)
     return RemoteLogSegmentMetadata(
         remote_log_segment_id=RemoteLogSegmentId(partition, UUID(fields.pop("id"))),
         segment_leader_epochs=segment_leader_epochs(fields.pop("segment_leader_epochs")),

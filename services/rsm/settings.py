@@ -94,8 +94,8 @@ class RsmSettings(ServiceSettings):
     connect_timeout_ms: int = Field(
         default=5_000,
         ge=1,
-        description="s3: how long a connection may take to come about, and each 256 KiB of a body to be "
-        "sent, ms.",
+        description="s3: how long a connection may take to come about, and each 256 KiB of a body "
+        "to be sent, ms.",
     )
     read_timeout_ms: int = Field(
         default=30_000, ge=1, description="s3: how long the store may be silent, ms."

@@ -18,7 +18,7 @@ import pytest
 from services.api.errors import ConcurrentUpdateError, RemoteResourceNotFoundError
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.topic_config import StoredTopicConfig
-from services.rlm.lifecycle import partition_roles
+from services.rlm.lifecycle import disabling
 from services.rlm.lifecycle.sources import PartitionSource
 from services.rlm.local_retention.directory_locks import LogDirLocks
 from services.rlm.manager import BrokerRemoteLogManager
@@ -150,7 +150,7 @@ def test_tiering_is_disabled_while_a_pass_is_under_way(
     put(stack, NOTHING_STAYS, {"remote.log.delete.on.disable": "true"})
     leader.local_retention_scheduler.tick()
     assert asked.wait(DEADLINE_S)
-    monkeypatch.setattr(partition_roles, "COPY_ENDS_WITHIN_S", 0.0)
+    monkeypatch.setattr(disabling, "COPY_ENDS_WITHIN_S", 0.0)
     try:
         assert refused_as(stop(leader, TIERING_DISABLED, EPOCH)) is ConcurrentUpdateError
         assert stack.ranges() == [(base, base + 9) for base in ALL[:-1]]

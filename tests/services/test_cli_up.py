@@ -291,6 +291,8 @@ def late_log(tmp_path: Path) -> Path:
     """A log that RLM does not know, with a topic of its own."""
     log_dir = linked_log(tmp_path, ("profiles",))
     (log_dir / "profiles-0").rename(log_dir / "late-0")
+    settled = log_dir / "replication-offset-checkpoint"
+    settled.write_text(settled.read_text().replace("profiles 0", "late 0"))
     name_topics_anew(log_dir)
     return log_dir
 

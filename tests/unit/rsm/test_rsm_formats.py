@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 from crc32c import crc32c
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from services.api.errors import CorruptSegmentError, InvalidRequestError
@@ -230,6 +230,7 @@ anything = st.recursive(
 )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(manifests, anything, st.data())
 def test_a_manifest_with_anything_in_a_place_is_refused_or_can_be_used(
     manifest: Manifest, value: object, data: st.DataObject
