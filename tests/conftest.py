@@ -15,6 +15,21 @@ from services.rlmm import schema
 from tests.harness.minio import MinioServer
 
 _MIGRATED = "migrated"
+_BUNDLED = Path(__file__).parent / "data" / "kafka-log"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def bundled_log_stays_as_it_is() -> Iterator[None]:
+    """Tests link to the bundled log's files: whoever writes through a link changes it for all."""
+    before = _bundled_files()
+    yield
+    changed = before.items() ^ _bundled_files().items()
+    assert not changed, f"written to by a test: {sorted({path for path, _ in changed})}"
+
+
+def _bundled_files() -> dict[str, bytes]:
+    files = (path for path in _BUNDLED.rglob("*") if path.is_file())
+    return {str(path.relative_to(_BUNDLED)): path.read_bytes() for path in files}
 
 
 @pytest.fixture(scope="session")

@@ -292,7 +292,9 @@ def late_log(tmp_path: Path) -> Path:
     log_dir = linked_log(tmp_path, ("profiles",))
     (log_dir / "profiles-0").rename(log_dir / "late-0")
     settled = log_dir / "replication-offset-checkpoint"
-    settled.write_text(settled.read_text().replace("profiles 0", "late 0"))
+    offsets = settled.read_text()
+    settled.unlink()  # a link to the bundled log's
+    settled.write_text(offsets.replace("profiles 0", "late 0"))
     name_topics_anew(log_dir)
     return log_dir
 
