@@ -17,11 +17,11 @@ from services.api.lineage import Lineage
 from services.api.partition_changes import MAX_REPORTED_EPOCHS, MAX_REPORTS, ReportOutcome
 from services.api.partition_state import PartitionReport, PartitionState
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.rlm.bounded_lines import BoundedLines
 from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
 from services.rlm.local_log import LocalLog
 from services.rlm.partition import DraftedReport, Partition, SentReport
 from services.rlm.tier_view.tier import Tier
+from services.rpc.bounded_lines import BoundedLines
 
 _ATTEMPTS = 3
 _log = logging.getLogger(__name__)

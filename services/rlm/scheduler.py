@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from services.api.errors import RemoteStorageError
 from services.rlm.backoff import Backoff
-from services.rlm.bounded_lines import LINES_PER_S
 from services.rlm.waiting_tasks import WaitingTasks
+from services.rpc.bounded_lines import LINES_PER_S
 from services.rpc.log_lines import LineBudget
 
 

@@ -19,8 +19,8 @@ from services.api.validation import require, require_int64
 from services.rsm.custom_metadata import CustomMetadata
 
 VERSION = 1
-MAX_LEADER_EPOCHS = 10_000
-"""Of one segment; RLMM takes no more either."""
+MAX_LEADER_EPOCHS = 100_000
+"""Of one segment; no setting lets RLMM take more."""
 MAX_COPIED_CUSTOM_METADATA_BYTES = 1024
 """Of a segment that is to be copied: RSM's own answer is not there yet."""
 _ANY_LOCATION = 1

@@ -12,7 +12,7 @@ from services.api.errors import CorruptSegmentError, RemoteResourceNotFoundError
 from services.api.remote_storage_manager import IndexType
 from services.api.segment_digests import DIGEST_CHUNK_BYTES
 from services.api.segments import RemoteLogSegmentMetadata
-from services.rpc.log_lines import LineBudget
+from services.rpc.bounded_lines import BoundedLines
 from services.rsm.custom_metadata import CustomMetadata
 from services.rsm.location import Location
 from services.rsm.segment_digests import DigestCache, SegmentDigests
@@ -34,7 +34,7 @@ class ReadVerification:
         self._every = {"off": 0, "sampled": SAMPLE_EVERY, "always": 1}[verify]
         self._reads = itertools.count(1)
         self._cache = DigestCache(cache_bytes)
-        self._lines = LineBudget()
+        self._lines = BoundedLines(_log)
 
     def chooses(self) -> bool:
         """Whether the next read that could be verified is to be."""
@@ -57,7 +57,7 @@ class SegmentVerification:
         location: Location,
         metadata: RemoteLogSegmentMetadata,
         found: CustomMetadata,
-        lines: LineBudget,
+        lines: BoundedLines,
     ) -> None:
         self._cache = cache
         self._lines = lines
@@ -116,10 +116,7 @@ class SegmentVerification:
             # What is damaged is not what is read.
             found, why = None, str(e)
         if found is None:
-            not_logged = self._lines.line("unverified")
-            if not_logged is not None:
-                extra = {"not_logged": not_logged} if not_logged else None
-                _log.warning("%s: read unverified, %s", self._name, why, extra=extra)
+            self._lines.warning("%s: read unverified, %s", self._name, why)
         return found
 
     def _compare(self, what: str, crc: int, expected: int) -> None:

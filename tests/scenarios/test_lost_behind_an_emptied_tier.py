@@ -6,7 +6,7 @@ import pytest
 
 from services.api.errors import RemoteStorageError
 from services.api.offset_gaps import OffsetGap
-from services.api.partition_events import EventQuery, PartitionEvent
+from services.api.partition_events import EventPage, EventQuery, PartitionEvent
 from services.api.partition_queries import all_events, latest_event
 from services.api.remote_log_manager import FetchError, ProblemKind
 from services.rlm.copying.ship import ShipOutcome, ship
@@ -109,9 +109,9 @@ def test_what_raised_the_log_start_is_asked_for_only_where_something_is_missing_
 ) -> None:
     asked: list[object] = []
 
-    def list_events(query: EventQuery, **page: object) -> object:
+    def list_events(query: EventQuery, *, page_size: int = 0, page_token: str = "") -> EventPage:
         asked.append(query)
-        return stack.rlmm.list_events(query, **page)  # type: ignore[arg-type]
+        return stack.rlmm.list_events(query, page_size=page_size, page_token=page_token)
 
     hourly_log(log_dir)
     rlmm = Changed(stack.rlmm, list_events=list_events)

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 
+from services.api.validation import INT64_MAX
 from services.rlm.kafka_log.partition_dir import LocalSegment
 from services.rlm.local_log import LocalLog
 from services.rlm.tier_view.offset_ranges import OffsetRanges
-
-MAX_INT64 = 2**63 - 1
 
 
 def candidate_log_segments(log: LocalLog, covered: OffsetRanges) -> list[LocalSegment]:
@@ -68,7 +67,7 @@ def lost_before_copy(
     if emptied_before_offset > 0:
         there.append((0, emptied_before_offset - 1))
     if log is not None and there:
-        there.append((log.segments[0].base_offset, MAX_INT64))
+        there.append((log.segments[0].base_offset, INT64_MAX))
         deleted_before_offset = max(deleted_before_offset, log.removed_before_offset)
     gaps = OffsetRanges(there).gaps()
     return [

@@ -20,7 +20,6 @@ from services.api.remote_log_manager import Problem
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rlm.announcing import announce
-from services.rlm.bounded_lines import BoundedLines
 from services.rlm.copying.candidates import (
     candidate_log_segments,
     in_tier,
@@ -54,6 +53,7 @@ from services.rlm.log_end import log_end_problem
 from services.rlm.partition import Partition
 from services.rlm.tier_view.offset_ranges import OffsetRanges
 from services.rlm.tier_view.tier import Tier
+from services.rpc.bounded_lines import BoundedLines
 
 _ASKED_AGAIN_AFTER_S = 3.0
 """What is awaited from the cluster."""

@@ -19,8 +19,8 @@ from services.api.errors import (
 )
 from services.api.ids import RemoteLogSegmentId
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.rlm.bounded_lines import BoundedLines
 from services.rlm.copying.copy_data import CopyCancelledError
+from services.rpc.bounded_lines import BoundedLines
 
 RENEWALS_PER_LEASE = 3
 RETRIES_PER_LEASE = 20

@@ -32,13 +32,13 @@ from services.api.segments import (
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
-from services.rlm.bounded_lines import BoundedLines
 from services.rlm.copying.copy_data import BytesSent, CopyCancelledError, SegmentSource
 from services.rlm.copying.inspection import InspectedSegment
 from services.rlm.copying.leases import CopyLease, CopyLeases, LeaseLostError
 from services.rlm.copying.turn_at_rsm import TurnLimits, copy_in_turn
 from services.rlm.ending import Flag
 from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
+from services.rpc.bounded_lines import BoundedLines
 
 RETRIABLE_ERRORS = (RetriableRemoteStorageError, ThrottledError, ConcurrentUpdateError)
 

@@ -25,9 +25,9 @@ from services.api.partitions import RemotePartitionDeleteState
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.segment_deletion import Deleter, DeletionOutcome
-from services.rlm.bounded_lines import BoundedLines
 from services.rlm.lifecycle.turns import DeletionTurns
 from services.rlm.scheduler import PassFailedError, Scheduler
+from services.rpc.bounded_lines import BoundedLines
 
 MAX_REMOVALS = 10_000
 """Partitions that wait at once, so that memory is bounded; the others are found once there is room

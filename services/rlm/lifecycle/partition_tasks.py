@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.rlm.bounded_lines import BoundedLines
 from services.rlm.copying.copy_rules import CopyRules
 from services.rlm.copying.copy_task import CopyTask
 from services.rlm.copying.progress import NoProgress
@@ -29,6 +28,7 @@ from services.rlm.metrics import (
 from services.rlm.partition import Partition
 from services.rlm.scheduler import Again, PassFailedError, Scheduler, Task
 from services.rlm.topic_counts import TopicCounts
+from services.rpc.bounded_lines import BoundedLines
 
 _COPY_TURN_S = 10.0
 _log = logging.getLogger(__name__)

@@ -16,7 +16,6 @@ from services.api.remote_log_manager import (
     FetchRequest,
     RecordSource,
 )
-from services.rlm.bounded_lines import BoundedLines
 from services.rlm.copying.segment_copy import RETRIABLE_ERRORS
 from services.rlm.kafka_log.batches import Batch
 from services.rlm.kafka_log.errors import BatchError, LogFileError, SegmentVanishedError
@@ -33,6 +32,7 @@ from services.rlm.reading.partition_fetch import (
 from services.rlm.reading.segment_reader import RemoteSegmentReader
 from services.rlm.reading.tier_read import TierRead
 from services.rlm.topic_counts import TopicCounts
+from services.rpc.bounded_lines import BoundedLines
 
 MAX_PART_BYTES = 1024 * 1024
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from services.api.validation import INT64_MAX
 from services.rlm.kafka_log.batches import Batch, verified, walk_batches
 from services.rlm.kafka_log.errors import BatchError
 from services.rlm.kafka_log.indexes import OFFSET_ENTRY
 from services.rlm.kafka_log.windows import Window
 
-MAX_INT64 = 2**63 - 1
 IndexEntry = tuple[int, int]
 TakesBatch = Callable[[int], bool]
 
@@ -24,7 +24,7 @@ class SegmentBytes:
     window: Window
     base_offset: int
     end_position: int
-    end_offset: int = MAX_INT64
+    end_offset: int = INT64_MAX
 
 
 def batches_from(

@@ -184,7 +184,7 @@ def test_nothing_is_left_of_views_that_fail_and_of_views_that_do_not() -> None:
     with socket.create_server((LOOPBACK, 0)) as silent, MetadataBroker(all_there) as broker:
         silent.settimeout(SOON_S)
         nowhere = admin(nobody, address(silent))
-        somewhere = admin(nobody, broker.address)
+        somewhere = KafkaAdmin([nobody, broker.address], SOON_S)
         before = held()
         for _ in range(A_FEW // 4):
             with pytest.raises(ClusterUnreachableError):

@@ -2,7 +2,7 @@ import logging
 
 import pytest
 
-from services.rlm.bounded_lines import BoundedLines
+from services.rpc.bounded_lines import BoundedLines
 
 _log = logging.getLogger(__name__)
 
