@@ -156,6 +156,7 @@ def _local(
     broker_id: int,
     problems: Sequence[Problem],
 ) -> PartitionDescription:
+    log = partition.as_settled(log)
     covered = tier.covered(log.lineage)
     pending = candidate_log_segments(log, covered)
     starts = [log.log_start_offset]

@@ -1,6 +1,6 @@
 """All that RLM keeps in memory of one partition."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from services.api.ids import TopicIdPartition
 from services.api.partition_state import PartitionReport
@@ -51,6 +51,8 @@ class Partition:
             broker leads or follows it.
         cluster_id: of the broker's cluster, where it was asked; None: it was not.
         leadership: what this broker is to it; None: nothing, only the tier has it.
+        told_stable_offset: the last stable offset that the leader, this broker, told when it was
+            asked last; None: it did not, or nobody asks it.
         announced: what RLMM was told of that; None: nothing.
         blocked: why no pass will copy it before it has another role, or a restart.
         told: which problems the log has been told of.
@@ -72,6 +74,7 @@ class Partition:
     log_is_not_served: bool = False
     cluster_id: str | None = None
     leadership: Leadership | None = None
+    told_stable_offset: int | None = None
     announced: Leadership | None = None
     blocked: Problem | None = None
     problems: tuple[Problem, ...] = ()
@@ -89,6 +92,14 @@ class Partition:
         self.leadership = leadership
         self.announced = self.blocked = self.nothing_due = None
         self.uncopied = Uncopied()
+
+    def as_settled(self, log: LocalLog) -> LocalLog:
+        """`log` with the lowest last stable offset of all that are known: the leader knows of
+        transactions whose end not all in-sync replicas have, which no file tells."""
+        told = self.told_stable_offset
+        if told is None or told >= log.last_stable_offset:
+            return log
+        return replace(log, last_stable_offset=max(told, log.log_start_offset))
 
     def move_to(self, found: PartitionDir | None) -> None:
         """Its folder is there now; None: nowhere."""

@@ -1,5 +1,5 @@
-"""A broker that answers Metadata, and DescribeConfigs, as a test says: what no real one can be made
-to say."""
+"""A broker that answers Metadata, DescribeConfigs and ListOffsets as a test says: what no real one
+can be made to say."""
 
 import socket
 import struct
@@ -10,12 +10,14 @@ from types import TracebackType
 from typing import Any, Self
 
 from kafka.protocol.admin import DescribeConfigsRequest, DescribeConfigsResponse
+from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
 from kafka.protocol.metadata import ApiVersionsResponse, MetadataRequest, MetadataResponse
 
 from services.local.ports import LOOPBACK
 
-_METADATA, _API_VERSIONS, _DESCRIBE_CONFIGS = 3, 18, 32
-_METADATA_VERSION, _API_VERSIONS_VERSION, _DESCRIBE_CONFIGS_VERSION = 12, 0, 4
+_LIST_OFFSETS, _METADATA, _API_VERSIONS, _DESCRIBE_CONFIGS = 2, 3, 18, 32
+_LIST_OFFSETS_VERSION, _METADATA_VERSION = 6, 12
+_API_VERSIONS_VERSION, _DESCRIBE_CONFIGS_VERSION = 0, 4
 _UNSUPPORTED_VERSION = 35
 _HEADER = struct.Struct(">hhi")
 _SIZE = struct.Struct(">i")
@@ -25,6 +27,8 @@ Answers = Callable[[Sequence[str]], Any]
 """A MetadataResponse by the names that are asked for."""
 Describes = Callable[[Sequence[str]], Sequence[Any]]
 """DescribeConfigsResults by the names of topics."""
+Lists = Callable[[str, int], tuple[int, int]]
+"""The error code and the offset of a topic's partition."""
 
 
 class MetadataBroker:
@@ -33,17 +37,25 @@ class MetadataBroker:
     Attributes:
         requests: what it was asked, each a MetadataRequest.
         config_requests: each a DescribeConfigsRequest.
+        offset_requests: each a ListOffsetsRequest.
     """
 
-    def __init__(self, answers: Answers, describes: Describes = lambda names: ()) -> None:
+    def __init__(
+        self,
+        answers: Answers,
+        describes: Describes = lambda names: (),
+        lists: Lists = lambda topic, partition: (0, 0),
+    ) -> None:
         self._answers = answers
         self._describes = describes
+        self._lists = lists
         self._listener = socket.create_server((LOOPBACK, 0))
         self._connection: socket.socket | None = None
         self._thread = Thread(target=self._run, daemon=True)
         self.address = f"{LOOPBACK}:{self._listener.getsockname()[1]}"
         self.requests: list[Any] = []
         self.config_requests: list[Any] = []
+        self.offset_requests: list[Any] = []
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -82,6 +94,8 @@ class MetadataBroker:
             return answered + _api_versions(version)
         if api_key == _DESCRIBE_CONFIGS:
             return answered + _NO_TAGS + self._described(request, version)
+        if api_key == _LIST_OFFSETS:
+            return answered + _NO_TAGS + self._listed(request, version)
         assert (api_key, version) == (_METADATA, _METADATA_VERSION)
         asked = MetadataRequest.decode(request, version=version, header=True)
         self.requests.append(asked)
@@ -96,9 +110,39 @@ class MetadataBroker:
         answer = DescribeConfigsResponse(throttle_time_ms=0, results=list(results))
         return bytes(answer.encode(version=version))
 
+    def _listed(self, request: bytes, version: int) -> bytes:
+        assert version == _LIST_OFFSETS_VERSION
+        asked = ListOffsetsRequest.decode(request, version=version, header=True)
+        self.offset_requests.append(asked)
+        topic = ListOffsetsResponse.ListOffsetsTopicResponse
+        answer = ListOffsetsResponse(
+            throttle_time_ms=0,
+            topics=[
+                topic(
+                    name=each.name,
+                    partitions=[
+                        self._offset(each.name, p.partition_index) for p in each.partitions
+                    ],
+                )
+                for each in asked.topics
+            ],
+        )
+        return bytes(answer.encode(version=version))
+
+    def _offset(self, topic: str, partition: int) -> Any:
+        error_code, offset = self._lists(topic, partition)
+        return ListOffsetsResponse.ListOffsetsTopicResponse.ListOffsetsPartitionResponse(
+            partition_index=partition,
+            error_code=error_code,
+            timestamp=-1,
+            offset=offset,
+            leader_epoch=4,
+        )
+
 
 def _api_versions(version: int) -> bytes:
     known = [
+        (_LIST_OFFSETS, 1, _LIST_OFFSETS_VERSION),
         (_METADATA, 0, _METADATA_VERSION),
         (_API_VERSIONS, 0, _API_VERSIONS_VERSION),
         (_DESCRIBE_CONFIGS, 1, _DESCRIBE_CONFIGS_VERSION),

@@ -2,7 +2,7 @@
 other tests have their own topics in the same tier."""
 
 import socket
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ from tests.data.kafka_log_content import TOPICS
 from tests.harness.background import Background
 from tests.harness.eventually import eventually, eventually_holds
 from tests.harness.kafka_broker import kafka_broker
-from tests.harness.kafka_client import CLIENT_TIMEOUT_S, Cluster, Topic
+from tests.harness.kafka_client import CLIENT_TIMEOUT_S, NOW, Cluster, Record, Topic, send_batch
 from tests.kafka.tiered_broker import TieredBroker, produce_segments
 
 pytestmark = pytest.mark.kafka
@@ -61,6 +61,11 @@ class Exchangeable:
 
     def cleanup_policies(self, topics: Collection[str]) -> PolicyView:
         return self.admin.cleanup_policies(topics)
+
+    def stable_offsets(
+        self, leader: int, epochs: Mapping[TopicIdPartition, int]
+    ) -> Mapping[TopicIdPartition, int]:
+        return self.admin.stable_offsets(leader, epochs)
 
 
 @pytest.fixture
@@ -116,6 +121,34 @@ def test_every_partition_is_led_under_the_epoch_of_its_leader(tier: TieredBroker
     for name, folder in tier.partitions(*TOPICS).items():
         assert found[name] == led_as_its_log_tells(folder), name
     assert found[name].leader_epoch == 4
+
+
+def test_its_leader_tells_how_far_a_partition_is_settled(tier: TieredBroker, rlm: Any) -> None:
+    topic = Topic("settled-so-far", 1, 8192)
+    name, _ = tier.create(topic)
+    poll(rlm)
+    admin = KafkaAdmin([tier.broker.bootstrap_servers], CLIENT_TIMEOUT_S)
+    admin.view([topic.name])
+    leader = rlm.broker_id
+
+    def settled() -> Any:
+        poll(rlm)
+        epoch = led(rlm)[name].leader_epoch or 0
+        assert admin.stable_offsets(leader, {name: epoch + 1}) == {}
+        (told,) = (
+            p.told_stable_offset for p in rlm.led_partitions() if p.topic_id_partition == name
+        )
+        assert admin.stable_offsets(leader, {name: epoch})[name] == told
+        return told
+
+    produce_segments(tier.cluster, topic)
+    end = tier.cluster.offsets(topic.name, 0).log_end_offset
+    with tier.cluster.transactional(topic.name) as producer:
+        producer.begin_transaction()
+        send_batch(producer, topic, 0, [Record(b"key", b"in a transaction", NOW)])
+        assert settled() == end
+        producer.commit_transaction(CLIENT_TIMEOUT_S)
+    eventually(lambda: settled() == end + 2)  # the marker too
 
 
 def test_a_new_topic_is_led_after_the_next_poll(tier: TieredBroker, rlm: Any) -> None:

@@ -1,13 +1,14 @@
 """A topic that the cluster compacts is not tiered: the cluster's answers are given by hand, RSM is
 on files, RLMM on PostgreSQL."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from services.api.ids import TopicIdPartition
 from services.api.partition_changes import PartitionLeadership
 from services.api.remote_log_manager import Problem, ProblemKind
 from services.rlm.kafka_admin.cleanup_policies import MAX_AGE_S
@@ -51,6 +52,11 @@ class Cluster:
         if not self.tells_policies:
             raise ClusterUnreachableError("timed out")
         return PolicyView(self.view(topics), {NAME.topic: self.policy})
+
+    def stable_offsets(
+        self, leader: int, epochs: Mapping[TopicIdPartition, int]
+    ) -> Mapping[TopicIdPartition, int]:
+        return {}
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ by hand, RSM is on files, RLMM on PostgreSQL."""
 
 import logging
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -60,8 +60,11 @@ class AnsweringCluster:
 
     topics: dict[str, TopicView | NoTopic] = field(default_factory=dict)
     cleanup_policy: str | NoPolicy = "delete"
+    stable_offsets_told: dict[TopicIdPartition, int] = field(default_factory=dict)
+    asked_for_offsets: list[dict[TopicIdPartition, int]] = field(default_factory=list)
     cluster_id: str = REGISTERED
     is_away: bool = False
+    leader_is_away: bool = False
     now_s: float = 0.0
 
     def view(self, topics: Collection[str]) -> ClusterView:
@@ -72,6 +75,16 @@ class AnsweringCluster:
 
     def cleanup_policies(self, topics: Collection[str]) -> PolicyView:
         return PolicyView(self.view(topics), dict.fromkeys(topics, self.cleanup_policy))
+
+    def stable_offsets(
+        self, leader: int, epochs: Mapping[TopicIdPartition, int]
+    ) -> Mapping[TopicIdPartition, int]:
+        if self.leader_is_away:
+            raise ClusterUnreachableError("timed out")
+        assert leader == OURS
+        self.asked_for_offsets.append(dict(epochs))
+        told = self.stable_offsets_told
+        return {name: told[name] for name in epochs if name in told}
 
 
 @pytest.fixture
@@ -218,6 +231,59 @@ def test_what_the_cluster_says_it_leads_it_copies_under_the_leaders_epoch(
     take_turns(rlm)
     assert stack.ranges() == ALL
     assert {segment.broker_leader_epoch for segment in stack.segments()} == {5}
+
+
+def test_nothing_is_copied_that_its_leader_does_not_call_stable(
+    stack: Stack, rlm: Any, cluster: AnsweringCluster
+) -> None:
+    """As while the end of a transaction is not on all in-sync replicas."""
+    cluster.stable_offsets_told = {NAME: 25}
+    poll(rlm)
+    take_turns(rlm, rounds=2)
+    assert stack.ranges() == ALL[:2]
+    (described,) = rlm.describe_partitions().partitions
+    assert (described.last_stable_offset, described.pending_segments) == (25, 0)
+    cluster.stable_offsets_told = {NAME: 30}
+    take_turns(rlm)
+    assert stack.ranges() == ALL[:2]
+    poll(rlm)
+    take_turns(rlm)
+    assert stack.ranges() == ALL[:3]
+    assert cluster.asked_for_offsets == [{NAME: EPOCH}] * 2
+
+
+@pytest.mark.parametrize("who", ["is_away", "leader_is_away"])
+def test_who_does_not_answer_what_is_stable_keeps_nothing_from_being_copied(
+    stack: Stack, rlm: Any, cluster: AnsweringCluster, who: str
+) -> None:
+    cluster.stable_offsets_told = {NAME: 25}
+    poll(rlm)
+    setattr(cluster, who, True)
+    poll(rlm)
+    setattr(cluster, who, False)  # for the policies
+    take_turns(rlm)
+    assert stack.ranges() == ALL
+
+
+def test_a_follower_asks_nobody_what_is_stable_and_keeps_no_leaders_word(
+    stack: Stack, rlm: Any, cluster: AnsweringCluster
+) -> None:
+    cluster.stable_offsets_told = {NAME: 25}
+    poll(rlm)
+    cluster.topics[NAME.topic] = led_by(THEIRS)
+    poll(rlm)
+    assert cluster.asked_for_offsets == [{NAME: EPOCH}]
+    (described,) = rlm.describe_partitions().partitions
+    assert described.last_stable_offset == described.log_end_offset
+
+
+def test_a_leader_that_does_not_tell_what_is_stable_is_named(
+    rlm: Any, cluster: AnsweringCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.leader_is_away = True
+    poll(rlm)
+    (told,) = [r for r in caplog.records if "settled" in r.getMessage()]
+    assert told.getMessage().endswith("up to where partitions are settled: timed out")
 
 
 def test_only_topics_that_are_said_to_be_tiered_are_copied(

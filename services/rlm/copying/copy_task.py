@@ -321,7 +321,7 @@ class CopyTask:
         present = in_tier(log, covered)
         report.present_segments = len(present)
         report.present_bytes = sum(segment.size_bytes for segment in present)
-        candidates = candidate_log_segments(log, covered)
+        candidates = candidate_log_segments(self._partition.as_settled(log), covered)
         return self._rules.eligible(self._rule, candidates, log.segments)
 
     def _lineage(self, tier: Tier, local: Lineage) -> Lineage:

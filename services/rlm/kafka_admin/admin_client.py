@@ -6,20 +6,18 @@ one answers it keeps the cluster's id to itself (docs/adr/0034).
 """
 
 import random
-import socket
 import ssl
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kafka.errors import KafkaConnectionError, KafkaProtocolError, for_code
-from kafka.net import KafkaNetClient
 from kafka.protocol.admin import DescribeConfigsRequest
 from kafka.protocol.metadata import MetadataRequest
 
-from services.api.ids import ZERO_UUID
+from services.api.ids import ZERO_UUID, TopicIdPartition
 from services.rlm.batches import batches
+from services.rlm.kafka_admin.broker_connection import connected
 from services.rlm.kafka_admin.client_config import ClientConfigError
 from services.rlm.kafka_admin.client_security import ClientSecurity, client_security
 from services.rlm.kafka_admin.cluster_view import (
@@ -31,19 +29,16 @@ from services.rlm.kafka_admin.cluster_view import (
     PolicyView,
     TopicView,
 )
-from services.rlm.kafka_admin.last_words import listening_client
+from services.rlm.kafka_admin.stable_offsets import stable_offsets, stable_offsets_of
 
 MAX_TOPICS_A_REQUEST = 500
-MAX_ANSWER_BYTES = 64 * 1024 * 1024
+MAX_PARTITIONS_A_REQUEST = 5_000
 MAX_OTHERS_ASKED = 3
 """Of the brokers that are not among the bootstrap servers, in one view."""
-CONNECT_TIMEOUT_S = 3.0
 NO_LEADER = -1
 _TOPIC_IDS_SINCE = 10
 """The first version of Metadata with them (KIP-516): Kafka 2.8. In it no topics are no topics, and
 no longer all of them."""
-_GIVEN_UP_AFTER_S = 1.0
-"""The request has timed out by then, if the library does what it says."""
 _ENDED = (KafkaConnectionError, KafkaProtocolError, ssl.SSLEOFError, ConnectionResetError)
 _NO_ERROR, _UNKNOWN_TOPIC_OR_PARTITION, _TOPIC_AUTHORIZATION_FAILED = 0, 3, 29
 _TOPIC_RESOURCE = 2
@@ -58,7 +53,8 @@ class KafkaAdmin:
         bootstrap_servers: HOST:PORT each. They are asked in any order, and after them some of the
             brokers that the answer before named, until one answers.
         timeout_s: of each request. A view takes as many as there are batches of topics, and up to
-            CONNECT_TIMEOUT_S for each address that does not answer, and again for a TLS handshake.
+            broker_connection.CONNECT_TIMEOUT_S for each address that does not answer, and again for
+            a TLS handshake.
         config_file: Kafka's client properties, read anew by each view, so that a password or a
             certificate may be changed; None: PLAINTEXT.
     """
@@ -68,9 +64,8 @@ class KafkaAdmin:
     ) -> None:
         self._bootstrap_servers = tuple(bootstrap_servers)
         self._config_file = config_file
-        self._others: Sequence[str] = ()
+        self._brokers: Mapping[int, str] = {}
         self._timeout_s = timeout_s
-        self._connect_timeout_s = min(timeout_s, CONNECT_TIMEOUT_S)
 
     def view(self, topics: Collection[str]) -> ClusterView:
         """As ClusterAdmin.view."""
@@ -80,11 +75,26 @@ class KafkaAdmin:
         """As ClusterAdmin.cleanup_policies."""
         return self._first_answer(topics, with_policies=True)
 
-    def _first_answer(self, topics: Collection[str], *, with_policies: bool) -> PolicyView:
+    def stable_offsets(
+        self, leader: int, epochs: Mapping[TopicIdPartition, int]
+    ) -> Mapping[TopicIdPartition, int]:
+        """As ClusterAdmin.stable_offsets. The leader is asked where the view before said it is."""
+        server = self._brokers.get(leader)
+        if server is None:
+            raise ClusterUnreachableError(f"broker {leader} is not one that the cluster names")
+        security = self._security()
         try:
-            security = client_security(self._config_file)
-        except ClientConfigError as e:
-            raise ClusterUnreachableError(f"RLM_KAFKA_CLIENT_CONFIG_FILE: {e}") from e
+            with connected(server, security, self._timeout_s) as broker:
+                answers = [
+                    broker.ask(stable_offsets_of(some, epochs, self._timeout_s))
+                    for some in batches(sorted(epochs), MAX_PARTITIONS_A_REQUEST)
+                ]
+        except Exception as e:  # what the library raises is written nowhere
+            raise ClusterUnreachableError(f"{server}: {_reason(e, security)}") from e
+        return stable_offsets(answers, epochs)
+
+    def _first_answer(self, topics: Collection[str], *, with_policies: bool) -> PolicyView:
+        security = self._security()
         failures = []
         for server in self._servers():
             try:
@@ -95,59 +105,36 @@ class KafkaAdmin:
             except Exception as e:  # noqa: BLE001 - what the library raises is written nowhere
                 failures.append(f"{server}: {_reason(e, security)}")
                 continue
-            self._others = sorted(_addresses(answers[-1]) - {*self._bootstrap_servers})
+            self._brokers = _addresses(answers[-1])
             return view
         raise ClusterUnreachableError("; ".join(failures))
 
+    def _security(self) -> ClientSecurity:
+        try:
+            return client_security(self._config_file)
+        except ClientConfigError as e:
+            raise ClusterUnreachableError(f"RLM_KAFKA_CLIENT_CONFIG_FILE: {e}") from e
+
     def _servers(self) -> Iterator[str]:
         yield from random.sample(self._bootstrap_servers, len(self._bootstrap_servers))
-        yield from random.sample(self._others, min(len(self._others), MAX_OTHERS_ASKED))
+        others = sorted({*self._brokers.values()} - {*self._bootstrap_servers})
+        yield from random.sample(others, min(len(others), MAX_OTHERS_ASKED))
 
     def _ask(
         self, server: str, topics: Sequence[str], security: ClientSecurity, *, with_policies: bool
     ) -> tuple[list[Any], dict[str, str | NoPolicy]]:
         """Answers to Metadata, and the policies."""
-        client = listening_client(
-            bootstrap_servers=[server],
-            client_id="sediment-rlm",
-            request_timeout_ms=self._timeout_s * 1000,
-            socket_connection_setup_timeout_ms=self._connect_timeout_s * 1000,
-            receive_message_max_bytes=MAX_ANSWER_BYTES,
-            **security.options,
-        )
-        with closing(client):
-            (broker,) = client.cluster.bootstrap_brokers()
-            self._try(broker.host, broker.port, security.ssl_context)
+        with connected(server, security, self._timeout_s) as broker:
             # Who names no topic is told of the cluster alone.
             asked = list(batches(topics, MAX_TOPICS_A_REQUEST)) or [()]
-            answers = [self._answer(client, broker.node_id, _metadata_of(some)) for some in asked]
+            answers = [broker.ask(_metadata_of(some)) for some in asked]
             for answer in answers:
                 if answer.error_code:
                     raise for_code(answer.error_code)()
             # After Metadata: of the topics that were named there, or of later ones.
-            described = [
-                self._answer(client, broker.node_id, _policies_of(some))
-                for some in asked
-                if with_policies and some
-            ]
+            described = [broker.ask(_policies_of(some)) for some in asked if with_policies and some]
         results = [result for answer in described for result in answer.results]
         return answers, {result.resource_name: cleanup_policy(result) for result in results}
-
-    def _try(self, host: str, port: int, context: ssl.SSLContext | None) -> None:
-        """The library leaves the socket of a refused connection, and of a TLS handshake that fails,
-        to the garbage collector, and waits for a handshake without an end."""
-        with socket.create_connection((host, port), self._connect_timeout_s) as connection:
-            if context is not None:
-                context.wrap_socket(connection, server_hostname=host.rstrip(".")).close()
-
-    def _answer(self, client: KafkaNetClient, node_id: str, request: Any) -> Any:
-        answer = client.send(node_id, request)
-        client.poll(timeout_ms=(self._timeout_s + _GIVEN_UP_AFTER_S) * 1000, future=answer)
-        if not answer.is_done:
-            raise TimeoutError(f"no answer within {self._timeout_s:g} s")
-        if answer.exception is not None:
-            raise answer.exception
-        return answer.value
 
 
 def _metadata_of(topics: Sequence[str]) -> Any:
@@ -235,6 +222,11 @@ def _partition(answer: Any) -> PartitionView:
     return PartitionView(answer.leader_id, None if epoch < 0 else epoch, replicas)
 
 
-def _addresses(answer: Any) -> set[str]:
-    named = [(f"[{b.host}]" if ":" in b.host else b.host, b.port) for b in answer.brokers]
-    return {f"{host}:{port}" for host, port in named}
+def _addresses(answer: Any) -> dict[int, str]:
+    """Of the brokers, by their ids."""
+    return {
+        broker.node_id: f"[{broker.host}]:{broker.port}"
+        if ":" in broker.host
+        else f"{broker.host}:{broker.port}"
+        for broker in answer.brokers
+    }

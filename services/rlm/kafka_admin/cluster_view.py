@@ -6,6 +6,8 @@ from enum import Enum
 from typing import Protocol
 from uuid import UUID
 
+from services.api.ids import TopicIdPartition
+
 
 class ClusterUnreachableError(Exception):
     """The cluster did not answer, or not as one cluster; nothing is known of now."""
@@ -100,5 +102,21 @@ class ClusterAdmin(Protocol):
 
         Raises:
             ClusterUnreachableError: as `view`.
+        """
+        ...
+
+    def stable_offsets(
+        self, leader: int, epochs: Mapping[TopicIdPartition, int]
+    ) -> Mapping[TopicIdPartition, int]:
+        """The last stable offset of each of these partitions, asked of the broker that leads them
+        (ListOffsets of the latest offset, read_committed): below it all in-sync replicas have every
+        record, and the end of every transaction. Left out are those of which it says nothing, as
+        where it does not lead one under this leader epoch.
+
+        Args:
+            epochs: by partition, the leader epoch that its leader was seen in.
+
+        Raises:
+            ClusterUnreachableError: the broker did not answer, or no view has named it yet.
         """
         ...

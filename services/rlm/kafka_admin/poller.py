@@ -5,8 +5,9 @@ Source: the admin API of a broker that nobody changed.
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from services.api.errors import RemoteStorageError
 from services.api.ids import TopicIdPartition, uuid_to_text
@@ -34,7 +35,7 @@ from services.rlm.kafka_admin.confirmed_deletions import (
     watched_after,
 )
 from services.rlm.kafka_admin.recalled_topics import RecalledTopics
-from services.rlm.kafka_admin.role_changes import role_changes
+from services.rlm.kafka_admin.role_changes import led_epochs, role_changes
 from services.rlm.lifecycle.sources import LogDirectories, TakesRoles
 from services.rlm.scheduler import PassFailedError
 
@@ -57,6 +58,12 @@ class PolledCluster:
     confirm_s: float
 
 
+class TakesWhatIsPolled(TakesRoles, Protocol):
+    """PartitionRoles, as the poller sees it."""
+
+    def note_stable_offsets(self, offsets: Mapping[TopicIdPartition, int]) -> None: ...
+
+
 class ClusterPoller:
     """A source of partitions. What it has told, and which topics it has seen alive, it knows since
     the process began; a restart asks and counts anew, and asks RLMM which topics there were.
@@ -69,7 +76,7 @@ class ClusterPoller:
         self,
         cluster: PolledCluster,
         directories: LogDirectories,
-        roles: TakesRoles,
+        roles: TakesWhatIsPolled,
         rlmm: PartitionQueries,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -98,14 +105,17 @@ class ClusterPoller:
             view = self._ask(here)
         except BaseException:
             self._note(None, ())
+            self._roles.note_stable_offsets({})
             raise
         self._note(view, {_topic_of(name) for name in here})
         refused = [*self._tell(here, view), *self._give_up_deleted()]
-        unread = self._recall()
+        unread, unasked = self._recall(), self._ask_stable_offsets(view)
         if refused:
             raise PassFailedError(f"{len(refused)} partitions; the first: {refused[0]}")
         if unread is not None:
             raise PassFailedError(f"which topics RLMM knows of this cluster: {unread}")
+        if unasked is not None:
+            raise PassFailedError(f"up to where partitions are settled: {unasked}")
 
     def _ask(self, here: Collection[TopicIdPartition]) -> ClusterView:
         names = {name.topic for name in here} | {name.topic for name in self._told}
@@ -121,6 +131,20 @@ class ClusterPoller:
                 f"are of cluster {registered}"
             )
         return view
+
+    def _ask_stable_offsets(self, view: ClusterView) -> ClusterUnreachableError | None:
+        """Of what this broker leads. What is not told now bounds nothing: the log itself, and what
+        the broker wrote down of its replicas, do without it."""
+        told: Mapping[TopicIdPartition, int] = {}
+        epochs = led_epochs(self._told, view, self._directories.broker_id)
+        try:
+            if epochs:
+                told = self._cluster.admin.stable_offsets(self._directories.broker_id, epochs)
+        except ClusterUnreachableError as e:
+            return e
+        finally:
+            self._roles.note_stable_offsets(told)
+        return None
 
     def _note(self, view: ClusterView | None, here: Collection[TopicName]) -> None:
         missing = set() if view is None else self._recalled.missing(view) - self._watched.keys()

@@ -51,6 +51,17 @@ def role_changes(
     return RoleChanges(tuple(changes), tuple(reassigned))
 
 
+def led_epochs(told: Roles, view: ClusterView, broker_id: int) -> dict[TopicIdPartition, int]:
+    """The leader epochs of the partitions that this broker leads, by what was told and by `view`;
+    of each topic's name one id."""
+    led = {}
+    for name, change in told.items():
+        found = _partition_of(view, name)
+        if found is not None and found.leader == broker_id and change.leader_epoch is not None:
+            led[name] = change.leader_epoch
+    return led
+
+
 def _partition_of(view: ClusterView, name: TopicIdPartition) -> PartitionView | None:
     topic = view.topics.get(name.topic)
     if not isinstance(topic, TopicView) or topic.topic_id != name.topic_id:

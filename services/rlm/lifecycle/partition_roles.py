@@ -12,7 +12,7 @@ Source: RemoteLogManager.onLeadershipChange, stopPartitions.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from uuid import UUID
 
@@ -110,6 +110,12 @@ class PartitionRoles:
         return self._in_steps(
             a_name, lambda disabled: [self._begin_stop(each, disabled) for each in stops.partitions]
         )
+
+    def note_stable_offsets(self, offsets: Mapping[TopicIdPartition, int]) -> None:
+        """What the leaders of these partitions say now, in place of all that they said before."""
+        with self._lock:
+            for name, partition in self._partitions.items():
+                partition.told_stable_offset = offsets.get(name)
 
     def disable(self, names: Sequence[TopicIdPartition]) -> list[LifecycleOutcome]:
         """Delete what the tier has of those that are led here, if the settings of their topics, as

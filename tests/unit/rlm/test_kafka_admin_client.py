@@ -5,22 +5,38 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from services.api.ids import TopicIdPartition
 from services.local.ports import LOOPBACK
-from services.rlm.kafka_admin.admin_client import MAX_TOPICS_A_REQUEST, KafkaAdmin
+from services.rlm.kafka_admin.admin_client import (
+    MAX_PARTITIONS_A_REQUEST,
+    MAX_TOPICS_A_REQUEST,
+    KafkaAdmin,
+)
 from services.rlm.kafka_admin.cluster_view import ClusterUnreachableError, ClusterView, TopicView
-from tests.harness.metadata_broker import MetadataBroker, described, metadata, partition, topic
+from tests.harness.metadata_broker import (
+    Lists,
+    MetadataBroker,
+    described,
+    metadata,
+    partition,
+    topic,
+)
 
 TIMEOUT_S = 0.3
 SOON_S = 2.0
 A_FEW = 20
 NAMES = [f"t-{number:04}" for number in range(2 * MAX_TOPICS_A_REQUEST + 1)]
+
+
+TOPICS = [TopicIdPartition(uuid4(), topic, 0) for topic in ("audit", "clicks", "orders")]
 
 
 def all_there(names: Sequence[str]) -> Any:
@@ -122,6 +138,57 @@ def test_what_is_no_whole_answer_is_none(answer: Any, reason: str) -> None:
         pytest.raises(ClusterUnreachableError, match=reason),
     ):
         admin(broker.address).view(["clicks"])
+
+
+@contextmanager
+def listing(lists: Lists) -> Iterator[tuple[MetadataBroker, KafkaAdmin]]:
+    """A cluster of one broker, number 0."""
+
+    def answer(names: Sequence[str]) -> Any:
+        return metadata(brokers=[broker.address])
+
+    with MetadataBroker(answer, lists=lists) as broker:
+        asking = KafkaAdmin([broker.address], 30.0)
+        asking.view([])
+        yield broker, asking
+
+
+def test_the_leader_is_asked_for_last_stable_offsets_under_its_epoch_in_batches() -> None:
+    partitions = MAX_PARTITIONS_A_REQUEST // len(TOPICS) + 1
+    names = {TopicIdPartition(t.topic_id, t.topic, n): n for t in TOPICS for n in range(partitions)}
+    with listing(lambda topic, number: (0, 100 + number)) as (broker, asking):
+        found = asking.stable_offsets(0, names)
+    assert found == {name: 100 + epoch for name, epoch in names.items()}
+    asked = broker.offset_requests
+    counts = [sum(len(topic.partitions) for topic in request.topics) for request in asked]
+    assert counts == [MAX_PARTITIONS_A_REQUEST, len(names) - MAX_PARTITIONS_A_REQUEST]
+    for request in asked:
+        assert (request.replica_id, request.isolation_level) == (-1, 1)
+        for p in (p for each in request.topics for p in each.partitions):
+            assert (p.current_leader_epoch, p.timestamp) == (p.partition_index, -1)
+
+
+def test_of_what_the_broker_does_not_lead_in_that_epoch_it_tells_no_offset() -> None:
+    answers = {"clicks": (0, 7), "orders": (74, -1), "audit": (0, -1)}
+    with listing(lambda topic, number: answers[topic]) as (_, asking):
+        found = asking.stable_offsets(0, dict.fromkeys(TOPICS, 4))
+    assert {name.topic: offset for name, offset in found.items()} == {"clicks": 7}
+
+
+def test_a_leader_that_no_view_has_named_is_not_asked() -> None:
+    with listing(lambda topic, number: (0, 7)) as (broker, asking):
+        with pytest.raises(ClusterUnreachableError, match="broker 1 is not one that the cluster"):
+            asking.stable_offsets(1, {TOPICS[0]: 4})
+        with pytest.raises(ClusterUnreachableError, match="broker 0 is not one"):
+            KafkaAdmin([broker.address], 30.0).stable_offsets(0, {TOPICS[0]: 4})
+    assert broker.offset_requests == []
+
+
+def test_a_leader_that_does_not_answer_is_named() -> None:
+    with listing(lambda topic, number: (0, 7)) as (broker, asking):
+        pass
+    with pytest.raises(ClusterUnreachableError, match=broker.address):
+        asking.stable_offsets(0, {TOPICS[0]: 4})
 
 
 def test_any_of_the_bootstrap_servers_will_do() -> None:

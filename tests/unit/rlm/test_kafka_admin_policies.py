@@ -1,7 +1,7 @@
 """How topics are cleaned up: what is known of it, and when the cluster is asked."""
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID, uuid4
 
@@ -58,6 +58,11 @@ class Cluster:
         if self.is_away:
             raise ClusterUnreachableError("timed out")
         return PolicyView(self.view(topics), self.policies)
+
+    def stable_offsets(
+        self, leader: int, epochs: Mapping[TopicIdPartition, int]
+    ) -> Mapping[TopicIdPartition, int]:
+        return {}
 
 
 @pytest.fixture
