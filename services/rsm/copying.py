@@ -17,6 +17,7 @@ from services.api.failpoints import failpoint
 from services.api.remote_storage_manager import IndexType, LogSegmentData, SegmentFileHeader
 from services.api.segment_digests import FileDigest, LogDigest
 from services.api.segments import RemoteLogSegmentMetadata
+from services.rpc.bounded_lines import BoundedLines
 from services.rsm.backends.protocol import had_no_answer
 from services.rsm.digest import RunningDigest
 from services.rsm.incoming import IncomingFiles
@@ -28,7 +29,7 @@ from services.rsm.rate_limit import ByteRate
 from services.rsm.under_way import CommitTurn, CopiesUnderWay
 from services.rsm.upload import Uploader
 
-_log = logging.getLogger(__name__)
+_lines = BoundedLines(logging.getLogger(__name__))
 
 
 class SegmentCopier:
@@ -166,8 +167,8 @@ class SegmentCopier:
         written = [keys.log(attempt), keys.indexes(attempt)]
         failures = self._deletes.clean_up(self._backend, written)
         for key, error in failures.items():
-            _log.warning("%s is left behind: %s", key, error)
+            _lines.warning("%s is left behind: %s", key, error)
 
 
 def _tell_of_left(keys: SegmentKeys, mine: Manifest, why: RemoteStorageError) -> None:
-    _log.warning("%s.%s is left behind: %s", keys.stem, mine.attempt, why)
+    _lines.warning("%s.%s is left behind: %s", keys.stem, mine.attempt, why)

@@ -10,12 +10,13 @@ from threading import Event
 from services.api.calls import Call, current_call, serving
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.failpoints import failpoint
+from services.rpc.bounded_lines import BoundedLines
 from services.rsm.backends.protocol import StorageBackend, Upload, UploadedPart
 from services.rsm.clean_up import cleaning_up
 from services.rsm.parts import PartBuffers, part_size_bytes
 from services.rsm.waiting import Waiting
 
-_log = logging.getLogger(__name__)
+_lines = BoundedLines(logging.getLogger(__name__))
 
 
 class Uploader:
@@ -141,7 +142,7 @@ class ObjectUpload:
                 for upload in self._unfinished():
                     self._backend.abort_upload(upload)
         except RemoteStorageError as e:
-            _log.warning("the upload of %s is left unfinished: %s", self._key, e)
+            _lines.warning("the upload of %s is left unfinished: %s", self._key, e)
 
     def _unfinished(self) -> list[Upload]:
         if self._upload is not None:
@@ -163,6 +164,7 @@ class ObjectUpload:
         if self._upload is None:
             self._begun = True
             self._upload = self._backend.begin_upload(self._key)
+            failpoint("rsm.upload_begun")
         self._wait_for_a_thread()
         number, data = len(self._parts) + 1, buffer[: self._filled]
         future = self._uploader.send(self._call, self._upload, number, self._sent, data)

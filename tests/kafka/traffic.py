@@ -25,6 +25,7 @@ from tests.harness.kafka_client import (
 _PAUSE_S = 0.04
 _RECORDS_PER_BATCH = 4
 _BATCHES_OF_A_TRANSACTION = 3
+RECORDS_PER_TRANSACTION = _BATCHES_OF_A_TRANSACTION * _RECORDS_PER_BATCH
 _VALUE_BYTES = 900
 # A broker that comes back is found at once.
 _IMPATIENT: dict[str, Any] = {

@@ -126,10 +126,11 @@ def test_rsm_killed_while_copying(world: World, name: str) -> None:
     ship_while_it_dies(world, world.rsm, name, nth=3)
 
 
-def test_rsm_killed_between_the_parts_of_a_log(world: World, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["rsm.upload_begun", "rsm.part_written"])
+def test_rsm_killed_between_the_parts_of_a_log(world: World, tmp_path: Path, name: str) -> None:
     world.log_dir = tmp_path / "large"
     make_log_dir(world.log_dir, partitions=2, segments=1, segment_bytes=3 * SMALLEST_PART_BYTES)
-    ship_while_it_dies(world, world.rsm, "rsm.part_written", nth=2)
+    ship_while_it_dies(world, world.rsm, name, nth=2)
 
 
 def test_rsm_killed_while_deleting(world: World) -> None:
