@@ -109,14 +109,15 @@ test-model: $(VENV)/.dev ## Hold RLMM against a model by 100,000 random operatio
 fuzz: $(VENV)/.dev ## Send RLMM whatever its messages can hold for ten minutes (FUZZ_ARGS="--seed N")
 	$(BIN)/python -m tests.fuzzing --seconds 600 $(FUZZ_ARGS)
 
+# Two processes with a broker each, here and below: mostly they wait for it.
 .PHONY: test-kafka
 test-kafka: $(VENV)/.dev ## Run the tests that need a real Kafka broker (Java 17, Maven)
-	$(BIN)/pytest -m kafka tests/kafka $(PYTEST_ARGS)
+	$(BIN)/pytest -m kafka tests/kafka -n 2 --dist loadfile $(PYTEST_ARGS)
 
 .PHONY: test-plugin
 test-plugin: $(VENV)/.dev build/.plugin ## Run the tests of a real broker that tiers through the plugin (Java 17, Maven)
 	$(MVN) test
-	$(BIN)/pytest -m plugin tests/plugin $(PYTEST_ARGS)
+	$(BIN)/pytest -m plugin tests/plugin -n 2 --dist loadfile $(PYTEST_ARGS)
 
 # Not those over files, nor one whose proxy takes the crc32c off parts: MinIO refuses such parts. By
 # two processes: more keep MinIO waiting for the disk for longer than the tests' read timeouts.
