@@ -172,7 +172,7 @@ def test_a_part_may_take_longer_to_send_than_a_connection_to_come_about(
     changes = {
         "endpoint": proxy.address,
         "part_size_bytes": 24 * MIB,
-        "connect_timeout_ms": 500,
+        "connect_timeout_ms": 1_500,
         "retries": 0,
     }
     files = Files(some_bytes(24 * MIB))
