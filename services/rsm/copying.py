@@ -96,7 +96,7 @@ class SegmentCopier:
 
     def _write_log(self, key: str, header: SegmentFileHeader, incoming: IncomingFiles) -> LogDigest:
         digest = RunningDigest()
-        with self._uploader.object(key, header.size_bytes) as upload:
+        with self._uploader.object(key, header.size_bytes, digest) as upload:
             for piece in self._rate.limited(incoming.take(header, digest)):
                 upload.write(piece)
         return digest.log

@@ -13,6 +13,7 @@ from services.api.failpoints import failpoint
 from services.rpc.bounded_lines import BoundedLines
 from services.rsm.backends.protocol import StorageBackend, Upload, UploadedPart
 from services.rsm.clean_up import cleaning_up
+from services.rsm.digest import RunningDigest
 from services.rsm.parts import PartBuffers, part_size_bytes
 from services.rsm.waiting import Waiting
 
@@ -33,14 +34,17 @@ class Uploader:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="rsm-upload")
 
     @contextmanager
-    def object(self, key: str, size_bytes: int) -> Iterator["ObjectUpload"]:
-        """Write `size_bytes` bytes inside; the object is there when the block ends.
+    def object(
+        self, key: str, size_bytes: int, digest: RunningDigest | None = None
+    ) -> Iterator["ObjectUpload"]:
+        """Write `size_bytes` bytes inside; the object is there when the block ends. Its parts are
+        held to `digest`, through which each byte has gone before it is written.
 
         If the block is left by any exception no upload is left unfinished, as far as the store can
         be reached within CLEAN_UP_S; an object that is complete already is not deleted. `key` is
         written by nobody else.
         """
-        upload = ObjectUpload(self, key, size_bytes)
+        upload = ObjectUpload(self, key, size_bytes, digest)
         try:
             yield upload
             upload.finish()
@@ -49,7 +53,13 @@ class Uploader:
             raise
 
     def send(
-        self, call: Call, upload: Upload, number: int, offset: int, data: memoryview
+        self,
+        call: Call,
+        upload: Upload,
+        number: int,
+        offset: int,
+        data: memoryview,
+        crc: int | None = None,
     ) -> "Future[UploadedPart]":
         """Write a part on behalf of `call`, as soon as a thread is free, and if it is wanted then.
 
@@ -57,7 +67,7 @@ class Uploader:
             RetriableRemoteStorageError: after close().
         """
         self._require_open()
-        return self._threads.submit(self._upload_part, call, upload, number, offset, data)
+        return self._threads.submit(self._upload_part, call, upload, number, offset, data, crc)
 
     def close(self) -> None:
         """Wait for the parts under way, each bounded by the store's timeouts; drop the others."""
@@ -65,14 +75,20 @@ class Uploader:
         self._threads.shutdown()
 
     def _upload_part(
-        self, call: Call, upload: Upload, number: int, offset: int, data: memoryview
+        self,
+        call: Call,
+        upload: Upload,
+        number: int,
+        offset: int,
+        data: memoryview,
+        crc: int | None,
     ) -> UploadedPart:
         # Not by cancelling what waits: who waits for that would never hear of it.
         self._require_open()
         if not call.is_active():
             raise RetriableRemoteStorageError("nobody waits for this part any more")
         with serving(call):
-            part = self.backend.upload_part(upload, number, offset, data)
+            part = self.backend.upload_part(upload, number, offset, data, crc)
         failpoint("rsm.part_written")
         return part
 
@@ -84,8 +100,11 @@ class Uploader:
 class ObjectUpload:
     """One object: a single request where it fits into a part, else parts sent side by side."""
 
-    def __init__(self, uploader: Uploader, key: str, size_bytes: int) -> None:
+    def __init__(
+        self, uploader: Uploader, key: str, size_bytes: int, digest: RunningDigest | None
+    ) -> None:
         self._uploader = uploader
+        self._digest = digest
         self._backend = uploader.backend
         self._key = key
         self._size_bytes = size_bytes
@@ -167,7 +186,8 @@ class ObjectUpload:
             failpoint("rsm.upload_begun")
         self._wait_for_a_thread()
         number, data = len(self._parts) + 1, buffer[: self._filled]
-        future = self._uploader.send(self._call, self._upload, number, self._sent, data)
+        crc = self._digest.crc32c_of(self._sent, self._filled) if self._digest else None
+        future = self._uploader.send(self._call, self._upload, number, self._sent, data, crc)
         self._parts.append(future)
         self._under_way.add(future)
         self._sent += self._filled

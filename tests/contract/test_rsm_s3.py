@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import grpc
 import pytest
+from crc32c import crc32c
 from pydantic import SecretStr
 
 from services.api.errors import (
@@ -228,6 +229,16 @@ def test_delete_without_custom_metadata_ends_unfinished_uploads(
     backend.upload_part(upload, 1, 0, memoryview(b"part"))
     assert len(stored_keys()) == 1
     rsm.delete_log_segment_data(metadata)
+    assert not stored_keys()
+
+
+def test_the_store_refuses_a_part_of_other_bytes(
+    settings: RsmSettings, backend: StorageBackend, stored_keys: StoredKeys
+) -> None:
+    upload = backend.begin_upload(f"{settings.prefix}some.log")
+    with pytest.raises(RetriableRemoteStorageError):
+        backend.upload_part(upload, 1, 0, memoryview(b"part"), crc32c(b"past"))
+    backend.abort_upload(upload)
     assert not stored_keys()
 
 

@@ -73,12 +73,21 @@ class FilesystemStorage:
         return upload
 
     def upload_part(
-        self, upload: Upload, number: int, offset: int, data: memoryview
+        self,
+        upload: Upload,
+        number: int,
+        offset: int,
+        data: memoryview,
+        crc: int | None = None,
     ) -> UploadedPart:
         with self._errors(f"writing {upload.key}"), self._aside(upload).open("r+b") as file:
             file.seek(offset)
             file.write(data)
-        return UploadedPart(number, "", crc32c(data))
+        written = crc32c(data)
+        if crc not in (None, written):
+            text = f"writing {upload.key}: part {number} has crc32c {written:08x}, not {crc:08x}"
+            raise RetriableRemoteStorageError(text)
+        return UploadedPart(number, "", written)
 
     def complete_upload(self, upload: Upload, parts: Sequence[UploadedPart]) -> None:
         del parts  # Each was written at its place.

@@ -92,9 +92,18 @@ class StorageBackend(Protocol):
         ...
 
     def upload_part(
-        self, upload: Upload, number: int, offset: int, data: memoryview
+        self,
+        upload: Upload,
+        number: int,
+        offset: int,
+        data: memoryview,
+        crc: int | None = None,
     ) -> UploadedPart:
-        """Write the part that begins at byte `offset`; parts may come in any order, at once."""
+        """Write the part that begins at byte `offset`; parts may come in any order, at once.
+
+        `crc`: the crc32c that its bytes had when they came; RetriableRemoteStorageError where the
+        store gets others. None: nobody knows it.
+        """
         ...
 
     def complete_upload(self, upload: Upload, parts: Sequence[UploadedPart]) -> None:

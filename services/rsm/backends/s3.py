@@ -123,10 +123,15 @@ class S3Storage:
         return self._requests.begin_upload(key)
 
     def upload_part(
-        self, upload: Upload, number: int, offset: int, data: memoryview
+        self,
+        upload: Upload,
+        number: int,
+        offset: int,
+        data: memoryview,
+        crc: int | None = None,
     ) -> UploadedPart:
         del offset  # The store joins parts by their numbers.
-        return self._requests.upload_part(upload, number, data)
+        return self._requests.upload_part(upload, number, data, crc)
 
     def complete_upload(self, upload: Upload, parts: Sequence[UploadedPart]) -> None:
         self._requests.complete_upload(upload, sorted(parts, key=lambda part: part.number))

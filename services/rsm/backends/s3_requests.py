@@ -157,8 +157,10 @@ class SignedRequests:
         result = _parsed(response, "InitiateMultipartUploadResult", f"POST {key}")
         return Upload(key, _text(result, "UploadId"))
 
-    def upload_part(self, upload: Upload, number: int, data: memoryview) -> UploadedPart:
-        crc = crc32c(data)
+    def upload_part(
+        self, upload: Upload, number: int, data: memoryview, crc: int | None
+    ) -> UploadedPart:
+        crc = crc32c(data) if crc is None else crc
         query = {"partNumber": str(number), "uploadId": upload.upload_id}
         response = self._send("PUT", upload.key, query, body=data, headers=checksum(crc))
         return UploadedPart(number, _require_written(response, crc, upload.key), crc)

@@ -6,16 +6,20 @@ from pathlib import Path
 from threading import Event, Lock
 
 import pytest
+from crc32c import crc32c
 
 from services.api.calls import IN_PROCESS, Call, serving
 from services.api.errors import RetriableRemoteStorageError
 from services.api.validation import INT32_MAX
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.backends.protocol import Upload, UploadedPart
+from services.rsm.digest import RunningDigest
+from services.rsm.location import Location
+from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.parts import MAX_PARTS, PartBuffers, part_size_bytes
 from services.rsm.upload import Uploader
 from services.rsm.waiting import Waiting
-from tests.contract.remote_storage_manager_contract import some_bytes
+from tests.contract.remote_storage_manager_contract import Files, copied, some_bytes
 from tests.harness.eventually import eventually
 from tests.harness.gated_store import Gate, gated
 
@@ -48,17 +52,24 @@ def test_the_largest_log_has_410_parts_of_the_least_size_that_s3_takes() -> None
 
 
 class NotingStore(FilesystemStorage):
-    """Knows how many parts each upload had, and the most that were under way at once."""
+    """Knows the numbers of the parts that it was given, and what each was held to."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self.numbers: list[int] = []
+        self.crcs: list[int | None] = []
 
     def upload_part(
-        self, upload: Upload, number: int, offset: int, data: memoryview
+        self,
+        upload: Upload,
+        number: int,
+        offset: int,
+        data: memoryview,
+        crc: int | None = None,
     ) -> UploadedPart:
         self.numbers.append(number)
-        return super().upload_part(upload, number, offset, data)
+        self.crcs.append(crc)
+        return super().upload_part(upload, number, offset, data, crc)
 
 
 def written(uploader: Uploader, key: str, content: bytes) -> None:
@@ -152,3 +163,29 @@ def refuses(uploader: Uploader) -> bool:
     except RetriableRemoteStorageError:
         return True
     return False
+
+
+def test_a_part_that_changes_in_memory_is_not_written(tmp_path: Path) -> None:
+    """What a part is held to are the bytes that came, not those that it is sent as."""
+    content = some_bytes(2 * MIB)
+    digest = RunningDigest()
+    digest.update(content)
+    changed = bytearray(content)
+    changed[MIB + 5] ^= 1
+    buffers = PartBuffers(2, MIB, 60_000)
+    with (
+        closing(Uploader(FilesystemStorage(tmp_path), buffers, 1, Waiting())) as uploader,
+        pytest.raises(RetriableRemoteStorageError, match="part 2 has crc32c"),
+        uploader.object("key", len(content), digest) as upload,
+    ):
+        upload.write(bytes(changed))
+    assert not list(tmp_path.rglob("*key*"))
+
+
+def test_the_parts_of_a_log_are_held_to_the_bytes_that_came(tmp_path: Path) -> None:
+    store, log = NotingStore(tmp_path), some_bytes(2 * MIB + 100)
+    buffers = PartBuffers(2, MIB, 60_000)
+    manager = ObjectRemoteStorageManager(Location(1, store, ""), buffers, upload_threads=1)
+    with closing(manager) as rsm:
+        copied(rsm, Files(log))
+    assert store.crcs == [crc32c(log[at : at + MIB]) for at in range(0, len(log), MIB)]

@@ -26,6 +26,7 @@ from services.rsm.backends.protocol import MAX_SMALL_OBJECT_BYTES
 from services.rsm.custom_metadata import CustomMetadata
 from services.rsm.digest import RunningDigest
 from services.rsm.factory import build_manager
+from services.rsm.joined_crc import joined_crc32c
 from services.rsm.keys import segment_keys
 from services.rsm.manifest import (
     MAX_COPIED_CUSTOM_METADATA_BYTES,
@@ -34,7 +35,7 @@ from services.rsm.manifest import (
     require_fits,
 )
 from services.rsm.settings import RsmSettings
-from tests.contract.remote_storage_manager_contract import Files, copied
+from tests.contract.remote_storage_manager_contract import Files, copied, some_bytes
 
 ids = st.uuids(allow_nil=False)
 int32s = st.integers(0, INT32_MAX)
@@ -322,6 +323,35 @@ def test_a_digest_does_not_depend_on_how_the_bytes_are_cut(sizes: list[int]) -> 
         cut.update(bytes(data[:size]))
         data = data[size:]
     assert cut.log == at_once.log
+
+
+@settings(max_examples=50)
+@given(st.lists(st.binary(max_size=600), max_size=5))
+def test_the_crc32c_of_pieces_is_that_of_their_bytes(pieces: list[bytes]) -> None:
+    known = [(crc32c(piece), len(piece)) for piece in pieces]
+    assert joined_crc32c(known) == crc32c(b"".join(pieces))
+
+
+@pytest.mark.parametrize(
+    ("offset", "size", "is_known"),
+    [
+        (0, 0, True),
+        (0, DIGEST_CHUNK_BYTES, True),
+        (DIGEST_CHUNK_BYTES, 2 * DIGEST_CHUNK_BYTES, True),
+        (2 * DIGEST_CHUNK_BYTES, DIGEST_CHUNK_BYTES + 7, True),
+        (0, 3 * DIGEST_CHUNK_BYTES + 7, True),
+        (0, 3 * DIGEST_CHUNK_BYTES + 6, False),
+        (0, DIGEST_CHUNK_BYTES - 1, False),
+        (1, DIGEST_CHUNK_BYTES - 1, False),
+        (3 * DIGEST_CHUNK_BYTES, DIGEST_CHUNK_BYTES, False),
+    ],
+)
+def test_a_digest_knows_the_crc32c_of_whole_chunks(offset: int, size: int, is_known: bool) -> None:
+    data = some_bytes(3 * DIGEST_CHUNK_BYTES + 7)
+    digest = RunningDigest()
+    digest.update(data)
+    expected = crc32c(data[offset : offset + size]) if is_known else None
+    assert digest.crc32c_of(offset, size) == expected
 
 
 def test_the_digest_of_nothing_has_no_chunk() -> None:
