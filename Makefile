@@ -133,7 +133,7 @@ test-minio: minio ## Run the tests of RSM over real MinIO (Go 1.24)
 
 .PHONY: test-spark
 test-spark: $(VENV)/.dev $(VENV)/.spark ## Run the tests of the sweeps on a Spark cluster of processes (Java 17)
-	$(BIN)/pytest tests/spark $(PYTEST_ARGS)
+	$(BIN)/pytest tests/spark -n 2 --dist loadfile $(PYTEST_ARGS)
 
 .PHONY: helm-check
 helm-check: $(VENV)/.dev $(VENV)/.spark ## Check the chart and the images, and run what the chart renders (Java 17)
