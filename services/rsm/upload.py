@@ -141,7 +141,7 @@ class ObjectUpload:
         """Send what is left and make the object."""
         if self._upload is None:
             whole = b"" if self._buffer is None else self._buffer[: self._filled]
-            self._backend.put(self._key, whole)
+            self._backend.put(self._key, whole, self._crc())
             self._free_buffer()
             return
         if self._buffer is not None:
@@ -186,14 +186,19 @@ class ObjectUpload:
             failpoint("rsm.upload_begun")
         self._wait_for_a_thread()
         number, data = len(self._parts) + 1, buffer[: self._filled]
-        crc = self._digest.crc32c_of(self._sent, self._filled) if self._digest else None
-        future = self._uploader.send(self._call, self._upload, number, self._sent, data, crc)
+        future = self._uploader.send(
+            self._call, self._upload, number, self._sent, data, self._crc()
+        )
         self._parts.append(future)
         self._under_way.add(future)
         self._sent += self._filled
         self._buffer, self._filled = None, 0
         # Also where the part is cancelled before a thread takes it up.
         future.add_done_callback(lambda _: self._uploader.buffers.give_back(buffer))
+
+    def _crc(self) -> int | None:
+        """What the bytes in the buffer are held to."""
+        return self._digest.crc32c_of(self._sent, self._filled) if self._digest else None
 
     def _free_buffer(self) -> None:
         if self._buffer is not None:

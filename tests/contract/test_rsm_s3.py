@@ -232,13 +232,15 @@ def test_delete_without_custom_metadata_ends_unfinished_uploads(
     assert not stored_keys()
 
 
-def test_the_store_refuses_a_part_of_other_bytes(
+def test_the_store_refuses_other_bytes_than_were_meant(
     settings: RsmSettings, backend: StorageBackend, stored_keys: StoredKeys
 ) -> None:
     upload = backend.begin_upload(f"{settings.prefix}some.log")
     with pytest.raises(RetriableRemoteStorageError):
         backend.upload_part(upload, 1, 0, memoryview(b"part"), crc32c(b"past"))
     backend.abort_upload(upload)
+    with pytest.raises(RetriableRemoteStorageError):
+        backend.put(upload.key, b"whole", crc32c(b"hole"))
     assert not stored_keys()
 
 

@@ -48,7 +48,9 @@ class FilesystemStorage:
         self.check()
         return self.get(key)
 
-    def put(self, key: str, data: bytes | memoryview) -> None:
+    def put(self, key: str, data: bytes | memoryview, crc: int | None = None) -> None:
+        if crc is not None:
+            _require_crc(data, crc, key)
         with self._errors(f"writing {key}"):
             os.replace(self._write_aside(key, data), self._path(key))
             self._sync_directories(key)
@@ -83,11 +85,7 @@ class FilesystemStorage:
         with self._errors(f"writing {upload.key}"), self._aside(upload).open("r+b") as file:
             file.seek(offset)
             file.write(data)
-        written = crc32c(data)
-        if crc not in (None, written):
-            text = f"writing {upload.key}: part {number} has crc32c {written:08x}, not {crc:08x}"
-            raise RetriableRemoteStorageError(text)
-        return UploadedPart(number, "", written)
+        return UploadedPart(number, "", _require_crc(data, crc, f"part {number} of {upload.key}"))
 
     def complete_upload(self, upload: Upload, parts: Sequence[UploadedPart]) -> None:
         del parts  # Each was written at its place.
@@ -225,3 +223,11 @@ def _unless_gone(error: OSError) -> None:
     """What cannot be listed must not count as empty: its objects would be taken for deleted."""
     if not isinstance(error, FileNotFoundError):
         raise error
+
+
+def _require_crc(data: bytes | memoryview, crc: int | None, what: str) -> int:
+    """The crc32c of `data`; raises RetriableRemoteStorageError where it is not `crc`."""
+    found = crc32c(data)
+    if crc not in (None, found):
+        raise RetriableRemoteStorageError(f"writing {what}: crc32c is {found:08x}, not {crc:08x}")
+    return found

@@ -73,8 +73,8 @@ class StorageBackend(Protocol):
         """`check`, and `get` of a small object that must be there, in one request."""
         ...
 
-    def put(self, key: str, data: bytes | memoryview) -> None:
-        """Write an object, all or nothing; overwrites."""
+    def put(self, key: str, data: bytes | memoryview, crc: int | None = None) -> None:
+        """Write an object, all or nothing; overwrites. `crc`: as of upload_part."""
         ...
 
     def put_if_absent(self, key: str, data: bytes) -> bool:

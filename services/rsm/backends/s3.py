@@ -108,8 +108,8 @@ class S3Storage:
         # The answer to a GET tells a missing bucket from a missing object.
         return self._get(key, f"GET {key} of bucket {self._bucket!r} at {self._target.endpoint}")
 
-    def put(self, key: str, data: bytes | memoryview) -> None:
-        self._requests.put(key, data)
+    def put(self, key: str, data: bytes | memoryview, crc: int | None = None) -> None:
+        self._requests.put(key, data, crc)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         if self._has_put_if_absent():

@@ -70,8 +70,8 @@ class SignedRequests:
         )
         self._target = target
 
-    def put(self, key: str, data: bytes | memoryview) -> None:
-        crc = crc32c(data)
+    def put(self, key: str, data: bytes | memoryview, crc: int | None = None) -> None:
+        crc = crc32c(data) if crc is None else crc
         response = self.request("PUT", key, body=data, headers=checksum(crc))
         _require_put(response, crc, key)
 

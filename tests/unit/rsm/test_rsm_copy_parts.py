@@ -165,17 +165,18 @@ def refuses(uploader: Uploader) -> bool:
     return False
 
 
-def test_a_part_that_changes_in_memory_is_not_written(tmp_path: Path) -> None:
-    """What a part is held to are the bytes that came, not those that it is sent as."""
-    content = some_bytes(2 * MIB)
+@pytest.mark.parametrize(("size", "what"), [(2 * MIB, "part 2 of key"), (MIB, "key")])
+def test_what_changes_in_memory_is_not_written(tmp_path: Path, size: int, what: str) -> None:
+    """A part, or an object of one, is held to the bytes that came, not to those that are sent."""
+    content = some_bytes(size)
     digest = RunningDigest()
     digest.update(content)
     changed = bytearray(content)
-    changed[MIB + 5] ^= 1
+    changed[-5] ^= 1
     buffers = PartBuffers(2, MIB, 60_000)
     with (
         closing(Uploader(FilesystemStorage(tmp_path), buffers, 1, Waiting())) as uploader,
-        pytest.raises(RetriableRemoteStorageError, match="part 2 has crc32c"),
+        pytest.raises(RetriableRemoteStorageError, match=f"writing {what}: crc32c is"),
         uploader.object("key", len(content), digest) as upload,
     ):
         upload.write(bytes(changed))
