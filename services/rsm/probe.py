@@ -12,7 +12,7 @@ from services.api.errors import (
     RemoteStorageError,
     RetriableRemoteStorageError,
 )
-from services.rsm.backends.protocol import StorageBackend, Upload
+from services.rsm.backends.protocol import Part, StorageBackend, Upload
 from services.rsm.capabilities import (
     REQUIRED,
     REQUIRED_OF_FILES,
@@ -189,8 +189,8 @@ class _CommonSteps:
         first = self._objects.content[-1:] * _PART_BYTES
         upload = self._begin(self._objects.parts)
         parts = [
-            self._backend.upload_part(upload, 1, 0, memoryview(first)),
-            self._backend.upload_part(upload, 2, _PART_BYTES, memoryview(_LAST_PART)),
+            self._backend.upload_part(upload, Part(1, 0, memoryview(first))),
+            self._backend.upload_part(upload, Part(2, _PART_BYTES, memoryview(_LAST_PART))),
         ]
         self._backend.complete_upload(upload, parts)
         self._uploads.remove(upload)

@@ -11,7 +11,7 @@ from services.api.calls import Call, current_call, serving
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.failpoints import failpoint
 from services.rpc.bounded_lines import BoundedLines
-from services.rsm.backends.protocol import StorageBackend, Upload, UploadedPart
+from services.rsm.backends.protocol import Part, StorageBackend, Upload, UploadedPart
 from services.rsm.clean_up import cleaning_up
 from services.rsm.digest import RunningDigest
 from services.rsm.parts import PartBuffers, part_size_bytes
@@ -52,45 +52,29 @@ class Uploader:
             upload.discard()
             raise
 
-    def send(
-        self,
-        call: Call,
-        upload: Upload,
-        number: int,
-        offset: int,
-        data: memoryview,
-        crc: int | None = None,
-    ) -> "Future[UploadedPart]":
-        """Write a part on behalf of `call`, as soon as a thread is free, and if it is wanted then.
+    def send(self, call: Call, upload: Upload, part: Part) -> "Future[UploadedPart]":
+        """Write `part` on behalf of `call`, as soon as a thread is free, and if it is wanted then.
 
         Raises:
             RetriableRemoteStorageError: after close().
         """
         self._require_open()
-        return self._threads.submit(self._upload_part, call, upload, number, offset, data, crc)
+        return self._threads.submit(self._upload_part, call, upload, part)
 
     def close(self) -> None:
         """Wait for the parts under way, each bounded by the store's timeouts; drop the others."""
         self._closing.set()
         self._threads.shutdown()
 
-    def _upload_part(
-        self,
-        call: Call,
-        upload: Upload,
-        number: int,
-        offset: int,
-        data: memoryview,
-        crc: int | None,
-    ) -> UploadedPart:
+    def _upload_part(self, call: Call, upload: Upload, part: Part) -> UploadedPart:
         # Not by cancelling what waits: who waits for that would never hear of it.
         self._require_open()
         if not call.is_active():
             raise RetriableRemoteStorageError("nobody waits for this part any more")
         with serving(call):
-            part = self.backend.upload_part(upload, number, offset, data, crc)
+            uploaded = self.backend.upload_part(upload, part)
         failpoint("rsm.part_written")
-        return part
+        return uploaded
 
     def _require_open(self) -> None:
         if self._closing.is_set():
@@ -185,10 +169,8 @@ class ObjectUpload:
             self._upload = self._backend.begin_upload(self._key)
             failpoint("rsm.upload_begun")
         self._wait_for_a_thread()
-        number, data = len(self._parts) + 1, buffer[: self._filled]
-        future = self._uploader.send(
-            self._call, self._upload, number, self._sent, data, self._crc()
-        )
+        part = Part(len(self._parts) + 1, self._sent, buffer[: self._filled], self._crc())
+        future = self._uploader.send(self._call, self._upload, part)
         self._parts.append(future)
         self._under_way.add(future)
         self._sent += self._filled

@@ -11,6 +11,7 @@ from services.api.errors import InvalidRequestError, RemoteResourceNotFoundError
 from services.api.remote_storage_manager import IndexType, RemoteStorageManager
 from services.api.segments import RemoteLogSegmentMetadata
 from services.local.s3_endpoint import S3Endpoint
+from services.rsm.backends.protocol import Part
 from services.rsm.custom_metadata import CustomMetadata
 from services.rsm.factory import build_backend, build_manager
 from services.rsm.keys import segment_keys
@@ -156,7 +157,7 @@ def test_a_copy_that_never_finished_goes_from_every_location(
         backend, keys = build_backend(settings), segment_keys(settings.prefix, metadata)
         backend.put(keys.indexes("00c0ffee00c0ffee"), b"indexes")
         upload = backend.begin_upload(keys.log("00c0ffee00c0ffee"))
-        backend.upload_part(upload, 1, 0, memoryview(b"part"))
+        backend.upload_part(upload, Part(1, 0, memoryview(b"part")))
     assert (len(old_keys()), len(new_keys())) == (len(kept) + 2, 2)
     rsm.delete_log_segment_data(metadata)
     assert set(old_keys()) == kept

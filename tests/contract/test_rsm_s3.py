@@ -17,7 +17,7 @@ from services.api.errors import (
 )
 from services.api.remote_storage_manager import IndexType, RemoteStorageManager
 from services.rpc.clients.storage import RemoteStorageManagerClient
-from services.rsm.backends.protocol import StorageBackend
+from services.rsm.backends.protocol import Part, StorageBackend
 from services.rsm.factory import build_backend, build_manager
 from services.rsm.keys import segment_keys
 from services.rsm.manager import ObjectRemoteStorageManager
@@ -226,7 +226,7 @@ def test_delete_without_custom_metadata_ends_unfinished_uploads(
 ) -> None:
     metadata = a_segment()
     upload = backend.begin_upload(segment_keys(settings.prefix, metadata).log("00c0ffee00c0ffee"))
-    backend.upload_part(upload, 1, 0, memoryview(b"part"))
+    backend.upload_part(upload, Part(1, 0, memoryview(b"part")))
     assert len(stored_keys()) == 1
     rsm.delete_log_segment_data(metadata)
     assert not stored_keys()
@@ -237,7 +237,7 @@ def test_the_store_refuses_other_bytes_than_were_meant(
 ) -> None:
     upload = backend.begin_upload(f"{settings.prefix}some.log")
     with pytest.raises(RetriableRemoteStorageError):
-        backend.upload_part(upload, 1, 0, memoryview(b"part"), crc32c(b"past"))
+        backend.upload_part(upload, Part(1, 0, memoryview(b"part"), crc32c(b"past")))
     backend.abort_upload(upload)
     with pytest.raises(RetriableRemoteStorageError):
         backend.put(upload.key, b"whole", crc32c(b"hole"))

@@ -17,6 +17,7 @@ from services.api.errors import (
 from services.rsm.backends.chunks import read_chunks, require_reaches
 from services.rsm.backends.protocol import (
     MAX_SMALL_OBJECT_BYTES,
+    Part,
     StoredObject,
     Upload,
     UploadedPart,
@@ -74,18 +75,12 @@ class FilesystemStorage:
             self._aside(upload).touch(exist_ok=False)
         return upload
 
-    def upload_part(
-        self,
-        upload: Upload,
-        number: int,
-        offset: int,
-        data: memoryview,
-        crc: int | None = None,
-    ) -> UploadedPart:
+    def upload_part(self, upload: Upload, part: Part) -> UploadedPart:
+        crc = _require_crc(part.data, part.crc, f"part {part.number} of {upload.key}")
         with self._errors(f"writing {upload.key}"), self._aside(upload).open("r+b") as file:
-            file.seek(offset)
-            file.write(data)
-        return UploadedPart(number, "", _require_crc(data, crc, f"part {number} of {upload.key}"))
+            file.seek(part.offset)
+            file.write(part.data)
+        return UploadedPart(part.number, "", crc)
 
     def complete_upload(self, upload: Upload, parts: Sequence[UploadedPart]) -> None:
         del parts  # Each was written at its place.

@@ -39,6 +39,23 @@ class Upload:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A part of an upload, as it is to be written.
+
+    Attributes:
+        number: counts from 1.
+        offset: of the object's bytes, at which it begins.
+        crc: the crc32c that its bytes had when they came, which the store holds it to; None: nobody
+            knows it.
+    """
+
+    number: int
+    offset: int
+    data: memoryview
+    crc: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class UploadedPart:
     """A part that the store has taken; `number` counts from 1."""
 
@@ -74,7 +91,7 @@ class StorageBackend(Protocol):
         ...
 
     def put(self, key: str, data: bytes | memoryview, crc: int | None = None) -> None:
-        """Write an object, all or nothing; overwrites. `crc`: as of upload_part."""
+        """Write an object, all or nothing; overwrites. `crc`: as a Part's."""
         ...
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
@@ -91,18 +108,11 @@ class StorageBackend(Protocol):
         """Begin an object that comes in parts."""
         ...
 
-    def upload_part(
-        self,
-        upload: Upload,
-        number: int,
-        offset: int,
-        data: memoryview,
-        crc: int | None = None,
-    ) -> UploadedPart:
-        """Write the part that begins at byte `offset`; parts may come in any order, at once.
+    def upload_part(self, upload: Upload, part: Part) -> UploadedPart:
+        """Write a part; parts may come in any order, at once.
 
-        `crc`: the crc32c that its bytes had when they came; RetriableRemoteStorageError where the
-        store gets others. None: nobody knows it.
+        Raises:
+            RetriableRemoteStorageError: also where its bytes are not those of its crc.
         """
         ...
 

@@ -15,6 +15,7 @@ from services.api.errors import (
 )
 from services.rsm.backends.protocol import (
     MAX_SMALL_OBJECT_BYTES,
+    Part,
     StoredObject,
     Upload,
     UploadedPart,
@@ -122,16 +123,8 @@ class S3Storage:
     def begin_upload(self, key: str) -> Upload:
         return self._requests.begin_upload(key)
 
-    def upload_part(
-        self,
-        upload: Upload,
-        number: int,
-        offset: int,
-        data: memoryview,
-        crc: int | None = None,
-    ) -> UploadedPart:
-        del offset  # The store joins parts by their numbers.
-        return self._requests.upload_part(upload, number, data, crc)
+    def upload_part(self, upload: Upload, part: Part) -> UploadedPart:
+        return self._requests.upload_part(upload, part)
 
     def complete_upload(self, upload: Upload, parts: Sequence[UploadedPart]) -> None:
         self._requests.complete_upload(upload, sorted(parts, key=lambda part: part.number))

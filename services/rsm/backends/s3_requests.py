@@ -25,7 +25,7 @@ from minio.signer import sign_v4_s3
 from urllib3 import BaseHTTPResponse, PoolManager, Retry
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
-from services.rsm.backends.protocol import NoAnswerError, Upload, UploadedPart
+from services.rsm.backends.protocol import NoAnswerError, Part, Upload, UploadedPart
 from services.rsm.backends.s3_errors import error_for, s3_errors
 
 _UNSIGNED = "UNSIGNED-PAYLOAD"
@@ -157,13 +157,12 @@ class SignedRequests:
         result = _parsed(response, "InitiateMultipartUploadResult", f"POST {key}")
         return Upload(key, _text(result, "UploadId"))
 
-    def upload_part(
-        self, upload: Upload, number: int, data: memoryview, crc: int | None
-    ) -> UploadedPart:
-        crc = crc32c(data) if crc is None else crc
-        query = {"partNumber": str(number), "uploadId": upload.upload_id}
-        response = self._send("PUT", upload.key, query, body=data, headers=checksum(crc))
-        return UploadedPart(number, _require_written(response, crc, upload.key), crc)
+    def upload_part(self, upload: Upload, part: Part) -> UploadedPart:
+        """The store joins parts by their numbers, not by their offsets."""
+        crc = crc32c(part.data) if part.crc is None else part.crc
+        query = {"partNumber": str(part.number), "uploadId": upload.upload_id}
+        response = self._send("PUT", upload.key, query, body=part.data, headers=checksum(crc))
+        return UploadedPart(part.number, _require_written(response, crc, upload.key), crc)
 
     def complete_upload(self, upload: Upload, parts: Sequence[UploadedPart]) -> None:
         query = {"uploadId": upload.upload_id}

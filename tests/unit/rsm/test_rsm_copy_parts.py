@@ -12,7 +12,7 @@ from services.api.calls import IN_PROCESS, Call, serving
 from services.api.errors import RetriableRemoteStorageError
 from services.api.validation import INT32_MAX
 from services.rsm.backends.filesystem import FilesystemStorage
-from services.rsm.backends.protocol import Upload, UploadedPart
+from services.rsm.backends.protocol import Part, Upload, UploadedPart
 from services.rsm.digest import RunningDigest
 from services.rsm.location import Location
 from services.rsm.manager import ObjectRemoteStorageManager
@@ -52,24 +52,15 @@ def test_the_largest_log_has_410_parts_of_the_least_size_that_s3_takes() -> None
 
 
 class NotingStore(FilesystemStorage):
-    """Knows the numbers of the parts that it was given, and what each was held to."""
+    """Knows the parts that it was given."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        self.numbers: list[int] = []
-        self.crcs: list[int | None] = []
+        self.parts: list[Part] = []
 
-    def upload_part(
-        self,
-        upload: Upload,
-        number: int,
-        offset: int,
-        data: memoryview,
-        crc: int | None = None,
-    ) -> UploadedPart:
-        self.numbers.append(number)
-        self.crcs.append(crc)
-        return super().upload_part(upload, number, offset, data, crc)
+    def upload_part(self, upload: Upload, part: Part) -> UploadedPart:
+        self.parts.append(part)
+        return super().upload_part(upload, part)
 
 
 def written(uploader: Uploader, key: str, content: bytes) -> None:
@@ -81,7 +72,7 @@ def test_an_object_of_too_many_parts_is_cut_into_larger_ones(tmp_path: Path) -> 
     store, content = NotingStore(tmp_path), some_bytes(MAX_PARTS * 3 + 1)
     with closing(Uploader(store, PartBuffers(4, 3, 60_000), 2, Waiting())) as uploader:
         written(uploader, "key", content)
-    assert len(store.numbers) == parts_of(len(content), 4)
+    assert len(store.parts) == parts_of(len(content), 4)
     assert store.get("key") == content
 
 
@@ -143,7 +134,7 @@ def test_an_uploader_that_closes_waits_for_the_part_under_way_only(tmp_path: Pat
     with ThreadPoolExecutor(2) as pool:
         writing = pool.submit(write)
         assert gate.reached.wait(60)
-        queued = uploader.send(IN_PROCESS, Upload("other", "id"), 1, 0, memoryview(b""))
+        queued = uploader.send(IN_PROCESS, Upload("other", "id"), Part(1, 0, memoryview(b"")))
         closing_it = pool.submit(uploader.close)
         eventually(lambda: refuses(uploader))
         source_goes_on.set()
@@ -153,13 +144,13 @@ def test_an_uploader_that_closes_waits_for_the_part_under_way_only(tmp_path: Pat
             queued.result(60)
         with pytest.raises(RetriableRemoteStorageError, match="stopping"):
             writing.result(60)
-    assert store.numbers == [1]
+    assert [part.number for part in store.parts] == [1]
     assert not list(store.list_uploads(""))
 
 
 def refuses(uploader: Uploader) -> bool:
     try:
-        uploader.send(IN_PROCESS, Upload("other", "id"), 1, 0, memoryview(b""))
+        uploader.send(IN_PROCESS, Upload("other", "id"), Part(1, 0, memoryview(b"")))
     except RetriableRemoteStorageError:
         return True
     return False
@@ -189,4 +180,6 @@ def test_the_parts_of_a_log_are_held_to_the_bytes_that_came(tmp_path: Path) -> N
     manager = ObjectRemoteStorageManager(Location(1, store, ""), buffers, upload_threads=1)
     with closing(manager) as rsm:
         copied(rsm, Files(log))
-    assert store.crcs == [crc32c(log[at : at + MIB]) for at in range(0, len(log), MIB)]
+    assert [part.crc for part in store.parts] == [
+        crc32c(log[at : at + MIB]) for at in range(0, len(log), MIB)
+    ]
