@@ -1,6 +1,7 @@
 """What a test asks RLMM's database beside RLMM."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from datetime import datetime
 
 from sqlalchemy import Engine, Row, text
 
@@ -27,3 +28,17 @@ def events(engine: Engine, tp: TopicIdPartition) -> Sequence[Row[*tuple[object, 
             text("SELECT * FROM events WHERE topic_id = :id AND partition = :p ORDER BY revision"),
             {"id": tp.topic_id, "p": tp.partition},
         ).all()
+
+
+def copy_lease_ends(engine: Engine, tps: Iterable[TopicIdPartition]) -> dict[str, datetime]:
+    """Of the partitions' copies under way, by segment id."""
+    statement = text(
+        "SELECT segment_id, copy_lease_until FROM segments "
+        "WHERE topic_id = :id AND partition = :p AND state = 'COPY_SEGMENT_STARTED'"
+    )
+    with engine.connect() as connection:
+        return {
+            str(row.segment_id): row.copy_lease_until
+            for tp in tps
+            for row in connection.execute(statement, {"id": tp.topic_id, "p": tp.partition})
+        }

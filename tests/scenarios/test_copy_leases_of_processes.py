@@ -3,17 +3,18 @@
 import os
 import shutil
 import signal
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from services.api.errors import DeletionRefusedError
 from services.api.partition_events import EventQuery, PartitionEvent
 from services.api.partition_queries import all_events
 from services.api.remote_log_manager import all_descriptions
-from services.api.segments import RemoteLogSegmentMetadataUpdate, RemoteLogSegmentState
+from services.api.segments import RemoteLogSegmentState
 from services.local.environments import rlm_settings, rsm_settings
 from services.local.service import ServiceProcess
 from services.rpc.channels import open_channel
@@ -77,41 +78,33 @@ def send(service: ServiceProcess, number: signal.Signals) -> None:
 
 
 def hold_up_copies(world: World, rsm: ServiceProcess) -> set[str]:
-    """Stop the RSM in the middle; answers the ids of the copies that wait for it."""
+    """Stop the RSM in the middle; answers the ids of the copies that wait for it.
+
+    What RSM had answered by then finishes yet, and the next copy begins: those that are renewed
+    twice, which is a third of the lease, wait.
+    """
     eventually(lambda: any(row.state is FINISHED for row in world.rows()), DEADLINE_MS)
     send(rsm, signal.SIGSTOP)
+    told: defaultdict[str, set[datetime]] = defaultdict(set)
 
-    def under_way() -> set[str]:
+    def waiting() -> set[str]:
+        ends = world.copy_lease_ends()
+        for segment_id, end in ends.items():
+            told[segment_id].add(end)
         rows = world.rows()
-        copies = [row for row in rows if row.state is STARTED and row.copy_leased]
-        places = {row.topic_id_partition for row in copies}
+        places = {row.topic_id_partition for row in rows if row.state is STARTED}
         for name, segments in world.local_segments().items():
             done = sum(row.state is FINISHED for row in rows if row.topic_id_partition == name)
             assert name in places or done == len(segments)
-        assert copies
-        return {str(row.remote_log_segment_id.id) for row in copies}
+        assert all(len(told[segment_id]) > 2 for segment_id in ends)
+        return set(ends)
 
-    return eventually(under_way, DEADLINE_MS)
-
-
-def copies_under_way(world: World) -> set[str]:
-    return {str(row.remote_log_segment_id.id) for row in world.rows() if row.state is STARTED}
+    return eventually(waiting, DEADLINE_MS)
 
 
-def lease_ends(world: World) -> list[str]:
-    """Of the copies under way, as another broker is told that wants to give them up."""
-    found = []
-    with world.metadata() as rlmm:
-        for row in world.rows():
-            if row.state is STARTED:
-                deleting = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
-                update = RemoteLogSegmentMetadataUpdate(
-                    row.remote_log_segment_id, row.event_timestamp_ms, deleting, row.broker_id + 1
-                )
-                with pytest.raises(DeletionRefusedError, match=r"a lease that ends (\S+)") as e:
-                    rlmm.update_remote_log_segment_metadata(update)
-                found.append(str(e.value).partition("a lease that ends ")[2].split()[0])
-    return found
+def wait_until_renewed(world: World, until: datetime) -> None:
+    """Until every copy under way, of which there are some, is leased beyond a time."""
+    eventually(lambda: min(world.copy_lease_ends().values(), default=until) > until, DEADLINE_MS)
 
 
 def wait_until_all_shipped(world: World) -> None:
@@ -157,7 +150,9 @@ def test_what_a_paused_rlm_was_at_another_takes_over_when_the_lease_has_ended(
             DEADLINE_MS,
         )
         # It waits as long as the copies are renewed, not for one lease.
-        assert copies_under_way(large) == attempts
+        met = large.copy_lease_ends()
+        wait_until_renewed(large, max(met.values()) + timedelta(milliseconds=LEASE_MS))
+        assert set(large.copy_lease_ends()) == set(met) == attempts
         send(paused, signal.SIGSTOP)
         wait_until_all_shipped(large)
         send(paused, signal.SIGCONT)
@@ -204,10 +199,9 @@ def test_a_renewal_outage_that_is_shorter_than_the_lease_costs_nothing(
         proxy.cut_connections()
         log = rlm.process.log_path
         eventually(lambda: "copies were not renewed" in log.read_text(), DEADLINE_MS)
-        before = lease_ends(large)
+        before = large.copy_lease_ends()
         proxy.accept_connections()
-        # A copy that RSM had stored before it stood still may finish now, and the next one begin.
-        eventually(lambda: min(lease_ends(large), default="") > max(before), DEADLINE_MS)
+        wait_until_renewed(large, max(before.values()))
         send(own_rsm, signal.SIGCONT)
         wait_until_all_shipped(large)
     large.assert_all_shipped()

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -27,9 +28,11 @@ from services.local.s3_endpoint import S3Endpoint
 from services.local.service import ServiceProcess
 from services.rlm.kafka_log.log_dir import find_partitions
 from services.rlm.kafka_log.partition_dir import LocalSegment, list_segments
+from services.rlmm.database import create_database_engine
 from services.rpc.channels import open_channel
 from services.rpc.clients.metadata import RemoteLogMetadataManagerClient
 from services.rpc.clients.storage import RemoteStorageManagerClient
+from tests.harness.rlmm_database import copy_lease_ends
 from tests.scenarios.invariants import assert_invariants
 
 BUNDLED_LOG = Path(__file__).parent.parent / "data" / "kafka-log"
@@ -75,6 +78,7 @@ class World:
     rlmm: ServiceProcess
     s3: S3Endpoint
     bucket: str
+    database_url: str
     log_dir: Path
 
     def ship_command(self, *options: str) -> list[str]:
@@ -127,6 +131,16 @@ class World:
         with self.metadata() as rlmm:
             known = [s.topic_id_partition for s in all_partitions(rlmm)]
             return [row for name in known if name in ours for row in all_segments(rlmm, name)]
+
+    def copy_lease_ends(self) -> dict[str, datetime]:
+        """Of the copies of this log under way, by segment id; asked of the database, which changes
+        nothing, whatever finishes meanwhile."""
+        engine = create_database_engine(self.database_url)
+        try:
+            ends = copy_lease_ends(engine, list(self.local_segments()))
+        finally:
+            engine.dispose()
+        return ends
 
     def set_retention(self, settings: Mapping[str, str]) -> None:
         """Put the same settings for every topic of this log."""
@@ -215,7 +229,7 @@ def running_world(
     try:
         with ThreadPoolExecutor() as pool:
             list(pool.map(lambda service: service.start(), [rsm, rlmm]))
-        yield World(rsm, rlmm, s3, bucket, log_dir)
+        yield World(rsm, rlmm, s3, bucket, database_url, log_dir)
     finally:
         rsm.kill()
         rlmm.kill()

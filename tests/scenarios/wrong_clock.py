@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from urllib.request import urlopen
@@ -115,7 +115,7 @@ def wrong(deployment: World, s3: S3Endpoint, tmp_path: Path) -> Iterator[WrongCl
         )
         rsm.start()
         ending.callback(rsm.kill)
-        world = World(rsm, deployment.rlmm, s3, deployment.bucket, log_dir)
+        world = replace(deployment, rsm=rsm, log_dir=log_dir)
         settings = rlm_settings(rsm.address, world.rlmm.address, [log_dir], 200) | {
             "RLM_COPY_LEASE_MS": str(COPY_LEASE_MS),
             "RLM_REMOTE_PARTITION_REMOVER_TASK_INTERVAL_MS": "200",
