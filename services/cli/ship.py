@@ -40,6 +40,9 @@ def run(
         print_json(_as_json(report))
     else:
         _print(report)
+    for partition in report.partitions:
+        if partition.unsettled_segments:
+            say(_unsettled_text(partition))
     _say_problems(report)
     return _exit_code(report)
 
@@ -68,7 +71,7 @@ def _say_problems(report: ShipReport) -> None:
 
 
 def _print(report: ShipReport) -> None:
-    columns = ("partition", "shipped now", "bytes", "there before", "held back")
+    columns = ("partition", "shipped now", "bytes", "there before", "held back", "not settled")
     print_table("Shipped", columns, map(_as_row, report.partitions))
     copied = sum(partition.copied_segments for partition in report.partitions)
     size = size_text(sum(partition.copied_bytes for partition in report.partitions))
@@ -85,6 +88,17 @@ def _known_gaps_text(report: PartitionShipReport) -> str:
     return f"{tp.topic}-{tp.partition}: known gaps, lost before their copy: {told}{others}"
 
 
+def _unsettled_text(report: PartitionShipReport) -> str:
+    tp = report.topic_id_partition
+    return (
+        f"{tp.topic}-{tp.partition}: {report.unsettled_segments} rolled segment(s) left out: they "
+        f"reach offset {report.settled_before_offset}, below which the log is known to be settled "
+        "(no open transaction, and all in-sync replicas have it by the broker's "
+        "replication-offset-checkpoint). A broker that runs moves it on: run this again; where "
+        "it is gone for good, see docs/copying.md"
+    )
+
+
 def _as_row(report: PartitionShipReport) -> tuple[object, ...]:
     tp = report.topic_id_partition
     return (
@@ -93,6 +107,7 @@ def _as_row(report: PartitionShipReport) -> tuple[object, ...]:
         report.copied_bytes,
         report.present_segments,
         report.held_segments,
+        report.unsettled_segments,
     )
 
 
@@ -115,6 +130,8 @@ def _partition_as_json(report: PartitionShipReport) -> dict[str, object]:
         "present_segments": report.present_segments,
         "present_bytes": report.present_bytes,
         "held_segments": report.held_segments,
+        "unsettled_segments": report.unsettled_segments,
+        "settled_before_offset": report.settled_before_offset,
         "cleaned_attempts": report.cleaned_attempts,
         "known_gaps": [
             {"start_offset": first, "end_offset": last} for first, last in report.known_gaps

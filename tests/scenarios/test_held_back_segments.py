@@ -18,7 +18,11 @@ def test_an_open_transaction_holds_its_segment_back(stack: Stack, log_dir: Path)
     files.segment(10, [in_transaction(10, 9, 10)])
     files.snapshot(20, {9: 10})
     files.segment(20, [batch(20)])
-    assert stack.ship(log_dir).outcome is ShipOutcome.DONE
+    report = stack.ship(log_dir)
+    (partition,) = report.partitions
+    assert report.outcome is ShipOutcome.PARTIAL
+    assert (partition.unsettled_segments, partition.settled_before_offset) == (1, 10)
+    assert (partition.held_segments, partition.problems) == (0, ())
     assert stack.ranges() == [(0, 9)]
 
 

@@ -84,6 +84,22 @@ def test_a_rolled_segment_waits_for_the_high_watermark_and_no_longer(
     assert stack.ranges() == [(0, 9), (10, 19)]
 
 
+def test_what_is_rolled_above_the_high_watermark_is_told_of_by_ship(
+    stack: Stack, log_dir: Path, files: PartitionFiles
+) -> None:
+    """In a copy of a crashed broker's directory nobody moves it on: DONE would be taken for all."""
+    high_watermarks(log_dir, {HERE: 9})
+    report = stack.ship(log_dir)
+    (partition,) = report.partitions
+    assert report.outcome is ShipOutcome.PARTIAL
+    assert (partition.unsettled_segments, partition.settled_before_offset) == (2, 9)
+    assert stack.segments() == []
+    high_watermarks(log_dir, {HERE: 20})
+    report = stack.ship(log_dir)
+    assert report.outcome is ShipOutcome.DONE
+    assert report.partitions[0].unsettled_segments == 0
+
+
 def test_a_partition_that_the_broker_has_not_listed_waits_until_it_is(
     stack: Stack, log_dir: Path, files: PartitionFiles
 ) -> None:

@@ -268,6 +268,26 @@ def test_a_log_that_ends_below_the_tiers_log_start_is_named(world: World, tmp_pa
     assert "create it anew; holds back 2 segment(s)" in done.stderr
 
 
+def test_what_is_not_settled_is_left_out_and_told(world: World, tmp_path: Path) -> None:
+    log_dir = write_log_dir(tmp_path / "log")
+    shutil.copytree(ORIGINAL, log_dir / "crashed-0")
+    name_topics_anew(log_dir)
+    checkpoint = log_dir / "replication-offset-checkpoint"
+    checkpoint.write_text("0\n1\ncrashed 0 200\n")
+    world.log_dir = log_dir
+    done = sediment(*world.ship_command()[3:])
+    report = json.loads(done.stdout)
+    (partition,) = report["partitions"]
+    assert (done.returncode, report["outcome"]) == (1, "PARTIAL")
+    assert (partition["copied_segments"], partition["unsettled_segments"]) == (2, 3)
+    assert partition["settled_before_offset"] == 200
+    assert "crashed-0: 3 rolled segment(s) left out: they reach offset 200, below" in done.stderr
+    # Nobody is left who could say otherwise: docs/copying.md.
+    checkpoint.unlink()
+    done = sediment(*world.ship_command()[3:])
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_fault_leaves_no_object_without_a_row(held_back: Shipped, mended: Shipped) -> None:
     rows = held_back.rows
     ids = {row.topic_id_partition.topic_id.hex for row in rows}

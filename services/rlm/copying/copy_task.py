@@ -321,7 +321,10 @@ class CopyTask:
         present = in_tier(log, covered)
         report.present_segments = len(present)
         report.present_bytes = sum(segment.size_bytes for segment in present)
-        candidates = candidate_log_segments(self._partition.as_settled(log), covered)
+        log = self._partition.as_settled(log)
+        candidates = candidate_log_segments(log, covered)
+        report.unsettled_segments = len(uncopied_log_segments(log, covered)) - len(candidates)
+        report.settled_before_offset = log.last_stable_offset
         return self._rules.eligible(self._rule, candidates, log.segments)
 
     def _lineage(self, tier: Tier, local: Lineage) -> Lineage:

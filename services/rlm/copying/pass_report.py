@@ -16,6 +16,8 @@ class PassReport:
         copy_errors, copy_retriable_errors: those that failed; of these the latter may work the next
             time. One that was to stop is neither.
         present_segments, present_bytes: rolled segments that the tier had before.
+        unsettled_segments: rolled segments that are not in the tier and that no pass may copy yet:
+            they reach `settled_before_offset` (LocalLog.last_stable_offset).
         cleaned_attempts: attempts left behind that are gone now.
         problems: what is held back or found to be lost, and what was mended.
         recorded: those of the problems that are losses which this pass found first and recorded, or
@@ -35,6 +37,8 @@ class PassReport:
     copy_retriable_errors: int = 0
     present_segments: int = 0
     present_bytes: int = 0
+    unsettled_segments: int = 0
+    settled_before_offset: int = 0
     cleaned_attempts: int = 0
     problems: list[Problem] = field(default_factory=list)
     recorded: list[Problem] = field(default_factory=list)

@@ -50,9 +50,9 @@ class ShipSettings:
 
 
 class ShipOutcome(Enum):
-    """DONE: all that is rolled and stable is in the tier, but for known gaps. PARTIAL: something is
-    held back or failed, or was found to be lost before it could be copied: the first run that finds
-    it says so. FAILED: no partition got through."""
+    """DONE: all that is rolled is in the tier, but for known gaps. PARTIAL: something is not
+    settled yet, is held back or failed, or was found to be lost before it could be copied: the
+    first run that finds it says so. FAILED: no partition got through."""
 
     DONE = "DONE"
     PARTIAL = "PARTIAL"
@@ -67,11 +67,14 @@ class PartitionShipReport:
         copied_segments, copied_bytes: by this run.
         present_segments, present_bytes: rolled segments that were in the tier before.
         held_segments: rolled segments that are not in the tier; `problems` say why.
+        unsettled_segments: rolled segments that are left out because they are not settled yet: they
+            reach `settled_before_offset`.
         cleaned_attempts: attempts of earlier runs that were ended.
         recorded: those of the problems that are losses which this run found first and recorded, or
             perhaps recorded.
         known_gaps: offsets, both ends inclusive, that were lost and recorded before this run.
-        complete: nothing is held back; what was lost before this run is no hindrance.
+        complete: nothing that is settled is held back; what was lost before this run is no
+            hindrance.
     """
 
     topic_id_partition: TopicIdPartition
@@ -80,6 +83,8 @@ class PartitionShipReport:
     present_segments: int = 0
     present_bytes: int = 0
     held_segments: int = 0
+    unsettled_segments: int = 0
+    settled_before_offset: int = 0
     cleaned_attempts: int = 0
     problems: tuple[Problem, ...] = ()
     recorded: tuple[Problem, ...] = ()
@@ -108,6 +113,8 @@ class PartitionShipReport:
         self.problems = (*mended, *before, *report.problems)
         self.recorded = (*before, *report.recorded)
         self.held_segments = report.held_segments
+        self.unsettled_segments = report.unsettled_segments
+        self.settled_before_offset = report.settled_before_offset
         self.complete = not report.failure and report.held_segments == 0
 
 
@@ -133,8 +140,8 @@ class ShipReport:
     @property
     def outcome(self) -> ShipOutcome:
         complete = [partition.complete for partition in self.partitions]
-        has_lost = any(partition.has_lost for partition in self.partitions)
-        if all(complete) and not has_lost and not self.log_dir_problems:
+        leaves_out = any(p.has_lost or p.unsettled_segments for p in self.partitions)
+        if all(complete) and not leaves_out and not self.log_dir_problems:
             return ShipOutcome.DONE
         return ShipOutcome.PARTIAL if any(complete) else ShipOutcome.FAILED
 
