@@ -41,7 +41,7 @@ def run(
     else:
         _print(report)
     for partition in report.partitions:
-        if partition.unsettled_segments:
+        if partition.leaves_out:
             say(_unsettled_text(partition))
     _say_problems(report)
     return _exit_code(report)
@@ -94,8 +94,8 @@ def _unsettled_text(report: PartitionShipReport) -> str:
         f"{tp.topic}-{tp.partition}: {report.unsettled_segments} rolled segment(s) left out: they "
         f"reach offset {report.settled_before_offset}, below which the log is known to be settled "
         "(no open transaction, and all in-sync replicas have it by the broker's "
-        "replication-offset-checkpoint). A broker that runs moves it on: run this again; where "
-        "it is gone for good, see docs/copying.md"
+        "replication-offset-checkpoint), and no broker runs on the directory that would settle "
+        "more. Start it and run this again; where it is gone for good, see docs/copying.md"
     )
 
 
@@ -132,6 +132,7 @@ def _partition_as_json(report: PartitionShipReport) -> dict[str, object]:
         "held_segments": report.held_segments,
         "unsettled_segments": report.unsettled_segments,
         "settled_before_offset": report.settled_before_offset,
+        "will_settle": report.will_settle,
         "cleaned_attempts": report.cleaned_attempts,
         "known_gaps": [
             {"start_offset": first, "end_offset": last} for first, last in report.known_gaps

@@ -54,7 +54,7 @@ def transaction(tier: TieredBroker) -> Iterator[OpenTransaction]:
         producer.begin_transaction()
         send_batch(producer, topic, 0, [Record(b"key", b"in a transaction", NOW)])
         produce_segments(tier.cluster, topic)
-        tier.ship(topic, open_transaction=True)
+        tier.ship(topic)
         yield OpenTransaction(tier, name, folder, producer, first_offset)
 
 

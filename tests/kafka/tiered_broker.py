@@ -58,18 +58,14 @@ class TieredBroker:
         found = find_partitions(self.broker.log_dirs).partitions
         return {name: p.path for name, p in found.items() if name.topic in names}
 
-    def ship(self, *topics: Topic, open_transaction: bool = False) -> ShipReport:
+    def ship(self, *topics: Topic) -> ShipReport:
         """Ship these topics from the directories of the running broker, once it has written down
-        how far they have come; nothing may be amiss, and nothing but what an open transaction
-        leaves unsettled may be left out."""
+        how far they have come; nothing may be amiss."""
         for name in self.partitions(*topics):
             self._wait_for_checkpoint(name)
         names = [topic.name for topic in topics]
         report = ship(self.broker.log_dirs, self.rsm, self.rlmm, topics=names)
-        left_out = any(partition.unsettled_segments for partition in report.partitions)
-        assert left_out is open_transaction, report
-        expected = ShipOutcome.PARTIAL if open_transaction else ShipOutcome.DONE
-        assert report.outcome is expected, report
+        assert report.outcome is ShipOutcome.DONE, report
         assert [p for partition in report.partitions for p in partition.problems] == []
         return report
 

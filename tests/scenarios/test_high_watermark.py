@@ -2,12 +2,14 @@
 
 import shutil
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from services.api.remote_log_manager import FetchError, ProblemKind, RemoteLogManager
 from services.rlm.copying.ship import ShipOutcome
+from tests.harness.lock_holder import PYTHON_HOLDER, other_process
 from tests.scenarios.retained_log import AT_ONCE, hourly_log, keep_hours, take_turns
 from tests.scenarios.ship_stack import Stack, description, fetch, read
 from tests.scenarios.told_rlm import LEADER, broker_beside, tell, told_rlm
@@ -84,15 +86,18 @@ def test_a_rolled_segment_waits_for_the_high_watermark_and_no_longer(
     assert stack.ranges() == [(0, 9), (10, 19)]
 
 
+@pytest.mark.parametrize("a_broker_runs", [True, False])
 def test_what_is_rolled_above_the_high_watermark_is_told_of_by_ship(
-    stack: Stack, log_dir: Path, files: PartitionFiles
+    stack: Stack, log_dir: Path, files: PartitionFiles, a_broker_runs: bool
 ) -> None:
     """In a copy of a crashed broker's directory nobody moves it on: DONE would be taken for all."""
     high_watermarks(log_dir, {HERE: 9})
-    report = stack.ship(log_dir)
+    with other_process(PYTHON_HOLDER, log_dir) if a_broker_runs else nullcontext():
+        report = stack.ship(log_dir)
     (partition,) = report.partitions
-    assert report.outcome is ShipOutcome.PARTIAL
+    assert report.outcome is (ShipOutcome.DONE if a_broker_runs else ShipOutcome.PARTIAL)
     assert (partition.unsettled_segments, partition.settled_before_offset) == (2, 9)
+    assert partition.will_settle is a_broker_runs
     assert stack.segments() == []
     high_watermarks(log_dir, {HERE: 20})
     report = stack.ship(log_dir)

@@ -24,6 +24,7 @@ from services.rlm.copying.segment_copy import CopyLimits, SegmentCopier
 from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
 from services.rlm.kafka_log.log_dir import PartitionDir, find_partitions
 from services.rlm.local_log import LocalPartition
+from services.rlm.local_retention.directory_locks import is_held_by_another
 from services.rlm.partition import Partition, new_partition
 from services.rlm.reporting import LineageUnknownError, Reporter, report_of
 from services.rlm.topic_configs import TopicConfigs
@@ -50,8 +51,9 @@ class ShipSettings:
 
 
 class ShipOutcome(Enum):
-    """DONE: all that is rolled is in the tier, but for known gaps. PARTIAL: something is not
-    settled yet, is held back or failed, or was found to be lost before it could be copied: the
+    """DONE: all that is rolled is in the tier, but for known gaps and what the broker that runs on
+    the directory has not settled yet. PARTIAL: something is not settled and no broker runs that
+    would do so, is held back or failed, or was found to be lost before it could be copied: the
     first run that finds it says so. FAILED: no partition got through."""
 
     DONE = "DONE"
@@ -69,6 +71,7 @@ class PartitionShipReport:
         held_segments: rolled segments that are not in the tier; `problems` say why.
         unsettled_segments: rolled segments that are left out because they are not settled yet: they
             reach `settled_before_offset`.
+        will_settle: a broker runs on the directory: a later run finds them settled.
         cleaned_attempts: attempts of earlier runs that were ended.
         recorded: those of the problems that are losses which this run found first and recorded, or
             perhaps recorded.
@@ -85,6 +88,7 @@ class PartitionShipReport:
     held_segments: int = 0
     unsettled_segments: int = 0
     settled_before_offset: int = 0
+    will_settle: bool = False
     cleaned_attempts: int = 0
     problems: tuple[Problem, ...] = ()
     recorded: tuple[Problem, ...] = ()
@@ -95,6 +99,11 @@ class PartitionShipReport:
     def has_lost(self) -> bool:
         """The broker deleted something before it was copied, and no earlier run recorded it."""
         return any(map(_is_loss, self.problems))
+
+    @property
+    def leaves_out(self) -> bool:
+        """Rolled segments are not settled, and nobody is here who would settle them."""
+        return self.unsettled_segments > 0 and not self.will_settle
 
     def add(self, report: PassReport, *, first: bool) -> None:
         if first:
@@ -140,8 +149,8 @@ class ShipReport:
     @property
     def outcome(self) -> ShipOutcome:
         complete = [partition.complete for partition in self.partitions]
-        leaves_out = any(p.has_lost or p.unsettled_segments for p in self.partitions)
-        if all(complete) and not leaves_out and not self.log_dir_problems:
+        is_amiss = any(p.has_lost or p.leaves_out for p in self.partitions)
+        if all(complete) and not is_amiss and not self.log_dir_problems:
             return ShipOutcome.DONE
         return ShipOutcome.PARTIAL if any(complete) else ShipOutcome.FAILED
 
@@ -221,6 +230,7 @@ class _Shipper:
                 report.problems.append(_gone(found))
                 report.failed("its folder is gone", may_pass=False)
             total.add(report, first=passes == 0)
+            total.will_settle = is_held_by_another(found.path.parent)
             passes += 1
             if report.copied_segments:
                 failures = 0

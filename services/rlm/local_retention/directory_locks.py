@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from services.rlm.kafka_log.checkpoints import META_PROPERTIES
 from services.rlm.kafka_log.errors import LogDirError
 
 LOCK_FILE = ".lock"
+_FLOCK = "hhqqi"
+"""Linux's struct flock: type, whence, start, length, pid."""
 _REMEDY = (
     "stop the broker (or the other RLM) that runs on the directory, or leave "
     "RLM_LOCAL_RETENTION_ENFORCE off: the broker deletes by its own retention.*"
@@ -58,6 +61,27 @@ class LogDirLocks:
         for fd in self._fds.values():
             os.close(fd)
         self._fds.clear()
+
+
+def is_held_by_another(log_dir: Path) -> bool:
+    """Whether another process, a broker as a rule, holds the lock now. Takes nothing, so that a
+    broker that starts at this moment is not kept out. False where that cannot be seen, as from
+    another machine.
+
+    Not for a process that may hold the lock itself: it would lose it.
+    """
+    try:
+        fd = os.open(log_dir / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, *_ = struct.unpack(_FLOCK, fcntl.fcntl(fd, fcntl.F_GETLK, asked))
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return bool(kind != fcntl.F_UNLCK)
 
 
 def _lock(log_dir: Path) -> int:

@@ -1,30 +1,16 @@
 """Kafka's lock on a log directory, against another process and against a JVM."""
 
 import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from services.local.java import find_java
 from services.rlm.kafka_log.errors import LogDirError
-from services.rlm.local_retention.directory_locks import LogDirLocks
+from services.rlm.local_retention.directory_locks import LogDirLocks, is_held_by_another
+from tests.harness.lock_holder import PYTHON_HOLDER, other_process
 from tests.unit.rlm.kafka_bytes import write_log_dir
-
-_PYTHON = """
-import fcntl, os, sys
-fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
-try:
-    fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-except OSError:
-    print("refused", flush=True)
-else:
-    print("locked", flush=True)
-    sys.stdin.read()
-"""
 
 _JAVA = """
 import java.nio.channels.FileChannel;
@@ -52,24 +38,10 @@ def log_dir(tmp_path: Path) -> Path:
 def command(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
     """Takes the lock of the file that is added to it, and says whether it has it."""
     if request.param == "python":
-        return [sys.executable, "-c", _PYTHON]
+        return PYTHON_HOLDER
     source = tmp_path / "Lock.java"
     source.write_text(_JAVA)
     return [str(find_java()), str(source)]
-
-
-@contextmanager
-def other_process(command: list[str], log_dir: Path) -> Iterator[str]:
-    """Its answer; it holds the lock, if it got it, until the end."""
-    with subprocess.Popen(
-        [*command, str(log_dir / ".lock")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        yield process.stdout.readline().strip()
-        process.kill()
 
 
 def test_a_directory_that_somebody_has_locked_is_refused(
@@ -91,6 +63,19 @@ def test_nobody_gets_a_lock_that_is_held_until_it_is_closed(
 ) -> None:
     with closing(LogDirLocks([log_dir])), other_process(command, log_dir) as answer:
         assert answer == "refused"
+    with other_process(command, log_dir) as answer:
+        assert answer == "locked"
+
+
+def test_a_lock_that_another_holds_is_seen_and_none_is_taken(
+    log_dir: Path, command: list[str]
+) -> None:
+    assert not is_held_by_another(log_dir)
+    with other_process(command, log_dir) as answer:
+        assert answer == "locked"
+        assert is_held_by_another(log_dir)
+    assert (log_dir / ".lock").exists()
+    assert not is_held_by_another(log_dir)
     with other_process(command, log_dir) as answer:
         assert answer == "locked"
 
