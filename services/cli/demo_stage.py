@@ -10,6 +10,7 @@ from threading import Event
 
 from services.api.remote_log_manager import (
     PartitionDescription,
+    ProblemKind,
     RemoteLogManager,
     all_descriptions,
 )
@@ -86,7 +87,12 @@ def wait_until_shipped(rlm: RemoteLogManager) -> list[PartitionDescription]:
 
 
 def _is_shipped(description: PartitionDescription) -> bool:
-    held = sum(problem.held_segments for problem in description.problems)
+    # What the services could not do at this moment is done by the next pass.
+    held = sum(
+        problem.held_segments
+        for problem in description.problems
+        if problem.kind is not ProblemKind.STORE_UNAVAILABLE
+    )
     return description.pending_segments == held
 
 

@@ -1,0 +1,65 @@
+"""When a demo takes its log for shipped."""
+
+from typing import cast
+
+import pytest
+
+from services.api.remote_log_manager import (
+    DescribePage,
+    PartitionDescription,
+    Problem,
+    ProblemKind,
+    RemoteLogManager,
+)
+from services.cli.demo_stage import wait_until_shipped
+from tests.unit.rlm.kafka_bytes import NAME
+
+
+def description(pending: int, *problems: Problem) -> PartitionDescription:
+    return PartitionDescription(
+        topic_id_partition=NAME,
+        leader_id=1,
+        leader_epoch=0,
+        log_start_offset=0,
+        local_log_start_offset=0,
+        last_stable_offset=30,
+        log_end_offset=30,
+        copied_through_offset=-1,
+        local_segments=4,
+        local_size_bytes=400,
+        pending_segments=pending,
+        pending_size_bytes=100 * pending,
+        remote_segments=3 - pending,
+        remote_size_bytes=100 * (3 - pending),
+        problems=problems,
+    )
+
+
+class Telling:
+    """An RLM that has something else to tell each time."""
+
+    def __init__(self, *told: PartitionDescription) -> None:
+        self._told = list(told)
+
+    def describe_partitions(self, topics: object, *, page_token: str = "") -> DescribePage:
+        return DescribePage((self._told.pop(0),), "")
+
+
+def problem(kind: ProblemKind, held: int) -> Problem:
+    return Problem(kind, "/log", "why", held_segments=held)
+
+
+def waited_for(*told: PartitionDescription) -> PartitionDescription:
+    (last,) = wait_until_shipped(cast(RemoteLogManager, Telling(*told)))
+    return last
+
+
+def test_what_waits_for_a_service_is_waited_for() -> None:
+    done = description(0)
+    assert waited_for(description(2, problem(ProblemKind.STORE_UNAVAILABLE, 2)), done) is done
+
+
+@pytest.mark.parametrize("kind", [ProblemKind.TRUNCATED_BATCH, ProblemKind.COPY_FAILED])
+def test_what_no_pass_will_mend_is_not_waited_for(kind: ProblemKind) -> None:
+    held = description(2, problem(kind, 2))
+    assert waited_for(description(3), held) is held
