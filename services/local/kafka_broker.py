@@ -23,7 +23,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from services.local.java import find_java
-from services.local.ports import LOOPBACK
+from services.local.ports import LOOPBACK, HeldPorts
 from services.local.process import ChildProcess, start_on_free_ports
 
 NODE_ID = 1
@@ -132,6 +132,7 @@ class KafkaBroker:
         self._jvm_options = jvm_options
         self._process: ChildProcess | None = None
         self._ports: Sequence[int] = ()
+        self._held_ports: HeldPorts | None = None
 
     @property
     def pid(self) -> int:
@@ -170,7 +171,7 @@ class KafkaBroker:
         if self._ports:
             self._start_on(self._ports)
         else:
-            start_on_free_ports(1 + len(self._listeners), self._start_on)
+            self._held_ports = start_on_free_ports(1 + len(self._listeners), self._start_on)
 
     def stop(self) -> None:
         """SIGTERM, and wait for a clean shutdown. Nothing to do when it was not started.

@@ -2,6 +2,7 @@
 
 import random
 import socket
+import weakref
 from collections.abc import Sequence
 from contextlib import ExitStack
 
@@ -14,35 +15,58 @@ TWIN_DISTANCE = 10_000
 CANDIDATES = range(10_000, 22_768)
 
 
-def free_ports(count: int, candidates: Sequence[int] = CANDIDATES) -> list[int]:
-    """Return `count` different ports, each free on the loopback together with its gRPC twin.
-
-    Nothing reserves them: whoever starts a server on one tries again with others if that fails.
+class HeldPorts:
+    """Different ports, each free together with its gRPC twin, that nobody else is given until
+    `release`, or until nothing refers to this any more: a server that is down keeps its ports.
 
     Raises:
         RuntimeError: fewer than `count` candidates are free.
     """
-    ports: list[int] = []
-    with ExitStack() as held:
+
+    def __init__(self, count: int, candidates: Sequence[int] = CANDIDATES) -> None:
+        held = ExitStack()
+        self._release = weakref.finalize(self, held.close)
+        self.ports: list[int] = []
         for port in random.sample(candidates, len(candidates)):
+            if len(self.ports) == count:
+                return
             if _hold(held, port) and _hold(held, port + TWIN_DISTANCE):
-                ports.append(port)
-            if len(ports) == count:
-                return ports
-    raise RuntimeError(f"fewer than {count} loopback ports are free")
+                self.ports.append(port)
+        if len(self.ports) < count:
+            self.release()
+            raise RuntimeError(f"fewer than {count} loopback ports are free")
+
+    def release(self) -> None:
+        self._release()
+
+
+def free_ports(count: int, candidates: Sequence[int] = CANDIDATES) -> list[int]:
+    """Ports as HeldPorts has them, held no longer: whoever starts a server on one tries again with
+    others if that fails.
+
+    Raises:
+        RuntimeError: fewer than `count` candidates are free.
+    """
+    held = HeldPorts(count, candidates)
+    held.release()
+    return held.ports
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on this loopback port now."""
+    """Whether a server could listen on this loopback port now, and nobody holds it."""
     with ExitStack() as held:
         return _hold(held, port)
 
 
 def _hold(held: ExitStack, port: int) -> bool:
-    probe = held.enter_context(socket.socket())
+    holder = socket.socket()
     try:
         # Without SO_REUSEADDR this also refuses a port with connections in TIME_WAIT.
-        probe.bind((LOOPBACK, port))
+        holder.bind((LOOPBACK, port))
     except OSError:
+        holder.close()
         return False
+    # With it from here on, a server that sets it, as all do, can listen there beside the holder.
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.enter_context(holder)
     return True

@@ -10,7 +10,7 @@ import psutil
 import psycopg
 from psycopg import sql
 
-from services.local.ports import LOOPBACK
+from services.local.ports import LOOPBACK, HeldPorts
 from services.local.postgres_cluster import USER, ensure_cluster, programs, server_account, wheel
 from services.local.process import ChildProcess, start_on_free_ports
 
@@ -27,7 +27,10 @@ DEFAULT_SETTINGS: Mapping[str, str] = {
 """A caller's settings win over these."""
 
 _START_TIMEOUT_MS = 60_000
-_CONNECT_TIMEOUT_S = 5
+_CONNECT_TIMEOUT_S = 60
+"""A server that runs is busy at worst."""
+_PROBE_TIMEOUT_S = 5
+"""While it starts: then it is looked at again, whether it still runs too."""
 
 
 class EmbeddedPostgres:
@@ -40,6 +43,7 @@ class EmbeddedPostgres:
         self._directory = directory.absolute()
         self._settings = {**DEFAULT_SETTINGS, **(settings or {})}
         self._port: int | None = None
+        self._held_ports: HeldPorts | None = None
         self._process: ChildProcess | None = None
 
     @property
@@ -65,7 +69,7 @@ class EmbeddedPostgres:
         ensure_cluster(self._directory)
         _remove_strange_lock_file(self._directory / "data" / "postmaster.pid")
         if self._port is None:
-            start_on_free_ports(1, self._start_on)
+            self._held_ports = start_on_free_ports(1, self._start_on)
         else:
             self._start_on([self._port])
 
@@ -131,12 +135,12 @@ class EmbeddedPostgres:
 
     def _answers(self) -> bool:
         try:
-            self._connect().close()
+            self._connect(_PROBE_TIMEOUT_S).close()
         except psycopg.OperationalError:
             return False
         return True
 
-    def _connect(self) -> psycopg.Connection:
+    def _connect(self, timeout_s: int = _CONNECT_TIMEOUT_S) -> psycopg.Connection:
         return psycopg.connect(
             host=LOOPBACK,
             port=self.port,
@@ -144,7 +148,7 @@ class EmbeddedPostgres:
             password=self._password(),
             dbname="postgres",
             autocommit=True,
-            connect_timeout=_CONNECT_TIMEOUT_S,
+            connect_timeout=timeout_s,
         )
 
     def _password(self) -> str:

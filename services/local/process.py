@@ -11,7 +11,7 @@ from threading import Event
 from services.local import as_user
 from services.local.guard import orphan_guard
 from services.local.leftovers import end_leftover, kill_tree, write_pid_file
-from services.local.ports import free_ports, is_free
+from services.local.ports import HeldPorts, is_free
 
 STOP_GRACE_S = 30.0
 _POLL_S = 0.02
@@ -27,20 +27,25 @@ class ProcessDiedError(ProcessError):
     """It ended before it was ready."""
 
 
-def start_on_free_ports(count: int, start: Callable[[Sequence[int]], None]) -> None:
-    """Call `start` with free ports, and again with others where somebody took one meanwhile.
+def start_on_free_ports(count: int, start: Callable[[Sequence[int]], None]) -> HeldPorts:
+    """Call `start` with free ports, and again with others where somebody took one meanwhile. Keep
+    what is answered for as long as a server may be started on them again.
 
     Raises:
         ProcessDiedError: as `start` does, for any other reason or too often.
     """
-    for attempts_left in reversed(range(_PORT_ATTEMPTS)):
-        ports = free_ports(count)
+    for _ in range(_PORT_ATTEMPTS - 1):
+        held = HeldPorts(count)
         try:
-            start(ports)
-            return
+            start(held.ports)
+            return held
         except ProcessDiedError:
-            if attempts_left == 0 or all(is_free(port) for port in ports):
+            held.release()
+            if all(is_free(port) for port in held.ports):
                 raise
+    held = HeldPorts(count)
+    start(held.ports)
+    return held
 
 
 class ChildProcess:

@@ -12,7 +12,7 @@ from typing import Self
 from minio.error import MinioException
 from urllib3.exceptions import HTTPError
 
-from services.local.ports import LOOPBACK, TWIN_DISTANCE
+from services.local.ports import LOOPBACK, TWIN_DISTANCE, HeldPorts
 from services.local.process import ChildProcess, start_on_free_ports
 from services.local.s3_endpoint import S3Endpoint
 
@@ -33,6 +33,7 @@ class SeaweedFS:
     def __init__(self, directory: Path) -> None:
         self._directory = directory.absolute()
         self._ports: Sequence[int] = ()
+        self._held_ports: HeldPorts | None = None
         self._process: ChildProcess | None = None
 
     @property
@@ -63,7 +64,7 @@ class SeaweedFS:
         if self._ports:
             self._start_on(self._ports)
         else:
-            start_on_free_ports(len(_PARTS), self._start_on)
+            self._held_ports = start_on_free_ports(len(_PARTS), self._start_on)
 
     def stop(self) -> None:
         """Stop it gracefully: 15 s, in which it waits for its own parts to hang up."""

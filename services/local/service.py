@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from services.local.environments import listen_settings, own_environment
-from services.local.ports import LOOPBACK
+from services.local.ports import LOOPBACK, HeldPorts
 from services.local.process import ChildProcess, ProcessError, start_on_free_ports
 
 _START_TIMEOUT_MS = 60_000
@@ -44,6 +44,7 @@ class ServiceProcess:
         self._directory = directory
         self._command = command or [sys.executable, "-m", f"services.{name}"]
         self._ports: Sequence[int] = ()
+        self._held_ports: HeldPorts | None = None
         self._process: ChildProcess | None = None
         self._announcement: Announcement | None = None
 
@@ -76,7 +77,7 @@ class ServiceProcess:
         if self._ports:
             self._start_on(self._ports, extra)
         else:
-            start_on_free_ports(3, lambda ports: self._start_on(ports, extra))
+            self._held_ports = start_on_free_ports(3, lambda ports: self._start_on(ports, extra))
 
     def stop(self) -> None:
         """SIGTERM: it ends what is under way first."""

@@ -9,7 +9,7 @@ from typing import Self
 from minio.error import MinioException
 from urllib3.exceptions import HTTPError
 
-from services.local.ports import LOOPBACK
+from services.local.ports import LOOPBACK, HeldPorts
 from services.local.process import ChildProcess, start_on_free_ports
 from services.local.s3_endpoint import S3Endpoint
 from tests.harness.minio_binary import built_minio
@@ -30,6 +30,7 @@ class MinioServer:
         self._directory = directory.absolute()
         self._secret_key = secrets.token_urlsafe(30)
         self._ports: Sequence[int] = ()
+        self._held_ports: HeldPorts | None = None
         self._process: ChildProcess | None = None
 
     @property
@@ -56,7 +57,7 @@ class MinioServer:
         if self._ports:
             self._start_on(self._ports)
         else:
-            start_on_free_ports(1, self._start_on)
+            self._held_ports = start_on_free_ports(1, self._start_on)
 
     def stop(self) -> None:
         """Stop it gracefully."""

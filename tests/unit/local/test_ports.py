@@ -2,7 +2,7 @@ import socket
 
 import pytest
 
-from services.local.ports import LOOPBACK, TWIN_DISTANCE, free_ports, is_free
+from services.local.ports import LOOPBACK, TWIN_DISTANCE, HeldPorts, free_ports, is_free
 
 
 def listen(port: int) -> socket.socket:
@@ -39,3 +39,24 @@ def test_too_few_free_ports_are_an_error() -> None:
     port = free_ports(1)[0]
     with listen(port), pytest.raises(RuntimeError, match="fewer than 1"):
         free_ports(1, [port])
+
+
+def test_held_ports_are_given_to_nobody_else_while_their_server_is_down() -> None:
+    held = HeldPorts(1)
+    (port,) = held.ports
+    for _ in range(2):
+        with listen(port) as server, socket.create_connection((LOOPBACK, port)):
+            server.accept()[0].close()
+        assert not is_free(port)
+        with pytest.raises(RuntimeError, match="fewer than 1"):
+            free_ports(1, [port])
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((LOOPBACK, port))
+
+
+def test_held_ports_are_free_once_nobody_refers_to_them() -> None:
+    released, forgotten = HeldPorts(1), HeldPorts(1)
+    ports = [*released.ports, *forgotten.ports]
+    released.release()
+    del forgotten
+    assert all(map(is_free, ports))
