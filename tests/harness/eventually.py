@@ -7,8 +7,13 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+DEFAULT_DEADLINE_MS = 60_000
+"""On a machine that others use a process stands still for some seconds now and then."""
 
-def eventually(check: Callable[[], T], deadline_ms: int = 10_000, poll_ms: int = 20) -> T:
+
+def eventually(
+    check: Callable[[], T], deadline_ms: int = DEFAULT_DEADLINE_MS, poll_ms: int = 20
+) -> T:
     """Call `check` until it returns something truthy, and return that.
 
     An AssertionError of `check` counts as "not yet"; any other exception passes at once. For
@@ -32,7 +37,7 @@ def eventually(check: Callable[[], T], deadline_ms: int = 10_000, poll_ms: int =
 
 
 def eventually_holds(
-    check: Callable[[], None], deadline_ms: int = 10_000, poll_ms: int = 20
+    check: Callable[[], None], deadline_ms: int = DEFAULT_DEADLINE_MS, poll_ms: int = 20
 ) -> None:
     """Call `check` until it stops raising AssertionError; see `eventually`."""
 

@@ -1,7 +1,10 @@
 """Services as processes that tests kill; thin over services.local."""
 
+from contextlib import suppress
+
 import psutil
 
+from services.local.process import ProcessError
 from services.local.service import ServiceProcess
 from tests.harness.eventually import eventually
 
@@ -11,7 +14,16 @@ def start_with_failpoint(service: ServiceProcess, name: str, nth: int = 1) -> No
     service.start({"SEDIMENT_FAILPOINT": f"{name}:{nth}"})
 
 
-def wait_until_dead(service: ServiceProcess, deadline_ms: int = 30_000) -> None:
+def run_until_killed(
+    service: ServiceProcess, name: str, nth: int = 1, deadline_ms: int = 60_000
+) -> None:
+    """Run until the failpoint, which may come before the service says that it is ready."""
+    with suppress(ProcessError):
+        start_with_failpoint(service, name, nth)
+    wait_until_dead(service, deadline_ms)
+
+
+def wait_until_dead(service: ServiceProcess, deadline_ms: int = 60_000) -> None:
     """Wait until the service has ended by itself, as at a failpoint.
 
     Raises:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from services.local.service import ServiceProcess
 from tests.harness.eventually import eventually
 from tests.harness.faults import Cut
-from tests.harness.processes import kill_and_restart, start_with_failpoint, wait_until_dead
+from tests.harness.processes import kill_and_restart, run_until_killed
 from tests.linearizability.deployment import Deployment
 from tests.linearizability.postgres_proxy import AFTER_COMMIT, BEFORE_COMMIT, COMMIT
 
@@ -80,6 +80,5 @@ def _cut_commits(deployment: Deployment, cut: Cut) -> None:
 def _die_at(rlmm: ServiceProcess, failpoint: str) -> None:
     """As clients work, so that the failpoint is passed."""
     rlmm.kill()
-    start_with_failpoint(rlmm, failpoint, nth=10)
-    wait_until_dead(rlmm, _BUSY_MACHINE_MS)
+    run_until_killed(rlmm, failpoint, 10, _BUSY_MACHINE_MS)
     rlmm.start()

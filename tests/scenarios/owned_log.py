@@ -11,12 +11,16 @@ from services.rlm.lifecycle.sources import PartitionSource
 from services.rlm.local_retention.directory_locks import LogDirLocks
 from services.rlm.local_retention.segment_files import delete_segment_files
 from services.rlm.manager import BrokerRemoteLogManager
+from services.rlm.reading.segment_reader import RemoteReadLimits
 from tests.scenarios.retained_log import AT_ONCE, DEADLINE_S
 from tests.scenarios.ship_stack import Stack
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles
 
 ALL = [0, 10, 20, 30, 40, 50, 60]
-AT_ONCE_LOCALLY = replace(AT_ONCE, local_retention_interval_s=0.0)
+# Nobody gives up waiting for another's fetch: what is read is claimed, not how soon.
+AT_ONCE_LOCALLY = replace(
+    AT_ONCE, local_retention_interval_s=0.0, read=RemoteReadLimits(wait_s=60.0)
+)
 NOTHING_STAYS = {"local.retention.ms": "1"}
 
 MakesRlm = Callable[..., BrokerRemoteLogManager]

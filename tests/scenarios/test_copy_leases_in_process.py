@@ -277,7 +277,7 @@ def test_a_copy_that_takes_longer_than_its_lease_keeps_it(stack: Stack, log_dir:
             assert is_leased(stack)
 
     rsm.before_copy = slowly
-    report = shipped(stack, log_dir, leased_for(9_000), rsm=rsm, rlmm=rlmm)
+    report = shipped(stack, log_dir, leased_for(18_000), rsm=rsm, rlmm=rlmm)
     assert (report.copied_segments, report.cleaned_attempts) == (2, 0)
     assert rlmm.asked_for == [FINISHED, FINISHED]
 
@@ -295,7 +295,7 @@ def test_an_outage_that_is_shorter_than_the_lease_costs_nothing(
             eventually(lambda: rlmm.renewed >= 3, DEADLINE_MS)
 
     rsm.before_copy = through_an_outage
-    report = shipped(stack, log_dir, leased_for(9_000), rsm=rsm, rlmm=rlmm)
+    report = shipped(stack, log_dir, leased_for(18_000), rsm=rsm, rlmm=rlmm)
     assert (report.copied_segments, report.cleaned_attempts) == (2, 0)
     assert rlmm.asked_for == [FINISHED, FINISHED]
 

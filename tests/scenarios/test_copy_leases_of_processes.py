@@ -6,7 +6,7 @@ import signal
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from services.local.service import ServiceProcess
 from services.rpc.channels import open_channel
 from services.rpc.clients.log import RemoteLogManagerClient
 from tests.harness.eventually import eventually, eventually_holds
-from tests.harness.processes import kill_and_restart, start_with_failpoint, wait_until_dead
+from tests.harness.processes import kill_and_restart, run_until_killed
 from tests.harness.proxy import TcpProxy
 from tests.harness.synthetic_log import make_log_dir
 from tests.scenarios.world import FINISHED, World
@@ -60,7 +60,7 @@ def an_rlm(
 def large(world: World, tmp_path: Path) -> World:
     """With a log that takes some seconds to be shipped."""
     world.log_dir = tmp_path / "large"
-    make_log_dir(world.log_dir, partitions=2, segments=12, segment_bytes=2 * 1024 * 1024)
+    make_log_dir(world.log_dir, partitions=2, segments=20, segment_bytes=2 * 1024 * 1024)
     return world
 
 
@@ -77,11 +77,11 @@ def send(service: ServiceProcess, number: signal.Signals) -> None:
     os.kill(service.process.pid, number)
 
 
-def hold_up_copies(world: World, rsm: ServiceProcess) -> set[str]:
-    """Stop the RSM in the middle; answers the ids of the copies that wait for it.
+def hold_up_copies(world: World, rsm: ServiceProcess, renewals: int = 0) -> set[str]:
+    """Stop the RSM in the middle; answers the ids of the copies under way.
 
     What RSM had answered by then finishes yet, and the next copy begins: those that are renewed
-    twice, which is a third of the lease, wait.
+    twice, in a third of the lease, wait for RSM. It must go on within 30 s (keepalive).
     """
     eventually(lambda: any(row.state is FINISHED for row in world.rows()), DEADLINE_MS)
     send(rsm, signal.SIGSTOP)
@@ -96,7 +96,7 @@ def hold_up_copies(world: World, rsm: ServiceProcess) -> set[str]:
         for name, segments in world.local_segments().items():
             done = sum(row.state is FINISHED for row in rows if row.topic_id_partition == name)
             assert name in places or done == len(segments)
-        assert all(len(told[segment_id]) > 2 for segment_id in ends)
+        assert all(len(told[segment_id]) > renewals for segment_id in ends)
         return set(ends)
 
     return eventually(waiting, DEADLINE_MS)
@@ -137,21 +137,26 @@ def test_what_a_paused_rlm_was_at_another_takes_over_when_the_lease_has_ended(
     large: World, own_rsm: ServiceProcess, tmp_path: Path
 ) -> None:
     copied_dir = Path(shutil.copytree(large.log_dir, tmp_path / "copied-log"))
+    aside = tmp_path / "aside"
+    aside.mkdir()
+    folders = [path.rename(aside / path.name) for path in copied_dir.glob("*-*/")]
     with (
         an_rlm(large, tmp_path / "paused", large.log_dir, rsm=own_rsm.address) as paused,
         an_rlm(large, tmp_path / "other", copied_dir) as other,
     ):
-        paused.start()
-        attempts = hold_up_copies(large, own_rsm)
         other.start()
+        paused.start()
+        attempts = hold_up_copies(large, own_rsm, renewals=2)
+        for folder in folders:
+            folder.rename(copied_dir / folder.name)
         waiting = "are being copied by another process of broker"
         eventually(
             lambda: sum(waiting in text for text in problems_told(other)) == len(attempts),
             DEADLINE_MS,
         )
-        # It waits as long as the copies are renewed, not for one lease.
+        # It waits for as long as the copies are renewed.
         met = large.copy_lease_ends()
-        wait_until_renewed(large, max(met.values()) + timedelta(milliseconds=LEASE_MS))
+        wait_until_renewed(large, max(met.values()))
         assert set(large.copy_lease_ends()) == set(met) == attempts
         send(paused, signal.SIGSTOP)
         wait_until_all_shipped(large)
@@ -169,8 +174,7 @@ def test_what_a_killed_rlm_was_at_is_cleaned_up_when_the_lease_has_ended(
     world: World, tmp_path: Path
 ) -> None:
     with an_rlm(world, tmp_path / "killed", world.log_dir) as rlm:
-        start_with_failpoint(rlm, "copy.bytes_sent", nth=3)
-        wait_until_dead(rlm)
+        run_until_killed(rlm, "copy.bytes_sent", nth=3)
         kill_and_restart(rlm)
         wait_until_all_shipped(world)
     world.assert_all_shipped()

@@ -86,9 +86,9 @@ def shown(tmp_path_factory: pytest.TempPathFactory, server_directory: Path) -> S
     make_read_only(log_dir)
     before, scratch = listing(log_dir), server_directory / "demo"
     with running_demo(demo_of(log_dir), scratch) as process:
-        eventually(lambda: list(scratch.glob("*/data/*/*.pid")), deadline_ms=30_000)
+        eventually(lambda: list(scratch.glob("*/data/*/*.pid")), deadline_ms=120_000)
         links = [path.is_symlink() for path in linked_files(scratch)]
-        output, errors = process.communicate(timeout=120)
+        output, errors = process.communicate(timeout=280)
     left_over = list(scratch.iterdir())
     report = json.loads(output)
     after = listing(log_dir)
@@ -135,7 +135,7 @@ def test_a_demo_leaves_nothing_behind(shown: Shown) -> None:
 @pytest.mark.slow
 def test_a_demo_of_a_whole_log_ends_well(server_directory: Path) -> None:
     with running_demo(demo_of(BUNDLED_LOG), server_directory / "whole-demo") as process:
-        output, errors = process.communicate(timeout=120)
+        output, errors = process.communicate(timeout=280)
     report = json.loads(output)
     assert process.returncode == 0, errors
     assert report["problems"] == []
@@ -148,10 +148,10 @@ def test_a_demo_of_a_whole_log_ends_well(server_directory: Path) -> None:
 def test_a_demo_that_is_told_to_end_cleans_up(tmp_path: Path, server_directory: Path) -> None:
     scratch = server_directory / "ended-demo"
     with running_demo(demo_of(own_log(tmp_path, "clicks-0")), scratch) as process:
-        pid_files = eventually(lambda: list(scratch.glob("*/data/*/*.pid")), deadline_ms=30_000)
+        pid_files = eventually(lambda: list(scratch.glob("*/data/*/*.pid")), deadline_ms=120_000)
         pids = [int(path.read_text().split()[0]) for path in pid_files]
         process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGTERM, errors
     assert "Traceback" not in errors
     assert list(scratch.iterdir()) == []
@@ -165,7 +165,7 @@ def test_a_log_that_the_disk_has_no_room_for_stops_the_demo_at_once(
     size_bytes = shutil.disk_usage(server_directory).free
     os.truncate(log_dir / "clicks-0" / f"{0:020}.log", size_bytes)  # a hole, which takes no room
     with running_demo(demo_of(log_dir), server_directory / "full-demo") as process:
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=120)
     assert (process.returncode, output) == (EXIT_FAILED, "")
     assert "5 rolled segments; " in errors
     assert errors.splitlines()[-1].endswith("are needed; set TMPDIR to a larger one")

@@ -19,10 +19,10 @@ from services.rlm.lifecycle.sources import PartitionSource
 from services.rlm.manager import BrokerRemoteLogManager
 from services.rlm.scheduler import PassFailedError
 from tests.harness.eventually import eventually
-from tests.harness.processes import kill_and_restart
+from tests.harness.processes import kill_and_restart, run_until_killed
 from tests.scenarios.retained_log import AT_ONCE, Changed, expire, hourly_log
 from tests.scenarios.ship_stack import FINISHED, Stack, description, read
-from tests.scenarios.test_kill_and_rerun import rlm_service, run_until_killed
+from tests.scenarios.test_kill_and_rerun import rlm_service
 from tests.scenarios.test_rlm_poller import (
     THEIRS,
     AnsweringCluster,

@@ -10,7 +10,7 @@ from services.api.partition_queries import all_partitions
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
 from services.api.segment_deletion import UNKNOWN_BROKER
 from tests.harness.eventually import eventually
-from tests.harness.processes import start_with_failpoint, wait_until_dead
+from tests.harness.processes import run_until_killed
 from tests.scenarios.world import FINISHED, World
 from tests.scenarios.wrong_clock import (
     EXPIRATION,
@@ -113,8 +113,7 @@ def test_what_is_due_here_by_the_database_leaves_the_disk_whatever_the_host_thin
 
 def test_a_lease_of_a_killed_copy_ends_when_the_database_says_so(wrong: WrongClock) -> None:
     wrong.is_off_by(-YEAR_S)
-    start_with_failpoint(wrong.rlm, "copy.some_bytes_sent", 3)
-    wait_until_dead(wrong.rlm)
+    run_until_killed(wrong.rlm, "copy.some_bytes_sent", 3)
     assert [row for row in wrong.world.rows() if row.state is not FINISHED]
     wrong.is_off_by(YEAR_S)
     wrong.rlm.start()

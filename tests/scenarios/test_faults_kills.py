@@ -27,10 +27,15 @@ from services.local.service import ServiceProcess
 from services.rpc.channels import open_channel
 from services.rpc.clients.log import RemoteLogManagerClient
 from tests.harness.eventually import eventually
-from tests.harness.processes import kill_and_restart, start_with_failpoint, wait_until_dead
-from tests.scenarios.test_kill_and_rerun import KILLED, rlm_service, run_until_killed
+from tests.harness.processes import (
+    kill_and_restart,
+    run_until_killed,
+    start_with_failpoint,
+    wait_until_dead,
+)
+from tests.scenarios.test_kill_and_rerun import KILLED, rlm_service
 from tests.scenarios.test_lost_before_copy import lose_before_copy
-from tests.scenarios.world import COPY_LEASE_MS, World, name_topics_anew
+from tests.scenarios.world import COPY_LEASE_MS, FINISHED, World, name_topics_anew
 from tests.unit.rlm.kafka_bytes import PartitionFiles, three_segments, write_log_dir
 
 GAPS = [name for name in FAILPOINTS if name.startswith("gap.")]
@@ -82,7 +87,7 @@ def test_rlm_killed_while_it_records_a_loss(
     with rlm_service(world, tmp_path) as rlm:
         run_until_killed(rlm, name)
         kill_and_restart(rlm)
-        eventually(lambda: len(world.rows()) == 3, deadline_ms=60_000)
+        eventually(lambda: [row.state for row in world.rows()] == [FINISHED] * 3, 60_000)
     assert_lost_once(world)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import grpc
 import pytest
 
 from services.api.remote_log_manager import FetchError
@@ -74,10 +75,10 @@ def test_an_outage(
     lines, rss = faulty.log_lines(), faulty.rss_bytes()
 
     def end() -> None:
-        assert health_of(faulty.rlm.announcement.health) == "SERVING"
+        eventually(partial(is_told, faulty.rlm.announcement.health, "SERVING"))
         for service in outage.not_serving:
             address = service.announcement.health
-            eventually(partial(is_not_serving, address), 30_000)
+            eventually(partial(is_told, address, "NOT_SERVING"))
         outage.end()
 
     faulty.outage(outage.begin, end, OUTAGE_S)
@@ -87,19 +88,24 @@ def test_an_outage(
     local, remote = faulty.local.between(gone, ends), faulty.remote.between(gone, ends)
     assert recovery_s <= MOST_RECOVERY * faulty.outage_s
     assert_local_reads_go_on(local, OUTAGE_S)
-    assert_told_that_it_is_away(remote)
+    assert_told_that_it_is_away(remote, local)
     assert lines_of_it < MOST_LOG_LINES
     assert growth < MOST_GROWTH_BYTES
     eventually(faulty.remote.is_well)
     faulty.assert_whole()
 
 
-def is_not_serving(address: str) -> bool:
-    return health_of(address) == "NOT_SERVING"
+def is_told(health_address: str, expected: str) -> bool:
+    try:
+        return health_of(health_address) == expected
+    except grpc.RpcError:  # nobody answered in time
+        return False
 
 
-def assert_told_that_it_is_away(reads: list[Read]) -> None:
+def assert_told_that_it_is_away(reads: list[Read], local: list[Read]) -> None:
     assert len(reads) > OUTAGE_S / MOST_REMOTE_WAIT_S
     # The first may have been answered from what was on its way.
     assert {read.answer for read in reads[1:]} <= {AWAY}
-    assert max(read.took_s for read in reads) < MOST_REMOTE_WAIT_S
+    # A local read needs nobody else: what the slowest took is the machine's.
+    most_s = MOST_REMOTE_WAIT_S + max(read.took_s for read in local)
+    assert max(read.took_s for read in reads) < most_s

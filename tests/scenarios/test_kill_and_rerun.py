@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 
@@ -10,10 +10,14 @@ import pytest
 
 from services.api.failpoints import FAILPOINTS
 from services.local.environments import rlm_settings
-from services.local.process import ProcessError
 from services.local.service import ServiceProcess
 from tests.harness.eventually import eventually
-from tests.harness.processes import kill_and_restart, start_with_failpoint, wait_until_dead
+from tests.harness.processes import (
+    kill_and_restart,
+    run_until_killed,
+    start_with_failpoint,
+    wait_until_dead,
+)
 from tests.harness.synthetic_log import make_log_dir
 from tests.scenarios.world import (
     COPY_LEASE_MS,
@@ -75,13 +79,6 @@ def rlm_service(world: World, directory: Path) -> Iterator[ServiceProcess]:
     rlm = ServiceProcess("rlm", settings, directory / "rlm")
     yield rlm
     rlm.kill()
-
-
-def run_until_killed(rlm: ServiceProcess, name: str, nth: int = 1) -> None:
-    """Run until the failpoint, which may come before the service says that it is ready."""
-    with suppress(ProcessError):
-        start_with_failpoint(rlm, name, nth)
-    wait_until_dead(rlm)
 
 
 def shipped(world: World) -> bool:

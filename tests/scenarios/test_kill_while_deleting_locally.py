@@ -19,9 +19,8 @@ from services.rlm.local_log import LocalPartition
 from services.rpc.channels import open_channel
 from services.rpc.clients.log import RemoteLogManagerClient
 from tests.harness.eventually import eventually
-from tests.harness.processes import kill_and_restart
+from tests.harness.processes import kill_and_restart, run_until_killed
 from tests.scenarios.ship_stack import read
-from tests.scenarios.test_kill_and_rerun import run_until_killed
 from tests.scenarios.world import World
 
 LOCAL = [name for name in FAILPOINTS if name.startswith("local.")]

@@ -16,8 +16,8 @@ from services.local.process import ProcessError
 from services.rpc.channels import open_channel
 from services.rpc.clients.log import RemoteLogManagerClient
 from tests.harness.eventually import eventually
-from tests.harness.processes import kill_and_restart, wait_until_dead
-from tests.scenarios.test_kill_and_rerun import rlm_service, run_until_killed
+from tests.harness.processes import kill_and_restart, run_until_killed, wait_until_dead
+from tests.scenarios.test_kill_and_rerun import rlm_service
 from tests.scenarios.world import FINISHED, World
 
 DELETION = [name for name in FAILPOINTS if name.startswith("deletion.")]

@@ -14,7 +14,7 @@ from services.api.segment_deletion import UNKNOWN_BROKER
 from services.local.environments import rlm_settings
 from services.local.service import ServiceProcess
 from tests.harness.eventually import eventually
-from tests.scenarios.test_kill_and_rerun import run_until_killed
+from tests.harness.processes import run_until_killed
 from tests.scenarios.world import World
 
 REMOVAL = [

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 UNREACHED = 3
 # Long enough to be in the middle of: some seconds.
-PARTITIONS, SEGMENTS, SEGMENT_BYTES = 4, 12, 4 * 1024 * 1024
+PARTITIONS, SEGMENTS, SEGMENT_BYTES = 4, 20, 4 * 1024 * 1024
 Server = EmbeddedPostgres | SeaweedFS
 
 

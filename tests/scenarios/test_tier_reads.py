@@ -190,7 +190,7 @@ def test_a_silent_store_or_database_leaves_threads_to_local_reads(
         file.unlink()
     hanging = Semaphore(0)
     rsm, rlmm = Hanging(stack.rsm, hung, hanging), Hanging(stack.rlmm, hung, hanging)
-    limits = RlmLimits(read=RemoteReadLimits(threads=2, wait_s=0.1))
+    limits = RlmLimits(read=RemoteReadLimits(threads=2, wait_s=2.0))
     rlm = BrokerRemoteLogManager([log_dir], rsm, rlmm, limits)
     with served_rlm(rlm, stream_threads=4) as client, ThreadPoolExecutor(5) as pool:
         stuck = [pool.submit(read, client, 0) for _ in range(2)]
@@ -198,14 +198,14 @@ def test_a_silent_store_or_database_leaves_threads_to_local_reads(
             for _ in stuck:
                 assert hanging.acquire(timeout=30.0)
             refused = [pool.submit(read, client, 0) for _ in range(2)]
-            assert isinstance(pool.submit(read, client, 10).result(timeout=10.0), bytes)
+            assert isinstance(pool.submit(read, client, 10).result(timeout=60.0), bytes)
             for answer in refused:
-                assert answer.result(timeout=10.0) is FetchError.TIERED_STORAGE_NOT_AVAILABLE
+                assert answer.result(timeout=60.0) is FetchError.TIERED_STORAGE_NOT_AVAILABLE
             assert not any(answer.done() for answer in stuck)
         finally:
             rsm.let_go()
             rlmm.let_go()
-        assert all(isinstance(answer.result(timeout=10.0), bytes) for answer in stuck)
+        assert all(isinstance(answer.result(timeout=60.0), bytes) for answer in stuck)
 
 
 @contextmanager
@@ -234,7 +234,7 @@ def test_readers_that_miss_the_same_index_at_once_cause_one_fetch(
     segment = stack.segments()[0]
     fetches = Semaphore(0)
     rsm = Hanging(stack.rsm, "fetch_index", fetches)
-    cache = RemoteIndexCache(rsm, 1024 * 1024)
+    cache = RemoteIndexCache(rsm, 1024 * 1024, wait_s=60.0)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(cache.offset_index, segment)
         assert fetches.acquire(timeout=30.0)
