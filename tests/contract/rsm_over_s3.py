@@ -17,7 +17,8 @@ _BUCKET = "rsm-in-process"
 
 
 def settings_for(s3: S3Endpoint, changes: Mapping[str, Any] | None = None) -> RsmSettings:
-    """Settings for an empty prefix of a bucket that exists, without retries."""
+    """Settings for an empty prefix of a bucket that exists, without retries; so a store that
+    stands still for some seconds must not be given up."""
     s3.ensure_bucket(_BUCKET)
     values = {
         "backend": "s3",
@@ -29,6 +30,7 @@ def settings_for(s3: S3Endpoint, changes: Mapping[str, Any] | None = None) -> Rs
         "prefix": f"{secrets.token_hex(8)}/",
         "secure": s3.secure,
         "part_size_bytes": PART,
+        "connect_timeout_ms": 60_000,
         "retries": 0,
     }
     return RsmSettings(**{**values, **(changes or {})})

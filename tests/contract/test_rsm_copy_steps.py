@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -22,6 +22,7 @@ from services.api.errors import (
 from services.api.remote_storage_manager import IndexType, LogSegmentData, SegmentChunk
 from services.api.segments import RemoteLogSegmentMetadata
 from services.local.s3_endpoint import S3Endpoint
+from services.rpc.clients.storage import RemoteStorageManagerClient
 from services.rpc.converters.storage import copy_to_proto
 from services.rpc.wire.copied_chunks import copying_method, request_to_wire
 from services.rsm.backends.filesystem import FilesystemStorage
@@ -37,6 +38,7 @@ from tests.contract.remote_storage_manager_contract import (
     Files,
     SourceFailedError,
     a_segment,
+    copied,
     fetched,
     index,
     some_bytes,
@@ -325,12 +327,8 @@ class NotingManager(ObjectRemoteStorageManager):
         return super().copy_log_segment_data(metadata, data)
 
 
-@pytest.mark.parametrize(("step", "moment"), PLACES)
-def test_a_call_that_is_cancelled_leaves_all_or_nothing(
-    tmp_path: Path, step: tuple[str, int], moment: Literal["before", "after"]
-) -> None:
-    gate = a_gate(step, moment)
-    store = Store(FilesystemStorage(tmp_path), "tier/", 64 * 1024)
+@contextmanager
+def served_over(store: Store, gate: Gate) -> Iterator[tuple[NotingManager, grpc.Channel]]:
     location = Location(1, gated(store.backend, gate), store.prefix)
     buffers = PartBuffers(6, store.part, wait_timeout_ms=60_000)
     rsm = NotingManager(location, buffers, upload_threads=2)
@@ -342,6 +340,16 @@ def test_a_call_that_is_cancelled_leaves_all_or_nothing(
         stack.callback(rsm.close)
         channel, _ = stack.enter_context(served(add, "tieredstorage.v1.RemoteStorageManager"))
         stack.callback(gate.opened.set)
+        yield rsm, channel
+
+
+@pytest.mark.parametrize(("step", "moment"), PLACES)
+def test_a_call_that_is_cancelled_leaves_all_or_nothing(
+    tmp_path: Path, step: tuple[str, int], moment: Literal["before", "after"]
+) -> None:
+    gate = a_gate(step, moment)
+    store = Store(FilesystemStorage(tmp_path), "tier/", 64 * 1024)
+    with served_over(store, gate) as (rsm, channel):
         messages = map(request_to_wire, copy_to_proto(a_segment(), store.files.data()))
         call = copying_method(channel).future(messages)
         assert gate.reached.wait(GIVE_UP_S)
@@ -349,3 +357,18 @@ def test_a_call_that_is_cancelled_leaves_all_or_nothing(
         eventually(lambda: not rsm.calls[0].is_active())
         gate.opened.set()
     assert len(store.keys()) == (3 if step[0] == "put_if_absent" else 0)
+
+
+def test_a_copy_that_a_client_gives_up_while_the_store_is_slow_leaves_nothing(
+    store: Store,
+) -> None:
+    gate = Gate("put", nth=2)  # the indexes
+    with served_over(store, gate) as (rsm, channel):
+        client = RemoteStorageManagerClient(channel, "rsm", copy_timeout_s=3)
+        with pytest.raises(RetriableRemoteStorageError, match="no progress"):
+            copied(client, Files(b"log"))
+        assert gate.reached.is_set()
+        assert store.keys(), "the log, which the service still works on"
+        eventually(lambda: not rsm.calls[0].is_active())
+        gate.opened.set()
+        eventually(lambda: not store.keys())

@@ -145,7 +145,7 @@ def test_a_copy_asks_a_silent_store_for_a_caller_who_left_only_to_take_back_what
     clean_up_asks: set[str],
 ) -> None:
     """A part that is under way in another thread may be asked for as well, once."""
-    monkeypatch.setattr(clean_up, "CLEAN_UP_S", 1.0)
+    monkeypatch.setattr(clean_up, "CLEAN_UP_S", 3.0)
     for silent in {operation, *clean_up_asks}:
         proxy.faults.add(BlackHole(), operation=silent, times=None)
     proxy.forget_requests()
@@ -174,7 +174,7 @@ def test_a_clean_up_does_not_wait_for_a_silent_store(
                 copied(patient, LARGE)
         finally:
             through.faults.clear()
-        assert time.monotonic() - began_s < 20
+        assert time.monotonic() - began_s < 55
 
 
 def test_the_end_of_the_service_ends_the_repeats(through: HttpProxy, settings: RsmSettings) -> None:

@@ -143,9 +143,29 @@ def through(s3: S3Endpoint) -> Iterator[HttpProxy]:
 
 @pytest.fixture(scope="module")
 def rsm(through: HttpProxy, settings: RsmSettings) -> Iterator[ObjectRemoteStorageManager]:
-    """One for all tests: to be ready takes more requests than any of them."""
+    """One for all tests: to be ready takes more requests than any of them. It is patient, as most
+    of what it is asked must succeed."""
+    with rsm_behind(through, settings, retries=0) as manager:
+        yield manager
+
+
+@pytest.fixture(scope="module")
+def impatient(through: HttpProxy, settings: RsmSettings) -> Iterator[ObjectRemoteStorageManager]:
     with rsm_behind(through, settings, retries=0, read_timeout_ms=SILENCE_MS) as manager:
         yield manager
+
+
+Meeting = Callable[[Fault], ObjectRemoteStorageManager]
+
+
+@pytest.fixture
+def meeting(rsm: ObjectRemoteStorageManager, impatient: ObjectRemoteStorageManager) -> Meeting:
+    """Whom to ask for what meets a fault: where that is silence, RSM that soon gives up."""
+
+    def rsm_that_meets(fault: Fault) -> ObjectRemoteStorageManager:
+        return impatient if isinstance(fault, BlackHole | Stall) else rsm
+
+    return rsm_that_meets
 
 
 @pytest.fixture
@@ -170,6 +190,7 @@ def proxy(through: HttpProxy) -> Iterator[HttpProxy]:
 )
 def test_a_copy_is_retriable_leaves_nothing_and_may_be_repeated(
     rsm: ObjectRemoteStorageManager,
+    meeting: Meeting,
     proxy: HttpProxy,
     left: Left,
     step: Step,
@@ -178,7 +199,7 @@ def test_a_copy_is_retriable_leaves_nothing_and_may_be_repeated(
     metadata = a_segment(SIZE)
     proxy.faults.add(fault, operation=step.operation, skip=step.skip)
     with pytest.raises(RetriableRemoteStorageError):
-        copied(rsm, FILES, metadata)
+        copied(meeting(fault), FILES, metadata)
     assert not left(metadata)
     assert fetched(rsm, copied(rsm, FILES, metadata)) == FILES.log
 
@@ -195,6 +216,7 @@ def test_a_copy_is_retriable_leaves_nothing_and_may_be_repeated(
 )
 def test_a_copy_whose_manifest_may_come_yet_is_retriable_and_leaves_its_objects_to_a_delete(
     rsm: ObjectRemoteStorageManager,
+    meeting: Meeting,
     proxy: HttpProxy,
     left: Left,
     step: Step,
@@ -203,7 +225,7 @@ def test_a_copy_whose_manifest_may_come_yet_is_retriable_and_leaves_its_objects_
     metadata = a_segment(SIZE)
     proxy.faults.add(fault, operation=step.operation, skip=step.skip)
     with pytest.raises(RetriableRemoteStorageError):
-        copied(rsm, FILES, metadata)
+        copied(meeting(fault), FILES, metadata)
     assert len(left(metadata)) == 2
     rsm.delete_log_segment_data(metadata)
     assert not left(metadata)
@@ -235,13 +257,13 @@ def test_a_copy_whose_manifest_is_written_unheard_counts(
     ids=str,
 )
 def test_a_read_is_retriable_and_may_be_repeated(
-    rsm: ObjectRemoteStorageManager, proxy: HttpProxy, fault: Fault
+    rsm: ObjectRemoteStorageManager, meeting: Meeting, proxy: HttpProxy, fault: Fault
 ) -> None:
-    metadata = copied(rsm, FILES)
-    assert fetched(rsm, metadata, end=0)  # The digests are known: the next GET is of the log.
+    reader, metadata = meeting(fault), copied(rsm, FILES)
+    assert fetched(reader, metadata, end=0)  # The digests are known: the next GET is of the log.
     proxy.faults.add(fault, operation="GetObject")
     with pytest.raises(RetriableRemoteStorageError):
-        fetched(rsm, metadata)
+        fetched(reader, metadata)
     assert fetched(rsm, metadata) == FILES.log
 
 
@@ -313,11 +335,15 @@ def test_a_read_of_a_wrong_byte_is_corrupt_and_may_be_repeated(
     ids=str,
 )
 def test_a_delete_is_retriable_and_may_be_repeated(
-    rsm: ObjectRemoteStorageManager, proxy: HttpProxy, left: Left, fault: Fault
+    rsm: ObjectRemoteStorageManager,
+    meeting: Meeting,
+    proxy: HttpProxy,
+    left: Left,
+    fault: Fault,
 ) -> None:
     metadata = copied(rsm, Files(b"log"))
     proxy.faults.add(fault, operation="DeleteObjects")
     with pytest.raises(RetriableRemoteStorageError):
-        rsm.delete_log_segment_data(metadata)
+        meeting(fault).delete_log_segment_data(metadata)
     rsm.delete_log_segment_data(metadata)
     assert not left(metadata)

@@ -30,6 +30,7 @@ from tests.contract.remote_storage_manager_contract import (
     without,
 )
 from tests.contract.rsm_over_s3 import settings_for
+from tests.contract.rsm_through_faults import SILENCE_MS
 from tests.harness.eventually import eventually
 from tests.harness.faults import Answer, Corrupt, Cut, Direction, Fault, Reset, Stall, Truncate
 from tests.harness.grpc_server import served
@@ -83,7 +84,7 @@ def proxy(s3: S3Endpoint) -> Iterator[CountingProxy]:
 
 @pytest.fixture
 def settings(s3: S3Endpoint) -> RsmSettings:
-    return settings_for(s3, {"retries": 2, "read_timeout_ms": 2_000})
+    return settings_for(s3, {"retries": 2})
 
 
 @pytest.fixture
@@ -146,13 +147,15 @@ def test_what_was_given_out_is_not_sent_again(
 
 
 def test_a_store_that_falls_silent_within_a_body_is_asked_again(
-    rsm: ObjectRemoteStorageManager,
     proxy: CountingProxy,
+    settings: RsmSettings,
     segment: RemoteLogSegmentMetadata,
     log: bytes,
 ) -> None:
-    proxy.faults.add(Stall(MIB, Direction.RESPONSE), operation="GetObject")
-    assert fetched(rsm, segment) == log
+    changes = {"endpoint": proxy.address, "read_timeout_ms": SILENCE_MS}
+    with closing(build_manager(settings.model_copy(update=changes))) as rsm:
+        proxy.faults.add(Stall(MIB, Direction.RESPONSE), operation="GetObject")
+        assert fetched(rsm, segment) == log
     assert_gets(proxy, 2)
 
 

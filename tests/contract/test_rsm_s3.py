@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 
-import grpc
 import pytest
 from crc32c import crc32c
 from pydantic import SecretStr
@@ -16,12 +15,10 @@ from services.api.errors import (
     RetriableRemoteStorageError,
 )
 from services.api.remote_storage_manager import IndexType, RemoteStorageManager
-from services.rpc.clients.storage import RemoteStorageManagerClient
 from services.rsm.backends.protocol import Part, StorageBackend
 from services.rsm.factory import build_backend, build_manager
 from services.rsm.keys import segment_keys
 from services.rsm.manager import ObjectRemoteStorageManager
-from services.rsm.servicer import add_to_server
 from services.rsm.settings import RsmSettings
 from tests.contract.remote_storage_manager_contract import (
     LARGE,
@@ -36,8 +33,7 @@ from tests.contract.remote_storage_manager_contract import (
 )
 from tests.contract.rsm_over_s3 import PART
 from tests.harness.eventually import eventually
-from tests.harness.faults import Answer, Cut, Delay, Direction
-from tests.harness.grpc_server import served
+from tests.harness.faults import Answer, Cut, Direction
 from tests.harness.http_proxy import HttpProxy
 
 
@@ -177,21 +173,6 @@ def test_a_log_shorter_than_it_was_is_corrupt(
     backend.put(log, files.log[:left])
     with pytest.raises(CorruptSegmentError):
         fetched(rsm, metadata, 500)
-
-
-def test_a_copy_given_up_while_the_store_is_slow_leaves_nothing(
-    rsm: ObjectRemoteStorageManager, proxy: HttpProxy, stored_keys: StoredKeys
-) -> None:
-    def add(server: grpc.Server) -> None:
-        add_to_server(rsm, server)
-
-    proxy.faults.add(Delay(2000), operation="PutObject", skip=1)  # the indexes
-    with served(add, "tieredstorage.v1.RemoteStorageManager") as (channel, address):
-        client = RemoteStorageManagerClient(channel, address, copy_timeout_s=1)
-        with pytest.raises(RetriableRemoteStorageError):
-            copied(client, Files(b"log"))
-        assert stored_keys(), "the log, which the service still works on"
-        eventually(lambda: not stored_keys())
 
 
 def test_a_delete_that_fails_is_retriable_and_may_be_repeated(
