@@ -67,6 +67,7 @@ class Proxy(ABC):
         with self._lock:
             for one in self._open:
                 hang_up(one)
+            self._open.clear()
 
     def __enter__(self) -> Self:
         self.accept_connections()
@@ -86,28 +87,39 @@ class Proxy(ABC):
         with suppress(OSError):  # the listener was closed
             while True:
                 client, _ = listener.accept()
+                with self._lock:  # open from now on, also while it has no server yet
+                    self._open.add(client)
                 Thread(target=self._serve, args=[client], daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
         try:
             server = socket.create_connection(self._upstream, _CONNECT_TIMEOUT_S)
         except OSError:
-            client.close()
+            self._close(client)
             return
         server.settimeout(None)
-        pair = {client, server}
-        with self._lock:
-            self._open |= pair
         try:
-            self._relay(client, server)
+            if self._add_server(client, server):
+                self._relay(client, server)
         except OSError:  # one side is gone, or a fault ends both
             hang_up(client)
             hang_up(server)
         finally:
-            with self._lock:
-                self._open -= pair
-            client.close()
-            server.close()
+            self._close(client, server)
+
+    def _add_server(self, client: socket.socket, server: socket.socket) -> bool:
+        """Whether the client's connection was not cut before it had a server."""
+        with self._lock:
+            is_open = client in self._open
+            if is_open:
+                self._open.add(server)
+        return is_open
+
+    def _close(self, *ours: socket.socket) -> None:
+        with self._lock:
+            self._open.difference_update(ours)
+        for one in ours:
+            one.close()
 
     def _wait(self, seconds: float) -> None:
         """As a fault wants it; no longer than this proxy lives."""

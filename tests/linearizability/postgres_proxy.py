@@ -65,8 +65,8 @@ class PostgresProxy(Proxy):
             raise CutError("before COMMIT")
         if fault == AFTER_COMMIT:
             answers.keep_back()
+        self._count(commit=True)  # before its answer can be there
         server.sendall(message)
-        self._count(commit=True)
         if fault == AFTER_COMMIT:
             answers.wait_for_one()
             self._count(cut=True)

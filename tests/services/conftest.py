@@ -14,11 +14,12 @@ from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.factory import build_manager
 from services.rsm.settings import RsmSettings
 from tests.harness.tier import SmallTier, a_topic
+from tests.services.patience import PATIENT
 
 
 @pytest.fixture
 def engine(database_url: str) -> Iterator[Engine]:
-    engine = create_database_engine(database_url)
+    engine = create_database_engine(database_url, PATIENT)
     yield engine
     engine.dispose()
 
@@ -30,7 +31,7 @@ def rlmm(engine: Engine) -> SqlRemoteLogMetadataManager:
 
 @pytest.fixture
 def tier(database_url: str, tmp_path: Path) -> Iterator[SmallTier]:
-    engine = create_database_engine(database_url)
+    engine = create_database_engine(database_url, PATIENT)
     settings = RsmSettings(backend="filesystem", directory=tmp_path)
     with closing(build_manager(settings)) as rsm:
         yield SmallTier(rsm, SqlRemoteLogMetadataManager(engine))

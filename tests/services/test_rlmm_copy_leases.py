@@ -18,7 +18,7 @@ from services.api.errors import RetriableRemoteStorageError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.segment_changes import SegmentUpdate, UpdateOutcome
 from services.api.segments import RemoteLogSegmentMetadata
-from services.rlmm.database import DatabaseLimits, create_database_engine
+from services.rlmm.database import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.outcomes import body_digest
 from services.rlmm.schema import MIGRATIONS, upgrade
@@ -32,17 +32,9 @@ from tests.contract.rlmm.segments import (
 )
 from tests.harness.eventually import eventually
 from tests.harness.rlmm_database import waiting
+from tests.services.patience import PATIENCE_MS
 
-PATIENCE_MS = 60_000
-PATIENT = DatabaseLimits(lock_timeout_ms=PATIENCE_MS, statement_timeout_ms=PATIENCE_MS)
 TP = TopicIdPartition(uuid4(), "orders", 0)
-
-
-@pytest.fixture
-def engine(database_url: str) -> Iterator[Engine]:
-    engine = create_database_engine(database_url, PATIENT)
-    yield engine
-    engine.dispose()
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from uuid import uuid4
 
 import psycopg
@@ -14,12 +15,13 @@ from services.api.ids import TopicIdPartition
 from services.api.segment_batches import SegmentAddition, SegmentLookup
 from services.api.segment_changes import SegmentUpdate
 from services.api.segment_imports import SegmentImport
-from services.rlmm.database import DatabaseLimits, create_database_engine
+from services.rlmm.database import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.transactions import ATTEMPTS
 from tests.contract.rlmm.segments import FINISHED, finished, revision_of, segment, update_to
 from tests.harness.eventually import eventually
 from tests.harness.rlmm_database import waiting
+from tests.services.patience import PATIENT
 
 CONNECTIONS = 3
 
@@ -29,7 +31,7 @@ Changes = Callable[[SqlRemoteLogMetadataManager, TopicIdPartition], list[bool]]
 
 @pytest.fixture
 def engine(database_url: str) -> Iterator[Engine]:
-    engine = create_database_engine(database_url, DatabaseLimits(pool_size=CONNECTIONS))
+    engine = create_database_engine(database_url, replace(PATIENT, pool_size=CONNECTIONS))
     yield engine
     engine.dispose()
 
@@ -85,14 +87,21 @@ def open_all_connections(engine: Engine) -> None:
         connection.close()
 
 
+def deadlocks(engine: Engine) -> int:
+    # Within a transaction statistics stay what they were.
+    with engine.connect() as connection:
+        count = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+        return int(connection.scalars(text(count)).one())
+
+
 def test_a_batch_that_is_the_victim_of_a_deadlock_is_tried_again(
     engine: Engine, rlmm: SqlRemoteLogMetadataManager, tps: list[TopicIdPartition]
 ) -> None:
     updates = [SegmentUpdate(update_to(finished(rlmm, tp, 0, 9), FINISHED)) for tp in tps]
     with engine.begin() as connection:
-        # The time that the other has to close the circle.
+        # The time that the other has to close the circle: PostgreSQL looks once in each wait.
         name = connection.scalar(text("SELECT current_database()"))
-        connection.execute(text(f"ALTER DATABASE {name} SET deadlock_timeout = '3s'"))
+        connection.execute(text(f"ALTER DATABASE {name} SET deadlock_timeout = '9s'"))
     engine.dispose()
     lock = text("SELECT FROM partitions WHERE topic_id = :id AND partition = :p FOR UPDATE")
     first, second = ({"id": tp.topic_id, "p": tp.partition} for tp in tps)
@@ -105,9 +114,7 @@ def test_a_batch_that_is_the_victim_of_a_deadlock_is_tried_again(
             other.execute(lock, first)
         outcomes = batch.result(timeout=60)
     assert [isinstance(each, MutationOutcome) for each in outcomes] == [True, True]
-    with engine.connect() as connection:
-        deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
-        eventually(lambda: connection.scalar(text(deadlocks)) == 1)
+    eventually(lambda: deadlocks(engine) == 1)
 
 
 @pytest.mark.parametrize("change", [add_in_batch, add_by_import])
@@ -181,7 +188,7 @@ def test_a_session_that_ends_within_a_batch_is_retriable(
     tps: list[TopicIdPartition],
 ) -> None:
     updates = [SegmentUpdate(update_to(finished(rlmm, tp, 0, 9), FINISHED)) for tp in tps]
-    holder = create_database_engine(database_url)
+    holder = create_database_engine(database_url, PATIENT)
     with ThreadPoolExecutor(1) as pool, holder.connect() as held:
         held.execute(text("SELECT FROM partitions FOR UPDATE"))
         batch = pool.submit(rlmm.update_remote_log_segment_metadata_batch, updates)

@@ -40,15 +40,6 @@ from tests.harness.rlmm_database import events
 
 
 @pytest.fixture
-def engine(database_url: str) -> Iterator[Engine]:
-    # Patient: a test may hold a lock for as long as a busy machine takes.
-    patient = DatabaseLimits(lock_timeout_ms=60_000, idle_in_transaction_timeout_ms=60_000)
-    engine = create_database_engine(database_url, patient)
-    yield engine
-    engine.dispose()
-
-
-@pytest.fixture
 def gated(engine: Engine) -> Iterator[Gated]:
     with closing(Gated(engine)) as gated:
         yield gated

@@ -207,7 +207,7 @@ def test_a_purge_that_the_database_ends_in_a_deadlock_is_done_again(
     with engine.connect() as connection:
         # Sessions to come look for a deadlock when they have waited for so long.
         name = connection.scalar(text("SELECT current_database()"))
-        connection.execute(text(f"ALTER DATABASE \"{name}\" SET deadlock_timeout = '5s'"))
+        connection.execute(text(f"ALTER DATABASE \"{name}\" SET deadlock_timeout = '9s'"))
         connection.commit()
         connection.execute(text("SET LOCAL deadlock_timeout = '1h'"))
         connection.execute(text(repeat.format(2)))

@@ -1,6 +1,7 @@
 """Reports and log starts in the database: what they cost, and what the audit trail says of them."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from uuid import uuid4
 
 import pytest
@@ -10,7 +11,7 @@ from services.api.calls import Call, MutationContext, serving
 from services.api.errors import DeletionRefusedError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.partition_changes import PartitionLeadership
-from services.rlmm.database import DatabaseLimits, create_database_engine
+from services.rlmm.database import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.contract.rlmm.partition_states import lineage, report_of, taken
 from tests.contract.rlmm.segments import (
@@ -24,6 +25,7 @@ from tests.contract.rlmm.segments import (
 )
 from tests.harness.eventually import eventually
 from tests.harness.rlmm_database import events, waiting
+from tests.services.patience import PATIENT
 
 
 @pytest.fixture
@@ -102,7 +104,7 @@ class TestReports:
     ) -> None:
         tps = [TopicIdPartition(tp.topic_id, tp.topic, number) for number in range(3)]
         rlmm.on_partition_leadership_changes([PartitionLeadership(each) for each in tps], [], 1)
-        impatient = create_database_engine(database_url, DatabaseLimits(lock_timeout_ms=50))
+        impatient = create_database_engine(database_url, replace(PATIENT, lock_timeout_ms=50))
         with engine.begin() as holder:
             holder.execute(text("SELECT 1 FROM partitions WHERE partition = 1 FOR UPDATE"))
             with pytest.raises(RetriableRemoteStorageError):

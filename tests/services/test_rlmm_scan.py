@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import pairwise
 from uuid import UUID
 
@@ -12,13 +13,14 @@ from services.api.errors import InvalidRequestError, RetriableRemoteStorageError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.segment_scan import SegmentBatch, SegmentScan
 from services.api.segments import RemoteLogSegmentMetadataUpdate
-from services.rlmm.database import DatabaseLimits, create_database_engine
+from services.rlmm.database import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.scans import BATCH_BYTES, MEMORY_BYTES, PARTITIONS_PER_STATEMENT
 from tests.contract.rlmm.scans import rows_of
 from tests.contract.rlmm.segments import BROKER, DELETE_STARTED
 from tests.contract.test_rlmm_over_grpc import client_over
 from tests.harness.eventually import eventually
+from tests.services.patience import PATIENT
 
 TOPIC_ID = UUID("00000000-0000-4000-8000-000000000001")
 MAX_STREAM_BYTES = 3 * 1024 * 1024
@@ -27,7 +29,7 @@ POOL_SIZE = 2
 
 @pytest.fixture
 def engine(database_url: str) -> Iterator[Engine]:
-    engine = create_database_engine(database_url, DatabaseLimits(pool_size=POOL_SIZE))
+    engine = create_database_engine(database_url, replace(PATIENT, pool_size=POOL_SIZE))
     yield engine
     engine.dispose()
 
@@ -188,7 +190,8 @@ def test_a_scan_that_the_database_cannot_serve_is_retriable(
     engine: Engine, database_url: str
 ) -> None:
     insert(engine, segments=1)
-    slow = create_database_engine(database_url, DatabaseLimits(statement_timeout_ms=300))
+    # Enough for a statement that nobody is in the way of.
+    slow = create_database_engine(database_url, replace(PATIENT, statement_timeout_ms=3_000))
     rlmm = SqlRemoteLogMetadataManager(slow)
     with engine.begin() as holder:
         holder.execute(text("LOCK TABLE segments IN ACCESS EXCLUSIVE MODE"))
@@ -206,7 +209,7 @@ def test_a_scan_whose_connection_ends_is_retriable_and_the_next_one_works(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
         "WHERE datname = current_database() AND wait_event_type = 'Lock'"
     )
-    others = create_database_engine(database_url)
+    others = create_database_engine(database_url, PATIENT)
 
     def end_who_waits() -> bool:
         with others.connect() as connection:
@@ -217,7 +220,7 @@ def test_a_scan_whose_connection_ends_is_retriable_and_the_next_one_works(
         scan = pool.submit(lambda: list(rlmm.scan_remote_log_segments(SegmentScan())))
         eventually(end_who_waits)
         with pytest.raises(RetriableRemoteStorageError):
-            scan.result(timeout=10)
+            scan.result(timeout=60)
     assert len(list(rlmm.scan_remote_log_segments(SegmentScan()))) == 1
     others.dispose()
 

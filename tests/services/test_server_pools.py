@@ -36,7 +36,7 @@ LIMIT = 4
 class Holding:
     """A RemoteStorageManager that holds calls of one kind until it is told to let go."""
 
-    LONGEST_S = 30
+    LONGEST_S = 120
 
     def __init__(self) -> None:
         self.held_kind = ""

@@ -79,16 +79,18 @@ class Running:
     metrics: str
 
     def status(self, service: str = "") -> int:
-        with grpc.insecure_channel(self.health) as channel:
+        # A service may start late: gRPC would wait longer and longer between its attempts.
+        options = [("grpc.max_reconnect_backoff_ms", 500)]
+        with grpc.insecure_channel(self.health, options) as channel:
             request = HealthCheckRequest(service=service)
             stub = HealthStub(channel)
-            return int(stub.Check(request, timeout=10, wait_for_ready=True).status)
+            return int(stub.Check(request, timeout=60, wait_for_ready=True).status)
 
     def log(self) -> str:
         return self.process.log_path.read_text()
 
     def wait_until(self, status: int) -> None:
-        eventually(lambda: self.status() == status, deadline_ms=20_000)
+        eventually(lambda: self.status() == status, deadline_ms=60_000)
 
     def page(self) -> str:
         with urlopen(f"http://{self.metrics}/metrics", timeout=10) as answer:
@@ -344,7 +346,7 @@ def services(
 def test_reflection_lists_the_service(services: dict[str, Running], name: str) -> None:
     with grpc.insecure_channel(services[name].address) as channel:
         # Health answers before the service listens.
-        grpc.channel_ready_future(channel).result(timeout=20)
+        grpc.channel_ready_future(channel).result(timeout=60)
         listed = ProtoReflectionDescriptorDatabase(channel).get_services()
     assert FULL_NAMES[name] in listed
 
@@ -371,6 +373,7 @@ def test_a_copy_under_way_ends_well_after_sigterm(tmp_path: Path) -> None:
     objects = tmp_path / "objects"
     files = Files(os.urandom(2 * A_PART))
     metadata = a_segment(len(files.log))
+    patient = {"RSM_DRAIN_TIMEOUT_MS": "60000"}  # a busy machine takes its time
     go_on = Event()
 
     def slowly() -> Iterator[SegmentChunk]:
@@ -380,7 +383,7 @@ def test_a_copy_under_way_ends_well_after_sigterm(tmp_path: Path) -> None:
             yield chunk
 
     with (
-        started("rsm", files_settings(objects), tmp_path) as rsm,
+        started("rsm", {**files_settings(objects), **patient}, tmp_path) as rsm,
         open_channel(rsm.address) as channel,
         ThreadPoolExecutor(1) as pool,
     ):

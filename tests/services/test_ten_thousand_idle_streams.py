@@ -22,11 +22,18 @@ HEALTH = "/grpc.health.v1.Health"
 CONNECTIONS = 100
 ELSEWHERE = "127.0.0.2"
 LOG = bytes(range(256)) * 4 * 4096
+SETTINGS = {
+    # Idle streams are to be there until the end of a test, however long it takes.
+    "RSM_STREAM_IDLE_TIMEOUT_MS": "600000",
+    # For a read that is under way at SIGTERM.
+    "RSM_DRAIN_TIMEOUT_MS": "20000",
+}
 
 
 @pytest.fixture
 def rsm(tmp_path: Path) -> Iterator[Running]:
-    with started("rsm", files_settings(tmp_path / "files"), tmp_path / "rsm") as rsm:
+    settings = {**files_settings(tmp_path / "files"), **SETTINGS}
+    with started("rsm", settings, tmp_path / "rsm") as rsm:
         rsm.wait_until(SERVING)
         yield rsm
 
@@ -93,6 +100,6 @@ def test_sigterm_ends_a_service_that_is_full_of_idle_streams(
         os.kill(rsm.process.pid, SIGTERM)
         eventually(lambda: "stopping" in rsm.log(), 30_000)
         assert first + b"".join(reading) == LOG * 8
-        eventually(lambda: not rsm.process.is_running(), 30_000)
+        eventually(lambda: not rsm.process.is_running(), 60_000)
     with pytest.raises(RetriableRemoteStorageError):
         client.delete_log_segment_data(a_segment())

@@ -1,0 +1,14 @@
+"""How long a test lets PostgreSQL take."""
+
+from services.rlmm.database import DatabaseLimits
+
+PATIENCE_MS = 60_000
+"""A test may hold a lock, and have others wait for it, for as long as a busy machine takes."""
+
+PATIENT = DatabaseLimits(
+    pool_timeout_ms=PATIENCE_MS,
+    connect_timeout_ms=PATIENCE_MS,
+    statement_timeout_ms=PATIENCE_MS,
+    lock_timeout_ms=PATIENCE_MS,
+    idle_in_transaction_timeout_ms=PATIENCE_MS,
+)
