@@ -18,13 +18,16 @@ from services.cli.demo_kafka_watch import timed
 from services.cli.fetch import decoded
 from services.cli.output import Format, say, size_text, stdout_console
 from services.local.kafka_client import Record
+from services.rlm.kafka_log.partition_dir import list_segments
 
 _BATCHES = 280
 _BATCHES_WHILE_AWAY = 90
 _SEED, _SEED_WHILE_AWAY = 405, 406
-# Slower than RLM copies: what the broker deletes before it is copied would be lost.
+# Slower than RLM copies where nothing holds it up.
 _PAUSE_S = 0.03
 _AWAY_BYTES = LOCAL_RETENTION_BYTES // 3
+# What the broker deletes before it is copied would be lost. A transaction comes on top of this.
+_MOST_UNCOPIED_BYTES = LOCAL_RETENTION_BYTES * 2 // 3
 _STUCK = "segments do not get from the disk into the tier"
 
 
@@ -84,9 +87,17 @@ def _write(
     """Write, and look until all that is rolled is in the tier, and the broker has deleted what it
     does not keep."""
     started, report, ending = time.monotonic(), stage.report, Event()
+    copied_through_offset = -1  # when last looked: a look may wait for the services
 
     def goes_on() -> bool:
-        return not ending.wait(_PAUSE_S)
+        """Waits while the tier is so far behind that the broker would soon delete what is not in
+        it; the broker's disk alone is asked, for the services may be what is slow."""
+        while not ending.wait(_PAUSE_S):
+            disk = list_segments(stage.partition.folder)
+            uncopied = [s for s in disk if s.base_offset > copied_through_offset]
+            if sum(segment.size_bytes for segment in uncopied) <= _MOST_UNCOPIED_BYTES:
+                return True
+        return False
 
     def draw(view: View) -> RenderableType:
         return live_picture(view, "runs" if stage.rlm_process.process.is_running() else "is away")
@@ -96,6 +107,7 @@ def _write(
         try:
             with closing(stage.watch.looks(_STUCK, draw)) as looks:
                 for view in looks:
+                    copied_through_offset = max((s.end_offset for s in view.finished), default=-1)
                     lost_offset = view.lost_offset()
                     if lost_offset is not None:
                         report.lost_offsets.append(lost_offset)
