@@ -18,6 +18,8 @@ from services.local.java import find_java
 
 POM = Path(__file__).resolve().parents[1] / "kafka" / "broker" / "pom.xml"
 _MAVEN_TIMEOUT_S = 900.0
+_ATTEMPTS = 3
+"""A repository on the internet refuses or breaks off now and then; Maven keeps what it has got."""
 _TAIL_CHARACTERS = 4096
 
 
@@ -62,25 +64,29 @@ def _download_jars(mvn: str, version: str, jars: Path) -> None:
     """Fetch into a sibling and rename: who looks without the lock sees all of it or nothing."""
     with tempfile.TemporaryDirectory(dir=jars.parent, prefix="download-") as parent:
         incoming = Path(parent) / "jars"
-        done = subprocess.run(
-            [
-                mvn,
-                "-q",
-                "-B",
-                "-Dstyle.color=never",
-                f"--file={POM}",
-                "dependency:copy-dependencies",
-                f"-Dkafka.version={version}",
-                f"-DoutputDirectory={incoming}",
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=_MAVEN_TIMEOUT_S,
-            check=False,
-        )
-        if done.returncode != 0:
+        command = [
+            mvn,
+            "-q",
+            "-B",
+            "-Dstyle.color=never",
+            f"--file={POM}",
+            "dependency:copy-dependencies",
+            f"-Dkafka.version={version}",
+            f"-DoutputDirectory={incoming}",
+        ]
+        for _ in range(_ATTEMPTS):
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=_MAVEN_TIMEOUT_S,
+                check=False,
+            )
+            if done.returncode == 0:
+                break
+        else:
             tail = done.stdout[-_TAIL_CHARACTERS:]
             raise KafkaUnavailableError(f"mvn could not fetch Kafka {version}:\n{tail}")
         incoming.rename(jars)

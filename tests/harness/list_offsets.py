@@ -9,6 +9,11 @@ _CORRELATION_ID = 1
 _TIMEOUT_S = 30.0
 _NO_TAGS = b"\0"
 _ANSWER = struct.Struct(">ihqqi")
+_NOT_LEADER_OR_FOLLOWER = 6
+
+
+class NotLeaderError(RuntimeError):
+    """Who wants to know has to ask again, or another broker."""
 
 
 class Question(IntEnum):
@@ -24,7 +29,8 @@ def list_offset(bootstrap_servers: str, topic: str, partition: int, question: Qu
     """What the broker at HOST:PORT, which must lead the partition, answers.
 
     Raises:
-        RuntimeError: it answers with an error.
+        NotLeaderError: it does not lead the partition, or does not know yet that it does.
+        RuntimeError: it answers with another error.
     """
     host, _, port = bootstrap_servers.rpartition(":")
     request = _request(topic, partition, question)
@@ -49,6 +55,8 @@ def _offset(response: bytes, topic: str) -> int:
     throttle_time = struct.Struct(">i").size
     place = header + throttle_time + len(_array_of_one(_string(topic))) + len(_array_of_one(b""))
     _, error, _, offset, _ = _ANSWER.unpack_from(response, place)
+    if error == _NOT_LEADER_OR_FOLLOWER:
+        raise NotLeaderError(topic)
     if error:
         raise RuntimeError(f"ListOffsets of {topic}: error {error}")
     return int(offset)

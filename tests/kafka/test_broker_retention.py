@@ -195,6 +195,7 @@ def test_what_was_deleted_before_it_was_shipped_is_a_hole_that_a_reader_is_told_
     records = consumed(tier.cluster, name)
     tier.cluster.configure(topic.name, retention_bytes="9000")
     wait_until_deleted(tier, name, folder, last_shipped + 1)
+    tier.wait_for_checkpoint(name)
     report = ship(tier.broker.log_dirs, tier.rsm, tier.rlmm, topics=[topic.name])
     (problem,) = report.partitions[0].problems
     assert report.outcome is ShipOutcome.PARTIAL

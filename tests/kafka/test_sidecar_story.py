@@ -34,7 +34,7 @@ from tests.kafka.traffic import RECORDS_PER_TRANSACTION, Acknowledged, Traffic
 from tests.scenarios.world import running_world
 
 # All of the story happens before the first test of it.
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(1800)]
 
 SEED = 405
 OBJECTS_OF_A_SEGMENT = 3
@@ -134,7 +134,8 @@ def story(sidecar: Sidecar, tmp_path_factory: pytest.TempPathFactory) -> Story:
                     wait_until_tiered(sidecar, deleted, segments=5)
                 broker.restart()
                 deleted_had = give_up(sidecar, deleted, killer)
-                (again,) = sidecar.create_tiered(MADE_AGAIN)
+                with killer.spared():
+                    (again,) = sidecar.create_tiered(MADE_AGAIN)
                 traffic[again] = Traffic(cluster, MADE_AGAIN, SEED + 1)
                 writing.enter_context(traffic[again])
                 broker.kill()

@@ -17,7 +17,12 @@ from services.local.kafka_broker import KafkaBroker
 from services.rlm.copying.ship import ShipOutcome, ShipReport, ship
 from services.rlm.kafka_log.checkpoints import HIGH_WATERMARKS, read_offset_checkpoint
 from services.rlm.kafka_log.log_dir import find_partitions
-from services.rlm.kafka_log.partition_dir import LocalSegment, list_segments
+from services.rlm.kafka_log.partition_dir import (
+    LEADER_EPOCH_CHECKPOINT,
+    LocalSegment,
+    list_segments,
+    read_side_file,
+)
 from services.rlm.manager import BrokerRemoteLogManager
 from tests.harness.eventually import eventually
 from tests.harness.kafka_client import NOW, Cluster, Offsets, Record, Topic, send_batch
@@ -47,9 +52,11 @@ class TieredBroker:
     cluster: Cluster
 
     def create(self, topic: Topic) -> tuple[TopicIdPartition, Path]:
-        """Make a topic of one partition; answer its name and its folder, once that is there."""
+        """Make a topic of one partition; answer its name and its folder, once that is there and
+        the broker has written down that it leads the partition."""
         self.cluster.create(topic)
         ((name, folder),) = eventually(lambda: self.partitions(topic)).items()
+        eventually(lambda: read_side_file(folder / LEADER_EPOCH_CHECKPOINT))
         return name, folder
 
     def partitions(self, *topics: Topic) -> dict[TopicIdPartition, Path]:
@@ -62,7 +69,7 @@ class TieredBroker:
         """Ship these topics from the directories of the running broker, once it has written down
         how far they have come; nothing may be amiss."""
         for name in self.partitions(*topics):
-            self._wait_for_checkpoint(name)
+            self.wait_for_checkpoint(name)
         names = [topic.name for topic in topics]
         report = ship(self.broker.log_dirs, self.rsm, self.rlmm, topics=names)
         assert report.outcome is ShipOutcome.DONE, report
@@ -89,7 +96,8 @@ class TieredBroker:
         page = self.manager(*self.broker.log_dirs).describe_partitions([name.topic])
         return next(d for d in page.partitions if d.topic_id_partition == name)
 
-    def _wait_for_checkpoint(self, name: TopicIdPartition) -> None:
+    def wait_for_checkpoint(self, name: TopicIdPartition) -> None:
+        """Return when the broker has written down how far the partition has come."""
         end = self.cluster.offsets(name.topic, name.partition).log_end_offset
         eventually(lambda: self._is_written_down(name, end))
 
@@ -100,7 +108,7 @@ class TieredBroker:
 
     def bounds(self, name: TopicIdPartition) -> Offsets:
         """What RLM makes of the broker's files, once it has written down how far it has come."""
-        self._wait_for_checkpoint(name)
+        self.wait_for_checkpoint(name)
         seen = self.describe(name)
         return Offsets(seen.log_start_offset, seen.last_stable_offset, seen.log_end_offset)
 

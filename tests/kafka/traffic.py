@@ -33,6 +33,9 @@ _IMPATIENT: dict[str, Any] = {
     "reconnect.backoff.max.ms": 200,
     "retry.backoff.ms": 50,
 }
+# Who waits while nobody writes waits for a transaction that failed just before. The library wants
+# to linger for less than that; a flush sends at once.
+_SOON_ABORTED: dict[str, Any] = {"transaction.timeout.ms": 10_000, "linger.ms": 5_000}
 
 
 @dataclass
@@ -122,8 +125,8 @@ class Traffic(Background):
         sent: list[int] = []
         try:
             if producer is None:
-                own: dict[str, Any] = {"transactional.id": self.topic.name}
-                producer = self._cluster.producer(**_IMPATIENT, **own)
+                own = {"transactional.id": self.topic.name}
+                producer = self._cluster.producer(**_IMPATIENT, **_SOON_ABORTED, **own)
                 producer.init_transactions(CLIENT_TIMEOUT_S)
             producer.begin_transaction()
             for _ in range(_BATCHES_OF_A_TRANSACTION):

@@ -17,7 +17,7 @@ from services.rlm.kafka_log.log_dir import find_partitions
 from services.rlm.kafka_log.partition_dir import LocalSegment, list_segments
 from tests.harness.eventually import eventually, eventually_holds
 from tests.harness.kafka_client import NOW, Cluster, Record, Topic, send_batch
-from tests.harness.list_offsets import Question, list_offset
+from tests.harness.list_offsets import NotLeaderError, Question, list_offset
 from tests.scenarios.world import World
 
 IMPATIENT = {
@@ -25,11 +25,11 @@ IMPATIENT = {
     "log.initial.task.delay.ms": "200",
     "log.segment.delete.delay.ms": "0",
     "remote.log.manager.task.interval.ms": "200",
-    # A broker that was killed is let in again when its last session has ended.
     "broker.heartbeat.interval.ms": "200",
-    "broker.session.timeout.ms": "1000",
 }
-"""So that what a broker does every half minute, or every five, is seen at once."""
+"""So that what a broker does every half minute, or every five, is seen at once. Its session is as
+long as ever, though one that was killed is let in again only when its last session has ended: on
+a machine that others use, a broker that stands still for a second must not lose its partitions."""
 
 TIERED = {"remote.storage.enable": "true"}
 ONLY_ACTIVE_LOCAL = {"local.retention.bytes": "1"}
@@ -115,8 +115,17 @@ class Partition:
         self.deployment.cluster.configure(self.name.topic, **config)
 
     def listed(self, question: Question) -> int:
+        """Asked again while the broker does not know yet, or has forgotten, that it leads."""
         address = self.deployment.broker.bootstrap_servers
-        return list_offset(address, self.name.topic, self.name.partition, question)
+
+        def answered() -> list[int]:
+            try:
+                return [list_offset(address, self.name.topic, self.name.partition, question)]
+            except NotLeaderError:
+                return []
+
+        (offset,) = eventually(answered, DEADLINE_MS)
+        return offset
 
     def local_segments(self) -> list[LocalSegment]:
         return list(list_segments(self.folder))
@@ -156,6 +165,29 @@ class Partition:
         return found
 
     # --- waiting ------------------------------------------------------------------------------
+
+    def wait_until_logged(self, words: str) -> None:
+        """Wait until the broker has printed a line with these words about the partition."""
+
+        def is_logged() -> bool:
+            return any(words in line and str(self) in line for line in self.deployment.broker_log())
+
+        eventually(is_logged, DEADLINE_MS)
+
+    def wait_until_ready(self) -> None:
+        """Wait until the broker has told RLMM that it leads the partition, and has asked it what
+        the tier has: before the first copy, in another thread than the one that tells the client
+        of the topic."""
+        self.wait_until_logged("Found the highest copiedRemoteOffset")
+
+    def wait_until_stable(self) -> None:
+        """Wait until all transactions have ended in the log: their producers are told before."""
+
+        def is_stable() -> bool:
+            found = self.deployment.cluster.offsets(self.name.topic, self.name.partition)
+            return found.last_stable_offset == found.log_end_offset
+
+        eventually(is_stable, DEADLINE_MS)
 
     def wait_until_tiered(self) -> list[RemoteLogSegmentMetadata]:
         """Wait until the tier has every offset below the active segment; answer its segments."""

@@ -9,7 +9,7 @@ from tests.harness.demos import Shown, assert_cleans_up, show
 from tests.harness.kafka_jars import ensure_kafka_jars, pinned_kafka_version
 from tests.harness.kafka_plugin import plugin_jar
 
-pytestmark = pytest.mark.plugin
+pytestmark = [pytest.mark.plugin, pytest.mark.timeout(900)]
 
 
 def command() -> list[str]:

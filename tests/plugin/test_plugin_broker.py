@@ -274,6 +274,7 @@ def assert_nothing_in_the_tier(partition: Partition) -> None:
 def test_a_tier_that_takes_no_more_is_still_read(tiered: Partition) -> None:
     segments = tiered.finished()
     tiered.configure(remote_log_copy_disable="true", local_retention_bytes="-2")
+    tiered.wait_until_logged("Cancelling the copy RLM task")
     tiered.produce()
     assert len(consumed(tiered.deployment.cluster, tiered.name)) == 2 * RECORDS
     assert tiered.finished() == segments

@@ -31,6 +31,7 @@ MANY_RECORDS = 120
 LARGE_SEGMENT_BYTES = 3 * SMALLEST_PART_BYTES
 LARGE_RECORDS, LARGE_RECORD_BYTES = 24, 700_000
 DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+READ_DEADLINE_S = 180.0
 Server = EmbeddedPostgres | SeaweedFS
 
 
@@ -79,9 +80,11 @@ def faulty(
 
 @pytest.fixture
 def partition(faulty: Deployment) -> Iterator[Partition]:
-    """Of a topic that keeps nothing but its active segment on the disk. When it is deleted after
-    the test, whatever happened, nothing of it may be left in the tier."""
+    """Of a topic that keeps nothing but its active segment on the disk. A copy is the next that
+    RLMM hears of it. When it is deleted after the test, whatever happened, nothing of it may be
+    left in the tier."""
     made = faulty.create_one("faulty", local_retention_bytes="1")
+    made.wait_until_ready()
     yield made
     assert_deleted_with_everything_left_behind(made)
 
@@ -190,7 +193,7 @@ def test_rsm_dies_while_a_consumer_reads(large: Partition, world: World) -> None
     values = produce_large(large)
     large.wait_until_tiered()
     large.wait_until_only_active_is_local()
-    messages = large.deployment.cluster.read_through_faults(large.name.topic, 0)
+    messages = large.deployment.cluster.read_through_faults(large.name.topic, 0, READ_DEADLINE_S)
     read = [next(messages)]
     kill_and_restart(world.rsm)
     read += messages
@@ -206,7 +209,7 @@ def test_the_way_to_rsm_breaks_in_the_middle_of_a_fetch(
     large.wait_until_only_active_is_local()
     way_to_rsm.faults.add(Cut(LARGE_RECORD_BYTES // 2, Direction.RESPONSE), times=3)
     way_to_rsm.cut_connections()
-    read = list(large.deployment.cluster.read_through_faults(large.name.topic, 0))
+    read = list(large.deployment.cluster.read_through_faults(large.name.topic, 0, READ_DEADLINE_S))
     assert [message.offset() for message in read] == list(range(LARGE_RECORDS))
     assert [message.value() for message in read] == values
 

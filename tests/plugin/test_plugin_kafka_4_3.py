@@ -31,6 +31,8 @@ def deployment(
 def test_transactions_move_are_read_and_go(deployment: Deployment) -> None:
     partitions = deployment.create(PAYMENTS)
     produce_payments(deployment.cluster, 0)
+    for partition in partitions:
+        partition.wait_until_stable()
     before = [seen(partition) for partition in partitions]
     for partition in partitions:
         partition.wait_until_tiered()

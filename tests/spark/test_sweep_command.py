@@ -96,14 +96,18 @@ def test_a_sweep_prints_its_report_and_says_one_line(tier: Tier, tmp_path: Path)
 def test_a_signal_ends_it_without_a_report_or_a_process_left(
     tier: Tier, tmp_path: Path, number: signal.Signals, until: str
 ) -> None:
-    """While Spark starts, and in the midst of its work."""
+    """While Spark starts, and in the midst of its work: it cannot mark what it has planned, and so
+    does not end by itself before the signal comes."""
     [tp] = a_topic()
     made = tier.fill(tp, 1)
-    options = ["--topic", tp.topic, "--work-dir", str(tmp_path)]
-    process = start(command(tier, "retention", *options))
-    eventually(lambda: list(tmp_path.glob(until)), deadline_ms=60_000)
-    mine = eventually(lambda: children(process.pid))
-    process.send_signal(number)
+    tier.report(tp, 1)
+    tier.settings(tp.topic_id, BY_TIME)
+    options = ["--topic", tp.topic, "--work-dir", str(tmp_path), "--apply"]
+    with tier.held_up(tp):
+        process = start(command(tier, "retention", *options))
+        eventually(lambda: list(tmp_path.glob(until)), deadline_ms=60_000)
+        mine = eventually(lambda: children(process.pid))
+        process.send_signal(number)
     swept = ended(process)
     assert_one_line(swept, 128 + number, "stopped; what is marked is finished by the next run")
     plan_id_of(swept)

@@ -15,6 +15,7 @@ import pytest
 
 from services.api.ids import TopicIdPartition
 from services.local.ports import LOOPBACK
+from services.rlm.kafka_admin import broker_connection
 from services.rlm.kafka_admin.admin_client import (
     MAX_PARTITIONS_A_REQUEST,
     MAX_TOPICS_A_REQUEST,
@@ -30,8 +31,10 @@ from tests.harness.metadata_broker import (
     topic,
 )
 
-TIMEOUT_S = 0.3
-SOON_S = 2.0
+TIMEOUT_S = 30.0
+IMPATIENT_S = 0.3
+"""For those who answer nothing: it is waited in full."""
+SOON_S = 20.0
 A_FEW = 20
 NAMES = [f"t-{number:04}" for number in range(2 * MAX_TOPICS_A_REQUEST + 1)]
 
@@ -87,7 +90,7 @@ def test_policies_are_asked_for_with_metadata_in_batches_and_nothing_but_policie
         return [described(name, "compact" if name == NAMES[0] else "delete") for name in names]
 
     with MetadataBroker(all_there, describes) as broker:
-        found = KafkaAdmin([broker.address], 30.0).cleanup_policies({*NAMES})
+        found = admin(broker.address).cleanup_policies({*NAMES})
     assert sorted(found.cluster.topics) == NAMES
     assert found.cleanup_policies == {**dict.fromkeys(NAMES, "delete"), NAMES[0]: "compact"}
     assert [len(asked.resources) for asked in broker.config_requests] == [
@@ -108,7 +111,7 @@ def test_a_view_asks_for_no_policies() -> None:
 def test_an_answer_may_be_of_many_partitions() -> None:
     partitions = [partition(number, 1, 4, [1, 2, 3]) for number in range(60_000)]
     with MetadataBroker(lambda names: metadata([topic("wide", uuid4(), *partitions)])) as broker:
-        view = KafkaAdmin([broker.address], 30.0).view(["wide"])
+        view = admin(broker.address).view(["wide"])
     found = view.topics["wide"]
     assert isinstance(found, TopicView)
     assert len(found.partitions) == len(partitions)
@@ -148,7 +151,7 @@ def listing(lists: Lists) -> Iterator[tuple[MetadataBroker, KafkaAdmin]]:
         return metadata(brokers=[broker.address])
 
     with MetadataBroker(answer, lists=lists) as broker:
-        asking = KafkaAdmin([broker.address], 30.0)
+        asking = admin(broker.address)
         asking.view([])
         yield broker, asking
 
@@ -180,7 +183,7 @@ def test_a_leader_that_no_view_has_named_is_not_asked() -> None:
         with pytest.raises(ClusterUnreachableError, match="broker 1 is not one that the cluster"):
             asking.stable_offsets(1, {TOPICS[0]: 4})
         with pytest.raises(ClusterUnreachableError, match="broker 0 is not one"):
-            KafkaAdmin([broker.address], 30.0).stable_offsets(0, {TOPICS[0]: 4})
+            admin(broker.address).stable_offsets(0, {TOPICS[0]: 4})
     assert broker.offset_requests == []
 
 
@@ -219,11 +222,15 @@ def test_a_silent_broker_is_given_up_in_time() -> None:
     with socket.create_server((LOOPBACK, 0)) as silent:
         before_s = time.monotonic()
         with pytest.raises(ClusterUnreachableError, match="timed out after"):
-            admin(address(silent)).view([])
-        assert TIMEOUT_S <= time.monotonic() - before_s < SOON_S
+            KafkaAdmin([address(silent)], IMPATIENT_S).view([])
+        assert IMPATIENT_S <= time.monotonic() - before_s < SOON_S
 
 
-def test_a_listener_that_answers_no_tls_handshake_is_given_up_in_time(tmp_path: Path) -> None:
+def test_a_listener_that_answers_no_tls_handshake_is_given_up_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long before a request would be."""
+    monkeypatch.setattr(broker_connection, "CONNECT_TIMEOUT_S", IMPATIENT_S)
     file = tmp_path / "client.properties"
     file.write_text("security.protocol=SSL")
     with socket.create_server((LOOPBACK, 0)) as silent:
@@ -231,7 +238,7 @@ def test_a_listener_that_answers_no_tls_handshake_is_given_up_in_time(tmp_path: 
         before, before_s = held(), time.monotonic()
         with pytest.raises(ClusterUnreachableError, match="handshake operation timed out"):
             asking.view([])
-        assert TIMEOUT_S <= time.monotonic() - before_s < SOON_S
+        assert IMPATIENT_S <= time.monotonic() - before_s < SOON_S
         assert held() == before
 
 
@@ -250,8 +257,8 @@ def test_nothing_is_left_of_views_that_fail_and_of_views_that_do_not() -> None:
     nobody = nobodys_address()
     with socket.create_server((LOOPBACK, 0)) as silent, MetadataBroker(all_there) as broker:
         silent.settimeout(SOON_S)
-        nowhere = admin(nobody, address(silent))
-        somewhere = KafkaAdmin([nobody, broker.address], SOON_S)
+        nowhere = KafkaAdmin([nobody, address(silent)], IMPATIENT_S)
+        somewhere = admin(nobody, broker.address)
         before = held()
         for _ in range(A_FEW // 4):
             with pytest.raises(ClusterUnreachableError):

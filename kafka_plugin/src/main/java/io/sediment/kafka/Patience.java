@@ -12,6 +12,7 @@ import io.grpc.StatusException;
 import java.time.Duration;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import java.util.function.LongSupplier;
 
 /**
  * How long one stream may stand still: long until the server has taken it up, short from then on.
@@ -26,19 +27,22 @@ final class Patience implements ClientInterceptor {
 
     private final long turnNanos;
     private final long progressNanos;
+    private final LongSupplier clock;
     private volatile Long takenUpNanos;
 
-    Patience(Duration turn, Duration progress) {
+    /** By this clock, which tells nanoseconds as {@link System#nanoTime} does. */
+    Patience(Duration turn, Duration progress, LongSupplier clock) {
         turnNanos = turn.toNanos();
         progressNanos = progress.toNanos();
+        this.clock = clock;
     }
 
     static Patience withCopy(long progressTimeoutMs) {
-        return new Patience(COPY_TURN, Duration.ofMillis(progressTimeoutMs));
+        return new Patience(COPY_TURN, Duration.ofMillis(progressTimeoutMs), System::nanoTime);
     }
 
     static Patience withRead(long progressTimeoutMs) {
-        return new Patience(READ_TURN, Duration.ofMillis(progressTimeoutMs));
+        return new Patience(READ_TURN, Duration.ofMillis(progressTimeoutMs), System::nanoTime);
     }
 
     /** Something that moves one message and gives up after a time, and then has moved none. */
@@ -54,7 +58,7 @@ final class Patience implements ClientInterceptor {
      *     for how long
      */
     <T> T take(Step<T> step) throws StatusException, InterruptedException, TimeoutException {
-        long sinceNanos = System.nanoTime();
+        long sinceNanos = clock.getAsLong();
         while (true) {
             try {
                 // If the server takes the call up meanwhile, the time ends no earlier than this.
@@ -85,7 +89,7 @@ final class Patience implements ClientInterceptor {
                 super.start(new SimpleForwardingClientCallListener<>(listener) {
                     @Override
                     public void onHeaders(Metadata headers) {
-                        takenUpNanos = System.nanoTime();
+                        takenUpNanos = clock.getAsLong();
                         super.onHeaders(headers);
                     }
                 }, headers);
@@ -95,7 +99,7 @@ final class Patience implements ClientInterceptor {
 
     /** Of a wait that began then. */
     private long leftNanos(long sinceNanos) {
-        long nowNanos = System.nanoTime();
+        long nowNanos = clock.getAsLong();
         Long takenUp = takenUpNanos;
         return takenUp == null
             ? turnNanos - (nowNanos - sinceNanos)

@@ -32,6 +32,7 @@ import org.junit.jupiter.api.Test;
 class LeadershipNoticesTest {
     private static final TopicIdPartition LED = Samples.partition(0);
     private static final TopicIdPartition FOLLOWED = Samples.partition(1);
+    private static final int MANY = 1_000_000;
     private final Rlmm rlmm = new Rlmm();
     private LocalServer server;
     private SedimentRemoteLogMetadataManager manager;
@@ -67,14 +68,15 @@ class LeadershipNoticesTest {
 
     @Test
     void noticeIsRepeatedUntilItIsTaken() {
-        rlmm.refusals.set(2);
+        rlmm.refusals.set(MANY);
 
         manager.onPartitionLeadershipChanges(Set.of(LED), Set.of());
 
-        assertEventually(() -> rlmm.notices.size() == 1, "the first notice");
+        assertEventually(() -> rlmm.notices.size() >= 2, "the second notice");
         assertFalse(manager.isReady(LED));
+        int refused = MANY - rlmm.refusals.getAndSet(0);
         assertReady(LED);
-        assertEquals(3, rlmm.notices.size());
+        assertEquals(refused + 1, rlmm.notices.size());
     }
 
     @Test
