@@ -61,10 +61,10 @@ class _Figures:
     def _add_tier(self, partition: Partition) -> None:
         tier = partition.tier.last_seen
         deleting = [segment for segment in tier.unfinished if segment.state is _DELETING]
-        deleting_bytes = sum(map(_size_bytes, deleting))
+        deleting_bytes = tier.deleting_bytes + sum(map(_size_bytes, deleting))
         self.delete_lag_bytes += deleting_bytes
-        self.delete_lag_segments += len(deleting)
-        self.segments += tier.segments + len(tier.unfinished)
+        self.delete_lag_segments += tier.deleting_segments + len(deleting)
+        self.segments += tier.segments + tier.deleting_segments + len(tier.unfinished)
         self.size_bytes += tier.size_bytes + deleting_bytes
         self.listing_s += partition.tier.listing_s
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.rlm import manager
 from services.rlm.expiration.segment_budget import SegmentBudget
@@ -103,10 +104,29 @@ def test_who_waits_when_rlm_stops_lists_nothing_any_more(
     assert [len(stack.ranges(name)) for name in NAMES] == [ROLLED] * len(NAMES)
 
 
+def test_what_is_marked_while_the_store_is_away_is_not_kept_in_memory(
+    stack: Stack, log_dir: Path
+) -> None:
+    hourly_log(log_dir)
+    take_turns(stack.rlm(log_dir, limits=AT_ONCE))
+    stack.rlmm.put_topic_config(NAME.topic_id, keep_hours(2))
+    without_store = Changed(stack.rsm, delete_log_segment_data_batch=_refuse)
+    rlm = BrokerRemoteLogManager([log_dir], without_store, stack.rlmm, AT_ONCE)
+    take_turns(rlm, rounds=2)
+    (partition,) = rlm.led_partitions()
+    seen = partition.tier.last_seen
+    assert (seen.segments, seen.deleting_segments, seen.unfinished) == (2, ROLLED - 2, [])
+    assert seen.deleting_bytes > 0
+
+
+def _refuse(_: object) -> list[RemoteStorageError | None]:
+    raise RetriableRemoteStorageError("away, on purpose")
+
+
 def test_what_was_deleted_is_not_kept_in_memory(
     stack: Stack, rlm: BrokerRemoteLogManager, lists: Lists
 ) -> None:
     lists.let_go.set()
     assert rlm.expiration_scheduler.wait_idle(DEADLINE_S)
     tiers = [partition.tier.last_seen for partition in rlm.led_partitions()]
-    assert [(tier.segments, tier.unfinished) for tier in tiers] == [(2, [])] * len(NAMES)
+    assert [(tier.segments, tier.deleting_segments) for tier in tiers] == [(2, 0)] * len(NAMES)

@@ -13,7 +13,7 @@ taken back that counted.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -32,6 +32,7 @@ from services.api.segment_deletion import (
     begin_deletion,
     finish_deletion,
 )
+from services.api.segment_queries import all_segments
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.topic_config import RetentionOwner, StoredTopicConfig
 from services.rlm.copying.segment_copy import SegmentCopier, is_attempt_of
@@ -139,7 +140,7 @@ class ExpirationTask:
         if topic is None or self._report_if_due(topic, by_last_seen=True) is None:
             return
         tier = self._partition.tier.last_seen
-        segments = tier.segments + len(tier.unfinished)
+        segments = tier.segments + tier.deleting_segments + len(tier.unfinished)
         with self._shared.budget.place(segments, self._stopping) as place:
             if place is not None:
                 self._expire(topic, place, report)
@@ -156,8 +157,7 @@ class ExpirationTask:
         elif not self._stopping.is_set():
             # Deleting may take long, and needs nothing of the others.
             snapshot = replace(snapshot, segments=())
-            # What is marked is among the unfinished ones of the tier, too.
-            place.keep(2 * len(due))
+            place.keep(len(due))
             self._delete(snapshot, topic, replace(plan, deletions=due), report)
 
     def _finish_begun(self, report: ExpirationReport) -> None:
@@ -168,14 +168,17 @@ class ExpirationTask:
         This broker's own attempts to copy are the copy pass's to clean up.
         """
         shared, tier = self._shared, self._partition.tier.refresh()
-        begun = [s for s in tier.unfinished if s.state is _DELETING]
-        others = [s for s in begun if not is_attempt_of(shared.broker_id, s)]
+        if not tier.deleting_segments and all(s.state is not _DELETING for s in tier.unfinished):
+            return
+        begun = all_segments(shared.rlmm, self._name, states=[_DELETING])
+        others = (s for s in begun if not is_attempt_of(shared.broker_id, s))
         self._finish(others, Deleter(shared.broker_id), report)
 
     def _rests(self) -> bool:
         """Nothing has begun, and nothing can be due, by what is polled: RLMM is not asked."""
         tier = self._partition.tier
-        if not tier.is_as_polled or tier.last_seen.unfinished:
+        seen = tier.last_seen
+        if not tier.is_as_polled or seen.unfinished or seen.deleting_segments:
             return False
         topic = self._settings_to_keep()
         return topic is None or self._report_if_due(topic, by_last_seen=True) is None
@@ -275,7 +278,7 @@ class ExpirationTask:
 
     def _finish(
         self,
-        marked: Sequence[RemoteLogSegmentMetadata],
+        marked: Iterable[RemoteLogSegmentMetadata],
         deleter: Deleter,
         report: ExpirationReport,
     ) -> None:

@@ -16,12 +16,13 @@ from services.rlm.tier_view.offset_ranges import OffsetRanges
 from services.rlm.tier_view.revisions import Revisions
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+_DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 
 
 @dataclass(slots=True)
 class Tier:
-    """What is copied of a partition. Holds no list of finished segments: there may be hundreds of
-    thousands. Of unfinished ones it holds each, however many are being deleted.
+    """What is copied of a partition. Holds no list of finished segments, nor of those being
+    deleted: of either there may be hundreds of thousands.
 
     Attributes:
         known: RLMM has the partition; None: it was not asked yet.
@@ -30,7 +31,9 @@ class Tier:
         start_offset: the lowest, not below log_start_offset, that a look-up in a finished segment
             finds; None: there is none.
         newest: the finished segment with the latest epoch, of these the one that ends last.
-        unfinished: copies and deletions under way or left behind, whoever began them.
+        unfinished: copies under way or left behind, whoever began them, and what is left of them
+            where their clean-up did not end.
+        deleting_segments, deleting_bytes: what had been copied and is DELETE_SEGMENT_STARTED.
         ranges: of each leader epoch, the offsets in finished segments.
         removed_before_offset: the latest log start inside of a segment that was copied: the records
             below were deleted on request (DeleteRecords), here and before they came here.
@@ -45,6 +48,8 @@ class Tier:
     start_offset: int | None = None
     newest: RemoteLogSegmentMetadata | None = None
     unfinished: list[RemoteLogSegmentMetadata] = field(default_factory=list)
+    deleting_segments: int = 0
+    deleting_bytes: int = 0
     ranges: dict[int, OffsetRanges] = field(default_factory=lambda: defaultdict(OffsetRanges))
     removed_before_offset: int = 0
     has_finished_below_log_start: bool = False
@@ -70,11 +75,16 @@ class Tier:
 
     def add(self, segment: RemoteLogSegmentMetadata) -> None:
         """Take the next segment in the order of start offsets."""
+        size_bytes = max(segment.segment_size_in_bytes, 0)
+        if segment.state is _DELETING and segment.custom_metadata is not None:
+            self.deleting_segments += 1
+            self.deleting_bytes += size_bytes
+            return
         if segment.state is not _FINISHED:
             self.unfinished.append(segment)
             return
         self.segments += 1
-        self.size_bytes += max(segment.segment_size_in_bytes, 0)
+        self.size_bytes += size_bytes
         first_epoch_start = segment.epoch_ranges()[0][1]
         if segment.end_offset < self.log_start_offset:
             self.has_finished_below_log_start = True

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -275,6 +276,14 @@ def test_only_finished_segments_count() -> None:
     assert (made.segments, made.size_bytes, made.start_offset, made.end_offset) == (1, 1000, 0, 10)
     assert list(made.covered(lineage((0, 0)))) == [(0, 9)]
     assert [s.start_offset for s in made.unfinished] == [10, 20]
+
+
+def test_what_had_been_copied_and_is_being_deleted_is_counted_and_not_held() -> None:
+    deleting = remote(20, 29, (0, 20), state=DELETING)
+    made = tier(remote(0, 9, (0, 0)), deleting, replace(deleting, custom_metadata=b"where"))
+    assert (made.deleting_segments, made.deleting_bytes) == (1, 1000)
+    assert made.unfinished == [deleting]
+    assert (made.segments, made.end_offset) == (1, 10)
 
 
 def test_the_tier_begins_where_a_look_up_finds_something() -> None:
