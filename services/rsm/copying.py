@@ -2,7 +2,7 @@
 
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from time import time_ns
 
 from services.api.calls import current_call
@@ -42,13 +42,17 @@ class SegmentCopier:
         deletes: ObjectDeletes,
         rate: ByteRate,
         under_way: CopiesUnderWay,
+        require_open: Callable[[], None] = lambda: None,
     ) -> None:
+        """`require_open` raises while the store is not known to be ours: from then on a copy under
+        way writes nothing any more."""
         self._location = location
         self._backend = location.backend
         self._uploader = uploader
         self._deletes = deletes
         self._rate = rate
         self._under_way = under_way
+        self._require_open = require_open
 
     def copy(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes:
         """The custom metadata of the copy that counts, which may be an earlier one."""
@@ -75,6 +79,7 @@ class SegmentCopier:
         try:
             manifest = self._write_files(metadata, data, keys, attempt)
             turn.wait()
+            self._require_open()
         except BaseException:
             self._remove(keys, attempt)
             raise
@@ -97,7 +102,7 @@ class SegmentCopier:
     def _write_log(self, key: str, header: SegmentFileHeader, incoming: IncomingFiles) -> LogDigest:
         digest = RunningDigest()
         with self._uploader.object(key, header.size_bytes, digest) as upload:
-            for piece in self._rate.limited(incoming.take(header, digest)):
+            for piece in self._let_through(incoming.take(header, digest)):
                 upload.write(piece)
         return digest.log
 
@@ -108,11 +113,16 @@ class SegmentCopier:
         with self._uploader.object(key, sum(header.size_bytes for header in headers)) as upload:
             for header in headers:
                 digest = RunningDigest()
-                for piece in self._rate.limited(incoming.take(header, digest)):
+                for piece in self._let_through(incoming.take(header, digest)):
                     upload.write(piece)
                 written[IndexType[header.file.name]] = digest.whole
             incoming.expect_end()
         return written
+
+    def _let_through(self, pieces: Iterator[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+        for piece in self._rate.limited(pieces):
+            self._require_open()
+            yield piece
 
     def _commit(self, keys: SegmentKeys, mine: Manifest) -> Manifest:
         """Put the manifest, unless one is there: answer the one that counts.
@@ -126,9 +136,11 @@ class SegmentCopier:
             self._remove(keys, mine.attempt)
             raise RetriableRemoteStorageError(f"{keys.stem}: the caller gave up on the copy")
         why: RemoteStorageError
+        is_taken = False
         try:
             if self._backend.put_if_absent(keys.manifest, mine.to_bytes()):
                 return mine
+            is_taken = True
             why = RetriableRemoteStorageError(f"{keys.manifest}: deleted while it was copied")
         except RemoteStorageError as e:
             why = e  # The store may have written it without our hearing of it.
@@ -146,6 +158,10 @@ class SegmentCopier:
                 raise
             raise why from None
         except RemoteStorageError as e:
+            if is_taken:
+                # By another's manifest, which is there: this attempt never counts.
+                self._remove(keys, mine.attempt)
+                raise
             _tell_of_left(keys, mine, e)
             raise why from None
 

@@ -59,7 +59,9 @@ class ObjectRemoteStorageManager:
         upload_rate = ByteRate(limits.upload_rate_bytes_per_s, self._waiting)
         self._fetch_rate = ByteRate(limits.fetch_rate_bytes_per_s, self._waiting)
         under_way = CopiesUnderWay(self._waiting)
-        self._copier = SegmentCopier(location, self._uploader, deletes, upload_rate, under_way)
+        self._copier = SegmentCopier(
+            location, self._uploader, deletes, upload_rate, under_way, self._require_open
+        )
         self._reader = SegmentReader(
             locations, verification or ReadVerification("off", cache_bytes=0)
         )

@@ -104,3 +104,32 @@ def test_what_was_written_is_removed_where_each_try_was_refused(
         with pytest.raises(RetriableRemoteStorageError, match="503"):
             copied(rsm, FILES, metadata)
     assert not left()
+
+
+def test_a_repeat_leaves_nothing_where_the_manifest_that_counts_cannot_be_read_now(
+    proxy: HttpProxy, settings: RsmSettings
+) -> None:
+    metadata = a_segment(len(FILES.log))
+    left = everything_in(build_backend(settings), segment_keys(settings.prefix, metadata).prefix)
+    with rsm_behind(proxy, settings, retries=0) as rsm:
+        copied(rsm, FILES, metadata)
+        counting = left()
+        proxy.faults.add(Answer(503), operation="GetObject")
+        with pytest.raises(RetriableRemoteStorageError, match=r"GET .*503"):
+            copied(rsm, FILES, metadata)
+    assert left() == counting
+
+
+def test_what_was_written_stays_where_the_manifest_that_cannot_be_read_may_be_its_own(
+    proxy: HttpProxy, settings: RsmSettings
+) -> None:
+    """The store has written it, answers no word of it, and calls the key taken when it is asked
+    again."""
+    metadata = a_segment(len(FILES.log))
+    with rsm_behind(proxy, settings, retries=1) as rsm:
+        unheard = Cut(None, Direction.RESPONSE)
+        proxy.faults.add(unheard, operation="PutObject", skip=BEFORE_THE_MANIFEST)
+        proxy.faults.add(Answer(503), operation="GetObject", times=2)
+        with pytest.raises(RetriableRemoteStorageError, match="taken, perhaps by an earlier try"):
+            copied(rsm, FILES, metadata)
+        assert fetched(rsm, metadata) == FILES.log

@@ -7,17 +7,19 @@ from pathlib import Path
 import pytest
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
+from services.api.remote_storage_manager import LogSegmentData, SegmentChunk
 from services.local.s3_endpoint import S3Endpoint
 from services.rsm.backends.protocol import StorageBackend
 from services.rsm.factory import build_backend, build_manager
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.settings import RsmSettings
-from tests.contract.remote_storage_manager_contract import Files, copied, fetched
+from tests.contract.remote_storage_manager_contract import Files, a_segment, copied, fetched
 from tests.contract.rsm_over_s3 import settings_for
 from tests.harness.faults import Answer
 from tests.harness.http_proxy import HttpProxy
 
 FILES = Files(b"log")
+CHUNKS = len(list(FILES.chunks()))
 
 
 @pytest.fixture
@@ -148,3 +150,27 @@ def test_where_a_marker_is_required_none_is_written_and_nothing_served_without_i
             first.check()
         rsm.check()
         assert fetched(rsm, copied(rsm, FILES)) == FILES.log
+
+
+@pytest.mark.parametrize("gone_at", [0, CHUNKS], ids=["first-chunk", "after-the-last-chunk"])
+def test_a_copy_under_way_when_the_marker_goes_is_refused_and_taken_back(
+    rsm: ObjectRemoteStorageManager,
+    settings: RsmSettings,
+    backend: StorageBackend,
+    gone_at: int,
+) -> None:
+    rsm.check()
+
+    def chunks() -> Iterator[SegmentChunk]:
+        for number, chunk in enumerate([*FILES.chunks(), None]):
+            if number == gone_at:
+                backend.delete([f"{settings.prefix}.sediment"])
+                with pytest.raises(RemoteStorageError, match="has no"):
+                    rsm.check()
+            if chunk is not None:
+                yield chunk
+
+    data = LogSegmentData(FILES.headers(), chunks())
+    with pytest.raises(RetriableRemoteStorageError, match=r"not ready: .*has no"):
+        rsm.copy_log_segment_data(a_segment(len(FILES.log)), data)
+    assert not list(backend.list_keys(settings.prefix))

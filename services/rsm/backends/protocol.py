@@ -95,7 +95,8 @@ class StorageBackend(Protocol):
         ...
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        """Write an object unless the key is taken; False: it is. One of several callers wins.
+        """Write an object unless the key is taken; False: it is, by another object, and this one
+        will not be there. One of several callers wins.
 
         On a store without such a request it is checked before the write instead, so that callers
         at the same moment may all win and the last one's object stays.

@@ -76,11 +76,14 @@ class SignedRequests:
         _require_put(response, crc, key)
 
     def put_if_none_match(self, key: str, data: bytes) -> bool:
-        """False: the key is taken. Of a store that honours_if_none_match only: another overwrites,
-        or refuses the request."""
+        """False: the key is taken, and not by a try of this request. Of a store that
+        honours_if_none_match only: another overwrites, or refuses the request."""
         response = self._put_if_none_match(key, data)
         if response.status == HTTPStatus.PRECONDITION_FAILED:
-            return False
+            if _was_always_refused(response):
+                return False
+            text = f"PUT {key}: it is taken, perhaps by an earlier try of the same"
+            raise RetriableRemoteStorageError(text) from NoAnswerError()
         _require_put(response, crc32c(data), key)
         return True
 
@@ -362,10 +365,15 @@ def _require_put(response: BaseHTTPResponse, crc: int, key: str) -> None:
         _raise_unless_success(response, f"PUT {key}")
         _require_written(response, crc, key)
     except RemoteStorageError as e:
-        tries = response.retries.history if response.retries else ()
-        if all(map(_is_refusal, [response.status, *(each.status for each in tries)])):
+        if _was_always_refused(response):
             raise
         raise e from NoAnswerError()
+
+
+def _was_always_refused(response: BaseHTTPResponse) -> bool:
+    """Whether the store has refused this try of a request and each one before it."""
+    tries = response.retries.history if response.retries else ()
+    return all(map(_is_refusal, [response.status, *(each.status for each in tries)]))
 
 
 def _is_refusal(status: int | None) -> bool:
