@@ -33,7 +33,7 @@ from services.api.segment_objects import (
     all_segment_objects,
 )
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from services.rsm.backends.protocol import StorageBackend
+from services.rsm.backends.protocol import MAX_SMALL_OBJECT_BYTES, StorageBackend
 from services.rsm.keys import segment_keys
 from tests.contract.remote_storage_manager_contract import (
     MIB,
@@ -199,13 +199,16 @@ class SegmentObjectsContract:
         assert told is not None
         assert IndexType.TRANSACTION not in told.indexes
 
+    @pytest.mark.parametrize(
+        "content", [b"{}", bytes(MAX_SMALL_OBJECT_BYTES + 1)], ids=["not one", "too large"]
+    )
     def test_of_a_manifest_that_is_none(
-        self, objects: SegmentObjects, rsm: RemoteStorageManager, store: Store
+        self, objects: SegmentObjects, store: Store, content: bytes
     ) -> None:
         metadata = a_segment()
         with pytest.raises(RemoteResourceNotFoundError):
             objects.read_segment_manifest(store.manifest_of(metadata))
-        store.backend.put(store.manifest_of(metadata).key, b"{}")
+        store.backend.put(store.manifest_of(metadata).key, content)
         with pytest.raises(CorruptSegmentError):
             objects.read_segment_manifest(store.manifest_of(metadata))
         with pytest.raises(InvalidRequestError, match="not a manifest"):

@@ -10,7 +10,7 @@ import pytest
 from services.api.errors import CorruptSegmentError, RetriableRemoteStorageError
 from services.api.remote_storage_manager import IndexType
 from services.api.segments import RemoteLogSegmentMetadata
-from services.rsm.backends.protocol import StorageBackend
+from services.rsm.backends.protocol import MAX_SMALL_OBJECT_BYTES, StorageBackend
 from services.rsm.factory import build_manager
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.settings import RsmSettings
@@ -249,6 +249,11 @@ def test_bytes_without_a_manifest_are_read(
     assert_requests(proxy, GetObject=3 + 1)
 
 
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [(b"{", "not a manifest"), (bytes(MAX_SMALL_OBJECT_BYTES + 1), "over 4194304 bytes")],
+    ids=["not one", "too large"],
+)
 @pytest.mark.parametrize("verify_reads", ["sampled", "always"])
 def test_a_manifest_that_cannot_be_understood_ends_no_read(
     rsm: Verifying,
@@ -258,18 +263,20 @@ def test_a_manifest_that_cannot_be_understood_ends_no_read(
     segment: RemoteLogSegmentMetadata,
     files: Files,
     verify_reads: str,
+    content: bytes,
+    why: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """As a missing one: it is told of, and asked for once."""
     (key,) = (key for key in backend.list_keys(settings.prefix) if key.endswith(".manifest"))
-    backend.put(key, b"{" + backend.get(key))
+    backend.put(key, content)
     manager = rsm(verify_reads)
     reads = SAMPLE_EVERY + 1
     for _ in range(reads):
         assert fetched(manager, segment, MIB) == files.log[MIB:]
     assert_requests(proxy, GetObject=reads + 1)
     assert "read unverified" in caplog.text
-    assert "not a manifest" in caplog.text
+    assert why in caplog.text
 
 
 def test_a_segment_found_by_its_manifest_is_verified(

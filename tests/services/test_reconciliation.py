@@ -26,6 +26,7 @@ from services.api.segments import (
 )
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rsm.backends.filesystem import FilesystemStorage
+from services.rsm.backends.protocol import MAX_SMALL_OBJECT_BYTES
 from services.rsm.factory import build_manager
 from services.rsm.keys import segment_keys
 from services.rsm.manager import ObjectRemoteStorageManager
@@ -312,6 +313,16 @@ def test_a_manifest_of_another_segment_is_told_and_nothing_deleted(
     _, second = runs.twice_deleting()
     assert (found(second), second.deletions.objects) == ({AnomalyKind.CORRUPT_OBJECT: 1}, 0)
     assert len([key for key in keys_of(store) if key.startswith(unknown.prefix)]) == 3
+
+
+def test_what_is_too_large_for_a_manifest_is_told_and_nothing_deleted(
+    runs: Runs, store: FilesystemStorage, tp: TopicIdPartition
+) -> None:
+    manifest = segment_keys("", segment(tp, 7)).manifest
+    store.put(manifest, bytes(MAX_SMALL_OBJECT_BYTES + 1))
+    _, second = runs.twice_deleting()
+    assert (found(second), second.deletions.objects) == ({AnomalyKind.CORRUPT_OBJECT: 1}, 0)
+    assert keys_of(store) == [manifest]
 
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["known partition", "unknown partition"])

@@ -10,6 +10,7 @@ from pathlib import Path
 from crc32c import crc32c
 
 from services.api.errors import (
+    CorruptSegmentError,
     RemoteResourceNotFoundError,
     RemoteStorageError,
     RetriableRemoteStorageError,
@@ -99,7 +100,7 @@ class FilesystemStorage:
         with self._errors(f"reading {key}"), self._path(key).open("rb") as file:
             data = file.read(MAX_SMALL_OBJECT_BYTES + 1)
         if len(data) > MAX_SMALL_OBJECT_BYTES:
-            raise RemoteStorageError(f"reading {key}: over {MAX_SMALL_OBJECT_BYTES} bytes")
+            raise CorruptSegmentError(f"reading {key}: over {MAX_SMALL_OBJECT_BYTES} bytes")
         return data
 
     def fetch(self, key: str, start: int, end: int) -> Generator[bytes, None, None]:

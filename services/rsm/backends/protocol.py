@@ -130,6 +130,7 @@ class StorageBackend(Protocol):
 
         Raises:
             RemoteResourceNotFoundError: there is no such object.
+            CorruptSegmentError: it is larger, and so none that we wrote.
         """
         ...
 

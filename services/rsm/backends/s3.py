@@ -9,6 +9,7 @@ from minio.datatypes import Object
 from urllib3 import BaseHTTPResponse, PoolManager
 
 from services.api.errors import (
+    CorruptSegmentError,
     RemoteResourceNotFoundError,
     RemoteStorageError,
     RetriableRemoteStorageError,
@@ -144,7 +145,7 @@ class S3Storage:
             finally:
                 _release(response)
         if len(data) > MAX_SMALL_OBJECT_BYTES:
-            raise RemoteStorageError(f"{what}: over {MAX_SMALL_OBJECT_BYTES} bytes")
+            raise CorruptSegmentError(f"{what}: over {MAX_SMALL_OBJECT_BYTES} bytes")
         return data
 
     def fetch(self, key: str, start: int, end: int) -> Generator[bytes, None, None]:

@@ -20,7 +20,7 @@ from services.api.errors import (
 )
 from services.api.remote_storage_manager import IndexType, LogSegmentData, SegmentChunk
 from services.rsm.backends.filesystem import FilesystemStorage
-from services.rsm.backends.protocol import StorageBackend, Upload
+from services.rsm.backends.protocol import MAX_SMALL_OBJECT_BYTES, StorageBackend, Upload
 from services.rsm.location import Location
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.parts import PartBuffers
@@ -122,6 +122,18 @@ def test_a_manifest_that_is_none_is_reported(
     manifest.write_bytes(b"{}")
     with pytest.raises(CorruptSegmentError, match="manifest"):
         fetched(rsm, replace(metadata, custom_metadata=None))
+
+
+def test_a_copy_over_a_manifest_that_is_too_large_leaves_nothing(
+    rsm: ObjectRemoteStorageManager, tmp_path: Path
+) -> None:
+    metadata, files = a_segment(), Files(b"log")
+    copied(rsm, files, metadata)
+    (manifest,) = tmp_path.rglob("*.manifest")
+    manifest.write_bytes(bytes(MAX_SMALL_OBJECT_BYTES + 1))
+    with pytest.raises(CorruptSegmentError, match="over 4194304 bytes"):
+        copied(rsm, files, metadata)
+    assert len(files_in(tmp_path)) == 3
 
 
 @pytest.mark.parametrize("left", [0, 500, 999])
