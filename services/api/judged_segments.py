@@ -11,7 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from services.api.anomalies import MAX_DETAIL_LENGTH, AnomalyKind
-from services.api.errors import CorruptSegmentError, RemoteResourceNotFoundError
+from services.api.errors import (
+    CorruptSegmentError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+)
 from services.api.ids import RemoteLogSegmentId
 from services.api.known_segments import KnownSegments
 from services.api.segment_objects import SegmentObject, SegmentObjects
@@ -26,12 +31,15 @@ class Judged:
         state: of its metadata, read after it was listed; None: there was none.
         verdict: None: nothing is amiss.
         is_complete: all objects of the copy that counts are there, and it is known which counts.
+        unread: why its manifest could not be read, so that nobody knows what is amiss; "": it was,
+            or need not be.
     """
 
     stored: StoredSegment
     state: RemoteLogSegmentState | None
     verdict: Verdict | None
     is_complete: bool
+    unread: str = ""
 
 
 def judged_segments(
@@ -60,13 +68,14 @@ def judged_segments(
 
 @dataclass(frozen=True, slots=True)
 class _Manifest:
-    """What is under a manifest's key; without `segment_id` none is: `problem` says what instead, ""
-    that there is nothing any more."""
+    """What is under a manifest's key; without `segment_id` none is: `problem` says what instead,
+    `unread` why nobody knows, both "" that there is nothing any more."""
 
     segment_id: RemoteLogSegmentId | None = None
     attempt: str | None = None
     custom_metadata: bytes | None = None
     problem: str = ""
+    unread: str = ""
 
 
 def _read(objects: SegmentObjects, manifest: SegmentObject) -> _Manifest:
@@ -76,6 +85,11 @@ def _read(objects: SegmentObjects, manifest: SegmentObject) -> _Manifest:
         return _Manifest()
     except CorruptSegmentError as e:
         return _Manifest(problem=str(e)[:MAX_DETAIL_LENGTH])
+    except RetriableRemoteStorageError:
+        raise
+    except RemoteStorageError as e:
+        # One object that the store gives to nobody, as an archived one, must not end each run.
+        return _Manifest(unread=f"{manifest.location}: {e}")
     segment = told.metadata
     return _Manifest(segment.remote_log_segment_id, told.attempt, segment.custom_metadata)
 
@@ -94,7 +108,7 @@ def _judged(
         is_known = _names_attempt(row, counting)
     elif manifest.segment_id is None:
         verdict = _corrupt(manifest.problem) if manifest.problem else None
-        return Judged(stored, state, verdict, is_complete=False)
+        return Judged(stored, state, verdict, is_complete=False, unread=manifest.unread)
     elif row is not None and _names_another_copy(row, manifest):
         text = f"the manifest tells of attempt {manifest.attempt}, the metadata of another copy"
         return Judged(stored, state, _corrupt(text), is_complete=False)

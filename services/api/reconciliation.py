@@ -22,6 +22,8 @@ from services.api.errors import (
     CorruptSegmentError,
     InvalidRequestError,
     RemoteResourceNotFoundError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
 )
 from services.api.ids import TopicIdPartition
 from services.api.judged_segments import judged_segments
@@ -84,12 +86,21 @@ class Reconciled:
 
     Attributes:
         anomalies: by kind; of orphans the segments.
+        unread: what could not be read, so that nobody knows whether it is amiss, and why: a line
+            each, at most MAX_UNREAD.
     """
 
     objects: int = 0
     segments: int = 0
     anomalies: Counter[AnomalyKind] = field(default_factory=Counter)
     deletions: Deletions = field(default_factory=Deletions)
+    unread: list[str] = field(default_factory=list)
+
+    MAX_UNREAD = 100
+
+    def note_unread(self, line: str) -> None:
+        if len(self.unread) < self.MAX_UNREAD:
+            self.unread.append(line)
 
 
 class Reconciliation:
@@ -166,6 +177,8 @@ class Reconciliation:
             self._done.segments += 1
             self._done.objects += len(stored.objects)
             is_told = False
+            if judged.unread:
+                self._done.note_unread(judged.unread)
             if verdict is not None and self._plan.is_old(stored.modified_ms):
                 self._note(stored, verdict, judged.state)
                 is_told = verdict.kind is not AnomalyKind.ORPHAN_OBJECTS
@@ -216,6 +229,10 @@ class Reconciliation:
             b"".join(self._rsm.fetch_index(metadata, IndexType.LEADER_EPOCH))
         except (RemoteResourceNotFoundError, CorruptSegmentError, InvalidRequestError) as e:
             return str(e)[:MAX_DETAIL_LENGTH]
+        except RetriableRemoteStorageError:
+            raise
+        except RemoteStorageError as e:
+            self._done.note_unread(f"{metadata.remote_log_segment_id}: {e}")
         return ""
 
     def _tell(self, anomaly: Anomaly) -> None:

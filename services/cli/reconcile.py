@@ -46,10 +46,15 @@ def run(
         print_json(_as_json(plan, done))
     else:
         print_table("Reconciled", ("what", "how many"), _rows(done))
-        for failure in done.deletions.failures:
+        for failure in _failures(done):
             Console(stderr=True).print(failure, markup=False, highlight=False)
-    amiss = done.deletions.failures or any(done.anomalies[kind] for kind in _FOR_AN_OPERATOR)
+    amiss = _failures(done) or any(done.anomalies[kind] for kind in _FOR_AN_OPERATOR)
     return EXIT_PARTIAL if amiss else 0
+
+
+def _failures(done: Reconciled) -> list[str]:
+    """What could not be read, and what not deleted."""
+    return [*done.unread, *done.deletions.failures]
 
 
 def _rows(done: Reconciled) -> list[tuple[object, ...]]:
@@ -60,7 +65,7 @@ def _rows(done: Reconciled) -> list[tuple[object, ...]]:
         ("objects deleted", f"{done.deletions.objects:,}"),
         ("left for the next run", f"{done.deletions.left:,}"),
         ("uploads ended", f"{done.deletions.uploads:,}"),
-        ("failures", f"{len(done.deletions.failures):,}"),
+        ("failures", f"{len(_failures(done)):,}"),
     ]
 
 
@@ -76,5 +81,5 @@ def _as_json(plan: ReconciliationPlan, done: Reconciled) -> dict[str, object]:
         "deleted_objects": done.deletions.objects,
         "ended_uploads": done.deletions.uploads,
         "left": done.deletions.left,
-        "failures": done.deletions.failures,
+        "failures": _failures(done),
     }

@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from services.api.anomalies import AnomalyKind, all_anomalies
+from services.api.errors import RemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.known_segments import KnownSegments
 from services.api.partition_events import EventPage, PartitionEvent
@@ -29,7 +30,9 @@ from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.backends.protocol import MAX_SMALL_OBJECT_BYTES
 from services.rsm.factory import build_manager
 from services.rsm.keys import segment_keys
+from services.rsm.location import Location
 from services.rsm.manager import ObjectRemoteStorageManager
+from services.rsm.parts import PartBuffers
 from services.rsm.settings import RsmSettings
 from tests.contract.remote_storage_manager_contract import Files
 from tests.harness.tier import HOUR_MS, SmallTier, a_topic, now_ms, segment
@@ -323,6 +326,72 @@ def test_what_is_too_large_for_a_manifest_is_told_and_nothing_deleted(
     _, second = runs.twice_deleting()
     assert (found(second), second.deletions.objects) == ({AnomalyKind.CORRUPT_OBJECT: 1}, 0)
     assert keys_of(store) == [manifest]
+
+
+class Archived(FilesystemStorage):
+    """Gives out no object whose key ends with one of `kinds`."""
+
+    kinds: tuple[str, ...] = ()
+
+    def get(self, key: str) -> bytes:
+        self._require_given(key)
+        return super().get(key)
+
+    def fetch(self, key: str, start: int, end: int) -> Generator[bytes, None, None]:
+        self._require_given(key)
+        return super().fetch(key, start, end)
+
+    def _require_given(self, key: str) -> None:
+        if key.endswith(self.kinds):
+            raise RemoteStorageError(f"{key}: the object store answered 403 InvalidObjectState")
+
+
+@pytest.fixture
+def archived(tmp_path: Path) -> Archived:
+    return Archived(tmp_path)
+
+
+@pytest.fixture
+def over_archived(
+    archived: Archived, rlmm: SqlRemoteLogMetadataManager
+) -> Iterator[tuple[SmallTier, Runs]]:
+    buffers = PartBuffers(2, 64 * 1024, 60_000)
+    with closing(ObjectRemoteStorageManager(Location(1, archived, ""), buffers, 1)) as rsm:
+        tier = SmallTier(rsm, rlmm)
+        yield tier, Runs(tier, rsm)
+
+
+def test_a_manifest_that_is_archived_is_named_and_ends_no_run(
+    engine: Engine,
+    over_archived: tuple[SmallTier, Runs],
+    archived: Archived,
+    tp: TopicIdPartition,
+) -> None:
+    tier, runs = over_archived
+    (complete,) = tier.fill(tp, 1)
+    forget(engine, complete)
+    archived.put(segment_keys("", segment(tp, 7)).log("a" * 16), b"left behind")
+    archived.kinds = (".manifest",)
+    _, second = runs.twice_deleting()
+    assert (found(second), second.deletions.objects) == ({ORPHANS: 1}, 1)
+    (unread,) = second.unread
+    assert segment_keys("", complete).manifest in unread
+    assert len(keys_of(archived)) == 3
+
+
+def test_a_finished_segment_that_is_archived_is_not_missing(
+    over_archived: tuple[SmallTier, Runs], archived: Archived, tp: TopicIdPartition
+) -> None:
+    tier, runs = over_archived
+    (finished,) = tier.fill(tp, 1)
+    # So that its manifest is asked which copy counts.
+    archived.put(segment_keys("", finished).log("a" * 16), b"another copy")
+    archived.kinds = (".manifest", ".log")
+    _, second = runs.twice_deleting()
+    assert (found(second), second.deletions.objects) == ({}, 0)
+    of_manifest, of_segment = second.unread
+    assert segment_keys("", finished).manifest in of_manifest
+    assert str(finished.remote_log_segment_id) in of_segment
 
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["known partition", "unknown partition"])
