@@ -9,6 +9,7 @@ from threading import Lock
 
 from cachetools import LRUCache, TTLCache
 
+from services.api.calls import current_call
 from services.api.errors import CorruptSegmentError, RemoteResourceNotFoundError
 from services.api.remote_storage_manager import IndexType
 from services.rsm.custom_metadata import CustomMetadata
@@ -55,8 +56,8 @@ class SegmentDigests:
 class DigestCache:
     """Digests by segment and attempt; the least recently used go first. Thread-safe.
 
-    Readers that miss the same ones at once cause one read of the manifest. That there is none,
-    or something else, is believed for MISSING_S.
+    Readers that miss the same ones at once cause one read of the manifest, for as long as the one
+    who reads it is there. That there is none, or something else, is believed for MISSING_S.
     """
 
     def __init__(self, max_bytes: int, now: Callable[[], float] = time.monotonic) -> None:
@@ -64,7 +65,7 @@ class DigestCache:
         self._cached: LRUCache[Key, SegmentDigests] = LRUCache(
             max_bytes, getsizeof=lambda digests: digests.size_bytes
         )
-        self._under_way: dict[Key, Future[SegmentDigests]] = {}
+        self._under_way: dict[Key, Future[SegmentDigests | None]] = {}
         self._missing: TTLCache[Key, tuple[type[NoManifest], str]] = TTLCache(
             MAX_MISSING, MISSING_S, now
         )
@@ -79,6 +80,14 @@ class DigestCache:
             CorruptSegmentError: there is something else under its key.
         """
         key = (location.location_id, keys.stem, found.attempt)
+        digests = None
+        while digests is None:
+            digests = self._look_up(key, location, keys)
+        return digests if digests.described == found else None
+
+    def _look_up(self, key: Key, location: Location, keys: SegmentKeys) -> SegmentDigests | None:
+        """None: who read them left before the store had answered, so ask again; there is one reader
+        fewer each time."""
         with self._lock:
             missing = self._missing.get(key)
             if missing is not None:
@@ -86,15 +95,19 @@ class DigestCache:
                 raise error(text)
             digests = self._cached.get(key)
             others = None if digests else self._under_way.get(key)
-            mine: Future[SegmentDigests] = Future()
+            mine: Future[SegmentDigests | None] = Future()
             if digests is None and others is None:
                 self._under_way[key] = mine
-        if digests is None:
-            digests = others.result() if others else self._read(key, mine, location, keys)
-        return digests if digests.described == found else None
+        if digests is not None:
+            return digests
+        return others.result() if others else self._read(key, mine, location, keys)
 
     def _read(
-        self, key: Key, future: "Future[SegmentDigests]", location: Location, keys: SegmentKeys
+        self,
+        key: Key,
+        future: "Future[SegmentDigests | None]",
+        location: Location,
+        keys: SegmentKeys,
     ) -> SegmentDigests:
         try:
             digests = SegmentDigests.of(location.read_manifest(keys), location.location_id)
@@ -103,7 +116,10 @@ class DigestCache:
                 del self._under_way[key]
                 if isinstance(e, NoManifest):
                     self._missing[key] = type(e), str(e)
-            future.set_exception(e)
+            if current_call().is_active():
+                future.set_exception(e)
+            else:
+                future.set_result(None)
             raise
         with self._lock:
             del self._under_way[key]
