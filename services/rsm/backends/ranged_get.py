@@ -10,13 +10,14 @@ from urllib3.exceptions import HTTPError
 
 from services.api.calls import current_call
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
+from services.rpc.bounded_lines import BoundedLines
 from services.rsm.backends.chunks import CHUNK_BYTES, read_chunks, require_reaches
 from services.rsm.waiting import Waiting
 
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
-_log = logging.getLogger(__name__)
+_lines = BoundedLines(logging.getLogger(__name__))
 
 
 class BrokenBodyError(Exception):
@@ -100,7 +101,7 @@ class Resumes:
                 if breaks > self._fruitless:
                     raise RetriableRemoteStorageError(text) from e
                 self._pause(breaks, text)
-                _log.info("%s; asking for the rest", text)
+                _lines.info("%s; asking for the rest", text)
             finally:
                 body.close()
 

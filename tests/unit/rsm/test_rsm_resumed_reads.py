@@ -1,5 +1,6 @@
 """The pauses before a body that broke off is asked for again, on a clock that only they move."""
 
+import logging
 from collections.abc import Generator
 from itertools import pairwise
 
@@ -7,6 +8,7 @@ import pytest
 
 from services.api.calls import Call, serving
 from services.api.errors import RetriableRemoteStorageError
+from services.rsm.backends.chunks import CHUNK_BYTES
 from services.rsm.backends.ranged_get import BrokenBodyError, Resumes
 from tests.harness.moved_clock import MovedClock
 
@@ -57,3 +59,19 @@ def test_a_caller_who_leaves_in_a_pause_ends_it(clock: MovedClock) -> None:
     ):
         list(Resumes(8, clock.waiting).resumed(store.get, 0, "what"))
     assert clock.now_s - began_s < 0.2
+
+
+def test_breaks_that_bring_a_mebibyte_each_do_not_fill_the_log(
+    clock: MovedClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    chunks, size = 1000, CHUNK_BYTES
+
+    def get(position: int) -> Generator[bytes, None, None]:
+        yield bytes(size)
+        if position < (chunks - 1) * size:
+            raise BrokenBodyError("cut")
+
+    with caplog.at_level(logging.INFO):
+        read = sum(map(len, Resumes(1, clock.waiting).resumed(get, 0, "what")))
+    assert read == chunks * size
+    assert len([line for line in caplog.messages if "asking for the rest" in line]) < 100
