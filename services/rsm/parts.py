@@ -41,18 +41,26 @@ class PartBuffers:
         Raises:
             RetriableRemoteStorageError: none became free in time, since the store is too slow; or
                 the caller gave up.
+            MemoryError: there is no memory for it now; it stays free.
         """
         size_bytes = size_bytes or self.size_bytes
         with self._turns.ticket() as ticket:
             free = self._take(ticket)
-        if free is None or len(free) < size_bytes:
+        if free is not None and len(free) >= size_bytes:
+            return free
+        try:
             return memoryview(bytearray(size_bytes))
-        return free
+        except MemoryError:
+            self._put_back(free)
+            raise
 
     def give_back(self, buffer: memoryview) -> None:
+        # One that was made for larger parts must not stay.
+        self._put_back(buffer if len(buffer) == self.size_bytes else None)
+
+    def _put_back(self, free: memoryview | None) -> None:
         with self._turns.changed:
-            # One that was made for larger parts must not stay.
-            self._free.append(buffer if len(buffer) == self.size_bytes else None)
+            self._free.append(free)
             self._turns.changed.notify_all()
 
     def _take(self, ticket: Ticket) -> memoryview | None:

@@ -9,6 +9,9 @@ from services.api.calls import Call, serving
 from services.api.errors import RetriableRemoteStorageError
 from services.rsm.parts import PartBuffers
 
+MORE_THAN_THERE_IS = 2**62
+"""Bytes."""
+
 
 def test_a_buffer_given_back_is_taken_before_a_new_one_is_made() -> None:
     buffers = PartBuffers(2, 8, wait_timeout_ms=1000)
@@ -37,6 +40,18 @@ def test_who_finds_no_buffer_waits_for_one() -> None:
 
 def test_a_buffer_has_the_size_of_a_part() -> None:
     assert len(PartBuffers(1, 123, wait_timeout_ms=1).take()) == 123
+
+
+def test_a_buffer_for_which_there_is_no_memory_stays_free() -> None:
+    buffers = PartBuffers(1, 8, wait_timeout_ms=1)
+    for _ in range(2):
+        with pytest.raises(MemoryError):
+            buffers.take(MORE_THAN_THERE_IS)
+    first = buffers.take()
+    buffers.give_back(first)
+    with pytest.raises(MemoryError):
+        buffers.take(MORE_THAN_THERE_IS)
+    assert buffers.take() is first
 
 
 class Taker:
