@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import inf
 
 from services.api.calls import current_call, serving
-from services.rsm.waiting import Waiting
+from services.rsm.waiting import Waiting, outlasting_close
 
 CLEAN_UP_S = 10.0
 """Of each of the two steps: to end an unfinished upload, and to delete objects. All that a step
@@ -19,11 +19,13 @@ _end_s: ContextVar[float] = ContextVar("end_s", default=inf)
 
 @contextmanager
 def cleaning_up(waiting: Waiting) -> Iterator[None]:
-    """Inside, the current call is wanted for CLEAN_UP_S and no longer, whoever made it."""
+    """Inside, the current call is wanted for CLEAN_UP_S and no longer, whoever made it, and whether
+    or not the service stops: many copies fail because it does."""
     end_s = waiting.now() + CLEAN_UP_S
     before = _end_s.set(end_s)
     try:
-        with serving(replace(current_call(), is_active=lambda: waiting.now() < end_s)):
+        call = replace(current_call(), is_active=lambda: waiting.now() < end_s)
+        with serving(call), outlasting_close():
             yield
     finally:
         _end_s.reset(before)

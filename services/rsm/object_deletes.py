@@ -35,14 +35,27 @@ class ObjectDeletes:
         Idempotent: a key without an object counts as deleted. Never raises. Nothing is asked of the
         store for a caller that is gone.
         """
-        is_wanted = current_call().is_active
+        return self._delete(backend, keys, self._take_turns)
+
+    def clean_up(
+        self, backend: StorageBackend, keys: Sequence[str]
+    ) -> Mapping[str, RemoteStorageError]:
+        """As `delete`, of the few keys of a failed copy, for CLEAN_UP_S at most, whether or not a
+        caller waits, and ahead of all batches: one of those may take longer than that."""
+        with cleaning_up(self._waiting):
+            return self._delete(backend, keys, self._pace.take_at_once)
+
+    def _delete(
+        self, backend: StorageBackend, keys: Sequence[str], take: Callable[[int], float]
+    ) -> Mapping[str, RemoteStorageError]:
+        """`take`: wait until so many keys may be deleted; answers when that was."""
         for_good: dict[str, RemoteStorageError] = {}
         for_now: dict[str, RemoteStorageError] = {}
         left = list(keys)
         for attempt in range(self._retries + 1):
             try:
-                self._pause_before(attempt, is_wanted)
-                began_s = self._pace.take(len(left), is_wanted)
+                self._pause_before(attempt)
+                began_s = take(len(left))
             except RetriableRemoteStorageError as e:
                 # What the store said, if it was asked, says more.
                 return for_good | {key: for_now.get(key, e) for key in left}
@@ -56,14 +69,11 @@ class ObjectDeletes:
             self._pace.slow_down(began_s)
         return for_good | for_now
 
-    def clean_up(
-        self, backend: StorageBackend, keys: Sequence[str]
-    ) -> Mapping[str, RemoteStorageError]:
-        """As `delete`, for CLEAN_UP_S at most, whether or not a caller waits."""
-        with cleaning_up(self._waiting):
-            return self.delete(backend, keys)
+    def _take_turns(self, keys: int) -> float:
+        return self._pace.take(keys, current_call().is_active)
 
-    def _pause_before(self, attempt: int, is_wanted: Callable[[], bool]) -> None:
+    def _pause_before(self, attempt: int) -> None:
+        is_wanted = current_call().is_active
         if attempt:
             longest_s = min(_FIRST_PAUSE_S * 2 ** (attempt - 1), _LONGEST_PAUSE_S)
             pause_s = longest_s * random.uniform(0.5, 1)

@@ -19,7 +19,8 @@ class RateLimit:
     Who asks queues up, and takes when its turn comes; who gives up leaves the queue, as if it had
     never asked. So calls that ask for a chunk at a time take turns, and a long one cannot keep a
     short one out. What was not used is saved up for BURST_S at most. In any span of time there
-    passes no more than the rate allows in that span and BURST_S, and what was taken last.
+    passes no more than the rate allows in that span and BURST_S, and what was taken last; beside
+    it, what was taken at once.
     """
 
     def __init__(self, per_s: float, waiting: Waiting) -> None:
@@ -48,6 +49,11 @@ class RateLimit:
         """
         with self._turns.ticket(amount) as ticket:
             self._waiting.out(lambda: self._left_s(ticket), is_wanted or current_call().is_active)
+
+    def take_at_once(self, amount: int) -> None:
+        """Take without a turn; who waits makes up for it."""
+        with self._turns.changed:
+            self._free_s = max(self._free_s, self._waiting.now() - BURST_S) + amount / self._per_s
 
     def _left_s(self, ticket: Ticket) -> float:
         """How long until its turn, as things are; 0: it has come."""

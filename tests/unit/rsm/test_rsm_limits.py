@@ -13,7 +13,7 @@ from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.delete_pace import DeletePace
 from services.rsm.object_deletes import ObjectDeletes
 from services.rsm.rate_limit import BURST_S, ByteRate, RateLimit
-from services.rsm.waiting import Waiting
+from services.rsm.waiting import Waiting, outlasting_close
 from tests.harness.moved_clock import MovedClock
 
 MIB = 1024 * 1024
@@ -307,13 +307,51 @@ def test_the_pace_comes_back_after_a_store_was_busy_for_long() -> None:
     assert pace.keys_per_s == 3500
 
 
-def test_a_clean_up_leaves_after_a_while_what_it_came_to_no_turn_for(clock: MovedClock) -> None:
+def test_a_clean_up_waits_for_no_turn_and_the_others_make_up_for_it(clock: MovedClock) -> None:
     store = BusyStore(lambda keys: {})
     slow = deletes(clock, rate=1)
-    slow.delete(store, ["a"] * 1000)
+    slow.delete(store, ["a"] * 100)
     began_s = clock.now_s
-    assert list(slow.clean_up(store, ["b"])) == ["b"]
+    assert not slow.clean_up(store, ["b", "c"])
+    assert clock.now_s == began_s
+    slow.delete(store, ["d"])
+    assert clock.now_s - began_s == pytest.approx(102, abs=0.5)
+
+
+def test_a_clean_up_pauses_before_it_asks_again_though_the_service_stops(
+    clock: MovedClock,
+) -> None:
+    answers = iter([busy(["a"]), busy(["a"]), {}])
+    store = BusyStore(lambda keys: next(answers))
+    clock.waiting.close()
+    began_s = clock.now_s
+    assert not deletes(clock).clean_up(store, ["a"])
+    assert 0.3 <= clock.now_s - began_s <= 0.7
+
+
+def test_a_clean_up_of_a_service_that_stops_ends_by_its_own_time(clock: MovedClock) -> None:
+    store = BusyStore(busy)
+    clock.waiting.close()
+    began_s = clock.now_s
+    assert list(deletes(clock, retries=100).clean_up(store, ["a"])) == ["a"]
     assert clock.now_s - began_s == pytest.approx(10, abs=0.5)
+
+
+def test_pauses_that_outlast_the_end_of_the_service_take_their_time() -> None:
+    waiting = Waiting()
+    waiting.close()
+    due_s = waiting.now() + 0.25
+    times_looked = 0
+
+    def is_wanted() -> bool:
+        nonlocal times_looked
+        times_looked += 1
+        return True
+
+    with outlasting_close():
+        waiting.until(due_s, is_wanted)
+    assert waiting.now() >= due_s
+    assert times_looked <= 4
 
 
 def test_what_a_throttled_process_could_not_ask_for_is_not_deleted(clock: MovedClock) -> None:
