@@ -8,7 +8,8 @@ from pathlib import Path
 
 from services.api.ids import TopicIdPartition
 from services.api.lineage import Lineage
-from services.api.remote_log_manager import Problem
+from services.api.remote_log_manager import Problem, ProblemKind
+from services.rlm.kafka_log.checkpoints import read_partition_metadata
 from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
 from services.rlm.kafka_log.log_dir import PartitionDir
 from services.rlm.kafka_log.looks import Looks, is_settled, looks_of
@@ -80,15 +81,31 @@ class LocalLog:
         return self.segments[at - 1] if at else None
 
 
+@dataclass(frozen=True, slots=True)
+class _FolderLooks:
+    """
+    Attributes:
+        inode: another one where another topic's folder has its name.
+        mtime_ns: moves with the names in it.
+    """
+
+    inode: int
+    mtime_ns: int
+
+
 class LocalPartition:
-    """Looks at a partition's folder again and again, reading only what is new. Thread-safe."""
+    """Looks at a partition's folder again and again, reading only what is new. Thread-safe.
+
+    What lies at its path may be the log of another topic by now, made anew under the name: that is
+    none of this partition's (KIP-516).
+    """
 
     def __init__(self, found: PartitionDir) -> None:
         self.found = found
         self._lock = threading.Lock()
         self._tail = LogTail()
         self._segments: tuple[LocalSegment, ...] = ()
-        self._listed_mtime_ns = -1
+        self._listed_as: _FolderLooks | None = None
         self._checkpoint = _Checkpoint(found.path)
         self._log: LocalLog | None = None
 
@@ -106,7 +123,8 @@ class LocalPartition:
         is left of it.
 
         Raises:
-            LogFileError: UNREADABLE.
+            LogFileError: UNREADABLE; PARTITION_METADATA_MISSING, PARTITION_METADATA_INVALID where
+                it is not known whose log lies there.
             SegmentVanishedError: segments vanish faster than they can be looked at.
         """
         with self._lock:
@@ -116,11 +134,39 @@ class LocalPartition:
                 except FileNotFoundError:
                     return None
                 except SegmentVanishedError:
-                    self._listed_mtime_ns = -1
+                    self._listed_as = None
             raise SegmentVanishedError(f"{self.found.path}: segments vanish while it is read")
 
+    def require_there(self) -> None:
+        """The folder is still the partition's, and all that was read in it before has been.
+
+        Raises:
+            FileNotFoundError: nothing lies there, or the log of another topic id.
+            LogFileError: UNREADABLE, PARTITION_METADATA_MISSING, PARTITION_METADATA_INVALID.
+        """
+        path, name = self.found.path, self.topic_id_partition
+        try:
+            lies_here = read_partition_metadata(path, name.topic, name.partition)
+        except LogFileError as e:
+            if e.kind is ProblemKind.PARTITION_METADATA_MISSING and not path.exists():
+                raise FileNotFoundError(str(path)) from e
+            raise
+        if lies_here != name:
+            raise FileNotFoundError(f"{path}: now a log of topic id {lies_here.topic_id}")
+
+    def is_there(self) -> bool:
+        """As require_there; a folder that cannot be looked at is there."""
+        try:
+            self.require_there()
+        except FileNotFoundError:
+            return False
+        except LogFileError:
+            return True
+        return True
+
     def _look(self) -> LocalLog | None:
-        segments = self._list()
+        folder = self._folder()
+        segments = self._list(folder)
         if not segments:
             return None
         self._tail.follow(segments)
@@ -129,6 +175,8 @@ class LocalPartition:
         end = self._tail.log_end_offset
         start = min(max(segments[0].base_offset, removed_before), end)
         high_watermark, unknown = self._high_watermark(start, end, len(segments) - 1)
+        if self._folder().inode != folder.inode:
+            raise SegmentVanishedError(f"{self.found.path}: another folder since it was listed")
         # The lowest of all that is known: no bound makes up for another one.
         last_stable_offset = min(self._tail.last_stable_offset, high_watermark)
         log = LocalLog(
@@ -147,11 +195,14 @@ class LocalPartition:
             self._log = log
         return self._log
 
-    def _list(self) -> tuple[LocalSegment, ...]:
-        """The segments; an unchanged folder is not listed again, only its active log measured."""
+    def _folder(self) -> _FolderLooks:
         with reading(self.found.path):
-            mtime_ns = os.stat(self.found.path).st_mtime_ns
-        if mtime_ns == self._listed_mtime_ns and self._segments:
+            told = os.stat(self.found.path)
+        return _FolderLooks(told.st_ino, told.st_mtime_ns)
+
+    def _list(self, folder: _FolderLooks) -> tuple[LocalSegment, ...]:
+        """The segments; an unchanged folder is not listed again, only its active log measured."""
+        if folder == self._listed_as and self._segments:
             active = self._segments[-1]
             path = active.log_path
             with reading_segment(path):
@@ -160,9 +211,10 @@ class LocalPartition:
                 now = LocalSegment(active.directory, active.base_offset, size, None)
                 self._segments = (*self._segments[:-1], now)
             return self._segments
-        settled = is_settled(mtime_ns)
+        settled = is_settled(folder.mtime_ns)
+        self.require_there()
         self._segments = list_segments(self.found.path)
-        self._listed_mtime_ns = mtime_ns if settled else -1
+        self._listed_as = folder if settled else None
         return self._segments
 
     def _high_watermark(

@@ -12,6 +12,7 @@ import pytest
 from services.api.calls import MutationContext
 from services.api.errors import (
     ConcurrentUpdateError,
+    RemoteResourceNotFoundError,
     RemoteStorageError,
     RetriableRemoteStorageError,
 )
@@ -39,7 +40,14 @@ from tests.scenarios.troubled_managers import (
     Recording,
     raising,
 )
-from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, three_segments, write_log_dir
+from tests.unit.rlm.kafka_bytes import (
+    NAME,
+    PartitionFiles,
+    batch,
+    deleted,
+    three_segments,
+    write_log_dir,
+)
 
 
 def test_a_copy_that_fails_for_good_is_cleaned_up(stack: Stack, log_dir: Path) -> None:
@@ -127,33 +135,40 @@ def test_a_clean_up_that_is_refused_keeps_nothing_from_being_copied(
     assert stack.ranges() == [(0, 9), (10, 19)]
 
 
-def remove(folder: Path) -> None:
-    shutil.rmtree(folder)
+def remove(files: PartitionFiles) -> None:
+    shutil.rmtree(files.path)
 
 
-def rename(folder: Path) -> None:
-    folder.rename(folder.with_name(f"{folder.name}.{'0' * 32}-delete"))
+def make_anew(files: PartitionFiles) -> None:
+    """Under the same name, with other records at the same offsets."""
+    made = PartitionFiles(files.path.parent, deleted(files))
+    for base in (0, 10):
+        made.segment(base, [batch(base, 5, payload=b"another"), batch(base + 5, 5)])
+        made.snapshot(base + 10)
+    made.segment(20, [batch(20)])
 
 
-@pytest.mark.parametrize("hurt", [remove, rename])
+@pytest.mark.parametrize("hurt", [remove, deleted, make_anew])
 @pytest.mark.parametrize("goes_at", [0, 10])
 def test_a_folder_that_goes_while_it_is_shipped_is_told_of(
-    stack: Stack, log_dir: Path, hurt: Callable[[Path], None], goes_at: int
+    stack: Stack, log_dir: Path, hurt: Callable[[PartitionFiles], object], goes_at: int
 ) -> None:
-    folder = three_segments(log_dir).path
+    files = three_segments(log_dir)
     three_segments(log_dir, replace(NAME, partition=1))
     rsm = FailingRsm(stack.rsm)
 
     def before_copy(metadata: RemoteLogSegmentMetadata) -> None:
         if metadata.topic_id_partition == NAME and metadata.start_offset == goes_at:
-            hurt(folder)
+            hurt(files)
 
     rsm.before_copy = before_copy
     report = ship([log_dir], rsm, stack.rlmm, ONE_TRY)
     assert report.outcome is ShipOutcome.PARTIAL
     gone, there = report.partitions
     assert (gone.complete, there.complete) == (False, True)
-    assert [(p.kind, p.path) for p in gone.problems] == [(ProblemKind.UNREADABLE, str(folder))]
+    path = str(files.path)
+    assert [(p.kind, p.path) for p in gone.problems] == [(ProblemKind.UNREADABLE, path)]
+    assert stack.ranges(NAME) == [(base, base + 9) for base in range(0, goes_at, 10)]
     assert stack.ship(log_dir).outcome is ShipOutcome.DONE
 
 
@@ -165,6 +180,42 @@ def test_a_folder_that_goes_before_its_turn_is_told_of(stack: Stack, log_dir: Pa
     report = ship([log_dir], rsm, stack.rlmm, replace(ONE_TRY, threads=1))
     assert [partition.complete for partition in report.partitions] == [True, False]
     assert report.outcome is ShipOutcome.PARTIAL
+
+
+def test_a_topic_that_is_made_anew_before_its_turn_is_not_shipped_under_its_old_id(
+    stack: Stack, log_dir: Path
+) -> None:
+    three_segments(log_dir)
+    other = three_segments(log_dir, replace(NAME, partition=1))
+    rsm = FailingRsm(stack.rsm)
+
+    def before_copy(_: RemoteLogSegmentMetadata) -> None:
+        if not list(log_dir.glob("*-delete")):
+            make_anew(other)
+
+    rsm.before_copy = before_copy
+    report = ship([log_dir], rsm, stack.rlmm, replace(ONE_TRY, threads=1))
+    assert [partition.complete for partition in report.partitions] == [True, False]
+    with pytest.raises(RemoteResourceNotFoundError):
+        stack.segments(other.name)
+
+
+def test_what_was_read_of_a_topic_that_was_made_anew_meanwhile_is_not_registered(
+    stack: Stack, log_dir: Path
+) -> None:
+    files = three_segments(log_dir)
+
+    def listed(*args: Any, **kwargs: Any) -> Any:
+        """Asked for after the log was looked at."""
+        if not list(log_dir.glob("*-delete")):
+            make_anew(files)
+        return stack.rlmm.list_remote_log_segments(*args, **kwargs)
+
+    rlmm = Changed(stack.rlmm, list_remote_log_segments=listed)
+    report = ship([log_dir], stack.rsm, rlmm, ONE_TRY)
+    assert report.outcome is ShipOutcome.FAILED
+    assert "its topic was made anew" in report.partitions[0].problems[0].message
+    assert stack.segments() == []
 
 
 def test_a_finish_that_takes_effect_late_is_not_taken_back_by_the_clean_up(

@@ -50,7 +50,7 @@ from tests.scenarios.told_rlm import (
     turn,
 )
 from tests.scenarios.troubled_managers import FailingRlmm, raising
-from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles
+from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, deleted
 
 EPOCH = 2  # the latest of an hourly log
 ALL = [(base, base + 9) for base in range(0, 60, 10)]
@@ -667,3 +667,18 @@ def test_a_topic_that_was_created_anew_is_another(
     with pytest.raises(RemoteResourceNotFoundError):
         stack.segments(NAME)
     assert stack.ranges(anew) == ALL[:2]
+
+
+def test_until_it_is_found_the_log_of_a_topic_made_anew_is_neither_copied_reported_nor_read(
+    stack: Stack, leader: Any, log_dir: Path, files: PartitionFiles
+) -> None:
+    turn(leader.report_scheduler)
+    before = stack.rlmm.partition_state(NAME).value
+    hourly_log(log_dir, deleted(files), rolled=9).epochs((0, 0))
+    for scheduler in (leader.scheduler, leader.report_scheduler, leader.expiration_scheduler):
+        turn(scheduler)
+    assert stack.ranges() == ALL
+    after = stack.rlmm.partition_state(NAME).value
+    assert (after.lineage, after.report) == (before.lineage, before.report)
+    assert not isinstance(read(leader, 35), FetchError)
+    assert read(leader, 75) is FetchError.OFFSET_OUT_OF_RANGE

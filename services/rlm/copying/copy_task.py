@@ -153,7 +153,7 @@ class CopyTask:
         log = local.look()
         if log is None:
             self._partition.uncopied = Uncopied()
-            report.folder_is_gone = not local.found.path.exists()
+            report.folder_is_gone = not local.is_there()
             return
         if leadership.is_overtaken(log.lineage):
             report.failed(
@@ -291,7 +291,7 @@ class CopyTask:
         )
         if candidates:
             lineage = self._lineage(tier, log.lineage)
-            self._copy_all(log, lineage, candidates, report)
+            self._copy_all(local, log, lineage, candidates, report)
         if elsewhere and not report.failure:
             problem = copied_elsewhere(elsewhere[0], str(local.found.path), len(waiting))
             report.problems.append(problem)
@@ -338,6 +338,7 @@ class CopyTask:
 
     def _copy_all(
         self,
+        local: LocalPartition,
         log: LocalLog,
         lineage: Lineage,
         candidates: Sequence[LocalSegment],
@@ -357,8 +358,10 @@ class CopyTask:
             if wait_s:
                 report.more_after_s = wait_s
                 return
-            with self._held_back(segment, len(candidates) - number, report) as trouble:
+            with self._held_back(local, segment, len(candidates) - number, report) as trouble:
                 inspected = inspect(log.segments, segment, lineage, log.log_start_offset)
+                # What is sent is held to the bytes that were inspected: it is looked at once.
+                local.require_there()
                 if not self._read_rule().copies:
                     self._note_nothing_uncopied()
                     return
@@ -402,19 +405,22 @@ class CopyTask:
 
     @contextmanager
     def _held_back(
-        self, segment: LocalSegment, held_segments: int, report: PassReport
+        self,
+        local: LocalPartition,
+        segment: LocalSegment,
+        held_segments: int,
+        report: PassReport,
     ) -> Iterator[list[Problem]]:
         """Turns what goes wrong with a segment inside into a problem that holds it and all behind
-        it back; the caller sees it in the list it is given."""
+        it back; the caller sees it in the list it is given. Where the broker gave the whole
+        partition up meanwhile, or moved it to another disk, it is a FileNotFoundError."""
         trouble: list[Problem] = []
         try:
-            yield trouble
+            with _told_as_gone(local):
+                yield trouble
         except LogFileError as e:
             trouble.append(e.problem(held_segments))
         except SegmentVanishedError as e:
-            if not segment.directory.exists():
-                # The broker gave the whole partition up, or moved it to another disk.
-                raise FileNotFoundError(str(segment.directory)) from e
             trouble.append(vanished(segment, held_segments))
             report.failed(e, may_pass=True)
         except RemoteStorageError as e:
@@ -423,3 +429,15 @@ class CopyTask:
             if isinstance(e, CustomMetadataTooLargeError):
                 self._partition.blocked = trouble[0]
         report.problems += trouble
+
+
+@contextmanager
+def _told_as_gone(local: LocalPartition) -> Iterator[None]:
+    """Whatever is wrong with a segment, or with the bytes of it that were sent, is nothing to tell
+    of where its folder is no more, or is another topic's."""
+    try:
+        yield
+    except (LogFileError, SegmentVanishedError, RemoteStorageError) as e:
+        if not local.is_there():
+            raise FileNotFoundError(str(local.found.path)) from e
+        raise

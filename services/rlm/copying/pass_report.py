@@ -25,7 +25,8 @@ class PassReport:
         known_gaps: what was lost and recorded before; no problem any more.
         failure: why the pass did not do all that can be done; empty: it did.
         may_pass: the failure may be gone when the pass is repeated soon.
-        folder_is_gone: the broker gave the partition up, or moved it to another disk.
+        folder_is_gone: the broker gave the partition up, or moved it to another disk; what has the
+            folder's name now, if anything, is another topic's.
         more_after_s: the pass gave way to others with segments left to copy: it is to go on after
             so many seconds; None: it did not.
     """

@@ -133,8 +133,8 @@ def _is_loss(problem: Problem) -> bool:
 
 def _gone(found: PartitionDir) -> Problem:
     reason = (
-        "the folder went while it was shipped, as where the broker moves or deletes the partition; "
-        "run it again"
+        "the folder went while it was shipped, or is another topic's now, as where the broker "
+        "moves the partition or deletes it, or its topic was made anew; run it again"
     )
     return Problem(ProblemKind.UNREADABLE, str(found.path), reason)
 

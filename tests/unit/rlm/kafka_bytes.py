@@ -1,9 +1,10 @@
 """Builds small Kafka logs byte by byte, so that a test can break exactly one thing."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from struct import pack
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from crc32c import crc32c
 
@@ -130,6 +131,12 @@ def three_segments(log_dir: Path, name: TopicIdPartition = NAME) -> PartitionFil
         files.snapshot(base + 10)
     files.segment(20, [batch(20, 5)])
     return files
+
+
+def deleted(files: PartitionFiles) -> TopicIdPartition:
+    """The broker deletes the topic; the name under which it may be made anew."""
+    files.path.rename(files.path.with_name(f"{files.path.name}.{'0' * 32}-delete"))
+    return replace(files.name, topic_id=uuid4())
 
 
 def _time_index(base_offset: int, batches: Sequence[bytes]) -> bytes:

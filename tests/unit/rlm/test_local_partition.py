@@ -5,15 +5,17 @@ from pathlib import Path
 
 import pytest
 
+from services.api.remote_log_manager import ProblemKind
 from services.api.segments import SegmentLeaderEpoch
 from services.rlm import local_log
+from services.rlm.kafka_log.errors import LogFileError
 from services.rlm.kafka_log.high_watermarks import HighWatermarks
 from services.rlm.kafka_log.log_dir import PartitionDir
 from services.rlm.kafka_log.looks import looks_of
-from services.rlm.kafka_log.partition_dir import LEADER_EPOCH_CHECKPOINT
+from services.rlm.kafka_log.partition_dir import LEADER_EPOCH_CHECKPOINT, read_lineage
 from services.rlm.local_log import LocalLog, LocalPartition
 from tests.harness.eventually import eventually
-from tests.unit.rlm.kafka_bytes import PartitionFiles, batch, three_segments
+from tests.unit.rlm.kafka_bytes import PartitionFiles, batch, deleted, three_segments
 
 
 @pytest.fixture
@@ -113,3 +115,36 @@ def test_leader_epochs_that_changed_long_before_the_next_look_are_seen(
     files.epochs((0, 0), (1, 22))
     eventually(lambda: looks_of(files.path / LEADER_EPOCH_CHECKPOINT))
     assert look(partition).lineage.entries[-1] == SegmentLeaderEpoch(1, 22)
+
+
+def test_the_log_of_a_topic_that_was_made_anew_is_not_the_partitions(
+    files: PartitionFiles, partition: LocalPartition, reads: list[str]
+) -> None:
+    settled(partition, reads)
+    three_segments(files.path.parent, deleted(files))
+    assert partition.look() is None
+    assert not partition.is_there()
+
+
+def test_a_topic_that_is_made_anew_while_its_log_is_looked_at_is_not_the_partitions(
+    files: PartitionFiles, partition: LocalPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made_anew_meanwhile(directory: Path) -> object:
+        if partition.is_there():
+            three_segments(directory.parent, deleted(files)).epochs((5, 0))
+        return read_lineage(directory)
+
+    monkeypatch.setattr(local_log, "read_lineage", made_anew_meanwhile)
+    assert partition.look() is None
+
+
+def test_a_folder_that_does_not_tell_its_topics_id_yet_is_unreadable(
+    files: PartitionFiles, partition: LocalPartition
+) -> None:
+    """As a broker leaves it for a moment."""
+    made = three_segments(files.path.parent, deleted(files))
+    (made.path / "partition.metadata").unlink()
+    with pytest.raises(LogFileError) as raised:
+        partition.look()
+    assert raised.value.kind is ProblemKind.PARTITION_METADATA_MISSING
+    assert partition.is_there()
