@@ -184,13 +184,14 @@ class MovedClock:
         return time.time_ns() // 1_000_000 + self.moved_ms
 
 
+@pytest.mark.parametrize("error", [RetriableRemoteStorageError, RemoteStorageError])
 def test_of_a_store_that_takes_nothing_one_more_attempt_is_left_every_ten_minutes(
-    stack: Stack, log_dir: Path
+    stack: Stack, log_dir: Path, error: type[RemoteStorageError]
 ) -> None:
     three_segments(log_dir)
     rsm, now_ms = FailingRsm(stack.rsm), MovedClock()
-    rsm.before_copy = raising(RetriableRemoteStorageError("refused"))
-    rsm.before_delete = raising(RetriableRemoteStorageError("refused"))
+    rsm.before_copy = raising(error("refused"))
+    rsm.before_delete = raising(error("refused"))
     rlm = BrokerRemoteLogManager([log_dir], rsm, stack.rlmm, AT_ONCE, now_ms=now_ms)
     take_turns(rlm, rounds=3)
     for more in range(3):

@@ -110,6 +110,48 @@ def test_an_attempt_that_cannot_be_cleaned_up_now_keeps_nothing_from_being_copie
     assert stack.ranges() == [(0, 9), (10, 19), (20, 24)]
 
 
+def test_an_attempt_that_may_not_be_cleaned_up_at_all_keeps_nothing_from_being_copied(
+    stack: Stack, log_dir: Path
+) -> None:
+    """As where objects may be written and not be deleted. It is told of in each pass."""
+    files = three_segments(log_dir)
+    rsm = FailingRsm(stack.rsm)
+    rsm.before_copy = FailingOnce(RetriableRemoteStorageError("the connection broke"))
+    rsm.before_delete = raising(RemoteStorageError("AccessDenied"))
+    ship([log_dir], rsm, stack.rlmm, ONE_TRY)
+    (left,) = stack.segments()
+    for copied in (2, 0):
+        (partition,) = ship([log_dir], rsm, stack.rlmm, ONE_TRY).partitions
+        assert (partition.cleaned_attempts, partition.copied_segments) == (0, copied)
+        (problem,) = partition.problems
+        assert (problem.kind, problem.held_segments) == (ProblemKind.COPY_FAILED, 0)
+        assert "AccessDenied" in problem.message
+        assert not partition.complete
+    files.snapshot(25)
+    files.segment(25, [batch(25)])
+    (partition,) = stack.ship(log_dir).partitions
+    assert (partition.cleaned_attempts, partition.problems) == (1, ())
+    assert left.remote_log_segment_id not in {s.remote_log_segment_id for s in stack.segments()}
+    assert stack.ranges() == [(0, 9), (10, 19), (20, 24)]
+
+
+def test_of_an_attempt_that_may_not_be_cleaned_up_the_others_are_none_the_worse(
+    stack: Stack, log_dir: Path
+) -> None:
+    three_segments(log_dir)
+    rsm = FailingRsm(stack.rsm)
+    rsm.before_copy = raising(RetriableRemoteStorageError("the connection broke"))
+    rsm.before_delete = raising(RemoteStorageError("AccessDenied"))
+    for _ in range(2):
+        ship([log_dir], rsm, stack.rlmm, ONE_TRY)
+    left = stack.segments()
+    assert len(left) == 2
+    rsm.before_copy = lambda _: None
+    rsm.before_delete = FailingOnce(RemoteStorageError("AccessDenied"))
+    (partition,) = ship([log_dir], rsm, stack.rlmm, ONE_TRY).partitions
+    assert (partition.cleaned_attempts, partition.copied_segments) == (1, 2)
+
+
 def test_a_clean_up_that_is_refused_keeps_nothing_from_being_copied(
     stack: Stack, log_dir: Path
 ) -> None:

@@ -3,10 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from services.api.errors import ConcurrentUpdateError, RemoteStorageError
+from services.api.errors import RemoteStorageError
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rlm.copying.pass_report import PassReport
-from services.rlm.copying.segment_copy import RETRIABLE_ERRORS, SegmentCopier, is_attempt_of
+from services.rlm.copying.segment_copy import (
+    ENDED_BY_ANOTHER,
+    RETRIABLE_ERRORS,
+    SegmentCopier,
+    is_attempt_of,
+)
 from services.rlm.tier_view.offset_ranges import OffsetRanges
 
 MAX_LEFT_BEHIND = 1
@@ -15,6 +20,8 @@ at once."""
 ANOTHER_AFTER_MS = 10 * 60 * 1000
 """How long after the latest of more than these another one may be begun: where the store takes
 nothing at all, each pass would add one; where only a store of before is away, it gets through."""
+ENOUGH_REFUSED = 10
+"""Clean-ups that a pass tries in vain where they are refused for good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +31,7 @@ class LeftBehind:
         elsewhere: copies that somebody else may be making under this broker's id: a process on
             another copy of the folder, as this one's lock tells, or the broker itself.
         attempts: those that could not be cleaned up.
-        failure: why; None: all of them were.
+        failure: why, of the last that was tried; None: there are none.
     """
 
     elsewhere: Sequence[RemoteLogSegmentMetadata] = ()
@@ -46,24 +53,30 @@ def end_left_behind(
     report: PassReport,
 ) -> LeftBehind:
     """End what this broker has left behind among the tier's unfinished segments. What cannot be
-    ended now, as where a store of before is away, keeps nothing from being copied by itself: what
-    is copied next has an id of its own.
+    ended, as where a store of before is away or lets nothing be deleted, keeps nothing from being
+    copied by itself: what is copied next has an id of its own.
 
     Raises:
-        ConcurrentUpdateError: one has ended otherwise; what the tier has is to be looked at again.
-        RemoteStorageError: one cannot be cleaned up, for good.
+        ENDED_BY_ANOTHER: one has ended otherwise; what the tier has is to be looked at again.
+        RemoteStorageError: RLMM cannot be asked of them.
     """
     own = [segment for segment in unfinished if is_attempt_of(broker_id, segment)]
     elsewhere = copier.under_way_elsewhere(own)
     ids = {segment.remote_log_segment_id for segment in elsewhere}
     left_behind = [segment for segment in own if segment.remote_log_segment_id not in ids]
+    refused: list[RemoteLogSegmentMetadata] = []
+    failure: RemoteStorageError | None = None
     for number, segment in enumerate(left_behind):
         try:
             copier.clean_up(segment)
-        except RETRIABLE_ERRORS as e:
-            if isinstance(e, ConcurrentUpdateError) and copier.is_finished_or_gone(segment):
+        except RemoteStorageError as e:
+            if isinstance(e, ENDED_BY_ANOTHER) and copier.is_finished_or_gone(segment):
                 raise
-            # The others would wait for the same store, one after the other.
-            return LeftBehind(elsewhere, left_behind[number:], e)
-        report.cleaned_attempts += 1
-    return LeftBehind(elsewhere)
+            refused.append(segment)
+            failure = e
+            if isinstance(e, RETRIABLE_ERRORS) or len(refused) == ENOUGH_REFUSED:
+                # The others would wait for the same store, one after the other.
+                return LeftBehind(elsewhere, [*refused, *left_behind[number + 1 :]], e)
+        else:
+            report.cleaned_attempts += 1
+    return LeftBehind(elsewhere, refused, failure)

@@ -42,7 +42,7 @@ from services.rpc.bounded_lines import BoundedLines
 
 RETRIABLE_ERRORS = (RetriableRemoteStorageError, ThrottledError, ConcurrentUpdateError)
 
-_ENDED_BY_ANOTHER = (
+ENDED_BY_ANOTHER = (
     ConcurrentUpdateError,
     InvalidStateTransitionError,
     RemoteResourceNotFoundError,
@@ -169,7 +169,7 @@ class SegmentCopier:
             raise
         try:
             self._end(copied, _State.COPY_SEGMENT_FINISHED, "copy")
-        except _ENDED_BY_ANOTHER:
+        except ENDED_BY_ANOTHER:
             self._try_delete_if_given_up(copied)
             raise
         failpoint("copy.finished_registered")
@@ -274,7 +274,7 @@ class SegmentCopier:
         """Say that this attempt will not finish, so that nobody waits for its lease to end."""
         try:
             given_up = self._end(segment, _State.DELETE_SEGMENT_STARTED, NOT_FINISHED)
-        except _ENDED_BY_ANOTHER:
+        except ENDED_BY_ANOTHER:
             self._try_delete_if_given_up(segment)
         except RemoteStorageError as e:
             _lines.warning("%s was not given up: %s", segment.remote_log_segment_id, e)
@@ -286,7 +286,7 @@ class SegmentCopier:
         """Of an attempt that was not asked to finish, and must not."""
         try:
             self.clean_up(segment)
-        except _ENDED_BY_ANOTHER:
+        except ENDED_BY_ANOTHER:
             self._try_delete_if_given_up(segment)
         except RemoteStorageError:
             # The copy's own failure is what the caller must hear of; the next pass cleans up.
