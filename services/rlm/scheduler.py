@@ -39,6 +39,8 @@ _WAKE_EVERY_S = 0.05
 """Turns that are due so soon one after the other are done by one thread in a row: where there are
 thousands of tasks one is due at every moment, and to wake for each costs more than a pass that
 finds nothing."""
+_START_AGAIN_AFTER_S = 1.0
+"""Where the machine had no thread for a turn, it is asked for none before."""
 _log = logging.getLogger(__name__)
 
 
@@ -49,7 +51,16 @@ class _Entry:
     failures: int = 0
 
 
-_Turn = tuple[Hashable, _Entry]
+@dataclass
+class _Turn:
+    """
+    Attributes:
+        is_taken_back: it waits again, and whoever comes upon this one leaves it.
+    """
+
+    key: Hashable
+    entry: _Entry
+    is_taken_back: bool = False
 
 
 class Scheduler:
@@ -80,6 +91,7 @@ class Scheduler:
         self._changed = threading.Condition(lock)
         self._due_earlier = threading.Condition(lock)
         self._wakes_at_s = 0.0
+        self._starts_from_s: float | None = None
         self._entries: dict[Hashable, _Entry] = {}
         # Each key of an entry either waits or runs.
         self._waiting = WaitingTasks()
@@ -169,6 +181,8 @@ class Scheduler:
         due_s = self._waiting.next_due_s()
         if due_s is None or len(self._running) >= self._threads:
             return self._interval_s
+        if self._starts_from_s is not None:
+            due_s = max(due_s, self._starts_from_s)
         return min(max(due_s - self._clock(), _WAKE_EVERY_S), self._interval_s)
 
     def _drop(self, key: Hashable) -> None:
@@ -176,34 +190,50 @@ class Scheduler:
         self._waiting.discard(key)
 
     def _start_next(self) -> bool:
-        """False: none is due, or no thread is free."""
+        """False: none is due, or no thread is free, or to be had."""
         with self._changed:
             if self._stopping or len(self._running) >= self._threads:
                 return False
+            if self._starts_from_s is not None and self._clock() < self._starts_from_s:
+                return False
             turn = self._take_due()
-            if turn is not None:
-                self._pool.submit(self._work, turn)
-            return turn is not None
+            return turn is not None and self._start_turn(turn)
+
+    def _start_turn(self, turn: _Turn) -> bool:
+        """False: it failed, and waits for its back-off."""
+        try:
+            self._pool.submit(self._work, turn)
+        except Exception as e:  # noqa: BLE001 - a boundary: no thread, or no memory, for now
+            # The pool has queued it all the same, for the next thread that it gets.
+            turn.is_taken_back = True
+            self._starts_from_s = self._clock() + _START_AGAIN_AFTER_S
+            error = PassFailedError(f"it could not be started: {e}")
+            self._tell(turn.key, error)
+            self._ended(turn, None, error)
+            return False
+        self._starts_from_s = None
+        return True
 
     def _take_due(self) -> _Turn | None:
         key = self._waiting.take_due(self._clock())
         if key is None:
             return None
         self._running.add(key)
-        return key, self._entries[key]
+        return _Turn(key, self._entries[key])
 
-    def _work(self, turn: _Turn | None) -> None:
+    def _work(self, given: _Turn) -> None:
         """In a thread of the pool: a task, and then whatever is due, until nothing is."""
+        with self._changed:
+            turn = None if given.is_taken_back else given
         while turn is not None:
-            key, entry = turn
             result, error = None, None
             try:
-                result = entry.task()
+                result = turn.entry.task()
             except BaseException as e:  # noqa: BLE001 - a boundary: it is told, and run again
                 error = e
-                self._tell(key, e)
+                self._tell(turn.key, e)
             with self._changed:
-                self._ended(key, entry, result, error)
+                self._ended(turn, result, error)
                 turn = self._after_the_end()
 
     def _after_the_end(self) -> _Turn | None:
@@ -229,15 +259,9 @@ class Scheduler:
             exc_info=None if is_known else error,
         )
 
-    def _ended(
-        self,
-        key: Hashable,
-        entry: _Entry,
-        result: bool | Again | None,
-        error: BaseException | None,
-    ) -> None:
-        now = self._clock()
-        self._running.remove(key)
+    def _ended(self, turn: _Turn, result: bool | Again | None, error: BaseException | None) -> None:
+        now, entry = self._clock(), turn.entry
+        self._running.remove(turn.key)
         if error is not None:
             entry.failures += 1
             due_s = now + self._backoff.delay_s(entry.failures)
@@ -248,8 +272,8 @@ class Scheduler:
             else:
                 entry.last_success_s = now
                 due_s = now if result else now + self._interval_s
-        scheduled = self._entries.get(key)
+        scheduled = self._entries.get(turn.key)
         if scheduled is not None:
             # Another one has come meanwhile where this one was forgotten.
-            self._waiting.put(key, due_s if scheduled is entry else now)
+            self._waiting.put(turn.key, due_s if scheduled is entry else now)
         self._changed.notify_all()

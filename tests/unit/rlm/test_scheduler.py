@@ -334,3 +334,72 @@ def test_while_all_tasks_fail_the_log_names_some_and_counts_the_others(
         tick(scheduler)
     assert 10 <= len(caplog.records) <= 20
     assert "a task failed: partition 0: the store is away" in caplog.text
+
+
+class Threads:
+    """Of the machine: it has some, or none for now. As many starts fail as were refused one."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.are_out = False
+        self.refused = threading.Semaphore(0)
+        self._start = threading.Thread.start
+        monkeypatch.setattr(threading.Thread, "start", lambda thread: self._started(thread))
+
+    def _started(self, thread: threading.Thread) -> None:
+        if self.are_out and thread.name.startswith("test_"):
+            self.refused.release()
+            raise RuntimeError("can't start new thread")
+        self._start(thread)
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> Threads:
+    return Threads(monkeypatch)
+
+
+def test_a_task_for_which_there_was_no_thread_is_run_once_after_its_back_off(
+    scheduler: Scheduler, clock: Clock, threads: Threads, caplog: pytest.LogCaptureFixture
+) -> None:
+    runs: list[tuple[str, float]] = []
+    scheduler.schedule("p", lambda: runs.append(("p", clock.now_s)))
+    threads.are_out = True
+    tick(scheduler)
+    assert scheduler.idle_ratio == 1.0
+    assert "a task failed: p: it could not be started: can't start new thread" in caplog.text
+    threads.are_out = False
+    clock.now_s = 5.0
+    # Its thread comes upon what the pool was given before.
+    scheduler.schedule("q", lambda: runs.append(("q", clock.now_s)))
+    tick(scheduler)
+    assert runs == [("q", 5.0)]
+    clock.now_s = 10.0
+    tick(scheduler)
+    assert runs == [("q", 5.0), ("p", 10.0)]
+
+
+def test_while_there_are_no_threads_few_are_asked_for(
+    scheduler: Scheduler, clock: Clock, threads: Threads
+) -> None:
+    threads.are_out = True
+    for number in range(100):
+        scheduler.schedule(number, lambda: None)
+    for tenths in range(31):
+        clock.now_s = tenths / 10
+        tick(scheduler)
+    asked = 0
+    while threads.refused.acquire(blocking=False):
+        asked += 1
+    assert asked == 4
+
+
+def test_the_ticker_outlives_a_start_that_failed(threads: Threads) -> None:
+    backoff = Backoff(initial_s=0.01, max_s=0.01)
+    scheduler = Scheduler("test", threads=1, interval_s=3600.0, backoff=backoff)
+    ran = threading.Event()
+    threads.are_out = True
+    scheduler.start()
+    scheduler.schedule("p", ran.set)
+    assert threads.refused.acquire(timeout=DEADLINE_S)
+    threads.are_out = False
+    assert ran.wait(DEADLINE_S)
+    assert scheduler.stop(DEADLINE_S)
