@@ -16,6 +16,7 @@ from services.api.errors import (
     InvalidStateTransitionError,
     RemoteResourceNotFoundError,
     RemoteStorageError,
+    RetriableRemoteStorageError,
 )
 from services.api.ids import RemoteLogSegmentId
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
@@ -104,8 +105,13 @@ class CopyLeases:
     @contextmanager
     def of(self, segment_id: RemoteLogSegmentId) -> Iterator[CopyLease]:
         """The lease of a copy that is about to be registered. The copy ends with the block; whose
-        it was is known for as long as it may be leased after that."""
+        it was is known for as long as it may be leased after that.
+
+        Raises:
+            RetriableRemoteStorageError: there is no thread that would renew it; nothing has begun.
+        """
         with self._changed:
+            self._have_renewer()
             self._begun.add(segment_id.id)
         try:
             yield CopyLease(segment_id, self._lease_ms, self._clock)
@@ -122,11 +128,6 @@ class CopyLeases:
         """Renew the lease from now on: its copy is registered."""
         with self._changed:
             self._renewed[lease.segment_id.id] = lease
-            if self._renewer is None:
-                self._renewer = threading.Thread(
-                    target=self._keep_renewing, name="copy-leases", daemon=True
-                )
-                self._renewer.start()
 
     def is_ours(self, segment_id: UUID) -> bool:
         """Whether a copy that is leased was begun by this very process."""
@@ -159,6 +160,18 @@ class CopyLeases:
                 is_answered = False
         return is_answered
 
+    def _have_renewer(self) -> None:
+        if self._renewer is not None:
+            return
+        renewer = threading.Thread(target=self._keep_renewing, name="copy-leases", daemon=True)
+        try:
+            renewer.start()
+        except (RuntimeError, MemoryError) as e:
+            raise RetriableRemoteStorageError(
+                f"no copy is begun, as its lease could not be renewed: {e}"
+            ) from e
+        self._renewer = renewer
+
     def _keep_renewing(self) -> None:
         lease_s = self._lease_ms / 1000
         retry_s = min(lease_s / RETRIES_PER_LEASE, LONGEST_RETRY_S)
@@ -171,10 +184,10 @@ class CopyLeases:
                 is_answered = False
 
     def _wait(self, wait_s: float) -> bool:
-        """Until it is time to renew; False: there is nothing to renew any more."""
+        """Until it is time to renew; False: there is no copy any more."""
         until_s = time.monotonic() + wait_s
         with self._changed:
-            while self._renewed:
+            while self._begun:
                 left_s = until_s - time.monotonic()
                 if left_s <= 0:
                     return True

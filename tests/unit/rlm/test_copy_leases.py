@@ -4,7 +4,7 @@ import gc
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from threading import Event
+from threading import Event, Thread
 from threading import enumerate as threads
 from typing import cast
 from uuid import uuid4
@@ -262,18 +262,18 @@ def test_the_renewing_thread_is_one_and_ends_with_the_last_copy(
     rlmm: Renewals, clock: Clock
 ) -> None:
     leases = CopyLeases(rlmm.as_rlmm, BROKER, RENEWED_EACH_SECOND_MS, clock)
-    before = renewers()
+    eventually(lambda: renewers() == 0, 60_000)
     with leases.of(a_copy()) as first:
         leases.keep(first)
         with leases.of(a_copy()) as second:
             leases.keep(second)
             eventually(lambda: [first.segment_id, second.segment_id] in rlmm.asked, 60_000)
-            assert renewers() == before + 1
-    eventually(lambda: renewers() == before, 60_000)
+            assert renewers() == 1
+    eventually(lambda: renewers() == 0, 60_000)
     with leases.of(a_copy()) as third:
         leases.keep(third)
         eventually(lambda: [third.segment_id] in rlmm.asked, 60_000)
-    eventually(lambda: renewers() == before, 60_000)
+    eventually(lambda: renewers() == 0, 60_000)
 
 
 @pytest.mark.parametrize("error", [RetriableRemoteStorageError("away"), KeyError("a bug")])
@@ -293,3 +293,24 @@ def test_the_renewing_thread_survives_whatever_goes_wrong(
         leases.keep(lease)
         eventually(lambda: len(rlmm.asked) > 1, 60_000)
     assert "not renewed" in caplog.text
+
+
+def test_a_copy_does_not_begin_while_there_is_no_thread_to_renew_its_lease(
+    rlmm: Renewals, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_thread(_: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    leases = CopyLeases(rlmm.as_rlmm, BROKER, RENEWED_EACH_SECOND_MS, clock)
+    copy = a_copy()
+    with monkeypatch.context() as patched:
+        patched.setattr(Thread, "start", no_thread)
+        with (
+            pytest.raises(RetriableRemoteStorageError, match="can't start new thread"),
+            leases.of(copy),
+        ):
+            pass
+    assert not leases.is_ours(copy.id)
+    with leases.of(copy) as lease:
+        leases.keep(lease)
+        eventually(lambda: [copy] in rlmm.asked, 60_000)
