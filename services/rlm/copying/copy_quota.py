@@ -15,6 +15,10 @@ from services.rlm.metrics import COPY_THROTTLE_SECONDS
 
 _SOONEST_S = 0.5
 """Nobody is told to ask again sooner. What passes late is made up for by the rate's windows."""
+_COMES_WITHIN_S = 1.0
+"""After the moment that it was told. Whose pass takes longer than that keeps nobody waiting."""
+_READS_WITHIN_S = 10.0
+"""Who may pass and reads its segment before it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +42,26 @@ class _Sample:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Waiting:
-    """Who asked and could not pass, and since when."""
+    """Who asked and could not pass, and since when.
+
+    Attributes:
+        awaited_until_s: the others let it go first; from then on it has its place only when it
+            comes.
+    """
 
     size_bytes: int
     is_wanted: Callable[[], bool]
     since_s: float
+    awaited_until_s: float
 
 
 class CopyQuota:
     """Lets one segment after the other pass, whole and whatever its size, while the rate is within
     the limit; each counts from the moment in which it passes. Nobody waits in here: who may not
-    pass keeps its place and is told when to ask again. First come, first served. Thread-safe.
+    pass keeps its place and is told when to ask again. First come, first served; but who does not
+    come back when it was told to is not waited for. Thread-safe.
 
     Kafka forgets a segment with its window, so that one that is larger than all windows allow
     exceeds the limit for good. Here it is counted until the limit has made up for it.
@@ -101,26 +112,33 @@ class CopyQuota:
         self, who: Hashable, size_bytes: int, is_wanted: Callable[[], bool], now_s: float
     ) -> float:
         is_above = self._is_above(now_s)
-        if not is_above and self._first(now_s) in (None, who):
+        waiting = self._waiting.get(who)
+        if not is_above and self._first(who, now_s) in (None, who):
+            if waiting is not None:
+                waiting.awaited_until_s = now_s + _READS_WITHIN_S
             return 0.0
-        since_s = self._waiting[who].since_s if who in self._waiting else now_s
-        self._waiting[who] = _Waiting(size_bytes, is_wanted, since_s)
         wait_s = self._free_s() - now_s if is_above else 0.0
-        return max(wait_s + self._ahead_bytes(who) / self._limit.max_bytes_per_second, _SOONEST_S)
+        ahead_s = self._ahead_bytes(who, now_s) / self._limit.max_bytes_per_second
+        wait_s = max(wait_s + ahead_s, _SOONEST_S)
+        since_s = now_s if waiting is None else waiting.since_s
+        until_s = now_s + wait_s + _COMES_WITHIN_S
+        self._waiting[who] = _Waiting(size_bytes, is_wanted, since_s, until_s)
+        return wait_s
 
-    def _first(self, now_s: float) -> Hashable | None:
-        """Who waits for longest, of those that still want to pass."""
-        while self._waiting:
-            first, waiting = next(iter(self._waiting.items()))
-            if waiting.is_wanted():
-                return first
-            self._leave(first, now_s)
+    def _first(self, who: Hashable, now_s: float) -> Hashable | None:
+        """Who waits for longest, of `who` has come and those that still want to pass and are
+        awaited."""
+        for name, waiting in list(self._waiting.items()):
+            if not waiting.is_wanted():
+                self._leave(name, now_s)
+            elif name == who or now_s <= waiting.awaited_until_s:
+                return name
         return None
 
-    def _ahead_bytes(self, who: Hashable) -> int:
-        """What those pass first who came before."""
-        names = takewhile(lambda name: name != who, self._waiting)
-        return sum(self._waiting[name].size_bytes for name in names)
+    def _ahead_bytes(self, who: Hashable, now_s: float) -> int:
+        """What those pass first who came before and are awaited."""
+        ahead = takewhile(lambda item: item[0] != who, self._waiting.items())
+        return sum(w.size_bytes for _, w in ahead if now_s <= w.awaited_until_s)
 
     def _free_s(self) -> float:
         """When the rate, which is above the limit, is within it if nothing else passes."""

@@ -138,6 +138,43 @@ def test_one_is_admitted_above_the_limit_of_all_who_come_at_once(time: Time) -> 
     assert passed == ["0"]
 
 
+def test_who_does_not_come_back_in_time_keeps_nobody_waiting(time: Time) -> None:
+    made = quota(time)
+    assert made.admit("p", 1000, always) == 0.0
+    assert made.admit("q", 10**9, always) == pytest.approx(10.0)
+    assert made.admit("r", 1, always) > 10**6
+    time.now_s += 11.0
+    assert made.admit("r", 1, always)
+    time.now_s += 0.1
+    assert made.admit("r", 1, always) == 0.0
+
+
+def test_who_comes_back_late_has_kept_its_place(time: Time) -> None:
+    made = quota(time)
+    assert made.admit("p", 1000, always) == 0.0
+    for name in ("q", "r", "s"):
+        assert made.admit(name, 500, always)
+    time.now_s += 60.0
+    assert made.admit("s", 500, always) == 0.0
+    assert made.admit("r", 500, always) == pytest.approx(5.0)
+    assert made.admit("q", 500, always) == pytest.approx(5.0)
+    time.now_s += 5.0
+    assert made.admit("r", 500, always)
+    assert made.admit("q", 500, always) == 0.0
+
+
+def test_who_may_pass_has_the_time_to_read_its_segment_first(time: Time) -> None:
+    made = quota(time)
+    assert made.admit("p", 1000, always) == 0.0
+    for name in ("q", "r"):
+        assert made.seconds_until(name, 500, always)
+    time.now_s += 10.0
+    assert made.seconds_until("q", 500, always) == 0.0
+    time.now_s += 9.0
+    assert made.admit("r", 500, always)
+    assert made.admit("q", 500, always) == 0.0
+
+
 def throttled() -> tuple[float, float]:
     name = "sediment_rlm_remote_copy_throttle_seconds"
     read: Callable[[str], float | None] = REGISTRY.get_sample_value
