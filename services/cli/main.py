@@ -53,7 +53,8 @@ def up(
 ) -> None:
     """Run PostgreSQL, an S3 server and the services right here.
 
-    In the foreground, until Ctrl-C or SIGTERM. The data is kept.
+    In the foreground, until Ctrl-C or SIGTERM. The data is kept, in a directory that was new or
+    empty when it was first used; any other is left as it is, with --fresh too.
     """
     from services.cli.up import run
 

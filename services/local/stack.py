@@ -9,7 +9,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from services.local.data_directory import default_directory, locked
+from services.local.data_directory import (
+    INDEX_CACHE,
+    POSTGRES,
+    S3,
+    SERVICES,
+    check_apart,
+    default_directory,
+    locked,
+)
 from services.local.environments import (
     rlm_settings,
     rlmm_settings,
@@ -25,7 +33,6 @@ from services.local.state import StackEndpoints, remove_state, write_state
 BUCKET = "sediment"
 PREFIX = ""
 DATABASE = "sediment"
-INDEX_CACHE = "index-cache"
 UPGRADE_SCHEMA = (sys.executable, "-m", "services.cli", "db", "upgrade", "-o", "json")
 """Run with RLMM's settings before RLMM starts; answers the deployment's id."""
 NOT_RUNNING = Announcement(service="", address="", health="", metrics="")
@@ -66,8 +73,8 @@ class EmbeddedStack:
         self._with_rlm = with_rlm
         self._cleanup = ExitStack()
         self.services: dict[str, ServiceProcess] = {}
-        self.postgres = EmbeddedPostgres(self._directory / "postgres")
-        self.s3: S3Server = s3 or SeaweedFS(self._directory / "s3")
+        self.postgres = EmbeddedPostgres(self._directory / POSTGRES)
+        self.s3: S3Server = s3 or SeaweedFS(self._directory / S3)
 
     @property
     def endpoints(self) -> StackEndpoints:
@@ -102,9 +109,9 @@ class EmbeddedStack:
         services = [service.process for service in self.services.values()]
         ended = [str(process.log_path) for process in services if not process.is_running()]
         if not self.postgres.is_running():
-            ended.append(str(self._directory / "postgres"))
+            ended.append(str(self._directory / POSTGRES))
         if not self.s3.is_running():
-            ended.append(str(self._directory / "s3"))
+            ended.append(str(self._directory / S3))
         return ended
 
     def __enter__(self) -> Self:
@@ -114,6 +121,7 @@ class EmbeddedStack:
             DataDirectoryError: the data directory cannot be used.
             ClusterError, ProcessError: a part did not start; what did is stopped again.
         """
+        check_apart(self._directory, self._log_dirs)
         with ExitStack() as cleanup:
             cleanup.enter_context(locked(self._directory, self._fresh))
             self._start(cleanup)
@@ -176,7 +184,7 @@ class EmbeddedStack:
 
     def _start_service(self, name: str, settings: dict[str, str], cleanup: ExitStack) -> None:
         more = settings_of(name, self._settings)
-        service = ServiceProcess(name, {**settings, **more}, self._directory / "services")
+        service = ServiceProcess(name, {**settings, **more}, self._directory / SERVICES)
         service.start()
         cleanup.callback(service.stop)
         self.services[name] = service

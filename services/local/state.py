@@ -5,11 +5,8 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from services.local.data_directory import default_directory
+from services.local.data_directory import OWNER, STATE, default_directory
 from services.local.leftovers import names_running_process, write_pid_file
-
-_STATE = "stack.json"
-_OWNER = "stack.pid"
 
 
 @dataclass(frozen=True)
@@ -38,27 +35,27 @@ class StackEndpoints:
 
 def write_state(directory: Path, endpoints: StackEndpoints) -> None:
     """Say that this process runs a stack on `directory`; readable by its user only."""
-    making = directory / f"{_STATE}.new"
+    making = directory / f"{STATE}.new"
     making.unlink(missing_ok=True)
     making.touch(mode=0o600)
     making.write_text(json.dumps(asdict(endpoints), indent=2) + "\n")
-    write_pid_file(directory / _OWNER, os.getpid())
-    making.rename(directory / _STATE)
+    write_pid_file(directory / OWNER, os.getpid())
+    making.rename(directory / STATE)
 
 
 def remove_state(directory: Path) -> None:
     """Take back `write_state`; nothing to take back is no error."""
-    (directory / _STATE).unlink(missing_ok=True)
-    (directory / _OWNER).unlink(missing_ok=True)
+    (directory / STATE).unlink(missing_ok=True)
+    (directory / OWNER).unlink(missing_ok=True)
 
 
 def running_stack(directory: Path | None = None) -> StackEndpoints | None:
     """The stack that runs on `directory` (default: the default one) now, or None."""
     where = directory or default_directory()
     try:
-        stored = json.loads((where / _STATE).read_text())
+        stored = json.loads((where / STATE).read_text())
     except FileNotFoundError:
         return None
-    if not names_running_process(where / _OWNER):
+    if not names_running_process(where / OWNER):
         return None  # killed before it could take its state back
     return StackEndpoints(**stored)

@@ -145,6 +145,29 @@ def test_up_names_a_log_directory_that_cannot_be_used(tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.parametrize("options", [(), ("--fresh",)])
+def test_up_leaves_a_directory_of_others_as_it_is(tmp_path: Path, options: tuple[str, ...]) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    done = sediment("up", "--data-dir", tmp_path, *options)
+    assert done.returncode == 2
+    told = f"sediment: {tmp_path} holds thesis.txt and is no data directory of Sediment's; "
+    assert done.stderr.splitlines()[-1].startswith(told)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("below", ["log", "log/data", "."])
+def test_up_keeps_no_data_in_around_or_at_a_log_directory(tmp_path: Path, below: str) -> None:
+    link_log_dir(BUNDLED_LOG, tmp_path / "log")
+    before = sorted(tmp_path.rglob("*"))
+    data_dir = tmp_path / below
+    done = sediment("up", "--fresh", "--data-dir", data_dir, "--log-dir", tmp_path / "log")
+    assert done.returncode == 2
+    told = f"sediment: {data_dir}: the log directory {tmp_path / 'log'} is the same, lies in it or"
+    assert done.stderr.splitlines()[-1].startswith(told)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 # Looking at it
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from services.local.data_directory import DataDirectoryError, locked
+from services.local.data_directory import DataDirectoryError, check_apart, locked
 from services.local.leftovers import write_pid_file
 from services.local.state import StackEndpoints, remove_state, running_stack, write_state
 from tests.harness.processes import runs
@@ -39,6 +39,10 @@ def leftover() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
+def everything_below(directory: Path) -> list[Path]:
+    return sorted(directory.rglob("*"))
+
+
 def test_a_second_stack_on_a_directory_is_refused(tmp_path: Path) -> None:
     refused = pytest.raises(DataDirectoryError, match="another stack is running")
     with locked(tmp_path, fresh=False), refused, locked(tmp_path, fresh=True):
@@ -52,19 +56,94 @@ def test_a_directory_can_be_used_again_after_its_stack_ended(tmp_path: Path) -> 
         assert tmp_path.exists()
 
 
-def test_what_a_directory_holds_is_kept_or_removed_as_asked(tmp_path: Path) -> None:
+def test_what_stacks_made_is_kept_or_removed_as_asked(tmp_path: Path) -> None:
     kept = tmp_path / "postgres" / "data"
-    kept.mkdir(parents=True)
+    with locked(tmp_path, fresh=False):
+        kept.mkdir(parents=True)
     with locked(tmp_path, fresh=False):
         assert kept.exists()
     with locked(tmp_path, fresh=True):
-        assert [entry.name for entry in tmp_path.iterdir()] == ["lock"]
+        assert sorted(entry.name for entry in tmp_path.iterdir()) == ["lock", "sediment-data"]
+
+
+def test_what_others_put_there_since_is_never_removed(tmp_path: Path) -> None:
+    data_dir, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
+    with locked(data_dir, fresh=False):
+        pass
+    (elsewhere / "data").mkdir(parents=True)
+    (data_dir / "postgres").symlink_to(elsewhere)
+    (data_dir / "mine").mkdir()
+    (data_dir / "mine" / "server.pid").write_text("12\n")
+    with locked(data_dir, fresh=True):
+        assert (data_dir / "mine" / "server.pid").read_text() == "12\n"
+        assert (elsewhere / "data").exists()
+        assert not (data_dir / "postgres").is_symlink()
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("thesis.txt",),
+        ("lock", "postgres/data", "thesis.txt"),
+        ("postgres/data", "services/main.py"),
+    ],
+)
+def test_a_directory_of_others_is_left_as_it_is(
+    tmp_path: Path, names: tuple[str, ...], fresh: bool
+) -> None:
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    before = everything_below(tmp_path)
+    refused = pytest.raises(DataDirectoryError, match="no data directory of Sediment's")
+    with refused, locked(tmp_path, fresh):
+        pass
+    assert everything_below(tmp_path) == before
+
+
+def test_a_lock_that_somebody_wrote_to_is_not_ours(tmp_path: Path) -> None:
+    (tmp_path / "lock").write_text("pid 12")
+    refused = pytest.raises(DataDirectoryError, match="holds lock and is no data directory")
+    with refused, locked(tmp_path, fresh=True):
+        pass
+    assert (tmp_path / "lock").read_text() == "pid 12"
+
+
+def test_what_is_found_in_a_directory_of_others_is_named_briefly(tmp_path: Path) -> None:
+    for name in ("lock", "a", "b", "c", "d", "e"):
+        (tmp_path / name).touch()
+    refused = pytest.raises(DataDirectoryError, match=f"{tmp_path} holds a, b, c and 2 more and")
+    with refused, locked(tmp_path, fresh=False):
+        pass
+
+
+def test_a_directory_that_was_used_before_there_were_marks_is_ours(tmp_path: Path) -> None:
+    (tmp_path / "lock").touch()
+    for folder in ("postgres", "s3", "services", "index-cache"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "stack.json").touch()
+    with locked(tmp_path, fresh=False):
+        assert (tmp_path / "postgres").exists()
+
+
+def test_a_data_directory_lies_apart_from_the_logs(tmp_path: Path) -> None:
+    log_dir = tmp_path / "log"
+    log_dir.mkdir()
+    (tmp_path / "link").symlink_to(log_dir)
+    for directory in (log_dir, log_dir / "data", tmp_path, tmp_path / "link" / "data"):
+        with pytest.raises(
+            DataDirectoryError, match=f"{directory}: the log directory {log_dir} is"
+        ):
+            check_apart(directory, [tmp_path.parent / "other", log_dir])
+    check_apart(tmp_path / "log-data", [log_dir])
 
 
 def test_what_a_killed_stack_left_running_is_ended(
     tmp_path: Path, leftover: subprocess.Popen[bytes]
 ) -> None:
-    (tmp_path / "s3").mkdir()
+    with locked(tmp_path, fresh=False):
+        (tmp_path / "s3").mkdir()
     write_pid_file(tmp_path / "s3" / "weed.pid", leftover.pid)
     with locked(tmp_path, fresh=False):
         assert not runs(leftover.pid)

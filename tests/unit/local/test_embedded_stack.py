@@ -14,7 +14,7 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from services.api.ids import uuid_to_text
 from services.cli.connections import address_of
 from services.cli.failures import CommandError
-from services.local.data_directory import DataDirectoryError
+from services.local.data_directory import DataDirectoryError, locked
 from services.local.s3_endpoint import S3Endpoint
 from services.local.stack import EmbeddedStack
 from services.local.state import StackEndpoints, running_stack
@@ -73,6 +73,8 @@ def test_a_stack_serves_is_found_by_others_and_ends_with_all_its_processes(data_
             EmbeddedStack(data_dir).__enter__()
     assert running_stack(data_dir) is None
     assert not [name for name, pid in endpoints.pids.items() if runs(pid)]
+    with locked(data_dir, fresh=True):  # it knows all that a stack makes
+        assert sorted(entry.name for entry in data_dir.iterdir()) == ["lock", "sediment-data"]
 
 
 def test_nothing_of_a_killed_stack_goes_on_and_the_next_has_its_data(
