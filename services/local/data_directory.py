@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 import platformdirs
 
@@ -64,23 +65,42 @@ def locked(directory: Path, fresh: bool) -> Iterator[None]:
     Raises:
         DataDirectoryError: another stack uses it, or it is somebody else's, and as it was.
     """
-    _check_is_ours(directory)
-    directory.mkdir(parents=True, exist_ok=True, mode=_SHARED_BY_USERS_MODE)
-    with (directory / _LOCK).open("w") as lock:  # closing it, or dying, lets go of the lock
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as e:
-            raise DataDirectoryError(
-                f"{directory}: another stack is running on this directory; "
-                "stop it, or choose another directory"
-            ) from e
-        (directory / _MARK).write_text(_MARK_TEXT)
-        for folder in _FOLDERS:
-            for pid_file in (directory / folder).glob("*.pid"):
-                end_leftover(pid_file)
-        if fresh:
-            _empty(directory)
+    with _refusals_named(directory):
+        _check_is_ours(directory)
+        directory.mkdir(parents=True, exist_ok=True, mode=_SHARED_BY_USERS_MODE)
+        lock = (directory / _LOCK).open("w")
+    with lock:  # closing it, or dying, lets go of the lock
+        with _refusals_named(directory):
+            _take(directory, lock)
+            if fresh:
+                _empty(directory)
         yield
+
+
+@contextmanager
+def _refusals_named(directory: Path) -> Iterator[None]:
+    """The operating system's as DataDirectoryError."""
+    try:
+        yield
+    except OSError as e:
+        why = e.strerror or type(e).__name__
+        raise DataDirectoryError(
+            f"{directory} cannot be used: {why}; choose another directory"
+        ) from e
+
+
+def _take(directory: Path, lock: TextIO) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as e:
+        raise DataDirectoryError(
+            f"{directory}: another stack is running on this directory; "
+            "stop it, or choose another directory"
+        ) from e
+    (directory / _MARK).write_text(_MARK_TEXT)
+    for folder in _FOLDERS:
+        for pid_file in (directory / folder).glob("*.pid"):
+            end_leftover(pid_file)
 
 
 def _check_is_ours(directory: Path) -> None:

@@ -5,7 +5,12 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from services.local.data_directory import OWNER, STATE, default_directory
+from services.local.data_directory import (
+    OWNER,
+    STATE,
+    DataDirectoryError,
+    default_directory,
+)
 from services.local.leftovers import names_running_process, write_pid_file
 
 
@@ -50,12 +55,28 @@ def remove_state(directory: Path) -> None:
 
 
 def running_stack(directory: Path | None = None) -> StackEndpoints | None:
-    """The stack that runs on `directory` (default: the default one) now, or None."""
+    """The stack that runs on `directory` (default: the default one) now, or None.
+
+    Raises:
+        DataDirectoryError: what the directory says of it cannot be read.
+    """
     where = directory or default_directory()
+    state = where / STATE
     try:
-        stored = json.loads((where / STATE).read_text())
+        stored = state.read_bytes()
     except FileNotFoundError:
         return None
+    except OSError as e:
+        why = e.strerror or type(e).__name__
+        raise DataDirectoryError(
+            f"{state} cannot be read: {why}; name the data directory of a `sediment up` of yours"
+        ) from e
     if not names_running_process(where / OWNER):
         return None  # killed before it could take its state back
-    return StackEndpoints(**stored)
+    try:
+        return StackEndpoints(**json.loads(stored))
+    except (ValueError, TypeError) as e:
+        raise DataDirectoryError(
+            f"{state} is damaged or of another release of Sediment; "
+            "stop the `sediment up` that runs on it and start this one's"
+        ) from e

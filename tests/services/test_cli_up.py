@@ -168,6 +168,20 @@ def test_up_keeps_no_data_in_around_or_at_a_log_directory(tmp_path: Path, below:
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.parametrize("command", [("up",), ("up", "--fresh"), ("segments", "clicks-0")])
+@pytest.mark.parametrize("directory", ["file", "file/data", "/dev/null"])
+def test_a_data_directory_that_can_be_none_is_named_in_one_line(
+    tmp_path: Path, directory: str, command: tuple[str, ...]
+) -> None:
+    (tmp_path / "file").touch()
+    done = sediment(*command, "--data-dir", tmp_path / directory)
+    assert done.returncode == 2
+    told = done.stderr.splitlines()[-1]
+    assert told.startswith("sediment: ")
+    assert str(tmp_path / directory) in told
+    assert "Traceback" not in done.stderr
+
+
 # Looking at it
 
 

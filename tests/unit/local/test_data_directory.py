@@ -167,6 +167,44 @@ def test_no_stack_is_found_where_none_ran_or_one_ended(tmp_path: Path) -> None:
     assert running_stack(tmp_path) is None
 
 
+@pytest.mark.parametrize(
+    "stored", ["", "{", "[1]", '"text"', '{"rsm": "127.0.0.1:1"}', '{"of_later": ""}', "\udcff"]
+)
+def test_a_state_that_tells_nothing_is_named(tmp_path: Path, stored: str) -> None:
+    write_state(tmp_path, ENDPOINTS)
+    state = tmp_path / "stack.json"
+    state.write_text(stored, errors="surrogateescape")
+    with pytest.raises(DataDirectoryError, match=f"{state} is damaged or of another release"):
+        running_stack(tmp_path)
+    (tmp_path / "stack.pid").unlink()
+    assert running_stack(tmp_path) is None
+
+
+def test_a_state_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(
+        DataDirectoryError, match=r"file/stack\.json cannot be read: Not a directory"
+    ):
+        running_stack(tmp_path / "file")
+    (tmp_path / "stack.json").mkdir()
+    with pytest.raises(DataDirectoryError, match=r"stack\.json cannot be read: Is a directory"):
+        running_stack(tmp_path)
+
+
+@pytest.mark.parametrize("below", ["file", "file/data", "nowhere"])
+def test_a_path_that_can_be_no_directory_is_named(tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "nowhere").symlink_to(tmp_path / "gone")
+    refused = pytest.raises(DataDirectoryError, match=f"{tmp_path / below} cannot be used: ")
+    with refused, locked(tmp_path / below, fresh=False):
+        pass
+
+
+def test_a_failure_of_who_uses_it_is_not_the_directorys(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), locked(tmp_path, fresh=False):
+        raise FileNotFoundError("a program")
+
+
 def test_the_keys_in_the_state_are_for_its_user_only(tmp_path: Path) -> None:
     write_state(tmp_path, ENDPOINTS)
     assert (tmp_path / "stack.json").stat().st_mode & 0o077 == 0
