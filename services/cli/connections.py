@@ -12,6 +12,7 @@ from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.segment_objects import SegmentObjects
 from services.cli.failures import CommandError
+from services.local.data_directory import default_directory
 from services.local.state import running_stack
 from services.rpc.channels import open_channel
 from services.rpc.clients.log import RemoteLogManagerClient
@@ -63,7 +64,8 @@ def address_of(service: str, data_dir: Path | None) -> str:
     endpoints = running_stack(data_dir)
     if endpoints is None:
         raise CommandError(
-            f"no `sediment up` is running here; start it, or use --{service} HOST:PORT"
+            f"no `sediment up` is running on {data_dir or default_directory()}; start it, name its "
+            f"--data-dir, or use --{service} HOST:PORT"
         )
     address = str(getattr(endpoints, service))
     if not address:

@@ -169,7 +169,7 @@ def test_up_keeps_no_data_in_around_or_at_a_log_directory(tmp_path: Path, below:
 
 
 @pytest.mark.parametrize("command", [("up",), ("up", "--fresh"), ("segments", "clicks-0")])
-@pytest.mark.parametrize("directory", ["file", "file/data", "/dev/null"])
+@pytest.mark.parametrize("directory", ["file", "file/data", "/proc/data", "/dev/null"])
 def test_a_data_directory_that_can_be_none_is_named_in_one_line(
     tmp_path: Path, directory: str, command: tuple[str, ...]
 ) -> None:
@@ -240,7 +240,10 @@ def test_a_partition_that_is_none_is_named(up: Up, name: str, message: str) -> N
 
 def test_a_command_without_an_up_says_what_to_do(tmp_path: Path) -> None:
     done = sediment("partitions", "--data-dir", tmp_path)
-    told = "sediment: no `sediment up` is running here; start it, or use --rlm HOST:PORT\n"
+    told = (
+        f"sediment: no `sediment up` is running on {tmp_path}; start it, name its --data-dir, or "
+        "use --rlm HOST:PORT\n"
+    )
     assert (done.returncode, done.stderr) == (2, told)
 
 
