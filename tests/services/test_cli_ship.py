@@ -341,6 +341,11 @@ def not_kafkas(directory: Path) -> Path:
     return directory
 
 
+def logs_of_others(directory: Path) -> Path:
+    (directory / "syslog.log").touch()
+    return directory
+
+
 def a_partition(directory: Path) -> Path:
     return ORIGINAL
 
@@ -351,6 +356,7 @@ def a_partition(directory: Path) -> Path:
         (missing, "no such directory"),
         (empty, "is empty"),
         (not_kafkas, "not a Kafka log directory: no meta.properties, no partitions"),
+        (logs_of_others, "not a Kafka log directory: no meta.properties, no partitions"),
         (a_partition, "is a partition's folder; name the log directory above it"),
     ],
 )

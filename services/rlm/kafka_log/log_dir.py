@@ -22,6 +22,7 @@ from services.rlm.kafka_log.looks import Looks, looks_of
 from services.rlm.kafka_log.partition_dir import list_segments
 
 _PARTITION_DIR = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>0|[1-9]\d{0,9})")
+_LOG_FILE = re.compile(r"[0-9]{20}\.log")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ def _check_is_kafkas(log_dir: Path) -> None:
     if any(_PARTITION_DIR.fullmatch(name) and _has_log(log_dir / name) for name in names):
         reason = f"has partitions but no {META_PROPERTIES}, which tells the broker's id"
         raise LogDirError(log_dir, reason)
-    if any(name.endswith(".log") for name in names):
+    if any(map(_LOG_FILE.fullmatch, names)):
         raise LogDirError(log_dir, "is a partition's folder; name the log directory above it")
     raise LogDirError(log_dir, f"not a Kafka log directory: no {META_PROPERTIES}, no partitions")
 
