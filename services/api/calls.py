@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from math import inf
 from typing import Generic, TypeVar
 
 from services.api.topic_config import RetentionOwner
@@ -18,6 +19,10 @@ def _always() -> bool:
     return True
 
 
+def _for_ever() -> float:
+    return inf
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """The call that is being served in this thread.
@@ -28,11 +33,14 @@ class Call:
             that are called on its behalf.
         is_active: whether the caller still waits for the answer. Once False it stays False: the
             deadline passed, the caller cancelled, or the connection broke.
+        left_s: how long the caller waits yet, s, if it does not leave before; infinite where it
+            named no end.
     """
 
     actor: str
     request_id: str
     is_active: Callable[[], bool] = _always
+    left_s: Callable[[], float] = _for_ever
 
 
 IN_PROCESS = Call(actor="in-process", request_id="-")

@@ -167,7 +167,9 @@ class RemoteStorageManager(Protocol):
     ) -> list[RemoteStorageError | None]:
         """delete_log_segment_data of up to MAX_DELETE_BATCH segments; one outcome each, in order.
 
-        None: gone. An error: that segment is to be deleted again; it never stops the others.
+        None: gone. An error: that segment is to be deleted again; it never stops the others. One is
+        RetriableRemoteStorageError also where the caller's deadline came too near; it hears of all
+        others before that.
 
         Raises:
             InvalidRequestError: the batch is empty or too large.

@@ -199,7 +199,8 @@ class SegmentObjects(Protocol):
         """Delete up to MAX_OBJECTS objects; one outcome each, in order. Idempotent.
 
         None: gone. ConcurrentUpdateError: the object is another one than `if_etag` names.
-        RetriableRemoteStorageError: also where this service is copying the segment right now.
+        RetriableRemoteStorageError: also where this service is copying the segment right now, and
+        where the caller's deadline came too near; it hears of all others before that.
 
         Raises:
             InvalidRequestError: none or too many; the location of no object of a segment.
@@ -210,7 +211,7 @@ class SegmentObjects(Protocol):
         self, uploads: Sequence[tuple[ObjectLocation, str]]
     ) -> list[RemoteStorageError | None]:
         """End up to MAX_OBJECTS uploads, each by location and upload id; one outcome each, in
-        order. Idempotent.
+        order, as delete_segment_objects has them. Idempotent.
 
         Raises:
             InvalidRequestError: as delete_segment_objects.

@@ -36,7 +36,12 @@ def one_call(
     method: str, context: grpc.ServicerContext, group: CallGroup, served: ServedCall
 ) -> Iterator[None]:
     """Serve one call inside. Whatever is raised ends the call with the status that it maps to."""
-    call = Call("anonymous", _request_id(context), partial(_is_active, context, served))
+    call = Call(
+        "anonymous",
+        _request_id(context),
+        partial(_is_active, context, served),
+        partial(_left_s, context, served),
+    )
     group.add(served)
     with serving(call):
         code = grpc.StatusCode.OK
@@ -68,6 +73,10 @@ def one_call(
 def _is_active(context: grpc.ServicerContext, served: ServedCall) -> bool:
     """Whether its caller waits still. gRPC's own word hangs on an event that may come late."""
     return not served.ended_because and context.time_remaining() > 0 and context.is_active()
+
+
+def _left_s(context: grpc.ServicerContext, served: ServedCall) -> float:
+    return min(context.time_remaining(), served.due_at - time.monotonic())
 
 
 def the_request(served: ServedCall, requests: Iterator[bytes], parse: Parse) -> Any:

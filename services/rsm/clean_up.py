@@ -18,19 +18,29 @@ _end_s: ContextVar[float] = ContextVar("end_s", default=inf)
 
 
 @contextmanager
-def cleaning_up(waiting: Waiting) -> Iterator[None]:
-    """Inside, the current call is wanted for CLEAN_UP_S and no longer, whoever made it, and whether
-    or not the service stops: many copies fail because it does."""
-    end_s = waiting.now() + CLEAN_UP_S
+def asking_until(end_s: float) -> Iterator[None]:
+    """Inside, no request of this thread to a store lasts longer."""
     before = _end_s.set(end_s)
     try:
-        call = replace(current_call(), is_active=lambda: waiting.now() < end_s)
-        with serving(call), outlasting_close():
-            yield
+        yield
     finally:
         _end_s.reset(before)
 
 
+@contextmanager
+def cleaning_up(waiting: Waiting) -> Iterator[None]:
+    """Inside, the current call is wanted for CLEAN_UP_S and no longer, whoever made it, and whether
+    or not the service stops: many copies fail because it does."""
+    end_s = waiting.now() + CLEAN_UP_S
+
+    def left_s() -> float:
+        return end_s - waiting.now()
+
+    call = replace(current_call(), is_active=lambda: left_s() > 0, left_s=left_s)
+    with asking_until(end_s), serving(call), outlasting_close():
+        yield
+
+
 def left_s(waiting: Waiting) -> float:
-    """What is left to the clean-up in this thread, s; infinite where there is none."""
+    """How long a request of this thread to a store may last, s; infinite: nothing bounds it."""
     return _end_s.get() - waiting.now()

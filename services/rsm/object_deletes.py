@@ -2,12 +2,13 @@
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 
-from services.api.calls import current_call
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.rsm.backends.protocol import StorageBackend
 from services.rsm.clean_up import cleaning_up
 from services.rsm.delete_pace import DeletePace
+from services.rsm.in_time import in_time, require_wanted
 from services.rsm.waiting import Waiting
 
 _FIRST_PAUSE_S = 0.2
@@ -26,6 +27,11 @@ class ObjectDeletes:
         self._pace = pace
         self._retries = retries
         self._waiting = waiting
+
+    def in_time(self) -> AbstractContextManager[None]:
+        """Around the deletes of one call: they end, done or not, while their caller still hears of
+        it. See in_time."""
+        return in_time(self._waiting)
 
     def delete(
         self, backend: StorageBackend, keys: Sequence[str]
@@ -70,16 +76,20 @@ class ObjectDeletes:
         return for_good | for_now
 
     def _take_turns(self, keys: int) -> float:
-        return self._pace.take(keys, current_call().is_active)
+        return self._pace.take(keys, _is_wanted)
 
     def _pause_before(self, attempt: int) -> None:
-        is_wanted = current_call().is_active
         if attempt:
             longest_s = min(_FIRST_PAUSE_S * 2 ** (attempt - 1), _LONGEST_PAUSE_S)
             pause_s = longest_s * random.uniform(0.5, 1)
-            self._waiting.until(self._waiting.now() + pause_s, is_wanted)
-        if not is_wanted():
-            raise RetriableRemoteStorageError("nobody waits for it any more")
+            self._waiting.until(self._waiting.now() + pause_s, _is_wanted)
+        require_wanted()
+
+
+def _is_wanted() -> bool:
+    """Never False: who waits is told why it need not."""
+    require_wanted()
+    return True
 
 
 def _is_for_now(error: RemoteStorageError) -> bool:

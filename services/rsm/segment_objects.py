@@ -1,18 +1,13 @@
 """What the stores hold, whether or not metadata knows of it. For reconciliation and rebuilds."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from heapq import nsmallest
 from itertools import islice
 from typing import TypeVar
 
-from services.api.calls import current_call
-from services.api.errors import (
-    ConcurrentUpdateError,
-    InvalidRequestError,
-    RemoteStorageError,
-    RetriableRemoteStorageError,
-)
+from services.api.errors import ConcurrentUpdateError, InvalidRequestError, RemoteStorageError
 from services.api.segment_digests import CopyDigests
 from services.api.segment_objects import (
     CURRENT_LOCATION,
@@ -33,6 +28,7 @@ from services.api.segment_objects import (
 from services.api.validation import require, require_count, within
 from services.rsm import page_tokens
 from services.rsm.backends.protocol import StoredObject, Upload
+from services.rsm.in_time import next_slice, require_wanted
 from services.rsm.keys import keys_beside, segment_object_name
 from services.rsm.location import Location
 from services.rsm.locations import Locations
@@ -115,23 +111,16 @@ class StoredSegmentObjects:
     ) -> list[RemoteStorageError | None]:
         require_count(objects, "objects", MAX_OBJECTS)
         locations = self._all_named([doomed.location for doomed in objects], "objects")
-        outcomes: list[RemoteStorageError | None] = [
-            _error_of(self._require_may_go, location, doomed)
-            for location, doomed in zip(locations, objects, strict=True)
-        ]
-        for location in dict.fromkeys(locations):
-            keys = {
-                place: doomed.location.key
-                for place, doomed in enumerate(objects)
-                if locations[place] is location and outcomes[place] is None
-            }
-            if keys:
-                failures = self._deletes.delete(
-                    location.backend, list(dict.fromkeys(keys.values()))
-                )
-                for place, key in keys.items():
-                    outcomes[place] = failures.get(key)
-        return outcomes
+        named = dict(enumerate(zip(locations, objects, strict=True)))
+        # First those that are looked at: it is manifests that have an etag to hold to.
+        looked_at = deque(place for place, each in enumerate(objects) if each.if_etag is not None)
+        others = [place for place, each in enumerate(objects) if each.if_etag is None]
+        outcomes: dict[int, RemoteStorageError | None] = {}
+        with self._deletes.in_time():
+            while looked_at:
+                outcomes |= self._delete(named, next_slice(looked_at))
+            outcomes |= self._delete(named, others)
+        return [outcomes[place] for place in named]
 
     def abort_multipart_uploads(
         self, uploads: Sequence[tuple[ObjectLocation, str]]
@@ -142,14 +131,33 @@ class StoredSegmentObjects:
             is_one = 1 <= len(upload_id) <= MAX_UPLOAD_ID_LENGTH and upload_id.isprintable()
             require(is_one, f"uploads[{place}].upload_id", f"names no upload: {upload_id[:300]!r}")
         locations = self._all_named([location for location, _ in uploads], "uploads")
-        return [
-            _error_of(self._abort, location, Upload(named.key, upload_id))
-            for location, (named, upload_id) in zip(locations, uploads, strict=True)
-        ]
+        with self._deletes.in_time():
+            return [
+                _error_of(self._abort, location, Upload(named.key, upload_id))
+                for location, (named, upload_id) in zip(locations, uploads, strict=True)
+            ]
+
+    def _delete(
+        self, named: Mapping[int, tuple[Location, DoomedObject]], places: Iterable[int]
+    ) -> dict[int, RemoteStorageError | None]:
+        """Look at each of `places` in turn, then delete what may go; the outcome of each."""
+        outcomes: dict[int, RemoteStorageError | None] = {}
+        keys: dict[Location, dict[int, str]] = {}
+        for place in places:
+            location, doomed = named[place]
+            outcomes[place] = _error_of(self._require_may_go, location, doomed)
+            if outcomes[place] is None:
+                keys.setdefault(location, {})[place] = doomed.location.key
+        for location, its_keys in keys.items():
+            failures = self._deletes.delete(
+                location.backend, list(dict.fromkeys(its_keys.values()))
+            )
+            outcomes |= {place: failures.get(key) for place, key in its_keys.items()}
+        return outcomes
 
     def _abort(self, location: Location, upload: Upload) -> None:
         self._under_way.require_none(keys_beside(upload.key))
-        _require_caller(upload.key)
+        require_wanted()
         location.backend.abort_upload(upload)
 
     def _require_may_go(self, location: Location, doomed: DoomedObject) -> None:
@@ -157,7 +165,7 @@ class StoredSegmentObjects:
         this look and the deletion nothing but another copy under the same id could do it."""
         key = doomed.location.key
         self._under_way.require_none(keys_beside(key))
-        _require_caller(key)
+        require_wanted()
         if doomed.if_etag is None:
             return
         found = location.backend.describe(key)
@@ -197,11 +205,6 @@ def _of_shard(location: Location, query: ObjectQuery, after: str) -> Iterator[St
         if stored.key >= f"{location.prefix}{end:02x}" and end < _TOPIC_ID_PREFIXES:
             return
         yield stored
-
-
-def _require_caller(key: str) -> None:
-    if not current_call().is_active():
-        raise RetriableRemoteStorageError(f"{key}: the caller gave up")
 
 
 def _order(upload: Upload) -> str:

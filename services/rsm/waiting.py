@@ -49,6 +49,7 @@ class Waiting:
 
         Raises:
             RetriableRemoteStorageError: before that `is_wanted()` was False, or the service closed.
+            Whatever else `is_wanted` raises.
         """
         while (next_s := left_s()) > 0:
             if self.is_closed():

@@ -53,6 +53,14 @@ def test_nobody_waits_after_the_deadline_whatever_grpc_heard(
         assert not current_call().is_active()
 
 
+def test_what_is_left_is_the_time_to_the_deadline_whoever_set_it(context: DeafContext) -> None:
+    served = ServedCall(cast(grpc.ServicerContext, context), "", deadline_s=60)
+    with one_call("/m", cast(grpc.ServicerContext, context), a_group(), served):
+        assert 0 < current_call().left_s() <= 60
+        context.left_s = 5
+        assert current_call().left_s() == 5
+
+
 def test_nobody_waits_for_a_call_that_was_ended(context: DeafContext, served: ServedCall) -> None:
     with one_call("/m", cast(grpc.ServicerContext, context), a_group(), served):
         served.end("the peer has done nothing")
