@@ -113,7 +113,8 @@ class RemoteStorageManager(Protocol):
         overwrite; refusing other content under one id is a declared difference.
 
         Raises:
-            InvalidRequestError: chunks out of order, more or fewer bytes than announced.
+            InvalidRequestError: chunks out of order, more or fewer bytes than announced; the
+                metadata knows a segment_size_in_bytes, and LOG has another.
             SegmentAlreadyExistsError: the id was copied with other content.
             CorruptSegmentError: a file does not match its announced crc32c.
         """

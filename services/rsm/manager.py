@@ -95,7 +95,7 @@ class ObjectRemoteStorageManager:
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
     ) -> bytes | None:
         self._require_open()
-        require_fits(metadata)
+        require_fits(metadata, data.files[0].size_bytes)
         return self._copier.copy(metadata, data)
 
     def fetch_log_segment(

@@ -24,6 +24,7 @@ MAX_LEADER_EPOCHS = 100_000
 MAX_COPIED_CUSTOM_METADATA_BYTES = 1024
 """Of a segment that is to be copied: RSM's own answer is not there yet."""
 _ANY_LOCATION = 1
+_UNKNOWN_SIZE = -1
 _FLAG = "txn_idx_empty"
 _NO_MANIFEST = (
     ValueError,
@@ -100,18 +101,24 @@ class Manifest:
             raise CorruptSegmentError(f"{key}: not a manifest of version {VERSION}") from e
 
 
-def require_fits(metadata: RemoteLogSegmentMetadata) -> None:
+def require_fits(metadata: RemoteLogSegmentMetadata, log_size_bytes: int) -> None:
     """Hold a segment that is to be copied to what a manifest may have: one that is too long to be
-    read back would make the copy useless.
+    read back would make the copy useless, and by a wrong size retention would count, and readers
+    ask.
 
     Raises:
-        InvalidRequestError: too many leader epochs, or too long custom metadata.
+        InvalidRequestError: too many leader epochs, too long custom metadata, or the size of
+            another log.
     """
     epochs, most = len(metadata.segment_leader_epochs), MAX_LEADER_EPOCHS
     require(epochs <= most, "metadata.segment_leader_epochs", f"at most {most}, has {epochs}")
     length, longest = len(metadata.custom_metadata or b""), MAX_COPIED_CUSTOM_METADATA_BYTES
     text = f"at most {longest} bytes, has {length}"
     require(length <= longest, "metadata.custom_metadata", text)
+    size = metadata.segment_size_in_bytes
+    text = f"is {size}, LOG has {log_size_bytes} bytes"
+    is_same = size in (_UNKNOWN_SIZE, log_size_bytes)
+    require(is_same, "metadata.segment_size_in_bytes", text)
 
 
 def _from_json(document: dict[str, Any]) -> Manifest:

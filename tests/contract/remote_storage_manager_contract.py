@@ -87,8 +87,9 @@ def without(kind: IndexType) -> dict[IndexType, bytes]:
 
 
 def a_segment(
-    size: int = 0, start_offset: int = 100, topic_id: UUID | None = None
+    size: int = -1, start_offset: int = 100, topic_id: UUID | None = None
 ) -> RemoteLogSegmentMetadata:
+    """`size`: of the log that it is for; -1: it knows none."""
     partition = TopicIdPartition(topic_id or uuid4(), "orders.eu-1", 3)
     return RemoteLogSegmentMetadata(
         remote_log_segment_id=RemoteLogSegmentId(partition, uuid4()),
@@ -365,10 +366,11 @@ class RemoteStorageManagerContract:
     def test_other_content_under_one_id_is_refused(
         self, rsm: RemoteStorageManager, stored_keys: StoredKeys, other: Files
     ) -> None:
-        first = copied(rsm, Files(b"bytes of the first copy"))
+        metadata = a_segment()
+        first = copied(rsm, Files(b"bytes of the first copy"), metadata)
         before = sorted(stored_keys())
         with pytest.raises(SegmentAlreadyExistsError):
-            rsm.copy_log_segment_data(replace(first, custom_metadata=None), other.data())
+            rsm.copy_log_segment_data(metadata, other.data())
         assert fetched(rsm, first) == b"bytes of the first copy"
         assert sorted(stored_keys()) == before
 
@@ -450,6 +452,20 @@ class RemoteStorageManagerContract:
         with pytest.raises(CorruptSegmentError, match=file.name):
             rsm.copy_log_segment_data(a_segment(), LogSegmentData(headers, files.chunks()))
         assert_becomes_empty(stored_keys)
+
+    @pytest.mark.parametrize(("size", "log"), [(0, b"log"), (2, b"log"), (4, b"log"), (1, b"")])
+    def test_a_log_of_another_size_than_the_metadata_knows_is_refused_and_leaves_nothing(
+        self, rsm: RemoteStorageManager, stored_keys: StoredKeys, size: int, log: bytes
+    ) -> None:
+        with pytest.raises(InvalidRequestError, match=f"segment_size_in_bytes: is {size}, LOG has"):
+            copied(rsm, Files(log), a_segment(size))
+        assert_becomes_empty(stored_keys)
+
+    @pytest.mark.parametrize("size", [-1, 3])
+    def test_a_log_of_the_size_that_the_metadata_knows_or_of_any_where_it_knows_none_is_taken(
+        self, rsm: RemoteStorageManager, size: int
+    ) -> None:
+        assert fetched(rsm, copied(rsm, Files(b"log"), a_segment(size))) == b"log"
 
     def test_a_file_without_an_announced_crc_is_taken(self, rsm: RemoteStorageManager) -> None:
         files, metadata = Files(b"log"), a_segment()
@@ -549,9 +565,9 @@ class RemoteStorageManagerContract:
         assert fetched(rsm, kept) == b"kept"
 
     def test_after_a_delete_the_id_is_free_again(self, rsm: RemoteStorageManager) -> None:
-        metadata = copied(rsm, Files(b"first"))
-        rsm.delete_log_segment_data(metadata)
-        again = copied(rsm, Files(b"second"), replace(metadata, custom_metadata=None))
+        metadata = a_segment()
+        rsm.delete_log_segment_data(copied(rsm, Files(b"first"), metadata))
+        again = copied(rsm, Files(b"second"), metadata)
         assert fetched(rsm, again) == b"second"
 
     def test_a_delete_of_what_is_being_copied_is_retriable_until_the_copy_ended(

@@ -35,7 +35,7 @@ from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.parts import PartBuffers
 from services.rsm.settings import RsmSettings
 from tests.contract.remote_storage_manager_contract import Files
-from tests.harness.tier import HOUR_MS, SmallTier, a_topic, now_ms, segment
+from tests.harness.tier import HOUR_MS, SIZE_BYTES, SmallTier, a_topic, now_ms, segment
 
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
@@ -201,7 +201,7 @@ def test_a_complete_copy_of_a_topic_that_nobody_knows_is_never_deleted(
     rsm: ObjectRemoteStorageManager, tier: SmallTier, runs: Runs, store: FilesystemStorage
 ) -> None:
     unknown = segment(a_topic("nobody")[0], 0)
-    tier.rsm.copy_log_segment_data(unknown, Files(b"log").data())
+    tier.rsm.copy_log_segment_data(unknown, Files(bytes(SIZE_BYTES)).data())
     before = keys_of(store)
     _, second = runs.twice_deleting()
     assert (found(second), second.deletions.objects) == ({COMPLETE: 1}, 0)
@@ -512,7 +512,7 @@ def test_one_segment_that_is_complete_in_two_locations_is_told_with_each(
     tmp_path: Path,
 ) -> None:
     unnamed = segment(tp, 0)
-    moved.copy_log_segment_data(unnamed, Files(b"log").data())
+    moved.copy_log_segment_data(unnamed, Files(bytes(SIZE_BYTES)).data())
     old, new = FilesystemStorage(tmp_path / "old"), FilesystemStorage(tmp_path / "new")
     for key in keys_of(new):
         old.put(key, new.get(key))

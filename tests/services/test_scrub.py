@@ -141,7 +141,7 @@ def test_only_finished_segments_are_read(
     tier.rlmm.add_remote_log_segment_metadata(under_way)
     unknown = segment(a_topic("nobody")[0], 0)
     for each in (under_way, unknown):
-        tier.rsm.copy_log_segment_data(each, Files(b"log").data())
+        tier.rsm.copy_log_segment_data(each, Files(bytes(SIZE_BYTES)).data())
     for each in (going, under_way, unknown):
         change(store, keys_of(store, each, ".log"))
     assert counts(scrubber.once()) == (2, 2, 0, 0, 0)
@@ -217,7 +217,7 @@ def test_a_segment_whose_metadata_has_no_custom_metadata_is_read_by_its_manifest
 ) -> None:
     only = segment(tp, 0)
     tier.rlmm.add_remote_log_segment_metadata(only)
-    tier.rsm.copy_log_segment_data(only, Files(b"log").data())
+    tier.rsm.copy_log_segment_data(only, Files(bytes(SIZE_BYTES)).data())
     tier.move(only, RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
     assert counts(scrubber.once()) == (1, 1, 0, 0, 0)
     change(store, keys_of(store, only, ".log"))

@@ -268,7 +268,7 @@ def a_segment_of(epochs: int, custom_metadata: bytes = b"") -> RemoteLogSegmentM
 
 def test_the_longest_manifest_that_is_written_is_read_back() -> None:
     metadata = a_segment_of(MAX_LEADER_EPOCHS, bytes(MAX_COPIED_CUSTOM_METADATA_BYTES))
-    require_fits(metadata)
+    require_fits(metadata, INT32_MAX)
     crc = 2**32 - 1
     log = LogDigest(FileDigest(INT32_MAX, crc), (crc,) * -(-INT32_MAX // DIGEST_CHUNK_BYTES))
     indexes = dict.fromkeys(IndexType, FileDigest(INT32_MAX, crc))
