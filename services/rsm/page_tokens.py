@@ -1,7 +1,11 @@
-"""Page tokens of RSM: the key that the page ended with."""
+"""Page tokens of RSM: the key that the page ended with; of an upload in a second line its id."""
 
 from services.api import page_tokens
 from services.api.segment_objects import MAX_OBJECTS
+from services.api.validation import require
+
+MAX_LINE_BYTES = 1_024
+"""The longest key of S3, and the longest id of an upload that is ended here."""
 
 
 def page_limit(page_size: int) -> int:
@@ -20,5 +24,10 @@ def decode(query: object, token: str) -> str:
     Raises:
         InvalidRequestError: not a token of ours, or one of another query.
     """
-    # Of a body that `encode` did not make: any place to begin at is as good.
-    return page_tokens.unseal(query, token).decode(errors="replace") if token else ""
+    if not token:
+        return ""
+    body = page_tokens.unseal(query, token)
+    # What `encode` did not make is any place to begin at, but no longer than a store may be asked.
+    is_short = all(len(line) <= MAX_LINE_BYTES for line in body.split(b"\n", 1))
+    require(is_short, "page_token", "not a page token")
+    return body.decode(errors="replace")

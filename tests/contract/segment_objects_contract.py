@@ -33,6 +33,7 @@ from services.api.segment_objects import (
     all_segment_objects,
 )
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.rsm import page_tokens
 from services.rsm.backends.protocol import MAX_SMALL_OBJECT_BYTES, StorageBackend
 from services.rsm.keys import segment_keys
 from tests.contract.remote_storage_manager_contract import (
@@ -153,6 +154,29 @@ class SegmentObjectsContract:
             objects.list_segment_objects(ObjectQuery(), page_token=token)
         with pytest.raises(InvalidRequestError, match="page_token"):
             objects.list_multipart_uploads(page_token=token)
+
+    @pytest.mark.parametrize("size", [1_025, 1_000_000])
+    def test_a_token_that_is_longer_than_any_key_is_refused(
+        self, objects: SegmentObjects, size: int
+    ) -> None:
+        """It would be sent to the store as the place to begin at."""
+        query, long = ObjectQuery(), "a" * size
+        of_objects = page_tokens.encode(query, long)
+        of_uploads = page_tokens.encode(("uploads", 0), f"key\n{long}")
+        with pytest.raises(InvalidRequestError, match="page_token: not a page token"):
+            objects.list_segment_objects(query, page_token=of_objects)
+        with pytest.raises(InvalidRequestError, match="page_token: not a page token"):
+            objects.list_multipart_uploads(page_token=of_uploads)
+
+    def test_the_longest_key_and_the_longest_id_of_an_upload_fit_into_tokens(
+        self, objects: SegmentObjects, rsm: RemoteStorageManager
+    ) -> None:
+        copied(rsm, Files(b"log"))
+        query, longest = ObjectQuery(), "a" * 1_024
+        token = page_tokens.encode(query, longest)
+        assert objects.list_segment_objects(query, page_token=token).next_page_token == ""
+        token = page_tokens.encode(("uploads", 0), f"{longest}\n{longest}")
+        assert objects.list_multipart_uploads(page_token=token).uploads == ()
 
     def test_a_token_of_another_query_and_a_negative_page_are_refused(
         self, objects: SegmentObjects, rsm: RemoteStorageManager
