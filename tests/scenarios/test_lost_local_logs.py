@@ -7,6 +7,7 @@ from struct import pack
 
 import pytest
 
+from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.lineage import Lineage, parse_checkpoint
 from services.api.partition_removal import remove_partition
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
@@ -20,11 +21,13 @@ from tests.scenarios.retained_log import (
     AT_ONCE,
     DEADLINE_S,
     HOUR_MS,
+    Changed,
     hourly_log,
     keep_hours,
     take_turns,
 )
 from tests.scenarios.ship_stack import Stack, description, read
+from tests.scenarios.troubled_managers import raising
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, write_log_dir
 from tests.unit.rlm.test_candidates import lineage
 
@@ -185,6 +188,42 @@ def test_a_copy_keeps_the_history_although_the_one_before_it_has_lost_its_own(
     newest = stack.segments()[-1]
     assert newest.end_offset == 64
     index = b"".join(stack.rsm.fetch_index(newest, IndexType.LEADER_EPOCH))
+    assert parse_checkpoint(index.decode()) == lineage((0, 0), (2, 30))
+
+
+UNREADABLE = [RetriableRemoteStorageError("the old store is away"), RemoteStorageError("denied")]
+
+
+@pytest.mark.parametrize("error", UNREADABLE)
+def test_a_copy_gets_through_while_the_one_before_it_lies_where_nothing_can_be_read(
+    stack: Stack, log_dir: Path, files: PartitionFiles, error: RemoteStorageError
+) -> None:
+    """As where RSM writes to another location by now."""
+    take_turns(rlm_of(stack, log_dir))
+    lose_beginning(files, 50, (2, 50))
+    files.snapshot(65)
+    files.segment(65, [])
+    rsm = Changed(stack.rsm, fetch_index=raising(error))
+    copy(stack.rlm(log_dir, rsm=rsm, limits=AT_ONCE))
+    assert stack.ranges() == [*WHOLE_TIER, (60, 64)]
+    index = b"".join(stack.rsm.fetch_index(stack.segments()[-1], IndexType.LEADER_EPOCH))
+    assert parse_checkpoint(index.decode()) == lineage((0, 0), (2, 30))
+
+
+@pytest.mark.parametrize("error", UNREADABLE)
+def test_a_history_that_can_be_read_later_and_that_rlmm_has_not_is_waited_for(
+    stack: Stack, log_dir: Path, files: PartitionFiles, error: RemoteStorageError
+) -> None:
+    copy(rlm_of(stack, log_dir))  # and never reports
+    lose_beginning(files, 50, (2, 50))
+    files.snapshot(65)
+    files.segment(65, [])
+    rlm = stack.rlm(log_dir, rsm=Changed(stack.rsm, fetch_index=raising(error)), limits=AT_ONCE)
+    copy(rlm)
+    assert stack.ranges() == WHOLE_TIER
+    assert str(error) in description(rlm).problems[0].message
+    copy(rlm_of(stack, log_dir))
+    index = b"".join(stack.rsm.fetch_index(stack.segments()[-1], IndexType.LEADER_EPOCH))
     assert parse_checkpoint(index.decode()) == lineage((0, 0), (2, 30))
 
 

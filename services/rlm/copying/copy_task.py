@@ -57,6 +57,7 @@ from services.rpc.bounded_lines import BoundedLines
 
 _ASKED_AGAIN_AFTER_S = 3.0
 """What is awaited from the cluster."""
+_LOST = (RemoteResourceNotFoundError, CorruptSegmentError)
 _log = logging.getLogger(__name__)
 _lines = BoundedLines(_log)
 
@@ -330,11 +331,15 @@ class CopyTask:
     def _lineage(self, tier: Tier, local: Lineage) -> Lineage:
         try:
             return self._partition.tier_lineage.merged(tier, local)
-        except (RemoteResourceNotFoundError, CorruptSegmentError):
+        except RemoteStorageError as e:
             # Copying goes on, with the history that RLMM was told of: this copy's own LEADER_EPOCH
-            # index is where the next one reads it.
+            # index is where the next one reads it. One that is not whole stands in only for what
+            # will never be read again.
+            told = self._rlmm.partition_state(self._name).value.lineage.merged_with_report(local)
+            if not isinstance(e, _LOST) and not _reaches_back(tier, told):
+                raise
             _lines.warning("%s: the tier's leader epochs cannot be read", self._name, exc_info=True)
-            return self._rlmm.partition_state(self._name).value.lineage.merged_with_report(local)
+            return told
 
     def _copy_all(
         self,
@@ -429,6 +434,11 @@ class CopyTask:
             if isinstance(e, CustomMetadataTooLargeError):
                 self._partition.blocked = trouble[0]
         report.problems += trouble
+
+
+def _reaches_back(tier: Tier, lineage: Lineage) -> bool:
+    start_offset = tier.start_offset
+    return start_offset is None or lineage.epoch_for_offset(start_offset) is not None
 
 
 @contextmanager
