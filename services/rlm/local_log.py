@@ -169,8 +169,12 @@ class LocalPartition:
         segments = self._list(folder)
         if not segments:
             return None
+        end_before = self._tail.log_end_offset
         self._tail.follow(segments)
         lineage, problem = self._lineage(len(segments) - 1)
+        if self._was_cut(segments[-1].base_offset, end_before, lineage):
+            self._tail = LogTail()
+            self._tail.follow(segments)
         removed_before = self.found.log_start_offset or 0
         end = self._tail.log_end_offset
         start = min(max(segments[0].base_offset, removed_before), end)
@@ -216,6 +220,14 @@ class LocalPartition:
         self._segments = list_segments(self.found.path)
         self._listed_as = folder if settled else None
         return self._segments
+
+    def _was_cut(self, base_offset: int, end_before: int, lineage: Lineage) -> bool:
+        """Whether the active segment was cut below where it ended when it was looked at last. It
+        may have grown past that by now; what it has from the cut on is of a later leader."""
+        if self._log is None or lineage == self._log.lineage:
+            return False
+        seen = self._log.lineage.between(base_offset, end_before)
+        return lineage.between(base_offset, end_before) != seen
 
     def _high_watermark(
         self, start: int, end: int, rolled_segments: int

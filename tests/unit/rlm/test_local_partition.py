@@ -15,7 +15,13 @@ from services.rlm.kafka_log.looks import looks_of
 from services.rlm.kafka_log.partition_dir import LEADER_EPOCH_CHECKPOINT, read_lineage
 from services.rlm.local_log import LocalLog, LocalPartition
 from tests.harness.eventually import eventually
-from tests.unit.rlm.kafka_bytes import PartitionFiles, batch, deleted, three_segments
+from tests.unit.rlm.kafka_bytes import (
+    PartitionFiles,
+    batch,
+    deleted,
+    in_transaction,
+    three_segments,
+)
 
 
 @pytest.fixture
@@ -115,6 +121,29 @@ def test_leader_epochs_that_changed_long_before_the_next_look_are_seen(
     files.epochs((0, 0), (1, 22))
     eventually(lambda: looks_of(files.path / LEADER_EPOCH_CHECKPOINT))
     assert look(partition).lineage.entries[-1] == SegmentLeaderEpoch(1, 22)
+
+
+def test_a_tail_that_was_cut_and_has_grown_past_its_end_is_read_anew(
+    files: PartitionFiles, partition: LocalPartition
+) -> None:
+    """A leader that was deposed, took over what the next one wrote, and leads again."""
+    active = files.segment(20, [batch(20, 5), in_transaction(25, producer_id=1)])
+    assert look(partition).last_stable_offset == 25
+    active.write_bytes(batch(20, 4) + b"".join(batch(24 + n, payload=b"y" * 99) for n in range(9)))
+    files.epochs((0, 0), (1, 24))
+    log = look(partition)
+    assert (log.log_end_offset, log.last_stable_offset) == (33, 33)
+    assert log.active_end_position == log.segments[-1].size_bytes
+
+
+def test_for_a_leader_that_goes_on_at_its_end_the_log_is_not_read_anew(
+    files: PartitionFiles, partition: LocalPartition
+) -> None:
+    look(partition)
+    with files.file(20, ".log").open("r+b") as active:
+        active.write(b"\xff" * 8)  # would be met
+    files.epochs((0, 0), (1, 25))
+    assert look(partition).log_end_offset == 25
 
 
 def test_the_log_of_a_topic_that_was_made_anew_is_not_the_partitions(
