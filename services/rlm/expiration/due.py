@@ -3,15 +3,17 @@
 A partition that rests must cost next to nothing, and listing its segments is not nothing.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
+from uuid import UUID
 
-from services.api.retention import DEFAULT_COPY_GRACE_MS, newest_ms
+from services.api.retention import DEFAULT_COPY_GRACE_MS, RetentionPlan, newest_ms
 from services.api.topic_config import UNLIMITED, TopicConfig
 from services.rlm.expiration.snapshot import Snapshot
 from services.rlm.tier_view.tier import Tier
 
 LOOK_AT_LEASES_MS = 60_000
-"""No revision tells that a lease has ended."""
+"""No revision tells that a lease has ended, or that this process has done with a copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +57,28 @@ def may_be_due(
     return config.retention_bytes != UNLIMITED and size_bytes > config.retention_bytes
 
 
-def due_after_ms(snapshot: Snapshot, config: TopicConfig) -> int | None:
-    """How long until time alone may make something due that is not due now: a segment grows older
+def due_after_ms(
+    snapshot: Snapshot,
+    plan: RetentionPlan,
+    config: TopicConfig,
+    being_copied: Collection[UUID] = (),
+) -> int | None:
+    """How long until time alone may make something due: the segment that ended the scan grows older
     than retention.ms, or a copy ceases to count as under way; None: it never will.
+
+    Args:
+        plan: of this snapshot, these settings and `being_copied`; it has nothing left to begin.
     """
     now_ms = snapshot.state.read_at_ms
-    moments_ms = [s.event_timestamp_ms + DEFAULT_COPY_GRACE_MS for s in snapshot.young_copies()]
-    moments_ms += [
-        max(s.event_timestamp_ms + DEFAULT_COPY_GRACE_MS, now_ms + LOOK_AT_LEASES_MS)
-        for s in snapshot.segments
-        if s.copy_leased
-    ]
-    if config.retention_ms != UNLIMITED:
-        moments_ms += [newest_ms(s) + config.retention_ms + 1 for s in snapshot.segments]
-    if not moments_ms:
-        return None
-    return max(min(moments_ms) - now_ms, 1)
+    young = {s.remote_log_segment_id.id: s for s in snapshot.young_copies()}
+    moments_ms = [s.event_timestamp_ms + DEFAULT_COPY_GRACE_MS for s in young.values()]
+    for segment in snapshot.segments:
+        id = segment.remote_log_segment_id.id
+        if id not in young and (segment.copy_leased or id in being_copied):
+            moments_ms.append(now_ms + LOOK_AT_LEASES_MS)
+            break
+    # What lies behind it has its turn when it goes, however long it has been due.
+    stopped_at = plan.stopped_at
+    if config.retention_ms != UNLIMITED and stopped_at is not None:
+        moments_ms.append(newest_ms(stopped_at) + config.retention_ms + 1)
+    return min((at_ms - now_ms for at_ms in moments_ms if at_ms > now_ms), default=None)

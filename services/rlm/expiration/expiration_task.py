@@ -150,10 +150,12 @@ class ExpirationTask:
         snapshot = self._snapshot_if_due(topic)
         if snapshot is None:
             return
-        plan = snapshot.plan(topic.config, self._shared.copier.being_copied)
+        being_copied = self._shared.copier.being_copied
+        plan = snapshot.plan(topic.config, being_copied)
         due = tuple(d for d in plan.deletions if d.segment.state is not _DELETING)
         if not due:
-            self._partition.nothing_due = self._nothing_due(snapshot, topic)
+            after_ms = due_after_ms(snapshot, plan, topic.config, being_copied)
+            self._partition.nothing_due = self._nothing_due(snapshot, topic, after_ms)
         elif not self._stopping.is_set():
             # Deleting may take long, and needs nothing of the others.
             snapshot = replace(snapshot, segments=())
@@ -233,8 +235,9 @@ class ExpirationTask:
             return None
         return report
 
-    def _nothing_due(self, snapshot: Snapshot, topic: StoredTopicConfig) -> NothingDue:
-        after_ms = due_after_ms(snapshot, topic.config)
+    def _nothing_due(
+        self, snapshot: Snapshot, topic: StoredTopicConfig, after_ms: int | None
+    ) -> NothingDue:
         until_s = None if after_ms is None else self._shared.clock() + after_ms / 1000
         return NothingDue(snapshot.revision, topic.revision, until_s)
 

@@ -1,11 +1,15 @@
 """When retention must look at a partition's segments, and when it need not."""
 
+from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
+from uuid import UUID
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from services.api.partition_state import PartitionState
-from services.api.retention import DEFAULT_COPY_GRACE_MS
+from services.api.retention import DEFAULT_COPY_GRACE_MS, NO_TIMESTAMP
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.topic_config import TopicConfig, topic_config
 from services.rlm.expiration.due import (
@@ -16,6 +20,8 @@ from services.rlm.expiration.due import (
 )
 from services.rlm.expiration.snapshot import Snapshot
 from services.rlm.tier_view.tier import Tier
+from tests.unit.api.any_partition import Partition, any_partitions, configs
+from tests.unit.api.retention_partition import NOW_MS, lineage, partition, raised, without
 from tests.unit.rlm.test_candidates import STARTED, remote
 
 NOTHING_SET = TopicConfig()
@@ -89,52 +95,96 @@ def test_a_deletion_that_raised_the_log_start_only_is_looked_at_whatever_is_set(
     assert not due(raised, NOTHING_SET)
 
 
-def snapshot(*segments: RemoteLogSegmentMetadata, now_ms: int = 0) -> Snapshot:
-    return Snapshot(PartitionState(read_at_ms=now_ms), segments, revision=7)
+def a_segment(
+    base: int = 0, *, newest_ms: int = NO_TIMESTAMP, **changes: Any
+) -> RemoteLogSegmentMetadata:
+    return replace(remote(base, base + 9, (0, base)), max_timestamp_ms=newest_ms, **changes)
 
 
-def test_the_oldest_record_says_when_time_makes_it_due() -> None:
-    segments = (
-        replace(remote(0, 9, (0, 0)), max_timestamp_ms=700),
-        replace(remote(10, 19, (0, 10)), max_timestamp_ms=500),
-    )
-    # Strictly older than retention.ms: 500 is at 1501.
-    assert due_after_ms(snapshot(*segments, now_ms=1200), BY_TIME) == 301
-    assert due_after_ms(snapshot(*segments, now_ms=9000), BY_TIME) == 1
+def an_attempt(at_ms: int, *, copy_leased: bool = False) -> RemoteLogSegmentMetadata:
+    attempt = remote(0, 9, (0, 0), state=STARTED)
+    return replace(attempt, event_timestamp_ms=at_ms, copy_leased=copy_leased)
+
+
+def due_after(
+    *segments: RemoteLogSegmentMetadata,
+    now_ms: int = 0,
+    config: TopicConfig = NOTHING_SET,
+    being_copied: Collection[UUID] = (),
+) -> int | None:
+    state = replace(partition(lineage((0, 0)), log_end_offset=90), read_at_ms=now_ms)
+    snapshot = Snapshot(state, segments, revision=7)
+    planned = snapshot.plan(config, being_copied)
+    return due_after_ms(snapshot, planned, config, being_copied)
+
+
+def test_the_first_that_stays_says_when_time_makes_it_due() -> None:
+    segments = a_segment(0, newest_ms=700), a_segment(10, newest_ms=500)
+    # Strictly older than retention.ms: 700 is at 1701, and the other one goes with it.
+    assert due_after(*segments, now_ms=1200, config=BY_TIME) == 501
+    assert due_after(*segments, now_ms=1600, config=BY_TIME) == 101
 
 
 def test_a_copy_is_looked_at_when_it_ceases_to_count_as_under_way() -> None:
-    attempts = [
-        replace(remote(0, 9, (0, 0), state=STARTED), event_timestamp_ms=at_ms)
-        for at_ms in (2000, 1000)
-    ]
-    due_ms = due_after_ms(snapshot(*attempts, now_ms=2500), NOTHING_SET)
-    assert due_ms == DEFAULT_COPY_GRACE_MS - 1500
+    attempts = an_attempt(2000), an_attempt(1000)
+    assert due_after(*attempts, now_ms=2500) == DEFAULT_COPY_GRACE_MS - 1500
     later_ms = 1000 + DEFAULT_COPY_GRACE_MS  # the older one is judged as any other from here on
-    assert due_after_ms(snapshot(*attempts, now_ms=later_ms), NOTHING_SET) == 1000
-    assert due_after_ms(snapshot(*attempts, now_ms=later_ms + 1000), NOTHING_SET) is None
+    assert due_after(*attempts, now_ms=later_ms) == 1000
+    assert due_after(*attempts, now_ms=later_ms + 1000) is None
 
 
 def test_an_old_copy_that_is_leased_is_looked_at_again_soon() -> None:
-    attempt = replace(remote(0, 9, (0, 0), state=STARTED), event_timestamp_ms=1000)
-    leased = replace(attempt, copy_leased=True)
     later_ms = 2000 + DEFAULT_COPY_GRACE_MS
-    assert due_after_ms(snapshot(attempt, now_ms=later_ms), NOTHING_SET) is None
-    assert due_after_ms(snapshot(leased, now_ms=later_ms), NOTHING_SET) == LOOK_AT_LEASES_MS
+    assert due_after(an_attempt(1000), now_ms=later_ms) is None
+    leased = an_attempt(1000, copy_leased=True)
+    assert due_after(leased, now_ms=later_ms) == LOOK_AT_LEASES_MS
     young_ms = DEFAULT_COPY_GRACE_MS - LOOK_AT_LEASES_MS
-    young = due_after_ms(snapshot(leased, now_ms=young_ms), NOTHING_SET)
-    assert young == LOOK_AT_LEASES_MS + 1000
+    assert due_after(leased, now_ms=young_ms) == LOOK_AT_LEASES_MS + 1000
+
+
+@pytest.mark.parametrize(("number", "expected"), [(0, LOOK_AT_LEASES_MS), (1, None)])
+def test_what_this_process_is_about_to_end_is_looked_at_again_soon(
+    number: int, expected: int | None
+) -> None:
+    here, elsewhere = a_segment(0, newest_ms=500), a_segment(10, newest_ms=500)
+    ids = [s.remote_log_segment_id.id for s in (here, elsewhere)]
+    assert due_after(here, now_ms=9000, being_copied=[ids[number]]) == expected
 
 
 @pytest.mark.parametrize("config", [NOTHING_SET, BY_SIZE])
 def test_without_a_limit_of_time_it_never_is(config: TopicConfig) -> None:
-    assert due_after_ms(snapshot(remote(0, 9, (0, 0))), config) is None
+    assert due_after(a_segment(), config=config) is None
 
 
 def test_nothing_in_the_tier_never_is() -> None:
-    assert due_after_ms(snapshot(), BY_TIME) is None
+    assert due_after(config=BY_TIME) is None
 
 
 def test_a_segment_without_a_time_is_due_by_its_latest_event() -> None:
-    timeless = replace(remote(0, 9, (0, 0)), event_timestamp_ms=2000)
-    assert due_after_ms(snapshot(timeless, now_ms=2500), BY_TIME) == 501
+    timeless = a_segment(event_timestamp_ms=2000)
+    assert due_after(timeless, now_ms=2500, config=BY_TIME) == 501
+
+
+@st.composite
+def partitions_of_any_age(draw: st.DrawFn) -> Partition:
+    """With attempts to copy that count as under way for a while yet, or do no more."""
+    segments, state = draw(any_partitions())
+    ages_ms = st.integers(DEFAULT_COPY_GRACE_MS - 50, DEFAULT_COPY_GRACE_MS + 50)
+    return [replace(s, event_timestamp_ms=NOW_MS - draw(ages_ms)) for s in segments], state
+
+
+@given(st.data(), partitions_of_any_age(), configs)
+def test_nothing_becomes_due_before_it_is_looked_at(
+    data: st.DataObject, known: Partition, config: TopicConfig
+) -> None:
+    segments, state = known
+    ids = [s.remote_log_segment_id.id for s in segments]
+    copied = data.draw(st.lists(st.sampled_from(ids), max_size=1)) if ids else []
+    while (planned := Snapshot(state, tuple(segments), 7).plan(config, copied)).deletions:
+        segments, state = without(segments, planned), raised(state, planned)
+    now = Snapshot(state, tuple(segments), 7)
+    after_ms = due_after_ms(now, planned, config, copied)
+    limit_ms = 100 if after_ms is None else min(after_ms - 1, 100)
+    at_ms = state.read_at_ms + data.draw(st.integers(0, limit_ms))
+    later = replace(now, state=replace(state, read_at_ms=at_ms))
+    assert later.plan(config, copied).deletions == ()
