@@ -89,12 +89,15 @@ class RetentionPlan:
         notes: what was not applied, and why.
         stopped_at: the segment that ended the scan, as it may stay or is being copied; None:
             nothing did. Told beside the plan and no part of it.
+        counted_bytes: of the partition's size, what the tier has, with what is to be deleted; None:
+            it was not judged. Told beside the plan, too.
     """
 
     deletions: tuple[Deletion, ...]
     log_start_offset: int | None = None
     notes: tuple[str, ...] = ()
     stopped_at: RemoteLogSegmentMetadata | None = field(default=None, compare=False)
+    counted_bytes: int | None = field(default=None, compare=False)
 
     @property
     def deleted_size_bytes(self) -> int:
@@ -143,7 +146,7 @@ def plan_retention(
         return RetentionPlan(unfinished, notes=(note,))
 
     lineage = SegmentLineage(state.lineage, log_end_offset(ordered, state.lineage, report))
-    counted = _counted(ordered, lineage, state.log_start_offset)
+    counted = tuple(_counted(ordered, lineage, state.log_start_offset))
     excess_bytes, notes = _excess_bytes(counted, state, report, config, max_report_age_ms)
     rules = _Rules(lineage, state.log_start_offset, config, now_ms, excess_bytes)
     expired, stopped_at = _scan(ordered, lineage, rules, copying)
@@ -155,6 +158,7 @@ def plan_retention(
         log_start_offset=_raised_log_start(expired, state.log_start_offset),
         notes=(*notes, *_stop_note(stopped_at, copying)),
         stopped_at=stopped_at,
+        counted_bytes=_total_bytes(counted),
     )
 
 

@@ -11,8 +11,9 @@ from services.rlm.partition import Partition
 _OF_PARTITION = ("topic", "partition")
 RETENTION_SIZE_PERCENT = Gauge(
     "sediment_rlm_retention_size_percent",
-    "What the tier has of a partition, and what is only here, in percent of its retention.bytes "
-    "(Kafka: RetentionSizeInPercent). Only where that is set and above 0.",
+    "What retention.bytes counts of a partition in the tier (each offset of its lineage once), and "
+    "what is only here, in percent of it (Kafka: RetentionSizeInPercent). Only where that is set "
+    "and above 0.",
     _OF_PARTITION,
 )
 LOCAL_RETENTION_SIZE_PERCENT = Gauge(
@@ -40,7 +41,9 @@ class RetentionCollector(Collector):
             labels = (name.topic, str(name.partition))
             limit_bytes = config.retention_bytes
             if limit_bytes > 0:
-                size_bytes = drafted.report.only_local_bytes + drafted.tier.size_bytes
+                # Less may be there by now than was not counted.
+                tier_bytes = max(drafted.tier.size_bytes - partition.uncounted_bytes, 0)
+                size_bytes = drafted.report.only_local_bytes + tier_bytes
                 whole.add_metric(labels, percent(size_bytes, limit_bytes))
             limit_bytes = config.effective_local_retention_bytes
             if limit_bytes > 0:

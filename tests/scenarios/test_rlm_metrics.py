@@ -14,7 +14,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError, ThrottledError
+from services.api.ids import RemoteLogSegmentId
 from services.api.remote_log_manager import FetchError
+from services.api.segment_imports import imports_of
 from services.rlm.kafka_log.errors import SegmentVanishedError
 from services.rlm.manager import BrokerRemoteLogManager
 from services.rlm.pool_metrics import PoolCollector
@@ -274,13 +276,17 @@ def test_reads_of_topics_that_are_led_elsewhere_count_as_one(
     assert topics(reader) == {OTHER_TOPICS}
 
 
+def percents_of(rlm: BrokerRemoteLogManager) -> dict[str, float]:
+    found = samples(RetentionCollector(rlm.led_partitions))
+    assert all(labels == {"topic": "t", "partition": "0"} for _, labels, _ in found)
+    return {name.removeprefix("sediment_rlm_"): value for name, _, value in found}
+
+
 def test_how_full_a_partition_is(
     stack: Stack, rlm: BrokerRemoteLogManager, files: PartitionFiles
 ) -> None:
     def percents() -> dict[str, float]:
-        found = samples(RetentionCollector(rlm.led_partitions))
-        assert all(labels == {"topic": "t", "partition": "0"} for _, labels, _ in found)
-        return {name.removeprefix("sediment_rlm_"): value for name, _, value in found}
+        return percents_of(rlm)
 
     take_turns(rlm, rounds=2)
     assert percents() == {}
@@ -300,6 +306,20 @@ def test_how_full_a_partition_is(
     stack.rlmm.put_topic_config(NAME.topic_id, {"local.retention.bytes": str(whole)})
     take_turns(rlm)
     assert percents() == {"local_retention_size_percent": local}
+
+
+def test_a_second_copy_of_the_same_offsets_fills_nothing(
+    stack: Stack, rlm: BrokerRemoteLogManager, files: PartitionFiles
+) -> None:
+    take_turns(rlm)
+    limit = {"retention.bytes": str(2 * len(bytes_of(files.path)))}
+    stack.rlmm.put_topic_config(NAME.topic_id, limit)
+    second = RemoteLogSegmentId(NAME, UUID(int=78))
+    copied = replace(stack.segments()[0], remote_log_segment_id=second)
+    stack.rlmm.import_remote_log_segments(imports_of([copied]))
+    take_turns(rlm, rounds=2)
+    assert len(stack.segments()) == 3
+    assert percents_of(rlm)["retention_size_percent"] == 50
 
 
 def test_how_long_sizes_take_to_be_told(rlm: BrokerRemoteLogManager) -> None:

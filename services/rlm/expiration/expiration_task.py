@@ -152,6 +152,9 @@ class ExpirationTask:
             return
         being_copied = self._shared.copier.being_copied
         plan = snapshot.plan(topic.config, being_copied)
+        uncounted_bytes = snapshot.uncounted_bytes(plan)
+        if uncounted_bytes is not None:
+            self._partition.uncounted_bytes = uncounted_bytes
         due = tuple(d for d in plan.deletions if d.segment.state is not _DELETING)
         if not due:
             after_ms = due_after_ms(snapshot, plan, topic.config, being_copied)

@@ -11,9 +11,11 @@ from services.api.partition_state import PartitionState
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.retention import RetentionPlan, plan_retention, young_copies
 from services.api.segment_queries import MAX_PAGE_SIZE
-from services.api.segments import RemoteLogSegmentMetadata
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.topic_config import TopicConfig
 from services.rlm.tier_view.tier import Tier
+
+_FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,14 @@ class Snapshot:
         for segment in self.segments:
             tier.add(segment)
         return tier
+
+    def uncounted_bytes(self, plan: RetentionPlan) -> int | None:
+        """Of what has finished, what is no part of the partition's size: off the lineage, below the
+        log start, or a second copy; None: the plan does not tell."""
+        if plan.counted_bytes is None:
+            return None
+        finished = (s for s in self.segments if s.state is _FINISHED)
+        return sum(max(s.segment_size_in_bytes, 0) for s in finished) - plan.counted_bytes
 
     def young_copies(self) -> list[RemoteLogSegmentMetadata]:
         """What counts as being copied, by whomever."""

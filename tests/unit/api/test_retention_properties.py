@@ -139,6 +139,22 @@ def test_a_plan_that_was_carried_out_in_part_is_finished_and_no_more(
     assert again.log_start_offset is None
 
 
+@given(any_partitions(), configs)
+def test_no_more_is_counted_than_has_finished(known: Partition, config: TopicConfig) -> None:
+    segments, state = known
+    finished = sum(max(s.segment_size_in_bytes, 0) for s in segments if s.state is FINISHED)
+    counted = plan(segments, state, config).counted_bytes
+    assert counted is not None
+    assert 0 <= counted <= finished
+
+
+@given(clean_partitions(), configs)
+def test_without_an_accident_all_is_counted(known: Partition, config: TopicConfig) -> None:
+    segments, state = known
+    sizes = sum(s.segment_size_in_bytes for s in segments)
+    assert plan(segments, state, config).counted_bytes == sizes
+
+
 @given(clean_partitions(), st.integers(0, 300))
 def test_the_size_rule_takes_as_much_as_fits_and_never_more(
     known: Partition, retention_bytes: int
