@@ -370,6 +370,13 @@ def test_a_log_directory_that_cannot_be_used_is_named(
     assert done.stdout == ""
 
 
+def test_a_log_directory_that_is_named_twice_is_refused() -> None:
+    addresses = ("--rsm", NOBODY, "--rlmm", NOBODY)
+    done = sediment("ship", BUNDLED_LOG, BUNDLED_LOG, *addresses)
+    told = f"sediment: {BUNDLED_LOG}: is named twice, as {BUNDLED_LOG} before\n"
+    assert (done.returncode, done.stderr) == (2, told)
+
+
 @pytest.mark.parametrize("away", ["rsm", "rlmm"])
 def test_a_service_that_is_away_is_named_once(world: World, away: str, tmp_path: Path) -> None:
     log_dir = linked_log(tmp_path)

@@ -72,7 +72,7 @@ def find_partitions(log_dirs: Sequence[Path], before: LogDirs | None = None) -> 
 
     Raises:
         LogDirError: none of the directories can be used (missing, empty, unreadable, not Kafka's),
-            or they do not tell one broker's id.
+            one is named twice, or they do not tell one broker's id.
     """
     usable, problems, last_error = [], [], None
     for log_dir in log_dirs:
@@ -84,6 +84,7 @@ def find_partitions(log_dirs: Sequence[Path], before: LogDirs | None = None) -> 
             problems.append(Problem(ProblemKind.UNREADABLE, str(e.path), e.reason))
     if last_error is not None and not usable:
         raise last_error
+    _check_are_different(usable)
     broker_id = _broker_id(usable)
     before = before or LogDirs(broker_id)
     found = LogDirs(broker_id, problems=problems)
@@ -111,6 +112,16 @@ def _check_is_kafkas(log_dir: Path) -> None:
     if any(map(_LOG_FILE.fullmatch, names)):
         raise LogDirError(log_dir, "is a partition's folder; name the log directory above it")
     raise LogDirError(log_dir, f"not a Kafka log directory: no {META_PROPERTIES}, no partitions")
+
+
+def _check_are_different(log_dirs: Sequence[Path]) -> None:
+    """Each of its partitions would be taken for one that lies in two log directories."""
+    seen: dict[str, Path] = {}
+    for log_dir in log_dirs:
+        real = os.path.realpath(log_dir)
+        if real in seen:
+            raise LogDirError(log_dir, f"is named twice, as {seen[real]} before")
+        seen[real] = log_dir
 
 
 def _broker_id(log_dirs: Sequence[Path]) -> int:

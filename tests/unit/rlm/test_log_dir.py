@@ -33,6 +33,15 @@ def refusal(path: Path) -> LogDirError:
     return caught.value
 
 
+def test_a_directory_that_is_named_twice_is_refused(log_dir: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(log_dir)
+    for again in (log_dir, link, log_dir / ".." / log_dir.name):
+        with pytest.raises(LogDirError) as caught:
+            find_partitions([log_dir, again])
+        assert str(caught.value) == f"{again}: is named twice, as {log_dir} before"
+
+
 def test_a_missing_directory_is_named(tmp_path: Path) -> None:
     assert "no such directory" in str(refusal(tmp_path / "nowhere"))
 
