@@ -377,6 +377,18 @@ def test_a_log_directory_that_is_named_twice_is_refused() -> None:
     assert (done.returncode, done.stderr) == (2, told)
 
 
+def test_what_is_well_is_shipped_beside_a_log_directory_that_cannot_be_used(
+    world: World, tmp_path: Path
+) -> None:
+    world.log_dir = linked_log(tmp_path, ("profiles",))
+    name_topics_anew(world.log_dir)
+    done = sediment(*world.ship_command()[3:], tmp_path / "gone")
+    (shipped,) = json.loads(done.stdout)["partitions"]
+    assert (done.returncode, shipped["held_segments"]) == (1, 0)
+    assert shipped["copied_segments"] > 0
+    assert f"{tmp_path / 'gone'}: no such directory" in done.stderr
+
+
 @pytest.mark.parametrize("away", ["rsm", "rlmm"])
 def test_a_service_that_is_away_is_named_once(world: World, away: str, tmp_path: Path) -> None:
     log_dir = linked_log(tmp_path)
