@@ -76,8 +76,10 @@ def read_offset_checkpoint(path: Path) -> dict[tuple[str, int], int] | None:
         version, count, *lines = data.decode("utf-8").split("\n")
         words = [line.split(" ") for line in lines if line]
         offsets = {(topic, int(partition)): int(offset) for topic, partition, offset in words}
-        if version != "0" or int(count) != len(words):
-            raise ValueError(f"version {version}, {count} announced, {len(words)} there")
+        if version != "0":
+            raise ValueError(f"its version is {version!r}, not 0")
+        if int(count) != len(words):
+            raise ValueError(f"{count} entries announced, {len(words)} there")
     except ValueError as e:
         raise LogFileError(ProblemKind.UNREADABLE, path, f"damaged: {e}") from e
     return offsets

@@ -97,6 +97,20 @@ def test_a_damaged_one_is_named_to_everybody(
         watermarks.look()
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("junk\n", "damaged: its version is 'junk', not 0"),
+        ("0\n2\nt 0 5\n", "damaged: 2 entries announced, 1 there"),
+    ],
+)
+def test_what_is_damaged_is_told(tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / FILE).write_text(text)
+    with pytest.raises(LogFileError) as caught:
+        read_offset_checkpoint(tmp_path / FILE)
+    assert caught.value.reason == reason
+
+
 def test_it_is_looked_at_once_a_second_whoever_asks(
     tmp_path: Path, watermarks: HighWatermarks, clock: Clock, reads: list[Path]
 ) -> None:
