@@ -190,12 +190,11 @@ def _boolean(name: str, text: str) -> bool:
 def _number(at_least: int) -> Callable[[str, str], int]:
     def read(name: str, text: str) -> int:
         digits = text.removeprefix("-")
-        is_number = digits.isascii() and digits.isdecimal() and len(digits) <= 19
+        is_number = digits.isascii() and digits.isdecimal()
         require(is_number, name, f"must be a whole number, is {text[:64]!r}")
-        value = int(text)
-        in_range = at_least <= value <= INT64_MAX
-        require(in_range, name, f"must be {at_least} to 2^63-1, is {value}")
-        return value
+        in_range = len(digits) <= len(str(INT64_MAX)) and at_least <= int(text) <= INT64_MAX
+        require(in_range, name, f"must be {at_least} to 2^63-1, is {text[:64]}")
+        return int(text)
 
     return read
 

@@ -88,7 +88,7 @@ def test_a_number_reads_from_its_least_to_its_largest(name: str) -> None:
 @pytest.mark.parametrize("name", NUMBERS)
 def test_a_number_out_of_bounds_is_refused(name: str) -> None:
     least = NUMBERS[name][1]
-    for value in (least - 1, INT64_MAX + 1):
+    for value in (least - 1, INT64_MAX + 1, 10**19, -(10**19)):
         with pytest.raises(InvalidRequestError) as refused:
             topic_config({name: str(value)})
         assert str(refused.value) == f"{name}: must be {least} to 2^63-1, is {value}"
@@ -96,7 +96,7 @@ def test_a_number_out_of_bounds_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", NUMBERS)
 @pytest.mark.parametrize(
-    "text", ["", "-", "--1", "+1", " 1", "1 ", "1.5", "1e3", "1_000", "0x10", "٣", "7d", "1" * 20]
+    "text", ["", "-", "--1", "+1", " 1", "1 ", "1.5", "1e3", "1_000", "0x10", "٣", "7d"]
 )
 def test_what_is_no_whole_number_is_refused(name: str, text: str) -> None:
     with pytest.raises(InvalidRequestError, match=rf"^{name}: must be a whole number, is "):
