@@ -1,6 +1,7 @@
 """What the demos with a Kafka broker need, and one sentence for whatever is missing."""
 
 import re
+import sys
 import zipfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -40,8 +41,8 @@ def require_broker(kafka: Path) -> str:
 def _require_programs() -> None:
     if any(find_spec(client) is None for client in KAFKA_CLIENTS):
         raise CommandError(
-            "this needs Kafka clients, which are not installed here: "
-            "pip install 'sediment[kafka,kafka-demo]'",
+            "this needs Kafka clients, which are not installed here: in Sediment's checkout, "
+            f"{sys.executable} -m pip install -e '.[kafka,kafka-demo]'",
             EXIT_FAILED,
         )
     try:

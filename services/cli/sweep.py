@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from spark_jobs.report import SweepReport
     from spark_jobs.sweep import SweepRun
 
-_NO_SPARK = "this needs Spark, which is not installed here: pip install 'sediment[spark]'"
+_NO_SPARK = (
+    "this needs Spark, which is not installed here: in Sediment's checkout, "
+    f"{sys.executable} -m pip install -e '.[spark]'"
+)
 
 
 @dataclass(frozen=True)

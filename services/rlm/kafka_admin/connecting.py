@@ -1,5 +1,6 @@
 """A client of the admin API, where one is installed."""
 
+import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,7 +29,8 @@ def connect_admin(
     """
     if any(find_spec(name) is None for name in _KAFKA_CLIENT):
         raise KafkaClientMissingError(
-            "this needs a Kafka client, which is not installed here: pip install 'sediment[kafka]'"
+            "this needs a Kafka client, which is not installed here: in Sediment's checkout, "
+            f"{sys.executable} -m pip install -e '.[kafka]'"
         )
     # Of an extra, which only who polls has.
     from services.rlm.kafka_admin.admin_client import KafkaAdmin  # noqa: PLC0415

@@ -108,7 +108,8 @@ def test_no_kafka_client(
     plugin: Path, kafka: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
-    assert "pip install 'sediment[kafka,kafka-demo]'" in str(refusal(plugin, kafka))
+    told = f"{sys.executable} -m pip install -e '.[kafka,kafka-demo]'"
+    assert told in str(refusal(plugin, kafka))
 
 
 def test_the_command_says_so_in_a_line(tmp_path: Path, kafka: Path) -> None:

@@ -48,5 +48,6 @@ def test_without_a_kafka_client_it_says_what_to_install(
     missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(KafkaClientMissingError, match=r"pip install 'sediment\[kafka\]'"):
+    with pytest.raises(KafkaClientMissingError, match=r"pip install -e '\.\[kafka\]'") as told:
         connect_admin(["one:9092"])
+    assert sys.executable in str(told.value)
