@@ -9,9 +9,21 @@ from services.cli.output import Format
 
 partitions = typer.Typer(invoke_without_command=True)
 
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise typer.BadParameter("say why, for who reads the audit trail")
+    return text
+
+
 _Number = Annotated[int, typer.Argument(metavar="PARTITION", min=0, help="Its number.")]
 _Reason = Annotated[
-    str, typer.Option(metavar="TEXT", help="Why; goes into the audit trail, `sediment events`.")
+    str,
+    typer.Option(
+        metavar="TEXT",
+        callback=_not_blank,
+        help="Why; goes into the audit trail, `sediment events`.",
+    ),
 ]
 
 

@@ -161,6 +161,19 @@ def test_a_repair_says_why(rlmm: RlmmProcess, tp: TopicIdPartition) -> None:
     assert "reason: over 256 characters" in long
 
 
+@pytest.mark.parametrize("reason", ["", "  "])
+@pytest.mark.parametrize("command", [["undelete"], ["reset-epoch", "--epoch=3", "--yes"]])
+def test_an_empty_reason_is_none(
+    rlmm: RlmmProcess, tp: TopicIdPartition, command: list[str], reason: str
+) -> None:
+    put_deletion(rlmm.client, tp, MARKED)
+    verb, *options = command
+    done = rlmm.sediment("partitions", verb, tp.topic, "1", f"--reason={reason}", *options)
+    assert done.returncode == 2
+    assert "say why" in done.stderr
+    assert delete_states(rlmm, tp)[1] is MARKED
+
+
 @pytest.mark.parametrize(
     ("answer", "code", "revision"), [("n", 2, 1), ("y", 0, 2)], ids=["no", "yes"]
 )
