@@ -36,6 +36,7 @@ _STALE = frozenset({"0A000", "26000", "42P05"})
 """What the session has prepared does not fit the schema any more, is gone, or is there already:
 nothing happened, and after a rollback, or in a new session, it is prepared anew."""
 
+_DISK_FULL = "53100"
 _NOT_READY = frozenset({"25006", "25P03", "25P04", "42P01", "42703"})
 """A standby, an idle or a long transaction ended, no such table or column (the schema is not ours
 yet): beside what psycopg itself calls operational."""
@@ -191,6 +192,8 @@ def _our_error(e: SQLAlchemyError | psycopg.Error) -> RemoteStorageError:
         psycopg.OperationalError,
         psycopg.InterfaceError,
     )
+    if state == _DISK_FULL:
+        return RetriableRemoteStorageError(f"the metadata database's disk is full ({state})")
     if isinstance(e, retriable) or state in _NOT_READY:
         return RetriableRemoteStorageError(
             f"the metadata database cannot be reached, is busy or is not ready ({state})"

@@ -158,6 +158,14 @@ def test_what_the_database_cannot_do_now_is_retriable_and_changes_nothing(
     assert revision_of(rlmm, tps[0]) == before
 
 
+def test_a_full_disk_is_named(
+    engine: Engine, rlmm: SqlRemoteLogMetadataManager, tps: list[TopicIdPartition]
+) -> None:
+    fail_inserts(engine, "53100", times=ATTEMPTS)
+    with pytest.raises(RetriableRemoteStorageError, match="disk is full"):
+        add_in_batch(rlmm, tps[0])
+
+
 def look_up_in_batch(rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition) -> list[bool]:
     (found,) = rlmm.remote_log_segment_metadata_batch([SegmentLookup(tp, 0, 15)])
     return [isinstance(found, AtRevision) and found.value is not None]
