@@ -93,7 +93,11 @@ def find_partition(manager: RemoteLogMetadataManager, name: str) -> TopicIdParti
         and summary.topic_id_partition.partition == partition
     ]
     if not found:
-        raise CommandError(f"no partition {name} is known; `sediment partitions` lists them")
+        raise CommandError(
+            f"no partition {name} is known; `sediment topics list` lists the topics that are. One "
+            f"that was removed is named TOPIC_ID:{name}, and `sediment partitions -o json` tells "
+            "the ids"
+        )
     if len(found) > 1:
         ids = ", ".join(f"{uuid_to_text(tp.topic_id)}:{name}" for tp in found)
         raise CommandError(f"several topics have had this name; say which: {ids}")

@@ -228,7 +228,12 @@ def test_a_partition_is_found_by_its_topic_id_too(up: Up) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nobody-0", "no partition nobody-0 is known; `sediment partitions` lists them"),
+        (
+            "nobody-0",
+            "no partition nobody-0 is known; `sediment topics list` lists the topics that are. One "
+            "that was removed is named TOPIC_ID:nobody-0, and `sediment partitions -o json` tells "
+            "the ids",
+        ),
         ("clicks", "'clicks' is not TOPIC-PARTITION, for example orders-0"),
         ("x:clicks-0", "topic id: must be 22 characters of URL-safe base64 or a UUID, is 'x'"),
     ],
