@@ -150,7 +150,7 @@ def ship(
     Exit code 0: all of them are there. 1: some are held back, or were found to be lost before they
     could be copied, or one of several log directories cannot be used, and named; what was lost is
     recorded and a known gap from then on. 2: no log directory can be used, or one is named twice.
-    3: a service could not be reached in time; run it again.
+    3: a service could not be reached in time; run it again. 130, 143: interrupted; run it again.
     """
     from services.cli.ship import run
 

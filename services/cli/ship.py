@@ -1,11 +1,13 @@
 """`sediment ship`: one pass over log directories, to the services' RSM and RLMM."""
 
+import signal
 from pathlib import Path
+from threading import Event
 
 from services.api.ids import uuid_to_text
 from services.api.remote_log_manager import Problem, ProblemKind
 from services.cli.connections import connected_rlmm, connected_rsm
-from services.cli.failures import EXIT_FAILED, EXIT_PARTIAL
+from services.cli.failures import EXIT_FAILED, EXIT_PARTIAL, CommandError
 from services.cli.output import Format, print_json, print_table, say, size_text
 from services.cli.partitions import problem_as_json, problem_text
 from services.cli.progress import ShipBar
@@ -19,6 +21,8 @@ from services.rlm.copying.ship import (
 )
 
 _TOLD_GAPS = 10
+_ENDED_BY_SIGNAL = 128
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def run(
@@ -30,12 +34,18 @@ def run(
     copy_lease_ms: int,
     output: Format,
 ) -> int:
-    """Answer the exit code that the report deserves."""
+    """Answer the exit code that the report deserves.
+
+    Raises:
+        LogDirError: no log directory can be used.
+        CommandError: a signal ended it.
+    """
+    cancelled = _cancelled_by_signals()
     with connected_rsm(rsm, data_dir) as storage, connected_rlmm(rlmm, data_dir) as metadata:
         limits = CopyLimits(lease_ms=copy_lease_ms)
         settings = ShipSettings(retry_for_s=retry_for_s, limits=limits)
         with ShipBar() as bar:
-            report = ship(log_dirs, storage, metadata, settings, bar)
+            report = ship(log_dirs, storage, metadata, settings, bar, cancelled=cancelled)
     if output is Format.JSON:
         print_json(_as_json(report))
     else:
@@ -45,6 +55,24 @@ def run(
             say(_unsettled_text(partition))
     _say_problems(report)
     return _exit_code(report)
+
+
+def _cancelled_by_signals() -> Event:
+    """Set by SIGTERM and SIGINT, which raise CommandError too; one more ends us at once."""
+    cancelled = Event()
+
+    def end(number: int, _: object) -> None:
+        for each in _SIGNALS:
+            signal.signal(each, signal.SIG_DFL)
+        cancelled.set()
+        raise CommandError(
+            "interrupted; what was finished is in the tier: run it again for the rest",
+            _ENDED_BY_SIGNAL + number,
+        )
+
+    for each in _SIGNALS:
+        signal.signal(each, end)
+    return cancelled
 
 
 def _exit_code(report: ShipReport) -> int:

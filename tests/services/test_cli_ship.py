@@ -6,6 +6,8 @@ shipped in one go: what is wrong with one must not keep the others back.
 
 import json
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -405,6 +407,27 @@ def test_a_service_that_is_away_is_named_once(world: World, away: str, tmp_path:
     (line,) = (line for line in done.stderr.splitlines() if "run it again" in line)
     assert f"{away} at {NOBODY}" in line
     assert "3 partition(s) not finished" in line
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_an_interrupted_run_says_in_one_line_what_to_do(sent: signal.Signals) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+        command = [sys.executable, "-m", "services.cli", "ship", str(BUNDLED_LOG)]
+        with subprocess.Popen(
+            [*command, "--rsm", address, "--rlmm", address, "--retry-for-s", "600"],
+            env=own_environment({}),
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as shipping:
+            nobody.accept()[0].close()  # it is under way
+            nobody.close()
+            shipping.send_signal(sent)
+            output, errors = shipping.communicate(timeout=60)
+    assert (shipping.returncode, output) == (128 + sent, "")
+    told = "interrupted; what was finished is in the tier: run it again for the rest"
+    assert errors == f"sediment: {told}\n"
 
 
 def test_a_name_that_several_topics_have_had_must_be_made_plain(
