@@ -6,6 +6,7 @@ from services.api.errors import InvalidRangeError, RemoteResourceNotFoundError
 from services.api.remote_storage_manager import IndexType
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import require
+from services.rsm.backends.protocol import StorageBackend
 from services.rsm.locations import Locations
 from services.rsm.verification import ReadVerification, has_whole_chunk
 
@@ -27,7 +28,7 @@ class SegmentReader:
         location, found = self._locations.find(metadata)
         keys, size = location.keys(metadata), found.log_size_bytes
         if size == 0 and start_position == 0:
-            location.backend.get(keys.log(found.attempt))  # An empty log, too, must be there.
+            _require_there(location.backend, keys.log(found.attempt), size)
             return
         if start_position >= size:
             segment = metadata.remote_log_segment_id
@@ -47,11 +48,24 @@ class SegmentReader:
         if size is None:
             segment = metadata.remote_log_segment_id
             raise RemoteResourceNotFoundError(f"{segment} has no {index_type.name} index")
-        if size == 0:
-            return
         key = location.keys(metadata).indexes(found.attempt)
+        if size == 0:
+            _require_there(location.backend, key, sum(found.index_sizes_bytes.values()))
+            return
         start = found.index_position(index_type)
         pieces = location.backend.fetch(key, start, start + size - 1)
         if self._verification.chooses():
             pieces = self._verification.of(location, metadata, found).index(pieces, index_type)
         yield from pieces
+
+
+def _require_there(backend: StorageBackend, key: str, size_bytes: int) -> None:
+    """Ask for an object of which nothing is to be read: of a segment that is gone no file is empty.
+
+    Raises:
+        RemoteResourceNotFoundError: there is no such object.
+    """
+    if size_bytes:
+        b"".join(backend.fetch(key, 0, 0))
+    else:
+        backend.get(key)

@@ -304,6 +304,17 @@ class RemoteStorageManagerContract:
         with pytest.raises(RemoteResourceNotFoundError):
             index(rsm, metadata, kind)
 
+    @pytest.mark.parametrize("others", [b"index", b""])
+    @pytest.mark.parametrize("kind", IndexType)
+    def test_a_deleted_index_that_was_empty_is_not_found(
+        self, rsm: RemoteStorageManager, kind: IndexType, others: bytes
+    ) -> None:
+        indexes = {**dict.fromkeys(IndexType, others), kind: b""}
+        metadata = copied(rsm, Files(b"log", indexes))
+        rsm.delete_log_segment_data(metadata)
+        with pytest.raises(RemoteResourceNotFoundError):
+            index(rsm, metadata, kind)
+
     # Without and with foreign custom metadata
 
     def test_a_complete_copy_is_read_without_custom_metadata(

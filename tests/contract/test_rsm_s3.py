@@ -66,13 +66,15 @@ def test_a_fetch_is_one_get(rsm: RemoteStorageManager, proxy: HttpProxy) -> None
     assert_requests(proxy, PutObject=3, GetObject=1)
 
 
-@pytest.mark.parametrize(("content", "gets"), [(b"index", 1), (b"", 0)])
-def test_an_index_is_one_get_and_an_empty_one_none(
-    rsm: RemoteStorageManager, proxy: HttpProxy, content: bytes, gets: int
+@pytest.mark.parametrize("others", [b"index", b""])
+@pytest.mark.parametrize("content", [b"index", b""])
+def test_an_index_is_one_get(
+    rsm: RemoteStorageManager, proxy: HttpProxy, content: bytes, others: bytes
 ) -> None:
-    metadata = copied(rsm, Files(b"log", dict.fromkeys(IndexType, content)))
-    index(rsm, metadata, IndexType.TRANSACTION)
-    assert_requests(proxy, PutObject=3, GetObject=gets)
+    indexes = {**dict.fromkeys(IndexType, others), IndexType.TRANSACTION: content}
+    metadata = copied(rsm, Files(b"log", indexes))
+    assert index(rsm, metadata, IndexType.TRANSACTION) == content
+    assert_requests(proxy, PutObject=3, GetObject=1)
 
 
 def test_a_batch_of_334_segments_is_deleted_in_two_requests(
