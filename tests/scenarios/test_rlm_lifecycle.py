@@ -1,6 +1,7 @@
 """Partitions are led, followed and given up as RLM is told: RSM on files, RLMM on PostgreSQL."""
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,14 @@ from services.api.segments import RemoteLogSegmentState
 from services.rlm.lifecycle import disabling, stop_steps
 from services.rlm.lifecycle.turns import Finishing
 from services.rlm.reporting import report_of
-from tests.scenarios.retained_log import Changed, expire, hourly_log, keep_hours, take_turns
+from tests.scenarios.retained_log import (
+    AT_ONCE,
+    Changed,
+    expire,
+    hourly_log,
+    keep_hours,
+    take_turns,
+)
 from tests.scenarios.ship_stack import FINISHED, Stack, description, read
 from tests.scenarios.told_rlm import (
     FOLLOWER,
@@ -249,6 +257,41 @@ def test_a_role_that_is_told_again_keeps_the_running_pass(
         assert tell(rlm, LEADER, EPOCH) is None
     assert copies.copied_from == list(range(0, 60, 10))
     assert stack.ranges() == ALL
+
+
+def leads_on_as_told(rlm: Any, files: PartitionFiles) -> None:
+    assert tell(rlm, LEADER, EPOCH + 1) is None
+
+
+def leads_on_as_its_log_tells(rlm: Any, files: PartitionFiles) -> None:
+    files.epochs((0, 0), (2, 30), (EPOCH + 1, 65))
+
+
+@pytest.mark.parametrize("leads_on", [leads_on_as_told, leads_on_as_its_log_tells])
+def test_a_pass_during_which_the_leader_epoch_rises_goes_on_under_the_new_one(
+    stack: Stack,
+    log_dir: Path,
+    files: PartitionFiles,
+    leads_on: Callable[[Any, PartitionFiles], None],
+) -> None:
+    """RLMM has heard of it by a report, and takes no copy under the one of before."""
+    copies = HeldCopies(stack)
+    if leads_on is leads_on_as_told:
+        rlm = told_rlm(stack, log_dir, rsm=copies.rsm)
+        tell(rlm, LEADER, EPOCH)
+    else:
+        rlm = stack.rlm(log_dir, rsm=copies.rsm, limits=AT_ONCE)
+    with copies.held(rlm, 20):
+        leads_on(rlm, files)
+        turn(rlm.report_scheduler)
+    turn(rlm.scheduler)
+    assert stack.ranges() == ALL
+    assert [s.broker_leader_epoch for s in stack.segments()] == [EPOCH] * 3 + [EPOCH + 1] * 3
+    assert rlm.led_partitions()[0].problems == ()
+    counted = {s.name: s.value for m in rlm.topic_counts.collect() for s in m.samples}
+    assert counted["sediment_rlm_remote_copy_requests_total"] == 6
+    assert counted["sediment_rlm_remote_copy_errors_total"] == 0
+    assert counted["sediment_rlm_remote_copy_retriable_errors_total"] == 0
 
 
 def test_a_newer_epoch_of_the_same_role_is_copied_under(stack: Stack, rlm: Any) -> None:

@@ -107,6 +107,7 @@ class CopyTask:
         self._broker_id = broker_id
         self._rules = rules
         self._rule = CopyRule()
+        self._leadership: Leadership | None = None
         self._epoch: int | None = None
         self._uncopied: list[LocalSegment] = []
         self._resting: _Resting | None = None
@@ -164,7 +165,7 @@ class CopyTask:
             )
             return
         self._resting = None
-        self._epoch = leadership.epoch_of(log.lineage)
+        self._leadership, self._epoch = leadership, leadership.epoch_of(log.lineage)
         # What waits is told of by what is known, too, where RLMM cannot be asked.
         self._note_uncopied(log, self._partition.tier.last_seen)
         rule = self._read_rule()
@@ -367,6 +368,9 @@ class CopyTask:
                 inspected = inspect(log.segments, segment, lineage, log.log_start_offset)
                 # What is sent is held to the bytes that were inspected: it is looked at once.
                 local.require_there()
+                if not self._is_led_as_begun(local):
+                    report.more_after_s = 0.0
+                    return
                 if not self._read_rule().copies:
                     self._note_nothing_uncopied()
                     return
@@ -382,6 +386,14 @@ class CopyTask:
             report.copied_segments += 1
             report.copied_bytes += inspected.size_bytes
             self._progress.copied(self._name, segment.base_offset, inspected.size_bytes)
+
+    def _is_led_as_begun(self, local: LocalPartition) -> bool:
+        """Whether the leader epoch of this pass is the latest that is known here: RLMM takes no
+        copy under one of before as soon as it has heard of another, as by a report."""
+        leadership, log = self._partition.leadership, local.last_seen
+        if leadership is None or leadership != self._leadership or log is None:
+            return False
+        return leadership.epoch_of(log.lineage) == self._epoch
 
     def _is_going_on(self) -> bool:
         return not self._stopping.is_set() and not self._cancelled.is_set()

@@ -27,8 +27,8 @@ class PassReport:
         may_pass: the failure may be gone when the pass is repeated soon.
         folder_is_gone: the broker gave the partition up, or moved it to another disk; what has the
             folder's name now, if anything, is another topic's.
-        more_after_s: the pass gave way to others with segments left to copy: it is to go on after
-            so many seconds; None: it did not.
+        more_after_s: the pass gave way with segments left to copy, to others or to one under a
+            later leader epoch: it is to go on after so many seconds; None: it did not.
     """
 
     copied_segments: int = 0
