@@ -40,6 +40,7 @@ STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 BROKER_ID = 7
 HOUR_MS = 3_600_000
+YEAR_MS = 365 * 24 * HOUR_MS
 DEADLINE_MS = 60_000
 WHOLE = [(0, 9), (10, 19)]
 
@@ -185,6 +186,22 @@ def test_what_the_broker_itself_copies_without_a_lease_is_waited_for_while_it_is
     (problem,) = report.problems
     assert "copying goes on when it has ended, or is an hour old" in problem.message
     assert [s.remote_log_segment_id for s in stack.segments()] == [attempt.remote_log_segment_id]
+
+
+@pytest.mark.parametrize("off_by_ms", [YEAR_MS, -YEAR_MS])
+def test_how_young_a_copy_of_the_broker_is_the_clock_of_this_host_does_not_say(
+    stack: Stack, log_dir: Path, off_by_ms: int
+) -> None:
+    attempt = left_attempt(stack, 0, lease_ms=None, began_ms=began_ago(60_000))
+    settings = leased_for(HOUR_MS)
+    report = ship(
+        [log_dir], stack.rsm, stack.rlmm, settings, now_ms=lambda: began_ago(0) + off_by_ms
+    )
+    (partition,) = report.partitions
+    assert (partition.cleaned_attempts, partition.held_segments) == (0, 2)
+    assert [(s.remote_log_segment_id, s.state) for s in stack.segments()] == [
+        (attempt.remote_log_segment_id, STARTED)
+    ]
 
 
 @pytest.mark.parametrize(("age_ms", "epoch"), [(HOUR_MS + 60_000, None), (60_000, 0)])

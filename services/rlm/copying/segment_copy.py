@@ -207,8 +207,15 @@ class SegmentCopier:
                     f"{segment.remote_log_segment_id}: its copy has finished meanwhile"
                 )
         by_the_plugin = [s for s in now if not s.copy_leased and not _is_by_rlm(s)]
-        young = young_copies(by_the_plugin, self.now_ms())
-        return [segment for segment in now if segment.copy_leased] + young
+        leased = [segment for segment in now if segment.copy_leased]
+        return leased + self._young(by_the_plugin)
+
+    def _young(self, copies: Sequence[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMetadata]:
+        """By the database's clock, as leases: with this host's wrong, every copy was old."""
+        if not copies:
+            return []
+        name = copies[0].topic_id_partition
+        return young_copies(copies, self._rlmm.partition_state(name).value.read_at_ms)
 
     def clean_up(self, segment: RemoteLogSegmentMetadata) -> None:
         """Remove what is left of an attempt of this broker: DELETE_SEGMENT_STARTED, objects,
