@@ -14,6 +14,7 @@ from services.api.retention_explained import (
 )
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.topic_config import UNLIMITED, RetentionOwner
+from services.cli.disabled_text import disabled_text
 from services.cli.explain_facts import PartitionFacts, SegmentFacts
 from services.cli.output import size_text
 from spark_jobs.defaults import REMOVAL_GRACE_MS
@@ -67,10 +68,10 @@ def deleter_text(facts: PartitionFacts) -> str:
 
 
 def removal_text(facts: PartitionFacts) -> str | None:
-    """None: the partition is not being deleted."""
+    """Why all of the partition goes; None: it does not."""
     state, marked_at_ms = facts.summary.delete_state, facts.summary.marked_at_ms
     if state is None:
-        return None
+        return disabled_text(facts.topic.config)
     since = "" if marked_at_ms is None else f", marked at {time_text(marked_at_ms)}"
     held = "; not while the topic is on hold" if facts.topic.config.hold else ""
     when, undo = "", "; only sediment.hold keeps what is left of it"

@@ -13,6 +13,7 @@ from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.retention import Deletion, RetentionPlan
 from services.api.topic_config import StoredTopicConfig
 from services.cli.connections import connected_rlmm, find_partition
+from services.cli.disabled_text import disabled_text
 from services.cli.failures import CommandError
 from services.cli.output import Format, print_json, print_table, say, size_text
 from services.rlm.expiration.snapshot import Snapshot, take_snapshot
@@ -29,6 +30,12 @@ class _Judged:
     topic: StoredTopicConfig
     plan: RetentionPlan
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Why its plan is not all that goes, or not what one would expect."""
+        disabled = disabled_text(self.topic.config)
+        return self.plan.notes if disabled is None else (disabled, *self.plan.notes)
+
 
 def run(topic_partitions: list[str], rlmm: str | None, data_dir: Path | None, out: Format) -> None:
     with connected_rlmm(rlmm, data_dir) as manager:
@@ -43,7 +50,7 @@ def run(topic_partitions: list[str], rlmm: str | None, data_dir: Path | None, ou
     for one in found if names else ():
         _print_deletions(one)
     for one in found:
-        for note in one.plan.notes:
+        for note in one.notes:
             say(f"{_text(one.name)}: {note}")
 
 
@@ -159,7 +166,7 @@ def _as_json(one: _Judged) -> dict[str, object]:
         "report_age_ms": state.report_age_ms,
         "deletions": [_deletion_as_json(deletion) for deletion in one.plan.deletions],
         "deleted_size_bytes": one.plan.deleted_size_bytes,
-        "notes": list(one.plan.notes),
+        "notes": list(one.notes),
     }
 
 

@@ -311,6 +311,19 @@ def test_a_partition_that_is_marked_takes_its_segments_with_it(log: Log) -> None
     assert "undelete" not in verdict
 
 
+def test_a_topic_that_is_disabled_takes_its_segments_with_it(log: Log) -> None:
+    disabled = {"remote_storage_enable": "false", "remote_log_delete_on_disable": "true"}
+    log.set(**disabled)
+    verdict = log.explained_segment(log.segments[2])["verdict"]
+    assert verdict.startswith("goes with its partition: remote.storage.enable=false")
+    assert "its leader's RLM deletes all of it" in verdict
+    assert "remote.storage.enable=false" in log.shown()
+    log.set(remote_storage_enable="false")
+    assert log.explained_segment(log.segments[2])["verdict"].startswith("kept: ")
+    log.set(**disabled, sediment_hold="true")
+    assert "goes with" not in log.explained_segment(log.segments[2])["verdict"]
+
+
 def test_of_a_removed_partition_the_events_are_left(log: Log) -> None:
     for each in log.segments:
         move(log.rlmm.client, each, DELETE_STARTED, DELETE_FINISHED)

@@ -143,6 +143,16 @@ def test_a_hold_and_another_owner_are_shown(rlmm: RlmmProcess, tp: TopicIdPartit
     assert (answer["deletions"], len(answer["notes"])) == ([], 1)
 
 
+def test_that_a_disabled_topic_goes_whole_is_shown(rlmm: RlmmProcess, tp: TopicIdPartition) -> None:
+    report(rlmm, tp)
+    put(rlmm, tp, remote_storage_enable="false", remote_log_delete_on_disable="true")
+    (answer,) = rlmm.answers("retention", text(tp))
+    assert answer["deletions"] == []
+    (note,) = answer["notes"]
+    assert "its leader's RLM deletes all of it" in note
+    assert note in rlmm.sediment("retention", text(tp)).stderr
+
+
 def test_the_table_shows_what_is_due(rlmm: RlmmProcess, tp: TopicIdPartition) -> None:
     report(rlmm, tp)
     put(rlmm, tp, retention_ms="3600000")
