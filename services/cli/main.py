@@ -417,8 +417,10 @@ def topics_delete(
 ) -> None:
     """Mark all partitions of a topic for deletion.
 
-    Nothing can be added to them from then on; a sweep that removes partitions deletes what they
-    have. Safe to repeat.
+    Nothing can be added to them from then on. Every RLM removes what they have, and all that is
+    known of them, once they have been marked for RLM_DELETION_GRACE_MS (an hour); or
+    `sediment sweep removal --apply` does. Until then `sediment partitions undelete` takes it back.
+    Safe to repeat.
     """
     from services.cli.topics import delete_topic
 

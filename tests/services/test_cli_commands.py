@@ -49,6 +49,12 @@ def test_help_shows_the_first_sentence_of_every_command_in_full() -> None:
     assert "..." not in commands
 
 
+def test_the_help_of_a_deletion_says_who_removes_and_what_takes_it_back() -> None:
+    told = " ".join(sediment("topics", "delete", "--help").stdout.split())
+    for text in ("Every RLM removes", "RLM_DELETION_GRACE_MS", "sediment partitions undelete"):
+        assert text in told
+
+
 def test_a_missing_argument_is_named() -> None:
     done = sediment("ship")
     assert done.returncode == 2
