@@ -61,6 +61,8 @@ class Partition:
         sent_report: the latest; None: none by this process.
         drafted: the latest draft of one, good for as long as log and tier are the same.
         topic_config: as the latest expiration pass read it; None: none has.
+        copies_wait: retention reads the partition anew, as it changed while it was read: a copy
+            pass begins no other segment.
         uncounted_bytes: of the tier's finished segments, what is no part of the partition's size,
             as the latest expiration pass saw it that judged them.
         nothing_due: what the latest expiration pass found nothing to delete in; None: it deleted
@@ -87,6 +89,7 @@ class Partition:
     sent_report: SentReport | None = None
     drafted: DraftedReport | None = None
     topic_config: StoredTopicConfig | None = None
+    copies_wait: bool = False
     uncounted_bytes: int = 0
     nothing_due: NothingDue | None = None
 

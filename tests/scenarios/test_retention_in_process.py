@@ -443,6 +443,38 @@ def test_a_finish_that_comes_between_plan_and_mark_is_not_taken_back(
     ]
 
 
+def test_copies_that_never_end_give_way_to_retention(
+    stack: Stack, log_dir: Path, files: PartitionFiles
+) -> None:
+    """Each time that retention has reported, there is another segment to copy."""
+    copied: list[int] = []
+
+    def report_then_copy(reports: Any) -> Any:
+        answer = stack.rlmm.report_partition_state(reports)
+        base = 65 + 5 * len(copied)
+        if rlm.scheduler.wait_idle(0.0) and expiring:
+            copied.append(base)
+            files.snapshot(base)
+            files.segment(base, [batch(base, 5)])
+            rlm.scheduler.tick()
+            assert rlm.scheduler.wait_idle(DEADLINE_S)
+        return answer
+
+    expiring: list[bool] = []
+    changed = Changed(stack.rlmm, report_partition_state=report_then_copy)
+    rlm = rlm_of(stack, log_dir, rlmm=changed)
+    take_turns(rlm)
+    put(stack, keep_hours(2))
+    expiring.append(True)
+    expire(rlm)
+    assert stack.ranges()[0] == (40, 49)
+    assert len(copied) == 2  # the first was copied, and retention overtaken; the second waited
+    expiring.clear()
+    assert stack.ranges()[-1] == (60, 64)
+    take_turns(rlm)
+    assert stack.ranges()[-1] == (65, 69)
+
+
 def transitions_of(database_url: str, segment: RemoteLogSegmentMetadata) -> list[str]:
     segment_id = segment.remote_log_segment_id.id
     return [to for _, to, of in audit_trail(database_url) if of == segment_id]

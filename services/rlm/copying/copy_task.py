@@ -57,6 +57,8 @@ from services.rpc.bounded_lines import BoundedLines
 
 _ASKED_AGAIN_AFTER_S = 3.0
 """What is awaited from the cluster."""
+_GIVES_WAY_S = 1.0
+"""To retention."""
 _LOST = (RemoteResourceNotFoundError, CorruptSegmentError)
 _log = logging.getLogger(__name__)
 _lines = BoundedLines(_log)
@@ -358,6 +360,9 @@ class CopyTask:
                 return
             if ends_s is not None and self._clock() >= ends_s:
                 report.more_after_s = 0.0
+                return
+            if self._partition.copies_wait:
+                report.more_after_s = _GIVES_WAY_S
                 return
             # Where it may not be copied now, all of it would be read for nothing.
             wait_s = quota.seconds_until(self, segment.size_bytes, self._is_going_on)

@@ -46,7 +46,8 @@ from services.rlm.partition import Partition
 from services.rlm.reporting import Reporter, report_of
 from services.rlm.topic_configs import TopicConfigs
 
-_ATTEMPTS = 3
+_ATTEMPTS = 4
+"""The first lets the partition's copies go on; the next two may meet one that had begun."""
 _DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 _log = logging.getLogger(__name__)
 
@@ -111,6 +112,7 @@ class ExpirationTask:
         self._name = partition.topic_id_partition
         self._shared = shared
         self._stopping = stopping
+        self._was_overtaken = False
 
     def run(self) -> ExpirationReport:
         """One pass: finish the deletions that somebody began, then begin those that are due; none
@@ -122,13 +124,16 @@ class ExpirationTask:
             RemoteStorageError: a service refused, or cannot be reached.
         """
         report, failure = ExpirationReport(), ""
+        self._was_overtaken = False
         for _ in range(_ATTEMPTS):
             try:
                 self._pass(report)
                 return report
             except ConcurrentUpdateError as e:
                 self._shared.topic_configs.forget(self._name.topic_id)
-                failure = str(e)
+                self._was_overtaken, failure = True, str(e)
+            finally:
+                self._partition.copies_wait = False
         report.failure = failure
         return report
 
@@ -146,6 +151,8 @@ class ExpirationTask:
                 self._expire(topic, place, report)
 
     def _expire(self, topic: StoredTopicConfig, place: Place, report: ExpirationReport) -> None:
+        # Where a partition is large, and copied all the time, it would never be read as a whole.
+        self._partition.copies_wait = self._was_overtaken
         # Whoever waited for a place reports what is so now.
         snapshot = self._snapshot_if_due(topic)
         if snapshot is None:
@@ -269,6 +276,7 @@ class ExpirationTask:
             deleter,
             shared.now_ms(),
         )
+        self._partition.copies_wait = False
         # Local reads go by the tier that was seen last: from here on by the new log start.
         self._partition.tier.refresh()
         self._finish([o.segment for o in begun if o.error is None], deleter, report)
