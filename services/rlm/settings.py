@@ -10,8 +10,8 @@ from pydantic_settings import NoDecode, SettingsConfigDict
 from services.api.copy_leases import MAX_LEASE_MS, MIN_LEASE_MS
 from services.api.validation import INT64_MAX
 from services.rlm.lifecycle.sources import PartitionSource
+from services.rpc.places import share_of
 from services.rpc.settings import Address, ServiceSettings
-from services.rpc.stream_places import share_of
 
 _INT32_MAX = 2**31 - 1
 

@@ -1,4 +1,4 @@
-"""Wraps every method: unary calls on the server's own threads, streams in places of their own.
+"""Wraps every method: unary calls, streams in and streams out each in places of their own.
 
 For gRPC all of them are handlers of streams of unparsed messages. So a call is known to the
 watchdog before its request is there, and what cannot be parsed is refused as any bad request is.
@@ -15,7 +15,9 @@ from typing import Any, ParamSpec, Self, TypeAlias, TypeVar
 import grpc
 
 from services.api.errors import ThrottledError
+from services.rpc.admission import Admission
 from services.rpc.peers import address_of
+from services.rpc.places import Places
 from services.rpc.served_calls import (
     Parse,
     PeerLeftError,
@@ -24,7 +26,6 @@ from services.rpc.served_calls import (
     refused,
     the_request,
 )
-from services.rpc.stream_places import StreamPlaces
 from services.rpc.watchdog import CallGroup, ServedCall
 
 # gRPC says how much time is left where there is no deadline, too: some 300 thousand million years.
@@ -43,10 +44,12 @@ class UnaryCalls:
     """How calls with one request and one answer are served.
 
     Attributes:
+        places: their threads, and those that wait for one.
         group: of those under way.
         default_deadline_s: of a call that names none.
     """
 
+    places: Places
     group: CallGroup
     default_deadline_s: float
 
@@ -55,12 +58,12 @@ class UnaryCalls:
 class Streams:
     """How streams of one kind are served: their threads, and those under way."""
 
-    places: StreamPlaces
+    places: Places
     group: CallGroup
 
 
 class CallInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generic in stubs only
-    """Runs each handler inside `one_call`, and streams in threads apart.
+    """Runs each handler inside `one_call`, each of the three kinds in threads apart.
 
     A stream holds its thread for as long as its peer likes. Unary calls must not wait behind it,
     nor what we stream out behind what callers stream in.
@@ -132,6 +135,12 @@ def _unary(method: str, behavior: Behavior, parse: Parse, calls: UnaryCalls) -> 
         with one_call(method, context, group, served):
             return behavior(the_request(served, requests, parse), context)
 
+    def refuse(error: ThrottledError, requests: object, context: grpc.ServicerContext) -> Any:
+        with one_call(method, context, group, ServedCall(context, "")):
+            raise error
+
+    # As below.
+    setattr(call, "experimental_thread_pool", Admission(calls.places, refuse))  # noqa: B010
     return call
 
 

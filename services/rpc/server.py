@@ -20,15 +20,16 @@ from grpc_reflection.v1alpha import reflection
 from services.rpc.channels import CHANNEL_OPTIONS
 from services.rpc.interceptor import CallInterceptor, Streams, UnaryCalls
 from services.rpc.metrics_server import start_metrics_server
+from services.rpc.places import Places, share_of
 from services.rpc.readiness import Readiness, watch_readiness
 from services.rpc.settings import ServiceSettings
-from services.rpc.stream_places import StreamPlaces
 from services.rpc.watchdog import CallGroup, ServedCall, Watchdog
 
-# Unary calls under way and waiting; more are refused by gRPC itself.
-CALLS_PER_UNARY_THREAD = 4
+# Calls that may wait for a thread: a stream holds one for long, a unary call as a rule does not.
+WAITING_PER_STREAM_THREAD = 2
+WAITING_PER_UNARY_THREAD = 3
 MAX_CALLS_OF_A_CONNECTION = 256
-# While more than half of the threads wait for requests.
+# While more than half of the threads that one address may have wait for requests.
 BUSY_REQUEST_TIMEOUT_S = 0.5
 # For gRPC to let go of calls that it has ended.
 ENDED_CALLS_TIMEOUT_S = 30.0
@@ -136,14 +137,18 @@ def _drain(server: grpc.Server, timeout_s: float) -> None:
 
 def _create_server(threads: Threads, settings: ServiceSettings, cleanup: ExitStack) -> grpc.Server:
     watchdog = Watchdog()
-    unary_group = CallGroup(_patience_with_requests(threads.unary, settings))
+    unary_of_one = share_of(threads.unary, settings.address_share_percent)
+    unary_group = CallGroup(_patience_with_requests(unary_of_one, settings))
     watchdog.watch(unary_group)
     # It watches until the last call under way has ended.
     cleanup.enter_context(watchdog)
     streams_in = _streams("stream-in", threads.streams_in, settings, watchdog, cleanup)
     streams_out = _streams("stream-out", threads.streams_out, settings, watchdog, cleanup)
-    unary = UnaryCalls(unary_group, settings.default_deadline_ms / 1000)
     unary_pool = cleanup.enter_context(ThreadPoolExecutor(threads.unary, "unary"))
+    unary_places = Places(
+        unary_pool, threads.unary, WAITING_PER_UNARY_THREAD, settings.address_share_percent
+    )
+    unary = UnaryCalls(unary_places, unary_group, settings.default_deadline_ms / 1000)
     return grpc.server(
         unary_pool,
         interceptors=[CallInterceptor(unary, streams_in, streams_out)],
@@ -156,8 +161,8 @@ def _create_server(threads: Threads, settings: ServiceSettings, cleanup: ExitSta
             # What a connection asks for beyond that waits at the peer, and costs nothing here.
             ("grpc.max_concurrent_streams", MAX_CALLS_OF_A_CONNECTION),
         ],
-        # Streams are counted by their places.
-        maximum_concurrent_rpcs=CALLS_PER_UNARY_THREAD * threads.unary,
+        # Calls are counted by their places. A limit of gRPC's own would be one for all kinds.
+        maximum_concurrent_rpcs=None,
     )
 
 
@@ -165,7 +170,7 @@ def _streams(
     name: str, threads: int, settings: ServiceSettings, watchdog: Watchdog, cleanup: ExitStack
 ) -> Streams:
     pool = cleanup.enter_context(ThreadPoolExecutor(threads, name))
-    places = StreamPlaces(pool, threads, settings.address_share_percent)
+    places = Places(pool, threads, WAITING_PER_STREAM_THREAD, settings.address_share_percent)
     patience_s = settings.stream_idle_timeout_ms / 1000
     busy_patience_s = min(patience_s, settings.busy_stream_idle_timeout_ms / 1000)
 

@@ -45,7 +45,11 @@ class ServiceSettings(BaseSettings):
         description="Where Prometheus metrics are served, HOST:PORT; port 0: a free one.",
     )
     unary_threads: int = Field(
-        default=16, ge=1, le=512, description="Unary calls served at once by one process."
+        default=16,
+        ge=1,
+        le=512,
+        description="Unary calls served at once by one process. Three times as many may wait; "
+        "what comes then is refused, to be tried again.",
     )
     stream_threads: int = Field(
         default=8, ge=1, le=512, description="Streams to callers served at once by one process."
@@ -54,10 +58,10 @@ class ServiceSettings(BaseSettings):
         default=75,
         ge=1,
         le=100,
-        description="How much of the threads for streams, and of the places to wait for one, a "
-        "single address may have, %; 100: all, as where a proxy stands before the service. Of "
-        "global IPv6 addresses those of one /64 count as one, private ones (fc00::/7, fe80::/10, "
-        "::1) each alone.",
+        description="How much of the threads for unary calls, for streams in and for streams out, "
+        "and of the places to wait for one, a single address may have, %; 100: all, as where a "
+        "proxy stands before the service. Of global IPv6 addresses those of one /64 count as one, "
+        "private ones (fc00::/7, fe80::/10, ::1) each alone.",
     )
     stream_idle_timeout_ms: int = Field(
         default=60_000,

@@ -110,7 +110,9 @@ def server() -> Iterator[Served]:
         pb_grpc.add_RemoteStorageManagerServicer_to_server(servicer, server)
 
     service = Service("test", NAME, add, lambda: None, lambda: None, client_stream_threads=1)
-    settings = ServiceSettings(unary_threads=1, stream_threads=1, drain_timeout_ms=1000)
+    settings = ServiceSettings(
+        unary_threads=1, stream_threads=1, address_share_percent=100, drain_timeout_ms=1000
+    )
     with ExitStack() as cleanup:
         address = start_grpc(service, settings, cleanup)
         channel = cleanup.enter_context(open_channel(address))
@@ -167,11 +169,13 @@ def test_an_idle_reflection_stream_takes_the_thread_of_a_fetch_at_most(
     assert list(stream) == []
 
 
-def test_one_call_over_the_limit_is_refused_and_the_others_are_served(server: Served) -> None:
+def test_one_call_over_the_limit_is_refused_and_all_others_are_served(server: Served) -> None:
     server.manager.held_kind = "delete"
     calls = server.deletes(LIMIT + 1)
     (refused,) = eventually(lambda: [call for call in calls if call.done()])
     assert "RESOURCE_EXHAUSTED" in str(refused.exception())
+    call("copy", server.client())
+    call("fetch", server.client())
     server.manager.release.set()
     assert [call.exception() for call in calls].count(None) == LIMIT
 

@@ -10,8 +10,7 @@ import pytest
 from services.api.errors import RetriableRemoteStorageError
 from services.rpc.channels import open_channel
 from services.rpc.clients.storage import RemoteStorageManagerClient
-from services.rpc.server import HEALTH_THREADS
-from services.rpc.stream_places import WAITING_PER_THREAD
+from services.rpc.server import HEALTH_THREADS, WAITING_PER_STREAM_THREAD
 from tests.contract.remote_storage_manager_contract import Files, a_segment, copied, fetched
 from tests.harness.eventually import eventually
 from tests.harness.idle_streams import idle_peer
@@ -73,7 +72,7 @@ def test_ten_thousand_idle_streams_leave_others_and_probes_served(
     ("method", "request_", "left"),
     [
         ("Check", None, HEALTH_THREADS.unary),
-        ("Watch", b"", HEALTH_THREADS.streams_out * (1 + WAITING_PER_THREAD)),
+        ("Watch", b"", HEALTH_THREADS.streams_out * (1 + WAITING_PER_STREAM_THREAD)),
     ],
 )
 def test_probes_that_never_end_leave_room_for_others(

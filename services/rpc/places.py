@@ -1,4 +1,4 @@
-"""Who may stream now, who waits for a thread, and who is refused: decided when a stream comes."""
+"""Whose call is served now, who waits for a thread, and who is refused: decided when it comes."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -7,8 +7,6 @@ from threading import Lock
 
 from services.api.errors import ThrottledError
 
-WAITING_PER_THREAD = 2
-
 
 def share_of(count: int, percent: int) -> int:
     """What one address may have of `count`: less than all of it, but for 100 % and but for 1."""
@@ -16,27 +14,30 @@ def share_of(count: int, percent: int) -> int:
 
 
 class Place:
-    """A stream that was let in."""
+    """A call that was let in; `waits`: it has no thread yet."""
 
-    __slots__ = ("address", "serve")
+    __slots__ = ("address", "serve", "waits")
 
     def __init__(self, address: str, serve: Callable[[], None]) -> None:
         self.address = address
         self.serve = serve
+        self.waits = False
 
 
-class StreamPlaces:
-    """The threads for streams of one kind, and a bounded number of streams that wait for one.
+class Places:
+    """The threads for calls of one kind, and a bounded number of calls that wait for one.
 
     One address has a share of both, so that it always leaves some to others, whatever it opens. A
-    stream that waits holds no thread, and is passed by those of addresses that may have more.
+    call that waits holds no thread, and is passed by those of addresses that may have more.
     """
 
-    def __init__(self, pool: ThreadPoolExecutor, threads: int, share_percent: int) -> None:
+    def __init__(
+        self, pool: ThreadPoolExecutor, threads: int, waiting_per_thread: int, share_percent: int
+    ) -> None:
         self._pool = pool
         self._threads = threads
         self._threads_of_one = share_of(threads, share_percent)
-        self._waiting_at_most = WAITING_PER_THREAD * threads
+        self._waiting_at_most = waiting_per_thread * threads
         self._waiting_of_one = share_of(self._waiting_at_most, share_percent)
         self._lock = Lock()
         self._running: Counter[str] = Counter()
@@ -56,21 +57,23 @@ class StreamPlaces:
             if self._may_run(address):
                 self._start(place)
             elif self._may_wait(address):
+                place.waits = True
                 self._waiting[place] = None
             else:
                 raise ThrottledError(
-                    f"streams: {self._threads} are served at once, {self._threads_of_one} of one "
-                    f"address, and as many wait as may; come back in some seconds"
+                    f"calls of this kind: {self._threads} are served at once, "
+                    f"{self._threads_of_one} of one address, and as many wait as may; come back in "
+                    f"some seconds"
                 )
         return place
 
     def withdraw(self, place: Place) -> None:
-        """The stream is over; if it still waits it is not served any more."""
+        """The call is over; if it still waits it is not served any more."""
         with self._lock:
             self._waiting.pop(place, None)
 
     def wants_thread_of(self, address: str) -> bool:
-        """Whether a stream waits that could run if one of this address ended."""
+        """Whether a call waits that could run if one of this address ended."""
         with self._lock:
             return any(
                 place.address == address or self._running[place.address] < self._threads_of_one
@@ -88,6 +91,7 @@ class StreamPlaces:
         return of_address < self._waiting_of_one
 
     def _start(self, place: Place) -> None:
+        place.waits = False
         self._pool.submit(self._serve, place)
         self._running[place.address] += 1
 
@@ -103,6 +107,8 @@ class StreamPlaces:
 
     def _start_waiting(self) -> None:
         for place in list(self._waiting):
+            if self._running.total() >= self._threads:
+                return
             if self._may_run(place.address):
                 del self._waiting[place]
                 self._start(place)

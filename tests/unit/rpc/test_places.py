@@ -7,16 +7,17 @@ from threading import Event, Lock
 import pytest
 
 from services.api.errors import ThrottledError
-from services.rpc.stream_places import WAITING_PER_THREAD, Place, StreamPlaces, share_of
+from services.rpc.places import Place, Places, share_of
 from tests.harness.eventually import eventually
 
 THREADS = 4
+WAITING_PER_THREAD = 2
 
 
 class Held:
     """Streams that last until they are let go."""
 
-    def __init__(self, places: StreamPlaces) -> None:
+    def __init__(self, places: Places) -> None:
         self.places = places
         self.started: list[str] = []
         self._lock = Lock()
@@ -45,7 +46,7 @@ class Held:
 @pytest.fixture
 def held() -> Iterator[Held]:
     with ThreadPoolExecutor(THREADS) as pool:
-        held = Held(StreamPlaces(pool, THREADS, share_percent=75))
+        held = Held(Places(pool, THREADS, WAITING_PER_THREAD, share_percent=75))
         yield held
         held.end_all()
 
