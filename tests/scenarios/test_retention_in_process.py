@@ -33,7 +33,7 @@ from tests.scenarios.retained_log import (
     keep_hours,
     take_turns,
 )
-from tests.scenarios.ship_stack import FINISHED, Stack, description, fetch, read
+from tests.scenarios.ship_stack import FINISHED, Stack, bytes_of, description, fetch, read
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, write_log_dir
 
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
@@ -512,9 +512,11 @@ def test_a_stop_begins_nothing(stack: Stack, rlm: BrokerRemoteLogManager) -> Non
     assert state(stack).log_start_offset == 0
 
 
+@pytest.mark.parametrize("over_bytes", [-(2**40), 1])
 def test_a_partition_that_rests_is_not_listed(
-    stack: Stack, log_dir: Path, files: PartitionFiles
+    stack: Stack, log_dir: Path, files: PartitionFiles, over_bytes: int
 ) -> None:
+    """Nor where it is larger than its limit, by less than the segment that would go."""
     calls: list[str] = []
 
     def counted(name: str) -> Callable[..., Any]:
@@ -531,7 +533,8 @@ def test_a_partition_that_rests_is_not_listed(
     rlm = rlm_of(stack, log_dir, rlmm=counting)
     take_turns(rlm)
     attempt_of(stack, stack.segments()[0], BROKER_ID + 1, age_ms=0)
-    put(stack, {**keep_hours(100), "retention.bytes": str(2**40)})
+    limit_bytes = len(bytes_of(files.path)) - over_bytes
+    put(stack, {**keep_hours(100), "retention.bytes": str(limit_bytes)})
     take_turns(rlm, rounds=2)
     calls.clear()
     take_turns(rlm, rounds=3)

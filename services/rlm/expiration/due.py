@@ -7,7 +7,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from uuid import UUID
 
-from services.api.retention import DEFAULT_COPY_GRACE_MS, RetentionPlan, newest_ms
+from services.api.retention import (
+    DEFAULT_COPY_GRACE_MS,
+    SIZE_NOT_APPLIED,
+    RetentionPlan,
+    newest_ms,
+)
 from services.api.topic_config import UNLIMITED, TopicConfig
 from services.rlm.expiration.snapshot import Snapshot
 from services.rlm.tier_view.tier import Tier
@@ -24,11 +29,13 @@ class NothingDue:
         revision, config_revision: of the partition and of its topic's settings.
         until_s: something may be asked for from here on, by a clock that only grows; None: never,
             as long as the revisions stay.
+        until_bytes: or once so many bytes are only here; None: never, in the same way.
     """
 
     revision: int
     config_revision: int
     until_s: float | None
+    until_bytes: int | None
 
 
 def may_be_due(
@@ -53,8 +60,7 @@ def may_be_due(
     if nothing_due.until_s is not None and now_s >= nothing_due.until_s:
         return True
     # Revisions do not move when the local log grows.
-    size_bytes = only_local_bytes + tier.size_bytes
-    return config.retention_bytes != UNLIMITED and size_bytes > config.retention_bytes
+    return nothing_due.until_bytes is not None and only_local_bytes >= nothing_due.until_bytes
 
 
 def due_after_ms(
@@ -82,3 +88,18 @@ def due_after_ms(
     if config.retention_ms != UNLIMITED and stopped_at is not None:
         moments_ms.append(newest_ms(stopped_at) + config.retention_ms + 1)
     return min((at_ms - now_ms for at_ms in moments_ms if at_ms > now_ms), default=None)
+
+
+def due_at_bytes(plan: RetentionPlan, config: TopicConfig) -> int | None:
+    """From how many bytes on that are only here the size rule may take something; None: from none.
+
+    Args:
+        plan: by these settings; it has nothing left to begin.
+    """
+    stopped_at = plan.stopped_at
+    if config.retention_bytes == UNLIMITED or stopped_at is None or plan.counted_bytes is None:
+        return None
+    # It takes no more than is in excess; where it was not applied, a later report may let it.
+    is_applied = not any(note.startswith(SIZE_NOT_APPLIED) for note in plan.notes)
+    excess_bytes = max(stopped_at.segment_size_in_bytes, 1) if is_applied else 1
+    return config.retention_bytes - plan.counted_bytes + excess_bytes

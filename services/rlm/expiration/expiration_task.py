@@ -37,7 +37,7 @@ from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentStat
 from services.api.topic_config import RetentionOwner, StoredTopicConfig
 from services.rlm.copying.segment_copy import SegmentCopier, is_attempt_of
 from services.rlm.ending import Flag
-from services.rlm.expiration.due import NothingDue, due_after_ms, may_be_due
+from services.rlm.expiration.due import NothingDue, due_after_ms, due_at_bytes, may_be_due
 from services.rlm.expiration.segment_budget import Place, SegmentBudget
 from services.rlm.expiration.snapshot import Snapshot, take_snapshot
 from services.rlm.kafka_admin.cleanup_policies import CleanupPolicies, is_awaited, is_compacted
@@ -165,7 +165,12 @@ class ExpirationTask:
         due = tuple(d for d in plan.deletions if d.segment.state is not _DELETING)
         if not due:
             after_ms = due_after_ms(snapshot, plan, topic.config, being_copied)
-            self._partition.nothing_due = self._nothing_due(snapshot, topic, after_ms)
+            self._partition.nothing_due = NothingDue(
+                snapshot.revision,
+                topic.revision,
+                until_s=None if after_ms is None else self._shared.clock() + after_ms / 1000,
+                until_bytes=due_at_bytes(plan, topic.config),
+            )
         elif not self._stopping.is_set():
             # Deleting may take long, and needs nothing of the others.
             snapshot = replace(snapshot, segments=())
@@ -244,12 +249,6 @@ class ExpirationTask:
         ):
             return None
         return report
-
-    def _nothing_due(
-        self, snapshot: Snapshot, topic: StoredTopicConfig, after_ms: int | None
-    ) -> NothingDue:
-        until_s = None if after_ms is None else self._shared.clock() + after_ms / 1000
-        return NothingDue(snapshot.revision, topic.revision, until_s)
 
     def _delete(
         self,

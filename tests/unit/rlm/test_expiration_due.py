@@ -16,6 +16,7 @@ from services.rlm.expiration.due import (
     LOOK_AT_LEASES_MS,
     NothingDue,
     due_after_ms,
+    due_at_bytes,
     may_be_due,
 )
 from services.rlm.expiration.snapshot import Snapshot
@@ -28,7 +29,7 @@ NOTHING_SET = TopicConfig()
 BY_TIME = topic_config({"retention.ms": "1000"})
 BY_SIZE = topic_config({"retention.bytes": "5000"})
 TIER = Tier(known=True, revision=7, segments=3, size_bytes=3000)
-LOOKED = NothingDue(revision=7, config_revision=2, until_s=50.0)
+LOOKED = NothingDue(revision=7, config_revision=2, until_s=50.0, until_bytes=2001)
 
 
 def due(
@@ -74,8 +75,12 @@ def test_time_makes_it_due(now_s: float, expected: bool) -> None:
 
 @pytest.mark.parametrize(("only_local_bytes", "expected"), [(2000, False), (2001, True)])
 def test_a_local_log_that_grows_makes_it_due(only_local_bytes: int, expected: bool) -> None:
-    looked = replace(LOOKED, until_s=None)
-    assert due(config=BY_SIZE, only_local_bytes=only_local_bytes, nothing_due=looked) is expected
+    assert due(config=BY_SIZE, only_local_bytes=only_local_bytes) is expected
+
+
+def test_a_local_log_that_grows_without_bounds_makes_nothing_due_that_size_does_not() -> None:
+    looked = replace(LOOKED, until_bytes=None)
+    assert not due(config=BY_SIZE, only_local_bytes=2**60, nothing_due=looked)
 
 
 def test_what_is_unfinished_is_looked_at_whatever_is_set() -> None:
@@ -165,6 +170,27 @@ def test_a_segment_without_a_time_is_due_by_its_latest_event() -> None:
     assert due_after(timeless, now_ms=2500, config=BY_TIME) == 501
 
 
+def bytes_until_due(config: TopicConfig = BY_SIZE, **changes: Any) -> int | None:
+    """Of two segments of 1000 bytes each."""
+    segments = tuple(a_segment(base, segment_size_in_bytes=1000) for base in (0, 10))
+    state = partition(lineage((0, 0)), log_end_offset=90, **changes)
+    return due_at_bytes(Snapshot(state, segments, revision=7).plan(config), config)
+
+
+def test_the_size_rule_has_to_have_room_for_the_first_segment() -> None:
+    assert bytes_until_due() == 5000 - 2000 + 1000
+    assert bytes_until_due(only_local_bytes=3999) == 4000
+
+
+def test_where_the_size_rule_was_not_applied_any_excess_is_looked_at() -> None:
+    assert bytes_until_due(only_local_bytes=9000, copied_through_offset=9) == 3001
+
+
+def test_without_a_limit_by_size_or_on_hold_no_growth_makes_it_due() -> None:
+    assert bytes_until_due(BY_TIME, only_local_bytes=2**60) is None
+    assert bytes_until_due(replace(BY_SIZE, hold=True), only_local_bytes=2**60) is None
+
+
 @st.composite
 def partitions_of_any_age(draw: st.DrawFn) -> Partition:
     """With attempts to copy that count as under way for a while yet, or do no more."""
@@ -186,5 +212,9 @@ def test_nothing_becomes_due_before_it_is_looked_at(
     after_ms = due_after_ms(now, planned, config, copied)
     limit_ms = 100 if after_ms is None else min(after_ms - 1, 100)
     at_ms = state.read_at_ms + data.draw(st.integers(0, limit_ms))
-    later = replace(now, state=replace(state, read_at_ms=at_ms))
+    at_bytes = due_at_bytes(planned, config)
+    most_bytes = 2000 if at_bytes is None else max(at_bytes - 1, 0)
+    assert state.report is not None
+    report = replace(state.report, only_local_bytes=data.draw(st.integers(0, most_bytes)))
+    later = replace(now, state=replace(state, read_at_ms=at_ms, report=report))
     assert later.plan(config, copied).deletions == ()
