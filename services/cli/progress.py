@@ -20,10 +20,15 @@ from rich.progress import (
 )
 
 from services.api.ids import TopicIdPartition
+from services.cli.output import size_text
 
 
 class ShipBar:
-    """Satisfies services.rlm.copying.progress.Progress."""
+    """Satisfies services.rlm.copying.progress.Progress.
+
+    It has no end to run to: what is to be copied of a partition is known only when its turn comes,
+    and a sum of those that had theirs would be taken for the whole.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -60,13 +65,13 @@ class ShipBar:
             self._segments += 1
             self._show()
 
+    def text(self) -> str:
+        """What stands before the bar."""
+        found = size_text(sum(self._planned.values()))
+        return f"shipped {self._segments} segments; {found} to ship found so far"
+
     def _show(self) -> None:
-        self._bar.update(
-            self._task,
-            total=sum(self._planned.values()),
-            completed=sum(self._sent.values()),
-            description=f"shipped {self._segments} segments",
-        )
+        self._bar.update(self._task, completed=sum(self._sent.values()), description=self.text())
 
 
 def bytes_bar() -> Progress:
