@@ -10,7 +10,10 @@ from services.cli.output import Format
 JsonOrTable = Annotated[Format, typer.Option("-o", "--output", help="For people or for scripts.")]
 DataDir = Annotated[
     Path | None,
-    typer.Option(help="Where `sediment up` keeps its data; by default the user's data directory."),
+    typer.Option(
+        help="Where `sediment up` keeps its data; by default the user's data directory, root's is "
+        "/var/tmp/sediment."
+    ),
 ]
 TopicPartition = Annotated[
     str,
