@@ -161,13 +161,14 @@ class EmbeddedPostgres:
 
 
 def _remove_strange_lock_file(path: Path) -> None:
-    """Remove a killed server's lock file if its pid is by now another program's, as after a reboot.
+    """Remove a killed server's lock file if its pid is by now another program's, as after a reboot,
+    or still its own, dead and not reaped yet.
 
     PostgreSQL would refuse to start; whether a process is a server it cannot tell.
     """
     try:
         owner = psutil.Process(int(path.read_text().split()[0]))
-        if owner.name() == "postgres":
+        if owner.name() == "postgres" and owner.status() != psutil.STATUS_ZOMBIE:
             return
     except (FileNotFoundError, psutil.NoSuchProcess):
         return

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import psutil
 import psycopg
 import pytest
 
@@ -17,6 +18,7 @@ from services.local.postgres_cluster import (
     wheel,
 )
 from services.local.process import ProcessDiedError
+from tests.harness.eventually import eventually
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +117,20 @@ def test_a_lock_file_with_another_programs_pid_does_not_stop_the_start(
     (data / "postmaster.pid").write_text(f"{stranger}\n{data}\n")
     with EmbeddedPostgres(directory) as server, connect(server.url("postgres")) as connection:
         assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_a_killed_server_that_nobody_has_reaped_does_not_stop_the_start(
+    server_directory: Path,
+) -> None:
+    directory = server_directory / "unreaped"
+    data = ensure_cluster(directory)
+    program = shutil.copy("/bin/sleep", directory / "postgres")
+    with subprocess.Popen([program, "600"], user=server_account()) as killed:
+        killed.kill()
+        eventually(lambda: psutil.Process(killed.pid).status() == psutil.STATUS_ZOMBIE)
+        (data / "postmaster.pid").write_text(f"{killed.pid}\n{data}\n")
+        with EmbeddedPostgres(directory) as server, connect(server.url("postgres")) as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
 def test_a_wrong_setting_is_shown_from_the_log(server_directory: Path) -> None:
