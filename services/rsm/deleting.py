@@ -66,8 +66,8 @@ class SegmentDeleter:
         self._delete_all(named, failed)
         leftovers = _Leftovers(self._locations, self._under_way)
         while unfinished:
-            slice_ = next_slice(unfinished)
-            listed = leftovers.of(((at, metadatas[at]) for at in slice_), failed)
+            looked_for = ((at, metadatas[at]) for at in next_slice(unfinished))
+            listed = leftovers.of(looked_for, failed)
             self._delete_all(listed, failed)
         return failed
 
