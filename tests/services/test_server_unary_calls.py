@@ -167,6 +167,8 @@ def test_a_call_that_leaves_while_it_waits_gives_its_place_back_at_once(
     waiting = calls[RUNNING_OF_ONE:]
     waiting[0].cancel()
     eventually(lambda: not is_refused(client))
+    # Before any that runs has ended.
+    assert last(calls[:RUNNING_OF_ONE])
     service.release.set()
     assert [call.result(timeout=30) for call in waiting[1:]] == [b"too late"] * len(waiting[1:])
     assert client.unary("LookUp") == b"found"
