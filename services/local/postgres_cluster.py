@@ -105,6 +105,7 @@ def _initdb(program: Path, data: Path, password: Path) -> None:
         text=True,
         timeout=120,
         check=False,
+        start_new_session=True,  # a Ctrl-C at the terminal is for us: half a cluster is none
     )
     if done.returncode != 0:
         raise ClusterError(f"initdb failed: {done.stderr.strip()}")

@@ -116,6 +116,7 @@ def run_to_end(command: Sequence[str], settings: Mapping[str, str]) -> str:
         text=True,
         timeout=_COMMAND_TIMEOUT_S,
         check=False,
+        start_new_session=True,  # a Ctrl-C at the terminal is for us
     )
     if done.returncode != 0:
         what = " ".join(command[1:])

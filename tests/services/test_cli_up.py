@@ -394,3 +394,20 @@ def test_the_tier_outlives_every_end_of_up_but_fresh(server_directory: Path) -> 
         assert fourth.process.returncode == 3
         assert "a part has ended, see " in errors
         assert "rsm.log" in errors
+
+
+def test_a_ctrl_c_while_up_starts_stops_it_in_order(server_directory: Path) -> None:
+    data_dir = server_directory / "interrupted"
+    command = [sys.executable, "-m", "services.cli", "up", "--data-dir", data_dir]
+    with subprocess.Popen(
+        [*map(str, command)],
+        env=own_environment({}),
+        text=True,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as up:
+        eventually((data_dir / "postgres").exists)
+        os.killpg(up.pid, signal.SIGINT)  # as a terminal sends it, to all of them
+        _, errors = up.communicate(timeout=120)
+    assert (up.returncode, errors.splitlines()[-1]) == (0, "stopping ...")
