@@ -79,19 +79,19 @@ minio: $(VENV)/.dev ## Build real MinIO from its Go module into the user's cache
 
 .PHONY: demo
 demo: $(VENV)/.runtime ## Ship a Kafka log, lose the local copy, read every batch back (LOG_DIR=... for your own)
-	$(BIN)/sediment demo $(if $(LOG_DIR),--log-dir "$(LOG_DIR)",--log-dir tests/data/kafka-log)
+	$(BIN)/python -m demos ship $(if $(LOG_DIR),--log-dir "$(LOG_DIR)",--log-dir tests/data/kafka-log)
 
 .PHONY: demo-sweep
 demo-sweep: $(VENV)/.spark ## Ship a Kafka log, then expire and remove parts of it on Spark (Java 17)
-	$(BIN)/sediment demo-sweep --log-dir tests/data/kafka-log
+	$(BIN)/python -m demos sweep --log-dir tests/data/kafka-log
 
 .PHONY: demo-broker
 demo-broker: $(VENV)/.kafka ## Let RLM tier a stock Kafka broker that is restarted, and read all of it back (Java 17, Maven)
-	$(BIN)/sediment demo-broker --kafka "$$($(BIN)/python -m tests.harness.kafka_jars)"
+	$(BIN)/python -m demos broker --kafka "$$($(BIN)/python -m tests.harness.kafka_jars)"
 
 .PHONY: demo-kafka
 demo-kafka: $(VENV)/.kafka build/.plugin ## Let a real Kafka broker keep its tier here, through the plugin (Java 17, Maven)
-	$(BIN)/sediment demo-kafka --plugin $(PLUGIN_JAR) --kafka "$$($(BIN)/python -m tests.harness.kafka_jars)"
+	$(BIN)/python -m demos kafka --plugin $(PLUGIN_JAR) --kafka "$$($(BIN)/python -m tests.harness.kafka_jars)"
 
 # --- checks -----------------------------------------------------------------------------------
 
@@ -160,12 +160,16 @@ types: $(VENV)/.dev $(VENV)/.spark ## mypy --strict over everything
 
 .PHONY: docs
 docs: $(VENV)/.dev ## Write docs/config.md, docs/metrics.md, the chart's schema and its README from their sources
-	$(BIN)/python -m services.cli.config_reference > docs/config.md.new && mv docs/config.md.new docs/config.md
-	$(BIN)/python -m services.cli.metrics_reference > docs/metrics.md.new && mv docs/metrics.md.new docs/metrics.md
+	$(BIN)/python -m services.cli.reference config > docs/config.md.new && mv docs/config.md.new docs/config.md
+	$(BIN)/python -m services.cli.reference metrics > docs/metrics.md.new && mv docs/metrics.md.new docs/metrics.md
 	$(BIN)/python -m tests.helm.reference
 
 .PHONY: check
 check: lint types test ## Everything that must be green before a commit
+
+.PHONY: shape
+shape: $(VENV)/.dev ## Count modules, lines, circles between folders and what each role's import reaches
+	$(BIN)/python -m tests.shape
 
 .PHONY: bench
 bench: $(VENV)/.dev $(VENV)/.spark ## Measure (BENCH=name for one); tables here, JSON in build/bench/

@@ -13,9 +13,9 @@ from minio.deleteobjects import DeleteObject
 from benchmarks.store import s3_server
 from services.local.stack import EmbeddedStack
 from services.rpc.channels import open_channel
-from services.rpc.clients.log import RemoteLogManagerClient
-from services.rpc.clients.metadata import RemoteLogMetadataManagerClient
-from services.rpc.clients.storage import RemoteStorageManagerClient
+from services.rpc.client.log import RemoteLogManagerClient
+from services.rpc.client.metadata import RemoteLogMetadataManagerClient
+from services.rpc.client.storage import RemoteStorageManagerClient
 from services.rsm.marker import MARKER_NAME
 from services.rsm.settings import RsmSettings
 

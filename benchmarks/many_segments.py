@@ -19,8 +19,7 @@ from services.api.segments import (
     RemoteLogSegmentState,
     segment_leader_epochs,
 )
-from services.rsm.custom_metadata import CustomMetadata
-from services.rsm.keys import segment_keys
+from services.rsm.layout import CustomMetadata, segment_keys
 
 OFFSETS_PER_SEGMENT = 100
 SIZE_BYTES = 1024

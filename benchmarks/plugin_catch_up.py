@@ -18,9 +18,8 @@ from confluent_kafka import TopicPartition
 
 from benchmarks.measure import MIB, Result, mib_per_s, ratio
 from benchmarks.store import STORE, s3_server
-from services.local.kafka_broker import KafkaBroker
-from services.local.kafka_client import NOW, Cluster, Record, Topic, send_batch
-from services.local.kafka_plugin import plugin_settings
+from demos.kafka_broker import KafkaBroker, plugin_settings
+from demos.kafka_client import NOW, Cluster, Record, Topic, send_batch
 from services.local.stack import EmbeddedStack
 from tests.harness.kafka_jars import ensure_kafka_jars
 from tests.harness.kafka_plugin import plugin_jar

@@ -18,11 +18,10 @@ from benchmarks.measure import QUICK, Result, Side, tree_cpu_seconds
 from benchmarks.rlmm.database import databases, running_rlmm
 from benchmarks.rlmm.histories import BROKER_ID, EPOCHS, Layout, PartitionHistory
 from services.api.ids import uuid_to_text
-from services.local.environments import rlm_settings
-from services.local.service import ServiceProcess
+from services.local.stack import ServiceProcess, rlm_settings
 from services.rlm.settings import RlmSettings
 from services.rpc.channels import open_channel
-from services.rpc.clients.metadata import RemoteLogMetadataManagerClient
+from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 
 # KIP-405's cluster.
 LAYOUT = Layout(630 if QUICK else 6_300, 400, is_whole=True)

@@ -7,7 +7,7 @@ from benchmarks.bare_client import BareClient
 from benchmarks.deployment import deployed
 from benchmarks.measure import MIB, Result, mib_per_s, ratio
 from benchmarks.store import STORE
-from services.rlm.copying.ship import ShipOutcome, ship
+from services.rlm.copy.ship import ShipOutcome, ship
 from tests.harness.synthetic_log import make_log_dir, name_anew
 
 PARTITIONS = 8

@@ -12,10 +12,9 @@ from benchmarks.measure import MIB, Result, Side
 from benchmarks.segments import RandomSegment
 from benchmarks.store import STORE, s3_server
 from services.api.remote_storage_manager import IndexType, RemoteStorageManager
-from services.local.environments import rsm_settings
-from services.local.service import ServiceProcess
+from services.local.stack import ServiceProcess, rsm_settings
 from services.rpc.channels import open_channel
-from services.rpc.clients.storage import RemoteStorageManagerClient
+from services.rpc.client.storage import RemoteStorageManagerClient
 from services.rsm.settings import RsmSettings
 from tests.harness.eventually import eventually
 from tests.harness.http_proxy import HttpProxy, Request

@@ -15,10 +15,10 @@ from benchmarks.deployment import Deployment, deployed
 from benchmarks.many_segments import make_segments, store_objects, store_rows
 from benchmarks.measure import Result, ratio
 from benchmarks.store import STORE
+from spark_jobs.launch import spark_session
 from spark_jobs.options import SweepOptions
 from spark_jobs.retention_sweep import Config
 from spark_jobs.retention_sweep import run as run_sweep
-from spark_jobs.session import spark_session
 from spark_jobs.sweep import SweepRun
 
 PARTITIONS = 20

@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 from benchmarks.deployment import Deployment, deployed
 from benchmarks.many_segments import make_segments, store_rows
 from benchmarks.measure import Result, ratio
+from spark_jobs.connections import Services
+from spark_jobs.launch import spark_session
 from spark_jobs.segments_source import remote_log_segments
-from spark_jobs.services import Services
-from spark_jobs.session import spark_session
 
 PARTITIONS = 200
 SEGMENTS = 200_000

@@ -3,8 +3,7 @@
 import os
 from pathlib import Path
 
-from services.local.s3_endpoint import S3Server
-from services.local.seaweedfs import SeaweedFS
+from services.local.seaweedfs import S3Server, SeaweedFS
 from tests.harness.minio import MinioServer
 
 _SERVERS: dict[str, type[SeaweedFS | MinioServer]] = {

@@ -7,15 +7,24 @@ import pyarrow as pa
 from tenacity import Retrying
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError, ThrottledError
-from services.api.partition_removal import finish_removal
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import RemoteStorageManager
-from services.api.segment_deletion import Deleter, DeletionOutcome, finish_deletion
 from services.api.segments import RemoteLogSegmentMetadata
+from services.workflows.deletion import Deleter, DeletionOutcome, finish_deletion
+from services.workflows.removal import finish_removal
+from spark_jobs.connections import Services
 from spark_jobs.marking import now_ms
-from spark_jobs.plan import Row, batches_of, rows_in, segment_of, topic_id_partition_of
-from spark_jobs.schemas import DELETED, DELETED_SCHEMA, FAILED, FINISHED_SCHEMA
-from spark_jobs.services import Services
+from spark_jobs.plan import (
+    DELETED,
+    DELETED_SCHEMA,
+    FAILED,
+    FINISHED_SCHEMA,
+    Row,
+    batches_of,
+    rows_in,
+    segment_of,
+    topic_id_partition_of,
+)
 
 
 def delete_marked(

@@ -21,26 +21,31 @@ from services.api.errors import (
     ThrottledError,
 )
 from services.api.ids import TopicIdPartition
-from services.api.partition_removal import begin_removal
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.retention import DeletionReason
-from services.api.segment_deletion import (
-    Deleter,
-    DeletionOutcome,
-    ExpectedRevisions,
-    begin_deletion,
-)
 from services.api.segments import RemoteLogSegmentState
-from spark_jobs.plan import PartitionPlan, Row, batches_of, plans_of, rows_in, rows_of
-from spark_jobs.removal_planning import RemovalPlanner
-from spark_jobs.retention_planning import RetentionPlanner
-from spark_jobs.schemas import FAILED, MARKED, MARKED_SCHEMA, REFUSED
-from spark_jobs.services import Services
+from services.workflows.deletion import Deleter, DeletionOutcome, ExpectedRevisions, begin_deletion
+from services.workflows.removal import begin_removal
+from spark_jobs.connections import Services
+from spark_jobs.plan import (
+    FAILED,
+    MARKED,
+    MARKED_SCHEMA,
+    REFUSED,
+    PartitionPlan,
+    Row,
+    batches_of,
+    plans_of,
+    rows_in,
+    rows_of,
+)
+from spark_jobs.planning import RemovalPlanner, RetentionPlanner
 
 ATTEMPTS = 3
 """How often a partition that changed is planned again before its segments are left alone."""
 
 _NOT_MARKED = (RetriableRemoteStorageError, ThrottledError)
+
 _REFUSALS = (
     ConcurrentUpdateError,
     DeletionRefusedError,
@@ -48,8 +53,8 @@ _REFUSALS = (
     InvalidStateTransitionError,
     RemoteResourceNotFoundError,
 )
-_RAISES_LOG_START = (DeletionReason.RETENTION_TIME, DeletionReason.RETENTION_SIZE)
 
+_RAISES_LOG_START = (DeletionReason.RETENTION_TIME, DeletionReason.RETENTION_SIZE)
 PlanAgain = Callable[[TopicIdPartition], PartitionPlan]
 
 

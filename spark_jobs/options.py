@@ -1,4 +1,4 @@
-"""What every sweep is told; the command line of each job adds its own."""
+"""Options that every sweep takes, and their defaults; imports nothing heavy."""
 
 import argparse
 from dataclasses import dataclass
@@ -6,8 +6,14 @@ from pathlib import Path
 
 from services.api.remote_storage_manager import MAX_DELETE_BATCH
 from services.api.validation import require
-from spark_jobs import defaults
-from spark_jobs.services import Services
+from spark_jobs.connections import Services
+
+MAX_SEGMENTS = 10_000
+BATCH_SIZE = 500
+RETRY_FOR_S = 30.0
+MASTER = "local[*]"
+DRIVER_MEMORY = "1g"
+REMOVAL_GRACE_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +38,12 @@ class SweepOptions:
     rlmm: str
     topics: tuple[str, ...] = ()
     apply: bool = False
-    max_segments: int = defaults.MAX_SEGMENTS
+    max_segments: int = MAX_SEGMENTS
     max_bytes: int | None = None
-    batch_size: int = defaults.BATCH_SIZE
-    retry_for_s: float = defaults.RETRY_FOR_S
-    master: str = defaults.MASTER
-    driver_memory: str = defaults.DRIVER_MEMORY
+    batch_size: int = BATCH_SIZE
+    retry_for_s: float = RETRY_FOR_S
+    master: str = MASTER
+    driver_memory: str = DRIVER_MEMORY
     work_dir: Path | None = None
     report: Path | None = None
 
@@ -66,12 +72,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--rlmm", required=True, metavar="HOST:PORT")
     add("--topic", dest="topics", action="append", default=[], help="only this one; repeatable")
     add("--apply", action="store_true", help="delete; without it this is a dry run")
-    add("--max-segments", type=int, default=defaults.MAX_SEGMENTS)
+    add("--max-segments", type=int, default=MAX_SEGMENTS)
     add("--max-bytes", type=int)
-    add("--batch-size", type=int, default=defaults.BATCH_SIZE)
-    add("--retry-for-s", type=float, default=defaults.RETRY_FOR_S)
-    add("--master", default=defaults.MASTER, help="of no effect under spark-submit")
-    add("--driver-memory", default=defaults.DRIVER_MEMORY, help="of no effect under spark-submit")
+    add("--batch-size", type=int, default=BATCH_SIZE)
+    add("--retry-for-s", type=float, default=RETRY_FOR_S)
+    add("--master", default=MASTER, help="of no effect under spark-submit")
+    add("--driver-memory", default=DRIVER_MEMORY, help="of no effect under spark-submit")
     add("--work-dir", type=Path, help="which every executor must see; kept")
     add("--report", type=Path, help="by default standard output")
 

@@ -1,5 +1,4 @@
-"""Removal of deleted partitions on Spark: every segment and then the partition itself, by the same
-steps as services.api.partition_removal takes for one."""
+"""Removal of deleted partitions on Spark: every segment, then the partition itself."""
 
 import argparse
 import sys
@@ -11,19 +10,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from services.api.retention import DeletionReason
-from services.api.segment_deletion import Deleter
 from services.api.segments import RemoteLogSegmentState
 from services.api.validation import require
-from spark_jobs import defaults
+from services.workflows.deletion import Deleter
+from spark_jobs.connections import Services
 from spark_jobs.execution import delete_marked, finish_partitions
 from spark_jobs.launch import run_as_program
 from spark_jobs.marking import mark_removals
-from spark_jobs.options import SweepOptions, add_options, options_of
-from spark_jobs.removal_planning import plan_listed
+from spark_jobs.options import REMOVAL_GRACE_MS, SweepOptions, add_options, options_of
+from spark_jobs.plan import PLAN_SCHEMA, SEGMENT
+from spark_jobs.planning import plan_listed
 from spark_jobs.report import SweepReport
-from spark_jobs.schemas import PLAN_SCHEMA, SEGMENT
 from spark_jobs.segments_source import remote_log_segments
-from spark_jobs.services import Services
 from spark_jobs.sweep import Stages, SweepRun, sweep, written
 
 JOB = "partition_removal_sweep"
@@ -39,7 +37,7 @@ class Config:
     """
 
     options: SweepOptions
-    grace_ms: int = defaults.REMOVAL_GRACE_MS
+    grace_ms: int = REMOVAL_GRACE_MS
 
     def __post_init__(self) -> None:
         require(self.grace_ms >= 0, "--grace-ms", "must not be negative")
@@ -53,7 +51,7 @@ def parse_args(argv: Sequence[str]) -> Config:
     """
     parser = argparse.ArgumentParser(prog=JOB, description=__doc__)
     add_options(parser)
-    parser.add_argument("--grace-ms", type=int, default=defaults.REMOVAL_GRACE_MS)
+    parser.add_argument("--grace-ms", type=int, default=REMOVAL_GRACE_MS)
     arguments = parser.parse_args(argv)
     return Config(options_of(arguments), arguments.grace_ms)
 

@@ -1,25 +1,72 @@
-"""What a sweep did: totals, every partition, every segment, as one JSON document.
-
-The document is written row after row, so that the driver's memory does not grow with the plan;
-the totals come last, counted on the way.
-"""
+"""What a sweep did, as one JSON document, and the exit codes and errors it ends with."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from heapq import nlargest
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from services.api.errors import InvalidRequestError, RemoteStorageError
 from services.api.retention import DeletionReason
-from spark_jobs.failures import EXIT_PARTIAL, EXIT_REFUSED
-from spark_jobs.schemas import DELETED, FAILED, PARTITION, PLANNED, REFUSED, SEGMENT
+from spark_jobs.plan import DELETED, FAILED, PARTITION, PLANNED, REFUSED, SEGMENT
+
+EXIT_PARTIAL = 1
+EXIT_REFUSED = 2
+EXIT_FAILED = 3
+
+# Among the lines of what Spark says of a failed job, best first: our own error, which ended a task;
+# what Spark makes of the task; the end of any other traceback of Python.
+_CAUSES = (
+    re.compile(r"^services\.api\.errors\.\w+: (?P<cause>.+)$", re.M),
+    re.compile(r"Job aborted due to stage failure: (?P<cause>.+)$", re.M),
+    re.compile(r"^(?P<cause>[\w.]+(?:Error|Exception): .+)$", re.M),
+)
+
+
+class SweepError(Exception):
+    """The sweep did not begin or could not go on; the message says why and what to do."""
+
+    def __init__(self, message: str, exit_code: int = EXIT_FAILED) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+@contextmanager
+def told_in_one_line() -> Iterator[None]:
+    """Make a SweepError of what services and Spark raise; anything else is a defect of ours and
+    keeps its traceback."""
+    try:
+        yield
+    except InvalidRequestError as e:
+        raise SweepError(str(e), EXIT_REFUSED) from e
+    except RemoteStorageError as e:
+        raise SweepError(str(e)) from e
+    except (PySparkException, Py4JError) as e:
+        raise SweepError(f"{_cause(e)}; run it again, --work-dir keeps Spark's log") from e
+
+
+def _cause(error: Exception) -> str:
+    """What ended a Spark job, in one line."""
+    text = str(error)
+    for pattern in _CAUSES:
+        found = pattern.search(text)
+        if found is not None:
+            return found["cause"]
+    lines = [line.strip(": ") for line in text.split("\n") if line.strip()]
+    return f"Spark: {' '.join(lines[:2]) or type(error).__name__}"
+
 
 DONE, PARTIAL, SKIPPED, REMAINING = "DONE", "PARTIAL", "SKIPPED", "REMAINING"
+
 COUNTS = (
     "planned_segments",
     "planned_bytes",
@@ -31,6 +78,7 @@ COUNTS = (
 )
 """Of segments: planned = deleted + refused + failed, where the plan was executed. Resumed are those
 of the planned ones that an earlier run has marked."""
+
 PARTITION_KEYS = (
     "topic_id",
     "topic",
@@ -42,6 +90,7 @@ PARTITION_KEYS = (
     "log_start_offset",
     *COUNTS,
 )
+
 SEGMENT_KEYS = (
     "topic_id",
     "topic",
@@ -56,6 +105,7 @@ SEGMENT_KEYS = (
     "error",
     "earlier_plan_id",
 )
+
 _IDS = ("topic_id", "segment_id")
 _NAMED_LARGEST = 20
 _NAMED_ERRORS = 10

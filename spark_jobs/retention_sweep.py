@@ -1,5 +1,4 @@
-"""Retention on Spark: deletes what the topics' settings no longer keep, where
-sediment.retention.owner is sweep; by the same rules as an RLM does."""
+"""Retention on Spark: delete what the settings of topics no longer keep."""
 
 import argparse
 import sys
@@ -10,18 +9,18 @@ from functools import partial
 from pyspark.sql import DataFrame, SparkSession
 
 from services.api.retention import DEFAULT_COPY_GRACE_MS
-from services.api.segment_deletion import Deleter
 from services.api.topic_config import RetentionOwner
 from services.api.validation import require
+from services.workflows.deletion import Deleter
+from spark_jobs.connections import Services
 from spark_jobs.execution import delete_marked
 from spark_jobs.launch import run_as_program
 from spark_jobs.marking import mark_retention
 from spark_jobs.options import SweepOptions, add_options, options_of
+from spark_jobs.plan import PLAN_SCHEMA
+from spark_jobs.planning import plan_scanned
 from spark_jobs.report import SweepReport
-from spark_jobs.retention_planning import plan_scanned
-from spark_jobs.schemas import PLAN_SCHEMA
 from spark_jobs.segments_source import remote_log_segments
-from spark_jobs.services import Services
 from spark_jobs.sweep import Stages, SweepRun, sweep
 
 JOB = "retention_sweep"

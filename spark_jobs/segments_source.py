@@ -11,11 +11,12 @@ from pyspark.sql.types import StructType
 
 from services.api.partitions import RemotePartitionDeleteState
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.api.segment_scan import SegmentBatch, SegmentScan
-from spark_jobs.schemas import SCAN_SCHEMA, arrow_schema
-from spark_jobs.services import Services
+from services.api.segment_batches import SegmentBatch, SegmentScan
+from spark_jobs.connections import Services
+from spark_jobs.plan import SCAN_SCHEMA, arrow_schema
 
 NAME = "remote_log_segments"
+
 _BEING_DELETED = (
     RemotePartitionDeleteState.DELETE_PARTITION_MARKED,
     RemotePartitionDeleteState.DELETE_PARTITION_STARTED,

@@ -14,19 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from services.api.failpoints import failpoint
 from services.api.retention import DeletionReason
+from services.common.failpoints import failpoint
 from spark_jobs.marking import now_ms
 from spark_jobs.options import SweepOptions
-from spark_jobs.report import (
-    Header,
-    SweepReport,
-    partition_outcomes,
-    segment_outcomes,
-    size_bytes,
-    write_document,
-)
-from spark_jobs.schemas import (
+from spark_jobs.plan import (
     DELETED_SCHEMA,
     FINISHED_SCHEMA,
     MARKED,
@@ -36,6 +28,14 @@ from spark_jobs.schemas import (
     PLANNED,
     REFUSED,
     SEGMENT,
+)
+from spark_jobs.report import (
+    Header,
+    SweepReport,
+    partition_outcomes,
+    segment_outcomes,
+    size_bytes,
+    write_document,
 )
 
 Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]

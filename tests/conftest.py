@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from services.local.postgres import EmbeddedPostgres
-from services.local.s3_endpoint import S3Endpoint
-from services.local.seaweedfs import SeaweedFS
+from services.local.seaweedfs import S3Endpoint, SeaweedFS
 from services.rlmm import schema
 from tests.harness.minio import MinioServer
 

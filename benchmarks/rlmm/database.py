@@ -13,9 +13,8 @@ from uuid import uuid4
 import psycopg
 
 from benchmarks.rlmm.histories import Layout, store
-from services.local.environments import rlmm_settings
 from services.local.postgres import EmbeddedPostgres
-from services.local.service import ServiceProcess
+from services.local.stack import ServiceProcess, rlmm_settings
 from services.rlmm import schema
 
 # Of a server as large as its rows. Nothing of this makes a commit less durable.

@@ -10,8 +10,8 @@ from pathlib import Path
 import grpc
 from google.protobuf.empty_pb2 import Empty
 
-from services.local.environments import own_environment
 from services.local.process import ChildProcess
+from services.local.stack import own_environment
 from services.rlmm.settings import RlmmSettings
 
 SERVICE, METHOD = "bench.Opponent", "Empty"

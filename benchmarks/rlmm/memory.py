@@ -10,9 +10,9 @@ from benchmarks.measure import MIB, QUICK, Result, Side, peak_rss_bytes
 from benchmarks.rlmm.database import databases, running_rlmm
 from benchmarks.rlmm.histories import PartitionHistory
 from benchmarks.rlmm.setting import LARGE, conditions
-from services.api.segment_queries import MAX_PAGE_SIZE
+from services.api.remote_log_metadata_manager import MAX_PAGE_SIZE
 from services.rpc.channels import open_channel
-from services.rpc.clients.metadata import RemoteLogMetadataManagerClient
+from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 
 LISTED = 50_000 if QUICK else 1_000_000
 CLIENTS = 4

@@ -11,7 +11,7 @@ from uuid import uuid4
 from sqlalchemy import make_url
 
 from benchmarks.rlmm.database import databases
-from services.local.postgres_cluster import wheel
+from services.local.postgres import wheel
 
 CLIENTS = 8
 THREADS = 2

@@ -1,4 +1,4 @@
-"""RLMM: where metadata and bucket disagree, as reconciliation found it."""
+"""Differences between metadata and bucket, as reconciliation reports them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,9 @@ from services.api.validation import require, require_int32, require_int64
 
 MAX_ANOMALIES = 1_000
 """Of one report."""
+
 MAX_DETAIL_LENGTH = 1_024
+
 MAX_OBJECT_KEY_BYTES = 1_024
 """In UTF-8: more than a location's number and RSM's longest key have."""
 

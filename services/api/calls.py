@@ -11,7 +11,6 @@ from services.api.topic_config import RetentionOwner
 from services.api.validation import require, require_int32, require_int64
 
 MAX_TEXT_LENGTH = 256
-
 T = TypeVar("T")
 
 

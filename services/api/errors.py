@@ -17,13 +17,11 @@
     ├── NotServedError                     UNIMPLEMENTED        a field or RPC not served yet
     └── RetriableRemoteStorageError        UNAVAILABLE          unreachable, throttled, not ready
 
-The status and the reason are on the class, so that no ladder of `except` can forget one. The
-client finds its way back by the reason; several classes may share a status.
+Each class names its gRPC status and its reason, so that no ladder of `except` can forget one. A
+client maps an answer back by the reason; several classes may share a status.
 """
 
 from typing import ClassVar
-
-import grpc
 
 
 class RemoteStorageError(Exception):
@@ -32,14 +30,14 @@ class RemoteStorageError(Exception):
     Kafka: RemoteStorageException.
     """
 
-    status: ClassVar[grpc.StatusCode] = grpc.StatusCode.INTERNAL
+    status: ClassVar[str] = "INTERNAL"
     reason: ClassVar[str] = "REMOTE_STORAGE_ERROR"
 
 
 class InvalidRequestError(RemoteStorageError):
     """The request is malformed; the message starts with the path of the field at fault."""
 
-    status = grpc.StatusCode.INVALID_ARGUMENT
+    status = "INVALID_ARGUMENT"
     reason = "INVALID_REQUEST"
 
 
@@ -52,7 +50,7 @@ class CustomMetadataTooLargeError(InvalidRequestError):
 class InvalidRangeError(RemoteStorageError):
     """A position or an offset lies outside of what exists."""
 
-    status = grpc.StatusCode.OUT_OF_RANGE
+    status = "OUT_OF_RANGE"
     reason = "INVALID_RANGE"
 
 
@@ -62,28 +60,28 @@ class RemoteResourceNotFoundError(RemoteStorageError):
     Kafka: RemoteResourceNotFoundException.
     """
 
-    status = grpc.StatusCode.NOT_FOUND
+    status = "NOT_FOUND"
     reason = "REMOTE_RESOURCE_NOT_FOUND"
 
 
 class SegmentAlreadyExistsError(RemoteStorageError):
     """The id is taken by a segment with other content."""
 
-    status = grpc.StatusCode.ALREADY_EXISTS
+    status = "ALREADY_EXISTS"
     reason = "SEGMENT_ALREADY_EXISTS"
 
 
 class InvalidStateTransitionError(RemoteStorageError):
     """The state machine does not allow it; look again, a retry is useless."""
 
-    status = grpc.StatusCode.FAILED_PRECONDITION
+    status = "FAILED_PRECONDITION"
     reason = "INVALID_STATE_TRANSITION"
 
 
 class FencedLeaderEpochError(RemoteStorageError):
     """The caller's broker leader epoch is older than the partition's."""
 
-    status = grpc.StatusCode.FAILED_PRECONDITION
+    status = "FAILED_PRECONDITION"
     reason = "FENCED_LEADER_EPOCH"
 
 
@@ -91,49 +89,49 @@ class DeletionRefusedError(RemoteStorageError):
     """The topic's settings forbid it: a hold, a pause, or retention is somebody else's to keep. Or
     what is to be deleted is being copied under a lease."""
 
-    status = grpc.StatusCode.FAILED_PRECONDITION
+    status = "FAILED_PRECONDITION"
     reason = "DELETION_REFUSED"
 
 
 class ConcurrentUpdateError(RemoteStorageError):
     """An expected revision did not match; read again, then decide."""
 
-    status = grpc.StatusCode.ABORTED
+    status = "ABORTED"
     reason = "CONCURRENT_UPDATE"
 
 
 class CorruptSegmentError(RemoteStorageError):
     """Bytes do not match their digest; the message says which part."""
 
-    status = grpc.StatusCode.DATA_LOSS
+    status = "DATA_LOSS"
     reason = "CORRUPT_SEGMENT"
 
 
 class ThrottledError(RemoteStorageError):
     """A quota is used up or a queue is full; the message says when to come back."""
 
-    status = grpc.StatusCode.RESOURCE_EXHAUSTED
+    status = "RESOURCE_EXHAUSTED"
     reason = "THROTTLED"
 
 
 class UnauthenticatedError(RemoteStorageError):
     """The caller did not say who it is."""
 
-    status = grpc.StatusCode.UNAUTHENTICATED
+    status = "UNAUTHENTICATED"
     reason = "UNAUTHENTICATED"
 
 
 class PermissionDeniedError(RemoteStorageError):
     """The caller may not do this."""
 
-    status = grpc.StatusCode.PERMISSION_DENIED
+    status = "PERMISSION_DENIED"
     reason = "PERMISSION_DENIED"
 
 
 class NotServedError(RemoteStorageError):
     """The contract has this field or call, this release does not serve it; refused by name."""
 
-    status = grpc.StatusCode.UNIMPLEMENTED
+    status = "UNIMPLEMENTED"
     reason = "NOT_SERVED"
 
 
@@ -143,7 +141,7 @@ class RetriableRemoteStorageError(RemoteStorageError):
     Kafka: RetriableRemoteStorageException.
     """
 
-    status = grpc.StatusCode.UNAVAILABLE
+    status = "UNAVAILABLE"
     reason = "RETRIABLE_REMOTE_STORAGE_ERROR"
 
 

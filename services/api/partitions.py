@@ -1,10 +1,157 @@
-"""The deletion of a whole partition: MARKED, STARTED, FINISHED."""
+"""A partition's state beside its segments: deletion, leader's report, recorded gaps, audit."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
+from uuid import UUID
 
+from services.api.calls import MAX_TEXT_LENGTH
 from services.api.ids import TopicIdPartition
-from services.api.validation import require_int32, require_int64
+from services.api.lineage import Lineage
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.api.validation import require, require_int32, require_int64
+
+LOST_BEFORE_COPY = "LOST_BEFORE_COPY"
+"""The broker deleted them before they were copied."""
+
+GAP_KINDS = (LOST_BEFORE_COPY,)
+
+MAX_GAPS = 1_000
+"""Gaps that are kept of a partition: those of the greatest offsets."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetGap:
+    """A range of offsets, both ends inclusive.
+
+    Attributes:
+        kind: why; one of GAP_KINDS where it is to be recorded, perhaps another one of a later
+            release where it was read.
+    """
+
+    start_offset: int
+    end_offset: int
+    kind: str = LOST_BEFORE_COPY
+
+    def __post_init__(self) -> None:
+        require_int64(self.start_offset, "start_offset")
+        require_int64(self.end_offset, "end_offset")
+        in_order = self.start_offset <= self.end_offset
+        require(in_order, "end_offset", f"must not be below start_offset {self.start_offset}")
+
+
+def is_recorded(gaps: Sequence[OffsetGap], start_offset: int, end_offset: int) -> bool:
+    """Whether a range, both ends inclusive, lies within one of the recorded gaps.
+
+    Args:
+        gaps: all that are kept of a partition, ascending. Where they are MAX_GAPS, what lies below
+            the first of them counts as recorded: it may have been, and is not kept any more.
+    """
+    if len(gaps) >= MAX_GAPS and end_offset + 1 < gaps[0].start_offset:
+        return True
+    return any(gap.start_offset <= start_offset and end_offset <= gap.end_offset for gap in gaps)
+
+
+NOTHING_COPIED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReport:
+    """What the RLM of a partition's leader says of it. Reports are ordered by (leader_epoch,
+    report_number).
+
+    Attributes:
+        leader_epoch: of the broker, under which it leads the partition.
+        report_number: larger than that of every earlier report of the same leader epoch.
+        lineage: the broker's leader epochs, with those that it forgot together with their records
+            where the tier knows them; none above leader_epoch.
+        local_log_start_offset: the first offset on the broker's disk.
+        log_end_offset: the offset that the next record will get.
+        high_watermark, last_stable_offset: as the broker has them; exclusive.
+        only_local_bytes: of the segments that begin above copied_through_offset, the active one
+            among them (Kafka: onlyLocalLogSegmentsSize).
+        copied_through_offset: the last offset in the tier when this was counted, inclusive;
+            NOTHING_COPIED.
+    """
+
+    topic_id_partition: TopicIdPartition
+    broker_id: int
+    leader_epoch: int
+    report_number: int
+    lineage: Lineage
+    local_log_start_offset: int
+    log_end_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    only_local_bytes: int
+    copied_through_offset: int
+
+    def __post_init__(self) -> None:
+        require_int32(self.broker_id, "broker_id", at_least=-1)
+        require_int32(self.leader_epoch, "leader_epoch")
+        require_int64(self.report_number, "report_number")
+        require_int64(self.local_log_start_offset, "local_log_start_offset")
+        require_int64(self.log_end_offset, "log_end_offset")
+        require_int64(self.only_local_bytes, "only_local_bytes")
+        require_int64(self.copied_through_offset, "copied_through_offset", at_least=NOTHING_COPIED)
+        latest = self.lineage.latest_epoch
+        led = latest is None or latest <= self.leader_epoch
+        require(led, "leader_epochs", f"has {latest}, above leader_epoch {self.leader_epoch}")
+        for name in ("high_watermark", "last_stable_offset"):
+            value = getattr(self, name)
+            require_int64(value, name)
+            fits = value <= self.log_end_offset
+            require(fits, name, f"must not be above log_end_offset {self.log_end_offset}")
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """A partition's state as RLMM keeps it.
+
+    Attributes:
+        log_start_offset: the tier's: what lies below is gone or going. Never falls.
+        lineage: the tier's, from log_start_offset on: each report's, joined to what was known
+            (Lineage.merged_with_report). Empty: nobody has reported.
+        report: the latest one; None: nobody has reported.
+        reported_at_ms: when it came, by the database's clock.
+        read_at_ms: now, by the database's clock.
+        gaps: recorded (record_gap), at or above log_start_offset; ascending, the last MAX_GAPS.
+            None in the answer to a report.
+        highest_broker_leader_epoch: callers of a lower one are fenced; None: none is known.
+    """
+
+    log_start_offset: int = 0
+    lineage: Lineage = field(default_factory=Lineage)
+    report: PartitionReport | None = None
+    reported_at_ms: int | None = None
+    read_at_ms: int = 0
+    gaps: tuple[OffsetGap, ...] = ()
+    highest_broker_leader_epoch: int | None = None
+
+    @property
+    def report_age_ms(self) -> int | None:
+        """How old the report is; None: nobody has reported."""
+        return None if self.reported_at_ms is None else self.read_at_ms - self.reported_at_ms
+
+
+def log_end_offset(
+    segments: Iterable[RemoteLogSegmentMetadata], lineage: Lineage, report: PartitionReport
+) -> int:
+    """The leader's log end offset, also where it copied more after its report.
+
+    Under one leader epoch a log only grows. So what has finished, and ends in the epoch of the
+    leader that reported, is that leader's, though it was not written yet when it reported. What
+    ends in an earlier epoch at or above the reported end was truncated in an unclean election.
+    """
+    if lineage.latest_epoch != report.leader_epoch:
+        return report.log_end_offset
+    ends = (
+        segment.end_offset + 1
+        for segment in segments
+        if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+        and segment.segment_leader_epochs[-1].leader_epoch == report.leader_epoch
+    )
+    return max(report.log_end_offset, max(ends, default=0))
 
 
 class RemotePartitionDeleteState(Enum):
@@ -40,3 +187,79 @@ class RemotePartitionDeleteMetadata:
     def __post_init__(self) -> None:
         require_int64(self.event_timestamp_ms, "event_timestamp_ms")
         require_int32(self.broker_id, "broker_id", at_least=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionEvent:
+    """One change of a partition.
+
+    Attributes:
+        revision: that it gave the partition.
+        at_ms: when, by the database's clock.
+        kind: what changed: LEADERSHIP, SEGMENT, PARTITION_DELETE, LINEAGE, LOG_START, GAP,
+            LEADER_EPOCH_RESET; more may follow.
+        from_state: of the segment or of the partition's deletion before; "": none.
+        to_state: the same, after the change.
+        segment_id: None: not of a segment.
+        key: topicId:partition:endOffset:brokerLeaderEpoch of the segment, -1 where no epoch is
+            known (the compaction proposal's key); "": not of a segment.
+        actor: who made the call.
+        call_id: of the one call, as in the logs.
+        request_id: of the call's context, as are reason, rule_detail and plan_id; "": not said.
+        broker_id: -1: no broker.
+        broker_leader_epoch: under which it was made; None: not said.
+        repeat_count: further calls that asked for what this one had done.
+    """
+
+    revision: int
+    at_ms: int
+    kind: str
+    from_state: str = ""
+    to_state: str = ""
+    segment_id: UUID | None = None
+    key: str = ""
+    actor: str = ""
+    call_id: str = ""
+    request_id: str = ""
+    reason: str = ""
+    rule_detail: str = ""
+    plan_id: str = ""
+    broker_id: int = -1
+    broker_leader_epoch: int | None = None
+    repeat_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EventQuery:
+    """Which events of a partition.
+
+    Attributes:
+        after_revision: only those after it; 0: from the oldest one on.
+        segment_id: only of this segment; None: of all, and of none.
+        plan_id: only of this sweep; "": of any and of none.
+    """
+
+    topic_id_partition: TopicIdPartition
+    after_revision: int = 0
+    segment_id: UUID | None = None
+    plan_id: str = ""
+
+    def __post_init__(self) -> None:
+        require_int64(self.after_revision, "after_revision")
+        require(
+            len(self.plan_id) <= MAX_TEXT_LENGTH, "plan_id", f"over {MAX_TEXT_LENGTH} characters"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EventPage:
+    """Some of a partition's events, ascending by revision.
+
+    Attributes:
+        next_page_token: opaque; hand it back with the same query for what follows. "": the end.
+        revision: of the partition when this page was read.
+    """
+
+    events: tuple[PartitionEvent, ...]
+    next_page_token: str
+    revision: int

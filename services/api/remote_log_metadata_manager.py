@@ -1,20 +1,715 @@
-"""The contract of RLMM, which knows every copied segment (KIP-405: RemoteLogMetadataManager).
+"""The contract of RLMM, which knows every copied segment (KIP-405: RemoteLogMetadataManager)."""
 
-The in-process manager (services/rlmm) and the gRPC client (services/rpc) both satisfy it; one
-suite, tests/contract, runs over both.
-"""
-
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeAlias
+from uuid import UUID
 
 from services.api.anomalies import Anomalies
-from services.api.copy_leases import CopyLeases
-from services.api.partition_changes import PartitionChanges
-from services.api.partition_queries import PartitionQueries
-from services.api.partition_repairs import PartitionRepairs
-from services.api.segment_changes import SegmentChanges
-from services.api.segment_imports import SegmentImports
-from services.api.segment_queries import SegmentQueries
-from services.api.topic_configs import TopicConfigs
+from services.api.calls import NO_CONTEXT, AtRevision, MutationContext, MutationOutcome
+from services.api.errors import RemoteStorageError
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition
+from services.api.partitions import (
+    EventPage,
+    EventQuery,
+    OffsetGap,
+    PartitionEvent,
+    PartitionReport,
+    PartitionState,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+)
+from services.api.segment_batches import (
+    MAX_BATCH,
+    AddOutcome,
+    LookupOutcome,
+    SegmentAddition,
+    SegmentBatch,
+    SegmentImports,
+    SegmentLookup,
+    SegmentScan,
+)
+from services.api.segments import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+)
+from services.api.topic_config import RetentionOwner, StoredTopicConfig
+from services.api.validation import require_int32
+
+MAX_UPDATE_BATCH = MAX_BATCH
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentUpdate:
+    """One item of a batch: a change and why, as update_remote_log_segment_metadata takes them."""
+
+    update: RemoteLogSegmentMetadataUpdate
+    context: MutationContext = NO_CONTEXT
+
+
+UpdateOutcome = MutationOutcome | RemoteStorageError
+
+
+class SegmentChanges(Protocol):
+    """What changes segments; a part of RemoteLogMetadataManager, which says what holds for all."""
+
+    def add_remote_log_segment_metadata(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        context: MutationContext = NO_CONTEXT,
+        *,
+        lease_ms: int | None = None,
+    ) -> MutationOutcome:
+        """Register a copy that begins; `metadata.state` must be COPY_SEGMENT_STARTED.
+
+        Idempotent: the same metadata again is a repeat, whatever its lease, and leaves the lease as
+        it is. Raises the partition's highest broker leader epoch to the call's:
+        `context.broker_leader_epoch`, or the metadata's where that is None.
+
+        Args:
+            lease_ms: how long from now on, by the database's clock, only this broker may give the
+                copy up, MIN_LEASE_MS to MAX_LEASE_MS; None: anybody may at once.
+
+        Raises:
+            InvalidRequestError: another state; a topic id under another name; a lease out of
+                bounds, or of a broker that is not known.
+            SegmentAlreadyExistsError: the id is there with other content.
+            InvalidStateTransitionError: the id is in a later state; the partition is being deleted.
+            FencedLeaderEpochError: the broker leader epoch is below the partition's highest.
+            ConcurrentUpdateError: not the context's expected_revision or expected_config_revision.
+        """
+        ...
+
+    def add_remote_log_segment_metadata_batch(
+        self, additions: Sequence[SegmentAddition]
+    ) -> list[AddOutcome]:
+        """add_remote_log_segment_metadata of up to MAX_BATCH segments; one outcome each, in order,
+        as update_remote_log_segment_metadata_batch has them.
+
+        Raises:
+            InvalidRequestError: the batch is empty or too large; a segment comes twice.
+        """
+        ...
+
+    def update_remote_log_segment_metadata(
+        self, update: RemoteLogSegmentMetadataUpdate, context: MutationContext = NO_CONTEXT
+    ) -> MutationOutcome:
+        """Move a segment to its next state. Idempotent: the state it is in, and
+        DELETE_SEGMENT_STARTED of one that is DELETE_SEGMENT_FINISHED, with the same custom metadata
+        or with none, is a repeat.
+
+        Absent custom metadata keeps the stored one. COPY_SEGMENT_FINISHED makes the segment
+        visible to look-ups and displaces older ones as Kafka does (kafka-storage
+        RemoteLogLeaderEpochState).
+
+        Raises:
+            RemoteResourceNotFoundError: the segment id or its partition is not known.
+            InvalidStateTransitionError: the state machine does not allow it.
+            SegmentAlreadyExistsError: the same state with other custom metadata.
+            FencedLeaderEpochError: COPY_SEGMENT_FINISHED to DELETE_SEGMENT_STARTED under an epoch
+                below the partition's highest. Finishing a copy and cleaning up one's own (same
+                broker id) are allowed at any epoch.
+            ConcurrentUpdateError: not the context's expected_revision or expected_config_revision.
+            DeletionRefusedError: COPY_SEGMENT_FINISHED to DELETE_SEGMENT_STARTED of a topic on
+                hold; or, unless the partition is in DELETE_PARTITION_STARTED, by another than the
+                topic's retention owner, or by a sweep that is paused. COPY_SEGMENT_STARTED to
+                DELETE_SEGMENT_STARTED by another broker than the one that added it, before its
+                lease has ended; the message says when that is.
+        """
+        ...
+
+    def update_remote_log_segment_metadata_batch(
+        self, updates: Sequence[SegmentUpdate]
+    ) -> list[UpdateOutcome]:
+        """update_remote_log_segment_metadata of up to MAX_UPDATE_BATCH segments; one outcome each,
+        in order. An error is that item's and stops no other.
+
+        The items of one partition are done in their order, all of them at once;
+        `expected_revision` is that of the partition before the batch. Of several partitions some
+        may be done and others not when the call itself fails.
+
+        Raises:
+            InvalidRequestError: the batch is empty or too large; a segment comes twice.
+        """
+        ...
+
+
+RenewOutcome: TypeAlias = RemoteStorageError | None
+"""None: the lease holds."""
+
+
+class CopyLeases(Protocol):
+    """What keeps copies leased; a part of RemoteLogMetadataManager, which says what holds for all.
+
+    A copy that was added with a lease is given up by nobody but its broker until the lease ends, by
+    the database's clock: DeletionRefusedError. Its end alone changes nothing, and the partition's
+    revision stays.
+    """
+
+    def renew_copy_leases(
+        self, segment_ids: Sequence[RemoteLogSegmentId], lease_ms: int, broker_id: int
+    ) -> list[RenewOutcome]:
+        """Have the leases of up to MAX_BATCH copies last for `lease_ms` from now on at least; one
+        outcome each, in order. None gets shorter by this. One that has ended, and a copy without a
+        lease, is leased again. Not an event: the partitions' revisions stay.
+
+        Args:
+            broker_id: which makes the copies.
+
+        Raises:
+            InvalidRequestError: there are none or too many, or a segment comes twice; `lease_ms` or
+                `broker_id` is out of bounds.
+            RetriableRemoteStorageError: the database cannot be reached; some may be renewed.
+
+        Items' errors:
+            RetriableRemoteStorageError: others hold the partition up; ask again. It is not waited
+                for so long that the other leases could end.
+            RemoteResourceNotFoundError: the segment id or its partition is not known.
+            InvalidStateTransitionError: it is no longer COPY_SEGMENT_STARTED, or another broker
+                added it: the copy is given up and has to stop.
+        """
+        ...
+
+
+DEFAULT_PAGE_SIZE = 500
+MAX_PAGE_SIZE = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPage:
+    """Some of a partition's segments.
+
+    Attributes:
+        next_page_token: opaque; hand it back with the same query for what follows. "": the end.
+        revision: of the partition when this page was read.
+        not_modified: the partition still has the revision the caller named; `segments` is empty.
+        log_start_offset: of the tier, at that revision: what lies below is gone or going.
+    """
+
+    segments: tuple[RemoteLogSegmentMetadata, ...]
+    next_page_token: str
+    revision: int
+    not_modified: bool = False
+    log_start_offset: int = 0
+
+
+class SegmentQueries(Protocol):
+    """What reads segments; a part of RemoteLogMetadataManager, which says what holds for all."""
+
+    def remote_log_segment_metadata(
+        self, topic_id_partition: TopicIdPartition, epoch_for_offset: int, offset: int
+    ) -> AtRevision[RemoteLogSegmentMetadata | None]:
+        """The finished segment that holds `offset` in the lineage of `epoch_for_offset`, or None.
+
+        Kafka's choice, the referenced segment with the greatest start at or below `offset`, where
+        it contains the offset; otherwise any finished segment of the epoch that does (a declared
+        difference): of the higher broker leader epoch where both have one, else the one that
+        finished later.
+        """
+        ...
+
+    def remote_log_segment_metadata_batch(
+        self, lookups: Sequence[SegmentLookup]
+    ) -> list[LookupOutcome]:
+        """remote_log_segment_metadata of up to MAX_BATCH offsets; one outcome each, in order, all
+        read at once. An error is that item's and stops no other.
+
+        Raises:
+            InvalidRequestError: the batch is empty or too large.
+
+        Items' errors:
+            ThrottledError: the segments before it fill the answer already; ask again for this one.
+        """
+        ...
+
+    def remote_log_segment_metadata_by_id(
+        self, topic_id_partition: TopicIdPartition, ids: Sequence[UUID]
+    ) -> AtRevision[tuple[RemoteLogSegmentMetadata, ...]]:
+        """Those of up to MAX_BATCH segments that are known, in any state, ascending by start
+        offset. DELETE_SEGMENT_FINISHED is known until its tombstone is purged.
+
+        An answer holds fewer where so many would not fit into a message, at least one:
+        segments_by_id asks until it has all.
+
+        Raises:
+            InvalidRequestError: no ids, or too many.
+        """
+        ...
+
+    def next_segment_with_txn_index(
+        self, topic_id_partition: TopicIdPartition, epoch: int, offset: int
+    ) -> AtRevision[RemoteLogSegmentMetadata | None]:
+        """The first segment from (epoch, offset) on, within the epoch, whose transaction index is
+        not known to be empty; None at the first gap and at the epoch's end (KIP-1058)."""
+        ...
+
+    def earliest_log_offset(self, topic_id_partition: TopicIdPartition) -> AtRevision[int | None]:
+        """The first offset that the tier has: the smallest of the finished segments, not below the
+        tier's log start. None: no finished segment reaches the log start."""
+        ...
+
+    def highest_offset_for_epoch(
+        self, topic_id_partition: TopicIdPartition, leader_epoch: int
+    ) -> AtRevision[int | None]:
+        """The highest offset (inclusive) ever finished in `leader_epoch`; never falls, not by
+        deletion either. None: nothing has finished in it."""
+        ...
+
+    def remote_log_size(
+        self, topic_id_partition: TopicIdPartition, leader_epoch: int
+    ) -> AtRevision[int]:
+        """Bytes of the segments that list_remote_log_segments names for the epoch, in any state;
+        one that spans epochs counts whole in each (KIP-852). An unknown epoch: 0."""
+        ...
+
+    def list_remote_log_segments(
+        self,
+        topic_id_partition: TopicIdPartition,
+        leader_epoch: int | None = None,
+        *,
+        states: Sequence[RemoteLogSegmentState] = (),
+        min_offset: int | None = None,
+        if_revision_not: int | None = None,
+        deletes_for: RetentionOwner | None = None,
+        page_size: int = 0,
+        page_token: str = "",
+    ) -> SegmentPage:
+        """One page of the segments not yet DELETE_SEGMENT_FINISHED, ascending by start offset.
+
+        Args:
+            leader_epoch: only segments with records of this epoch; an unknown one: none.
+            states: only these; empty: all.
+            min_offset: only segments with end_offset >= min_offset.
+            if_revision_not: answer `not_modified` where the partition has this revision still.
+            deletes_for: for whom the caller is about to delete of what is listed; None: it only
+                reads. Kafka raises its log start before it asks for the first deletion, so that a
+                refusal of that comes too late.
+            page_size: 0 means DEFAULT_PAGE_SIZE; above MAX_PAGE_SIZE means MAX_PAGE_SIZE. A page
+                holds fewer where so many would not fit into a message.
+            page_token: of the page before, from the same query.
+
+        Raises:
+            InvalidRequestError: a negative page size; a token of another query or of nobody.
+            DeletionRefusedError: `deletes_for` may not delete a finished segment of the topic now.
+        """
+        ...
+
+    def scan_remote_log_segments(self, scan: SegmentScan) -> Iterator[SegmentBatch]:
+        """Stream the segments of one shard in columns: bulk reading, for sweeps.
+
+        Each shard is whole partitions, the same in every scan of so many shards. A partition's
+        rows come one after another, ascending by start offset, read by one statement with the
+        partition's revision; across partitions the scan is fuzzy. Closing the iterator early ends
+        the scan.
+        """
+        ...
+
+
+def all_segments(
+    manager: SegmentQueries,
+    topic_id_partition: TopicIdPartition,
+    leader_epoch: int | None = None,
+    *,
+    states: Sequence[RemoteLogSegmentState] = (),
+    min_offset: int | None = None,
+) -> Iterator[RemoteLogSegmentMetadata]:
+    """Every page of list_remote_log_segments, one page in memory at a time.
+
+    Segments added or removed meanwhile may or may not be seen; none is seen twice.
+    """
+    token = ""
+    while True:
+        page = manager.list_remote_log_segments(
+            topic_id_partition,
+            leader_epoch,
+            states=states,
+            min_offset=min_offset,
+            page_token=token,
+        )
+        yield from page.segments
+        token = page.next_page_token
+        if not token:
+            return
+
+
+def segments_by_id(
+    manager: SegmentQueries, topic_id_partition: TopicIdPartition, ids: Sequence[UUID]
+) -> Iterator[RemoteLogSegmentMetadata]:
+    """Those of any number of segments that are known, in no order, one answer in memory at a time.
+
+    Each as it was when it was read.
+    """
+    missing = list(dict.fromkeys(ids))
+    while missing:
+        asked = missing[:MAX_BATCH]
+        found = manager.remote_log_segment_metadata_by_id(topic_id_partition, asked).value
+        yield from found
+        has = {segment.remote_log_segment_id.id for segment in found}
+        # Where there is nothing of what is asked for, nothing of it is known.
+        missing = missing[len(asked) :] + [id for id in asked if has and id not in has]
+
+
+MAX_REPORTS = 100
+
+MAX_CLUSTER_ID_LENGTH = 255
+"""In characters; those that Kafka makes have 22."""
+
+MAX_REPORTED_EPOCHS = 50_000
+"""Of all reports of one call together: both messages stay well below 4 MiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLeadership:
+    """A partition and the leader epoch of its present leader; None where the caller has none."""
+
+    topic_id_partition: TopicIdPartition
+    leader_epoch: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.leader_epoch is not None:
+            require_int32(self.leader_epoch, "leader_epoch")
+
+
+ReportOutcome = AtRevision[PartitionState] | RemoteStorageError
+
+
+class PartitionChanges(Protocol):
+    """What changes partitions; a part of RemoteLogMetadataManager, which says what holds."""
+
+    def on_partition_leadership_changes(
+        self,
+        leaders: Sequence[PartitionLeadership],
+        followers: Sequence[PartitionLeadership],
+        broker_id: int,
+        cluster_id: str | None = None,
+    ) -> None:
+        """Tell of leadership; idempotent. Makes partitions known and raises the highest broker
+        leader epoch of each where one is given; a lower one changes nothing.
+
+        Args:
+            cluster_id: Kafka's, of the broker's cluster; None: not told. Noted of the topics of
+                which none is known; of the others another one changes nothing.
+
+        Raises:
+            InvalidRequestError: a topic id under another name; cluster_id is empty, or longer than
+                MAX_CLUSTER_ID_LENGTH.
+        """
+        ...
+
+    def on_stop_partitions(self, partitions: Sequence[TopicIdPartition], broker_id: int) -> None:
+        """The broker no longer has these replicas. Idempotent; touches no metadata."""
+        ...
+
+    def report_partition_state(self, reports: Sequence[PartitionReport]) -> list[ReportOutcome]:
+        """Take up to MAX_REPORTS reports of leaders, with MAX_REPORTED_EPOCHS together; answers
+        the state that each gives its partition, in order. An error is that item's and stops no
+        other.
+
+        Makes partitions known. A report joins the broker's leader epochs to the stored lineage
+        (Lineage.merged_with_report, then from_offset of the log start), and raises the highest
+        broker leader epoch. The partition's revision moves only where one of these does, or where
+        the partition becomes known: figures are not events. Idempotent: the same report again is
+        the same report, seen again now. When the call itself fails, some reports may be taken and
+        others not.
+
+        Raises:
+            InvalidRequestError: no report, or too many.
+
+        Items' errors:
+            InvalidRequestError: a topic id under another name; too many leader epochs.
+            FencedLeaderEpochError: its leader epoch is below the partition's highest.
+            ConcurrentUpdateError: the stored report of that leader epoch has a larger number, or
+                this number with another content; the message names the number.
+            InvalidStateTransitionError: the partition was deleted.
+        """
+        ...
+
+    def raise_log_start_offset(
+        self,
+        topic_id_partition: TopicIdPartition,
+        log_start_offset: int,
+        context: MutationContext = NO_CONTEXT,
+    ) -> MutationOutcome:
+        """Raise the tier's log start to at least `log_start_offset`; never lowers it, so that an
+        offset at or below it is a repeat. The lineage is cut to it (Lineage.from_offset).
+
+        Raises:
+            RemoteResourceNotFoundError: the partition is not known.
+            InvalidRangeError: above both the reported high watermark and the end of what has
+                finished.
+            FencedLeaderEpochError: an epoch below the partition's highest.
+            ConcurrentUpdateError: not the context's expected_revision or expected_config_revision.
+            DeletionRefusedError: the topic is on hold; or the context's retention owner is not
+                the topic's, or a sweep that is paused.
+        """
+        ...
+
+    def put_remote_partition_delete_metadata(
+        self, metadata: RemotePartitionDeleteMetadata, context: MutationContext = NO_CONTEXT
+    ) -> MutationOutcome:
+        """Move a partition's deletion to its next state: MARKED, STARTED, FINISHED, in this order.
+
+        A state again, and MARKED in any later state, is a repeat. From MARKED on no segment may be
+        added; a copy under way may finish. After FINISHED the partition is not known.
+
+        Raises:
+            RemoteResourceNotFoundError: the partition is not known (STARTED, FINISHED).
+            InvalidStateTransitionError: out of order; FINISHED while segments remain.
+            FencedLeaderEpochError: MARKED under an epoch below the partition's highest.
+            ConcurrentUpdateError: not the context's expected_revision or expected_config_revision.
+            DeletionRefusedError: STARTED of a topic on hold; MARKED is not refused by it.
+        """
+        ...
+
+
+_LATEST_EVENTS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSummary:
+    """A known partition.
+
+    Attributes:
+        delete_state: None: it is not being deleted.
+        marked_at_ms: when it was marked for deletion, by the database's clock; None: it was not.
+        read_at_ms: now, by the database's clock.
+        cluster_id: of the topic's cluster, as on_partition_leadership_changes told it first; None:
+            it was not told, or was forgotten with a mark that was taken back.
+        known_since_ms: when the partition became known, by the database's clock.
+    """
+
+    topic_id_partition: TopicIdPartition
+    delete_state: RemotePartitionDeleteState | None
+    revision: int
+    marked_at_ms: int | None = None
+    read_at_ms: int = 0
+    cluster_id: str | None = None
+    known_since_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPage:
+    partitions: tuple[PartitionSummary, ...]
+    next_page_token: str
+
+
+class PartitionQueries(Protocol):
+    """What reads partitions; a part of RemoteLogMetadataManager, which says what holds for all."""
+
+    def partition_state(self, topic_id_partition: TopicIdPartition) -> AtRevision[PartitionState]:
+        """The tier's log start and lineage, and the leader's latest report, read at once."""
+        ...
+
+    def list_partitions(
+        self,
+        *,
+        topic: str = "",
+        delete_states: Sequence[RemotePartitionDeleteState] = (),
+        cluster_id: str = "",
+        page_size: int = 0,
+        page_token: str = "",
+    ) -> PartitionPage:
+        """One page of the known partitions, by topic id and partition.
+
+        Args:
+            topic: only of topics of this name; "": of all.
+            delete_states: only those in one of these; empty: in any or in none.
+            cluster_id: only of topics that are known to be of this cluster; "": of all.
+        """
+        ...
+
+    def partition_revisions(self, partitions: Sequence[TopicIdPartition]) -> list[int]:
+        """The revisions of up to MAX_REVISIONS partitions, in their order; 0: not known.
+
+        Raises:
+            InvalidRequestError: no partitions, or too many; a topic id under another name.
+        """
+        ...
+
+    def list_events(
+        self, query: EventQuery, *, page_size: int = 0, page_token: str = ""
+    ) -> EventPage:
+        """One page of a partition's audit trail, ascending by revision, without gaps from the
+        oldest event that is kept. Also of a partition that was deleted.
+
+        A page may hold fewer events than asked for, even none, though others follow: it is one
+        message, and looks at a bounded number of events.
+
+        Args:
+            page_size: 0 means DEFAULT_PAGE_SIZE; above MAX_PAGE_SIZE means MAX_PAGE_SIZE.
+            page_token: of the page before, from the same query.
+
+        Raises:
+            RemoteResourceNotFoundError: there never was such a partition.
+            InvalidRequestError: a negative page size; a token of another query or of nobody.
+        """
+        ...
+
+    def is_ready(self, topic_id_partition: TopicIdPartition) -> bool:
+        """The database is reachable and has a schema that this release works on; for any partition
+        (KIP-1105). Never raises for these."""
+        ...
+
+
+def all_partitions(
+    manager: PartitionQueries,
+    *,
+    topic: str = "",
+    delete_states: Sequence[RemotePartitionDeleteState] = (),
+    cluster_id: str = "",
+    page_size: int = 0,
+) -> Iterator[PartitionSummary]:
+    """Every page of list_partitions, one page in memory at a time."""
+    token = ""
+    while True:
+        page = manager.list_partitions(
+            topic=topic,
+            delete_states=delete_states,
+            cluster_id=cluster_id,
+            page_size=page_size,
+            page_token=token,
+        )
+        yield from page.partitions
+        token = page.next_page_token
+        if not token:
+            return
+
+
+def all_events(manager: PartitionQueries, query: EventQuery) -> Iterator[PartitionEvent]:
+    """Every page of list_events, one page in memory at a time."""
+    token = ""
+    while True:
+        page = manager.list_events(query, page_token=token)
+        yield from page.events
+        token = page.next_page_token
+        if not token:
+            return
+
+
+def latest_event(
+    manager: PartitionQueries,
+    query: EventQuery,
+    revision: int,
+    is_wanted: Callable[[PartitionEvent], bool],
+) -> PartitionEvent | None:
+    """The last of the query's events, up to this revision of the partition, that is wanted; None:
+    none that is kept. Looks among the latest ones first: an audit trail is long."""
+    count = _LATEST_EVENTS
+    while True:
+        after_revision = max(query.after_revision, revision - count)
+        last = None
+        for event in all_events(manager, replace(query, after_revision=after_revision)):
+            if event.revision > revision:
+                break
+            last = event if is_wanted(event) else last
+        if last is not None or after_revision == query.after_revision:
+            return last
+        count *= 10
+
+
+class PartitionRepairs(Protocol):
+    """What RLM records of losses, and administrators take back; a part of
+    RemoteLogMetadataManager, which says what holds."""
+
+    def record_gap(
+        self,
+        topic_id_partition: TopicIdPartition,
+        gap: OffsetGap,
+        broker_id: int,
+        context: MutationContext = NO_CONTEXT,
+    ) -> MutationOutcome:
+        """Record offsets that the tier will never have, of one of GAP_KINDS. A range within what
+        is recorded is a repeat, and so is one below the log start, or below MAX_GAPS recorded
+        gaps; a repeat is neither fenced nor held to expectations. Ranges that overlap or touch
+        become one; of more than MAX_GAPS the lowest go.
+
+        What lies in leader epochs after the one that the gap was recorded under (the context's, or
+        the partition's highest; of ranges that became one the earliest) is dropped from it when a
+        report tells of them: other records are there now.
+
+        No promise that nothing comes: a copy may still finish there, as where a lost disk came
+        back. Reads find what is finished, whatever is recorded.
+
+        Raises:
+            RemoteResourceNotFoundError: the partition is not known.
+            FencedLeaderEpochError: an epoch below the partition's highest.
+            InvalidStateTransitionError: a finished segment, of whatever leader epochs, holds one
+                of the offsets.
+            ConcurrentUpdateError: not the context's expected_revision or expected_config_revision.
+        """
+        ...
+
+    def undelete_partition(
+        self, topic_id_partition: TopicIdPartition, context: MutationContext = NO_CONTEXT
+    ) -> MutationOutcome:
+        """Take DELETE_PARTITION_MARKED back: the partition is as it was before, with what has
+        finished or was deleted meanwhile. One that is not being deleted is a repeat. Which cluster
+        the topic is of is forgotten until it is told again: no RLM that starts later marks it
+        because that cluster no longer has it.
+
+        Raises:
+            RemoteResourceNotFoundError: the partition is not known.
+            InvalidStateTransitionError: it is in DELETE_PARTITION_STARTED.
+            ConcurrentUpdateError: not the context's expected_revision or expected_config_revision.
+        """
+        ...
+
+    def reset_leader_epoch(
+        self,
+        topic_id_partition: TopicIdPartition,
+        leader_epoch: int | None,
+        context: MutationContext = NO_CONTEXT,
+    ) -> MutationOutcome:
+        """Set the partition's highest broker leader epoch, also to a lower one; None: none is
+        known. The epoch that it has is a repeat. The context's own broker_leader_epoch is not
+        looked at.
+
+        A stored report of a leader epoch above the new one is overruled for good: reads do not show
+        it, whatever the epoch becomes later, and the next report takes its place, whatever its
+        epoch and number. The lineage stays until then.
+
+        Raises:
+            RemoteResourceNotFoundError: the partition is not known.
+            ConcurrentUpdateError: not the context's expected_revision or expected_config_revision.
+        """
+        ...
+
+
+class TopicConfigs(Protocol):
+    """What is set for topics; a part of RemoteLogMetadataManager, which says what holds for all."""
+
+    def topic_config(self, topic_id: UUID) -> StoredTopicConfig:
+        """What is set for a topic; of a known topic for which nothing was ever put, revision 0.
+
+        Raises:
+            RemoteResourceNotFoundError: the topic id is not known.
+        """
+        ...
+
+    def put_topic_config(
+        self,
+        topic_id: UUID,
+        entries: Mapping[str, str],
+        expected_revision: int | None = None,
+        context: MutationContext = NO_CONTEXT,
+    ) -> StoredTopicConfig:
+        """Replace all that is set for a topic; answers what is stored then.
+
+        Strong: when it returns, nothing that the new settings forbid begins any more. Idempotent:
+        the entries that are stored already change nothing.
+
+        Args:
+            entries: Kafka's names and texts, services.api.topic_config.
+            expected_revision: of the topic's settings before; None: whatever they are.
+            context: of its fields only `reason` may be set.
+
+        Raises:
+            RemoteResourceNotFoundError: the topic id is not known.
+            InvalidRequestError: an unknown name, a bad value, a contradiction; names the setting.
+            ConcurrentUpdateError: the settings have another revision.
+        """
+        ...
 
 
 class RemoteLogMetadataManager(

@@ -17,14 +17,15 @@ from enum import Enum
 from uuid import UUID
 
 from services.api.ids import uuid_to_text
-from services.api.partition_state import NOTHING_COPIED, PartitionReport, PartitionState
-from services.api.segment_lineage import SegmentLineage, log_end_offset
+from services.api.lineage import SegmentLineage
+from services.api.partitions import NOTHING_COPIED, PartitionReport, PartitionState, log_end_offset
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.topic_config import UNLIMITED, TopicConfig
 
 DEFAULT_MAX_REPORT_AGE_MS = 15 * 60 * 1000
 DEFAULT_COPY_GRACE_MS = 60 * 60 * 1000
 NO_TIMESTAMP = -1
+
 SIZE_NOT_APPLIED = "retention.bytes not applied"
 """So begins the note that says why the size rule was left out."""
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from uuid import UUID
 
-from services.api.partition_state import PartitionState
+from services.api.lineage import Divergence, SegmentLineage
+from services.api.partitions import PartitionState, log_end_offset
 from services.api.retention import (
     COPIES,
     DEFAULT_MAX_REPORT_AGE_MS,
@@ -22,7 +23,6 @@ from services.api.retention import (
     newest_ms,
     plan_retention,
 )
-from services.api.segment_lineage import Divergence, SegmentLineage, log_end_offset
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.topic_config import UNLIMITED, TopicConfig
 from services.api.validation import INT64_MAX

@@ -1,17 +1,41 @@
-"""The items of batches, and what becomes of each."""
+"""Items and outcomes of bulk calls: additions, updates, look-ups, scans and imports."""
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from services.api.calls import NO_CONTEXT, AtRevision, MutationContext, MutationOutcome
-from services.api.copy_leases import require_may_lease
 from services.api.errors import RemoteStorageError
 from services.api.ids import TopicIdPartition
-from services.api.segments import RemoteLogSegmentMetadata
-from services.api.validation import require_int32, require_int64
+from services.api.partitions import RemotePartitionDeleteState
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.api.validation import require, require_int32, require_int64
+
+MIN_LEASE_MS = 1_000
+MAX_LEASE_MS = 3_600_000
+
+
+def require_lease(lease_ms: int) -> None:
+    """Raise InvalidRequestError where no lease may last so long."""
+    bounds = f"{MIN_LEASE_MS} to {MAX_LEASE_MS}"
+    is_within = MIN_LEASE_MS <= lease_ms <= MAX_LEASE_MS
+    require(is_within, "lease_ms", f"must be {bounds}, is {lease_ms}")
+
+
+def require_may_lease(lease_ms: int | None, broker_id: int) -> None:
+    """require_lease, of a copy that begins, by a broker that can be told from others.
+
+    Raises:
+        InvalidRequestError: the lease is out of bounds, or nobody knows whose it would be.
+    """
+    if lease_ms is not None:
+        require_lease(lease_ms)
+        require(broker_id >= 0, "lease_ms", "the copy's broker_id must be known, is -1")
+
 
 MAX_BATCH = 1000
 """Items of a batch of additions, updates, look-ups or renewals, and ids of one call."""
+
 MAX_REVISIONS = 10_000
 """Partitions of one call of partition_revisions."""
 
@@ -43,3 +67,167 @@ class SegmentLookup:
 
 AddOutcome: TypeAlias = MutationOutcome | RemoteStorageError
 LookupOutcome: TypeAlias = AtRevision[RemoteLogSegmentMetadata | None] | RemoteStorageError
+MAX_SHARDS = 10_000
+
+SCAN_COLUMNS: tuple[tuple[str, str], ...] = (
+    ("topic_id", "string"),
+    ("topic", "string"),
+    ("partition", "int32"),
+    ("revision", "int64"),
+    ("delete_state", "string"),
+    ("segment_id", "string"),
+    ("start_offset", "int64"),
+    ("end_offset", "int64"),
+    ("max_timestamp_ms", "int64"),
+    ("broker_id", "int32"),
+    ("broker_leader_epoch", "int32"),
+    ("event_timestamp_ms", "int64"),
+    ("leader_epochs", "list<int32>"),
+    ("epoch_start_offsets", "list<int64>"),
+    ("segment_size_in_bytes", "int32"),
+    ("custom_metadata", "binary"),
+    ("state", "string"),
+    ("txn_idx_empty", "bool"),
+    ("plan_id", "string"),
+    ("copy_leased", "bool"),
+)
+"""Name and Arrow type of each column of a scan, in order; the contract of ScanRemoteLogSegments.
+
+Ids are UUIDs in the usual form with hyphens. `revision` and `delete_state` are the partition's;
+`plan_id` is that of the sweep that marked the segment; `copy_leased` as it was when the row was
+read. Null: delete_state, broker_leader_epoch,
+custom_metadata and plan_id where there is none.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentScan:
+    """Which segments: those of the known partitions of shard `shard` of `shards`.
+
+    Attributes:
+        states: only these; empty: all but DELETE_SEGMENT_FINISHED.
+        topic: only of topics of this name; "": of all.
+        delete_states: only of partitions in one of these; empty: in any or in none.
+    """
+
+    shard: int = 0
+    shards: int = 1
+    states: Sequence[RemoteLogSegmentState] = ()
+    topic: str = ""
+    delete_states: Sequence[RemotePartitionDeleteState] = ()
+
+    def __post_init__(self) -> None:
+        require(1 <= self.shards <= MAX_SHARDS, "shards", f"must be 1 to {MAX_SHARDS}")
+        require(0 <= self.shard < self.shards, "shard", f"must be 0 to {self.shards - 1}")
+        gone = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+        require(gone not in self.states, "states", "DELETE_SEGMENT_FINISHED is never listed")
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentBatch:
+    """Some rows of a scan.
+
+    Attributes:
+        arrow_ipc: one Arrow IPC stream, schema and one record batch, with SCAN_COLUMNS.
+        rows: how many.
+        began_at_ms: when the scan began, by the database's clock.
+    """
+
+    arrow_ipc: bytes
+    rows: int
+    began_at_ms: int
+
+
+MAX_IMPORTED_EPOCHS = 50_000
+"""Leader epochs of one SegmentImport together."""
+
+CUSTOM_METADATA_BYTES_PER_IMPORT = 1024 * 1024
+"""Of what imports_of puts into one: with it a message stays well below 4 MiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentImport:
+    """Up to MAX_BATCH segments of one partition, as import_remote_log_segments takes them.
+
+    Attributes:
+        context: of its fields only reason and plan_id may be set.
+    """
+
+    segments: tuple[RemoteLogSegmentMetadata, ...]
+    context: MutationContext = NO_CONTEXT
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedSegments:
+    """What an import came to.
+
+    Attributes:
+        imported: segments that are there now and were not before.
+        repeated: segments that were there with the same content, some of them in a later state.
+    """
+
+    imported: int = 0
+    repeated: int = 0
+
+    def __add__(self, other: "ImportedSegments") -> "ImportedSegments":
+        return ImportedSegments(self.imported + other.imported, self.repeated + other.repeated)
+
+
+class SegmentImports(Protocol):
+    """What takes over metadata; a part of RemoteLogMetadataManager, which says what holds."""
+
+    def import_remote_log_segments(self, imports: Iterable[SegmentImport]) -> ImportedSegments:
+        """For administrators: take over segments in any state, with their original times.
+
+        Each item is one transaction and one event for each new segment; `imports` is read item by
+        item. Makes partitions known, raises the highest broker leader epoch of each to that of its
+        segments, and is not fenced by it. An equal segment is a repeat, within an item too, also
+        where it has come to a later state since: what broke is imported again, whatever retention
+        did meanwhile.
+
+        All answers are then as if the segments had been added, and had come to their states, in
+        this order. What a segment was before its state is not known: only one in
+        COPY_SEGMENT_FINISHED counts as finished, for the highest offsets of its epochs too, and
+        one in DELETE_SEGMENT_STARTED is taken for a copy that failed. One in
+        DELETE_SEGMENT_FINISHED is a tombstone, kept as long as any other.
+
+        One in COPY_SEGMENT_FINISHED that ends below the tier's log start is taken as
+        DELETE_SEGMENT_STARTED: retention has deleted it before, or was about to. On a topic on hold
+        it is taken as it is. One in COPY_SEGMENT_STARTED has no lease.
+
+        Raises, with what earlier items brought committed and the item itself undone; the message
+        ends with the number of the item, from 1 on:
+            InvalidRequestError: an item without segments, with too many, with more than
+                MAX_IMPORTED_EPOCHS or of several partitions; another field of the context; a topic
+                id under another name.
+            SegmentAlreadyExistsError: the id is there with other content, or in an earlier state.
+            InvalidStateTransitionError: the partition is being deleted or was deleted.
+        """
+        ...
+
+
+def imports_of(
+    segments: Iterable[RemoteLogSegmentMetadata], context: MutationContext = NO_CONTEXT
+) -> Iterator[SegmentImport]:
+    """Any number of segments, of any partitions, in their order: as few items as may be, one in
+    memory at a time."""
+    taken: list[RemoteLogSegmentMetadata] = []
+    epochs = custom_metadata_bytes = 0
+    for segment in segments:
+        own_epochs, own_bytes = (
+            len(segment.segment_leader_epochs),
+            len(segment.custom_metadata or b""),
+        )
+        fits = (
+            len(taken) < MAX_BATCH
+            and epochs + own_epochs <= MAX_IMPORTED_EPOCHS
+            and custom_metadata_bytes + own_bytes <= CUSTOM_METADATA_BYTES_PER_IMPORT
+        )
+        if taken and (taken[0].topic_id_partition != segment.topic_id_partition or not fits):
+            yield SegmentImport(tuple(taken), context)
+            taken, epochs, custom_metadata_bytes = [], 0, 0
+        taken.append(segment)
+        epochs += own_epochs
+        custom_metadata_bytes += own_bytes
+    if taken:
+        yield SegmentImport(tuple(taken), context)

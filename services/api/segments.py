@@ -33,6 +33,7 @@ class RemoteLogSegmentState(Enum):
 
 
 _S = RemoteLogSegmentState
+
 _PREDECESSORS: dict[RemoteLogSegmentState, frozenset[RemoteLogSegmentState]] = {
     _S.COPY_SEGMENT_STARTED: frozenset(),
     _S.COPY_SEGMENT_FINISHED: frozenset({_S.COPY_SEGMENT_STARTED}),

@@ -12,8 +12,10 @@ from services.api.errors import InvalidRequestError
 from services.api.validation import INT64_MAX, require
 
 UNLIMITED = -1
+
 AS_RETENTION = -2
 """Of a local retention: as long as the whole one."""
+
 AS_LOCAL_RETENTION = -1
 """Of a copy lag: as long as the local retention; where that is unlimited, as long as it takes."""
 
@@ -211,6 +213,7 @@ def _cleanup_policy(name: str, text: str) -> None:
 
 
 _Reader = Callable[[str, str], object]
+
 _SETTINGS: tuple[tuple[str, str, _Reader], ...] = (
     ("cleanup.policy", "", _cleanup_policy),
     ("remote.storage.enable", "remote_storage_enable", _boolean),
@@ -226,5 +229,6 @@ _SETTINGS: tuple[tuple[str, str, _Reader], ...] = (
     ("sediment.hold", "hold", _boolean),
     ("sediment.sweep.paused", "sweep_paused", _boolean),
 )
+
 _FIELDS = {name: attribute for name, attribute, _ in _SETTINGS}
 _READERS = {name: read for name, _, read in _SETTINGS}

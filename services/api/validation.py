@@ -1,5 +1,8 @@
-"""Small checks that raise InvalidRequestError with the path of the field at fault."""
+"""Check fields and page tokens of requests; a refusal names the path of the field."""
 
+import base64
+import binascii
+import hashlib
 from collections.abc import Sized
 
 from services.api.errors import InvalidRequestError
@@ -45,3 +48,43 @@ class within:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, InvalidRequestError):
             raise type(error)(f"{self._path}.{error}") from error
+
+
+_CHECK_BYTES = 8
+
+
+def page_limit(page_size: int, default: int, most: int) -> int:
+    """How many items a page may have: 0 means `default`, above `most` means `most`.
+
+    Raises:
+        InvalidRequestError: a negative page size.
+    """
+    require(page_size >= 0, "page_size", f"must not be negative, is {page_size}")
+    return min(page_size or default, most)
+
+
+def seal(query: object, body: bytes) -> str:
+    """A token of `body`, for `query` alone: equal queries are those of equal repr."""
+    return base64.urlsafe_b64encode(body + _check(query, body)).decode("ascii")
+
+
+def unseal(query: object, token: str, body_bytes: int | None = None) -> bytes:
+    """The body in a token of `seal`, which has `body_bytes` where that is known.
+
+    Raises:
+        InvalidRequestError: not a token of ours, or one of another query.
+    """
+    try:
+        raw = base64.b64decode(token.encode("ascii"), altchars=b"-_", validate=True)
+    except (binascii.Error, UnicodeEncodeError) as e:
+        raise InvalidRequestError("page_token: not a page token") from e
+    body, check = raw[:-_CHECK_BYTES], raw[-_CHECK_BYTES:]
+    has_right_size = body_bytes is None or len(raw) == body_bytes + _CHECK_BYTES
+    require(has_right_size, "page_token", "not a page token")
+    require(check == _check(query, body), "page_token", "is of another query")
+    return body
+
+
+def _check(query: object, body: bytes) -> bytes:
+    said = repr(query).encode() + b"\0" + body
+    return hashlib.blake2b(said, digest_size=_CHECK_BYTES).digest()

@@ -1,24 +1,23 @@
-"""Clients of the services a command is to talk to: by address, or of a running `sediment up`."""
+"""Connect a command to services: by address, or of a running `sediment up`."""
 
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from services.api.ids import TopicIdPartition, uuid_from_text, uuid_to_text
-from services.api.partition_queries import all_partitions
 from services.api.remote_log_manager import RemoteLogManager
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.api.remote_storage_manager import RemoteStorageManager
-from services.api.segment_objects import SegmentObjects
-from services.cli.failures import CommandError
-from services.local.data_directory import default_directory
-from services.local.state import running_stack
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_partitions
+from services.api.remote_storage_manager import RemoteStorageManager, SegmentObjects
+from services.cli.output import CommandError, Format
+from services.local.data_directory import default_directory, running_stack
 from services.rpc.channels import open_channel
-from services.rpc.clients.log import RemoteLogManagerClient
-from services.rpc.clients.metadata import RemoteLogMetadataManagerClient
-from services.rpc.clients.segment_objects import SegmentObjectsClient
-from services.rpc.clients.storage import RemoteStorageManagerClient
+from services.rpc.client.log import RemoteLogManagerClient
+from services.rpc.client.metadata import RemoteLogMetadataManagerClient
+from services.rpc.client.storage import RemoteStorageManagerClient, SegmentObjectsClient
 
 _TOPIC_PARTITION = re.compile(r"(?:(?P<id>[^:]+):)?(?P<topic>.+)-(?P<partition>\d{1,10})")
 
@@ -102,3 +101,41 @@ def find_partition(manager: RemoteLogMetadataManager, name: str) -> TopicIdParti
         ids = ", ".join(f"{uuid_to_text(tp.topic_id)}:{name}" for tp in found)
         raise CommandError(f"several topics have had this name; say which: {ids}")
     return found[0]
+
+
+JsonOrTable = Annotated[Format, typer.Option("-o", "--output", help="For people or for scripts.")]
+
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        help="Where `sediment up` keeps its data; by default the user's data directory, root's is "
+        "/var/tmp/sediment."
+    ),
+]
+
+TopicPartition = Annotated[
+    str,
+    typer.Argument(
+        metavar="TOPIC-PARTITION", help="For example orders-0; TOPIC_ID:orders-0 where names recur."
+    ),
+]
+
+Topic = Annotated[
+    str,
+    typer.Argument(metavar="TOPIC", help="For example orders; TOPIC_ID:orders where names recur."),
+]
+
+_ADDRESS_HELP = "HOST:PORT; by default that of a running `sediment up`."
+Rsm = Annotated[str | None, typer.Option(envvar="SEDIMENT_RSM", help=_ADDRESS_HELP)]
+Rlmm = Annotated[str | None, typer.Option(envvar="SEDIMENT_RLMM", help=_ADDRESS_HELP)]
+Rlm = Annotated[str | None, typer.Option(envvar="SEDIMENT_RLM", help=_ADDRESS_HELP)]
+
+Locations = Annotated[
+    list[int] | None,
+    typer.Option(
+        min=0,
+        max=65_535,
+        help="A registered location of RSM to look at; may be repeated. By default the one that "
+        "new segments go to.",
+    ),
+]

@@ -1,16 +1,23 @@
 """`sediment db`: the metadata database, its schema and its upkeep."""
 
 from dataclasses import asdict
+from typing import Annotated
+
+import typer
 
 from services.api.ids import uuid_to_text
-from services.cli.failures import EXIT_PARTIAL
-from services.cli.output import Format, print_json, print_table, say
-from services.cli.progress import counter
-from services.rlmm.deployment import deployment_id
+from services.cli.connections import JsonOrTable
+from services.cli.output import EXIT_PARTIAL, Format, counter, print_json, print_table, say
 from services.rlmm.maintenance import MaintenancePlan, maintain
-from services.rlmm.reader_role import ROLE, ReaderRole
-from services.rlmm.schema import current_revision, known_revision, upgrade
-from services.rlmm.schema_check import check_schema
+from services.rlmm.schema import (
+    ROLE,
+    ReaderRole,
+    check_schema,
+    current_revision,
+    deployment_id,
+    known_revision,
+    upgrade,
+)
 
 _STEPS = {
     "tombstones": "rows of deleted segments purged",
@@ -82,3 +89,91 @@ def maintain_database(
     else:
         rows = [(text, getattr(report, step)) for step, text in _STEPS.items()]
         print_table("Maintenance", ("what", "rows"), rows)
+
+
+db = typer.Typer(no_args_is_help=True, help="The metadata database: its schema and its upkeep.")
+
+_DatabaseUrl = Annotated[
+    str,
+    typer.Option(envvar="RLMM_DATABASE_URL", help="postgresql://USER:PASSWORD@HOST:PORT/NAME"),
+]
+
+
+@db.command("upgrade")
+def upgrade_command(database_url: _DatabaseUrl, output: JsonOrTable = Format.TABLE) -> None:
+    """Bring the schema to this release's; safe to run twice.
+
+    Also from two places at once: one waits for the other. Services of the release before go on
+    meanwhile. Exit code 0: it is there. 2: not the URL of a database. 3: the database could not be
+    reached, or a lock was not free in time; run it again.
+    """
+    pass
+
+    upgrade_schema(database_url, output)
+
+
+@db.command("current")
+def current_command(database_url: _DatabaseUrl, output: JsonOrTable = Format.TABLE) -> None:
+    """Show which revision of the schema a database has, and which this release needs."""
+    pass
+
+    show_revision(database_url, output)
+
+
+@db.command("deployment-id")
+def deployment_id_command(database_url: _DatabaseUrl, output: JsonOrTable = Format.TABLE) -> None:
+    """Show the id that this deployment's objects are marked with; RSM takes it as a setting.
+
+    It is made by `upgrade`, once. Exit code 0: shown. 3: the database could not be reached, or has
+    no id yet.
+    """
+    pass
+
+    show_deployment_id(database_url, output)
+
+
+@db.command("check")
+def check_command(database_url: _DatabaseUrl, output: JsonOrTable = Format.TABLE) -> None:
+    """Compare a database with what this release expects; changes nothing.
+
+    Exit code 0: all is as expected. 1: something is not, and is named. 3: the database could not be
+    reached.
+    """
+    pass
+
+    raise typer.Exit(check_database(database_url, output))
+
+
+@db.command("maintain")
+def maintain_command(
+    database_url: _DatabaseUrl,
+    delete_retention_ms: Annotated[
+        int,
+        typer.Option(min=0, help="How long rows of deleted segments stay (delete.retention.ms)."),
+    ] = 86_400_000,
+    events_days: Annotated[
+        int, typer.Option(min=1, help="How far the audit trail goes back at least, days.")
+    ] = 90,
+    anomalies_days: Annotated[
+        int, typer.Option(min=1, help="How long an anomaly stays that no run sees any more, days.")
+    ] = 90,
+    find_passable: Annotated[
+        bool,
+        typer.Option(
+            "--find-passable",
+            help="Also look at every segment once; after an upgrade from schema 0002.",
+        ),
+    ] = False,
+    output: JsonOrTable = Format.TABLE,
+) -> None:
+    """Purge what nobody needs any more; safe beside traffic, at any time and twice at once.
+
+    Rows of deleted segments, request ids older than a day, the oldest events, anomalies that are
+    not seen any more. Exit code 0: done, or another one is at it. 3: the database could not be
+    reached; what was purged is purged.
+    """
+    pass
+
+    maintain_database(
+        database_url, delete_retention_ms, events_days, anomalies_days, find_passable, output
+    )

@@ -1,39 +1,282 @@
-"""`sediment explain`: why something is still in the tier, when it goes, or why it was deleted.
+"""`sediment explain`: why something is still in the tier, when it goes, or why it was deleted."""
 
-Changes nothing.
-"""
-
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from uuid import UUID
 
 from services.api.errors import RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition, uuid_from_text, uuid_to_text
+from services.api.partitions import PartitionEvent, PartitionReport
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.retention import Deletion
 from services.api.retention_explained import (
+    Due,
+    PartitionExplanation,
     SegmentExplanation,
     Standing,
     explain_partition,
     explain_segment,
 )
+from services.api.segments import RemoteLogSegmentMetadata
 from services.cli.connections import connected_rlmm, find_partition
 from services.cli.explain_facts import (
     PartitionFacts,
     SegmentFacts,
     deleted_segment_at,
+    deleted_text,
+    deleter_text,
     deletions_of_partition,
+    event_text,
+    next_text,
     partition_facts,
+    removal_text,
+    rule_text,
     segment_facts,
+    segment_text,
+    size_rule_text,
+    time_text,
+    verdict_text,
 )
-from services.cli.explain_json import (
-    event_as_json,
-    name_as_json,
-    partition_as_json,
-    segment_facts_as_json,
-)
-from services.cli.explain_tables import print_partition, print_removed, print_segment
-from services.cli.explain_text import deleted_text, event_text, removal_text, verdict_text
-from services.cli.failures import CommandError
-from services.cli.output import Format, print_json
+from services.cli.output import CommandError, Format, print_json, print_table, say, size_text
+from services.cli.segments import change_text
+
+Json = dict[str, object]
+
+
+def name_as_json(name: TopicIdPartition) -> Json:
+    return {
+        "topic_id": uuid_to_text(name.topic_id),
+        "topic": name.topic,
+        "partition": name.partition,
+    }
+
+
+def partition_as_json(facts: PartitionFacts, told: PartitionExplanation) -> Json:
+    state, delete_state = facts.case.state, facts.summary.delete_state
+    return {
+        **name_as_json(facts.name),
+        "revision": facts.revision,
+        "config_revision": facts.topic.revision,
+        "read_at_ms": facts.case.now_ms,
+        "settings": {
+            name: {"value": value, "is_set": is_set}
+            for name, value, is_set in settings_that_count(facts)
+        },
+        "delete_state": None if delete_state is None else delete_state.value,
+        "marked_at_ms": facts.summary.marked_at_ms,
+        "log_start_offset": state.log_start_offset,
+        "log_start_raised": _event_or_none(facts.log_start_raised),
+        "report": None if state.report is None else _report(state.report, state.report_age_ms),
+        "size_note": told.size_note,
+        "oldest": None if told.oldest is None else segment_as_json(told.oldest),
+        "due": [_deletion(deletion) for deletion in told.plan.deletions],
+        "due_bytes": told.plan.deleted_size_bytes,
+        "on_hold": [_deletion(deletion) for deletion in told.on_hold],
+        "next": None if told.next is None else explanation_as_json(told.next),
+        "gaps": [asdict(gap) for gap in state.gaps],
+        "notes": list(told.plan.notes),
+    }
+
+
+def settings_that_count(facts: PartitionFacts) -> list[tuple[str, str, bool]]:
+    """Each with its value, as text, and whether somebody has set it."""
+    config, entries = facts.topic.config, facts.topic.entries
+    owner = config.retention_owner
+    values = {
+        "retention.ms": str(config.retention_ms),
+        "retention.bytes": str(config.retention_bytes),
+        "sediment.retention.owner": "rlm" if owner is None else owner.value,
+        "sediment.hold": str(config.hold).lower(),
+        "sediment.sweep.paused": str(config.sweep_paused).lower(),
+    }
+    return [(name, value, name in entries) for name, value in values.items()]
+
+
+def segment_facts_as_json(
+    name: TopicIdPartition, facts: SegmentFacts, told: SegmentExplanation | None, verdict: str
+) -> Json:
+    """`told` is None of what retention does not look at."""
+    metadata = facts.metadata
+    return {
+        **name_as_json(name),
+        "segment_id": uuid_to_text(facts.id),
+        "segment": None if metadata is None else segment_as_json(metadata),
+        "since": _event_or_none(facts.since),
+        "verdict": verdict,
+        "retention": None if told is None else explanation_as_json(told),
+        "deletion": _event_or_none(facts.deletion),
+        "events": [event_as_json(event) for event in facts.events],
+    }
+
+
+def explanation_as_json(told: SegmentExplanation) -> Json:
+    return {
+        "segment": segment_as_json(told.segment),
+        "standing": told.standing.name,
+        "due": _due(told.due),
+        "once_clear": _due(told.once_clear),
+        "bytes_missing": told.bytes_missing,
+        "waits_for": None if told.waits_for is None else segment_as_json(told.waits_for),
+        "divergence": None if told.divergence is None else asdict(told.divergence),
+    }
+
+
+def segment_as_json(segment: RemoteLogSegmentMetadata) -> Json:
+    return {
+        "segment_id": uuid_to_text(segment.remote_log_segment_id.id),
+        "start_offset": segment.start_offset,
+        "end_offset": segment.end_offset,
+        "max_timestamp_ms": segment.max_timestamp_ms,
+        "segment_size_in_bytes": segment.segment_size_in_bytes,
+        "state": segment.state.value,
+        "copy_leased": segment.copy_leased,
+        "segment_leader_epochs": [
+            [e.leader_epoch, e.start_offset] for e in segment.segment_leader_epochs
+        ],
+    }
+
+
+def event_as_json(event: PartitionEvent) -> Json:
+    segment_id = "" if event.segment_id is None else uuid_to_text(event.segment_id)
+    return {**asdict(event), "segment_id": segment_id}
+
+
+def _event_or_none(event: PartitionEvent | None) -> Json | None:
+    return None if event is None else event_as_json(event)
+
+
+def _due(due: Due | None) -> Json | None:
+    return None if due is None else {"at_ms": due.at_ms, **_rule(due.deletion)}
+
+
+def _deletion(deletion: Deletion) -> Json:
+    return {**segment_as_json(deletion.segment), **_rule(deletion)}
+
+
+def _rule(deletion: Deletion) -> Json:
+    return {"reason": deletion.reason.value, "detail": deletion.detail}
+
+
+def _report(report: PartitionReport, age_ms: int | None) -> Json:
+    return {
+        "age_ms": age_ms,
+        "broker_id": report.broker_id,
+        "leader_epoch": report.leader_epoch,
+        "log_end_offset": report.log_end_offset,
+        "only_local_bytes": report.only_local_bytes,
+        "copied_through_offset": report.copied_through_offset,
+    }
+
+
+Facts = list[tuple[str, str]]
+_NO_LIMIT = "-1, no limit"
+
+
+def print_partition(facts: PartitionFacts, told: PartitionExplanation) -> None:
+    title = f"{facts.name.topic}-{facts.name.partition}"
+    print_table(title, ("what", "as it is"), _partition_facts(facts, told))
+    set_here = f"set for the topic, settings of revision {facts.topic.revision}"
+    settings = [
+        (name, _NO_LIMIT if value == "-1" else value, set_here if is_set else "not set")
+        for name, value, is_set in settings_that_count(facts)
+    ]
+    print_table("Settings", ("setting", "value", "where from"), settings)
+    _print_deletions("Due now", told.plan.deletions)
+    _print_deletions("Due now but for the hold", told.on_hold)
+    say("nothing was changed")
+
+
+def print_segment(
+    name: TopicIdPartition, facts: SegmentFacts, told: SegmentExplanation | None, verdict: str
+) -> None:
+    title = f"{name.topic}-{name.partition}, segment {uuid_to_text(facts.id)}"
+    rows = [*_metadata_facts(facts), *([] if told is None else _retention_facts(told))]
+    print_table(title, ("what", "as it is"), [("verdict", verdict), *rows])
+    print_table("Its events", ("change", "when, by whom, why"), map(_event_row, facts.events))
+
+
+def print_removed(name: TopicIdPartition, events: Sequence[PartitionEvent]) -> None:
+    title = f"{name.topic}-{name.partition}, removed"
+    print_table(title, ("change", "when, by whom, why"), map(_event_row, events))
+
+
+def _partition_facts(facts: PartitionFacts, told: PartitionExplanation) -> Facts:
+    state, removal = facts.case.state, removal_text(facts)
+    gaps = ", ".join(f"{g.start_offset}-{g.end_offset} {g.kind}" for g in state.gaps)
+    size = size_text(told.plan.deleted_size_bytes)
+    notes = [("not applied", note) for note in told.plan.notes if note != told.size_note]
+    return [
+        ("being deleted", removal or "no"),
+        ("who deletes what is due", deleter_text(facts)),
+        ("log start offset", _log_start_text(facts)),
+        ("latest report", _report_text(facts)),
+        ("oldest segment", "none" if told.oldest is None else segment_text(told.oldest)),
+        ("due now", f"{len(told.plan.deletions)} segments, {size}"),
+        ("next, where the rules stop", next_text(facts, told)),
+        ("the next by size", size_rule_text(facts, told)),
+        *notes,
+        ("gaps", gaps or "none"),
+    ]
+
+
+def _log_start_text(facts: PartitionFacts) -> str:
+    raised = facts.log_start_raised
+    why = "no event that is kept raised it"
+    if raised is not None:
+        why = f"raised from {raised.from_state} to {raised.to_state} {event_text(raised)}"
+    return f"{facts.case.state.log_start_offset}; {why}"
+
+
+def _report_text(facts: PartitionFacts) -> str:
+    state = facts.case.state
+    report, age_ms = state.report, state.report_age_ms
+    if report is None or age_ms is None:
+        return "none"
+    return (
+        f"{age_ms // 1000} s ago, of broker {report.broker_id} in leader epoch "
+        f"{report.leader_epoch}: {report.only_local_bytes:,} bytes not in the tier yet, copied "
+        f"through {report.copied_through_offset}"
+    )
+
+
+def _metadata_facts(facts: SegmentFacts) -> Facts:
+    segment = facts.metadata
+    if segment is None:
+        ends = {event.key.split(":")[2] for event in facts.events if event.key}
+        end = f"its last offset was {', '.join(sorted(ends))}; " if ends else ""
+        return [("state", f"purged; {end}the rest is not kept")]
+    since = "" if facts.since is None else f" {event_text(facts.since)}"
+    leased = ", under a lease" if segment.copy_leased else ""
+    epochs = " ".join(f"{e.leader_epoch}:{e.start_offset}" for e in segment.segment_leader_epochs)
+    return [
+        ("offsets", f"{segment.start_offset}-{segment.end_offset}, epochs {epochs}"),
+        ("size", size_text(max(0, segment.segment_size_in_bytes))),
+        ("latest record", time_text(segment.max_timestamp_ms)),
+        ("state", f"{segment.state.value}{leased}{since}"),
+    ]
+
+
+def _retention_facts(told: SegmentExplanation) -> Facts:
+    off = told.divergence
+    lineage = "within it" if off is None else f"off it by epoch {off.leader_epoch}: {off.why}"
+    missing = told.bytes_missing
+    rows = [("lineage", lineage), ("retention", told.standing.value)]
+    if told.waits_for is not None:
+        rows.append(("waits for", segment_text(told.waits_for)))
+    if missing is not None:
+        rows.append(("by size", f"once the partition is {missing:,} bytes larger"))
+    return rows
+
+
+def _print_deletions(title: str, deletions: Sequence[Deletion]) -> None:
+    if deletions:
+        rows = [(segment_text(d.segment), rule_text(d)) for d in deletions]
+        print_table(title, ("segment", "rule"), rows)
+
+
+def _event_row(event: PartitionEvent) -> tuple[object, ...]:
+    return change_text(event), event_text(event)
 
 
 def run(

@@ -19,11 +19,9 @@ from services.api.remote_log_manager import (
     RemoteLogManager,
 )
 from services.cli.connections import connected_rlm, connected_rlmm, find_partition
-from services.cli.failures import EXIT_FAILED, CommandError
-from services.cli.output import Format, print_json
+from services.cli.output import EXIT_FAILED, CommandError, Format, print_json
 
 FETCH_BYTES = 1024 * 1024
-
 
 # A record as JSON shows it: key, value and headers as text where they are UTF-8, else in base64
 # under the name with "_base64" behind it.

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from services.cli.db_commands import db
-from services.cli.options import (
+from services.cli.connections import (
     DataDir,
     JsonOrTable,
     Locations,
@@ -16,10 +15,11 @@ from services.cli.options import (
     Topic,
     TopicPartition,
 )
+from services.cli.db import db
 from services.cli.output import Format
-from services.cli.partition_commands import partitions
-from services.cli.store_commands import store
-from services.cli.sweep_commands import sweep
+from services.cli.partitions import partitions
+from services.cli.store import store
+from services.cli.sweep import sweep
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -28,11 +28,16 @@ app = typer.Typer(
     rich_markup_mode=None,  # its help would import rich and a Markdown parser, 0.2 s of nothing
     help="Kafka tiered storage as services: ship segments, look at the tier, read it.",
 )
+
 app.add_typer(db, name="db")
+
 topics = typer.Typer(no_args_is_help=True, help="What is set for topics, and their end.")
 app.add_typer(topics, name="topics")
+
 app.add_typer(partitions, name="partitions")
+
 app.add_typer(store, name="store")
+
 app.add_typer(sweep, name="sweep")
 
 LogDirs = Annotated[
@@ -59,70 +64,6 @@ def up(
     from services.cli.up import run
 
     run(log_dir or [], data_dir, fresh, output)
-
-
-@app.command()
-def demo(
-    log_dir: Annotated[Path, typer.Option(help="The Kafka log to ship; it is only read.")],
-    output: JsonOrTable = Format.TABLE,
-) -> None:
-    """Ship a Kafka log, lose it locally, read every batch back.
-
-    On servers of its own that end with it, over links: the log itself is only read. Exit code 0:
-    all of it came back as it was. 1: some of it was held back or did not, and is named. 2: the log
-    directory cannot be used. 3: the demo could not go on.
-    """
-    from services.cli.demo import run
-
-    raise typer.Exit(run(log_dir, output))
-
-
-@app.command()
-def demo_sweep(
-    log_dir: Annotated[Path, typer.Option(help="The Kafka log to ship; it is only read.")],
-) -> None:
-    """Ship a Kafka log, then expire and remove parts on Spark.
-
-    On servers of its own that end with it, over links. Exit code 0: what had to go is gone, and
-    tables and bucket agree. 1: they do not. 2: the log directory cannot be used. 3: the demo could
-    not go on.
-    """
-    from services.cli.demo_sweep import run
-
-    raise typer.Exit(run(log_dir))
-
-
-@app.command()
-def demo_kafka(
-    plugin: Annotated[Path, typer.Option(help="The plugin's jar; `make plugin` builds it.")],
-    kafka: Annotated[Path, typer.Option(help="A directory with the jars of a Kafka broker.")],
-    output: JsonOrTable = Format.TABLE,
-) -> None:
-    """Show a Kafka broker that keeps its tier here.
-
-    On servers and a broker of its own that end with it. Needs Java and the extra `kafka`. Exit code
-    0: everything was as it should be. 1: something was not, and is named. 2: the jar or the
-    directory cannot be used. 3: the demo could not go on.
-    """
-    from services.cli.demo_kafka import run
-
-    raise typer.Exit(run(plugin, kafka, output))
-
-
-@app.command()
-def demo_broker(
-    kafka: Annotated[Path, typer.Option(help="A directory with the jars of a Kafka broker.")],
-    output: JsonOrTable = Format.TABLE,
-) -> None:
-    """Show RLM beside a stock Kafka broker.
-
-    On servers and a broker of its own that end with it. Needs Java and the extra `kafka`. Exit code
-    0: everything was as it should be. 1: a record differs or is missing, or something else was not
-    so, and is named. 2: the directory cannot be used. 3: the demo could not go on.
-    """
-    from services.cli.demo_broker import run
-
-    raise typer.Exit(run(kafka, output))
 
 
 @app.command()
@@ -165,7 +106,7 @@ def segments(
     output: JsonOrTable = Format.TABLE,
 ) -> None:
     """Show a partition's segments in the tier, in any state."""
-    from services.cli.segments import run
+    from services.cli.segments import list_segments as run
 
     run(topic_partition, rlmm, data_dir, output)
 
@@ -186,7 +127,7 @@ def events(
 
     Also of a partition that was deleted; say TOPIC_ID:orders-0 then.
     """
-    from services.cli.events import run
+    from services.cli.segments import list_events as run
 
     run(topic_partition, segment, plan, after_revision, rlmm, data_dir, output)
 
@@ -208,7 +149,7 @@ def anomalies(
 
     The ones first seen first. A topic that RLMM does not know, as of an orphan, is named by its id.
     """
-    from services.cli.anomalies import run
+    from services.cli.reconcile import list_anomalies as run
 
     run(kind or [], topic, rlmm, data_dir, output)
 
@@ -241,7 +182,7 @@ def reconcile(
     missing, complete copies have no metadata, or something could not be deleted. 3: a service
     failed; run it again.
     """
-    from services.cli.reconcile import run
+    from services.cli.reconcile import reconcile as run
 
     raise typer.Exit(run(delete, grace_ms, location or [0], rsm, rlmm, data_dir, output))
 
@@ -285,7 +226,8 @@ def scrub(
     for wrongly. 3: nothing was found amiss, but something could not be read, and is named, or a
     service failed; run it again.
     """
-    from services.cli.scrub import ScrubOptions, run
+    from services.cli.reconcile import ScrubOptions
+    from services.cli.reconcile import scrub as run
 
     options = ScrubOptions(part, topic or [], location or [0])
     raise typer.Exit(run(options, rate, rsm, rlmm, data_dir, output))
@@ -429,7 +371,7 @@ def topics_delete(
 
 def main() -> None:
     """The console script."""
-    from services.cli.failures import reported
+    from services.cli.output import reported
 
     with reported():
         app()

@@ -7,16 +7,21 @@ from pathlib import Path
 from services.api.calls import AtRevision
 from services.api.errors import ConcurrentUpdateError, RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition, uuid_to_text
-from services.api.partition_queries import all_partitions
-from services.api.partition_state import PartitionState
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.partitions import PartitionState
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_partitions
 from services.api.retention import Deletion, RetentionPlan
 from services.api.topic_config import StoredTopicConfig
 from services.cli.connections import connected_rlmm, find_partition
-from services.cli.disabled_text import disabled_text
-from services.cli.failures import CommandError
-from services.cli.output import Format, print_json, print_table, say, size_text
-from services.rlm.expiration.snapshot import Snapshot, take_snapshot
+from services.cli.output import (
+    CommandError,
+    Format,
+    disabled_text,
+    print_json,
+    print_table,
+    say,
+    size_text,
+)
+from services.rlm.retention.snapshot import Snapshot, take_snapshot
 
 _ATTEMPTS = 5
 

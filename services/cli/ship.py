@@ -7,18 +7,20 @@ from threading import Event
 from services.api.ids import uuid_to_text
 from services.api.remote_log_manager import Problem, ProblemKind
 from services.cli.connections import connected_rlmm, connected_rsm
-from services.cli.failures import EXIT_FAILED, EXIT_PARTIAL, CommandError
-from services.cli.output import Format, print_json, print_table, say, size_text
-from services.cli.partitions import problem_as_json, problem_text
-from services.cli.progress import ShipBar
-from services.rlm.copying.segment_copy import CopyLimits
-from services.rlm.copying.ship import (
-    PartitionShipReport,
-    ShipOutcome,
-    ShipReport,
-    ShipSettings,
-    ship,
+from services.cli.output import (
+    EXIT_FAILED,
+    EXIT_PARTIAL,
+    CommandError,
+    Format,
+    ShipBar,
+    print_json,
+    print_table,
+    say,
+    size_text,
 )
+from services.cli.partitions import problem_as_json, problem_text
+from services.rlm.copy.segment import CopyLimits
+from services.rlm.copy.ship import PartitionShipReport, ShipOutcome, ShipReport, ShipSettings, ship
 
 _TOLD_GAPS = 10
 _ENDED_BY_SIGNAL = 128

@@ -1,12 +1,14 @@
 """`sediment store`: the object store, as RSM would find it."""
 
+import typer
+
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
-from services.cli.failures import EXIT_PARTIAL, CommandError
-from services.cli.output import Format, print_json, print_table, say
-from services.rsm.capabilities import WITHOUT, ProbeReport
+from services.cli.connections import JsonOrTable
+from services.cli.output import EXIT_PARTIAL, CommandError, Format, print_json, print_table, say
 from services.rsm.factory import build_locations, build_start_up
+from services.rsm.probe import WITHOUT, ProbeReport
 from services.rsm.settings import RsmSettings
-from services.rsm.start_up import StartUp
+from services.rsm.startup import StartUp
 
 
 def probe_store(output: Format) -> int:
@@ -53,3 +55,20 @@ def _print(report: ProbeReport) -> None:
         say(f"without {finding.capability}: {WITHOUT[finding.capability]}")
     if report.refused:
         say("RSM would refuse this store")
+
+
+store = typer.Typer(no_args_is_help=True, help="The object store behind RSM.")
+
+
+@store.command()
+def probe(output: JsonOrTable = Format.TABLE) -> None:
+    """Try what RSM's store can do, with RSM's settings from the environment (RSM_*).
+
+    On objects of its own below the prefix, which it removes; nothing is marked, and nothing is
+    written where there is another deployment's marker. Exit code 0: RSM would use it, though
+    perhaps with less. 1: RSM would refuse it. 2: the settings cannot be used. 3: the store could
+    not be reached.
+    """
+    pass
+
+    raise typer.Exit(probe_store(output))

@@ -9,14 +9,16 @@ from uuid import UUID
 from services.api.calls import MutationContext
 from services.api.errors import ConcurrentUpdateError, RemoteResourceNotFoundError
 from services.api.ids import uuid_from_text, uuid_to_text
-from services.api.partition_queries import PartitionSummary, all_partitions
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.api.segment_deletion import UNKNOWN_BROKER
+from services.api.remote_log_metadata_manager import (
+    PartitionSummary,
+    RemoteLogMetadataManager,
+    all_partitions,
+)
 from services.api.topic_config import StoredTopicConfig
 from services.cli.connections import connected_rlmm
-from services.cli.failures import EXIT_FAILED, CommandError
-from services.cli.output import Format, print_json, print_table, say
+from services.cli.output import EXIT_FAILED, CommandError, Format, print_json, print_table, say
+from services.workflows.deletion import UNKNOWN_BROKER
 
 _ATTEMPTS = 5
 

@@ -5,8 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from threading import Event
 
-from services.cli.failures import EXIT_FAILED, CommandError
-from services.cli.output import Format, print_json, print_table, say
+from services.cli.output import EXIT_FAILED, CommandError, Format, print_json, print_table, say
 from services.local.stack import EmbeddedStack
 from services.rlm.kafka_log.log_dir import find_partitions
 

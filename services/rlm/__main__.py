@@ -5,17 +5,19 @@ from contextlib import ExitStack
 import grpc
 from prometheus_client import REGISTRY
 
-from services.rlm.backoff import Backoff
-from services.rlm.copying.copy_lag import CopyLagDefaults
-from services.rlm.copying.copy_quota import CopyQuotaLimit
-from services.rlm.copying.segment_copy import CopyLimits
+from services.common.log import configure_logging
+from services.common.process import return_large_blocks
+from services.common.retry import Backoff
+from services.rlm.copy.quota import CopyQuotaLimit
+from services.rlm.copy.rules import CopyLagDefaults
+from services.rlm.copy.segment import CopyLimits
+from services.rlm.fetch.index_files import IndexFileLimits
+from services.rlm.fetch.segment_reader import RemoteReadLimits
+from services.rlm.kafka_admin.client import KafkaClientMissingError, connect_admin
 from services.rlm.kafka_admin.client_config import ClientConfigError
-from services.rlm.kafka_admin.connecting import KafkaClientMissingError, connect_admin
+from services.rlm.kafka_admin.deleted_topics import read_cluster_id
 from services.rlm.kafka_admin.poller import PolledCluster
-from services.rlm.kafka_admin.registered_cluster import read_cluster_id
 from services.rlm.kafka_log.errors import LogDirError
-from services.rlm.lifecycle.sources import PartitionSource
-from services.rlm.local_retention.directory_locks import LogDirLocks
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from services.rlm.metrics import (
     EXPIRATION_SECONDS_SINCE_LAST_SUCCESS,
@@ -24,20 +26,18 @@ from services.rlm.metrics import (
     REMOVAL_SECONDS_SINCE_LAST_SUCCESS,
     LastPollCollector,
     LastSuccessCollector,
+    PoolCollector,
+    RetentionCollector,
 )
-from services.rlm.pool_metrics import PoolCollector
-from services.rlm.reading.index_cache.index_files import IndexFileLimits
-from services.rlm.reading.segment_reader import RemoteReadLimits
-from services.rlm.retention_metrics import RetentionCollector
+from services.rlm.retention.local_files import LogDirLocks
+from services.rlm.roles.partition_roles import PartitionSource
 from services.rlm.servicer import RemoteLogManagerServicer
 from services.rlm.settings import RlmSettings
 from services.rlm.topic_metrics import TopicCollector
 from services.rpc.channels import open_channel
-from services.rpc.clients.metadata import RemoteLogMetadataManagerClient
-from services.rpc.clients.storage import RemoteStorageManagerClient
-from services.rpc.logs import configure_logging
-from services.rpc.memory import return_large_blocks
-from services.rpc.server import Service, serve
+from services.rpc.client.metadata import RemoteLogMetadataManagerClient
+from services.rpc.client.storage import RemoteStorageManagerClient
+from services.rpc.server.server import Service, serve
 from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc
 
 

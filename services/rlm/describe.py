@@ -8,27 +8,30 @@ from contextlib import suppress
 from services.api.errors import InvalidRequestError, RemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.lineage import Lineage
-from services.api.offset_gaps import is_recorded
-from services.api.remote_log_manager import PartitionDescription, Problem, ProblemKind
+from services.api.partitions import is_recorded
+from services.api.remote_log_manager import (
+    UNKNOWN_LEADER,
+    PartitionDescription,
+    Problem,
+    ProblemKind,
+)
 from services.api.validation import require
-from services.rlm.copying.candidates import candidate_log_segments, copied_through_offset
-from services.rlm.copying.lost_ranges import Range, known_gap_problem, lost_problem, lost_ranges
-from services.rlm.copying.segment_copy import RETRIABLE_ERRORS
+from services.common.retry import RETRIABLE_ERRORS
+from services.rlm.copy.gaps import known_gap_problem, lost_problem, lost_ranges
+from services.rlm.copy.report import Range
+from services.rlm.copy.rules import candidate_log_segments, copied_through_offset
 from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
+from services.rlm.kafka_log.local_log import LocalLog, LocalPartition, log_end_problem
 from services.rlm.kafka_log.partition_dir import LocalSegment
-from services.rlm.leadership import LED_BY_LOG
-from services.rlm.local_log import LocalLog, LocalPartition
-from services.rlm.log_end import log_end_problem
-from services.rlm.partition import Partition
-from services.rlm.tier_view.offset_ranges import OffsetRanges
-from services.rlm.tier_view.tier import Tier
+from services.rlm.partition import LED_BY_LOG, Partition
+from services.rlm.tier_state import OffsetRanges, Tier
 
 DEFAULT_PAGE_SIZE = 100
 MAX_PAGE_SIZE = 1000
 MAX_LISTED_PROBLEMS = 20
+
 MAX_PAGE_PROBLEMS = 2000
 """A problem names a path and why, some hundred bytes: so many stay well under 4 MiB."""
-UNKNOWN_LEADER = -1
 
 Key = tuple[str, int, str]
 

@@ -17,54 +17,49 @@ from pathlib import Path
 
 from cachetools import LRUCache
 
-from services.api.errors import (
-    NotServedError,
-    RemoteResourceNotFoundError,
-    RemoteStorageError,
-)
+from services.api.errors import NotServedError, RemoteResourceNotFoundError, RemoteStorageError
 from services.api.ids import TopicIdPartition
-from services.api.partition_lifecycle import LeadershipDelta, LifecycleOutcome, PartitionStops
-from services.api.partition_queries import all_partitions
 from services.api.remote_log_manager import (
     DescribePage,
     FetchPart,
     FetchRequest,
+    LeadershipDelta,
+    LifecycleOutcome,
+    PartitionStops,
     Problem,
     ProblemKind,
     RemoteLogManager,
 )
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_partitions
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.topic_config import UNLIMITED
-from services.rlm.backoff import Backoff
-from services.rlm.copying.copy_lag import CopyLagDefaults
-from services.rlm.copying.copy_quota import CopyQuota, CopyQuotaLimit
-from services.rlm.copying.copy_rules import CopyRules
-from services.rlm.copying.segment_copy import CopyLimits, SegmentCopier
+from services.common.retry import Backoff
+from services.rlm.cleanup_policies import CleanupPolicies
+from services.rlm.copy.quota import CopyQuota, CopyQuotaLimit
+from services.rlm.copy.rules import CopyLagDefaults, CopyRules
+from services.rlm.copy.segment import CopyLimits, SegmentCopier
 from services.rlm.describe import PageDescriber, at_most, page_of, token_after
-from services.rlm.expiration.expiration_task import Expiration
-from services.rlm.expiration.segment_budget import MAX_SEGMENTS, SegmentBudget
-from services.rlm.kafka_admin.cleanup_policies import CleanupPolicies
+from services.rlm.fetch.fetcher import Fetcher
+from services.rlm.fetch.index_cache import ForgettingStorage, RemoteIndexCache
+from services.rlm.fetch.index_files import IndexFileLimits, IndexFiles
+from services.rlm.fetch.segment_reader import RemoteReadLimits, RemoteSegmentReader
 from services.rlm.kafka_admin.poller import ClusterPoller, PolledCluster
-from services.rlm.lifecycle.disabled_topics import DisabledTopics
-from services.rlm.lifecycle.partition_remover import RemotePartitionRemover
-from services.rlm.lifecycle.partition_roles import PartitionRoles
-from services.rlm.lifecycle.partition_tasks import PartitionTasks, Pools, SharedByTasks
-from services.rlm.lifecycle.sources import LogDirectories, PartitionSource, StaticSource
-from services.rlm.lifecycle.tier_deletion import TierDeletion
-from services.rlm.local_retention.directory_locks import LogDirLocks
-from services.rlm.local_retention.local_retention_task import LocalRetention
+from services.rlm.kafka_log.log_dir import LogDirectories
 from services.rlm.partition import Partition, new_partition
-from services.rlm.reading.fetch import Fetcher
-from services.rlm.reading.index_cache.cache import RemoteIndexCache
-from services.rlm.reading.index_cache.forgetting_storage import ForgettingStorage
-from services.rlm.reading.index_cache.index_files import IndexFileLimits, IndexFiles
-from services.rlm.reading.segment_reader import RemoteReadLimits, RemoteSegmentReader
 from services.rlm.reporting import Reporter
+from services.rlm.retention.expiration_task import Expiration
+from services.rlm.retention.local_files import LogDirLocks
+from services.rlm.retention.local_task import LocalRetention
+from services.rlm.retention.snapshot import MAX_SEGMENTS, SegmentBudget
+from services.rlm.roles.disabling import DisabledTopics
+from services.rlm.roles.partition_remover import RemotePartitionRemover
+from services.rlm.roles.partition_roles import PartitionRoles, PartitionSource, StaticSource
+from services.rlm.roles.stopping import TierDeletion
+from services.rlm.roles.tasks import PartitionTasks, Pools, SharedByTasks
 from services.rlm.scheduler import Scheduler
-from services.rlm.tier_view.revisions import Revisions
+from services.rlm.tier_state import Revisions
 from services.rlm.topic_configs import TopicConfigs
-from services.rlm.topic_counts import TopicCounts
+from services.rlm.topic_metrics import TopicCounts
 
 _SCAN = "scan of the log directories"
 _REPORTS = "reports of all partitions"
@@ -72,8 +67,10 @@ _REVISIONS = "revisions of all partitions"
 _POLL = "poll of the cluster"
 _DISABLED = "topics that are disabled"
 _POLICIES = "cleanup policies"
+
 _POLICIES_INTERVAL_S = 1.0
 """How soon a topic that is new is asked for; while there is none, that costs nothing."""
+
 _INDEX_CACHE = "upkeep of the index cache"
 _MAX_UNTOLD = 10_000
 _REMOVER_THREADS = 2

@@ -1,24 +1,111 @@
 """All that RLM keeps in memory of one partition."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from services.api.ids import TopicIdPartition
-from services.api.partition_state import PartitionReport
-from services.api.remote_log_manager import Problem, ProblemKind
+from services.api.lineage import Lineage
+from services.api.partitions import PartitionReport
+from services.api.remote_log_manager import PartitionRole, Problem, ProblemKind
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.topic_config import StoredTopicConfig
-from services.rlm.copying.uncopied import Uncopied
-from services.rlm.expiration.due import NothingDue
+from services.rlm.kafka_log.indexes import largest_timestamp_ms
+from services.rlm.kafka_log.local_log import LocalLog, LocalPartition
 from services.rlm.kafka_log.log_dir import PartitionDir
-from services.rlm.leadership import LED_BY_LOG, Leadership
-from services.rlm.local_log import LocalLog, LocalPartition
-from services.rlm.problem_lines import ToldProblems
-from services.rlm.tier_view.raised_log_start import RaisedLogStart
-from services.rlm.tier_view.recorded_gaps import RecordedGaps
-from services.rlm.tier_view.revisions import Revisions
-from services.rlm.tier_view.tier import Tier, TierView
-from services.rlm.tier_view.tier_lineage import TierLineage
+from services.rlm.kafka_log.partition_dir import LocalSegment
+from services.rlm.problem_log import ProblemLog
+from services.rlm.tier_state import (
+    RaisedLogStart,
+    RecordedGaps,
+    Revisions,
+    Tier,
+    TierLineage,
+    TierView,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Leadership:
+    """A role and the leader epoch that it was told with. A pass reads it once: what it began in one
+    role it never goes on with under the epoch of another.
+
+    Attributes:
+        leader_epoch: None: the latest of the log's own.
+    """
+
+    role: PartitionRole
+    leader_epoch: int | None
+
+    @property
+    def is_leader(self) -> bool:
+        return self.role is PartitionRole.LEADER
+
+    def epoch_of(self, lineage: Lineage) -> int | None:
+        """The leader epoch to act under; None: the log does not tell."""
+        return lineage.latest_epoch if self.leader_epoch is None else self.leader_epoch
+
+    def is_overtaken(self, lineage: Lineage) -> bool:
+        """The log has records of a later leader than was told of: what this broker is to the
+        partition now it is still to be told."""
+        latest = lineage.latest_epoch
+        return self.leader_epoch is not None and latest is not None and latest > self.leader_epoch
+
+
+LED_BY_LOG = Leadership(PartitionRole.LEADER, None)
+"""Led here, under the epoch that its log tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class NothingDue:
+    """A pass that had nothing to delete, and what it saw.
+
+    Attributes:
+        revision, config_revision: of the partition and of its topic's settings.
+        until_s: something may be asked for from here on, by a clock that only grows; None: never,
+            as long as the revisions stay.
+        until_bytes: or once so many bytes are only here; None: never, in the same way.
+    """
+
+    revision: int
+    config_revision: int
+    until_s: float | None
+    until_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Uncopied:
+    """
+    Attributes:
+        segments, size_bytes: of the rolled segments that are not copied, whatever keeps them.
+        oldest_timestamp_ms: the largest timestamp of the first of them; None: there is none, or it
+            cannot be read.
+        local_retention_ms: how old that may get before the broker deletes the segment; None: that
+            is not known.
+    """
+
+    segments: int = 0
+    size_bytes: int = 0
+    oldest_timestamp_ms: int | None = None
+    local_retention_ms: int | None = None
+
+    @property
+    def deleted_at_ms(self) -> int | None:
+        """When retention.ms of the broker takes the first of them; None: it is not known."""
+        if self.oldest_timestamp_ms is None or self.local_retention_ms is None:
+            return None
+        return self.oldest_timestamp_ms + self.local_retention_ms
+
+
+def uncopied_of(segments: Sequence[LocalSegment], local_retention_ms: int | None) -> Uncopied:
+    """
+    Args:
+        segments: earliest first.
+    """
+    oldest_ms = largest_timestamp_ms(segments[0]) if segments else None
+    size_bytes = sum(segment.size_bytes for segment in segments)
+    return Uncopied(len(segments), size_bytes, oldest_ms, local_retention_ms)
+
 
 MAX_MENDED = 100
 
@@ -82,7 +169,7 @@ class Partition:
     announced: Leadership | None = None
     blocked: Problem | None = None
     problems: tuple[Problem, ...] = ()
-    told: ToldProblems = field(default_factory=ToldProblems)
+    told: ProblemLog = field(default_factory=ProblemLog)
     mended: list[Problem] = field(default_factory=list)
     uncopied: Uncopied = field(default_factory=Uncopied)
     report_number: int | None = None

@@ -1,4 +1,4 @@
-"""What RLM reports of the partitions it leads (RemoteLogMetadataManager.report_partition_state)."""
+"""Report the partitions that this broker leads to RLMM (report_partition_states)."""
 
 import logging
 import threading
@@ -14,14 +14,42 @@ from services.api.errors import (
 )
 from services.api.ids import TopicIdPartition
 from services.api.lineage import Lineage
-from services.api.partition_changes import MAX_REPORTED_EPOCHS, MAX_REPORTS, ReportOutcome
-from services.api.partition_state import PartitionReport, PartitionState
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.partitions import PartitionReport, PartitionState
+from services.api.remote_log_metadata_manager import (
+    MAX_REPORTED_EPOCHS,
+    MAX_REPORTS,
+    PartitionLeadership,
+    RemoteLogMetadataManager,
+    ReportOutcome,
+)
+from services.common.log import BoundedLines
 from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
-from services.rlm.local_log import LocalLog
-from services.rlm.partition import DraftedReport, Partition, SentReport
-from services.rlm.tier_view.tier import Tier
-from services.rpc.bounded_lines import BoundedLines
+from services.rlm.kafka_log.local_log import LocalLog
+from services.rlm.partition import DraftedReport, Leadership, Partition, SentReport
+from services.rlm.tier_state import Tier
+
+
+def announce(
+    rlmm: RemoteLogMetadataManager,
+    partition: Partition,
+    leadership: Leadership,
+    epoch: int | None,
+    broker_id: int,
+) -> None:
+    """Tell of a role under `epoch` unless it was told. Makes the partition known, of its cluster,
+    and fences leaders of lower epochs.
+
+    Raises:
+        RemoteStorageError: RLMM did not take it.
+    """
+    told = replace(leadership, leader_epoch=epoch)
+    if partition.announced == told:
+        return
+    this = [PartitionLeadership(partition.topic_id_partition, epoch)]
+    leaders, followers = (this, []) if leadership.is_leader else ([], this)
+    rlmm.on_partition_leadership_changes(leaders, followers, broker_id, partition.cluster_id)
+    partition.announced = told
+
 
 _ATTEMPTS = 3
 _log = logging.getLogger(__name__)

@@ -1,8 +1,4 @@
-"""Runs a task per partition, again and again: several at once, none twice at once.
-
-Kafka's own scheduler never runs a task again that threw an Error; this one reschedules whatever a
-task raises.
-"""
+"""Run a task per partition again and again: several at once, none twice at once."""
 
 import logging
 import threading
@@ -10,12 +6,52 @@ import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from itertools import count
 
 from services.api.errors import RemoteStorageError
-from services.rlm.backoff import Backoff
-from services.rlm.waiting_tasks import WaitingTasks
-from services.rpc.bounded_lines import LINES_PER_S
-from services.rpc.log_lines import LineBudget
+from services.common.log import BOUNDED_LINES_PER_S, LineBudget
+from services.common.retry import Backoff
+
+_FEW = 64
+
+
+class WaitingTasks:
+    """Keys, each with the moment at which it is due, s on any clock. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._turns: dict[Hashable, tuple[float, int, Hashable]] = {}
+        # Also has turns that were taken back or moved, until they come to its top or are many.
+        self._heap: list[tuple[float, int, Hashable]] = []
+        # Of two that are due at one moment the earlier comer is first; keys need have no order.
+        self._numbers = count()
+
+    def put(self, key: Hashable, due_s: float) -> None:
+        """Let it wait until then; a key that waits already has this turn in place of its own."""
+        turn = (due_s, next(self._numbers), key)
+        self._turns[key] = turn
+        heappush(self._heap, turn)
+        if len(self._heap) > 2 * len(self._turns) + _FEW:
+            self._heap = list(self._turns.values())
+            heapify(self._heap)
+
+    def discard(self, key: Hashable) -> None:
+        self._turns.pop(key, None)
+
+    def take_due(self, now_s: float) -> Hashable | None:
+        """The key that has been due for longest, which waits no more; None: none is due."""
+        due_s = self.next_due_s()
+        if due_s is None or due_s > now_s:
+            return None
+        _, _, key = heappop(self._heap)
+        del self._turns[key]
+        return key
+
+    def next_due_s(self) -> float | None:
+        """When the next one is due; None: none waits."""
+        while self._heap and self._turns.get(self._heap[0][2]) is not self._heap[0]:
+            heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +75,10 @@ _WAKE_EVERY_S = 0.05
 """Turns that are due so soon one after the other are done by one thread in a row: where there are
 thousands of tasks one is due at every moment, and to wake for each costs more than a pass that
 finds nothing."""
+
 _START_AGAIN_AFTER_S = 1.0
 """Where the machine had no thread for a turn, it is asked for none before."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -98,7 +136,7 @@ class Scheduler:
         self._running: set[Hashable] = set()
         self._stopping = False
         self._ticker: threading.Thread | None = None
-        self._lines = LineBudget(lines_per_s=LINES_PER_S)
+        self._lines = LineBudget(lines_per_s=BOUNDED_LINES_PER_S)
 
     def schedule(self, key: Hashable, task: Task) -> None:
         """Run `task` from the next tick on; a key that is scheduled already keeps its turn. A task

@@ -6,11 +6,12 @@ import grpc
 
 from services.api.remote_log_manager import RemoteLogManager
 from services.rpc.converters.log import (
+    delta_from_proto,
     describe_page_to_proto,
     fetch_part_to_proto,
     fetch_request_from_proto,
+    stops_from_proto,
 )
-from services.rpc.converters.partition_lifecycle import delta_from_proto, stops_from_proto
 from services.rpc.statuses import status_of_outcome
 from tieredstorage.v1 import remote_log_manager_pb2 as pb
 from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc

@@ -7,11 +7,11 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
-from services.api.copy_leases import MAX_LEASE_MS, MIN_LEASE_MS
+from services.api.segment_batches import MAX_LEASE_MS, MIN_LEASE_MS
 from services.api.validation import INT64_MAX
-from services.rlm.lifecycle.sources import PartitionSource
-from services.rpc.places import share_of
-from services.rpc.settings import Address, ServiceSettings
+from services.common.settings import Address, ServiceSettings
+from services.rlm.roles.partition_roles import PartitionSource
+from services.rpc.server.admission import share_of
 
 _INT32_MAX = 2**31 - 1
 

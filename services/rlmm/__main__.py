@@ -3,12 +3,12 @@
 import grpc
 
 from services.api.errors import InvalidRequestError
-from services.rlmm.database import create_database_engine
+from services.common.log import configure_logging
+from services.rlmm.db import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.servicer import RemoteLogMetadataManagerServicer
 from services.rlmm.settings import RlmmSettings
-from services.rpc.logs import configure_logging
-from services.rpc.server import Service, serve
+from services.rpc.server.server import Service, serve
 from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
 
 

@@ -18,11 +18,9 @@ from services.api.anomalies import (
     check_run_id,
 )
 from services.api.validation import require_count
-from services.rlmm import page_tokens
-from services.rlmm.json_rows import JsonRow, run
-from services.rlmm.limits import check_text
-from services.rlmm.message_sizes import fitting
-from services.rlmm.page_tokens import Position
+from services.rlmm import limits
+from services.rlmm.db import JsonRow, run
+from services.rlmm.limits import Position, check_text, fitting
 from services.rlmm.rows import EPOCH, AnyRow, ms_of
 from services.rlmm.tables import AnomalyRow
 
@@ -85,7 +83,7 @@ def list_anomalies(
     if count < len(rows):
         last = rows[count - 1]
         first_seen = (last.first_seen - EPOCH) // _MICROSECOND
-        token = page_tokens.encode(fingerprint(query), (first_seen, last.anomaly_id))
+        token = limits.encode(fingerprint(query), (first_seen, last.anomaly_id))
     return AnomalyPage(tuple(_seen(row) for row in rows[:count]), token)
 
 

@@ -1,23 +1,44 @@
-"""What may refuse a change that the state machine allows: expectations and the topic's settings.
-
-Whoever asks holds the partition's lock. The settings are read in a statement of their own, after
-the lock: services.rlmm.topic_configs locks every partition of the topic before it changes them, so
-that they hold until this transaction ends, and what was read once need not be read again.
-"""
+"""Refuse changes that expectations, owners, bounds or the state machine do not allow."""
 
 from collections.abc import Callable, Mapping
+from datetime import UTC
 from typing import Protocol
+from uuid import UUID
 
 from sqlalchemy import Connection, select
 from sqlalchemy.orm import Session
 
 from services.api.calls import MutationContext
-from services.api.errors import ConcurrentUpdateError, DeletionRefusedError
-from services.api.ids import TopicIdPartition
+from services.api.errors import (
+    ConcurrentUpdateError,
+    DeletionRefusedError,
+    FencedLeaderEpochError,
+    InvalidRequestError,
+    InvalidStateTransitionError,
+    RemoteResourceNotFoundError,
+    SegmentAlreadyExistsError,
+)
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.partitions import RemotePartitionDeleteState
+from services.api.segments import (
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+    predecessors,
+)
 from services.api.topic_config import RetentionOwner, TopicConfig, topic_config
-from services.rlmm.partition_view import PartitionView
+from services.rlmm.rows import AnyRow
 from services.rlmm.tables import PartitionRow, TopicRow
+
+
+class PartitionView(Protocol):
+    """The row itself, which the session writes; or one of a batch, which writes many at once."""
+
+    topic_id: UUID
+    partition: int
+    revision: int
+    highest_broker_leader_epoch: int | None
+    delete_state: str | None
+
 
 _BEING_REMOVED = (
     RemotePartitionDeleteState.DELETE_PARTITION_STARTED.value,
@@ -131,3 +152,133 @@ def check_may_delete(
 def _check_no_hold(topic: str, config: TopicConfig) -> None:
     if config.hold:
         raise DeletionRefusedError(f"topic {topic}: sediment.hold is set")
+
+
+MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
+STARTED = RemotePartitionDeleteState.DELETE_PARTITION_STARTED
+FINISHED = RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
+
+
+def check_topic_name(
+    tp: TopicIdPartition, name: str, field: str = "topic_id_partition.topic"
+) -> None:
+    """Raise InvalidRequestError, naming `field`, where the topic has another name than `name`."""
+    if tp.topic != name:
+        raise InvalidRequestError(
+            f"{field}: topic id {tp.topic_id} belongs to {name!r}, not to {tp.topic!r}"
+        )
+
+
+def unknown_partition(tp: TopicIdPartition) -> RemoteResourceNotFoundError:
+    return RemoteResourceNotFoundError(f"partition {tp} is not known")
+
+
+def is_older_leader(partition: PartitionView, broker_leader_epoch: int | None) -> bool:
+    highest = partition.highest_broker_leader_epoch
+    if broker_leader_epoch is None or highest is None:
+        return False
+    return broker_leader_epoch < highest
+
+
+def fence(partition: PartitionView, tp: TopicIdPartition, broker_leader_epoch: int | None) -> None:
+    if is_older_leader(partition, broker_leader_epoch):
+        raise FencedLeaderEpochError(
+            f"broker leader epoch {broker_leader_epoch} is older than "
+            f"{partition.highest_broker_leader_epoch} of partition {tp}"
+        )
+
+
+def raise_leader_epoch(partition: PartitionView, broker_leader_epoch: int | None) -> bool:
+    """Make the partition's highest broker leader epoch at least this; True where it rose."""
+    highest = partition.highest_broker_leader_epoch
+    if broker_leader_epoch is None or (highest is not None and broker_leader_epoch <= highest):
+        return False
+    partition.highest_broker_leader_epoch = broker_leader_epoch
+    return True
+
+
+COPY_STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+COPY_FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+DELETE_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+
+
+class Guards:
+    """What may refuse changes of one partition of a batch.
+
+    The caller holds the partition's lock as long as it uses this: nothing of it changes meanwhile.
+    """
+
+    def __init__(
+        self,
+        partition: PartitionView,
+        topic: Callable[[], Topic],
+        config: Callable[[], TopicConfig],
+    ) -> None:
+        """`topic`, `config`: read what they are since the partition is locked."""
+        self.partition = partition
+        self._topic = topic
+        self._config = config
+        self._revision = partition.revision
+
+    def require_expected(self, context: MutationContext) -> None:
+        """Raise ConcurrentUpdateError where the context was made for another revision."""
+        check_expected(self.partition.partition, self._revision, self._topic, context)
+
+    def require_may_delete(self, context: MutationContext) -> None:
+        """Raise DeletionRefusedError where the topic's settings forbid it."""
+        topic, caller = self._topic().name, context.retention_owner
+        check_may_delete(topic, self._config(), self.partition.delete_state, caller)
+
+
+def may_move(
+    guards: Guards,
+    stored: AnyRow,
+    change: RemoteLogSegmentMetadataUpdate,
+    context: MutationContext,
+) -> bool:
+    """True: the segment is to move; False: it did so before, which no guard looks at.
+
+    Changes nothing.
+
+    Args:
+        stored: the segment's state, broker_id and custom_metadata, copy_leased and
+            copy_lease_until.
+
+    Raises:
+        InvalidStateTransitionError, SegmentAlreadyExistsError, FencedLeaderEpochError,
+        ConcurrentUpdateError, DeletionRefusedError: as
+            RemoteLogMetadataManager.update_remote_log_segment_metadata says.
+    """
+    segment_id, target = change.remote_log_segment_id, change.state
+    present = RemoteLogSegmentState(stored.state)
+    # A second deleter finds the deletion over: Kafka lists a segment once for each leader epoch.
+    is_over = present is DELETE_FINISHED and target is DELETE_STARTED
+    if present is target or is_over:
+        if change.custom_metadata not in (None, stored.custom_metadata):
+            raise SegmentAlreadyExistsError(
+                f"segment {segment_id} is in {present.value} with other custom metadata"
+            )
+        return False
+    if present not in predecessors(target):
+        raise InvalidStateTransitionError(
+            f"segment {segment_id}: {present.value} to {target.value}"
+        )
+    # An older leader may finish a copy, and clean up what it failed to copy itself.
+    is_own_copy = present is COPY_STARTED and stored.broker_id == change.broker_id
+    if target is DELETE_STARTED and not is_own_copy:
+        fence(guards.partition, segment_id.topic_id_partition, context.broker_leader_epoch)
+    guards.require_expected(context)
+    if target is DELETE_STARTED and present is COPY_FINISHED:
+        guards.require_may_delete(context)
+    if target is DELETE_STARTED and stored.copy_leased and not is_own_copy:
+        raise DeletionRefusedError(
+            f"segment {segment_id}: broker {stored.broker_id} copies it under a lease that ends "
+            f"{stored.copy_lease_until.astimezone(UTC).isoformat(timespec='milliseconds')} by the "
+            "database's clock"
+        )
+    return True
+
+
+def unknown_segment(segment_id: RemoteLogSegmentId) -> RemoteResourceNotFoundError:
+    return RemoteResourceNotFoundError(f"segment {segment_id} is not known")

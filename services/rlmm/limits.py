@@ -1,16 +1,24 @@
-"""What a request may hold at most; checked before the database is asked anything."""
+"""Bound requests and replies, and encode page tokens."""
 
+import struct
+from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate
+from uuid import UUID
 
+from services.api import validation
 from services.api.calls import MutationContext
 from services.api.errors import CustomMetadataTooLargeError
-from services.api.partition_state import PartitionReport
+from services.api.partitions import PartitionReport
+from services.api.remote_log_metadata_manager import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
 from services.api.validation import require
+from services.rlmm.rows import AnyRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +70,56 @@ def check_storable(context: MutationContext) -> None:
 def check_text(text: str, field: str) -> None:
     """PostgreSQL's text has no NUL character."""
     require("\0" not in text, field, "must not contain NUL")
+
+
+MAX_PAGE_BYTES = 3 * 1024 * 1024
+"""An answer is one message, and none may be larger than 4 MiB."""
+
+MAX_NAMES_AND_NUMBERS_BYTES = 512
+MAX_LEADER_EPOCH_BYTES = 24
+
+
+def fitting(sizes_bytes: Iterable[int]) -> int:
+    """How many of the rows of these sizes one message holds: at least one, where there is one."""
+    sums = list(accumulate(sizes_bytes))
+    return max(bisect_right(sums, MAX_PAGE_BYTES), min(len(sums), 1))
+
+
+SEGMENT_BYTES = f"""{MAX_NAMES_AND_NUMBERS_BYTES} + coalesce(octet_length(s.custom_metadata), 0)
+        + {MAX_LEADER_EPOCH_BYTES} * cardinality(s.leader_epochs)"""
+"""SQL for segment_size_bytes, of `segments AS s`: what does not fit need not be read."""
+
+
+def segment_size_bytes(row: AnyRow) -> int:
+    """No less than a segment takes in a message."""
+    of_epochs = MAX_LEADER_EPOCH_BYTES * len(row.leader_epochs)
+    return MAX_NAMES_AND_NUMBERS_BYTES + len(row.custom_metadata or b"") + of_epochs
+
+
+Position = tuple[int, UUID]
+_NUMBER = struct.Struct(">q")
+_BODY_BYTES = _NUMBER.size + 16
+
+
+def page_limit(page_size: int) -> int:
+    """How many rows the page may have."""
+    return validation.page_limit(page_size, DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
+
+
+def encode(query: tuple[object, ...], position: Position) -> str:
+    """A token for what follows `position` in `query`."""
+    number, uuid = position
+    return validation.seal(query, _NUMBER.pack(number) + uuid.bytes)
+
+
+def decode(query: tuple[object, ...], token: str) -> Position | None:
+    """The position in a token of `encode`; None for "", the beginning.
+
+    Raises:
+        InvalidRequestError: not a token of ours, or one of another query.
+    """
+    if not token:
+        return None
+    body = validation.unseal(query, token, _BODY_BYTES)
+    (number,) = _NUMBER.unpack(body[: _NUMBER.size])
+    return number, UUID(bytes=body[_NUMBER.size :])

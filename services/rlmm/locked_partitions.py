@@ -1,8 +1,4 @@
-"""The partitions of a batch: locked together, and written together at the end.
-
-Locks are taken in the order of (topic id, partition), as by every change of several partitions:
-two batches wait for each other, but never each for the other.
-"""
+"""Lock the partitions of a batch together, and write them together at the end."""
 
 from collections.abc import Collection, Iterable
 from contextlib import suppress
@@ -16,23 +12,10 @@ from sqlalchemy.orm import Session
 from services.api.errors import InvalidRequestError
 from services.api.ids import TopicIdPartition
 from services.api.topic_config import topic_config
-from services.rlmm.json_rows import (
-    PartitionKey,
-    key_of,
-    partition_row,
-    run,
-    wait_for_answers,
-    when_needed,
-)
-from services.rlmm.partition_view import PartitionView
-from services.rlmm.partitions import (
-    check_topic_name,
-    lock_or_create,
-    lock_topics,
-    unknown_partition,
-)
+from services.rlmm.db import PartitionKey, key_of, partition_row, run, wait_for_answers, when_needed
+from services.rlmm.guards import Guards, PartitionView, check_topic_name, unknown_partition
+from services.rlmm.partitions import lock_or_create, lock_topics
 from services.rlmm.rows import AnyRow
-from services.rlmm.transitions import Guards
 
 # Sorted, then locked: the order of the rows is that of the locks.
 LOCK = """

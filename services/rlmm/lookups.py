@@ -1,20 +1,36 @@
-"""Reads of one partition that answer with one thing: one statement each, in SQL by hand.
+"""Answer reads of one thing: a segment by offset, by id, the highest offset, sizes, revisions."""
 
-Each statement reads the partition's revision from the same snapshot as the answer.
-"""
-
+import re
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TypeAlias
 from uuid import UUID
 
+from sqlalchemy import Connection, text
+
 from services.api.calls import AtRevision
+from services.api.errors import RemoteStorageError, ThrottledError
 from services.api.ids import TopicIdPartition
+from services.api.segment_batches import LookupOutcome, SegmentLookup
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import INT64_MAX
-from services.rlmm.partitions import check_topic_name, unknown_partition
-from services.rlmm.reaches import REACH_CLASSES, REACH_DIGITS
-from services.rlmm.read_sql import IS_KNOWN, PARTITIONS, SEGMENT
-from services.rlmm.rows import SEGMENT_COLUMNS, AnyRow, segment_from_row
+from services.rlmm.db import (
+    IS_KNOWN,
+    PARTITIONS,
+    SEGMENT,
+    JsonRow,
+    Transactions,
+    again_where_rolled_back,
+    key_of,
+    partition_row,
+    run,
+    stream,
+)
+from services.rlmm.epoch_index import REACH_CLASSES, REACH_DIGITS
+from services.rlmm.guards import check_topic_name, unknown_partition
+from services.rlmm.limits import MAX_PAGE_BYTES, SEGMENT_BYTES
+from services.rlmm.rows import COPY_LEASED, SEGMENT_COLUMNS, AnyRow, segment_from_row
 from services.rlmm.tables import STOP
-from services.rlmm.transactions import Transactions
 
 
 def _segment(segment_id: str) -> str:
@@ -193,3 +209,241 @@ def _read(transactions: Transactions, statement: str, tp: TopicIdPartition, **of
         raise unknown_partition(tp)
     check_topic_name(tp, row.topic)
     return row
+
+
+_SEGMENT_AT_EACH = re.sub(r"%\((\w+)\)s", r"wanted.\1", SEGMENT_AT)
+
+_IF_IT_FITS = ", ".join(
+    f"CASE WHEN bytes <= {MAX_PAGE_BYTES} THEN {name} END AS {name}" for name in SEGMENT_COLUMNS
+)
+
+ROWS_AT_A_TIME = 50
+
+# Rows found by their keys, with LIMIT 1: no plan reads a table whole for them. Nothing sorts: a row
+# is answered when it is found, so the first of those that do not fit together is the last in order
+# of their places only as long as nested loops keep it; each would be as true in any order.
+SEGMENTS_FOR_OFFSETS = f"""
+    SELECT place, topic, revision,
+        segment_id IS NOT NULL AND bytes > {MAX_PAGE_BYTES} AS is_left_out, {_IF_IT_FITS}
+    FROM (
+        SELECT wanted.place, p.topic, p.revision, {SEGMENT},
+            sum({SEGMENT_BYTES}) OVER (ROWS UNBOUNDED PRECEDING) AS bytes
+        FROM json_to_recordset(%(rows)s) AS wanted (
+            place int, topic_id uuid, partition int, leader_epoch int, "offset" bigint)
+        CROSS JOIN LATERAL (
+            SELECT t.name AS topic, p.revision
+            FROM {PARTITIONS}
+            WHERE p.topic_id = wanted.topic_id AND p.partition = wanted.partition AND {IS_KNOWN}
+            LIMIT 1
+        ) AS p
+        LEFT JOIN LATERAL ({_SEGMENT_AT_EACH}
+            LIMIT 1
+        ) AS found ON true
+        LEFT JOIN LATERAL (
+            SELECT {SEGMENT} FROM segments AS s
+            WHERE s.topic_id = wanted.topic_id AND s.partition = wanted.partition
+                AND s.segment_id = found.segment_id
+            LIMIT 1
+        ) AS s ON true
+    ) AS found"""
+
+
+def find_segments(connection: Connection, lookups: Sequence[SegmentLookup]) -> list[LookupOutcome]:
+    """See RemoteLogMetadataManager.remote_log_segment_metadata_batch."""
+    wanted = [_wanted(place, lookup) for place, lookup in enumerate(lookups)]
+    # Read while the database looks up the next ones: both take about as long.
+    outcomes = {
+        row.place: _outcome(row, lookups[row.place].topic_id_partition)
+        for row in stream(connection, SEGMENTS_FOR_OFFSETS, wanted, ROWS_AT_A_TIME)
+    }
+    return [
+        outcomes[place] if place in outcomes else unknown_partition(lookup.topic_id_partition)
+        for place, lookup in enumerate(lookups)
+    ]
+
+
+def _wanted(place: int, lookup: SegmentLookup) -> JsonRow:
+    return {
+        **partition_row(key_of(lookup.topic_id_partition)),
+        "place": place,
+        "leader_epoch": lookup.epoch_for_offset,
+        "offset": lookup.offset,
+    }
+
+
+def _outcome(row: AnyRow, tp: TopicIdPartition) -> LookupOutcome:
+    try:
+        check_topic_name(tp, row.topic)
+    except RemoteStorageError as e:
+        return e
+    if row.is_left_out:
+        return ThrottledError("the segments before this one fill the answer; ask again for it")
+    found = None if row.segment_id is None else segment_from_row(row, tp)
+    return AtRevision(found, row.revision)
+
+
+# As many as a message holds, at least one.
+BY_ID = f"""
+    SELECT * FROM (
+        SELECT t.name AS topic, p.revision, {SEGMENT}, {COPY_LEASED} AS copy_leased,
+            row_number() OVER in_order AS number, sum({SEGMENT_BYTES}) OVER in_order AS bytes
+        FROM {PARTITIONS}
+        LEFT JOIN segments AS s ON s.topic_id = p.topic_id AND s.partition = p.partition
+            AND s.segment_id = ANY(CAST(%(ids)s AS uuid[]))
+        WHERE p.topic_id = %(topic_id)s AND p.partition = %(partition)s AND {IS_KNOWN}
+        WINDOW in_order AS (ORDER BY s.start_offset, s.segment_id ROWS UNBOUNDED PRECEDING)
+    ) AS found
+    WHERE number = 1 OR bytes <= {MAX_PAGE_BYTES}
+    ORDER BY number"""
+
+_OF_PARTITION = """s.topic_id = p.topic_id AND s.partition = p.partition
+                AND s.state = 'COPY_SEGMENT_FINISHED' AND s.state <> 'DELETE_SEGMENT_FINISHED'"""
+
+# Either a finished segment holds the log start, or the first that begins after it is the first.
+# (state <> ... is implied, and tells the planner of the index on live segments.)
+EARLIEST = f"""
+    SELECT t.name AS topic, p.revision, coalesce(
+        (SELECT p.log_start_offset
+            FROM {REACH_CLASSES} AS reach (digits, longest)
+            CROSS JOIN LATERAL (
+                SELECT FROM segments AS s
+                WHERE {_OF_PARTITION} AND {REACH_DIGITS} = reach.digits
+                    AND s.start_offset BETWEEN p.log_start_offset - reach.longest
+                        AND p.log_start_offset
+                    AND s.end_offset >= p.log_start_offset
+                LIMIT 1
+            ) AS holds
+            LIMIT 1),
+        (SELECT s.start_offset FROM segments AS s
+            WHERE {_OF_PARTITION} AND s.start_offset > p.log_start_offset
+            ORDER BY s.start_offset LIMIT 1)
+    ) AS earliest_offset
+    FROM {PARTITIONS}
+    WHERE p.topic_id = %(topic_id)s AND p.partition = %(partition)s AND {IS_KNOWN}"""
+
+REVISIONS = f"""
+    SELECT wanted.place, p.revision, t.name AS topic
+    FROM json_to_recordset(%(rows)s) AS wanted (place int, topic_id uuid, partition int)
+    JOIN partitions AS p ON p.topic_id = wanted.topic_id AND p.partition = wanted.partition
+    JOIN topics AS t ON t.topic_id = p.topic_id
+    WHERE {IS_KNOWN}"""
+
+
+def segments_by_id(
+    connection: Connection, tp: TopicIdPartition, ids: Sequence[UUID]
+) -> AtRevision[tuple[RemoteLogSegmentMetadata, ...]]:
+    """See RemoteLogMetadataManager.remote_log_segment_metadata_by_id."""
+    keys = {"topic_id": tp.topic_id, "partition": tp.partition, "ids": list(ids)}
+    rows = connection.exec_driver_sql(BY_ID, keys).all()
+    if not rows:
+        raise unknown_partition(tp)
+    check_topic_name(tp, rows[0].topic)
+    segments = tuple(
+        segment_from_row(row, tp, copy_leased=row.copy_leased)
+        for row in rows
+        if row.segment_id is not None
+    )
+    return AtRevision(segments, rows[0].revision)
+
+
+def earliest_offset(connection: Connection, tp: TopicIdPartition) -> AtRevision[int | None]:
+    """See RemoteLogMetadataManager.earliest_log_offset."""
+    keys = {"topic_id": tp.topic_id, "partition": tp.partition}
+    row = connection.exec_driver_sql(EARLIEST, keys).one_or_none()
+    if row is None:
+        raise unknown_partition(tp)
+    check_topic_name(tp, row.topic)
+    return AtRevision(row.earliest_offset, row.revision)
+
+
+def revisions(connection: Connection, tps: Sequence[TopicIdPartition]) -> list[int]:
+    """See RemoteLogMetadataManager.partition_revisions."""
+    wanted: list[JsonRow] = [
+        {**partition_row(key_of(tp)), "place": place} for place, tp in enumerate(tps)
+    ]
+    found = [0] * len(tps)
+    for row in run(connection, REVISIONS, wanted):
+        check_topic_name(tps[row.place], row.topic, f"partitions[{row.place}].topic")
+        found[row.place] = row.revision
+    return found
+
+
+Keys: TypeAlias = dict[str, UUID | int]
+BATCH = 2_000
+EPOCHS_PER_STATEMENT = 1_000
+
+_EPOCHS = f"""
+    SELECT topic_id, partition, leader_epoch FROM highest_offsets
+    WHERE (topic_id, partition, leader_epoch) > (:topic_id, :partition, :leader_epoch)
+    ORDER BY topic_id, partition, leader_epoch LIMIT {EPOCHS_PER_STATEMENT}"""
+
+_BEFORE_ALL: Keys = {"topic_id": UUID(int=0), "partition": -1, "leader_epoch": -1}
+
+_LOCK = """
+    SELECT 1 FROM partitions WHERE topic_id = :topic_id AND partition = :partition FOR UPDATE"""
+
+# As services.rlmm.epoch_index has it.
+_FIND = f"""
+    WITH page AS MATERIALIZED (
+        SELECT segment_id, start_offset, end_offset, passable FROM segment_epochs
+        WHERE topic_id = :topic_id AND partition = :partition AND leader_epoch = :leader_epoch
+            AND referenced AND start_offset > :after
+        ORDER BY start_offset LIMIT {BATCH}
+    ), found AS (
+        SELECT page.segment_id, page.passable AS was_passable,
+            s.txn_idx_empty AND s.end_offset = page.end_offset
+                AND page.start_offset <= page.end_offset
+                AND coalesce(page.start_offset - 1 = (
+                    SELECT end_offset FROM segment_epochs
+                    WHERE topic_id = :topic_id AND partition = :partition
+                        AND leader_epoch = :leader_epoch AND referenced
+                        AND start_offset < page.start_offset
+                    ORDER BY start_offset DESC LIMIT 1), false) AS passable
+        FROM page
+        CROSS JOIN LATERAL (
+            SELECT txn_idx_empty, end_offset FROM segments
+            WHERE topic_id = :topic_id AND partition = :partition AND segment_id = page.segment_id
+            LIMIT 1
+        ) AS s
+    ), changed AS (
+        UPDATE segment_epochs AS e SET passable = found.passable
+        FROM found
+        WHERE e.topic_id = :topic_id AND e.partition = :partition
+            AND e.segment_id = found.segment_id AND e.leader_epoch = :leader_epoch
+            AND found.passable <> found.was_passable
+        RETURNING 1
+    )
+    SELECT (SELECT count(*) FROM changed) AS changed,
+        (SELECT max(start_offset) FROM page) AS last"""
+
+
+def find_passable_segments(connection: Connection) -> Iterator[int]:
+    """Set segment_epochs.passable to what it should be; yields how many rows each batch changed.
+
+    Each batch holds the lock of its partition, as every change of the partition does.
+    """
+    for keys in _epochs(connection):
+        after: int | None = -1
+        while after is not None:
+            done = again_where_rolled_back(partial(_find, connection, {**keys, "after": after}))
+            yield done.changed
+            after = done.last
+
+
+def _find(connection: Connection, keys: Keys) -> AnyRow:
+    with connection.begin():
+        connection.execute(text(_LOCK), keys)
+        return connection.execute(text(_FIND), keys).one()
+
+
+def _epochs(connection: Connection) -> Iterator[Keys]:
+    """The leader epochs of all partitions, in the order of their keys."""
+    last = _BEFORE_ALL
+    while True:
+        with connection.begin():
+            epochs = connection.execute(text(_EPOCHS), last).all()
+        for epoch in epochs:
+            last = dict(epoch._mapping)
+            yield last
+        if len(epochs) < EPOCHS_PER_STATEMENT:
+            return

@@ -1,8 +1,4 @@
-"""What nobody needs any more goes: tombstones, request ids, the oldest events, old anomalies.
-
-Every step is a row of short transactions, each of at most BATCH rows, so that it runs beside the
-traffic, may end at any point and may be run again. Ages are counted by the database's clock.
-"""
+"""Purge what nobody needs any more, and grant the role for reports."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,10 +9,10 @@ from sqlalchemy import Connection, Row, text
 
 from services.api.errors import RetriableRemoteStorageError
 from services.api.validation import require
-from services.rlmm.outcomes import REMEMBERED_FOR
-from services.rlmm.passable_segments import find_passable_segments
+from services.rlmm.db import again_where_rolled_back
+from services.rlmm.idempotency import REMEMBERED_FOR
+from services.rlmm.lookups import find_passable_segments
 from services.rlmm.schema import connected, is_usable, known_revision, revision_in, try_lock
-from services.rlmm.transactions import again_where_rolled_back
 
 BATCH = 2_000
 PARTITIONS_PER_STATEMENT = 1_000

@@ -1,20 +1,527 @@
 """RLMM in process, on PostgreSQL: satisfies services.api's RemoteLogMetadataManager."""
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
+from uuid import UUID
 
-from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
-from services.api.ids import TopicIdPartition
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.rlmm.managing.anomalies import SqlAnomalies
-from services.rlmm.managing.copy_leases import SqlCopyLeases
-from services.rlmm.managing.partition_changes import SqlPartitionChanges
-from services.rlmm.managing.partition_queries import SqlPartitionQueries
-from services.rlmm.managing.partition_repairs import SqlPartitionRepairs
-from services.rlmm.managing.segment_changes import SqlSegmentChanges
-from services.rlmm.managing.segment_imports import SqlSegmentImports
-from services.rlmm.managing.segment_queries import SqlSegmentQueries
-from services.rlmm.managing.topic_configs import SqlTopicConfigs
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from services.api.anomalies import ALL_ANOMALIES, Anomaly, AnomalyPage, AnomalyQuery
+from services.api.calls import NO_CONTEXT, AtRevision, MutationContext, MutationOutcome
+from services.api.errors import InvalidRequestError, RemoteStorageError, RetriableRemoteStorageError
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition
+from services.api.partitions import (
+    GAP_KINDS,
+    EventPage,
+    EventQuery,
+    OffsetGap,
+    PartitionReport,
+    PartitionState,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+)
+from services.api.remote_log_metadata_manager import (
+    MAX_REPORTED_EPOCHS,
+    MAX_REPORTS,
+    PartitionLeadership,
+    PartitionPage,
+    RemoteLogMetadataManager,
+    RenewOutcome,
+    ReportOutcome,
+    SegmentPage,
+    SegmentUpdate,
+    UpdateOutcome,
+)
+from services.api.segment_batches import (
+    MAX_BATCH,
+    MAX_REVISIONS,
+    AddOutcome,
+    ImportedSegments,
+    LookupOutcome,
+    SegmentAddition,
+    SegmentBatch,
+    SegmentImport,
+    SegmentLookup,
+    SegmentScan,
+)
+from services.api.segments import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+)
+from services.api.topic_config import RetentionOwner, StoredTopicConfig, topic_config
+from services.api.validation import require, require_count, require_int32, require_int64, within
+from services.rlmm import anomalies as anomaly_rows
+from services.rlmm import (
+    audit,
+    gaps,
+    leases,
+    limits,
+    listings,
+    lookups,
+    partition_states,
+    partitions,
+    repairs,
+    segment_changes,
+    topic_configs,
+)
+from services.rlmm.db import Transactions
+from services.rlmm.group_commit import Gathering
+from services.rlmm.guards import require_owner_may_delete
+from services.rlmm.idempotency import Body, applied_once
+from services.rlmm.imports import import_all
+from services.rlmm.limits import Limits, check_storable, check_text
+from services.rlmm.listings import SegmentQuery
+from services.rlmm.lookups import find_segments
 from services.rlmm.schema import is_usable, known_revision
+from services.rlmm.segment_changes import change_alone, change_free
+from services.rlmm.tables import PartitionRow
+
+
+class OnDatabase:
+    """A part of the manager. Stateless over the database."""
+
+    def __init__(self, engine: Engine, limits: Limits | None = None) -> None:
+        self._transactions = Transactions(engine)
+        self._limits = limits or Limits()
+        self._database = f"{engine.url.host}:{engine.url.port}/{engine.url.database}"
+
+    def _change_once(
+        self,
+        body: Body,
+        context: MutationContext,
+        lock: Callable[[Session], PartitionRow],
+        apply: Callable[[Session, PartitionRow], MutationOutcome],
+        *,
+        counts_repeats: bool = True,
+    ) -> MutationOutcome:
+        """`apply` to the partition that `lock` gives, in one transaction; see applied_once."""
+        check_storable(context)
+
+        def work(session: Session) -> MutationOutcome:
+            partition = lock(session)
+            return applied_once(
+                session,
+                partition,
+                body,
+                context,
+                lambda: apply(session, partition),
+                counts_repeats=counts_repeats,
+            )
+
+        return self._transactions.change(work)
+
+
+class SqlSegmentChanges(OnDatabase):
+    """Satisfies services.api.remote_log_metadata_manager.SegmentChanges.
+
+    Single changes that meet share a transaction (services.rlmm.group_commit).
+    """
+
+    def __init__(self, engine: Engine, limits: Limits | None = None) -> None:
+        super().__init__(engine, limits)
+        alone = partial(change_alone, self._transactions)
+        self._gathering = Gathering(self._transactions, change_free, alone)
+
+    def add_remote_log_segment_metadata(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        context: MutationContext = NO_CONTEXT,
+        *,
+        lease_ms: int | None = None,
+    ) -> MutationOutcome:
+        addition = SegmentAddition(metadata, context, lease_ms)
+        segment_changes.check_addition(self._limits, addition)
+        return self._gathering.change(addition)
+
+    def add_remote_log_segment_metadata_batch(
+        self, additions: Sequence[SegmentAddition]
+    ) -> list[AddOutcome]:
+        return segment_changes.add_all(self._transactions, self._limits, additions)
+
+    def update_remote_log_segment_metadata(
+        self, update: RemoteLogSegmentMetadataUpdate, context: MutationContext = NO_CONTEXT
+    ) -> MutationOutcome:
+        change = SegmentUpdate(update, context)
+        segment_changes.check_update(self._limits, change)
+        return self._gathering.change(change)
+
+    def update_remote_log_segment_metadata_batch(
+        self, updates: Sequence[SegmentUpdate]
+    ) -> list[UpdateOutcome]:
+        return segment_changes.update_all(self._transactions, self._limits, updates)
+
+
+class SqlCopyLeases(OnDatabase):
+    """Satisfies services.api.remote_log_metadata_manager.CopyLeases."""
+
+    def renew_copy_leases(
+        self, segment_ids: Sequence[RemoteLogSegmentId], lease_ms: int, broker_id: int
+    ) -> list[RenewOutcome]:
+        return leases.renew_all(self._transactions, segment_ids, lease_ms, broker_id)
+
+
+class SqlSegmentQueries(OnDatabase):
+    """Satisfies services.api.remote_log_metadata_manager.SegmentQueries."""
+
+    def remote_log_segment_metadata(
+        self, topic_id_partition: TopicIdPartition, epoch_for_offset: int, offset: int
+    ) -> AtRevision[RemoteLogSegmentMetadata | None]:
+        require_int32(epoch_for_offset, "epoch_for_offset")
+        require_int64(offset, "offset")
+        return lookups.find_segment(
+            self._transactions,
+            lookups.SEGMENT_FOR_OFFSET,
+            topic_id_partition,
+            epoch_for_offset,
+            offset,
+        )
+
+    def remote_log_segment_metadata_batch(
+        self, lookups: Sequence[SegmentLookup]
+    ) -> list[LookupOutcome]:
+        require_count(lookups, "lookups", MAX_BATCH)
+        return self._transactions.read(lambda connection: find_segments(connection, lookups))
+
+    def remote_log_segment_metadata_by_id(
+        self, topic_id_partition: TopicIdPartition, ids: Sequence[UUID]
+    ) -> AtRevision[tuple[RemoteLogSegmentMetadata, ...]]:
+        require_count(ids, "ids", MAX_BATCH)
+        return self._transactions.read(
+            lambda connection: lookups.segments_by_id(connection, topic_id_partition, ids)
+        )
+
+    def next_segment_with_txn_index(
+        self, topic_id_partition: TopicIdPartition, epoch: int, offset: int
+    ) -> AtRevision[RemoteLogSegmentMetadata | None]:
+        require_int32(epoch, "epoch")
+        require_int64(offset, "offset")
+        return lookups.find_segment(
+            self._transactions, lookups.NEXT_WITH_TXN_INDEX, topic_id_partition, epoch, offset
+        )
+
+    def earliest_log_offset(self, topic_id_partition: TopicIdPartition) -> AtRevision[int | None]:
+        return self._transactions.read(
+            lambda connection: lookups.earliest_offset(connection, topic_id_partition)
+        )
+
+    def highest_offset_for_epoch(
+        self, topic_id_partition: TopicIdPartition, leader_epoch: int
+    ) -> AtRevision[int | None]:
+        require_int32(leader_epoch, "leader_epoch")
+        return lookups.highest_offset(self._transactions, topic_id_partition, leader_epoch)
+
+    def remote_log_size(
+        self, topic_id_partition: TopicIdPartition, leader_epoch: int
+    ) -> AtRevision[int]:
+        require_int32(leader_epoch, "leader_epoch")
+        return lookups.log_size(self._transactions, topic_id_partition, leader_epoch)
+
+    def list_remote_log_segments(
+        self,
+        topic_id_partition: TopicIdPartition,
+        leader_epoch: int | None = None,
+        *,
+        states: Sequence[RemoteLogSegmentState] = (),
+        min_offset: int | None = None,
+        if_revision_not: int | None = None,
+        deletes_for: RetentionOwner | None = None,
+        page_size: int = 0,
+        page_token: str = "",
+    ) -> SegmentPage:
+        query = SegmentQuery(topic_id_partition, leader_epoch, states, min_offset)
+        if if_revision_not is not None:
+            require_int64(if_revision_not, "if_revision_not")
+        limit = limits.page_limit(page_size)
+        after = limits.decode(query.fingerprint(), page_token)
+        if deletes_for is not None:
+            self._transactions.read(
+                lambda connection: require_owner_may_delete(
+                    connection, topic_id_partition, deletes_for
+                )
+            )
+        return self._transactions.read(
+            lambda connection: listings.list_segments(
+                connection, query, if_revision_not=if_revision_not, limit=limit, after=after
+            )
+        )
+
+    def scan_remote_log_segments(self, scan: SegmentScan) -> Iterator[SegmentBatch]:
+        # Arrow, of which nothing else here knows, takes some 36 MiB: only where somebody scans.
+        from services.rlmm import scans  # noqa: PLC0415
+
+        check_text(scan.topic, "topic")
+        return scans.scan_segments(self._transactions, scan)
+
+
+class SqlSegmentImports(OnDatabase):
+    """Satisfies services.api.segment_batches.SegmentImports."""
+
+    def import_remote_log_segments(self, imports: Iterable[SegmentImport]) -> ImportedSegments:
+        return import_all(self._transactions, self._limits, imports)
+
+
+MAX_LEADERSHIP_CHANGES = 20_000
+"""Partitions in one call of on_partition_leadership_changes, which is one transaction."""
+
+
+class SqlPartitionChanges(OnDatabase):
+    """Satisfies services.api.remote_log_metadata_manager.PartitionChanges."""
+
+    def on_partition_leadership_changes(
+        self,
+        leaders: Sequence[PartitionLeadership],
+        followers: Sequence[PartitionLeadership],
+        broker_id: int,
+        cluster_id: str | None = None,
+    ) -> None:
+        """All or nothing; locks topics, then partitions in the order of (topic id, partition)."""
+        require_int32(broker_id, "broker_id", at_least=-1)
+        if cluster_id is not None:
+            partitions.check_cluster_id(cluster_id)
+        count, most = len(leaders) + len(followers), MAX_LEADERSHIP_CHANGES
+        require(count <= most, "leaders, followers", f"at most {most} partitions, has {count}")
+        changes = sorted({*leaders, *followers}, key=_highest_epoch_of_each_partition_first)
+
+        def work(session: Session) -> None:
+            partitions.lock_topics(session, [change.topic_id_partition for change in changes])
+            for change in changes:
+                try:
+                    partitions.announce(session, change, broker_id)
+                except InvalidRequestError as e:
+                    raise InvalidRequestError(f"{_place(change, leaders, followers)}.{e}") from e
+            if cluster_id is not None:
+                topic_ids = {change.topic_id_partition.topic_id for change in changes}
+                partitions.note_cluster(session, topic_ids, cluster_id)
+
+        self._transactions.change(work)
+
+    def on_stop_partitions(self, partitions: Sequence[TopicIdPartition], broker_id: int) -> None:
+        """RLMM keeps nothing for a broker's replica that would have to end with it."""
+        require_int32(broker_id, "broker_id", at_least=-1)
+
+    def report_partition_state(self, reports: Sequence[PartitionReport]) -> list[ReportOutcome]:
+        """Each report is a transaction of its own: one partition's lock at a time."""
+        require_count(reports, "reports", MAX_REPORTS)
+        epochs, most = sum(len(r.lineage.entries) for r in reports), MAX_REPORTED_EPOCHS
+        require(epochs <= most, "reports", f"at most {most} leader epochs together, are {epochs}")
+        return [self._take_report(report) for report in reports]
+
+    def raise_log_start_offset(
+        self,
+        topic_id_partition: TopicIdPartition,
+        log_start_offset: int,
+        context: MutationContext = NO_CONTEXT,
+    ) -> MutationOutcome:
+        require_int64(log_start_offset, "log_start_offset")
+        change = partition_states.LogStartRaise(topic_id_partition, log_start_offset)
+        return self._change_once(
+            change,
+            context,
+            lambda session: partitions.lock_known(session, topic_id_partition),
+            lambda session, partition: partition_states.raise_log_start(
+                session, partition, change, context
+            ),
+            # A lower offset repeats no event in particular.
+            counts_repeats=False,
+        )
+
+    def put_remote_partition_delete_metadata(
+        self, metadata: RemotePartitionDeleteMetadata, context: MutationContext = NO_CONTEXT
+    ) -> MutationOutcome:
+        tp = metadata.topic_id_partition
+        is_first = metadata.state is RemotePartitionDeleteState.DELETE_PARTITION_MARKED
+        known_or_new = partitions.lock_or_create if is_first else partitions.lock_known
+
+        def lock(session: Session) -> PartitionRow:
+            with within("metadata"):
+                return known_or_new(session, tp)
+
+        return self._change_once(
+            metadata,
+            context,
+            lock,
+            lambda session, partition: partitions.move_deletion(
+                session, partition, metadata, context
+            ),
+            counts_repeats=False,  # of deletions that it knows, it does so itself
+        )
+
+    def _take_report(self, report: PartitionReport) -> ReportOutcome:
+        try:
+            self._limits.check_report(report)
+            return self._transactions.change(
+                lambda session: partition_states.take_report(session, report)
+            )
+        except RetriableRemoteStorageError:
+            raise  # the database's: it would be every later item's too
+        except RemoteStorageError as e:
+            return e
+
+
+def _place(
+    change: PartitionLeadership,
+    leaders: Sequence[PartitionLeadership],
+    followers: Sequence[PartitionLeadership],
+) -> str:
+    """The path of the field that named it first."""
+    if change in leaders:
+        return f"leaders[{leaders.index(change)}]"
+    return f"followers[{followers.index(change)}]"
+
+
+def _highest_epoch_of_each_partition_first(change: PartitionLeadership) -> tuple[UUID, int, int]:
+    """One that is named twice makes one event."""
+    tp, epoch = change.topic_id_partition, change.leader_epoch
+    return tp.topic_id, tp.partition, 1 if epoch is None else -epoch
+
+
+class SqlPartitionQueries(OnDatabase):
+    """With is_ready satisfies services.api.remote_log_metadata_manager.PartitionQueries."""
+
+    def partition_state(self, topic_id_partition: TopicIdPartition) -> AtRevision[PartitionState]:
+        return self._transactions.read(
+            lambda connection: partition_states.read(connection, topic_id_partition)
+        )
+
+    def list_partitions(
+        self,
+        *,
+        topic: str = "",
+        delete_states: Sequence[RemotePartitionDeleteState] = (),
+        cluster_id: str = "",
+        page_size: int = 0,
+        page_token: str = "",
+    ) -> PartitionPage:
+        query = listings.PartitionQuery(topic, delete_states, cluster_id)
+        limit = limits.page_limit(page_size)
+        after = limits.decode(query.fingerprint(), page_token)
+        return self._transactions.read(
+            lambda connection: listings.list_partitions(connection, query, limit=limit, after=after)
+        )
+
+    def partition_revisions(self, partitions: Sequence[TopicIdPartition]) -> list[int]:
+        require_count(partitions, "partitions", MAX_REVISIONS)
+        return self._transactions.read(lambda connection: lookups.revisions(connection, partitions))
+
+    def list_events(
+        self, query: EventQuery, *, page_size: int = 0, page_token: str = ""
+    ) -> EventPage:
+        audit.check_query(query)
+        limit = limits.page_limit(page_size)
+        after = limits.decode(audit.fingerprint(query), page_token)
+        return self._transactions.read(
+            lambda connection: audit.list_events(connection, query, limit=limit, after=after)
+        )
+
+
+class SqlPartitionRepairs(OnDatabase):
+    """Satisfies services.api.remote_log_metadata_manager.PartitionRepairs.
+
+    What repeats no event in particular is not counted as a repeat of one.
+    """
+
+    def record_gap(
+        self,
+        topic_id_partition: TopicIdPartition,
+        gap: OffsetGap,
+        broker_id: int,
+        context: MutationContext = NO_CONTEXT,
+    ) -> MutationOutcome:
+        known = ", ".join(GAP_KINDS)
+        require(gap.kind in GAP_KINDS, "gap.kind", f"must be {known}, is {gap.kind[:64]!r}")
+        require_int32(broker_id, "broker_id", at_least=-1)
+        change = gaps.GapRecord(topic_id_partition, gap, broker_id)
+        return self._change_once(
+            change,
+            context,
+            lambda session: partitions.lock_known(session, topic_id_partition),
+            lambda session, partition: gaps.record_gap(session, partition, change, context),
+            counts_repeats=False,
+        )
+
+    def undelete_partition(
+        self, topic_id_partition: TopicIdPartition, context: MutationContext = NO_CONTEXT
+    ) -> MutationOutcome:
+        change = repairs.Undeletion(topic_id_partition)
+
+        def lock(session: Session) -> PartitionRow:
+            partitions.lock_topics(session, [topic_id_partition])
+            return partitions.lock_known(session, topic_id_partition)
+
+        return self._change_once(
+            change,
+            context,
+            lock,
+            lambda session, partition: repairs.undelete(session, partition, change, context),
+            counts_repeats=False,
+        )
+
+    def reset_leader_epoch(
+        self,
+        topic_id_partition: TopicIdPartition,
+        leader_epoch: int | None,
+        context: MutationContext = NO_CONTEXT,
+    ) -> MutationOutcome:
+        if leader_epoch is not None:
+            require_int32(leader_epoch, "leader_epoch")
+        change = repairs.LeaderEpochReset(topic_id_partition, leader_epoch)
+        return self._change_once(
+            change,
+            context,
+            lambda session: partitions.lock_known(session, topic_id_partition),
+            lambda session, partition: repairs.reset_leader_epoch(
+                session, partition, change, context
+            ),
+            counts_repeats=False,
+        )
+
+
+class SqlTopicConfigs(OnDatabase):
+    """Satisfies services.api.remote_log_metadata_manager.TopicConfigs."""
+
+    def topic_config(self, topic_id: UUID) -> StoredTopicConfig:
+        return self._transactions.read(lambda connection: topic_configs.read(connection, topic_id))
+
+    def put_topic_config(
+        self,
+        topic_id: UUID,
+        entries: Mapping[str, str],
+        expected_revision: int | None = None,
+        context: MutationContext = NO_CONTEXT,
+    ) -> StoredTopicConfig:
+        topic_config(entries)  # refuses what cannot be stored, NUL and long texts among it
+        check_storable(context)
+        only_reason = context == MutationContext(reason=context.reason)
+        require(only_reason, "context", "of its fields only reason may be set here")
+        if expected_revision is not None:
+            require_int64(expected_revision, "expected_revision")
+        return self._transactions.change(
+            lambda session: topic_configs.put(
+                session, topic_id, entries, expected_revision, context
+            )
+        )
+
+
+class SqlAnomalies(OnDatabase):
+    """Satisfies services.api.anomalies.Anomalies."""
+
+    def report_anomalies(self, anomalies: Sequence[Anomaly], run_id: str) -> None:
+        anomaly_rows.check_report(anomalies, run_id)
+        self._transactions.change(lambda session: anomaly_rows.report(session, anomalies, run_id))
+
+    def list_anomalies(
+        self, query: AnomalyQuery = ALL_ANOMALIES, *, page_size: int = 0, page_token: str = ""
+    ) -> AnomalyPage:
+        limit = limits.page_limit(page_size)
+        after = limits.decode(anomaly_rows.fingerprint(query), page_token)
+        return self._transactions.read(
+            lambda connection: anomaly_rows.list_anomalies(
+                connection, query, limit=limit, after=after
+            )
+        )
 
 
 class SqlRemoteLogMetadataManager(

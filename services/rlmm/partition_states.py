@@ -1,45 +1,149 @@
-"""What the leader says of its partition, and the lineage that the tier makes of it."""
+"""Store leaders' reports and the lineage of the tier, and read them."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    Select,
     and_,
+    bindparam,
+    or_,
     select,
     true,
+    tuple_,
     update,
 )
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
+from sqlalchemy.sql.dml import ReturningInsert
 
-from services.api.calls import NO_CONTEXT, AtRevision
-from services.api.errors import ConcurrentUpdateError, InvalidStateTransitionError
+from services.api.calls import NO_CONTEXT, AtRevision, MutationContext, MutationOutcome
+from services.api.errors import (
+    ConcurrentUpdateError,
+    InvalidRangeError,
+    InvalidStateTransitionError,
+)
 from services.api.ids import TopicIdPartition
 from services.api.lineage import Lineage
-from services.api.partition_state import NOTHING_COPIED, PartitionReport, PartitionState
+from services.api.partitions import NOTHING_COPIED, PartitionReport, PartitionState
 from services.api.segments import segment_leader_epochs
 from services.rlmm import gaps
-from services.rlmm.events import NO_BROKER, record
-from services.rlmm.partition_state_statements import (
-    COLUMNS,
-    LINEAGE,
-    OVERRULED_AT,
-    READ,
-    STORE_IF_LATER,
-    only,
-    row_of,
-)
-from services.rlmm.partitions import (
+from services.rlmm.audit import NO_BROKER, record
+from services.rlmm.guards import (
     FINISHED,
     check_topic_name,
     fence,
-    lock_or_create,
-    note_leader,
+    require_expected,
+    require_may_delete,
     unknown_partition,
 )
-from services.rlmm.rows import AnyRow, ms_of
-from services.rlmm.tables import EventRow, PartitionRow, PartitionStateRow
+from services.rlmm.partitions import KNOWN, lock_or_create, note_leader
+from services.rlmm.rows import EPOCH, AnyRow, ms_of
+from services.rlmm.tables import (
+    NOW,
+    Base,
+    EventRow,
+    HighestOffsetRow,
+    PartitionRow,
+    PartitionStateRow,
+    TopicRow,
+)
+
+COLUMNS = PartitionStateRow.__table__.columns
+LINEAGE = ("leader_epochs", "epoch_start_offsets")
+
+OVERRULED_AT = EPOCH
+"""When a report that was overruled came. A release that does not know of this takes what is in its
+place for a report that is far too old to act on."""
+
+_ORDER = ("leader_epoch", "report_number")
+
+REPORT = (
+    *_ORDER,
+    "broker_id",
+    "reported_leader_epochs",
+    "reported_epoch_start_offsets",
+    "local_log_start_offset",
+    "log_end_offset",
+    "high_watermark",
+    "last_stable_offset",
+    "only_local_bytes",
+    "copied_through_offset",
+)
+
+
+def only(names: Sequence[str]) -> list[ColumnElement[Any]]:
+    return [COLUMNS[name] for name in names]
+
+
+def row_of(report: PartitionReport) -> dict[str, object]:
+    tp, epochs = report.topic_id_partition, report.lineage.entries
+    return {
+        "topic_id": tp.topic_id,
+        "partition": tp.partition,
+        "leader_epochs": [],
+        "epoch_start_offsets": [],
+        "broker_id": report.broker_id,
+        "leader_epoch": report.leader_epoch,
+        "report_number": report.report_number,
+        "reported_leader_epochs": [epoch.leader_epoch for epoch in epochs],
+        "reported_epoch_start_offsets": [epoch.start_offset for epoch in epochs],
+        "local_log_start_offset": report.local_log_start_offset,
+        "log_end_offset": report.log_end_offset,
+        "high_watermark": report.high_watermark,
+        "last_stable_offset": report.last_stable_offset,
+        "only_local_bytes": report.only_local_bytes,
+        "copied_through_offset": report.copied_through_offset,
+    }
+
+
+def _store_if_later() -> ReturningInsert[*tuple[Any, ...]]:
+    """Answers the lineage as it was before, and no row where another report came first."""
+    row = insert(Base.metadata.tables[PartitionStateRow.__tablename__])
+    new = row.excluded
+    is_later = tuple_(*only(_ORDER)) < tuple_(*[new[name] for name in _ORDER])
+    is_same = tuple_(*only(REPORT)) == tuple_(*[new[name] for name in REPORT])
+    return row.on_conflict_do_update(
+        index_elements=["topic_id", "partition"],
+        set_={**{name: new[name] for name in REPORT}, "reported_at": NOW},
+        where=or_(is_later, is_same, COLUMNS.reported_at == OVERRULED_AT),
+    ).returning(*only(LINEAGE), COLUMNS.reported_at)
+
+
+def _read_statement() -> Select[*tuple[Any, ...]]:
+    columns = PartitionRow.topic_id, PartitionRow.partition, PartitionRow.log_start_offset
+    return (
+        select(
+            TopicRow.name,
+            PartitionRow.revision,
+            PartitionRow.log_start_offset,
+            PartitionRow.highest_broker_leader_epoch,
+            NOW.label("read_at"),
+            gaps.column(*columns),
+            *only((*LINEAGE, "reported_at", *REPORT)),
+        )
+        .select_from(PartitionRow)
+        .join(TopicRow, TopicRow.topic_id == PartitionRow.topic_id)
+        .outerjoin(
+            PartitionStateRow,
+            and_(
+                PartitionStateRow.topic_id == PartitionRow.topic_id,
+                PartitionStateRow.partition == PartitionRow.partition,
+            ),
+        )
+        .where(
+            PartitionRow.topic_id == bindparam("topic_id"),
+            PartitionRow.partition == bindparam("partition"),
+            KNOWN,
+        )
+    )
+
+
+STORE_IF_LATER = _store_if_later()
+READ = _read_statement()
 
 MAX_TOLD_EPOCHS = 100
 """Epochs that one event names."""
@@ -204,3 +308,66 @@ def _is(partition: PartitionRow) -> ColumnElement[bool]:
         PartitionStateRow.topic_id == partition.topic_id,
         PartitionStateRow.partition == partition.partition,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class LogStartRaise:
+    """The arguments of raise_log_start_offset, but for the context."""
+
+    topic_id_partition: TopicIdPartition
+    log_start_offset: int
+
+
+def raise_log_start(
+    session: Session, partition: PartitionRow, change: LogStartRaise, context: MutationContext
+) -> MutationOutcome:
+    """Raise the log start, or find that it is there; see
+    RemoteLogMetadataManager.raise_log_start_offset."""
+    tp, old, new = change.topic_id_partition, partition.log_start_offset, change.log_start_offset
+    if partition.delete_state == FINISHED.value:
+        raise unknown_partition(tp)
+    if new <= old:
+        return MutationOutcome(applied=False, revision=partition.revision)
+    fence(partition, tp, context.broker_leader_epoch)
+    require_expected(session, partition, context)
+    require_may_delete(session, partition, context)
+    end = _end_offset(session, partition)
+    if new > end:
+        raise InvalidRangeError(
+            f"log_start_offset: {new} is above {end}, the end of partition {tp}: the reported high "
+            "watermark, or what was copied"
+        )
+    partition.log_start_offset = new
+    cut_lineage(session, partition)
+    gaps.forget_below(session, partition, new)
+    event = EventRow(
+        kind="LOG_START",
+        from_state=str(old),
+        to_state=str(new),
+        broker_id=NO_BROKER,
+        broker_leader_epoch=context.broker_leader_epoch,
+    )
+    return MutationOutcome(applied=True, revision=record(session, partition, event, context))
+
+
+def _end_offset(session: Session, partition: PartitionRow) -> int:
+    """Exclusive; 0 where nothing was reported nor finished.
+
+    What an overruled leader copied beyond the point where it was overruled does not count: the
+    log never had it.
+    """
+    rows = session.execute(
+        select(HighestOffsetRow.leader_epoch, HighestOffsetRow.highest_offset).where(
+            HighestOffsetRow.topic_id == partition.topic_id,
+            HighestOffsetRow.partition == partition.partition,
+        )
+    )
+    ends: dict[int, int] = {row.leader_epoch: row.highest_offset + 1 for row in rows}
+    high_watermark, lineage = bounds_of(session, partition)
+    if lineage.entries:
+        ends = {
+            entry.leader_epoch: min(end, lineage.end_offset_for(entry.leader_epoch, end))
+            for entry in lineage.entries
+            if (end := ends.get(entry.leader_epoch)) is not None
+        }
+    return max([high_watermark, *ends.values()])

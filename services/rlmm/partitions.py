@@ -1,36 +1,52 @@
-"""The partition row: the lock that every change of a partition takes first, and its rules."""
+"""Lock partition rows, the first step of every change, and move their deletion."""
 
 from collections.abc import Iterable
+from uuid import UUID
 
-from sqlalchemy import ARRAY, Uuid, any_, bindparam, exists, func, literal, select
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    Uuid,
+    any_,
+    bindparam,
+    exists,
+    func,
+    literal,
+    select,
+    update,
+)
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from services.api.calls import NO_CONTEXT, MutationContext, MutationOutcome
-from services.api.errors import (
-    FencedLeaderEpochError,
-    InvalidRequestError,
-    InvalidStateTransitionError,
-    RemoteResourceNotFoundError,
-)
+from services.api.errors import InvalidStateTransitionError
 from services.api.ids import TopicIdPartition
-from services.api.partition_changes import PartitionLeadership
 from services.api.partitions import (
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
     delete_predecessor,
 )
+from services.api.remote_log_metadata_manager import MAX_CLUSTER_ID_LENGTH, PartitionLeadership
+from services.api.validation import require
 from services.rlmm import gaps
-from services.rlmm.events import count_repeat, record
-from services.rlmm.guards import require_expected, require_no_hold
-from services.rlmm.partition_view import PartitionView
+from services.rlmm.audit import count_repeat, record
+from services.rlmm.guards import (
+    FINISHED,
+    MARKED,
+    STARTED,
+    check_topic_name,
+    fence,
+    raise_leader_epoch,
+    require_expected,
+    require_no_hold,
+    unknown_partition,
+)
+from services.rlmm.limits import check_text
 from services.rlmm.tables import LIVE, NOW, EventRow, PartitionRow, SegmentRow, TopicRow
 
-MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
-STARTED = RemotePartitionDeleteState.DELETE_PARTITION_STARTED
-FINISHED = RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
 KNOWN = PartitionRow.delete_state.is_distinct_from(FINISHED.value)
 """Of the partitions that reads answer for."""
+
 _LOCK = (
     select(PartitionRow, TopicRow.name)
     .join(TopicRow, TopicRow.topic_id == PartitionRow.topic_id)
@@ -86,44 +102,6 @@ def lock_topics(session: Session, tps: Iterable[TopicIdPartition]) -> None:
         .order_by(TopicRow.topic_id)
         .with_for_update(read=True, key_share=True)
     )
-
-
-def check_topic_name(
-    tp: TopicIdPartition, name: str, field: str = "topic_id_partition.topic"
-) -> None:
-    """Raise InvalidRequestError, naming `field`, where the topic has another name than `name`."""
-    if tp.topic != name:
-        raise InvalidRequestError(
-            f"{field}: topic id {tp.topic_id} belongs to {name!r}, not to {tp.topic!r}"
-        )
-
-
-def unknown_partition(tp: TopicIdPartition) -> RemoteResourceNotFoundError:
-    return RemoteResourceNotFoundError(f"partition {tp} is not known")
-
-
-def is_older_leader(partition: PartitionView, broker_leader_epoch: int | None) -> bool:
-    highest = partition.highest_broker_leader_epoch
-    if broker_leader_epoch is None or highest is None:
-        return False
-    return broker_leader_epoch < highest
-
-
-def fence(partition: PartitionView, tp: TopicIdPartition, broker_leader_epoch: int | None) -> None:
-    if is_older_leader(partition, broker_leader_epoch):
-        raise FencedLeaderEpochError(
-            f"broker leader epoch {broker_leader_epoch} is older than "
-            f"{partition.highest_broker_leader_epoch} of partition {tp}"
-        )
-
-
-def raise_leader_epoch(partition: PartitionView, broker_leader_epoch: int | None) -> bool:
-    """Make the partition's highest broker leader epoch at least this; True where it rose."""
-    highest = partition.highest_broker_leader_epoch
-    if broker_leader_epoch is None or (highest is not None and broker_leader_epoch <= highest):
-        return False
-    partition.highest_broker_leader_epoch = broker_leader_epoch
-    return True
 
 
 def announce(session: Session, leadership: PartitionLeadership, broker_id: int) -> None:
@@ -207,3 +185,44 @@ def _repeated(
         return MutationOutcome(applied=False, revision=partition.revision)
     count_repeat(session, partition, revision)
     return MutationOutcome(applied=False, revision=revision)
+
+
+def check_cluster_id(cluster_id: str) -> None:
+    """
+    Raises:
+        InvalidRequestError: no cluster has such an id.
+    """
+    length, most = len(cluster_id), MAX_CLUSTER_ID_LENGTH
+    require(1 <= length <= most, "cluster_id", f"must be 1 to {most} characters, is {length}")
+    check_text(cluster_id, "cluster_id")
+
+
+def note_cluster(session: Session, topic_ids: Iterable[UUID], cluster_id: str) -> None:
+    """Note the cluster of those of which none is known. What is known stays: the id of a cluster
+    does not change, and whoever acts on it acts for the cluster that told it first.
+
+    The caller has locked the topics' partitions; where nothing is new nothing is locked or written.
+    """
+    unknown = (
+        select(TopicRow.topic_id)
+        .where(_among(topic_ids), TopicRow.cluster_id.is_(None))
+        .order_by(TopicRow.topic_id)
+        .with_for_update(key_share=True)
+    )
+    found = session.scalars(unknown).all()
+    if found:
+        _set(session, found, cluster_id)
+
+
+def forget_cluster(session: Session, topic_id: UUID) -> None:
+    """The caller has called partitions.lock_topics before it locked a partition."""
+    _set(session, [topic_id], None)
+
+
+def _set(session: Session, topic_ids: Iterable[UUID], cluster_id: str | None) -> None:
+    changed = update(TopicRow).where(_among(topic_ids)).values(cluster_id=cluster_id)
+    session.execute(changed, execution_options={"synchronize_session": False})
+
+
+def _among(topic_ids: Iterable[UUID]) -> ColumnElement[bool]:
+    return TopicRow.topic_id == any_(literal(list(topic_ids), ARRAY(Uuid)))

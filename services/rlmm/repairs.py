@@ -7,10 +7,9 @@ from sqlalchemy.orm import Session
 from services.api.calls import MutationContext, MutationOutcome
 from services.api.errors import InvalidStateTransitionError
 from services.api.ids import TopicIdPartition
-from services.rlmm import clusters, partition_states
-from services.rlmm.events import NO_BROKER, record
-from services.rlmm.guards import require_expected
-from services.rlmm.partitions import FINISHED, MARKED, unknown_partition
+from services.rlmm import partition_states, partitions
+from services.rlmm.audit import NO_BROKER, record
+from services.rlmm.guards import FINISHED, MARKED, require_expected, unknown_partition
 from services.rlmm.tables import EventRow, PartitionRow
 
 
@@ -49,7 +48,7 @@ def undelete(
     require_expected(session, partition, context)
     partition.delete_state = None
     partition.marked_at = None
-    clusters.forget_cluster(session, partition.topic_id)
+    partitions.forget_cluster(session, partition.topic_id)
     event = EventRow(
         kind="PARTITION_DELETE",
         from_state=present,

@@ -1,4 +1,4 @@
-"""Between rows and Kafka's nouns."""
+"""Convert between rows and Kafka's nouns."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
@@ -16,6 +16,7 @@ AnyRow: TypeAlias = Row[*tuple[Any, ...]]
 
 _STATES = {state.value: state for state in RemoteLogSegmentState}
 """Faster than the enum's own look-up: a list makes thousands."""
+
 NO_LEADER_EPOCH = -1
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

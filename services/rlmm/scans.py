@@ -1,49 +1,112 @@
-"""scan_remote_log_segments: the segments of whole partitions, in columns, group by group.
+"""Scan the segments of whole partitions in columns (scan_remote_log_segments)."""
 
-A group is what one statement reads: partitions in the order of their key, until GROUP_BYTES are
-there and a partition ends. It is read to its end before any of it is handed out. However slow the
-caller, no transaction, snapshot or connection waits for it, and to leave a scan early nothing has
-to be ended in the database. What a group has beyond MEMORY_BYTES, which takes a partition of tens
-of thousands of segments, waits in a temporary file.
-
-The database aggregates each partition's segments into arrays, a row for about CHUNK_BYTES of them.
-Values cross in binary, and Python handles columns, not rows.
-"""
-
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate, chain
 from tempfile import SpooledTemporaryFile
 from typing import Any
 from uuid import UUID
 
 import psycopg
+import pyarrow as pa
 from psycopg.rows import dict_row
 from sqlalchemy import Connection, text
 
 from services.api.ids import ZERO_UUID
-from services.api.segment_scan import SegmentBatch, SegmentScan
-from services.rlmm.read_sql import IS_KNOWN, PARTITIONS
+from services.api.segment_batches import SCAN_COLUMNS, SegmentBatch, SegmentScan
+from services.rlmm.db import IS_KNOWN, PARTITIONS, Transactions
 from services.rlmm.rows import COPY_LEASED
-from services.rlmm.scan_batches import SegmentColumns
-from services.rlmm.transactions import Transactions
+
+_TYPES = {
+    "string": pa.string(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "bool": pa.bool_(),
+    "binary": pa.binary(),
+    "list<int32>": pa.list_(pa.int32()),
+    "list<int64>": pa.list_(pa.int64()),
+}
+
+SCHEMA = pa.schema([(name, _TYPES[type_name]) for name, type_name in SCAN_COLUMNS])
+_INT4_ELEMENT = struct.Struct(">ii")
+
+_INT8_ELEMENT = struct.Struct(">iq")
+"""An element of PostgreSQL's array_send: its length, its value."""
+
+
+class SegmentColumns:
+    """Columns that grow by a chunk of one partition's segments at a time."""
+
+    def __init__(self) -> None:
+        self._columns: dict[str, list[Any]] = {name: [] for name, _ in SCAN_COLUMNS}
+        self._epoch_counts: list[int] = []
+
+    @property
+    def rows(self) -> int:
+        return len(self._epoch_counts)
+
+    def add(
+        self, of_partition: dict[str, Any], of_segments: dict[str, Any], epoch_counts: Sequence[int]
+    ) -> None:
+        """Add some segments of a partition.
+
+        Args:
+            of_partition: a value for each column that all of them share.
+            of_segments: a list of values for each other column; for the two lists of epochs, the
+                elements of all rows, each as array_send writes it.
+            epoch_counts: how many epochs each segment has.
+        """
+        for name, value in of_partition.items():
+            self._columns[name] += [value] * len(epoch_counts)
+        epochs = _INT4_ELEMENT.iter_unpack(of_segments.pop("leader_epochs"))
+        starts = _INT8_ELEMENT.iter_unpack(of_segments.pop("epoch_start_offsets"))
+        self._columns["leader_epochs"] += [epoch for _, epoch in epochs]
+        self._columns["epoch_start_offsets"] += [start for _, start in starts]
+        for name, values in of_segments.items():
+            self._columns[name] += values
+        self._epoch_counts += epoch_counts
+
+    def to_ipc(self) -> bytes:
+        """One Arrow IPC stream: the schema and one record batch."""
+        ends = pa.array(chain([0], accumulate(self._epoch_counts)), pa.int32())
+        arrays = []
+        for field in SCHEMA:
+            values = self._columns[field.name]
+            if pa.types.is_list(field.type):
+                elements = pa.array(values, field.type.value_type)
+                arrays.append(pa.ListArray.from_arrays(ends, elements))
+            else:
+                arrays.append(pa.array(values, field.type))
+        batch = pa.record_batch(arrays, schema=SCHEMA)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, SCHEMA) as writer:
+            writer.write_batch(batch)
+        stream: bytes = sink.getvalue().to_pybytes()
+        return stream
+
 
 KIB = 1024
 CHUNK_BYTES = 256 * KIB
 BATCH_BYTES = 1024 * KIB
 GROUP_BYTES = 4 * BATCH_BYTES
+
 MEMORY_BYTES = 16 * BATCH_BYTES
 """Of one scan, for what was read and not yet handed out; a chunk and a batch come on top."""
+
 CHUNKS_PER_FETCH = 16
 PARTITIONS_PER_STATEMENT = 1_000
 
 MAX_ROW_BYTES = 256
 """What a row takes in a batch at most, beside the values whose length varies."""
+
 ARRAY_HEADER_BYTES = 20
 """Before the elements in what array_send writes."""
 
 _IN_ORDER = "ORDER BY start_offset, segment_id"
 _OF_PARTITION = ("topic_id", "topic", "partition", "revision", "delete_state")
+
 _OF_SEGMENTS = {
     "epoch_counts": "array_agg(cardinality(leader_epochs)",
     "segment_id": "array_agg(segment_id::text",
@@ -70,6 +133,7 @@ _OF_SEGMENTS = {
     },
 }
 """How a chunk's rows become one value; each aggregate is left open for its order."""
+
 _AGGREGATES = ",\n            ".join(
     f"{aggregate} {_IN_ORDER}) AS {name}" for name, aggregate in _OF_SEGMENTS.items()
 )

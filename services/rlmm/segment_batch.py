@@ -1,17 +1,491 @@
-"""What the changes of segments in one transaction have in common."""
+"""Change many segments in one transaction: read, judge, write rows, events and answers."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeAlias, TypeVar
+from uuid import UUID
 
 from sqlalchemy.orm import Session
 
+from services.api.calls import Call, MutationContext, MutationOutcome, current_call
+from services.api.errors import InvalidRequestError, RemoteStorageError, RetriableRemoteStorageError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
-from services.rlmm import batch_statements as statements
-from services.rlmm.batch_records import BatchRecords
-from services.rlmm.batches import Asked, Outcomes
-from services.rlmm.json_rows import key_of, pipelined, wait_for_answers, when_needed
+from services.api.remote_log_metadata_manager import SegmentUpdate
+from services.api.segment_batches import MAX_BATCH, SegmentAddition
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
+from services.api.validation import require_count
+from services.rlmm.db import (
+    PartitionKey,
+    Transactions,
+    hex_of,
+    key_of,
+    partition_row,
+    pipelined,
+    run,
+    segment_row,
+    wait_for_answers,
+    when_needed,
+)
+from services.rlmm.guards import PartitionView
+from services.rlmm.idempotency import REMEMBERED_FOR, Body, body_digest, require_same_body
 from services.rlmm.locked_partitions import LockedPartitions
-from services.rlmm.rows import AnyRow
-from services.rlmm.segment_change import SegmentChange, segment_id_of, tp_of
+from services.rlmm.rows import COPY_LEASED, AnyRow, row_values
+
+SegmentChange: TypeAlias = SegmentAddition | SegmentUpdate
+
+
+def segment_id_of(change: SegmentChange) -> RemoteLogSegmentId:
+    if isinstance(change, SegmentAddition):
+        return change.metadata.remote_log_segment_id
+    return change.update.remote_log_segment_id
+
+
+def tp_of(change: SegmentChange) -> TopicIdPartition:
+    return segment_id_of(change).topic_id_partition
+
+
+def rows_of(change: SegmentChange) -> int:
+    """Of the table that has most of them: one for each leader epoch."""
+    if isinstance(change, SegmentAddition):
+        return len(change.metadata.segment_leader_epochs)
+    return 1
+
+
+SegmentKey: TypeAlias = tuple[PartitionKey, UUID]
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A segment that moves to its next state.
+
+    Attributes:
+        from_state: in which it was judged.
+        revision: the partition's that carries the move.
+        plan_id: of the sweep that marks it.
+    """
+
+    update: RemoteLogSegmentMetadataUpdate
+    from_state: str
+    revision: int
+    plan_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """A segment that becomes known; `revision` of its partition carries it; `lease_ms` of its copy,
+    None: it has none."""
+
+    metadata: RemoteLogSegmentMetadata
+    revision: int
+    lease_ms: int | None = None
+
+
+# Rows are found by LATERAL subqueries that the planner cannot take apart, and written by ctid: it
+# knows too little of the keys to join by them.
+STORED = f"""
+    SELECT s.*
+    FROM json_to_recordset(%(rows)s) AS wanted (topic_id uuid, partition int, segment_id uuid)
+    CROSS JOIN LATERAL (
+        SELECT *, {COPY_LEASED} AS copy_leased FROM segments
+        WHERE topic_id = wanted.topic_id AND partition = wanted.partition
+            AND segment_id = wanted.segment_id
+        LIMIT 1
+    ) AS s"""
+
+MOVE = """
+    UPDATE segments AS s SET
+        state = moved.state,
+        broker_id = moved.broker_id,
+        event_timestamp_ms = moved.event_timestamp_ms,
+        state_revision = moved.revision,
+        custom_metadata = coalesce(decode(moved.custom_metadata, 'hex'), s.custom_metadata),
+        plan_id = CASE WHEN moved.state = 'DELETE_SEGMENT_STARTED'
+            THEN moved.plan_id ELSE s.plan_id END,
+        finished_revision = CASE WHEN moved.state = 'COPY_SEGMENT_FINISHED'
+            THEN moved.revision ELSE s.finished_revision END,
+        changed_at = clock_timestamp()
+    FROM (
+        SELECT moved.*, found.segment_ctid
+        FROM json_to_recordset(%(rows)s) AS moved (
+            topic_id uuid, partition int, segment_id uuid, state text, broker_id int,
+            event_timestamp_ms bigint, revision bigint, custom_metadata text, plan_id text,
+            from_state text)
+        CROSS JOIN LATERAL (
+            SELECT ctid AS segment_ctid FROM segments
+            WHERE topic_id = moved.topic_id AND partition = moved.partition
+                AND segment_id = moved.segment_id AND state = moved.from_state
+            LIMIT 1
+        ) AS found
+    ) AS moved
+    WHERE s.ctid = moved.segment_ctid"""
+
+ADD = """
+    INSERT INTO segments (
+        topic_id, partition, segment_id, start_offset, end_offset, max_timestamp_ms, broker_id,
+        event_timestamp_ms, leader_epochs, epoch_start_offsets, segment_size_in_bytes,
+        custom_metadata, state, txn_idx_empty, broker_leader_epoch, state_revision,
+        finished_revision, copy_lease_until)
+    SELECT
+        topic_id, partition, segment_id, start_offset, end_offset, max_timestamp_ms, broker_id,
+        event_timestamp_ms, leader_epochs, epoch_start_offsets, segment_size_in_bytes,
+        decode(custom_metadata, 'hex'), state, txn_idx_empty, broker_leader_epoch, state_revision,
+        CASE WHEN state = 'COPY_SEGMENT_FINISHED' THEN state_revision END,
+        clock_timestamp() + lease_ms * interval '1 millisecond'
+    FROM json_to_recordset(%(rows)s) AS added (
+        topic_id uuid, partition int, segment_id uuid, start_offset bigint, end_offset bigint,
+        max_timestamp_ms bigint, broker_id int, event_timestamp_ms bigint, leader_epochs int[],
+        epoch_start_offsets bigint[], segment_size_in_bytes int, custom_metadata text, state text,
+        txn_idx_empty boolean, broker_leader_epoch int, state_revision bigint, lease_ms bigint)"""
+
+
+def stored_segments(
+    session: Session, segment_ids: Iterable[RemoteLogSegmentId]
+) -> dict[SegmentKey, AnyRow]:
+    """All columns of those that there are, and copy_leased."""
+    return by_segment(ask_for_segments(session, segment_ids))
+
+
+def ask_for_segments(
+    session: Session, segment_ids: Iterable[RemoteLogSegmentId]
+) -> Iterable[AnyRow]:
+    """stored_segments, which in a pipeline may be read when they are needed."""
+    return run(session.connection(), STORED, [segment_row(id) for id in segment_ids])
+
+
+def by_segment(rows: Iterable[AnyRow]) -> dict[SegmentKey, AnyRow]:
+    return {((row.topic_id, row.partition), row.segment_id): row for row in rows}
+
+
+def segment_key(segment_id: RemoteLogSegmentId) -> SegmentKey:
+    return key_of(segment_id.topic_id_partition), segment_id.id
+
+
+def move_segments(session: Session, moves: Sequence[Move]) -> Callable[[], None]:
+    """Write the moves into the table of segments.
+
+    Answers a check that they were written, for when the pipeline that this may be in has ended.
+    """
+    rows = [
+        {
+            **segment_row(move.update.remote_log_segment_id),
+            "state": move.update.state.value,
+            "broker_id": move.update.broker_id,
+            "event_timestamp_ms": move.update.event_timestamp_ms,
+            "revision": move.revision,
+            "custom_metadata": hex_of(move.update.custom_metadata),
+            "plan_id": move.plan_id,
+            "from_state": move.from_state,
+        }
+        for move in moves
+    ]
+    written = run(session.connection(), MOVE, rows)
+
+    def require_all() -> None:
+        moved = written.rowcount
+        if moved != len(moves):
+            # Whoever changes a segment holds its partition's lock, as this call does.
+            raise RemoteStorageError(f"{len(moves)} segments were judged, {moved} were as judged")
+
+    return require_all
+
+
+def add_segments(session: Session, additions: Sequence[Addition]) -> None:
+    """Write new segments, in whatever state they are."""
+    rows = [
+        {
+            **row_values(addition.metadata),
+            **segment_row(addition.metadata.remote_log_segment_id),
+            "custom_metadata": hex_of(addition.metadata.custom_metadata),
+            "state_revision": addition.revision,
+            "lease_ms": addition.lease_ms,
+        }
+        for addition in additions
+    ]
+    run(session.connection(), ADD, rows)
+
+
+REMEMBERED = """
+    SELECT o.topic_id, o.partition, o.request_id, o.body_digest, o.revision
+    FROM json_to_recordset(%(rows)s) AS wanted (topic_id uuid, partition int, request_id text)
+    JOIN request_outcomes AS o USING (topic_id, partition, request_id)
+    WHERE o.at > now() - %(for)s"""
+
+RECORD = """
+    INSERT INTO events (
+        kind, actor, call_id, topic_id, partition, revision, from_state, to_state, segment_id, key,
+        request_id, reason, rule_detail, plan_id, broker_id, broker_leader_epoch)
+    SELECT 'SEGMENT', changed.*
+    FROM json_to_recordset(%(rows)s) AS changed (
+        actor text, call_id text, topic_id uuid, partition int, revision bigint, from_state text,
+        to_state text, segment_id uuid, key text, request_id text, reason text, rule_detail text,
+        plan_id text, broker_id int, broker_leader_epoch int)"""
+
+# A row with such an id can only be one that is too old to count.
+REMEMBER = """
+    INSERT INTO request_outcomes (topic_id, partition, request_id, body_digest, revision)
+    SELECT topic_id, partition, request_id, decode(body_digest, 'hex'), revision
+    FROM json_to_recordset(%(rows)s) AS answered (
+        topic_id uuid, partition int, request_id text, body_digest text, revision bigint)
+    ON CONFLICT (topic_id, partition, request_id) DO UPDATE SET
+        body_digest = excluded.body_digest, revision = excluded.revision, at = clock_timestamp()"""
+
+COUNT_REPEATS = """
+    UPDATE events AS e SET repeat_count = e.repeat_count + repeated.times
+    FROM json_to_recordset(%(rows)s) AS repeated (
+        topic_id uuid, partition int, revision bigint, times bigint)
+    WHERE e.topic_id = repeated.topic_id AND e.partition = repeated.partition
+        AND e.revision = repeated.revision"""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentEvent:
+    """A change of a segment, as the audit trail has it."""
+
+    segment_id: RemoteLogSegmentId
+    from_state: str | None
+    to_state: str
+    key: str
+    broker_id: int
+    broker_leader_epoch: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    call: Call
+    event: SegmentEvent
+    context: MutationContext
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    body_digest: bytes
+    revision: int
+
+
+_RequestKey: TypeAlias = tuple[PartitionKey, str | None]
+
+
+class BatchRecords:
+    """Of one transaction, whose partitions are locked. Nothing is written before `write`."""
+
+    def __init__(
+        self, session: Session, calls: Iterable[tuple[PartitionKey, MutationContext]]
+    ) -> None:
+        """`calls`: of all items, with the partition of each."""
+        self._session = session
+        remembered = self._ask_for_answers(calls)
+        self._answers = when_needed(lambda: _answers(remembered))
+        self._records: list[_Record] = []
+        self._new_answers: dict[_RequestKey, _Answer] = {}
+        self._repeats: Counter[tuple[PartitionKey, int]] = Counter()
+
+    def answered_before(
+        self, partition: PartitionView, body: Body, context: MutationContext
+    ) -> MutationOutcome | None:
+        """What the context's request id was answered with, in this batch or before it.
+
+        Raises:
+            InvalidRequestError: the request id came with another body before.
+        """
+        if context.request_id is None:
+            return None
+        key = (partition.topic_id, partition.partition)
+        answer = self._answers().get((key, context.request_id))
+        if answer is None:
+            return None
+        require_same_body(context.request_id, answer.body_digest, body_digest(body, context))
+        self._repeats[key, answer.revision] += 1
+        return MutationOutcome(applied=True, revision=answer.revision)
+
+    def repeat(self, partition: PartitionView, revision: int) -> MutationOutcome:
+        """The item asks for what the event of `revision` had done."""
+        self._repeats[(partition.topic_id, partition.partition), revision] += 1
+        return MutationOutcome(applied=False, revision=revision)
+
+    def change(
+        self,
+        partition: PartitionView,
+        event: SegmentEvent,
+        body: Body,
+        context: MutationContext,
+        call: Call,
+    ) -> MutationOutcome:
+        """Give the partition its next revision, carried by `event`; `call` asked for it."""
+        partition.revision += 1
+        revision = partition.revision
+        self._records.append(_Record(call, event, context, revision))
+        if context.request_id is not None:
+            key = (partition.topic_id, partition.partition), context.request_id
+            answer = _Answer(body_digest(body, context), revision)
+            self._answers()[key] = self._new_answers[key] = answer
+        return MutationOutcome(applied=True, revision=revision)
+
+    def write(self) -> None:
+        connection = self._session.connection()
+        if self._records:
+            run(connection, RECORD, [_event_row(record) for record in self._records])
+        if self._new_answers:
+            run(connection, REMEMBER, [_answer_row(*each) for each in self._new_answers.items()])
+        if self._repeats:
+            # In one order, as everybody who changes several events: the purge too.
+            repeats = sorted(self._repeats.items())
+            run(connection, COUNT_REPEATS, [_repeat_row(*each) for each in repeats])
+
+    def _ask_for_answers(
+        self, calls: Iterable[tuple[PartitionKey, MutationContext]]
+    ) -> Iterable[AnyRow]:
+        wanted = [
+            {**partition_row(key), "request_id": context.request_id}
+            for key, context in calls
+            if context.request_id is not None
+        ]
+        if not wanted:
+            return ()
+        return run(self._session.connection(), REMEMBERED, wanted, {"for": REMEMBERED_FOR})
+
+
+def _answers(rows: Iterable[AnyRow]) -> dict[_RequestKey, _Answer]:
+    return {
+        ((row.topic_id, row.partition), row.request_id): _Answer(row.body_digest, row.revision)
+        for row in rows
+    }
+
+
+def _event_row(record: _Record) -> dict[str, object]:
+    event, context = record.event, record.context
+    return {
+        **segment_row(event.segment_id),
+        "actor": record.call.actor,
+        "call_id": record.call.request_id,
+        "revision": record.revision,
+        "from_state": event.from_state,
+        "to_state": event.to_state,
+        "key": event.key,
+        "request_id": context.request_id,
+        "reason": context.reason,
+        "rule_detail": context.rule_detail,
+        "plan_id": context.plan_id,
+        "broker_id": event.broker_id,
+        "broker_leader_epoch": event.broker_leader_epoch,
+    }
+
+
+def _answer_row(request: _RequestKey, answer: _Answer) -> dict[str, object]:
+    key, request_id = request
+    return {
+        **partition_row(key),
+        "request_id": request_id,
+        "body_digest": answer.body_digest.hex(),
+        "revision": answer.revision,
+    }
+
+
+def _repeat_row(event: tuple[PartitionKey, int], times: int) -> dict[str, object]:
+    key, revision = event
+    return {**partition_row(key), "revision": revision, "times": times}
+
+
+MAX_PARTITIONS = 100
+"""Whose locks a batch holds at once."""
+
+Item = TypeVar("Item", bound=SegmentChange)
+Item_co = TypeVar("Item_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked(Generic[Item_co]):
+    """An item of a batch, and the call that asked for it."""
+
+    item: Item_co
+    call: Call = field(default_factory=current_call)
+
+
+Outcome: TypeAlias = MutationOutcome | RemoteStorageError
+
+Outcomes: TypeAlias = dict[int, Outcome]
+"""By the item's place in the batch."""
+
+
+def require_distinct(segment_ids: Sequence[RemoteLogSegmentId], field: str) -> None:
+    """
+    Raises:
+        InvalidRequestError: there are none or too many, or a segment comes twice.
+    """
+    require_count(segment_ids, field, MAX_BATCH)
+    places: dict[tuple[object, ...], int] = {}
+    for place, segment_id in enumerate(segment_ids):
+        key = (*key_of(segment_id.topic_id_partition), segment_id.id)
+        first = places.setdefault(key, place)
+        if first != place:
+            raise InvalidRequestError(f"{field}[{place}]: {field}[{first}] has {segment_id} too")
+
+
+def change_sound(
+    transactions: Transactions,
+    items: Sequence[Item],
+    check: Callable[[Item], None],
+    work: Callable[[Session, Mapping[int, Asked[Item]]], Outcomes],
+) -> list[Outcome]:
+    """change_all of those items that `check` passes; the others' outcome is what it raises."""
+    outcomes, sound = Outcomes(), {}
+    for place, item in enumerate(items):
+        try:
+            check(item)
+            sound[place] = Asked(item)
+        except RemoteStorageError as e:
+            outcomes[place] = e
+    outcomes |= change_all(transactions, sound, work)
+    return [outcomes[place] for place in range(len(items))]
+
+
+def change_all(
+    transactions: Transactions,
+    items: Mapping[int, Asked[Item]],
+    work: Callable[[Session, Mapping[int, Asked[Item]]], Outcomes],
+) -> Outcomes:
+    """Do `work` on all items, some partitions at a time, in the order of (topic id, partition).
+
+    Raises:
+        RetriableRemoteStorageError: the database is unreachable or busy; some partitions may be
+            done and others not.
+    """
+    by_partition: dict[PartitionKey, dict[int, Asked[Item]]] = {}
+    for place, asked in items.items():
+        key = key_of(tp_of(asked.item))
+        by_partition.setdefault(key, {})[place] = asked
+    outcomes: Outcomes = {}
+    in_order = [by_partition[key] for key in sorted(by_partition)]
+    for start in range(0, len(in_order), MAX_PARTITIONS):
+        outcomes |= _change_some(transactions, in_order[start : start + MAX_PARTITIONS], work)
+    return outcomes
+
+
+def _change_some(
+    transactions: Transactions,
+    partitions: Sequence[Mapping[int, Asked[Item]]],
+    work: Callable[[Session, Mapping[int, Asked[Item]]], Outcomes],
+) -> Outcomes:
+    items = dict(_items(partitions))
+    try:
+        return transactions.change(lambda session: work(session, items))
+    except RetriableRemoteStorageError:
+        raise  # the database's: it would be every other item's too
+    except RemoteStorageError as e:
+        if len(partitions) == 1:
+            return dict.fromkeys(items, e)
+    outcomes: Outcomes = {}
+    for partition in partitions:
+        outcomes |= _change_some(transactions, [partition], work)
+    return outcomes
+
+
+def _items(
+    partitions: Sequence[Mapping[int, Asked[Item]]],
+) -> Iterator[tuple[int, Asked[Item]]]:
+    for partition in partitions:
+        yield from partition.items()
 
 
 def change_in(
@@ -53,15 +527,15 @@ class SegmentBatch:
     ) -> None:
         self.session = session
         self.partitions = partitions
-        rows = statements.ask_for_segments(session, [segment_id_of(each.item) for each in asked])
-        self._stored = when_needed(lambda: statements.by_segment(rows))
+        rows = ask_for_segments(session, [segment_id_of(each.item) for each in asked])
+        self._stored = when_needed(lambda: by_segment(rows))
         contexts = [(key_of(tp_of(each.item)), each.item.context) for each in asked]
         self.records = BatchRecords(session, contexts)
         self._checks: list[Callable[[], None]] = []
 
     def stored(self, segment_id: RemoteLogSegmentId) -> AnyRow | None:
         """All columns of the segment as it was before the batch, and copy_leased."""
-        return self._stored().get(statements.segment_key(segment_id))
+        return self._stored().get(segment_key(segment_id))
 
     def check_at_the_end(self, check: Callable[[], None]) -> None:
         """Have `check` called by `require_written`."""

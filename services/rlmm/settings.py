@@ -3,9 +3,9 @@
 from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
-from services.rlmm.database import DatabaseLimits
+from services.common.settings import ServiceSettings
+from services.rlmm.db import DatabaseLimits
 from services.rlmm.limits import Limits
-from services.rpc.settings import ServiceSettings
 
 
 class RlmmSettings(ServiceSettings):

@@ -36,7 +36,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from services.api.anomalies import AnomalyKind
 from services.api.partitions import RemotePartitionDeleteState
 from services.api.segments import RemoteLogSegmentState
-from services.rlmm.reaches import REACH_DIGITS
+from services.rlmm.epoch_index import REACH_DIGITS
 
 NAMING_CONVENTION = {
     "pk": "pk_%(table_name)s",
@@ -44,6 +44,7 @@ NAMING_CONVENTION = {
     "ix": "ix_%(table_name)s_%(constraint_name)s",
     "ck": "ck_%(table_name)s_%(constraint_name)s",
 }
+
 NOW = func.clock_timestamp()
 
 
@@ -63,6 +64,7 @@ def _one_of(column: str, names: list[str]) -> str:
 SEGMENT_STATES = [state.value for state in RemoteLogSegmentState]
 DELETE_STATES = [state.value for state in RemotePartitionDeleteState]
 ANOMALY_KINDS = [kind.value for kind in AnomalyKind]
+
 EVENT_KINDS = [
     "LEADERSHIP",
     "SEGMENT",
@@ -72,11 +74,15 @@ EVENT_KINDS = [
     "GAP",
     "LEADER_EPOCH_RESET",
 ]
+
 BEING_DELETED = text("delete_state IN ('DELETE_PARTITION_MARKED', 'DELETE_PARTITION_STARTED')")
 """Of a partition that is known and will not be for long; a literal, as LIVE is."""
+
 LIVE = text("state <> 'DELETE_SEGMENT_FINISHED'")
 """Of a segment that still counts; a literal, or the partial index on it would not serve."""
+
 TOMBSTONE = text("state = 'DELETE_SEGMENT_FINISHED'")
+
 STOP = text("CASE WHEN overlapped THEN true ELSE referenced AND NOT passable END")
 """Of what a segment has in an epoch: a search for a transaction index may not pass over it. Written
 so that the planner does not take the index on it for what is overlapped alone."""

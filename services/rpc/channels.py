@@ -2,8 +2,10 @@
 
 import grpc
 
+REQUEST_ID_KEY = "x-request-id"
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 CHUNK_BYTES = 1024 * 1024
+
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),

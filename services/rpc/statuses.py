@@ -20,16 +20,23 @@ from services.api.errors import (
     RetriableRemoteStorageError,
     every_error_class,
 )
-from services.rpc.log_lines import LineBudget
+from services.common.log import LineBudget
 
 DOMAIN = "sediment"
+
 _NOT_SERVED_THERE = (
     "what listens there does not serve this call; is it the address of another service, as where "
     "those of RSM and RLMM are swapped, or of an older release?"
 )
+
 _log = logging.getLogger("sediment.rpc")
 _cause_lines = LineBudget()
 _CLASS_BY_REASON = {cls.reason: cls for cls in every_error_class()}
+
+
+def status_code(error: RemoteStorageError) -> grpc.StatusCode:
+    """Return the gRPC status of the error's class."""
+    return grpc.StatusCode[error.status]
 
 
 def status_of(error: RemoteStorageError) -> status_pb2.Status:
@@ -45,7 +52,7 @@ def status_of(error: RemoteStorageError) -> status_pb2.Status:
         message = f"internal error (request id {request_id}); the service's log has the cause"
     info = any_pb2.Any()
     info.Pack(error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN))
-    return status_pb2.Status(code=error.status.value[0], message=message, details=[info])
+    return status_pb2.Status(code=status_code(error).value[0], message=message, details=[info])
 
 
 def _log_cause(error: RemoteStorageError, request_id: str) -> None:

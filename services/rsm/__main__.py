@@ -2,9 +2,9 @@
 
 import grpc
 
-from services.rpc.logs import configure_logging
-from services.rpc.memory import return_large_blocks
-from services.rpc.server import Service, serve
+from services.common.log import configure_logging
+from services.common.process import return_large_blocks
+from services.rpc.server.server import Service, serve
 from services.rsm.factory import build_manager
 from services.rsm.servicer import add_to_server
 from services.rsm.settings import RsmSettings

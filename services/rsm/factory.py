@@ -8,22 +8,26 @@ from pathlib import Path
 from minio.credentials.credentials import Credentials
 from urllib3 import PoolManager
 
+from services.rsm.active_copies import Waiting
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.backends.protocol import StorageBackend
-from services.rsm.backends.s3 import S3Storage, http_pool
-from services.rsm.backends.s3_probe import s3_steps
-from services.rsm.backends.s3_requests import S3Target, SignedRequests
-from services.rsm.limits import Limits
-from services.rsm.location import Location
-from services.rsm.locations import Locations
-from services.rsm.locations_file import RegisteredLocation, described, other_locations, read_key
+from services.rsm.backends.s3 import S3Storage, http_pool, s3_steps
+from services.rsm.backends.s3_http import S3Target, SignedRequests
+from services.rsm.deadline import Limits
+from services.rsm.locations import (
+    Location,
+    Locations,
+    RegisteredLocation,
+    described,
+    other_locations,
+    read_key,
+)
 from services.rsm.manager import ObjectRemoteStorageManager
-from services.rsm.parts import PartBuffers
 from services.rsm.probe import StoreProbe
 from services.rsm.settings import RsmSettings
-from services.rsm.start_up import StartUp
+from services.rsm.startup import StartUp
+from services.rsm.upload import PartBuffers
 from services.rsm.verification import ReadVerification
-from services.rsm.waiting import Waiting
 
 
 def build_manager(

@@ -3,27 +3,25 @@
 from collections.abc import Iterator, Sequence
 
 from services.api.errors import RemoteStorageError
-from services.api.remote_storage_manager import MAX_DELETE_BATCH, IndexType, LogSegmentData
-from services.api.segment_objects import SegmentObjects
+from services.api.remote_storage_manager import (
+    MAX_DELETE_BATCH,
+    IndexType,
+    LogSegmentData,
+    SegmentObjects,
+)
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import require
-from services.rsm.copying import SegmentCopier
-from services.rsm.delete_pace import DeletePace
-from services.rsm.deleting import SegmentDeleter
-from services.rsm.limits import DEFAULT_LIMITS, Limits
-from services.rsm.location import Location
-from services.rsm.locations import Locations
-from services.rsm.manifest import require_fits
-from services.rsm.object_deletes import ObjectDeletes
-from services.rsm.parts import PartBuffers
-from services.rsm.rate_limit import ByteRate
-from services.rsm.reading import SegmentReader
+from services.rsm.active_copies import CopiesUnderWay, Waiting
+from services.rsm.copy import SegmentCopier
+from services.rsm.deadline import DEFAULT_LIMITS, ByteRate, Limits
+from services.rsm.delete import DeletePace, ObjectDeletes, SegmentDeleter
+from services.rsm.fetch import SegmentReader
+from services.rsm.layout import require_fits
+from services.rsm.locations import Location, Locations
 from services.rsm.segment_objects import StoredSegmentObjects
-from services.rsm.start_up import StartUp
-from services.rsm.under_way import CopiesUnderWay
-from services.rsm.upload import Uploader
+from services.rsm.startup import StartUp
+from services.rsm.upload import PartBuffers, Uploader
 from services.rsm.verification import ReadVerification
-from services.rsm.waiting import Waiting
 
 
 class ObjectRemoteStorageManager:

@@ -1,4 +1,4 @@
-"""The marker: the object `.sediment` at a prefix, which says whose objects are below it."""
+"""Read, claim and check the object `.sediment`, which says whose objects a prefix holds."""
 
 import json
 import logging
@@ -6,11 +6,13 @@ import re
 from dataclasses import dataclass
 
 from services.api.errors import CorruptSegmentError, RemoteResourceNotFoundError, RemoteStorageError
-from services.rsm.location import Location
+from services.rsm.locations import Location
 
 FORMAT_VERSION = 1
+
 PROBE_NAME = ".probe-"
 """What the names of objects begin with that a store is tried with; they say nothing of an owner."""
+
 MARKER_NAME = ".sediment"
 _DEPLOYMENT_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _log = logging.getLogger(__name__)

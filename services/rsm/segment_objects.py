@@ -1,4 +1,4 @@
-"""What the stores hold, whether or not metadata knows of it. For reconciliation and rebuilds."""
+"""List and delete what the stores hold, for reconciliation and rebuilds."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -7,12 +7,13 @@ from heapq import nsmallest
 from itertools import islice
 from typing import TypeVar
 
+from services.api import validation
 from services.api.errors import ConcurrentUpdateError, InvalidRequestError, RemoteStorageError
-from services.api.segment_digests import CopyDigests
-from services.api.segment_objects import (
+from services.api.remote_storage_manager import (
     CURRENT_LOCATION,
     MAX_OBJECT_SHARDS,
     MAX_OBJECTS,
+    CopyDigests,
     DoomedObject,
     MultipartUpload,
     ObjectLocation,
@@ -26,16 +27,44 @@ from services.api.segment_objects import (
     require_location_id,
 )
 from services.api.validation import require, require_count, within
-from services.rsm import page_tokens
+from services.rsm.active_copies import CopiesUnderWay
 from services.rsm.backends.protocol import StoredObject, Upload
-from services.rsm.in_time import next_slice, require_wanted
-from services.rsm.keys import keys_beside, segment_object_name
-from services.rsm.location import Location
-from services.rsm.locations import Locations
-from services.rsm.object_deletes import ObjectDeletes
-from services.rsm.under_way import CopiesUnderWay
+from services.rsm.deadline import next_slice, require_wanted
+from services.rsm.delete import ObjectDeletes
+from services.rsm.layout import keys_beside, segment_object_name
+from services.rsm.locations import Location, Locations
+
+MAX_LINE_BYTES = 1_024
+"""The longest key of S3, and the longest id of an upload that is ended here."""
+
+
+def page_limit(page_size: int) -> int:
+    """How many items a page may have."""
+    return validation.page_limit(page_size, MAX_OBJECTS, MAX_OBJECTS)
+
+
+def encode(query: object, last: str) -> str:
+    """A token for what follows `last` in `query`."""
+    return validation.seal(query, last.encode())
+
+
+def decode(query: object, token: str) -> str:
+    """What `encode` was given; "" for "", the beginning.
+
+    Raises:
+        InvalidRequestError: not a token of ours, or one of another query.
+    """
+    if not token:
+        return ""
+    body = validation.unseal(query, token)
+    # What `encode` did not make is any place to begin at, but no longer than a store may be asked.
+    is_short = all(len(line) <= MAX_LINE_BYTES for line in body.split(b"\n", 1))
+    require(is_short, "page_token", "not a page token")
+    return body.decode(errors="replace")
+
 
 MAX_UPLOAD_ID_LENGTH = 1_024
+
 _TOPIC_ID_PREFIXES = MAX_OBJECT_SHARDS
 """Of two hex digits: shards are ranges of them."""
 
@@ -43,7 +72,7 @@ T = TypeVar("T")
 
 
 class StoredSegmentObjects:
-    """Satisfies services.api.segment_objects.SegmentObjects.
+    """Satisfies services.api.remote_storage_manager.SegmentObjects.
 
     Keys come from callers: only those that name an object of a segment, below the prefix of a
     registered location, are ever passed on to a store.
@@ -66,12 +95,12 @@ class StoredSegmentObjects:
         self, query: ObjectQuery, *, page_size: int = 0, page_token: str = ""
     ) -> ObjectPage:
         location = self._location(query.location_id, "location_id")
-        limit, after = page_tokens.page_limit(page_size), page_tokens.decode(query, page_token)
+        limit, after = page_limit(page_size), decode(query, page_token)
         examined = list(islice(_of_shard(location, query, after), limit))
         is_last = len(examined) < limit
         return ObjectPage(
             tuple(found for each in examined if (found := _segment_object(location, each))),
-            "" if is_last else page_tokens.encode(query, examined[-1].key),
+            "" if is_last else encode(query, examined[-1].key),
         )
 
     def list_multipart_uploads(
@@ -79,7 +108,7 @@ class StoredSegmentObjects:
     ) -> UploadPage:
         require_location_id(location_id, "location_id")
         location, query = self._location(location_id, "location_id"), ("uploads", location_id)
-        limit, last = page_tokens.page_limit(page_size), page_tokens.decode(query, page_token)
+        limit, last = page_limit(page_size), decode(query, page_token)
         # Stores list uploads in different orders, and few know where to go on.
         following = (
             each for each in location.backend.list_uploads(location.prefix) if _order(each) > last
@@ -88,7 +117,7 @@ class StoredSegmentObjects:
         is_last = len(examined) < limit
         return UploadPage(
             tuple(found for each in examined if (found := _upload(location, each))),
-            "" if is_last else page_tokens.encode(query, _order(examined[-1])),
+            "" if is_last else encode(query, _order(examined[-1])),
         )
 
     def read_segment_manifest(self, location: ObjectLocation) -> StoredManifest:

@@ -5,21 +5,13 @@ from typing import Protocol
 
 import grpc
 
-from services.api.remote_storage_manager import RemoteStorageManager
-from services.api.segment_objects import SegmentObjects
+from services.api.remote_storage_manager import RemoteStorageManager, SegmentObjects
 from services.api.validation import within
-from services.rpc.converters import segment_objects as convert
-from services.rpc.converters.enums import index_type
-from services.rpc.converters.shared import metadata_from_proto, require_set
-from services.rpc.converters.storage import (
-    CopyRequest,
-    copy_from_proto,
-    read_segment_from_proto,
-)
+from services.rpc.converters import storage as convert
+from services.rpc.converters.shared import index_type, metadata_from_proto, require_set
+from services.rpc.converters.storage import CopyRequest, copy_from_proto, read_segment_from_proto
 from services.rpc.statuses import status_of_outcome
-from services.rpc.wire.copied_chunks import copy_handler
-from services.rpc.wire.fetched_chunks import chunks_handler
-from services.rpc.wire.handlers import replacing_handlers
+from services.rpc.wire import chunks_handler, copy_handler, replacing_handlers
 from tieredstorage.v1 import remote_storage_manager_pb2 as pb
 from tieredstorage.v1 import remote_storage_manager_pb2_grpc as pb_grpc
 

@@ -7,21 +7,25 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from services.rpc.settings import ServiceSettings
-from services.rsm.verification import VerifyReads
+from services.common.settings import ServiceSettings
 
+VerifyReads = Literal["off", "sampled", "always"]
 _MIB = 1024 * 1024
+
 _REQUIRED = {
     "s3": ("endpoint", "region", "access_key", "secret_key", "bucket"),
     "filesystem": ("directory",),
 }
+
 MAX_LOCATION_ID = 65535
 MAX_PREFIX_LENGTH = 512
 MAX_BUCKET_LENGTH = 63
+
 # Not of dots alone between two slashes: a file system takes these for other directories, and so do
 # some stores and proxies.
 PREFIX_PATTERN = r"^(\.*[A-Za-z0-9_-][A-Za-z0-9._-]*/)*$"
 ENDPOINT_PATTERN = r"^[^/\s]*$"
+
 # Labels that begin and end with a letter or digit, as S3 and the SDK want them.
 BUCKET_PATTERN = r"^([a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*)?$"
 _IP_ADDRESS = re.compile(r"[0-9]+(\.[0-9]+){3}")

@@ -1,23 +1,21 @@
-"""Holds what is read against the digests that its copy wrote down."""
+"""Verify fetched bytes against the digests of their copy."""
 
 import itertools
 import logging
 from collections.abc import Callable, Generator
 from contextlib import closing
-from typing import Literal
 
 from crc32c import crc32c
 
 from services.api.errors import CorruptSegmentError, RemoteResourceNotFoundError
-from services.api.remote_storage_manager import IndexType
-from services.api.segment_digests import DIGEST_CHUNK_BYTES
+from services.api.remote_storage_manager import DIGEST_CHUNK_BYTES, IndexType
 from services.api.segments import RemoteLogSegmentMetadata
-from services.rpc.bounded_lines import BoundedLines
-from services.rsm.custom_metadata import CustomMetadata
-from services.rsm.location import Location
-from services.rsm.segment_digests import DigestCache, SegmentDigests
+from services.common.log import BoundedLines
+from services.rsm.digests import DigestCache, SegmentDigests
+from services.rsm.layout import CustomMetadata
+from services.rsm.locations import Location
+from services.rsm.settings import VerifyReads
 
-VerifyReads = Literal["off", "sampled", "always"]
 SAMPLE_EVERY = 16
 _log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from services.local.s3_endpoint import S3Endpoint
+from services.local.seaweedfs import S3Endpoint
 from services.rsm.backends.protocol import StorageBackend
 from services.rsm.factory import build_backend
 from services.rsm.settings import RsmSettings

@@ -12,18 +12,19 @@ from services.api.errors import (
     InvalidStateTransitionError,
 )
 from services.api.ids import TopicIdPartition
-from services.api.partition_lifecycle import (
+from services.api.partitions import RemotePartitionDeleteState
+from services.api.remote_log_manager import (
     LeadershipChange,
     LeadershipDelta,
     LifecycleOutcome,
     PartitionRole,
     PartitionStops,
+    RemoteLogManager,
     StopPartition,
     StopReason,
+    all_descriptions,
 )
-from services.api.partition_queries import all_partitions
-from services.api.partitions import RemotePartitionDeleteState
-from services.api.remote_log_manager import RemoteLogManager, all_descriptions
+from services.api.remote_log_metadata_manager import all_partitions
 from services.api.segments import RemoteLogSegmentState
 from tests.scenarios.ship_stack import Stack
 from tests.unit.rlm.kafka_bytes import NAME, three_segments

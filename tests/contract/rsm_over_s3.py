@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from services.local.s3_endpoint import S3Endpoint
+from services.local.seaweedfs import S3Endpoint
 from services.rsm.backends.protocol import StorageBackend
 from services.rsm.settings import RsmSettings
 from tests.contract.remote_storage_manager_contract import MIB, StoredKeys

@@ -15,17 +15,17 @@ from services.api.errors import (
     RetriableRemoteStorageError,
 )
 from services.api.remote_storage_manager import (
-    IndexType,
-    RemoteStorageManager,
-    SegmentChunk,
-)
-from services.api.segment_digests import CopyDigests, FileDigest, LogDigest
-from services.api.segment_objects import (
     MAX_OBJECTS,
+    CopyDigests,
     DoomedObject,
+    FileDigest,
+    IndexType,
+    LogDigest,
     MultipartUpload,
     ObjectLocation,
     ObjectQuery,
+    RemoteStorageManager,
+    SegmentChunk,
     SegmentObject,
     SegmentObjectKind,
     SegmentObjects,
@@ -33,9 +33,9 @@ from services.api.segment_objects import (
     all_segment_objects,
 )
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from services.rsm import page_tokens
+from services.rsm import segment_objects
 from services.rsm.backends.protocol import MAX_SMALL_OBJECT_BYTES, StorageBackend
-from services.rsm.keys import segment_keys
+from services.rsm.layout import segment_keys
 from tests.contract.remote_storage_manager_contract import (
     MIB,
     Files,
@@ -161,8 +161,8 @@ class SegmentObjectsContract:
     ) -> None:
         """It would be sent to the store as the place to begin at."""
         query, long = ObjectQuery(), "a" * size
-        of_objects = page_tokens.encode(query, long)
-        of_uploads = page_tokens.encode(("uploads", 0), f"key\n{long}")
+        of_objects = segment_objects.encode(query, long)
+        of_uploads = segment_objects.encode(("uploads", 0), f"key\n{long}")
         with pytest.raises(InvalidRequestError, match="page_token: not a page token"):
             objects.list_segment_objects(query, page_token=of_objects)
         with pytest.raises(InvalidRequestError, match="page_token: not a page token"):
@@ -173,9 +173,9 @@ class SegmentObjectsContract:
     ) -> None:
         copied(rsm, Files(b"log"))
         query, longest = ObjectQuery(), "a" * 1_024
-        token = page_tokens.encode(query, longest)
+        token = segment_objects.encode(query, longest)
         assert objects.list_segment_objects(query, page_token=token).next_page_token == ""
-        token = page_tokens.encode(("uploads", 0), f"{longest}\n{longest}")
+        token = segment_objects.encode(("uploads", 0), f"{longest}\n{longest}")
         assert objects.list_multipart_uploads(page_token=token).uploads == ()
 
     def test_a_token_of_another_query_and_a_negative_page_are_refused(

@@ -11,10 +11,10 @@ from google.protobuf.message import Message
 
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition, uuid_to_text
 from services.api.segments import RemoteLogSegmentMetadata
-from services.rlmm.database import create_database_engine
+from services.rlmm.db import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.servicer import RemoteLogMetadataManagerServicer
-from services.rpc.converters.partition_state import report_to_proto
+from services.rpc.converters.metadata import report_to_proto
 from services.rpc.converters.shared import (
     metadata_to_proto,
     segment_id_to_proto,

@@ -11,17 +11,18 @@ import pytest
 
 from services.api.errors import FencedLeaderEpochError, InvalidRequestError, NotServedError
 from services.api.ids import uuid_to_text
-from services.api.partition_lifecycle import (
+from services.api.remote_log_manager import (
     MAX_LEADERSHIP_CHANGES,
     LeadershipChange,
     LeadershipDelta,
     PartitionStops,
+    RemoteLogManager,
     StopPartition,
     StopReason,
+    all_descriptions,
 )
-from services.api.remote_log_manager import RemoteLogManager, all_descriptions
 from services.rlm.servicer import RemoteLogManagerServicer
-from services.rpc.clients.log import RemoteLogManagerClient
+from services.rpc.client.log import RemoteLogManagerClient
 from services.rpc.statuses import outcome_of
 from tests.contract.rlm_lifecycle_contract import LEADER, RlmLifecycleContract
 from tests.harness.grpc_server import served

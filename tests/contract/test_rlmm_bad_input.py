@@ -12,9 +12,9 @@ import pytest
 from google.protobuf.message import Message
 
 from services.api.ids import uuid_to_text
-from services.api.partition_events import EventQuery
+from services.api.partitions import EventQuery
 from services.local.postgres import EmbeddedPostgres
-from services.rpc.clients.metadata import RemoteLogMetadataManagerClient
+from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from tests.contract.rlmm.segments import revision_of
 from tests.contract.sound_rlmm_requests import (
     FUTURE,

@@ -9,10 +9,10 @@ import pytest
 
 from services.api.ids import TopicIdPartition, uuid_to_text
 from services.local.postgres import EmbeddedPostgres
-from services.rlmm.database import create_database_engine
+from services.rlmm.db import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.servicer import RemoteLogMetadataManagerServicer
-from services.rpc.clients.metadata import RemoteLogMetadataManagerClient
+from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.converters.shared import metadata_to_proto, topic_id_partition_to_proto
 from tests.contract.rlmm.segments import segment
 from tests.harness.grpc_server import served

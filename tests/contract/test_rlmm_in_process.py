@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from services.local.postgres import EmbeddedPostgres
-from services.rlmm.database import create_database_engine
+from services.rlmm.db import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.contract.remote_log_metadata_manager_contract import RemoteLogMetadataManagerContract
 

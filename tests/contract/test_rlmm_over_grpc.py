@@ -10,16 +10,15 @@ import pytest
 from services.api.calls import AtRevision, MutationContext
 from services.api.errors import ThrottledError
 from services.api.ids import TopicIdPartition
-from services.api.partition_events import EventQuery
-from services.api.partition_queries import all_events
+from services.api.partitions import EventQuery
+from services.api.remote_log_metadata_manager import all_events, all_segments, segments_by_id
 from services.api.segment_batches import SegmentAddition, SegmentLookup
-from services.api.segment_queries import all_segments, segments_by_id
 from services.local.postgres import EmbeddedPostgres
-from services.rlmm.database import create_database_engine
+from services.rlmm.db import create_database_engine
 from services.rlmm.limits import Limits
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.servicer import RemoteLogMetadataManagerServicer
-from services.rpc.clients.metadata import RemoteLogMetadataManagerClient
+from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from tests.contract.remote_log_metadata_manager_contract import RemoteLogMetadataManagerContract
 from tests.contract.rlmm.segments import add, finished, id_of, segment
 from tests.harness.grpc_server import served

@@ -10,7 +10,7 @@ import pytest
 
 from services.api.errors import RetriableRemoteStorageError
 from services.api.segments import RemoteLogSegmentMetadata
-from services.rpc.clients.storage import RemoteStorageManagerClient
+from services.rpc.client.storage import RemoteStorageManagerClient
 from services.rsm.factory import build_manager
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.servicer import add_to_server

@@ -21,19 +21,18 @@ from services.api.errors import (
 )
 from services.api.remote_storage_manager import IndexType, LogSegmentData, SegmentChunk
 from services.api.segments import RemoteLogSegmentMetadata
-from services.local.s3_endpoint import S3Endpoint
-from services.rpc.clients.storage import RemoteStorageManagerClient
+from services.local.seaweedfs import S3Endpoint
+from services.rpc.client.storage import RemoteStorageManagerClient
 from services.rpc.converters.storage import copy_to_proto
-from services.rpc.wire.copied_chunks import copying_method, request_to_wire
+from services.rpc.wire import copying_method, request_to_wire
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.backends.protocol import NoAnswerError, StorageBackend
-from services.rsm.custom_metadata import CustomMetadata
 from services.rsm.factory import build_backend
-from services.rsm.keys import segment_keys
-from services.rsm.location import Location
+from services.rsm.layout import CustomMetadata, segment_keys
+from services.rsm.locations import Location
 from services.rsm.manager import ObjectRemoteStorageManager
-from services.rsm.parts import PartBuffers
 from services.rsm.servicer import add_to_server
+from services.rsm.upload import PartBuffers
 from tests.contract.remote_storage_manager_contract import (
     Files,
     SourceFailedError,

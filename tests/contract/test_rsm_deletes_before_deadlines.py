@@ -8,14 +8,14 @@ import grpc
 import pytest
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
-from services.api.segment_objects import (
+from services.api.remote_storage_manager import (
     DoomedObject,
     ObjectQuery,
     SegmentObjectKind,
     all_segment_objects,
 )
-from services.rpc.clients.calls import call_once
-from services.rpc.converters import segment_objects as convert
+from services.rpc.client.calls import call_once
+from services.rpc.converters import storage as convert
 from services.rpc.converters.shared import metadata_to_proto
 from services.rpc.statuses import outcome_of
 from services.rsm.factory import build_manager

@@ -7,9 +7,9 @@ from contextlib import closing
 import pytest
 
 from services.api.errors import RetriableRemoteStorageError
-from services.local.s3_endpoint import S3Endpoint
+from services.local.seaweedfs import S3Endpoint
 from services.rsm.factory import build_backend, build_manager
-from services.rsm.keys import segment_keys
+from services.rsm.layout import segment_keys
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.settings import RsmSettings
 from tests.contract.remote_storage_manager_contract import Files, a_segment, copied, fetched

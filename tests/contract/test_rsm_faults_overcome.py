@@ -7,7 +7,7 @@ import pytest
 
 from services.api.errors import RemoteResourceNotFoundError
 from services.api.remote_storage_manager import IndexType
-from services.local.s3_endpoint import S3Endpoint
+from services.local.seaweedfs import S3Endpoint
 from services.rsm.factory import build_backend, build_manager
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.settings import RsmSettings

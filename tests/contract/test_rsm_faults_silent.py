@@ -9,8 +9,8 @@ from services.api.calls import Call, serving
 from services.api.errors import RetriableRemoteStorageError
 from services.api.remote_storage_manager import IndexType
 from services.api.segments import RemoteLogSegmentMetadata
-from services.local.s3_endpoint import S3Endpoint
-from services.rsm import clean_up
+from services.local.seaweedfs import S3Endpoint
+from services.rsm import deadline
 from services.rsm.factory import build_manager
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.settings import RsmSettings
@@ -145,7 +145,7 @@ def test_a_copy_asks_a_silent_store_for_a_caller_who_left_only_to_take_back_what
     clean_up_asks: set[str],
 ) -> None:
     """A part that is under way in another thread may be asked for as well, once."""
-    monkeypatch.setattr(clean_up, "CLEAN_UP_S", 3.0)
+    monkeypatch.setattr(deadline, "CLEAN_UP_S", 3.0)
     for silent in {operation, *clean_up_asks}:
         proxy.faults.add(BlackHole(), operation=silent, times=None)
     proxy.forget_requests()
@@ -163,7 +163,7 @@ def test_a_clean_up_does_not_wait_for_a_silent_store(
     through: HttpProxy, settings: RsmSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long the store may be silent otherwise."""
-    monkeypatch.setattr(clean_up, "CLEAN_UP_S", 1.0)
+    monkeypatch.setattr(deadline, "CLEAN_UP_S", 1.0)
     with rsm_behind(through, settings, retries=0, read_timeout_ms=60_000) as patient:
         through.faults.add(Answer(503), operation="UploadPart", times=None)
         through.faults.add(BlackHole(), operation="AbortMultipartUpload", times=None)

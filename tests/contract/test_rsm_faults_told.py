@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import pytest
 
 from services.api.errors import CorruptSegmentError, RetriableRemoteStorageError
-from services.api.segment_objects import ObjectLocation
+from services.api.remote_storage_manager import ObjectLocation
 from services.api.segments import RemoteLogSegmentMetadata
-from services.local.s3_endpoint import S3Endpoint
+from services.local.seaweedfs import S3Endpoint
 from services.rsm.factory import build_backend
-from services.rsm.keys import segment_keys
+from services.rsm.layout import segment_keys
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.settings import RsmSettings
 from tests.contract.remote_storage_manager_contract import (

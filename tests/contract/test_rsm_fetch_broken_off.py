@@ -13,8 +13,8 @@ from services.api.calls import Call, serving
 from services.api.errors import CorruptSegmentError, RetriableRemoteStorageError
 from services.api.remote_storage_manager import IndexType
 from services.api.segments import RemoteLogSegmentMetadata
-from services.local.s3_endpoint import S3Endpoint
-from services.rpc.clients.storage import RemoteStorageManagerClient
+from services.local.seaweedfs import S3Endpoint
+from services.rpc.client.storage import RemoteStorageManagerClient
 from services.rsm.factory import build_manager
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.servicer import add_to_server

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from services.local.s3_endpoint import S3Endpoint
+from services.local.seaweedfs import S3Endpoint
 from services.rsm.factory import build_backend, build_manager
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.settings import RsmSettings

@@ -5,8 +5,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from services.api.errors import RetriableRemoteStorageError
-from services.api.segment_objects import ObjectQuery, all_multipart_uploads, all_segment_objects
-from services.local.s3_endpoint import S3Endpoint
+from services.api.remote_storage_manager import (
+    ObjectQuery,
+    all_multipart_uploads,
+    all_segment_objects,
+)
+from services.local.seaweedfs import S3Endpoint
 from services.rsm.manager import ObjectRemoteStorageManager
 from tests.contract.remote_storage_manager_contract import Files, a_segment, copied
 from tests.contract.rsm_over_s3 import settings_for

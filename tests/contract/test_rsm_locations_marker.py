@@ -13,7 +13,7 @@ import pytest
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.remote_storage_manager import IndexType
-from services.local.s3_endpoint import S3Endpoint
+from services.local.seaweedfs import S3Endpoint
 from services.rsm.backends.protocol import StorageBackend
 from services.rsm.factory import build_locations, build_manager, build_start_up
 from services.rsm.settings import RsmSettings

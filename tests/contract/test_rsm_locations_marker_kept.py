@@ -8,7 +8,7 @@ import pytest
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.remote_storage_manager import LogSegmentData, SegmentChunk
-from services.local.s3_endpoint import S3Endpoint
+from services.local.seaweedfs import S3Endpoint
 from services.rsm.backends.protocol import StorageBackend
 from services.rsm.factory import build_backend, build_manager
 from services.rsm.manager import ObjectRemoteStorageManager

@@ -18,12 +18,12 @@ from minio.credentials.credentials import Credentials
 from minio.signer import sign_v4_s3
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
-from services.local.s3_endpoint import S3Endpoint
-from services.rpc.logs import JsonFormatter
-from services.rsm.capabilities import REQUIRED, WITHOUT, Capability, Outcome, ProbeReport
+from services.common.log import JsonFormatter
+from services.local.seaweedfs import S3Endpoint
 from services.rsm.factory import build_backend, build_locations, build_manager, build_start_up
+from services.rsm.probe import REQUIRED, WITHOUT, Capability, Outcome, ProbeReport
 from services.rsm.settings import RsmSettings
-from services.rsm.start_up import StartUp
+from services.rsm.startup import StartUp
 from tests.contract.remote_storage_manager_contract import Files, StoredKeys, copied, fetched
 from tests.contract.rsm_over_s3 import everything_in, settings_for
 from tests.harness.faults import Answer, Fault

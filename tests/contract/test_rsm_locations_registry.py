@@ -10,11 +10,10 @@ import pytest
 from services.api.errors import InvalidRequestError, RemoteResourceNotFoundError
 from services.api.remote_storage_manager import IndexType, RemoteStorageManager
 from services.api.segments import RemoteLogSegmentMetadata
-from services.local.s3_endpoint import S3Endpoint
+from services.local.seaweedfs import S3Endpoint
 from services.rsm.backends.protocol import Part
-from services.rsm.custom_metadata import CustomMetadata
 from services.rsm.factory import build_backend, build_manager
-from services.rsm.keys import segment_keys
+from services.rsm.layout import CustomMetadata, segment_keys
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.settings import RsmSettings
 from tests.contract.remote_storage_manager_contract import (

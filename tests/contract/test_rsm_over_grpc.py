@@ -7,7 +7,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from services.rpc.clients.storage import RemoteStorageManagerClient
+from services.rpc.client.storage import RemoteStorageManagerClient
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.factory import build_manager
 from services.rsm.servicer import add_to_server

@@ -9,15 +9,11 @@ import pytest
 from crc32c import crc32c
 from pydantic import SecretStr
 
-from services.api.errors import (
-    CorruptSegmentError,
-    RemoteStorageError,
-    RetriableRemoteStorageError,
-)
+from services.api.errors import CorruptSegmentError, RemoteStorageError, RetriableRemoteStorageError
 from services.api.remote_storage_manager import IndexType, RemoteStorageManager
 from services.rsm.backends.protocol import Part, StorageBackend
 from services.rsm.factory import build_backend, build_manager
-from services.rsm.keys import segment_keys
+from services.rsm.layout import segment_keys
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.settings import RsmSettings
 from tests.contract.remote_storage_manager_contract import (

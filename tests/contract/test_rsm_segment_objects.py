@@ -7,9 +7,9 @@ from pathlib import Path
 import grpc
 import pytest
 
-from services.api.segment_objects import SegmentObjects
-from services.local.s3_endpoint import S3Endpoint
-from services.rpc.clients.segment_objects import SegmentObjectsClient
+from services.api.remote_storage_manager import SegmentObjects
+from services.local.seaweedfs import S3Endpoint
+from services.rpc.client.storage import SegmentObjectsClient
 from services.rsm.factory import build_backend, build_manager
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.servicer import add_to_server

@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 from hypothesis import HealthCheck, given, note, seed, settings
 from hypothesis import strategies as st
 
-from services.rpc.clients.metadata import RemoteLogMetadataManagerClient
+from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from tests.fuzzing.calling import Answer, call
 from tests.fuzzing.database_digest import DatabaseDigest, changed_tables
 from tests.fuzzing.faults import spoilt

@@ -16,7 +16,7 @@ LONGEST_REFUSAL = 1_000
 """Characters: one line that a person reads."""
 NEVER = {"INTERNAL", "UNKNOWN", "UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED"}
 """The database is there, and nobody is in a hurry: whatever says so is a fault of RLMM."""
-_STATUS_OF_REASON = {cls.reason: cls.status.name for cls in every_error_class()}
+_STATUS_OF_REASON = {cls.reason: cls.status for cls in every_error_class()}
 _NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 
 

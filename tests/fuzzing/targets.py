@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from services.rlmm.database import create_database_engine
+from services.rlmm.db import create_database_engine
 from services.rpc.channels import open_channel
 from tests.fuzzing.campaign import Target
 from tests.fuzzing.database_digest import DatabaseDigest

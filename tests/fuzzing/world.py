@@ -8,11 +8,13 @@ from uuid import UUID
 
 from services.api.calls import MutationContext
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
-from services.api.partition_changes import PartitionLeadership
-from services.api.partition_events import EventQuery
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.partitions import EventQuery
+from services.api.remote_log_metadata_manager import (
+    PartitionLeadership,
+    RemoteLogMetadataManager,
+    SegmentUpdate,
+)
 from services.api.segment_batches import SegmentAddition
-from services.api.segment_changes import SegmentUpdate
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.rpc.converters.shared import metadata_to_proto, topic_id_partition_to_proto
 from tests.contract.rlmm.partition_states import report_of, taken

@@ -4,7 +4,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.local.ports import LOOPBACK
+from services.local.process import LOOPBACK
 
 _TIMEOUT_S = 30.0
 _DAYS = "2"

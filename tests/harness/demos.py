@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from services.local.environments import own_environment
+from services.local.stack import own_environment
 from tests.harness.eventually import eventually
 from tests.harness.processes import runs
 
@@ -37,7 +37,7 @@ def running_demo(command: Sequence[str], scratch: Path) -> "Iterator[subprocess.
     """A demo that keeps all it has below `scratch` and prints its report as JSON."""
     scratch.mkdir(mode=0o711)  # PostgreSQL's own user must get through
     with subprocess.Popen(
-        [sys.executable, "-m", "services.cli", *command, "-o", "json"],
+        [sys.executable, "-m", "demos", *command, "-o", "json"],
         env=own_environment({"TMPDIR": str(scratch)}),
         text=True,
         stdout=subprocess.PIPE,

@@ -11,13 +11,12 @@ from sqlalchemy.orm import Session
 
 from services.api.calls import NO_CONTEXT, Call, MutationContext, MutationOutcome, serving
 from services.api.ids import TopicIdPartition
-from services.api.segment_changes import SegmentUpdate
+from services.api.remote_log_metadata_manager import SegmentUpdate
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from services.rlmm.batches import Asked, Outcome, Outcomes
-from services.rlmm.gathering import Gathering
-from services.rlmm.segment_change import SegmentChange
-from services.rlmm.single_changes import change_alone, change_free
-from services.rlmm.transactions import Transactions
+from services.rlmm.db import Transactions
+from services.rlmm.group_commit import Gathering
+from services.rlmm.segment_batch import Asked, Outcome, Outcomes, SegmentChange
+from services.rlmm.segment_changes import change_alone, change_free
 from tests.contract.rlmm.segments import FINISHED, segment, update_to
 from tests.harness.eventually import eventually
 

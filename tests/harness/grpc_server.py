@@ -5,9 +5,9 @@ from contextlib import ExitStack, contextmanager
 
 import grpc
 
+from services.common.settings import ServiceSettings
 from services.rpc.channels import open_channel
-from services.rpc.server import Service, start_grpc
-from services.rpc.settings import ServiceSettings
+from services.rpc.server.server import Service, start_grpc
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from services.local.kafka_broker import KafkaBroker
+from demos.kafka_broker import KafkaBroker
 from tests.harness.kafka_jars import ensure_kafka_jars
 
 

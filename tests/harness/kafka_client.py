@@ -8,8 +8,8 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, Message, TopicPartition
 
-from services.local import kafka_client
-from services.local.kafka_client import (
+from demos import kafka_client
+from demos.kafka_client import (
     CLIENT_TIMEOUT_S,
     CODECS,
     NOW,

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import platformdirs
 
-from services.local.java import find_java
+from demos.kafka_broker import find_java
 
 POM = Path(__file__).resolve().parents[1] / "kafka" / "broker" / "pom.xml"
 _MAVEN_TIMEOUT_S = 900.0

@@ -13,7 +13,7 @@ from kafka.protocol.admin import DescribeConfigsRequest, DescribeConfigsResponse
 from kafka.protocol.consumer import ListOffsetsRequest, ListOffsetsResponse
 from kafka.protocol.metadata import ApiVersionsResponse, MetadataRequest, MetadataResponse
 
-from services.local.ports import LOOPBACK
+from services.local.process import LOOPBACK
 
 _LIST_OFFSETS, _METADATA, _API_VERSIONS, _DESCRIBE_CONFIGS = 2, 3, 18, 32
 _LIST_OFFSETS_VERSION, _METADATA_VERSION = 6, 12

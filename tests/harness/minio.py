@@ -9,9 +9,8 @@ from typing import Self
 from minio.error import MinioException
 from urllib3.exceptions import HTTPError
 
-from services.local.ports import LOOPBACK, HeldPorts
-from services.local.process import ChildProcess, start_on_free_ports
-from services.local.s3_endpoint import S3Endpoint
+from services.local.process import LOOPBACK, ChildProcess, HeldPorts, start_on_free_ports
+from services.local.seaweedfs import S3Endpoint
 from tests.harness.minio_binary import built_minio
 
 _START_TIMEOUT_MS = 90_000

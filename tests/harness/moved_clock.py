@@ -1,6 +1,6 @@
 """A clock that stands still but for the pauses that are made on it."""
 
-from services.rsm.waiting import Waiting
+from services.rsm.active_copies import Waiting
 
 
 class MovedClock:

@@ -5,7 +5,7 @@ from contextlib import suppress
 import psutil
 
 from services.local.process import ProcessError
-from services.local.service import ServiceProcess
+from services.local.stack import ServiceProcess
 from tests.harness.eventually import eventually
 
 

@@ -12,7 +12,7 @@ from services.api.errors import RemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import FetchError, FetchPartition, FetchRequest
 from services.rpc.channels import open_channel
-from services.rpc.clients.log import RemoteLogManagerClient
+from services.rpc.client.log import RemoteLogManagerClient
 
 _READ_BYTES = 64 * 1024
 

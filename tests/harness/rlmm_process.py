@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from services.local.environments import own_environment, rlmm_settings
-from services.local.service import ServiceProcess
+from services.local.stack import ServiceProcess, own_environment, rlmm_settings
 from services.rpc.channels import open_channel
-from services.rpc.clients.metadata import RemoteLogMetadataManagerClient
+from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 
 
 @dataclass(frozen=True)

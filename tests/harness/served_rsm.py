@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import grpc
 
-from services.rpc.clients.storage import RemoteStorageManagerClient
+from services.rpc.client.storage import RemoteStorageManagerClient
 from services.rsm.factory import build_manager
 from services.rsm.servicer import add_to_server
 from services.rsm.settings import RsmSettings

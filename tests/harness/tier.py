@@ -12,22 +12,24 @@ from sqlalchemy import Engine, text
 
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.lineage import Lineage
-from services.api.partition_state import PartitionReport
-from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.partitions import (
+    PartitionReport,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+)
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_segments
 from services.api.remote_storage_manager import IndexType, RemoteStorageManager
-from services.api.segment_queries import all_segments
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
     segment_leader_epochs,
 )
-from services.local.s3_endpoint import S3Endpoint
-from services.local.service import ServiceProcess
+from services.local.seaweedfs import S3Endpoint
+from services.local.stack import ServiceProcess
 from services.rpc.channels import open_channel
-from services.rpc.clients.metadata import RemoteLogMetadataManagerClient
-from services.rpc.clients.storage import RemoteStorageManagerClient
+from services.rpc.client.metadata import RemoteLogMetadataManagerClient
+from services.rpc.client.storage import RemoteStorageManagerClient
 from tests.contract.remote_storage_manager_contract import Files
 
 BROKER = 1

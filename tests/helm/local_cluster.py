@@ -23,8 +23,7 @@ import grpc
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from services.local.ports import LOOPBACK, free_ports
-from services.local.process import ChildProcess
+from services.local.process import LOOPBACK, ChildProcess, free_ports
 from tests.helm.chart import Object, Rendered, pod_spec
 
 _SERVED = ("Deployment", "DaemonSet")

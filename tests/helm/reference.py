@@ -10,9 +10,9 @@ from typing import Any
 
 import yaml
 
+from services.common.settings import ServiceSettings
 from services.rlm.settings import RlmSettings
 from services.rlmm.settings import RlmmSettings
-from services.rpc.settings import ServiceSettings
 from services.rsm.settings import RsmSettings
 from tests.helm.chart import CHART
 

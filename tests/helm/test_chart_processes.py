@@ -10,7 +10,7 @@ import pytest
 
 from services.local.postgres import EmbeddedPostgres
 from services.local.process import ChildProcess
-from services.local.s3_endpoint import S3Endpoint
+from services.local.seaweedfs import S3Endpoint
 from services.rlmm import schema
 from tests.harness.eventually import eventually
 from tests.helm.chart import Rendered, minimal, pod_spec, render

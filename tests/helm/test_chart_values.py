@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from services.rsm.clean_up import CLEAN_UP_S
+from services.rsm.deadline import CLEAN_UP_S
 from services.rsm.settings import RsmSettings
 from tests.helm.chart import (
     ChartRefusedError,

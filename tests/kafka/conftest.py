@@ -8,9 +8,9 @@ from uuid import uuid4
 
 import pytest
 
-from services.local.kafka_broker import KafkaBroker
+from demos.kafka_broker import KafkaBroker
 from services.local.postgres import EmbeddedPostgres
-from services.local.s3_endpoint import S3Endpoint
+from services.local.seaweedfs import S3Endpoint
 from tests.data.kafka_log_content import ROUNDS, TOPICS, produce_round
 from tests.harness.kafka_broker import kafka_broker
 from tests.harness.kafka_client import Cluster

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from threading import Lock
 
-from services.api.failpoints import FAILPOINTS
+from services.common.failpoints import FAILPOINTS
 from services.local.process import ProcessError
-from services.local.service import ServiceProcess
+from services.local.stack import ServiceProcess
 from tests.harness.background import Background
 
 PLACES = [name for name in FAILPOINTS if name.startswith(("copy.", "cleanup."))]

@@ -5,20 +5,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from demos.kafka_broker import KafkaBroker
 from services.api.errors import RemoteResourceNotFoundError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
-from services.api.partition_queries import all_partitions
 from services.api.remote_log_manager import PartitionDescription, RemoteLogManager
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.remote_log_metadata_manager import (
+    RemoteLogMetadataManager,
+    all_partitions,
+    all_segments,
+)
 from services.api.remote_storage_manager import RemoteStorageManager
-from services.api.segment_queries import all_segments
 from services.api.segments import RemoteLogSegmentMetadata
-from services.local.environments import rlm_settings
-from services.local.kafka_broker import KafkaBroker
-from services.local.service import ServiceProcess
+from services.local.stack import ServiceProcess, rlm_settings
 from services.rlm.kafka_log.log_dir import find_partitions
 from services.rpc.channels import open_channel
-from services.rpc.clients.log import RemoteLogManagerClient
+from services.rpc.client.log import RemoteLogManagerClient
 from tests.harness.eventually import eventually
 from tests.harness.kafka_client import Cluster, Topic
 from tests.kafka.tiered_broker import IMPATIENT

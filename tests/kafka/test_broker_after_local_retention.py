@@ -8,15 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from demos.kafka_broker import KafkaBroker
 from services.api.ids import TopicIdPartition
-from services.local.kafka_broker import KafkaBroker
 from services.local.process import ProcessError
 from services.rlm.kafka_log.errors import LogDirError
 from services.rlm.kafka_log.log_dir import find_partitions
 from services.rlm.kafka_log.partition_dir import list_segments
-from services.rlm.local_retention import segment_files
-from services.rlm.local_retention.directory_locks import LogDirLocks
-from services.rlm.local_retention.segment_files import delete_segment_files
+from services.rlm.retention import local_files
+from services.rlm.retention.local_files import LogDirLocks, delete_segment_files
 from tests.data.kafka_log_content import RecordMaker
 from tests.harness.kafka_broker import kafka_broker
 from tests.harness.kafka_client import Cluster, Topic, send_batch
@@ -41,7 +40,7 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, name: str | None) -> Iterator[Non
             raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(segment_files, "failpoint", failpoint)
+        patch.setattr(local_files, "failpoint", failpoint)
         try:
             yield
         except Killed:

@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 
 from services.api.ids import TopicIdPartition
-from services.api.partition_changes import PartitionLeadership
 from services.api.remote_log_manager import ProblemKind
-from services.rlm.backoff import Backoff
-from services.rlm.kafka_admin.admin_client import KafkaAdmin
+from services.api.remote_log_metadata_manager import PartitionLeadership
+from services.common.retry import Backoff
+from services.rlm.kafka_admin.client import KafkaAdmin
 from services.rlm.kafka_admin.cluster_view import NoPolicy
+from services.rlm.kafka_admin.deleted_topics import read_cluster_id
 from services.rlm.kafka_admin.poller import PolledCluster
-from services.rlm.kafka_admin.registered_cluster import read_cluster_id
-from services.rlm.lifecycle.sources import PartitionSource
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
+from services.rlm.roles.partition_roles import PartitionSource
 from tests.harness.eventually import eventually, eventually_holds
 from tests.harness.kafka_broker import kafka_broker
 from tests.harness.kafka_client import CLIENT_TIMEOUT_S, Cluster, Topic

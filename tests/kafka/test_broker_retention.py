@@ -9,8 +9,8 @@ from services.api.ids import TopicIdPartition
 from services.api.lineage import parse_checkpoint
 from services.api.remote_log_manager import ProblemKind
 from services.api.remote_storage_manager import IndexType
-from services.cli.failures import CommandError
-from services.rlm.copying.ship import ShipOutcome, ship
+from services.cli.output import CommandError
+from services.rlm.copy.ship import ShipOutcome, ship
 from services.rlm.kafka_log.partition_dir import list_segments, read_lineage
 from tests.harness.eventually import eventually
 from tests.harness.kafka_client import Topic

@@ -1,4 +1,4 @@
-"""`sediment demo-broker` as a process: what it shows holds, and it cleans up however it ends."""
+"""`python -m demos broker` as a process: what it shows holds, and it cleans up however it ends."""
 
 import signal
 from pathlib import Path
@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(900)]
 
 
 def command() -> list[str]:
-    return ["demo-broker", "--kafka", str(ensure_kafka_jars())]
+    return ["broker", "--kafka", str(ensure_kafka_jars())]
 
 
 @pytest.fixture(scope="module")

@@ -13,13 +13,12 @@ from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionTy
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
 from services.api.ids import TopicIdPartition
-from services.api.partition_changes import PartitionLeadership
-from services.api.partition_lifecycle import PartitionRole
-from services.api.partition_queries import all_partitions
 from services.api.partitions import RemotePartitionDeleteState
-from services.local.ports import LOOPBACK
-from services.rlm.backoff import Backoff
-from services.rlm.kafka_admin.admin_client import KafkaAdmin
+from services.api.remote_log_manager import PartitionRole
+from services.api.remote_log_metadata_manager import PartitionLeadership, all_partitions
+from services.common.retry import Backoff
+from services.local.process import LOOPBACK
+from services.rlm.kafka_admin.client import KafkaAdmin
 from services.rlm.kafka_admin.cluster_view import (
     ClusterAdmin,
     ClusterUnreachableError,
@@ -29,13 +28,12 @@ from services.rlm.kafka_admin.cluster_view import (
     PolicyView,
     TopicView,
 )
-from services.rlm.kafka_admin.confirmed_deletions import MIN_POLLS
+from services.rlm.kafka_admin.deleted_topics import MIN_POLLS, read_cluster_id
 from services.rlm.kafka_admin.poller import PolledCluster
-from services.rlm.kafka_admin.registered_cluster import read_cluster_id
 from services.rlm.kafka_log.partition_dir import read_lineage
-from services.rlm.leadership import Leadership
-from services.rlm.lifecycle.sources import PartitionSource
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
+from services.rlm.partition import Leadership
+from services.rlm.roles.partition_roles import PartitionSource
 from tests.data.kafka_log_content import TOPICS
 from tests.harness.background import Background
 from tests.harness.eventually import eventually, eventually_holds

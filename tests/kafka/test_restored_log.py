@@ -8,7 +8,7 @@ import pytest
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import ProblemKind
 from services.api.remote_storage_manager import IndexType
-from services.rlm.copying.ship import ship
+from services.rlm.copy.ship import ship
 from services.rlm.kafka_log.log_dir import find_partitions
 from services.rlm.kafka_log.partition_dir import LocalSegment, snapshot_path
 from tests.data.kafka_log_content import PAYMENTS, TELEMETRY, produce_payments, produce_telemetry

@@ -15,8 +15,8 @@ from confluent_kafka.admin._scram import (
     UserScramCredentialUpsertion,
 )
 
-from services.local.kafka_broker import KafkaBroker
-from services.rlm.kafka_admin.admin_client import KafkaAdmin
+from demos.kafka_broker import KafkaBroker
+from services.rlm.kafka_admin.client import KafkaAdmin
 from services.rlm.kafka_admin.cluster_view import ClusterUnreachableError, TopicView
 from tests.harness.certificates import Certificate, encrypted_key, issue, make_authority
 from tests.harness.eventually import eventually

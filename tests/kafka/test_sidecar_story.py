@@ -12,14 +12,13 @@ from uuid import uuid4
 import pytest
 
 from services.api.ids import TopicIdPartition
-from services.api.partition_events import EventQuery
-from services.api.partition_queries import all_events, all_partitions
-from services.api.partitions import RemotePartitionDeleteState
+from services.api.partitions import EventQuery, RemotePartitionDeleteState
 from services.api.remote_log_manager import ProblemKind
+from services.api.remote_log_metadata_manager import all_events, all_partitions
 from services.api.remote_storage_manager import IndexType
 from services.api.segments import RemoteLogSegmentMetadata
 from services.local.postgres import EmbeddedPostgres
-from services.local.s3_endpoint import S3Endpoint
+from services.local.seaweedfs import S3Endpoint
 from tests.harness.eventually import eventually, eventually_holds
 from tests.harness.kafka_broker import kafka_broker
 from tests.harness.kafka_client import Topic

@@ -5,16 +5,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from demos.kafka_broker import KafkaBroker
+from demos.stage import link_log_dir, unlink_segments
 from services.api.errors import RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import PartitionDescription, RemoteLogManager
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_segments
 from services.api.remote_storage_manager import IndexType, RemoteStorageManager
-from services.api.segment_queries import all_segments
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from services.cli.scratch import link_log_dir, unlink_segments
-from services.local.kafka_broker import KafkaBroker
-from services.rlm.copying.ship import ShipOutcome, ShipReport, ship
+from services.rlm.copy.ship import ShipOutcome, ShipReport, ship
 from services.rlm.kafka_log.checkpoints import HIGH_WATERMARKS, read_offset_checkpoint
 from services.rlm.kafka_log.log_dir import find_partitions
 from services.rlm.kafka_log.partition_dir import (

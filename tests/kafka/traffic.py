@@ -11,7 +11,7 @@ from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 
-from services.local.kafka_client import KafkaClientError
+from demos.kafka_client import KafkaClientError
 from tests.harness.background import Background
 from tests.harness.kafka_client import (
     CLIENT_TIMEOUT_S,

@@ -3,8 +3,7 @@
 from services.api.calls import MutationOutcome
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.api.segment_changes import UpdateOutcome
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, UpdateOutcome
 from tests.linearizability.operations import (
     Add,
     Announce,

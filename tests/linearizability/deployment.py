@@ -14,14 +14,13 @@ from sqlalchemy import Engine, make_url
 
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.local.environments import rlmm_settings
-from services.local.ports import LOOPBACK
 from services.local.postgres import EmbeddedPostgres
-from services.local.service import ServiceProcess
+from services.local.process import LOOPBACK
+from services.local.stack import ServiceProcess, rlmm_settings
 from services.rlmm import schema
-from services.rlmm.database import create_database_engine
+from services.rlmm.db import create_database_engine
 from services.rpc.channels import open_channel
-from services.rpc.clients.metadata import RemoteLogMetadataManagerClient
+from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from tests.harness.proxy import TcpProxy
 from tests.harness.rlmm_database import events
 from tests.linearizability.history import TrailEntry

@@ -13,9 +13,8 @@ from uuid import UUID, uuid4
 
 from services.api.calls import NO_CONTEXT, MutationContext
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
-from services.api.partition_changes import PartitionLeadership
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
-from services.api.segment_changes import SegmentUpdate
+from services.api.remote_log_metadata_manager import PartitionLeadership, SegmentUpdate
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,

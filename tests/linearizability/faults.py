@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from services.local.service import ServiceProcess
+from services.local.stack import ServiceProcess
 from tests.harness.eventually import eventually
 from tests.harness.faults import Cut
 from tests.harness.processes import kill_and_restart, run_until_killed

@@ -22,7 +22,7 @@ from services.api.errors import (
     SegmentAlreadyExistsError,
 )
 from services.api.partitions import RemotePartitionDeleteMetadata
-from services.api.segment_changes import SegmentUpdate
+from services.api.remote_log_metadata_manager import SegmentUpdate
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tests.linearizability.operations import (
     Add,

@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from uuid import UUID
 
-from services.api.segment_queries import SegmentPage
+from services.api.remote_log_metadata_manager import SegmentPage
 from services.api.segments import RemoteLogSegmentMetadata
 from tests.linearizability.operations import (
     Answered,

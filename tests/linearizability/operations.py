@@ -11,10 +11,8 @@ from uuid import UUID
 from pydantic import Discriminator
 
 from services.api.calls import NO_CONTEXT, MutationContext, MutationOutcome
-from services.api.partition_changes import PartitionLeadership
 from services.api.partitions import RemotePartitionDeleteMetadata
-from services.api.segment_changes import SegmentUpdate
-from services.api.segment_queries import SegmentPage
+from services.api.remote_log_metadata_manager import PartitionLeadership, SegmentPage, SegmentUpdate
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from tests.linearizability.wording import brief
 

@@ -6,10 +6,8 @@ from uuid import UUID
 
 from services.api.calls import NO_CONTEXT, MutationContext, MutationOutcome
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
-from services.api.partition_changes import PartitionLeadership
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
-from services.api.segment_changes import SegmentUpdate
-from services.api.segment_queries import SegmentPage
+from services.api.remote_log_metadata_manager import PartitionLeadership, SegmentPage, SegmentUpdate
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,

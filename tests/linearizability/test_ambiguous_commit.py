@@ -13,14 +13,16 @@ from sqlalchemy import Engine, make_url
 
 from services.api.calls import MutationContext
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
-from services.api.partition_changes import PartitionLeadership
 from services.api.partitions import RemotePartitionDeleteMetadata
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.api.segment_changes import SegmentUpdate
+from services.api.remote_log_metadata_manager import (
+    PartitionLeadership,
+    RemoteLogMetadataManager,
+    SegmentUpdate,
+)
 from services.api.segments import RemoteLogSegmentMetadataUpdate, RemoteLogSegmentState
-from services.local.ports import LOOPBACK
 from services.local.postgres import EmbeddedPostgres
-from services.rlmm.database import create_database_engine
+from services.local.process import LOOPBACK
+from services.rlmm.db import create_database_engine
 from tests.harness.faults import Cut
 from tests.harness.rlmm_process import running_rlmm
 from tests.linearizability.checker import check

@@ -11,7 +11,7 @@ from services.api.errors import (
     InvalidStateTransitionError,
     RemoteResourceNotFoundError,
 )
-from services.api.segment_queries import SegmentPage
+from services.api.remote_log_metadata_manager import SegmentPage
 from tests.linearizability.operations import (
     Answered,
     Changed,

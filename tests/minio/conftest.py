@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from services.local.s3_endpoint import S3Endpoint
+from services.local.seaweedfs import S3Endpoint
 from tests.harness.minio import MinioServer
 
 

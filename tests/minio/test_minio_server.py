@@ -9,12 +9,11 @@ import pytest
 from minio.error import S3Error
 
 from services.api.errors import RetriableRemoteStorageError
-from services.api.remote_storage_manager import LogSegmentData, SegmentChunk
-from services.api.segment_objects import all_multipart_uploads
-from services.local.s3_endpoint import S3Endpoint
+from services.api.remote_storage_manager import LogSegmentData, SegmentChunk, all_multipart_uploads
+from services.local.seaweedfs import S3Endpoint
 from services.rsm.backends.protocol import StorageBackend, Upload
 from services.rsm.factory import build_backend, build_manager
-from services.rsm.keys import segment_keys
+from services.rsm.layout import segment_keys
 from services.rsm.settings import RsmSettings
 from tests.contract.remote_storage_manager_contract import Files, a_segment, some_bytes
 from tests.contract.rsm_over_s3 import PART, everything_in, settings_for

@@ -6,8 +6,8 @@ from contextlib import closing
 import grpc
 import pytest
 
-from services.local.s3_endpoint import S3Endpoint
-from services.rpc.clients.storage import RemoteStorageManagerClient
+from services.local.seaweedfs import S3Endpoint
+from services.rpc.client.storage import RemoteStorageManagerClient
 from services.rsm.factory import build_backend, build_manager
 from services.rsm.servicer import add_to_server
 from services.rsm.settings import RsmSettings

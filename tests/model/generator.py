@@ -6,9 +6,8 @@ from random import Random
 from typing import TypeVar
 
 from services.api.calls import MutationContext
-from services.api.copy_leases import MAX_LEASE_MS, MIN_LEASE_MS
-from services.api.offset_gaps import LOST_BEFORE_COPY
-from services.api.partitions import RemotePartitionDeleteState
+from services.api.partitions import LOST_BEFORE_COPY, RemotePartitionDeleteState
+from services.api.segment_batches import MAX_LEASE_MS, MIN_LEASE_MS
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.topic_config import RetentionOwner
 from tests.contract.rlmm.segments import BROKER, OTHER_BROKER

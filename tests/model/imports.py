@@ -9,8 +9,7 @@ from services.api.errors import (
     InvalidStateTransitionError,
     SegmentAlreadyExistsError,
 )
-from services.api.segment_batches import MAX_BATCH
-from services.api.segment_imports import ImportedSegments, SegmentImport
+from services.api.segment_batches import MAX_BATCH, ImportedSegments, SegmentImport
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.validation import require
 from tests.model.partition import Event, Partition

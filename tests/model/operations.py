@@ -11,15 +11,20 @@ from typing import ClassVar, TypeAlias
 from uuid import UUID, uuid4
 
 from services.api.calls import NO_CONTEXT, MutationContext
-from services.api.copy_leases import MAX_LEASE_MS
 from services.api.errors import RemoteStorageError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
-from services.api.offset_gaps import LOST_BEFORE_COPY, OffsetGap
-from services.api.partition_changes import PartitionLeadership
-from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.api.segment_changes import SegmentUpdate
-from services.api.segment_imports import SegmentImport
+from services.api.partitions import (
+    LOST_BEFORE_COPY,
+    OffsetGap,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+)
+from services.api.remote_log_metadata_manager import (
+    PartitionLeadership,
+    RemoteLogMetadataManager,
+    SegmentUpdate,
+)
+from services.api.segment_batches import MAX_LEASE_MS, SegmentImport
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,

@@ -4,13 +4,8 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from services.api.calls import MutationContext
-from services.api.errors import (
-    ConcurrentUpdateError,
-    DeletionRefusedError,
-    FencedLeaderEpochError,
-)
-from services.api.offset_gaps import OffsetGap
-from services.api.partitions import RemotePartitionDeleteState
+from services.api.errors import ConcurrentUpdateError, DeletionRefusedError, FencedLeaderEpochError
+from services.api.partitions import OffsetGap, RemotePartitionDeleteState
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.topic_config import RetentionOwner
 from tests.model.kafka_cache import KafkaCache

@@ -8,13 +8,16 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from services.api.calls import NO_CONTEXT, AtRevision, MutationContext, MutationOutcome
-from services.api.copy_leases import RenewOutcome
 from services.api.errors import RemoteStorageError, SegmentAlreadyExistsError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
-from services.api.segment_changes import SegmentUpdate, UpdateOutcome
-from services.api.segment_imports import ImportedSegments, SegmentImport
-from services.api.segment_queries import SegmentPage
+from services.api.remote_log_metadata_manager import (
+    RenewOutcome,
+    SegmentPage,
+    SegmentUpdate,
+    UpdateOutcome,
+)
+from services.api.segment_batches import ImportedSegments, SegmentImport
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from tests.model.kafka_cache import offsets_by_epoch
 from tests.model.partition import Event, Partition

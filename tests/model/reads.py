@@ -8,10 +8,14 @@ from uuid import UUID
 from services.api.calls import AtRevision
 from services.api.errors import RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition
-from services.api.partition_queries import PartitionPage, PartitionSummary
-from services.api.partition_state import PartitionState
-from services.api.partitions import RemotePartitionDeleteState
-from services.api.segment_queries import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE, SegmentPage
+from services.api.partitions import PartitionState, RemotePartitionDeleteState
+from services.api.remote_log_metadata_manager import (
+    DEFAULT_PAGE_SIZE,
+    MAX_PAGE_SIZE,
+    PartitionPage,
+    PartitionSummary,
+    SegmentPage,
+)
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.topic_config import StoredTopicConfig
 from services.api.validation import require, require_int32, require_int64

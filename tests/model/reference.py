@@ -14,7 +14,6 @@ from dataclasses import replace
 from uuid import UUID
 
 from services.api.calls import NO_CONTEXT, MutationContext, MutationOutcome
-from services.api.copy_leases import RenewOutcome, require_lease, require_may_lease
 from services.api.errors import (
     ConcurrentUpdateError,
     CustomMetadataTooLargeError,
@@ -26,10 +25,15 @@ from services.api.errors import (
     SegmentAlreadyExistsError,
 )
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
-from services.api.partition_changes import PartitionLeadership
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
-from services.api.segment_batches import MAX_BATCH
-from services.api.segment_changes import MAX_UPDATE_BATCH, SegmentUpdate, UpdateOutcome
+from services.api.remote_log_metadata_manager import (
+    MAX_UPDATE_BATCH,
+    PartitionLeadership,
+    RenewOutcome,
+    SegmentUpdate,
+    UpdateOutcome,
+)
+from services.api.segment_batches import MAX_BATCH, require_lease, require_may_lease
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,

@@ -3,8 +3,7 @@
 from services.api.calls import NO_CONTEXT, MutationContext, MutationOutcome
 from services.api.errors import InvalidStateTransitionError, RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition
-from services.api.offset_gaps import GAP_KINDS, OffsetGap
-from services.api.partitions import RemotePartitionDeleteState
+from services.api.partitions import GAP_KINDS, OffsetGap, RemotePartitionDeleteState
 from services.api.validation import require, require_int32
 from tests.model.changes import ReferenceChanges
 from tests.model.partition import Event, Partition

@@ -7,10 +7,10 @@ import grpc
 from sqlalchemy import Engine
 
 from services.api.ids import TopicIdPartition
-from services.rlmm.database import create_database_engine
+from services.rlmm.db import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.servicer import RemoteLogMetadataManagerServicer
-from services.rpc.clients.metadata import RemoteLogMetadataManagerClient
+from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from tests.harness.grpc_server import served
 from tests.harness.rlmm_database import events
 from tests.model.comparison import Subject

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-from services.local.java import find_java
+from demos.kafka_broker import find_java
 from tests.harness.kafka_plugin import PLUGIN
 
 PROJECT = PLUGIN / "acceptance"

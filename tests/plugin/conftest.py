@@ -10,9 +10,9 @@ from uuid import uuid4
 
 import pytest
 
-from services.local.kafka_plugin import plugin_settings
+from demos.kafka_broker import plugin_settings
 from services.local.postgres import EmbeddedPostgres
-from services.local.s3_endpoint import S3Endpoint
+from services.local.seaweedfs import S3Endpoint
 from tests.harness.kafka_broker import kafka_broker
 from tests.harness.kafka_plugin import plugin_jar
 from tests.plugin.deployment import IMPATIENT, Deployment

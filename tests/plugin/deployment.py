@@ -8,11 +8,11 @@ from pathlib import Path
 from urllib.request import urlopen
 from uuid import UUID, uuid4
 
+from demos.kafka_broker import KafkaBroker
 from services.api.errors import RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition
-from services.api.segment_queries import all_segments
+from services.api.remote_log_metadata_manager import all_segments
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from services.local.kafka_broker import KafkaBroker
 from services.rlm.kafka_log.log_dir import find_partitions
 from services.rlm.kafka_log.partition_dir import LocalSegment, list_segments
 from tests.harness.eventually import eventually, eventually_holds

@@ -1,4 +1,4 @@
-"""`sediment demo-kafka` as a process: what it shows holds, and it cleans up however it ends."""
+"""`python -m demos kafka` as a process: what it shows holds, and it cleans up however it ends."""
 
 import signal
 from pathlib import Path
@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.plugin, pytest.mark.timeout(900)]
 
 
 def command() -> list[str]:
-    return ["demo-kafka", "--plugin", str(plugin_jar()), "--kafka", str(ensure_kafka_jars())]
+    return ["kafka", "--plugin", str(plugin_jar()), "--kafka", str(ensure_kafka_jars())]
 
 
 @pytest.fixture(scope="module")

@@ -18,10 +18,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import create_engine, text
 
-from services.local.environments import rlmm_settings
-from services.local.kafka_plugin import plugin_settings
+from demos.kafka_broker import plugin_settings
 from services.local.postgres import EmbeddedPostgres
-from services.local.service import ServiceProcess
+from services.local.stack import ServiceProcess, rlmm_settings
 from tests.plugin.acceptance import Case, own_methods, run_acceptance, shown
 from tests.scenarios.world import World
 

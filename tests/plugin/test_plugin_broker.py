@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from demos.kafka_broker import KafkaBroker
 from services.api.errors import RemoteResourceNotFoundError
 from services.api.remote_storage_manager import IndexType, RemoteStorageManager
 from services.api.segments import RemoteLogSegmentMetadata
-from services.local.kafka_broker import KafkaBroker
 from tests.data.kafka_log_content import (
     MIXED,
     PAYMENTS,

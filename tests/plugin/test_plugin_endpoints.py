@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from services.local.kafka_plugin import plugin_settings
-from services.local.ports import LOOPBACK, free_ports
-from services.local.process import ProcessError
+from demos.kafka_broker import plugin_settings
+from services.local.process import LOOPBACK, ProcessError, free_ports
 from tests.harness.eventually import eventually
 from tests.harness.kafka_broker import kafka_broker
 from tests.kafka.records import consumed

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from demos.kafka_broker import plugin_settings
 from services.api.segments import RemoteLogSegmentState
-from services.local.kafka_plugin import plugin_settings
 from services.local.postgres import EmbeddedPostgres
 from services.local.seaweedfs import SeaweedFS
-from services.local.service import ServiceProcess
+from services.local.stack import ServiceProcess
 from services.rlmm import schema
 from tests.harness.eventually import eventually, eventually_holds
 from tests.harness.faults import Cut, Direction

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from services.local.kafka_plugin import plugin_settings
+from demos.kafka_broker import plugin_settings
 from tests.data.kafka_log_content import PAYMENTS, produce_payments
 from tests.harness.eventually import eventually_holds
 from tests.harness.kafka_broker import kafka_broker

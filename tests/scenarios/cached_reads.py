@@ -8,11 +8,10 @@ from urllib.request import urlopen
 
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import FetchError
-from services.local.environments import rlm_settings
-from services.local.service import ServiceProcess
+from services.local.stack import ServiceProcess, rlm_settings
 from services.rlm.kafka_log.log_dir import find_partitions
 from services.rpc.channels import open_channel
-from services.rpc.clients.log import RemoteLogManagerClient
+from services.rpc.client.log import RemoteLogManagerClient
 from tests.scenarios.ship_stack import bytes_of, fetch, lose_rolled_segments
 from tests.scenarios.world import World
 

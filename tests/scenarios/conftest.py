@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from services.local.postgres import EmbeddedPostgres
-from services.local.s3_endpoint import S3Endpoint
+from services.local.seaweedfs import S3Endpoint
 from services.rsm.factory import build_manager
 from services.rsm.settings import RsmSettings
 from tests.harness.rlmm_process import RlmmProcess, running_rlmm

@@ -11,13 +11,12 @@ from threading import Event
 import psutil
 
 from services.api.ids import TopicIdPartition
-from services.api.partition_events import EventQuery
-from services.api.partition_queries import all_events
+from services.api.partitions import EventQuery
 from services.api.remote_log_manager import PartitionDescription, ProblemKind, all_descriptions
-from services.local.environments import rlm_settings
-from services.local.service import ServiceProcess
+from services.api.remote_log_metadata_manager import all_events
+from services.local.stack import ServiceProcess, rlm_settings
 from services.rpc.channels import open_channel
-from services.rpc.clients.log import RemoteLogManagerClient
+from services.rpc.client.log import RemoteLogManagerClient
 from tests.harness.eventually import eventually
 from tests.harness.read_loop import Read, ReadLoop, took_at_most_s
 from tests.harness.rolling_broker import RollingBroker

@@ -7,12 +7,14 @@ from itertools import pairwise
 from uuid import UUID
 
 from services.api.ids import TopicIdPartition
-from services.api.partition_events import EventQuery, PartitionEvent
-from services.api.partition_queries import all_events, all_partitions
-from services.api.partition_state import NOTHING_COPIED, PartitionState
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.partitions import NOTHING_COPIED, EventQuery, PartitionEvent, PartitionState
+from services.api.remote_log_metadata_manager import (
+    RemoteLogMetadataManager,
+    all_events,
+    all_partitions,
+    all_segments,
+)
 from services.api.retention import DeletionReason
-from services.api.segment_queries import all_segments
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState, predecessors
 
 _State = RemoteLogSegmentState

@@ -6,12 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from services.rlm.fetch.segment_reader import RemoteReadLimits
 from services.rlm.kafka_log.partition_dir import LocalSegment, list_segments
-from services.rlm.lifecycle.sources import PartitionSource
-from services.rlm.local_retention.directory_locks import LogDirLocks
-from services.rlm.local_retention.segment_files import delete_segment_files
 from services.rlm.manager import BrokerRemoteLogManager
-from services.rlm.reading.segment_reader import RemoteReadLimits
+from services.rlm.retention.local_files import LogDirLocks, delete_segment_files
+from services.rlm.roles.partition_roles import PartitionSource
 from tests.scenarios.retained_log import AT_ONCE, DEADLINE_S
 from tests.scenarios.ship_stack import Stack
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles

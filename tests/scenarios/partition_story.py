@@ -11,13 +11,14 @@ from uuid import UUID, uuid4
 from services.api.calls import MutationContext, MutationOutcome
 from services.api.ids import TopicIdPartition, uuid_to_text
 from services.api.lineage import Lineage
-from services.api.partition_changes import PartitionLeadership
-from services.api.partition_events import EventQuery, PartitionEvent
-from services.api.partition_queries import all_events
-from services.api.partition_state import PartitionReport, PartitionState
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.partitions import EventQuery, PartitionEvent, PartitionReport, PartitionState
+from services.api.remote_log_metadata_manager import (
+    PartitionLeadership,
+    RemoteLogMetadataManager,
+    all_events,
+    all_segments,
+)
 from services.api.remote_storage_manager import IndexType, RemoteStorageManager
-from services.api.segment_queries import all_segments
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.rsm.backends.filesystem import FilesystemStorage
 from tests.contract.remote_storage_manager_contract import Files

@@ -7,7 +7,7 @@ from struct import pack
 from typing import Any
 
 from services.api.ids import TopicIdPartition
-from services.rlm.backoff import Backoff
+from services.common.retry import Backoff
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch
 

@@ -16,18 +16,18 @@ from services.api.remote_log_manager import (
     RemoteLogManager,
     all_descriptions,
 )
-from services.api.segment_queries import all_segments
+from services.api.remote_log_metadata_manager import all_segments
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from services.rlm.backoff import Backoff
-from services.rlm.copying.ship import ShipReport, ShipSettings, ship
+from services.common.retry import Backoff
+from services.rlm.copy.ship import ShipReport, ShipSettings, ship
 from services.rlm.kafka_log.log_dir import find_partitions
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
-from services.rlmm.database import create_database_engine
+from services.rlmm.db import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rsm.backends.filesystem import FilesystemStorage
-from services.rsm.location import Location
+from services.rsm.locations import Location
 from services.rsm.manager import ObjectRemoteStorageManager
-from services.rsm.parts import PartBuffers
+from services.rsm.upload import PartBuffers
 from tests.unit.rlm.kafka_bytes import NAME
 
 BUNDLED = Path(__file__).parents[1] / "data" / "kafka-log"

@@ -13,16 +13,14 @@ import pytest
 from prometheus_client import REGISTRY
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError, ThrottledError
-from services.api.partition_events import EventQuery
-from services.api.partition_queries import all_events
+from services.api.partitions import EventQuery
+from services.api.remote_log_metadata_manager import all_events
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from services.local.environments import rlm_settings
-from services.local.service import ServiceProcess
-from services.rlm.backoff import Backoff
-from services.rlm.copying.left_behind import ANOTHER_AFTER_MS, MAX_LEFT_BEHIND
-from services.rlm.copying.segment_copy import CopyLimits
-from services.rlm.copying.ship import ShipOutcome, ship
-from services.rlm.copying.turn_at_rsm import TurnLimits
+from services.common.retry import Backoff
+from services.local.stack import ServiceProcess, rlm_settings
+from services.rlm.copy.gaps import ANOTHER_AFTER_MS, MAX_LEFT_BEHIND
+from services.rlm.copy.segment import CopyLimits, TurnLimits
+from services.rlm.copy.ship import ShipOutcome, ship
 from services.rlm.manager import BrokerRemoteLogManager
 from tests.harness.eventually import eventually
 from tests.harness.synthetic_log import make_log_dir

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from services.api.ids import TopicIdPartition
-from services.api.partition_changes import PartitionLeadership
 from services.api.remote_log_manager import Problem, ProblemKind
-from services.rlm.kafka_admin.cleanup_policies import MAX_AGE_S
+from services.api.remote_log_metadata_manager import PartitionLeadership
+from services.rlm.cleanup_policies import MAX_AGE_S
 from services.rlm.kafka_admin.cluster_view import (
     ClusterUnreachableError,
     ClusterView,
@@ -21,8 +21,8 @@ from services.rlm.kafka_admin.cluster_view import (
     TopicView,
 )
 from services.rlm.kafka_admin.poller import PolledCluster
-from services.rlm.lifecycle.sources import PartitionSource
 from services.rlm.manager import BrokerRemoteLogManager
+from services.rlm.roles.partition_roles import PartitionSource
 from tests.scenarios.retained_log import AT_ONCE, hourly_log, keep_hours, take_turns
 from tests.scenarios.ship_stack import Stack, description
 from tests.scenarios.told_rlm import turn

@@ -11,7 +11,6 @@ from uuid import uuid4
 import pytest
 
 from services.api.calls import NO_CONTEXT, MutationContext
-from services.api.copy_leases import RenewOutcome
 from services.api.errors import (
     InvalidStateTransitionError,
     RemoteStorageError,
@@ -19,17 +18,18 @@ from services.api.errors import (
 )
 from services.api.ids import RemoteLogSegmentId
 from services.api.remote_log_manager import ProblemKind
+from services.api.remote_log_metadata_manager import RenewOutcome
 from services.api.retention import Deletion, DeletionReason
-from services.api.segment_deletion import Deleter, begin_deletion, finish_deletion
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
     segment_leader_epochs,
 )
-from services.rlm.backoff import Backoff
-from services.rlm.copying.segment_copy import CopyLimits, SegmentCopier
-from services.rlm.copying.ship import PartitionShipReport, ShipSettings, ship
+from services.common.retry import Backoff
+from services.rlm.copy.segment import CopyLimits, SegmentCopier
+from services.rlm.copy.ship import PartitionShipReport, ShipSettings, ship
 from services.rlmm.manager import SqlRemoteLogMetadataManager
+from services.workflows.deletion import Deleter, begin_deletion, finish_deletion
 from tests.contract.rlmm.segments import DELETE_FINISHED, DELETE_STARTED, move
 from tests.harness.eventually import eventually
 from tests.scenarios.ship_stack import Stack

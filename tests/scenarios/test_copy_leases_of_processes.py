@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from services.api.partition_events import EventQuery, PartitionEvent
-from services.api.partition_queries import all_events
+from services.api.partitions import EventQuery, PartitionEvent
 from services.api.remote_log_manager import all_descriptions
+from services.api.remote_log_metadata_manager import all_events
 from services.api.segments import RemoteLogSegmentState
-from services.local.environments import rlm_settings, rsm_settings
-from services.local.service import ServiceProcess
+from services.local.stack import ServiceProcess, rlm_settings, rsm_settings
 from services.rpc.channels import open_channel
-from services.rpc.clients.log import RemoteLogManagerClient
+from services.rpc.client.log import RemoteLogManagerClient
 from tests.harness.eventually import eventually, eventually_holds
 from tests.harness.processes import kill_and_restart, run_until_killed
 from tests.harness.proxy import TcpProxy

@@ -14,17 +14,16 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from services.api.errors import RetriableRemoteStorageError
-from services.api.partition_changes import PartitionLeadership
 from services.api.remote_log_manager import FetchError, RecordSource
+from services.api.remote_log_metadata_manager import PartitionLeadership
 from services.api.segments import RemoteLogSegmentState
-from services.rlm.copying.copy_lag import CopyLagDefaults
-from services.rlm.copying.copy_quota import CopyQuota, CopyQuotaLimit
-from services.rlm.copying.copy_rules import CopyRules
-from services.rlm.copying.copy_task import CopyTask
-from services.rlm.copying.progress import NoProgress
-from services.rlm.copying.segment_copy import CopyLimits, SegmentCopier
+from services.rlm.copy.quota import CopyQuota, CopyQuotaLimit
+from services.rlm.copy.report import NoProgress
+from services.rlm.copy.rules import CopyLagDefaults, CopyRules
+from services.rlm.copy.segment import CopyLimits, SegmentCopier
+from services.rlm.copy.task import CopyTask
+from services.rlm.kafka_log.local_log import LocalPartition
 from services.rlm.kafka_log.log_dir import find_partitions
-from services.rlm.local_log import LocalPartition
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from services.rlm.partition import new_partition
 from services.rlm.topic_configs import TopicConfigs

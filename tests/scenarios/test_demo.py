@@ -1,4 +1,4 @@
-"""`sediment demo` on a log of one's own, and the reading back that it rests on."""
+"""`python -m demos ship` on a log of one's own, and the reading back that it rests on."""
 
 import json
 import os
@@ -10,14 +10,12 @@ from typing import Any
 
 import pytest
 
+from demos.read_back import Reading, read_back
+from demos.stage import SPARE_BYTES, check_room, link_log_dir, unlink_segments
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import all_descriptions
-from services.cli.demo_stage import SPARE_BYTES, check_room
-from services.cli.failures import EXIT_FAILED, CommandError
-from services.cli.read_back import Reading, read_back
-from services.cli.scratch import link_log_dir, unlink_segments
-from services.rlm.kafka_log.batches import walk_batches
-from services.rlm.kafka_log.windows import FileWindow
+from services.cli.output import EXIT_FAILED, CommandError
+from services.rlm.kafka_log.batches import FileWindow, walk_batches
 from services.rlm.manager import BrokerRemoteLogManager
 from tests.harness.demos import running_demo
 from tests.harness.eventually import eventually
@@ -51,7 +49,7 @@ def listing(log_dir: Path) -> Listing:
 
 
 def demo_of(log_dir: Path) -> list[str]:
-    return ["demo", "--log-dir", str(log_dir)]
+    return ["ship", "--log-dir", str(log_dir)]
 
 
 def linked_files(scratch: Path) -> list[Path]:

@@ -4,14 +4,10 @@ import shutil
 from pathlib import Path
 
 from services.api.ids import TopicIdPartition
-from services.api.remote_log_manager import (
-    Problem,
-    ProblemKind,
-    all_descriptions,
-)
+from services.api.remote_log_manager import Problem, ProblemKind, all_descriptions
 from services.rlm.describe import PageDescriber
+from services.rlm.kafka_log.local_log import LocalPartition
 from services.rlm.kafka_log.log_dir import find_partitions
-from services.rlm.local_log import LocalPartition
 from services.rlm.manager import BrokerRemoteLogManager
 from services.rlm.partition import new_partition
 from tests.scenarios.ship_stack import Stack, description, names_of

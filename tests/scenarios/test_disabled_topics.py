@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from services.api.errors import RetriableRemoteStorageError
-from services.api.partition_events import EventQuery
-from services.api.partition_queries import all_events
+from services.api.partitions import EventQuery
+from services.api.remote_log_metadata_manager import all_events
 from services.rlm.kafka_admin.cluster_view import PartitionView, TopicView
-from services.rlm.lifecycle import disabling
-from services.rlm.lifecycle.sources import PartitionSource
 from services.rlm.manager import BrokerRemoteLogManager
+from services.rlm.roles import disabling
+from services.rlm.roles.partition_roles import PartitionSource
 from services.rlm.scheduler import PassFailedError
 from tests.harness.eventually import eventually
 from tests.harness.processes import kill_and_restart, run_until_killed

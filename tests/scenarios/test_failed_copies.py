@@ -16,20 +16,20 @@ from services.api.errors import (
     RemoteStorageError,
     RetriableRemoteStorageError,
 )
-from services.api.partition_removal import remove_partition
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
 from services.api.remote_log_manager import ProblemKind
 from services.api.retention import Deletion, DeletionReason
-from services.api.segment_deletion import Deleter, begin_deletion, finish_deletion
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
-from services.rlm.backoff import Backoff
-from services.rlm.copying.segment_copy import CopyLimits
-from services.rlm.copying.ship import ShipOutcome, ShipReport, ShipSettings, ship
+from services.common.retry import Backoff
+from services.rlm.copy.segment import CopyLimits
+from services.rlm.copy.ship import ShipOutcome, ShipReport, ShipSettings, ship
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
+from services.workflows.deletion import Deleter, begin_deletion, finish_deletion
+from services.workflows.removal import remove_partition
 from tests.scenarios.retained_log import Changed
 from tests.scenarios.ship_stack import FINISHED, ONE_TRY, Counting, Stack, description
 from tests.scenarios.troubled_managers import (

@@ -6,9 +6,9 @@ import pytest
 from services.api.calls import MutationContext
 from services.api.errors import RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
-from services.api.partition_queries import all_partitions
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
-from services.api.segment_deletion import UNKNOWN_BROKER
+from services.api.remote_log_metadata_manager import all_partitions
+from services.workflows.deletion import UNKNOWN_BROKER
 from tests.harness.eventually import eventually
 from tests.harness.processes import run_until_killed
 from tests.scenarios.world import FINISHED, World

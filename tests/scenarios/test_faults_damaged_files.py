@@ -61,7 +61,7 @@ def test_a_damaged_file_holds_its_partition_back_and_is_told_of_once(
     damage(path)
     take_turns(trouble.rlm, rounds=3)
     assert (kind, str(path)) in trouble.problems()
-    told = [r.getMessage() for r in caplog.records if r.name.endswith("problem_lines")]
+    told = [r.getMessage() for r in caplog.records if r.name.endswith("problem_log")]
     assert len(told) == 1
     assert f"{kind.value}: {path}" in told[0]
     assert trouble.held_back() == 1
@@ -88,6 +88,6 @@ def test_a_folder_without_the_topics_id_is_told_of_once(
     (files.path / "partition.metadata").unlink()
     rlm = BrokerRemoteLogManager([log_dir], stack.rsm, stack.rlmm, AT_ONCE)
     take_turns(rlm, rounds=3)
-    (told,) = [r.getMessage() for r in caplog.records if r.name.endswith("problem_lines")]
+    (told,) = [r.getMessage() for r in caplog.records if r.name.endswith("problem_log")]
     assert f"PARTITION_METADATA_MISSING: {files.path}" in told
     assert stack.ranges(WELL) == ALL

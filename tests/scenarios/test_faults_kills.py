@@ -8,24 +8,22 @@ from pathlib import Path
 import pytest
 
 from services.api.errors import RetriableRemoteStorageError
-from services.api.failpoints import FAILPOINTS
 from services.api.ids import TopicIdPartition
-from services.api.offset_gaps import OffsetGap
-from services.api.partition_events import EventQuery
-from services.api.partition_lifecycle import (
+from services.api.partitions import EventQuery, OffsetGap
+from services.api.remote_log_manager import (
     LeadershipChange,
     LeadershipDelta,
     PartitionRole,
     PartitionStops,
+    RemoteLogManager,
     StopPartition,
     StopReason,
 )
-from services.api.partition_queries import all_events
-from services.api.remote_log_manager import RemoteLogManager
-from services.local.environments import rlm_settings
-from services.local.service import ServiceProcess
+from services.api.remote_log_metadata_manager import all_events
+from services.common.failpoints import FAILPOINTS
+from services.local.stack import ServiceProcess, rlm_settings
 from services.rpc.channels import open_channel
-from services.rpc.clients.log import RemoteLogManagerClient
+from services.rpc.client.log import RemoteLogManagerClient
 from tests.harness.eventually import eventually
 from tests.harness.processes import (
     kill_and_restart,

@@ -12,7 +12,7 @@ import pytest
 from services.api.remote_log_manager import FetchError
 from services.local.postgres import EmbeddedPostgres
 from services.local.seaweedfs import SeaweedFS
-from services.local.service import ServiceProcess
+from services.local.stack import ServiceProcess
 from tests.harness.eventually import eventually
 from tests.harness.health import health_of
 from tests.harness.read_loop import Read

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from services.api.remote_log_manager import ProblemKind, all_descriptions
-from services.local.environments import rlm_settings
-from services.local.service import ServiceProcess
+from services.local.stack import ServiceProcess, rlm_settings
 from services.rpc.channels import open_channel
-from services.rpc.clients.log import RemoteLogManagerClient
+from services.rpc.client.log import RemoteLogManagerClient
 from tests.harness.eventually import eventually
 from tests.scenarios.world import FINISHED, World, name_topics_anew
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, three_segments, write_log_dir

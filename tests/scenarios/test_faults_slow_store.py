@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from services.api.remote_log_manager import FetchError
-from services.local.environments import rsm_settings
-from services.local.s3_endpoint import S3Endpoint
-from services.local.service import ServiceProcess
+from services.local.seaweedfs import S3Endpoint
+from services.local.stack import ServiceProcess, rsm_settings
 from tests.harness.eventually import eventually
 from tests.harness.faults import Delay, Fault, Throttle
 from tests.harness.http_proxy import HttpProxy

@@ -5,7 +5,7 @@ from pathlib import Path
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import ProblemKind
 from services.api.segments import RemoteLogSegmentMetadata
-from services.rlm.copying.ship import ShipOutcome, ShipSettings, ship
+from services.rlm.copy.ship import ShipOutcome, ShipSettings, ship
 from tests.scenarios.ship_stack import Stack
 from tests.scenarios.troubled_managers import FailingRsm
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, in_transaction, three_segments

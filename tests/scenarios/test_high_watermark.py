@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from services.api.remote_log_manager import FetchError, ProblemKind, RemoteLogManager
-from services.rlm.copying.ship import ShipOutcome
+from services.rlm.copy.ship import ShipOutcome
 from tests.harness.lock_holder import PYTHON_HOLDER, other_process
 from tests.scenarios.retained_log import AT_ONCE, hourly_log, keep_hours, take_turns
 from tests.scenarios.ship_stack import Stack, description, fetch, read

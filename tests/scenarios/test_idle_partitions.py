@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from services.api.partition_events import EventQuery
+from services.api.partitions import EventQuery
 from services.api.segments import RemoteLogSegmentState
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
-from services.rlm.tier_view.revisions import Revisions
-from services.rlm.tier_view.tier import TierView
+from services.rlm.tier_state import Revisions, TierView
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.contract.rlmm.segments import move
 from tests.scenarios.ship_stack import Stack

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from services.local.service import ServiceProcess
+from services.local.stack import ServiceProcess
 from tests.harness.eventually import eventually
 from tests.harness.small_disk import SmallDisk, small_disk
 from tests.scenarios.cached_reads import CachedReads, cached_reads

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from services.api.errors import RetriableRemoteStorageError
-from services.api.failpoints import FAILPOINTS
+from services.common.failpoints import FAILPOINTS
 from services.rsm.factory import build_backend
-from services.rsm.keys import segment_keys
+from services.rsm.layout import segment_keys
 from tests.contract.remote_storage_manager_contract import Files, a_segment, some_bytes
 from tests.contract.rsm_over_s3 import settings_for
 from tests.harness.processes import kill_and_restart, start_with_failpoint, wait_until_dead

@@ -8,9 +8,8 @@ from threading import Event
 
 import pytest
 
-from services.api.failpoints import FAILPOINTS
-from services.local.environments import rlm_settings
-from services.local.service import ServiceProcess
+from services.common.failpoints import FAILPOINTS
+from services.local.stack import ServiceProcess, rlm_settings
 from tests.harness.eventually import eventually
 from tests.harness.processes import (
     kill_and_restart,

@@ -8,16 +8,15 @@ from struct import unpack_from
 
 import pytest
 
-from services.api.failpoints import FAILPOINTS
 from services.api.ids import TopicIdPartition
-from services.local.environments import rlm_settings
+from services.common.failpoints import FAILPOINTS
 from services.local.process import ProcessError
-from services.local.service import ServiceProcess
+from services.local.stack import ServiceProcess, rlm_settings
+from services.rlm.kafka_log.local_log import LocalPartition
 from services.rlm.kafka_log.log_dir import find_partitions
 from services.rlm.kafka_log.partition_dir import LocalSegment, list_segments
-from services.rlm.local_log import LocalPartition
 from services.rpc.channels import open_channel
-from services.rpc.clients.log import RemoteLogManagerClient
+from services.rpc.client.log import RemoteLogManagerClient
 from tests.harness.eventually import eventually
 from tests.harness.processes import kill_and_restart, run_until_killed
 from tests.scenarios.ship_stack import read

@@ -9,12 +9,12 @@ from uuid import UUID
 
 import pytest
 
-from services.api.failpoints import FAILPOINTS
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import FetchError, FetchPartition, FetchRequest
+from services.common.failpoints import FAILPOINTS
 from services.local.process import ProcessError
 from services.rpc.channels import open_channel
-from services.rpc.clients.log import RemoteLogManagerClient
+from services.rpc.client.log import RemoteLogManagerClient
 from tests.harness.eventually import eventually
 from tests.harness.processes import kill_and_restart, run_until_killed, wait_until_dead
 from tests.scenarios.test_kill_and_rerun import rlm_service

@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from services.api.calls import MutationContext
-from services.api.failpoints import FAILPOINTS
-from services.api.partition_queries import all_partitions
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
-from services.api.segment_deletion import UNKNOWN_BROKER
-from services.local.environments import rlm_settings
-from services.local.service import ServiceProcess
+from services.api.remote_log_metadata_manager import all_partitions
+from services.common.failpoints import FAILPOINTS
+from services.local.stack import ServiceProcess, rlm_settings
+from services.workflows.deletion import UNKNOWN_BROKER
 from tests.harness.eventually import eventually
 from tests.harness.processes import run_until_killed
 from tests.scenarios.world import World

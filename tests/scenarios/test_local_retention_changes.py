@@ -18,10 +18,10 @@ import pytest
 from services.api.errors import ConcurrentUpdateError, RemoteResourceNotFoundError
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.topic_config import StoredTopicConfig
-from services.rlm.lifecycle import disabling
-from services.rlm.lifecycle.sources import PartitionSource
-from services.rlm.local_retention.directory_locks import LogDirLocks
 from services.rlm.manager import BrokerRemoteLogManager
+from services.rlm.retention.local_files import LogDirLocks
+from services.rlm.roles import disabling
+from services.rlm.roles.partition_roles import PartitionSource
 from tests.scenarios.owned_log import ALL, NOTHING_STAYS, MakesRlm, here, owner, put, retain
 from tests.scenarios.retained_log import DEADLINE_S, Changed, expire, hourly_log, take_turns
 from tests.scenarios.ship_stack import Stack, bytes_of, description, read

@@ -15,18 +15,18 @@ from uuid import UUID
 import pytest
 
 from services.api.errors import RetriableRemoteStorageError
-from services.api.partition_changes import PartitionLeadership
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
 from services.api.remote_log_manager import FetchError
+from services.api.remote_log_metadata_manager import PartitionLeadership
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
 from services.rlm.kafka_log.partition_dir import list_segments
-from services.rlm.local_retention.directory_locks import LogDirLocks
-from services.rlm.local_retention.local_retention_task import LocalRetention, LocalRetentionTask
 from services.rlm.manager import BrokerRemoteLogManager
+from services.rlm.retention.local_files import LogDirLocks
+from services.rlm.retention.local_task import LocalRetention, LocalRetentionTask
 from tests.harness.eventually import eventually
 from tests.scenarios.owned_log import (
     ALL,

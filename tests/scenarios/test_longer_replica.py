@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from services.api.partition_events import EventQuery
-from services.api.partition_queries import all_events
+from services.api.partitions import EventQuery
+from services.api.remote_log_metadata_manager import all_events
 from tests.scenarios.retained_log import HOUR_MS, expire, hourly_log, keep_hours, take_turns
 from tests.scenarios.ship_stack import Stack, bytes_of, description, read
 from tests.scenarios.told_rlm import LEADER, REASSIGNED, broker_beside, stop, tell, told_rlm

@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 
 from services.api.errors import RetriableRemoteStorageError
-from services.api.offset_gaps import OffsetGap
-from services.api.partition_events import EventQuery
-from services.api.partition_queries import all_events
+from services.api.partitions import EventQuery, OffsetGap
 from services.api.remote_log_manager import FetchError, ProblemKind
+from services.api.remote_log_metadata_manager import all_events
 from services.api.segments import RemoteLogSegmentState
-from services.rlm.copying.ship import ShipOutcome, ship
+from services.rlm.copy.ship import ShipOutcome, ship
 from services.rlm.manager import BrokerRemoteLogManager
 from tests.contract.rlmm.partition_states import lineage, report_of, taken
 from tests.contract.rlmm.segments import move, segment

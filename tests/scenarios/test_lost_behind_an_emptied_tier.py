@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 
 from services.api.errors import RemoteStorageError
-from services.api.offset_gaps import OffsetGap
-from services.api.partition_events import EventPage, EventQuery, PartitionEvent
-from services.api.partition_queries import all_events, latest_event
+from services.api.partitions import EventPage, EventQuery, OffsetGap, PartitionEvent
 from services.api.remote_log_manager import FetchError, ProblemKind
-from services.rlm.copying.ship import ShipOutcome, ship
+from services.api.remote_log_metadata_manager import all_events, latest_event
+from services.rlm.copy.ship import ShipOutcome, ship
 from services.rlm.manager import BrokerRemoteLogManager
 from tests.scenarios.invariants import assert_invariants
 from tests.scenarios.retained_log import AT_ONCE, Changed, hourly_log, keep_hours, take_turns
@@ -126,7 +125,7 @@ def test_what_raised_the_log_start_is_asked_for_only_where_something_is_missing_
 def test_the_latest_event_is_found_however_far_back_it_is(
     stack: Stack, lost: PartitionFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.api.partition_queries._LATEST_EVENTS", 2)
+    monkeypatch.setattr("services.api.remote_log_metadata_manager._LATEST_EVENTS", 2)
     revision = stack.rlmm.partition_state(NAME).revision
     query = EventQuery(NAME)
 

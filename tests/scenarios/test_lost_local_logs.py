@@ -9,14 +9,14 @@ import pytest
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.lineage import Lineage, parse_checkpoint
-from services.api.partition_removal import remove_partition
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
 from services.api.remote_log_manager import FetchError, Problem, ProblemKind
 from services.api.remote_storage_manager import IndexType
-from services.api.segment_deletion import Deleter
 from services.api.segments import RemoteLogSegmentMetadata
-from services.rlm.copying.ship import ShipOutcome
+from services.rlm.copy.ship import ShipOutcome
 from services.rlm.manager import BrokerRemoteLogManager
+from services.workflows.deletion import Deleter
+from services.workflows.removal import remove_partition
 from tests.scenarios.retained_log import (
     AT_ONCE,
     DEADLINE_S,

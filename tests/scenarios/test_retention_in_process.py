@@ -12,17 +12,17 @@ from sqlalchemy import text
 
 from services.api.errors import RetriableRemoteStorageError
 from services.api.ids import RemoteLogSegmentId
-from services.api.partition_changes import PartitionLeadership
-from services.api.partition_state import PartitionReport, PartitionState
+from services.api.partitions import PartitionReport, PartitionState
 from services.api.remote_log_manager import FetchError
-from services.api.segment_deletion import Deleter, finish_deletion
+from services.api.remote_log_metadata_manager import PartitionLeadership
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.rlm import reporting
-from services.rlm.copying.segment_copy import CopyLimits, SegmentCopier
-from services.rlm.expiration.snapshot import take_snapshot
+from services.rlm.copy.segment import CopyLimits, SegmentCopier
 from services.rlm.manager import BrokerRemoteLogManager
 from services.rlm.reporting import Reporter, report_of
-from services.rlmm.database import create_database_engine
+from services.rlm.retention.snapshot import take_snapshot
+from services.rlmm.db import create_database_engine
+from services.workflows.deletion import Deleter, finish_deletion
 from tests.scenarios.retained_log import (
     AT_ONCE,
     DEADLINE_S,

@@ -13,8 +13,8 @@ import pytest
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.rlm import manager
-from services.rlm.expiration.segment_budget import SegmentBudget
 from services.rlm.manager import BrokerRemoteLogManager
+from services.rlm.retention.snapshot import SegmentBudget
 from tests.harness.eventually import eventually
 from tests.scenarios.retained_log import (
     AT_ONCE,

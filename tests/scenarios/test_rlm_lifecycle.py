@@ -19,20 +19,20 @@ from services.api.errors import (
     RemoteResourceNotFoundError,
     RetriableRemoteStorageError,
 )
-from services.api.partition_events import EventQuery
-from services.api.partition_lifecycle import (
+from services.api.partitions import EventQuery, RemotePartitionDeleteState
+from services.api.remote_log_manager import (
+    FetchError,
     LeadershipChange,
     LeadershipDelta,
     PartitionStops,
     StopPartition,
+    all_descriptions,
 )
-from services.api.partition_queries import all_events, all_partitions
-from services.api.partitions import RemotePartitionDeleteState
-from services.api.remote_log_manager import FetchError, all_descriptions
+from services.api.remote_log_metadata_manager import all_events, all_partitions
 from services.api.segments import RemoteLogSegmentState
-from services.rlm.lifecycle import disabling, stop_steps
-from services.rlm.lifecycle.turns import Finishing
 from services.rlm.reporting import report_of
+from services.rlm.roles import disabling, stopping
+from services.rlm.roles.stopping import Finishing
 from tests.scenarios.retained_log import (
     AT_ONCE,
     Changed,
@@ -462,7 +462,7 @@ def test_copies_of_all_that_is_disabled_end_before_one_is_waited_for(
 
     now_s = [0.0]
     monkeypatch.setattr(disabling, "monotonic", lambda: now_s[0])
-    monkeypatch.setattr(stop_steps, "AT_ONCE", 1)
+    monkeypatch.setattr(stopping, "AT_ONCE", 1)
     monkeypatch.setattr(rlm.scheduler, "wait_ended", wait)
     stops = tuple(StopPartition(name, EPOCH, TIERING_DISABLED) for name in names)
     outcomes = rlm.stop_partitions(PartitionStops(stops))
@@ -656,7 +656,7 @@ def test_partitions_that_are_locked_for_long_stop_no_other(stack: Stack, log_dir
 def test_a_database_that_is_away_is_asked_thrice_a_call(
     stack: Stack, log_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stop_steps, "AT_ONCE", 1)
+    monkeypatch.setattr(stopping, "AT_ONCE", 1)
     asked: list[object] = []
 
     def away(event: Any, context: Any) -> Any:
@@ -670,7 +670,7 @@ def test_a_database_that_is_away_is_asked_thrice_a_call(
         PartitionStops(tuple(StopPartition(name, EPOCH, TOPIC_DELETED) for name in names))
     )
     assert [refused_as(outcome) for outcome in outcomes] == [RetriableRemoteStorageError] * 50
-    assert len(asked) == stop_steps.FAILURES_UNTIL_ASKED
+    assert len(asked) == stopping.FAILURES_UNTIL_ASKED
 
 
 def test_a_topic_keeps_its_name(stack: Stack, leader: Any) -> None:

@@ -9,24 +9,27 @@ from uuid import UUID
 
 import pytest
 
-from services.api import partition_removal
 from services.api.calls import MutationContext
 from services.api.errors import RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
-from services.api.partition_events import EventQuery
-from services.api.partition_queries import (
+from services.api.partitions import (
+    EventQuery,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+)
+from services.api.remote_log_metadata_manager import (
     PartitionPage,
     PartitionSummary,
     all_events,
     all_partitions,
 )
-from services.api.partition_removal import begin_removal
-from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
-from services.api.segment_deletion import Deleter
-from services.rlm.backoff import Backoff
-from services.rlm.lifecycle import partition_remover
-from services.rlm.lifecycle.turns import DeletionTurns
+from services.common.retry import Backoff
 from services.rlm.manager import BrokerRemoteLogManager
+from services.rlm.roles import partition_remover
+from services.rlm.roles.stopping import DeletionTurns
+from services.workflows import removal
+from services.workflows.deletion import Deleter
+from services.workflows.removal import begin_removal
 from tests.scenarios.retained_log import Changed, hourly_log, take_turns
 from tests.scenarios.ship_stack import Stack
 from tests.scenarios.told_rlm import (
@@ -209,7 +212,7 @@ def test_no_more_removals_wait_than_there_is_room_for(
 @pytest.fixture
 def one_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """A removal takes a segment a turn."""
-    monkeypatch.setattr(partition_removal, "MAX_DELETE_BATCH", 1)
+    monkeypatch.setattr(removal, "MAX_DELETE_BATCH", 1)
     monkeypatch.setattr(
         partition_remover, "DeletionTurns", lambda begin: DeletionTurns(begin, size=1)
     )

@@ -13,10 +13,9 @@ import pytest
 
 from services.api.errors import NotServedError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
-from services.api.partition_changes import PartitionLeadership
-from services.api.partition_queries import all_partitions
 from services.api.partitions import RemotePartitionDeleteState
 from services.api.remote_log_manager import FetchError
+from services.api.remote_log_metadata_manager import PartitionLeadership, all_partitions
 from services.api.segments import RemoteLogSegmentMetadataUpdate, RemoteLogSegmentState
 from services.rlm.kafka_admin.cluster_view import (
     ClusterUnreachableError,
@@ -27,11 +26,11 @@ from services.rlm.kafka_admin.cluster_view import (
     PolicyView,
     TopicView,
 )
-from services.rlm.kafka_admin.confirmed_deletions import MIN_POLLS
+from services.rlm.kafka_admin.deleted_topics import MIN_POLLS
 from services.rlm.kafka_admin.poller import PolledCluster
-from services.rlm.lifecycle.sources import PartitionSource
 from services.rlm.manager import BrokerRemoteLogManager
 from services.rlm.metrics import LastPollCollector
+from services.rlm.roles.partition_roles import PartitionSource
 from tests.scenarios import retained_log
 from tests.scenarios.retained_log import Changed, hourly_log
 from tests.scenarios.ship_stack import Stack, read

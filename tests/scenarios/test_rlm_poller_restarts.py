@@ -12,8 +12,7 @@ import pytest
 
 from services.api.errors import RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
-from services.api.partition_changes import PartitionLeadership
-from services.api.partition_queries import all_partitions
+from services.api.remote_log_metadata_manager import PartitionLeadership, all_partitions
 from services.rlm.kafka_admin.cluster_view import ClusterView, NoTopic, PartitionView, TopicView
 from tests.scenarios.retained_log import Changed, hourly_log, take_turns
 from tests.scenarios.ship_stack import Stack

@@ -8,10 +8,10 @@ steps meet rules of ours, ours hold, and the test says so.
 import pytest
 
 from services.api.errors import FencedLeaderEpochError, RemoteResourceNotFoundError
-from services.api.partition_removal import begin_removal, finish_removal, remove_partition
 from services.api.retention import Deletion, DeletionReason
-from services.api.segment_deletion import Deleter, begin_deletion, finish_deletion
 from services.rlmm.maintenance import MaintenancePlan, maintain
+from services.workflows.deletion import Deleter, begin_deletion, finish_deletion
+from services.workflows.removal import begin_removal, finish_removal, remove_partition
 from tests.contract.rlmm.segments import (
     DELETE_FINISHED,
     DELETE_STARTED,

@@ -9,7 +9,7 @@ import pytest
 
 from services.api.calls import MutationContext
 from services.api.errors import FencedLeaderEpochError
-from services.api.segment_lineage import SegmentLineage
+from services.api.lineage import SegmentLineage
 from tests.contract.rlmm.partition_states import lineage
 from tests.contract.rlmm.segments import DELETE_STARTED, FINISHED, move
 from tests.scenarios.partition_story import PartitionStory

@@ -9,7 +9,7 @@ import pytest
 
 from services.api.remote_log_manager import all_descriptions
 from services.local.postgres import EmbeddedPostgres
-from services.rlm.copying.ship import ShipOutcome, ShipReport, ship
+from services.rlm.copy.ship import ShipOutcome, ShipReport, ship
 from tests.scenarios.ship_stack import (
     BUNDLED,
     ONE_TRY,

@@ -18,21 +18,20 @@ from services.api.remote_log_manager import (
     RecordSource,
     RemoteLogManager,
 )
+from services.common.settings import ServiceSettings
+from services.rlm.fetch.index_cache import RemoteIndexCache
+from services.rlm.fetch.partition_fetch import PartitionBudget, PartitionFetch, RequestBudget
+from services.rlm.fetch.segment_reader import RemoteReadLimits, RemoteSegmentReader
 from services.rlm.kafka_log.errors import SegmentVanishedError
+from services.rlm.kafka_log.local_log import LocalLog, LocalPartition
 from services.rlm.kafka_log.log_dir import find_partitions
-from services.rlm.local_log import LocalLog, LocalPartition
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from services.rlm.partition import new_partition
-from services.rlm.reading.fetch_budget import PartitionBudget, RequestBudget
-from services.rlm.reading.index_cache.cache import RemoteIndexCache
-from services.rlm.reading.partition_fetch import PartitionFetch
-from services.rlm.reading.segment_reader import RemoteReadLimits, RemoteSegmentReader
 from services.rlm.servicer import RemoteLogManagerServicer
 from services.rpc.channels import open_channel
-from services.rpc.clients.log import RemoteLogManagerClient
-from services.rpc.clients.metadata import RemoteLogMetadataManagerClient
-from services.rpc.server import Service, start_grpc
-from services.rpc.settings import ServiceSettings
+from services.rpc.client.log import RemoteLogManagerClient
+from services.rpc.client.metadata import RemoteLogMetadataManagerClient
+from services.rpc.server.server import Service, start_grpc
 from tests.scenarios.ship_stack import (
     EVERYTHING,
     Stack,

@@ -11,22 +11,21 @@ from sqlalchemy import text
 
 from services.api.errors import RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
-from services.api.offset_gaps import LOST_BEFORE_COPY, OffsetGap
-from services.api.partition_lifecycle import (
+from services.api.partitions import LOST_BEFORE_COPY, OffsetGap
+from services.api.remote_log_manager import (
     LeadershipChange,
     LeadershipDelta,
     PartitionStops,
     StopPartition,
 )
 from services.api.retention import Deletion, DeletionReason
-from services.api.segment_deletion import Deleter, begin_deletion
 from services.api.segments import RemoteLogSegmentState
 from services.api.topic_config import RetentionOwner
-from services.local.environments import rlm_settings
-from services.local.service import ServiceProcess
-from services.rlmm.database import create_database_engine
+from services.local.stack import ServiceProcess, rlm_settings
+from services.rlmm.db import create_database_engine
 from services.rpc.channels import open_channel
-from services.rpc.clients.log import RemoteLogManagerClient
+from services.rpc.client.log import RemoteLogManagerClient
+from services.workflows.deletion import Deleter, begin_deletion
 from tests.harness.eventually import eventually
 from tests.harness.processes import kill_and_restart, start_with_failpoint, wait_until_dead
 from tests.scenarios.retained_log import expire, hourly_log, keep_hours, take_turns

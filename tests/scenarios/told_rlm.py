@@ -10,19 +10,19 @@ from typing import Any
 
 from services.api.errors import RemoteStorageError
 from services.api.ids import TopicIdPartition
-from services.api.partition_lifecycle import (
+from services.api.remote_log_manager import (
     LeadershipChange,
     LeadershipDelta,
     LifecycleOutcome,
     PartitionRole,
     PartitionStops,
+    RemoteLogManager,
     StopPartition,
     StopReason,
 )
-from services.api.remote_log_manager import RemoteLogManager
 from services.api.segments import RemoteLogSegmentMetadata
-from services.rlm.lifecycle.sources import PartitionSource
 from services.rlm.manager import BrokerRemoteLogManager
+from services.rlm.roles.partition_roles import PartitionSource
 from tests.scenarios.retained_log import AT_ONCE, DEADLINE_S
 from tests.scenarios.ship_stack import Stack
 from tests.scenarios.troubled_managers import FailingRsm

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from services.api.partition_events import EventQuery
-from services.api.partition_queries import all_events
+from services.api.partitions import EventQuery
 from services.api.remote_log_manager import ProblemKind, all_descriptions
+from services.api.remote_log_metadata_manager import all_events
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rlm.manager import BrokerRemoteLogManager
 from services.rlm.metrics import PARTITIONS_HELD_BACK

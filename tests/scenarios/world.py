@@ -18,20 +18,18 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
+from demos.stage import link_log_dir
 from services.api.ids import TopicIdPartition, uuid_from_text, uuid_to_text
-from services.api.partition_queries import all_partitions
-from services.api.segment_queries import all_segments
+from services.api.remote_log_metadata_manager import all_partitions, all_segments
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from services.cli.scratch import link_log_dir
-from services.local.environments import rlmm_settings, rsm_settings
-from services.local.s3_endpoint import S3Endpoint
-from services.local.service import ServiceProcess
+from services.local.seaweedfs import S3Endpoint
+from services.local.stack import ServiceProcess, rlmm_settings, rsm_settings
 from services.rlm.kafka_log.log_dir import find_partitions
 from services.rlm.kafka_log.partition_dir import LocalSegment, list_segments
-from services.rlmm.database import create_database_engine
+from services.rlmm.db import create_database_engine
 from services.rpc.channels import open_channel
-from services.rpc.clients.metadata import RemoteLogMetadataManagerClient
-from services.rpc.clients.storage import RemoteStorageManagerClient
+from services.rpc.client.metadata import RemoteLogMetadataManagerClient
+from services.rpc.client.storage import RemoteStorageManagerClient
 from tests.harness.rlmm_database import copy_lease_ends
 from tests.scenarios.invariants import assert_invariants
 

@@ -10,11 +10,10 @@ from urllib.request import urlopen
 
 import pytest
 
-from services.api.partition_changes import PartitionLeadership
-from services.local.environments import rlm_settings, rsm_settings
+from services.api.remote_log_metadata_manager import PartitionLeadership
 from services.local.process import ProcessError
-from services.local.s3_endpoint import S3Endpoint
-from services.local.service import ServiceProcess
+from services.local.seaweedfs import S3Endpoint
+from services.local.stack import ServiceProcess, rlm_settings, rsm_settings
 from tests.harness import moved_clock_process
 from tests.harness.eventually import eventually
 from tests.harness.synthetic_log import make_log_dir, roll_segment

@@ -1,6 +1,6 @@
 """How long a test lets PostgreSQL take."""
 
-from services.rlmm.database import DatabaseLimits
+from services.rlmm.db import DatabaseLimits
 
 PATIENCE_MS = 60_000
 """A test may hold a lock, and have others wait for it, for as long as a busy machine takes."""

@@ -7,7 +7,7 @@ import pytest
 
 from services.api.anomalies import Anomaly, AnomalyKind
 from services.api.ids import TopicIdPartition, uuid_to_text
-from services.api.partition_changes import PartitionLeadership
+from services.api.remote_log_metadata_manager import PartitionLeadership
 from services.local.postgres import EmbeddedPostgres
 from tests.harness.rlmm_process import RlmmProcess, running_rlmm
 

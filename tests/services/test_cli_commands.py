@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 
-from services.local.environments import own_environment
+from services.local.stack import own_environment
 from services.rlmm.schema import known_revision
 
 # What a command needs it imports itself: help is for people who wait for it.

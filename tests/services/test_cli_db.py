@@ -11,11 +11,17 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from services.local.environments import own_environment
 from services.local.postgres import EmbeddedPostgres
-from services.rlmm.reader_role import ROLE, VIEWS
-from services.rlmm.schema import current_revision, known_revision, upgrade
-from services.rlmm.schema_check import SchemaProblem, check_schema
+from services.local.stack import own_environment
+from services.rlmm.schema import (
+    ROLE,
+    VIEWS,
+    SchemaProblem,
+    check_schema,
+    current_revision,
+    known_revision,
+    upgrade,
+)
 
 PASSWORD = "not-to-be-told"
 

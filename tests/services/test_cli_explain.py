@@ -10,13 +10,12 @@ import pytest
 from services.api.calls import MutationContext
 from services.api.ids import TopicIdPartition, uuid_to_text
 from services.api.lineage import Lineage
-from services.api.offset_gaps import OffsetGap
-from services.api.partition_changes import PartitionLeadership
-from services.api.partition_state import PartitionReport
-from services.api.segment_deletion import Deleter, begin_deletion
+from services.api.partitions import OffsetGap, PartitionReport
+from services.api.remote_log_metadata_manager import PartitionLeadership
 from services.api.segments import RemoteLogSegmentMetadata, segment_leader_epochs
 from services.cli.retention import read_partition
 from services.local.postgres import EmbeddedPostgres
+from services.workflows.deletion import Deleter, begin_deletion
 from tests.contract.rlmm.segments import (
     BROKER,
     DELETE_FINISHED,

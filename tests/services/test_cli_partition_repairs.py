@@ -13,10 +13,9 @@ import pytest
 from services.api.calls import MutationContext
 from services.api.errors import FencedLeaderEpochError
 from services.api.ids import TopicIdPartition, uuid_to_text
-from services.api.partition_changes import PartitionLeadership
-from services.api.partition_queries import all_partitions
-from services.local.environments import own_environment
+from services.api.remote_log_metadata_manager import PartitionLeadership, all_partitions
 from services.local.postgres import EmbeddedPostgres
+from services.local.stack import own_environment
 from tests.contract.rlmm.segments import (
     BROKER,
     MARKED,

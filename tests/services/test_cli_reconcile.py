@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from services.rsm.backends.filesystem import FilesystemStorage
-from services.rsm.keys import segment_keys
+from services.rsm.layout import segment_keys
 from services.rsm.settings import RsmSettings
 from tests.harness.rlmm_process import RlmmProcess, running_rlmm
 from tests.harness.served_rsm import ServedRsm, serving

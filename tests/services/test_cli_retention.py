@@ -7,10 +7,12 @@ import pytest
 
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition, uuid_to_text
 from services.api.lineage import Lineage
-from services.api.partition_changes import PartitionLeadership
-from services.api.partition_state import PartitionReport
-from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
-from services.api.segment_queries import all_segments
+from services.api.partitions import (
+    PartitionReport,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+)
+from services.api.remote_log_metadata_manager import PartitionLeadership, all_segments
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,

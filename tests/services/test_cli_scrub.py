@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from services.local.s3_endpoint import S3Endpoint
+from services.local.seaweedfs import S3Endpoint
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.settings import RsmSettings
 from tests.contract.remote_storage_manager_contract import MIB, Files, some_bytes

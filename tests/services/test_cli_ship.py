@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from services.api.segments import RemoteLogSegmentMetadata
-from services.local.environments import own_environment
 from services.local.postgres import EmbeddedPostgres
-from services.local.s3_endpoint import S3Endpoint
+from services.local.seaweedfs import S3Endpoint
+from services.local.stack import own_environment
 from services.rlm.kafka_log.log_dir import find_partitions
 from tests.scenarios.world import (
     BUNDLED_LOG,

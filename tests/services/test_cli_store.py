@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from services.local.environments import own_environment, rsm_settings
-from services.local.s3_endpoint import S3Endpoint
-from services.rsm.capabilities import Capability
+from services.local.seaweedfs import S3Endpoint
+from services.local.stack import own_environment, rsm_settings
+from services.rsm.probe import Capability
 from tests.harness.faults import Answer
 from tests.harness.http_proxy import HttpProxy
 from tests.harness.s3_operations import s3_operation

@@ -9,9 +9,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from services.api.ids import TopicIdPartition, uuid_to_text
-from services.api.partition_changes import PartitionLeadership
-from services.api.partition_queries import all_partitions
 from services.api.partitions import RemotePartitionDeleteState
+from services.api.remote_log_metadata_manager import PartitionLeadership, all_partitions
 from services.api.topic_config import StoredTopicConfig
 from services.cli.topics import KnownTopic, _put
 from services.local.postgres import EmbeddedPostgres

@@ -19,17 +19,13 @@ import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from services.api.remote_log_manager import (
-    PartitionDescription,
-    RemoteLogManager,
-    all_descriptions,
-)
+from demos.stage import link_log_dir, unlink_segments
+from services.api.remote_log_manager import PartitionDescription, RemoteLogManager, all_descriptions
 from services.cli.fetch import PrintedRecord, records
-from services.cli.scratch import link_log_dir, unlink_segments
-from services.local.environments import own_environment
-from services.local.state import StackEndpoints
+from services.local.data_directory import StackEndpoints
+from services.local.stack import own_environment
 from services.rpc.channels import open_channel
-from services.rpc.clients.log import RemoteLogManagerClient
+from services.rpc.client.log import RemoteLogManagerClient
 from tests.harness.eventually import eventually
 from tests.harness.processes import runs
 from tests.scenarios.world import BUNDLED_LOG, linked_log, name_topics_anew

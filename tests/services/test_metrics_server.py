@@ -8,7 +8,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from services.rpc.metrics_server import THREADS, start_metrics_server
+from services.rpc.server.metrics import THREADS, start_metrics_server
 from tests.harness.eventually import eventually
 
 HOST = "127.0.0.1"

@@ -12,16 +12,16 @@ from services.api.errors import (
     RemoteResourceNotFoundError,
 )
 from services.api.ids import TopicIdPartition
-from services.api.partition_queries import all_partitions
-from services.api.partition_removal import (
+from services.api.remote_log_metadata_manager import all_partitions
+from services.api.segments import RemoteLogSegmentState
+from services.workflows.deletion import Deleter, begin_deletion, finish_deletion
+from services.workflows.removal import (
     Removal,
     begin_removal,
     finish_removal,
     removal_of,
     remove_partition,
 )
-from services.api.segment_deletion import Deleter, begin_deletion, finish_deletion
-from services.api.segments import RemoteLogSegmentState
 from tests.harness.tier import SmallTier, a_topic, ids, now_ms, segment
 
 REMOVER = Deleter(plan_id="plan-1")

@@ -14,12 +14,8 @@ from sqlalchemy import Engine, text
 from services.api.anomalies import AnomalyKind, all_anomalies
 from services.api.errors import RemoteStorageError
 from services.api.ids import TopicIdPartition
-from services.api.known_segments import KnownSegments
-from services.api.partition_events import EventPage, PartitionEvent
-from services.api.partition_removal import remove_partition
-from services.api.reconciliation import Reconciled, Reconciliation, ReconciliationPlan
+from services.api.partitions import EventPage, PartitionEvent
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.api.segment_deletion import Deleter
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
@@ -29,11 +25,15 @@ from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.backends.protocol import MAX_SMALL_OBJECT_BYTES
 from services.rsm.factory import build_manager
-from services.rsm.keys import segment_keys
-from services.rsm.location import Location
+from services.rsm.layout import segment_keys
+from services.rsm.locations import Location
 from services.rsm.manager import ObjectRemoteStorageManager
-from services.rsm.parts import PartBuffers
 from services.rsm.settings import RsmSettings
+from services.rsm.upload import PartBuffers
+from services.workflows.deletion import Deleter
+from services.workflows.reconcile import Reconciled, Reconciliation, ReconciliationPlan
+from services.workflows.removal import remove_partition
+from services.workflows.stored_segments import KnownSegments
 from tests.contract.remote_storage_manager_contract import Files
 from tests.harness.tier import HOUR_MS, SIZE_BYTES, SmallTier, a_topic, now_ms, segment
 

@@ -7,10 +7,10 @@ import pytest
 from sqlalchemy import Engine, text
 
 from services.api.anomalies import MAX_ANOMALIES, AnomalyQuery, all_anomalies
-from services.rlmm import page_tokens
+from services.rlmm import limits
 from services.rlmm.anomalies import fingerprint
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rpc.clients.metadata import RemoteLogMetadataManagerClient
+from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from tests.contract.rlmm.anomalies import anomaly, seen
 from tests.contract.test_rlmm_over_grpc import client_over
 
@@ -64,7 +64,7 @@ def test_those_that_were_seen_first_at_the_same_moment_are_listed_once(engine: E
 @pytest.mark.parametrize("microseconds", [-(2**63), 2**63 - 1])
 def test_a_forged_page_token_is_a_place_like_any_other(engine: Engine, microseconds: int) -> None:
     rlmm, query = SqlRemoteLogMetadataManager(engine), AnomalyQuery()
-    token = page_tokens.encode(fingerprint(query), (microseconds, uuid4()))
+    token = limits.encode(fingerprint(query), (microseconds, uuid4()))
     assert rlmm.list_anomalies(query, page_token=token).anomalies == ()
 
 

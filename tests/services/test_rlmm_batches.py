@@ -14,11 +14,14 @@ from sqlalchemy import Engine, text
 from services.api.calls import MutationContext, MutationOutcome
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
-from services.api.partition_changes import PartitionLeadership
+from services.api.remote_log_metadata_manager import (
+    PartitionLeadership,
+    SegmentUpdate,
+    UpdateOutcome,
+)
 from services.api.segment_batches import SegmentAddition
-from services.api.segment_changes import SegmentUpdate, UpdateOutcome
 from services.api.segments import RemoteLogSegmentMetadata
-from services.rlmm.database import DatabaseLimits, create_database_engine
+from services.rlmm.db import DatabaseLimits, create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.contract.rlmm.segments import (
     BROKER,

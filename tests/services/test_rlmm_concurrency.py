@@ -22,10 +22,9 @@ from services.api.errors import (
     RetriableRemoteStorageError,
 )
 from services.api.ids import TopicIdPartition, uuid_to_text
-from services.api.partition_changes import PartitionLeadership
-from services.rlmm.database import DatabaseLimits, create_database_engine
+from services.api.remote_log_metadata_manager import PartitionLeadership
+from services.rlmm.db import DatabaseLimits, Transactions, create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.transactions import Transactions
 from tests.contract.rlmm.segments import (
     BROKER,
     DELETE_FINISHED,

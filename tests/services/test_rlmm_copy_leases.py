@@ -13,16 +13,15 @@ from alembic.config import Config
 from sqlalchemy import Engine, text
 
 from services.api.calls import NO_CONTEXT, MutationOutcome
-from services.api.copy_leases import MAX_LEASE_MS, MIN_LEASE_MS
 from services.api.errors import RetriableRemoteStorageError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
-from services.api.segment_changes import SegmentUpdate, UpdateOutcome
+from services.api.remote_log_metadata_manager import SegmentUpdate, UpdateOutcome
+from services.api.segment_batches import MAX_LEASE_MS, MIN_LEASE_MS
 from services.api.segments import RemoteLogSegmentMetadata
-from services.rlmm.database import create_database_engine
+from services.rlmm.db import create_database_engine
+from services.rlmm.idempotency import body_digest
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.outcomes import body_digest
-from services.rlmm.schema import MIGRATIONS, upgrade
-from services.rlmm.schema_check import check_schema
+from services.rlmm.schema import MIGRATIONS, check_schema, upgrade
 from tests.contract.rlmm.segments import (
     BROKER,
     DELETE_STARTED,

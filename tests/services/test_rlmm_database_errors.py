@@ -12,12 +12,10 @@ from sqlalchemy import Engine, text
 from services.api.calls import AtRevision, MutationOutcome
 from services.api.errors import RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
-from services.api.segment_batches import SegmentAddition, SegmentLookup
-from services.api.segment_changes import SegmentUpdate
-from services.api.segment_imports import SegmentImport
-from services.rlmm.database import create_database_engine
+from services.api.remote_log_metadata_manager import SegmentUpdate
+from services.api.segment_batches import SegmentAddition, SegmentImport, SegmentLookup
+from services.rlmm.db import ATTEMPTS, create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.transactions import ATTEMPTS
 from tests.contract.rlmm.segments import FINISHED, finished, revision_of, segment, update_to
 from tests.harness.eventually import eventually
 from tests.harness.rlmm_database import waiting

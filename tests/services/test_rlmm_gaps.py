@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from services.api.ids import TopicIdPartition
-from services.api.offset_gaps import MAX_GAPS, OffsetGap, is_recorded
+from services.api.partitions import MAX_GAPS, OffsetGap, is_recorded
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.contract.rlmm.gaps import gaps, known, record
 from tests.contract.rlmm.segments import (

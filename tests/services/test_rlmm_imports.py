@@ -13,16 +13,16 @@ from sqlalchemy import Engine, text
 
 from services.api.calls import MutationContext
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.api.segment_batches import MAX_BATCH, SegmentLookup
-from services.api.segment_imports import (
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_segments
+from services.api.segment_batches import (
     CUSTOM_METADATA_BYTES_PER_IMPORT,
+    MAX_BATCH,
     MAX_IMPORTED_EPOCHS,
     ImportedSegments,
     SegmentImport,
+    SegmentLookup,
     imports_of,
 )
-from services.api.segment_queries import all_segments
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.contract.rlmm.segments import (

@@ -8,8 +8,7 @@ from sqlalchemy import Engine, text
 
 from services.api.calls import MutationContext
 from services.api.ids import TopicIdPartition
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.api.segment_changes import SegmentUpdate
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, SegmentUpdate
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rlmm import lookups
 from tests.contract.rlmm.segments import (

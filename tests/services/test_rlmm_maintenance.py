@@ -14,7 +14,7 @@ from services.api.errors import (
 )
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.rlmm import lookups, maintenance, passable_segments
+from services.rlmm import lookups, maintenance
 from services.rlmm.maintenance import MaintenancePlan, MaintenanceReport, maintain
 from tests.contract.rlmm.anomalies import anomaly
 from tests.contract.rlmm.segments import (
@@ -319,7 +319,7 @@ def test_a_database_without_the_schema_is_not_maintained(empty_database_url: str
 def test_epochs_of_several_pages_are_looked_at(
     rlmm: RemoteLogMetadataManager, database_url: str, engine: Engine
 ) -> None:
-    epochs = 2 * passable_segments.EPOCHS_PER_STATEMENT + 3
+    epochs = 2 * lookups.EPOCHS_PER_STATEMENT + 3
     finished(rlmm, TP, 0, epochs - 1, {epoch: epoch for epoch in range(epochs)})
     finished(rlmm, TP, epochs, epochs + 9, {epochs - 1: epochs}, txn_idx_empty=True)
     finished(rlmm, OTHER, 0, 9, txn_idx_empty=True)

@@ -9,12 +9,10 @@ from sqlalchemy import Engine
 
 from services.api.ids import TopicIdPartition
 from services.api.segments import RemoteLogSegmentMetadata
-from services.rlmm.batch_lookups import SEGMENTS_FOR_OFFSETS
-from services.rlmm.json_rows import key_of, partition_row, run
-from services.rlmm.limits import Limits
+from services.rlmm.db import key_of, partition_row, run
+from services.rlmm.limits import MAX_PAGE_BYTES, Limits, segment_size_bytes
+from services.rlmm.lookups import BY_ID, SEGMENTS_FOR_OFFSETS
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.message_sizes import MAX_PAGE_BYTES, segment_size_bytes
-from services.rlmm.segment_reads import BY_ID
 from tests.contract.rlmm.segments import finished, id_of
 
 TP = TopicIdPartition(uuid4(), "orders", 0)

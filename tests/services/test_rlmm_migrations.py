@@ -12,9 +12,9 @@ from sqlalchemy import Connection, Engine, text
 
 from services.api.errors import InvalidRequestError, RemoteStorageError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
-from services.api.partition_changes import PartitionLeadership
+from services.api.remote_log_metadata_manager import PartitionLeadership
 from services.local.postgres import EmbeddedPostgres
-from services.rlmm.database import DatabaseLimits, create_database_engine
+from services.rlmm.db import DatabaseLimits, create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.schema import current_revision, known_revision, upgrade
 from services.rlmm.tables import Base

@@ -10,8 +10,8 @@ from sqlalchemy import Engine, event, text
 from services.api.calls import Call, MutationContext, serving
 from services.api.errors import DeletionRefusedError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
-from services.api.partition_changes import PartitionLeadership
-from services.rlmm.database import create_database_engine
+from services.api.remote_log_metadata_manager import PartitionLeadership
+from services.rlmm.db import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.contract.rlmm.partition_states import lineage, report_of, taken
 from tests.contract.rlmm.segments import (

@@ -15,14 +15,9 @@ import pytest
 from sqlalchemy import Connection
 
 from services.local.postgres import EmbeddedPostgres
-from services.rlmm import lookups, visibility
-from services.rlmm.database import create_database_engine
-from services.rlmm.segment_page_statement import (
-    PageShape,
-    SegmentQuery,
-    page_statement,
-    page_values,
-)
+from services.rlmm import epoch_index, lookups
+from services.rlmm.db import create_database_engine
+from services.rlmm.listings import PageShape, SegmentQuery, page_statement, page_values
 from tests.harness.rlmm_history import OFFSETS_PER_SEGMENT, LongHistory, store_long_history
 
 SHORT, LONG = 1_000, 200_000
@@ -187,7 +182,7 @@ def test_the_next_transaction_index_costs_the_same_in_any_history(
     require_equal_costs(costs)
 
 
-@pytest.mark.parametrize("step", [*visibility.SHOW, *visibility.HIDE, visibility.FORGET])
+@pytest.mark.parametrize("step", [*epoch_index.SHOW, *epoch_index.HIDE, epoch_index.FORGET])
 def test_a_finish_and_a_deletion_cost_the_same_in_any_history(
     any_statistics: dict[int, LongHistory], step: str
 ) -> None:

@@ -13,10 +13,8 @@ from services.api.errors import (
     RetriableRemoteStorageError,
 )
 from services.api.ids import TopicIdPartition
-from services.rlmm.database import DatabaseLimits, create_database_engine
-from services.rlmm.json_rows import run
+from services.rlmm.db import DatabaseLimits, Transactions, create_database_engine, run
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.transactions import Transactions
 
 CONNECTIONS = 3
 TP = TopicIdPartition(uuid.uuid4(), "topic", 0)

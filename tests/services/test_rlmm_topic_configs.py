@@ -10,13 +10,12 @@ from sqlalchemy.orm import Session
 from services.api.calls import NO_CONTEXT, Call, MutationContext, MutationOutcome, serving
 from services.api.errors import ConcurrentUpdateError, DeletionRefusedError
 from services.api.ids import TopicIdPartition
-from services.api.partition_changes import PartitionLeadership
-from services.api.segment_changes import SegmentUpdate
+from services.api.remote_log_metadata_manager import PartitionLeadership, SegmentUpdate
 from services.api.topic_config import StoredTopicConfig
 from services.rlmm import topic_configs
-from services.rlmm.batches import Asked
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.single_changes import change_free
+from services.rlmm.segment_batch import Asked
+from services.rlmm.segment_changes import change_free
 from tests.contract.rlmm.segments import (
     BROKER,
     DELETE_STARTED,

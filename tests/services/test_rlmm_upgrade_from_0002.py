@@ -12,11 +12,10 @@ from sqlalchemy import Engine, text
 
 from services.api.ids import TopicIdPartition
 from services.rlmm import lookups
-from services.rlmm.database import create_database_engine
+from services.rlmm.db import create_database_engine
 from services.rlmm.maintenance import MaintenancePlan, maintain
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.schema import MIGRATIONS, current_revision, known_revision, upgrade
-from services.rlmm.schema_check import check_schema
+from services.rlmm.schema import MIGRATIONS, check_schema, current_revision, known_revision, upgrade
 from tests.harness import look_up_oracle
 
 TP = TopicIdPartition(uuid4(), "orders", 0)

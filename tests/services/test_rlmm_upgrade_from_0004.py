@@ -10,10 +10,9 @@ from sqlalchemy import Engine, text
 from sqlalchemy.exc import IntegrityError
 
 from services.api.ids import TopicIdPartition
-from services.rlmm.database import create_database_engine
+from services.rlmm.db import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.schema import MIGRATIONS, upgrade
-from services.rlmm.schema_check import check_schema
+from services.rlmm.schema import MIGRATIONS, check_schema, upgrade
 from tests.contract.rlmm.anomalies import anomaly
 from tests.contract.rlmm.gaps import gaps, record
 

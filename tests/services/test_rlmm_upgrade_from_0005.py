@@ -9,10 +9,8 @@ from sqlalchemy import Engine, text
 from sqlalchemy.exc import IntegrityError
 
 from services.api.errors import RemoteStorageError
-from services.rlmm.database import create_database_engine
-from services.rlmm.deployment import deployment_id
-from services.rlmm.schema import MIGRATIONS, upgrade
-from services.rlmm.schema_check import check_schema
+from services.rlmm.db import create_database_engine
+from services.rlmm.schema import MIGRATIONS, check_schema, deployment_id, upgrade
 
 
 @pytest.fixture

@@ -9,12 +9,10 @@ from alembic.config import Config
 from sqlalchemy import Engine, text
 
 from services.api.ids import TopicIdPartition
-from services.api.partition_changes import PartitionLeadership
-from services.api.partition_queries import PartitionSummary
-from services.rlmm.database import create_database_engine
+from services.api.remote_log_metadata_manager import PartitionLeadership, PartitionSummary
+from services.rlmm.db import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.schema import MIGRATIONS, upgrade
-from services.rlmm.schema_check import check_schema
+from services.rlmm.schema import MIGRATIONS, check_schema, upgrade
 
 TP = TopicIdPartition(uuid4(), "orders", 0)
 

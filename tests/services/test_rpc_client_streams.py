@@ -8,8 +8,7 @@ import grpc
 import pytest
 
 from services.api.errors import InvalidRequestError, RetriableRemoteStorageError
-from services.rpc.clients.calls import call_with_stream
-from services.rpc.clients.sources import Source
+from services.rpc.client.calls import Source, call_with_stream
 from tests.harness.eventually import eventually
 from tests.harness.grpc_server import served
 from tieredstorage.v1 import remote_log_metadata_manager_pb2 as pb

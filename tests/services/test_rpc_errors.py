@@ -20,14 +20,13 @@ from services.api.errors import (
     every_error_class,
 )
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
-from services.api.remote_storage_manager import IndexType, LogSegmentData
-from services.api.segment_objects import SegmentObjects
+from services.api.remote_storage_manager import IndexType, LogSegmentData, SegmentObjects
 from services.api.segments import RemoteLogSegmentMetadata, segment_leader_epochs
+from services.common.log import BURST, LINES_PER_S
 from services.rpc.channels import open_channel
-from services.rpc.clients.calls import call_stream
-from services.rpc.clients.storage import RemoteStorageManagerClient
+from services.rpc.client.calls import call_stream
+from services.rpc.client.storage import RemoteStorageManagerClient
 from services.rpc.converters.storage import CopyRequest
-from services.rpc.log_lines import BURST, LINES_PER_S
 from services.rpc.statuses import status_of
 from services.rsm.servicer import RemoteStorageManagerServicer
 from tests.contract.remote_storage_manager_contract import Files

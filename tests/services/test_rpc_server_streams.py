@@ -8,8 +8,7 @@ import grpc
 import pytest
 
 from services.api.errors import RetriableRemoteStorageError
-from services.rpc.clients.calls import call_stream
-from services.rpc.clients.silence import Silence, SilenceWatch
+from services.rpc.client.calls import Silence, SilenceWatch, call_stream
 from tests.harness.eventually import eventually
 from tests.harness.grpc_server import served
 from tieredstorage.v1 import remote_storage_manager_pb2 as pb

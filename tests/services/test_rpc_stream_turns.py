@@ -11,10 +11,10 @@ import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 
 from services.api.errors import RetriableRemoteStorageError
+from services.common.settings import ServiceSettings
 from services.rpc.channels import CHANNEL_OPTIONS, CHUNK_BYTES, open_channel
-from services.rpc.clients.calls import call_stream, call_with_stream
-from services.rpc.server import Service, start_grpc
-from services.rpc.settings import ServiceSettings
+from services.rpc.client.calls import call_stream, call_with_stream
+from services.rpc.server.server import Service, start_grpc
 
 SERVICE = "test.Turns"
 NEVER_S = 300.0

@@ -12,34 +12,29 @@ from uuid import UUID, uuid4
 import pytest
 
 from services.api.anomalies import AnomalyKind, SeenAnomaly, all_anomalies
-from services.api.errors import (
-    InvalidRequestError,
-    RemoteStorageError,
-    RetriableRemoteStorageError,
-)
+from services.api.errors import InvalidRequestError, RemoteStorageError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.api.remote_storage_manager import IndexType
-from services.api.scrub import FAILURES_IN_A_ROW, Scrub
-from services.api.scrub_plan import SHARDS, Pace, Scrubbed, ScrubPlan
-from services.api.segment_objects import (
+from services.api.remote_storage_manager import (
+    IndexType,
     ObjectLocation,
     SegmentObjects,
     StoredManifest,
     shard_of,
 )
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from services.local.s3_endpoint import S3Endpoint
+from services.local.seaweedfs import S3Endpoint
 from services.rlmm.manager import SqlRemoteLogMetadataManager
+from services.rsm.active_copies import Waiting
 from services.rsm.backends.filesystem import FilesystemStorage
+from services.rsm.deadline import BURST_S, RateLimit
 from services.rsm.factory import build_backend, build_manager
-from services.rsm.keys import segment_keys
-from services.rsm.location import Location
+from services.rsm.layout import segment_keys
+from services.rsm.locations import Location
 from services.rsm.manager import ObjectRemoteStorageManager
-from services.rsm.parts import PartBuffers
-from services.rsm.rate_limit import BURST_S, RateLimit
 from services.rsm.settings import RsmSettings
-from services.rsm.waiting import Waiting
+from services.rsm.upload import PartBuffers
+from services.workflows.scrub import FAILURES_IN_A_ROW, SHARDS, Pace, Scrub, Scrubbed, ScrubPlan
 from tests.contract.remote_storage_manager_contract import MIB, Files, some_bytes
 from tests.contract.rsm_over_s3 import settings_for
 from tests.contract.rsm_through_faults import rsm_behind

@@ -13,17 +13,20 @@ from services.api.errors import (
     RemoteResourceNotFoundError,
     RetriableRemoteStorageError,
 )
-from services.api.remote_storage_manager import IndexType
-from services.api.scrub_copy import CopyScrub, Damage, UnverifiedError
-from services.api.segment_digests import CopyDigests
-from services.api.segment_objects import ObjectLocation, SegmentObjectKind
+from services.api.remote_storage_manager import (
+    CopyDigests,
+    IndexType,
+    ObjectLocation,
+    SegmentObjectKind,
+)
 from services.api.segments import RemoteLogSegmentMetadata
-from services.local.s3_endpoint import S3Endpoint
+from services.local.seaweedfs import S3Endpoint
 from services.rsm.backends.protocol import StorageBackend
 from services.rsm.factory import build_backend, build_manager
-from services.rsm.keys import SegmentKeys, segment_keys
+from services.rsm.layout import SegmentKeys, segment_keys
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.settings import RsmSettings
+from services.workflows.scrub_copy import CopyScrub, Damage, UnverifiedError
 from tests.contract.remote_storage_manager_contract import (
     MIB,
     Files,

@@ -16,18 +16,18 @@ from services.api.errors import (
     RetriableRemoteStorageError,
 )
 from services.api.ids import TopicIdPartition
+from services.api.remote_log_metadata_manager import MAX_UPDATE_BATCH
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.retention import Deletion, DeletionReason
-from services.api.segment_changes import MAX_UPDATE_BATCH
-from services.api.segment_deletion import (
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.api.topic_config import RetentionOwner
+from services.workflows.deletion import (
     Deleter,
     DeletionOutcome,
     ExpectedRevisions,
     begin_deletion,
     finish_deletion,
 )
-from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from services.api.topic_config import RetentionOwner
 from tests.harness.tier import SmallTier, now_ms, segment
 
 PLAN_ID = "plan-1"

@@ -14,14 +14,10 @@ import grpc
 import pytest
 
 from services.api.calls import current_call
-from services.api.errors import (
-    InvalidRequestError,
-    RetriableRemoteStorageError,
-    ThrottledError,
-)
+from services.api.errors import InvalidRequestError, RetriableRemoteStorageError, ThrottledError
+from services.common.settings import ServiceSettings
 from services.rpc.channels import open_channel
-from services.rpc.server import Service, start_grpc
-from services.rpc.settings import ServiceSettings
+from services.rpc.server.server import Service, start_grpc
 from services.rpc.statuses import rpc_errors_as_ours
 from tests.harness.eventually import eventually
 from tests.harness.idle_streams import idle_peer

@@ -13,14 +13,13 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from services.api.calls import Call, current_call, serving
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
-from services.api.remote_storage_manager import IndexType, LogSegmentData
-from services.api.segment_objects import SegmentObjects
+from services.api.remote_storage_manager import IndexType, LogSegmentData, SegmentObjects
 from services.api.segments import RemoteLogSegmentMetadata
+from services.common.settings import ServiceSettings
 from services.rpc.channels import open_channel
-from services.rpc.clients.storage import RemoteStorageManagerClient
+from services.rpc.client.storage import RemoteStorageManagerClient
 from services.rpc.converters.shared import metadata_to_proto
-from services.rpc.server import Service, start_grpc
-from services.rpc.settings import ServiceSettings
+from services.rpc.server.server import Service, start_grpc
 from services.rsm.servicer import RemoteStorageManagerServicer
 from tests.contract.remote_storage_manager_contract import Files, a_segment, copied, fetched
 from tests.harness.eventually import eventually

@@ -10,8 +10,8 @@ import grpc
 import pytest
 
 from services.api.errors import RetriableRemoteStorageError
-from services.rpc.server import Service, serve
-from services.rpc.settings import ServiceSettings
+from services.common.settings import ServiceSettings
+from services.rpc.server.server import Service, serve
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from prometheus_client import REGISTRY
 
 from services.api.errors import ThrottledError
 from services.rpc.channels import open_channel
-from services.rpc.server import WAITING_PER_UNARY_THREAD, Service, start_grpc
+from services.rpc.server.server import WAITING_PER_UNARY_THREAD, Service, start_grpc
 from tests.harness.eventually import eventually
 from tests.harness.idle_streams import idle_peer
 from tests.services.test_server_idle_streams import (

@@ -26,21 +26,20 @@ from sqlalchemy import make_url
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.remote_storage_manager import IndexType, LogSegmentData, SegmentChunk
 from services.api.segments import RemoteLogSegmentState
-from services.local.environments import (
+from services.common.settings import ServiceSettings
+from services.local.process import LOOPBACK, ChildProcess, free_ports
+from services.local.seaweedfs import S3Endpoint
+from services.local.stack import (
     listen_settings,
     own_environment,
     rlm_settings,
     rlmm_settings,
     rsm_settings,
 )
-from services.local.ports import LOOPBACK, free_ports
-from services.local.process import ChildProcess
-from services.local.s3_endpoint import S3Endpoint
 from services.rlmm import schema
 from services.rpc.channels import open_channel
-from services.rpc.clients.storage import RemoteStorageManagerClient
-from services.rpc.settings import ServiceSettings
-from services.rsm.custom_metadata import CustomMetadata
+from services.rpc.client.storage import RemoteStorageManagerClient
+from services.rsm.layout import CustomMetadata
 from tests.contract.remote_storage_manager_contract import (
     MIB,
     Files,

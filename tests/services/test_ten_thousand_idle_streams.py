@@ -9,8 +9,8 @@ import pytest
 
 from services.api.errors import RetriableRemoteStorageError
 from services.rpc.channels import open_channel
-from services.rpc.clients.storage import RemoteStorageManagerClient
-from services.rpc.server import HEALTH_THREADS, WAITING_PER_STREAM_THREAD
+from services.rpc.client.storage import RemoteStorageManagerClient
+from services.rpc.server.server import HEALTH_THREADS, WAITING_PER_STREAM_THREAD
 from tests.contract.remote_storage_manager_contract import Files, a_segment, copied, fetched
 from tests.harness.eventually import eventually
 from tests.harness.idle_streams import idle_peer

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from services.local.environments import own_environment
+from services.local.stack import own_environment
 from tests.harness.tier import Tier
 
 TIMEOUT_S = 150

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from services.local.environments import rlmm_settings, rsm_settings
 from services.local.postgres import EmbeddedPostgres
-from services.local.s3_endpoint import S3Endpoint
-from services.local.service import ServiceProcess
-from services.rlmm.database import DatabaseLimits, create_database_engine
-from spark_jobs.session import spark_session
+from services.local.seaweedfs import S3Endpoint
+from services.local.stack import ServiceProcess, rlmm_settings, rsm_settings
+from services.rlmm.db import DatabaseLimits, create_database_engine
+from spark_jobs.launch import spark_session
 from tests.harness.tier import Tier, running_tier
 from tests.spark.jobs import Jobs
 

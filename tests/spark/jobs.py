@@ -11,9 +11,8 @@ from pyspark.sql import SparkSession
 
 from services.api.ids import TopicIdPartition, uuid_from_text
 from spark_jobs import partition_removal_sweep, retention_sweep
-from spark_jobs.failures import told_in_one_line
 from spark_jobs.options import SweepOptions
-from spark_jobs.report import COUNTS, PARTITION_KEYS, SEGMENT_KEYS, SweepReport
+from spark_jobs.report import COUNTS, PARTITION_KEYS, SEGMENT_KEYS, SweepReport, told_in_one_line
 from spark_jobs.sweep import SweepRun
 from tests.harness.tier import Tier
 

@@ -5,12 +5,11 @@ from sqlalchemy import text
 
 from services.api.calls import MutationContext
 from services.api.ids import TopicIdPartition
-from services.api.partition_queries import all_partitions
-from services.api.partition_removal import begin_removal
-from services.api.segment_deletion import Deleter
+from services.api.remote_log_metadata_manager import all_partitions
 from services.api.segments import RemoteLogSegmentState
-from spark_jobs.removal_planning import IN_GRACE
-from spark_jobs.retention_planning import ON_HOLD
+from services.workflows.deletion import Deleter
+from services.workflows.removal import begin_removal
+from spark_jobs.planning import IN_GRACE, ON_HOLD
 from tests.harness.tier import HOUR_MS, Tier, a_topic, ids, now_ms, segment
 from tests.spark.jobs import Jobs
 

@@ -7,12 +7,12 @@ import pytest
 from services.api.calls import MutationContext
 from services.api.ids import TopicIdPartition
 from services.api.lineage import Lineage
-from services.api.partition_state import NOTHING_COPIED
+from services.api.partitions import NOTHING_COPIED
+from services.api.remote_log_metadata_manager import all_segments
 from services.api.retention import plan_retention
-from services.api.segment_queries import all_segments
 from services.api.segments import RemoteLogSegmentState, segment_leader_epochs
 from services.api.topic_config import RetentionOwner
-from spark_jobs.retention_planning import NO_OWNER, NO_REPORT, ON_HOLD, PAUSED
+from spark_jobs.planning import NO_OWNER, NO_REPORT, ON_HOLD, PAUSED
 from tests.harness.tier import HOUR_MS, OFFSETS, SIZE_BYTES, Tier, a_topic, ids, now_ms, segment
 from tests.spark.jobs import Done, Jobs
 

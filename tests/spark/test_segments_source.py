@@ -7,13 +7,19 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from services.api.partition_removal import begin_removal
-from services.api.segment_deletion import Deleter
-from services.api.segment_scan import SCAN_COLUMNS
-from spark_jobs.plan import batches_of, rows_in, segment_columns, segment_of
-from spark_jobs.schemas import SCAN_SCHEMA, arrow_schema
+from services.api.segment_batches import SCAN_COLUMNS
+from services.workflows.deletion import Deleter
+from services.workflows.removal import begin_removal
+from spark_jobs.connections import Services
+from spark_jobs.plan import (
+    SCAN_SCHEMA,
+    arrow_schema,
+    batches_of,
+    rows_in,
+    segment_columns,
+    segment_of,
+)
 from spark_jobs.segments_source import in_scan_schema, remote_log_segments
-from spark_jobs.services import Services
 from tests.harness.tier import Tier, a_topic, ids, now_ms, segment
 
 pytestmark = pytest.mark.spark

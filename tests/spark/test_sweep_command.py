@@ -17,11 +17,10 @@ from pyspark.sql import SparkSession
 
 from services.api.errors import InvalidRequestError
 from services.cli.main import main
-from services.cli.sweep_commands import sweep as sweep_commands
+from services.cli.sweep import sweep as sweep_commands
 from spark_jobs import launch, partition_removal_sweep, retention_sweep
-from spark_jobs.failures import SweepError
 from spark_jobs.options import SweepOptions
-from spark_jobs.report import SweepReport
+from spark_jobs.report import SweepError, SweepReport
 from tests.harness.eventually import eventually
 from tests.harness.processes import runs
 from tests.harness.tier import HOUR_MS, Tier, a_topic, ids

@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from services.api.ids import TopicIdPartition
-from services.api.partition_queries import all_partitions
-from spark_jobs.failures import SweepError
+from services.api.remote_log_metadata_manager import all_partitions
+from spark_jobs.report import SweepError
 from tests.harness.eventually import eventually
 from tests.harness.rlmm_database import events, waiting
 from tests.harness.tier import HOUR_MS, OFFSETS, Tier, a_topic, ids

@@ -1,21 +1,109 @@
-"""A file of Kafka's client properties, as `kafka-topics.sh --command-config` takes it, and what it
-says of how brokers are spoken to.
+"""Read a file of Kafka's client properties, and turn it into kafka-python's settings."""
 
-A property that names security is understood or refused, never ignored; all others are ignored.
-Names and defaults are those of Kafka's CommonClientConfigs, SslConfigs and SaslConfigs; KIP-651 is
-PEM's.
-"""
-
-from collections.abc import Mapping
+import os
+import re
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
-from services.rlm.kafka_admin.jaas import parse_jaas
+_CONTROL_FLAGS = frozenset({"required", "requisite", "sufficient", "optional"})
+
+_TOKEN = re.compile(
+    r"""
+    (?P<skipped> [\x00-\x20]+ | //[^\r\n]* | /\*.*?\*/ )
+    | (?P<quoted> "(?:[^"\\\r\n]|\\[^\r\n])*" | '(?:[^'\\\r\n]|\\[^\r\n])*' )
+    | (?P<word> [A-Za-z_$\xa0-\U0010ffff][-A-Za-z0-9_.$\xa0-\U0010ffff]* )
+    | (?P<mark> [=;] )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+_ESCAPE = re.compile(r"\\([0-3][0-7]{0,2}|[4-7][0-7]?|.)")
+_NAMED_ESCAPES = dict(zip("abfnrtv", "\a\b\f\n\r\t\v", strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class JaasEntry:
+    """One login module, and what it is told; of a repeated option the last counts."""
+
+    login_module: str
+    options: Mapping[str, str] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    kind: str
+    text: str = field(repr=False)
+    at: int
+
+
+def parse_jaas(text: str) -> JaasEntry:
+    """
+    Raises:
+        ValueError: it is not one entry; tells at which character, and repeats none of it.
+    """
+    tokens = _tokens(text)
+    module = next(tokens)
+    if module.kind != "word":
+        raise _wrong(module, "a login module's class is expected")
+    flag = next(tokens)
+    if flag.text.lower() not in _CONTROL_FLAGS:
+        raise _wrong(flag, "`required` is expected")
+    options = {}
+    while (name := next(tokens)).text != ";" or name.kind != "mark":
+        if name.kind != "word":
+            raise _wrong(name, "an option's name, or a `;` at the end, is expected")
+        if (sign := next(tokens)).text != "=" or sign.kind != "mark":
+            raise _wrong(sign, "a `=` is expected; a value with blanks needs quotes")
+        value = next(tokens)
+        if value.kind not in ("word", "quoted"):
+            raise _wrong(value, "a value is expected; put it in quotes")
+        options[name.text] = value.text
+    if (more := next(tokens)).kind != "end":
+        raise _wrong(more, "more than one login module")
+    return JaasEntry(module.text, options)
+
+
+def _tokens(text: str) -> Iterator[_Token]:
+    """The last is of the kind "end"."""
+    at = 0
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise ValueError(
+                f"at character {at + 1}: neither a word nor quoted; a value that does not begin "
+                "with a letter, or has other signs than -_.$, needs quotes, and quotes an end"
+            )
+        kind = str(match.lastgroup)
+        if kind == "quoted":
+            yield _Token(kind, _ESCAPE.sub(_unescaped, match[0][1:-1]), at)
+        elif kind != "skipped":
+            yield _Token(kind, match[0], at)
+        at = match.end()
+    yield _Token("end", "", at)
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    escaped = match[1]
+    if escaped[0] in "01234567":
+        return chr(int(escaped, 8))
+    return _NAMED_ESCAPES.get(escaped, escaped)
+
+
+def _wrong(token: _Token, what: str) -> ValueError:
+    where = "at its end" if token.kind == "end" else f"at character {token.at + 1}"
+    return ValueError(f"{where}: {what}")
+
 
 MAX_FILE_BYTES = 1024 * 1024
+
 _SECURITY = ("security.", "ssl.", "sasl.", "config.providers")
 """What names of security begin with; a provider would put secrets into the values of others."""
+
 _UNDERSTOOD = frozenset(
     {
         "security.protocol",
@@ -32,9 +120,11 @@ _UNDERSTOOD = frozenset(
         "ssl.endpoint.identification.algorithm",
     }
 )
+
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _KAFKAS_MECHANISM = "GSSAPI"
 _KAFKAS_STORE_TYPE = "JKS"
+
 _LOGIN_MODULES = (
     "org.apache.kafka.common.security.plain.PlainLoginModule",
     "org.apache.kafka.common.security.scram.ScramLoginModule",
@@ -257,3 +347,105 @@ def _pem(given: Mapping[str, str], location: str, inline: str) -> Pem | None:
     if path:
         return PemFile(location, Path(path))
     return PemText(inline, text) if text else None
+
+
+_PEM_BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----([^-]*)-----END \1-----")
+_BASE64_LINE = re.compile(r".{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSecurity:
+    """
+    Attributes:
+        ssl_context: where the protocol has TLS.
+        options: KafkaNetClient's.
+    """
+
+    protocol: SecurityProtocol
+    ssl_context: ssl.SSLContext | None
+    options: Mapping[str, Any] = field(repr=False)
+
+
+def client_security(config_file: Path | None) -> ClientSecurity:
+    """As this file of Kafka's client properties says now, and the files that it names; None:
+    PLAINTEXT.
+
+    Raises:
+        ClientConfigError
+    """
+    if config_file is None:
+        return ClientSecurity(SecurityProtocol.PLAINTEXT, None, {})
+    try:
+        config = read_client_config(config_file)
+        context = None if config.tls is None else _ssl_context(config.tls)
+    except ClientConfigError as e:
+        raise ClientConfigError(f"{config_file}: {e}") from e
+    options = {"security_protocol": config.protocol.value, "ssl_context": context}
+    if config.login is not None:
+        options |= _sasl_options(config.login)
+    return ClientSecurity(config.protocol, context, options)
+
+
+def _sasl_options(login: SaslLogin) -> dict[str, str]:
+    username = login.username
+    if login.mechanism.startswith("SCRAM-"):
+        # RFC 5802, which the library leaves to its caller.
+        username = username.replace("=", "=3D").replace(",", "=2C")
+    return {
+        "sasl_mechanism": login.mechanism,
+        "sasl_plain_username": username,
+        "sasl_plain_password": login.password,
+    }
+
+
+def _ssl_context(tls: Tls) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = tls.checks_host_name
+    # As in Java, whatever lies in a truststore is trusted, be it not the root.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    if tls.truststore is None:
+        context.load_default_certs()
+    else:
+        with _file_of(tls.truststore, "no certificates in PEM") as path:
+            context.load_verify_locations(path)
+    if tls.keystore is not None:
+        wrong = "no private key with its certificates in PEM, or not of this ssl.key.password"
+        with _file_of(tls.keystore, wrong) as path:
+            # A password, be it none: without one OpenSSL would ask for it at the terminal.
+            context.load_cert_chain(path, password=tls.key_password or "")
+    return context
+
+
+@contextmanager
+def _file_of(pem: Pem, wrong: str) -> Iterator[Path]:
+    """A file of it, which is all that OpenSSL reads keys from; what stands in the properties
+    becomes one in memory, never on a disk.
+
+    Raises:
+        ClientConfigError: what is done with the file fails, which is told as `wrong`.
+    """
+    told = f"{pem.name}: {pem.path}" if isinstance(pem, PemFile) else pem.name
+    try:
+        if isinstance(pem, PemFile):
+            yield pem.path
+            return
+        with open(os.memfd_create("sediment-pem"), "wb") as file:
+            file.write(_as_lines(pem.text).encode())
+            file.flush()
+            yield Path(f"/proc/self/fd/{file.fileno()}")
+    except ssl.SSLError as e:
+        raise ClientConfigError(f"{told}: {wrong}: {e.reason}") from e
+    except OSError as e:
+        raise ClientConfigError(f"{told}: cannot be read: {e.strerror}") from e
+    except ValueError as e:  # a password that OpenSSL has no room for
+        raise ClientConfigError(f"{told}: {e}") from e
+
+
+def _as_lines(text: str) -> str:
+    """PEM as OpenSSL wants it: continued over lines of properties it has no ends of lines."""
+    lines: list[str] = []
+    for label, body in _PEM_BLOCK.findall(text):
+        base64 = _BASE64_LINE.findall("".join(body.split()))
+        lines += [f"-----BEGIN {label}-----", *base64, f"-----END {label}-----"]
+    return "\n".join([*lines, ""])

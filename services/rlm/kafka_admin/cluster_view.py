@@ -1,4 +1,4 @@
-"""What a cluster has answered, to questions about topics by name."""
+"""What a cluster has answered about topics, and how it cleans them up."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

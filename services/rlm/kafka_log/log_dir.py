@@ -1,25 +1,33 @@
-"""Which partitions lie in a broker's log directories."""
+"""Find the partitions in a broker's log directories."""
 
+import fcntl
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import struct
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from services.api.ids import TopicIdPartition
-from services.api.remote_log_manager import Problem, ProblemKind
+from services.api.remote_log_manager import (
+    UNKNOWN_LEADER,
+    Problem,
+    ProblemKind,
+)
 from services.api.topic_config import is_internal_topic
 from services.rlm.kafka_log.checkpoints import (
     META_PROPERTIES,
     PARTITION_METADATA,
+    HighWatermarks,
     read_broker_id,
     read_log_start_offsets,
     read_partition_metadata,
 )
 from services.rlm.kafka_log.errors import LogDirError, LogFileError
-from services.rlm.kafka_log.high_watermarks import HighWatermarks
-from services.rlm.kafka_log.looks import Looks, looks_of
-from services.rlm.kafka_log.partition_dir import list_segments
+from services.rlm.kafka_log.partition_dir import Looks, list_segments, looks_of
+from services.rlm.problem_log import ProblemLog
 
 _PARTITION_DIR = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>0|[1-9]\d{0,9})")
 _LOG_FILE = re.compile(r"[0-9]{20}\.log")
@@ -205,3 +213,77 @@ def _rolled_segments(path: Path) -> int:
         return max(len(list_segments(path)) - 1, 0)
     except (LogFileError, OSError):
         return 0
+
+
+LOCK_FILE = ".lock"
+
+
+_FLOCK = "hhqqi"
+"""Linux's struct flock: type, whence, start, length, pid."""
+
+
+def is_held_by_another(log_dir: Path) -> bool:
+    """Whether another process, a broker as a rule, holds the lock now. Takes nothing, so that a
+    broker that starts at this moment is not kept out. False where that cannot be seen, as from
+    another machine.
+
+    Not for a process that may hold the lock itself: it would lose it.
+    """
+    try:
+        fd = os.open(log_dir / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, *_ = struct.unpack(_FLOCK, fcntl.fcntl(fd, fcntl.F_GETLK, asked))
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return bool(kind != fcntl.F_UNLCK)
+
+
+class LogDirectories:
+    """The broker's log directories, as they were looked through last. Thread-safe.
+
+    Raises:
+        LogDirError: none of the directories can be used.
+    """
+
+    def __init__(self, log_dirs: Sequence[Path]) -> None:
+        self._log_dirs = tuple(log_dirs)
+        self._lock = threading.Lock()
+        self._found = find_partitions(log_dirs) if log_dirs else LogDirs(UNKNOWN_LEADER)
+        self.broker_id = self._found.broker_id
+        self.problems = tuple(self._found.problems)
+        self._told = ProblemLog()
+        self._told.tell("the log directories", self.problems)
+
+    @property
+    def partitions(self) -> Collection[TopicIdPartition]:
+        return self._found.partitions
+
+    def folder_of(self, name: TopicIdPartition) -> PartitionDir | None:
+        return self._found.partitions.get(name)
+
+    def look(self) -> None:
+        """Look through them again.
+
+        Raises:
+            LogDirError: none can be used now; what was found before stands.
+        """
+        with self._lock:
+            try:
+                found = find_partitions(self._log_dirs, self._found)
+            except LogDirError as e:
+                self.problems = (Problem(ProblemKind.UNREADABLE, str(e.path), e.reason),)
+                raise
+            self._found, self.problems = found, tuple(found.problems)
+            self._told.tell("the log directories", self.problems)
+
+    def look_for(self, names: Collection[TopicIdPartition]) -> None:
+        """Look again if one of these is not known to lie here; where that cannot be done now, the
+        next look finds it."""
+        if self._log_dirs and any(self.folder_of(name) is None for name in names):
+            with suppress(LogDirError):
+                self.look()

@@ -1,18 +1,78 @@
-"""The files of one partition: segments by their base offset, snapshots, leader epochs."""
+"""List the files of one partition: segments, snapshots, leader epochs."""
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from struct import Struct
+
+from crc32c import crc32c
 
 from services.api.errors import InvalidRequestError
 from services.api.lineage import Lineage, parse_checkpoint
 from services.api.remote_log_manager import ProblemKind
 from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError, unreadable
-from services.rlm.kafka_log.producer_snapshot import open_transactions
+
+_GRANULARITY_NS = 100_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """
+    Attributes:
+        ctime_ns: moves with contents, rights and owner; nobody can set it back.
+    """
+
+    inode: int
+    ctime_ns: int
+
+
+def looks_of(path: Path) -> Looks | None:
+    """To be asked before it is read; None: that does not tell whether it changes, or it cannot be
+    looked at."""
+    try:
+        told = os.stat(path)
+    except OSError:
+        return None
+    if not is_settled(told.st_ctime_ns):
+        return None
+    return Looks(told.st_ino, told.st_ctime_ns)
+
+
+def is_settled(changed_ns: int) -> bool:
+    """Whether another change would show in the time: not within the clock's granularity."""
+    return time.time_ns() - changed_ns > _GRANULARITY_NS
+
+
+_PREFIX = Struct(">hIi")
+_ENTRY = Struct(">qhiqiqiq")
+_CRC_COVERS_FROM = 6
+VERSION = 1
+
+
+def open_transactions(snapshot: bytes) -> dict[int, int]:
+    """Producer id to the first offset of its open transaction, of those that have one.
+
+    Raises:
+        ValueError: another version, a wrong CRC, or a count that does not fit the length.
+    """
+    if len(snapshot) < _PREFIX.size:
+        raise ValueError(f"only {len(snapshot)} bytes")
+    version, crc, count = _PREFIX.unpack_from(snapshot)
+    if version != VERSION:
+        raise ValueError(f"version must be {VERSION}, is {version}")
+    if crc32c(snapshot[_CRC_COVERS_FROM:]) != crc:
+        raise ValueError("wrong CRC-32C")
+    if len(snapshot) != _PREFIX.size + count * _ENTRY.size:
+        raise ValueError(f"{count} producers announced in {len(snapshot)} bytes")
+    entries = _ENTRY.iter_unpack(snapshot[_PREFIX.size :])
+    return {producer: first for producer, *_, first in entries if first >= 0}
+
 
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
+
 MAX_SIDE_FILE_BYTES = 256 * 1024 * 1024
 """Indexes and snapshots are read into memory; Kafka's own limit of an index is far below."""
 

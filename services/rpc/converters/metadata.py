@@ -1,21 +1,63 @@
-"""remote_log_metadata_manager.proto."""
+"""Convert the messages of remote_log_metadata_manager.proto."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from uuid import UUID
 
-from services.api.ids import TopicIdPartition
-from services.api.partition_changes import PartitionLeadership
-from services.api.partition_queries import PartitionPage, PartitionSummary
-from services.api.segment_queries import SegmentPage
+from services.api.anomalies import Anomaly, AnomalyPage, AnomalyQuery, SeenAnomaly
+from services.api.calls import AtRevision
+from services.api.errors import RemoteStorageError
+from services.api.ids import TopicIdPartition, uuid_from_text, uuid_to_text
+from services.api.lineage import Lineage
+from services.api.partitions import (
+    EventPage,
+    EventQuery,
+    OffsetGap,
+    PartitionEvent,
+    PartitionReport,
+    PartitionState,
+)
+from services.api.remote_log_metadata_manager import (
+    PartitionLeadership,
+    PartitionPage,
+    PartitionSummary,
+    ReportOutcome,
+    SegmentPage,
+    SegmentUpdate,
+    UpdateOutcome,
+)
+from services.api.segment_batches import (
+    AddOutcome,
+    ImportedSegments,
+    LookupOutcome,
+    SegmentAddition,
+    SegmentBatch,
+    SegmentImport,
+    SegmentLookup,
+    SegmentScan,
+)
+from services.api.topic_config import StoredTopicConfig
 from services.api.validation import require, within
-from services.rpc.converters.enums import partition_delete_state
 from services.rpc.converters.shared import (
+    anomaly_kind,
+    context_from_proto,
+    context_to_proto,
     items_from_proto,
+    leader_epochs_from_proto,
     metadata_from_proto,
     metadata_to_proto,
+    outcome_from_proto,
+    outcome_to_proto,
+    partition_delete_state,
     require_set,
+    segment_state,
     topic_id_partition_from_proto,
     topic_id_partition_to_proto,
+    update_from_proto,
+    update_to_proto,
+    write_metadata,
 )
+from services.rpc.statuses import error_of, status_of
 from tieredstorage.v1 import remote_log_metadata_manager_pb2 as pb
 from tieredstorage.v1 import remote_log_segment_pb2 as segment_pb
 
@@ -125,4 +167,476 @@ def _summary_from_proto(message: pb.PartitionSummary) -> PartitionSummary:
         read_at_ms=message.read_at_ms,
         cluster_id=message.cluster_id if message.HasField("cluster_id") else None,
         known_since_ms=message.known_since_ms,
+    )
+
+
+def addition_to_proto(item: SegmentAddition) -> pb.AddRemoteLogSegmentMetadataRequest:
+    return pb.AddRemoteLogSegmentMetadataRequest(
+        metadata=metadata_to_proto(item.metadata),
+        context=context_to_proto(item.context),
+        lease_ms=item.lease_ms,
+    )
+
+
+def additions_from_proto(
+    messages: Sequence[pb.AddRemoteLogSegmentMetadataRequest],
+) -> tuple[SegmentAddition, ...]:
+    return items_from_proto(messages, "adds", addition_from_proto)
+
+
+def addition_from_proto(message: pb.AddRemoteLogSegmentMetadataRequest) -> SegmentAddition:
+    require_set(message, "metadata")
+    with within("metadata"):
+        metadata = metadata_from_proto(message.metadata)
+    with within("context"):
+        context = context_from_proto(message.context)
+    lease_ms = message.lease_ms if message.HasField("lease_ms") else None
+    return SegmentAddition(metadata, context, lease_ms)
+
+
+def add_outcome_to_proto(outcome: AddOutcome) -> pb.AddOutcome:
+    if isinstance(outcome, RemoteStorageError):
+        return pb.AddOutcome(error=status_of(outcome))
+    return pb.AddOutcome(result=outcome_to_proto(outcome))
+
+
+def add_outcome_from_proto(message: pb.AddOutcome) -> AddOutcome:
+    if message.HasField("result"):
+        return outcome_from_proto(message.result)
+    return error_of(message.error)
+
+
+def lookup_to_proto(lookup: SegmentLookup) -> pb.GetRemoteLogSegmentMetadataRequest:
+    return pb.GetRemoteLogSegmentMetadataRequest(
+        topic_id_partition=topic_id_partition_to_proto(lookup.topic_id_partition),
+        epoch_for_offset=lookup.epoch_for_offset,
+        offset=lookup.offset,
+    )
+
+
+def lookups_from_proto(
+    messages: Sequence[pb.GetRemoteLogSegmentMetadataRequest],
+) -> tuple[SegmentLookup, ...]:
+    return items_from_proto(messages, "lookups", lookup_from_proto)
+
+
+def lookup_from_proto(message: pb.GetRemoteLogSegmentMetadataRequest) -> SegmentLookup:
+    require_set(message, "topic_id_partition")
+    with within("topic_id_partition"):
+        tp = topic_id_partition_from_proto(message.topic_id_partition)
+    return SegmentLookup(tp, message.epoch_for_offset, message.offset)
+
+
+def lookup_outcomes_to_proto(
+    outcomes: Sequence[LookupOutcome],
+) -> pb.GetRemoteLogSegmentMetadataBatchResponse:
+    response = pb.GetRemoteLogSegmentMetadataBatchResponse()
+    for outcome in outcomes:
+        _write_lookup_outcome(outcome, response.outcomes.add())
+    return response
+
+
+def _write_lookup_outcome(outcome: LookupOutcome, message: pb.LookupOutcome) -> None:
+    """In place, as write_metadata."""
+    if isinstance(outcome, RemoteStorageError):
+        message.error.CopyFrom(status_of(outcome))
+        return
+    message.result.revision = outcome.revision
+    if outcome.value is not None:
+        write_metadata(outcome.value, message.result.metadata)
+
+
+def lookup_outcome_from_proto(message: pb.LookupOutcome) -> LookupOutcome:
+    if not message.HasField("result"):
+        return error_of(message.error)
+    result = message.result
+    found = metadata_from_proto(result.metadata) if result.HasField("metadata") else None
+    return AtRevision(found, result.revision)
+
+
+def ids_from_proto(ids: Sequence[str]) -> list[UUID]:
+    return [uuid_from_text(id, f"ids[{index}]") for index, id in enumerate(ids)]
+
+
+def indexed_partitions_from_proto(
+    messages: Sequence[segment_pb.TopicIdPartition], field: str
+) -> tuple[TopicIdPartition, ...]:
+    return items_from_proto(messages, field, topic_id_partition_from_proto)
+
+
+def segment_update_to_proto(item: SegmentUpdate) -> pb.UpdateRemoteLogSegmentMetadataRequest:
+    return pb.UpdateRemoteLogSegmentMetadataRequest(
+        update=update_to_proto(item.update), context=context_to_proto(item.context)
+    )
+
+
+def segment_update_from_proto(message: pb.UpdateRemoteLogSegmentMetadataRequest) -> SegmentUpdate:
+    with within("update"):
+        update = update_from_proto(message.update)
+    with within("context"):
+        context = context_from_proto(message.context)
+    return SegmentUpdate(update, context)
+
+
+def segment_updates_from_proto(
+    messages: Sequence[pb.UpdateRemoteLogSegmentMetadataRequest],
+) -> tuple[SegmentUpdate, ...]:
+    return items_from_proto(messages, "updates", segment_update_from_proto)
+
+
+def update_outcome_to_proto(outcome: UpdateOutcome) -> pb.UpdateOutcome:
+    if isinstance(outcome, RemoteStorageError):
+        return pb.UpdateOutcome(error=status_of(outcome))
+    return pb.UpdateOutcome(result=outcome_to_proto(outcome))
+
+
+def update_outcome_from_proto(message: pb.UpdateOutcome) -> UpdateOutcome:
+    if message.HasField("result"):
+        return outcome_from_proto(message.result)
+    return error_of(message.error)
+
+
+def scan_to_proto(scan: SegmentScan) -> pb.ScanRemoteLogSegmentsRequest:
+    return pb.ScanRemoteLogSegmentsRequest(
+        shard=scan.shard,
+        shards=scan.shards,
+        states=[segment_state.to_proto(state) for state in scan.states],
+        topic=scan.topic,
+        delete_states=[partition_delete_state.to_proto(state) for state in scan.delete_states],
+    )
+
+
+def scan_from_proto(message: pb.ScanRemoteLogSegmentsRequest) -> SegmentScan:
+    return SegmentScan(
+        shard=message.shard,
+        shards=message.shards,
+        states=[segment_state.from_proto(state, "states") for state in message.states],
+        topic=message.topic,
+        delete_states=[
+            partition_delete_state.from_proto(state, "delete_states")
+            for state in message.delete_states
+        ],
+    )
+
+
+def segment_batch_to_proto(batch: SegmentBatch) -> pb.ScanRemoteLogSegmentsResponse:
+    return pb.ScanRemoteLogSegmentsResponse(
+        arrow_ipc=batch.arrow_ipc, rows=batch.rows, began_at_ms=batch.began_at_ms
+    )
+
+
+def segment_batch_from_proto(message: pb.ScanRemoteLogSegmentsResponse) -> SegmentBatch:
+    return SegmentBatch(message.arrow_ipc, message.rows, message.began_at_ms)
+
+
+def import_to_proto(item: SegmentImport) -> pb.ImportRemoteLogSegmentsRequest:
+    return pb.ImportRemoteLogSegmentsRequest(
+        segments=[metadata_to_proto(segment) for segment in item.segments],
+        context=context_to_proto(item.context),
+    )
+
+
+def import_from_proto(message: pb.ImportRemoteLogSegmentsRequest) -> SegmentImport:
+    segments = items_from_proto(message.segments, "segments", metadata_from_proto)
+    with within("context"):
+        context = context_from_proto(message.context)
+    return SegmentImport(segments, context)
+
+
+def imported_to_proto(imported: ImportedSegments) -> pb.ImportRemoteLogSegmentsResponse:
+    return pb.ImportRemoteLogSegmentsResponse(
+        imported=imported.imported, repeated_segments=imported.repeated
+    )
+
+
+def imported_from_proto(message: pb.ImportRemoteLogSegmentsResponse) -> ImportedSegments:
+    return ImportedSegments(message.imported, message.repeated_segments)
+
+
+def gap_to_proto(gap: OffsetGap) -> pb.OffsetGap:
+    return pb.OffsetGap(start_offset=gap.start_offset, end_offset=gap.end_offset, kind=gap.kind)
+
+
+def gap_from_proto(message: pb.OffsetGap) -> OffsetGap:
+    return OffsetGap(message.start_offset, message.end_offset, message.kind)
+
+
+def report_to_proto(report: PartitionReport) -> pb.PartitionReport:
+    return pb.PartitionReport(
+        topic_id_partition=topic_id_partition_to_proto(report.topic_id_partition),
+        broker_id=report.broker_id,
+        leader_epoch=report.leader_epoch,
+        report_number=report.report_number,
+        leader_epochs=_lineage_to_proto(report.lineage),
+        local_log_start_offset=report.local_log_start_offset,
+        log_end_offset=report.log_end_offset,
+        high_watermark=report.high_watermark,
+        last_stable_offset=report.last_stable_offset,
+        only_local_bytes=report.only_local_bytes,
+        copied_through_offset=report.copied_through_offset,
+    )
+
+
+def report_from_proto(message: pb.PartitionReport) -> PartitionReport:
+    require_set(message, "topic_id_partition")
+    with within("topic_id_partition"):
+        tp = topic_id_partition_from_proto(message.topic_id_partition)
+    return PartitionReport(
+        topic_id_partition=tp,
+        broker_id=message.broker_id,
+        leader_epoch=message.leader_epoch,
+        report_number=message.report_number,
+        lineage=_lineage_from_proto(message.leader_epochs),
+        local_log_start_offset=message.local_log_start_offset,
+        log_end_offset=message.log_end_offset,
+        high_watermark=message.high_watermark,
+        last_stable_offset=message.last_stable_offset,
+        only_local_bytes=message.only_local_bytes,
+        copied_through_offset=message.copied_through_offset,
+    )
+
+
+def reports_from_proto(messages: Sequence[pb.PartitionReport]) -> tuple[PartitionReport, ...]:
+    return items_from_proto(messages, "reports", report_from_proto)
+
+
+def state_to_proto(state: AtRevision[PartitionState]) -> pb.GetPartitionStateResponse:
+    value = state.value
+    message = pb.PartitionState(
+        log_start_offset=value.log_start_offset,
+        leader_epochs=_lineage_to_proto(value.lineage),
+        report=report_to_proto(value.report) if value.report else None,
+        reported_at_ms=value.reported_at_ms,
+        read_at_ms=value.read_at_ms,
+        gaps=[gap_to_proto(gap) for gap in value.gaps],
+        highest_broker_leader_epoch=value.highest_broker_leader_epoch,
+    )
+    return pb.GetPartitionStateResponse(state=message, revision=state.revision)
+
+
+def state_from_proto(message: pb.GetPartitionStateResponse) -> AtRevision[PartitionState]:
+    state = message.state
+    has_epoch = state.HasField("highest_broker_leader_epoch")
+    value = PartitionState(
+        log_start_offset=state.log_start_offset,
+        lineage=_lineage_from_proto(state.leader_epochs),
+        report=report_from_proto(state.report) if state.HasField("report") else None,
+        reported_at_ms=state.reported_at_ms if state.HasField("reported_at_ms") else None,
+        read_at_ms=state.read_at_ms,
+        gaps=tuple(gap_from_proto(gap) for gap in state.gaps),
+        highest_broker_leader_epoch=state.highest_broker_leader_epoch if has_epoch else None,
+    )
+    return AtRevision(value, message.revision)
+
+
+def report_outcome_to_proto(outcome: ReportOutcome) -> pb.ReportOutcome:
+    if isinstance(outcome, RemoteStorageError):
+        return pb.ReportOutcome(error=status_of(outcome))
+    without_report = state_to_proto(AtRevision(replace(outcome.value, report=None), 0)).state
+    return pb.ReportOutcome(
+        result=pb.ReportedState(state=without_report, revision=outcome.revision)
+    )
+
+
+def report_outcome_from_proto(message: pb.ReportOutcome, report: PartitionReport) -> ReportOutcome:
+    """`report` is what the outcome answers; it does not travel back."""
+    if not message.HasField("result"):
+        return error_of(message.error)
+    result = message.result
+    reply = pb.GetPartitionStateResponse(state=result.state, revision=result.revision)
+    state = state_from_proto(reply)
+    return AtRevision(replace(state.value, report=report), state.revision)
+
+
+def _lineage_to_proto(lineage: Lineage) -> list[segment_pb.SegmentLeaderEpoch]:
+    return [
+        segment_pb.SegmentLeaderEpoch(leader_epoch=e.leader_epoch, start_offset=e.start_offset)
+        for e in lineage.entries
+    ]
+
+
+def _lineage_from_proto(messages: Iterable[segment_pb.SegmentLeaderEpoch]) -> Lineage:
+    return Lineage(leader_epochs_from_proto(messages, "leader_epochs"))
+
+
+def event_query_to_proto(
+    query: EventQuery, page_size: int, page_token: str
+) -> pb.ListEventsRequest:
+    return pb.ListEventsRequest(
+        topic_id_partition=topic_id_partition_to_proto(query.topic_id_partition),
+        after_revision=query.after_revision,
+        segment_id="" if query.segment_id is None else uuid_to_text(query.segment_id),
+        plan_id=query.plan_id,
+        page_size=page_size,
+        page_token=page_token,
+    )
+
+
+def event_query_from_proto(message: pb.ListEventsRequest) -> EventQuery:
+    with within("topic_id_partition"):
+        tp = topic_id_partition_from_proto(message.topic_id_partition)
+    segment_id = message.segment_id
+    return EventQuery(
+        tp,
+        after_revision=message.after_revision,
+        segment_id=uuid_from_text(segment_id, "segment_id") if segment_id else None,
+        plan_id=message.plan_id,
+    )
+
+
+def event_page_to_proto(page: EventPage) -> pb.ListEventsResponse:
+    return pb.ListEventsResponse(
+        events=[_event_to_proto(event) for event in page.events],
+        next_page_token=page.next_page_token,
+        revision=page.revision,
+    )
+
+
+def event_page_from_proto(message: pb.ListEventsResponse) -> EventPage:
+    return EventPage(
+        events=tuple(_event_from_proto(event) for event in message.events),
+        next_page_token=message.next_page_token,
+        revision=message.revision,
+    )
+
+
+def _event_to_proto(event: PartitionEvent) -> pb.PartitionEvent:
+    return pb.PartitionEvent(
+        revision=event.revision,
+        at_ms=event.at_ms,
+        kind=event.kind,
+        from_state=event.from_state,
+        to_state=event.to_state,
+        segment_id="" if event.segment_id is None else uuid_to_text(event.segment_id),
+        key=event.key,
+        actor=event.actor,
+        call_id=event.call_id,
+        request_id=event.request_id,
+        reason=event.reason,
+        rule_detail=event.rule_detail,
+        plan_id=event.plan_id,
+        broker_id=event.broker_id,
+        broker_leader_epoch=event.broker_leader_epoch,
+        repeat_count=event.repeat_count,
+    )
+
+
+def _event_from_proto(message: pb.PartitionEvent) -> PartitionEvent:
+    segment_id = message.segment_id
+    has_epoch = message.HasField("broker_leader_epoch")
+    return PartitionEvent(
+        revision=message.revision,
+        at_ms=message.at_ms,
+        kind=message.kind,
+        from_state=message.from_state,
+        to_state=message.to_state,
+        segment_id=uuid_from_text(segment_id, "segment_id") if segment_id else None,
+        key=message.key,
+        actor=message.actor,
+        call_id=message.call_id,
+        request_id=message.request_id,
+        reason=message.reason,
+        rule_detail=message.rule_detail,
+        plan_id=message.plan_id,
+        broker_id=message.broker_id,
+        broker_leader_epoch=message.broker_leader_epoch if has_epoch else None,
+        repeat_count=message.repeat_count,
+    )
+
+
+def topic_config_to_proto(stored: StoredTopicConfig) -> pb.TopicConfig:
+    return pb.TopicConfig(
+        topic_id=uuid_to_text(stored.topic_id),
+        topic=stored.topic,
+        entries=stored.entries,
+        revision=stored.revision,
+    )
+
+
+def topic_config_from_proto(message: pb.TopicConfig) -> StoredTopicConfig:
+    return StoredTopicConfig(
+        topic_id=uuid_from_text(message.topic_id, "topic_id"),
+        topic=message.topic,
+        entries=dict(message.entries),
+        revision=message.revision,
+    )
+
+
+def anomaly_to_proto(anomaly: Anomaly) -> pb.Anomaly:
+    return pb.Anomaly(
+        kind=anomaly_kind.to_proto(anomaly.kind),
+        topic_id=uuid_to_text(anomaly.topic_id),
+        partition=anomaly.partition,
+        segment_id=uuid_to_text(anomaly.segment_id),
+        object_key=anomaly.object_key,
+        detail=anomaly.detail,
+    )
+
+
+def anomaly_from_proto(message: pb.Anomaly) -> Anomaly:
+    """Without what is in answers only."""
+    return Anomaly(
+        kind=anomaly_kind.from_proto(message.kind, "kind"),
+        topic_id=uuid_from_text(message.topic_id, "topic_id"),
+        partition=message.partition,
+        segment_id=uuid_from_text(message.segment_id, "segment_id"),
+        object_key=message.object_key,
+        detail=message.detail,
+    )
+
+
+def anomaly_query_to_proto(
+    query: AnomalyQuery, page_size: int, page_token: str
+) -> pb.ListAnomaliesRequest:
+    return pb.ListAnomaliesRequest(
+        kinds=[anomaly_kind.to_proto(kind) for kind in query.kinds],
+        topic_id="" if query.topic_id is None else uuid_to_text(query.topic_id),
+        last_seen_from_ms=query.last_seen_from_ms,
+        page_size=page_size,
+        page_token=page_token,
+    )
+
+
+def anomaly_query_from_proto(message: pb.ListAnomaliesRequest) -> AnomalyQuery:
+    topic_id, has_time = message.topic_id, message.HasField("last_seen_from_ms")
+    return AnomalyQuery(
+        kinds=tuple(
+            anomaly_kind.from_proto(kind, f"kinds[{index}]")
+            for index, kind in enumerate(message.kinds)
+        ),
+        topic_id=uuid_from_text(topic_id, "topic_id") if topic_id else None,
+        last_seen_from_ms=message.last_seen_from_ms if has_time else None,
+    )
+
+
+def anomaly_page_to_proto(page: AnomalyPage) -> pb.ListAnomaliesResponse:
+    return pb.ListAnomaliesResponse(
+        anomalies=[_seen_to_proto(seen) for seen in page.anomalies],
+        next_page_token=page.next_page_token,
+    )
+
+
+def anomaly_page_from_proto(message: pb.ListAnomaliesResponse) -> AnomalyPage:
+    return AnomalyPage(
+        anomalies=tuple(_seen_from_proto(each) for each in message.anomalies),
+        next_page_token=message.next_page_token,
+    )
+
+
+def _seen_to_proto(seen: SeenAnomaly) -> pb.Anomaly:
+    message = anomaly_to_proto(seen.anomaly)
+    message.first_seen_ms = seen.first_seen_ms
+    message.last_seen_ms = seen.last_seen_ms
+    message.times_seen = seen.times_seen
+    message.run_id = seen.run_id
+    return message
+
+
+def _seen_from_proto(message: pb.Anomaly) -> SeenAnomaly:
+    return SeenAnomaly(
+        anomaly=anomaly_from_proto(message),
+        first_seen_ms=message.first_seen_ms,
+        last_seen_ms=message.last_seen_ms,
+        times_seen=message.times_seen,
+        run_id=message.run_id,
     )

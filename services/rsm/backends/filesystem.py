@@ -15,13 +15,14 @@ from services.api.errors import (
     RemoteStorageError,
     RetriableRemoteStorageError,
 )
-from services.rsm.backends.chunks import read_chunks, require_reaches
 from services.rsm.backends.protocol import (
     MAX_SMALL_OBJECT_BYTES,
     Part,
     StoredObject,
     Upload,
     UploadedPart,
+    read_chunks,
+    require_reaches,
 )
 
 # Stands between a key and an upload id in the name of an unfinished file; no key contains it.

@@ -3,7 +3,9 @@
 import logging
 import secrets
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from http import HTTPStatus
 
+from crc32c import crc32c
 from minio import Minio
 from minio.datatypes import Object
 from urllib3 import BaseHTTPResponse, PoolManager
@@ -14,6 +16,7 @@ from services.api.errors import (
     RemoteStorageError,
     RetriableRemoteStorageError,
 )
+from services.rsm.active_copies import Waiting
 from services.rsm.backends.protocol import (
     MAX_SMALL_OBJECT_BYTES,
     Part,
@@ -21,11 +24,17 @@ from services.rsm.backends.protocol import (
     Upload,
     UploadedPart,
 )
-from services.rsm.backends.ranged_get import Resumes, read_body, require_range
-from services.rsm.backends.s3_errors import s3_errors
-from services.rsm.backends.s3_patience import Patience, Repeats
-from services.rsm.backends.s3_requests import S3Target, SignedRequests, require_object
-from services.rsm.waiting import Waiting
+from services.rsm.backends.s3_http import (
+    Resumes,
+    S3Target,
+    SignedRequests,
+    checksum,
+    read_body,
+    require_object,
+    require_range,
+)
+from services.rsm.backends.s3_retry import Patience, Repeats, error_for, s3_errors
+from services.rsm.probe import Capability, Outcome, OwnSteps, ProbeObjects, ShortcomingError, Step
 
 _log = logging.getLogger(__name__)
 
@@ -250,3 +259,100 @@ def _release(response: BaseHTTPResponse) -> None:
     """Back to the pool if read to its end; else closed, since bytes are still under way on it."""
     response.close()
     response.release_conn()
+
+
+def s3_steps(storage: S3Storage, signed: SignedRequests, unsigned: SignedRequests) -> OwnSteps:
+    """Of one bucket. `signed` signs payloads as RSM does, `unsigned` never; `storage` is told
+    whether its store honours If-None-Match."""
+
+    def steps(objects: ProbeObjects) -> Mapping[Capability, Step]:
+        return _S3Steps(storage, signed, unsigned, objects).steps()
+
+    def remove(key: str) -> None:
+        try:
+            signed.delete(key)
+        except RemoteResourceNotFoundError:
+            return
+
+    return OwnSteps(steps, remove)
+
+
+class _S3Steps:
+    def __init__(
+        self,
+        storage: S3Storage,
+        signed: SignedRequests,
+        unsigned: SignedRequests,
+        objects: ProbeObjects,
+    ) -> None:
+        self._storage = storage
+        self._signed = signed
+        self._unsigned = unsigned
+        self._objects = objects
+
+    def steps(self) -> dict[Capability, Step]:
+        return {
+            Capability.RANGES: self._ranges,
+            Capability.IF_NONE_MATCH: self._if_none_match,
+            Capability.RANGE_PAST_THE_END: self._range_past_the_end,
+            Capability.CHECKSUMS: self._checksums,
+            Capability.ETAGS: self._etags,
+            Capability.UNSIGNED_PAYLOAD: self._unsigned_payload,
+        }
+
+    def _ranges(self) -> None:
+        response = self._get_range(3, 9)
+        if response.status == HTTPStatus.OK:
+            detail = f"the whole object of {len(response.data)} bytes came for a range of 7"
+            raise ShortcomingError(Outcome.MISSING, detail)
+        _require(response, HTTPStatus.PARTIAL_CONTENT)
+        if response.data != self._objects.content[3:10]:
+            raise ShortcomingError(Outcome.WRONG, "other bytes came than those of the range")
+
+    def _range_past_the_end(self) -> None:
+        size = len(self._objects.content)
+        _require(self._get_range(size, size + 9), HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE)
+
+    def _if_none_match(self) -> None:
+        honoured = self._signed.honours_if_none_match(self._objects.scratch)
+        self._storage.learn_if_none_match(honoured=honoured)
+        if not honoured:
+            raise ShortcomingError(Outcome.MISSING, "the header is ignored or refused")
+
+    def _checksums(self) -> None:
+        body = self._objects.content
+        response = self._signed.request(
+            "PUT", self._objects.scratch, body=body, headers=checksum(crc32c(body) ^ 1)
+        )
+        if response.status < HTTPStatus.MULTIPLE_CHOICES:
+            raise ShortcomingError(Outcome.MISSING, "bytes were taken with a crc32c not theirs")
+        _require(response, HTTPStatus.BAD_REQUEST)
+
+    def _etags(self) -> None:
+        put = self._signed.request("PUT", self._objects.scratch, body=self._objects.content)
+        _require(put, HTTPStatus.OK)
+        got = self._signed.request("GET", self._objects.scratch)
+        _require(got, HTTPStatus.OK)
+        written, read = put.headers.get("etag", ""), got.headers.get("etag", "")
+        if not written or not read:
+            raise ShortcomingError(Outcome.MISSING, "an answer has no ETag")
+        if written.strip('"') != read.strip('"'):
+            raise ShortcomingError(Outcome.WRONG, f"written as {written}, read as {read}")
+
+    def _unsigned_payload(self) -> None:
+        self._unsigned.put(self._objects.scratch, self._objects.content)
+
+    def _get_range(self, first: int, last: int) -> BaseHTTPResponse:
+        headers = {"Range": f"bytes={first}-{last}"}
+        return self._signed.request("GET", self._objects.whole, headers=headers)
+
+
+def _require(response: BaseHTTPResponse, status: HTTPStatus) -> None:
+    if response.status == status:
+        return
+    is_momentary = response.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    if is_momentary and response.status != HTTPStatus.NOT_IMPLEMENTED:
+        raise error_for(None, response.status, "trying what the store can do")
+    detail = f"answered {response.status}, should be {status.value}"
+    is_refusal = response.status >= HTTPStatus.BAD_REQUEST
+    raise ShortcomingError(Outcome.MISSING if is_refusal else Outcome.WRONG, detail)

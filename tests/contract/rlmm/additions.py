@@ -18,8 +18,7 @@ from services.api.errors import (
     SegmentAlreadyExistsError,
 )
 from services.api.ids import TopicIdPartition
-from services.api.partition_changes import PartitionLeadership
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.remote_log_metadata_manager import PartitionLeadership, RemoteLogMetadataManager
 from services.api.segment_batches import MAX_BATCH, AddOutcome, SegmentAddition
 from services.api.segments import RemoteLogSegmentMetadata
 from tests.contract.rlmm.segments import (

@@ -8,12 +8,14 @@ import pytest
 from services.api.calls import MutationContext
 from services.api.errors import InvalidRequestError, RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition, uuid_to_text
-from services.api.partition_changes import PartitionLeadership
-from services.api.partition_events import EventQuery
-from services.api.partition_queries import all_events
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.partitions import EventQuery
+from services.api.remote_log_metadata_manager import (
+    PartitionLeadership,
+    RemoteLogMetadataManager,
+    SegmentUpdate,
+    all_events,
+)
 from services.api.segment_batches import SegmentAddition
-from services.api.segment_changes import SegmentUpdate
 from tests.contract.rlmm.segments import (
     BROKER,
     DELETE_FINISHED,

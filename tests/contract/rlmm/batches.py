@@ -18,9 +18,13 @@ from services.api.errors import (
     SegmentAlreadyExistsError,
 )
 from services.api.ids import TopicIdPartition
-from services.api.partition_changes import PartitionLeadership
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.api.segment_changes import MAX_UPDATE_BATCH, SegmentUpdate, UpdateOutcome
+from services.api.remote_log_metadata_manager import (
+    MAX_UPDATE_BATCH,
+    PartitionLeadership,
+    RemoteLogMetadataManager,
+    SegmentUpdate,
+    UpdateOutcome,
+)
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.topic_config import RetentionOwner
 from tests.contract.rlmm.segments import (

@@ -8,9 +8,8 @@ import pytest
 from services.api.calls import AtRevision
 from services.api.errors import InvalidRequestError, RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, segments_by_id
 from services.api.segment_batches import MAX_BATCH, MAX_REVISIONS, LookupOutcome, SegmentLookup
-from services.api.segment_queries import segments_by_id
 from tests.contract.rlmm.segments import (
     DELETE_FINISHED,
     DELETE_STARTED,

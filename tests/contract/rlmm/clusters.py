@@ -7,10 +7,13 @@ import pytest
 
 from services.api.errors import InvalidRequestError
 from services.api.ids import TopicIdPartition
-from services.api.partition_changes import MAX_CLUSTER_ID_LENGTH, PartitionLeadership
-from services.api.partition_queries import all_partitions
 from services.api.partitions import RemotePartitionDeleteState
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.remote_log_metadata_manager import (
+    MAX_CLUSTER_ID_LENGTH,
+    PartitionLeadership,
+    RemoteLogMetadataManager,
+    all_partitions,
+)
 from tests.contract.rlmm.repairs import summary_of
 from tests.contract.rlmm.segments import (
     BROKER,

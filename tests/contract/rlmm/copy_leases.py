@@ -8,7 +8,6 @@ from uuid import uuid4
 import pytest
 
 from services.api.calls import NO_CONTEXT, MutationContext, MutationOutcome
-from services.api.copy_leases import MAX_LEASE_MS, MIN_LEASE_MS
 from services.api.errors import (
     ConcurrentUpdateError,
     DeletionRefusedError,
@@ -18,12 +17,19 @@ from services.api.errors import (
     RetriableRemoteStorageError,
 )
 from services.api.ids import TopicIdPartition
-from services.api.partition_events import EventQuery
-from services.api.partition_queries import all_events
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.api.segment_batches import MAX_BATCH, SegmentAddition
-from services.api.segment_changes import SegmentUpdate
-from services.api.segment_scan import SegmentScan
+from services.api.partitions import EventQuery
+from services.api.remote_log_metadata_manager import (
+    RemoteLogMetadataManager,
+    SegmentUpdate,
+    all_events,
+)
+from services.api.segment_batches import (
+    MAX_BATCH,
+    MAX_LEASE_MS,
+    MIN_LEASE_MS,
+    SegmentAddition,
+    SegmentScan,
+)
 from services.api.segments import RemoteLogSegmentMetadata
 from tests.contract.rlmm.scans import scanned
 from tests.contract.rlmm.segments import (

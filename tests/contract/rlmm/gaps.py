@@ -11,11 +11,12 @@ from services.api.errors import (
     RemoteResourceNotFoundError,
 )
 from services.api.ids import TopicIdPartition
-from services.api.offset_gaps import LOST_BEFORE_COPY, OffsetGap
-from services.api.partition_changes import PartitionLeadership
-from services.api.partition_events import EventQuery, PartitionEvent
-from services.api.partition_queries import all_events
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.partitions import LOST_BEFORE_COPY, EventQuery, OffsetGap, PartitionEvent
+from services.api.remote_log_metadata_manager import (
+    PartitionLeadership,
+    RemoteLogMetadataManager,
+    all_events,
+)
 from services.api.validation import INT64_MAX
 from tests.contract.rlmm.partition_states import lineage, report_of, taken
 from tests.contract.rlmm.segments import (

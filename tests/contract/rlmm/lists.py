@@ -6,11 +6,15 @@ import pytest
 
 from services.api.errors import InvalidRequestError
 from services.api.ids import TopicIdPartition
-from services.api.partition_changes import PartitionLeadership
-from services.api.partition_queries import PartitionSummary, all_partitions
 from services.api.partitions import RemotePartitionDeleteState
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.api.segment_queries import MAX_PAGE_SIZE, all_segments
+from services.api.remote_log_metadata_manager import (
+    MAX_PAGE_SIZE,
+    PartitionLeadership,
+    PartitionSummary,
+    RemoteLogMetadataManager,
+    all_partitions,
+    all_segments,
+)
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from tests.contract.rlmm.segments import (
     BROKER,

@@ -12,8 +12,7 @@ from services.api.errors import (
     RemoteResourceNotFoundError,
 )
 from services.api.ids import TopicIdPartition
-from services.api.partition_changes import PartitionLeadership
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.remote_log_metadata_manager import PartitionLeadership, RemoteLogMetadataManager
 from services.api.topic_config import RetentionOwner
 from tests.contract.rlmm.partition_states import report_of, taken
 from tests.contract.rlmm.segments import (

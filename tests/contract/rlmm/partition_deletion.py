@@ -9,9 +9,8 @@ from services.api.errors import (
     RemoteResourceNotFoundError,
 )
 from services.api.ids import TopicIdPartition
-from services.api.partition_changes import PartitionLeadership
 from services.api.partitions import RemotePartitionDeleteState
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.remote_log_metadata_manager import PartitionLeadership, RemoteLogMetadataManager
 from tests.contract.rlmm.segments import (
     BROKER,
     DELETE_FINISHED,

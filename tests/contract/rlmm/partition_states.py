@@ -13,9 +13,12 @@ from services.api.errors import (
 )
 from services.api.ids import TopicIdPartition
 from services.api.lineage import Lineage
-from services.api.partition_changes import MAX_REPORTS, PartitionLeadership
-from services.api.partition_state import NOTHING_COPIED, PartitionReport, PartitionState
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.partitions import NOTHING_COPIED, PartitionReport, PartitionState
+from services.api.remote_log_metadata_manager import (
+    MAX_REPORTS,
+    PartitionLeadership,
+    RemoteLogMetadataManager,
+)
 from services.api.segments import segment_leader_epochs
 from tests.contract.rlmm.segments import (
     BROKER,

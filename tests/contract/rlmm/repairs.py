@@ -12,10 +12,14 @@ from services.api.errors import (
     RemoteResourceNotFoundError,
 )
 from services.api.ids import TopicIdPartition
-from services.api.partition_changes import PartitionLeadership
-from services.api.partition_events import EventQuery
-from services.api.partition_queries import PartitionSummary, all_events, all_partitions
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.partitions import EventQuery
+from services.api.remote_log_metadata_manager import (
+    PartitionLeadership,
+    PartitionSummary,
+    RemoteLogMetadataManager,
+    all_events,
+    all_partitions,
+)
 from services.api.validation import INT32_MAX
 from tests.contract.rlmm.gaps import WRONG_EXPECTATIONS, gaps, known, last_event, record
 from tests.contract.rlmm.partition_states import lineage, report_of, taken

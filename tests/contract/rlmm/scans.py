@@ -12,7 +12,7 @@ from services.api.calls import MutationContext
 from services.api.errors import InvalidRequestError
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.api.segment_scan import SCAN_COLUMNS, SegmentBatch, SegmentScan
+from services.api.segment_batches import SCAN_COLUMNS, SegmentBatch, SegmentScan
 from tests.contract.rlmm.segments import (
     DELETE_FINISHED,
     DELETE_STARTED,

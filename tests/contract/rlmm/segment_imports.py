@@ -17,11 +17,9 @@ from services.api.errors import (
     SegmentAlreadyExistsError,
 )
 from services.api.ids import TopicIdPartition
-from services.api.partition_events import EventQuery
-from services.api.partition_queries import all_events
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.api.segment_batches import MAX_BATCH
-from services.api.segment_imports import ImportedSegments, SegmentImport
+from services.api.partitions import EventQuery
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_events
+from services.api.segment_batches import MAX_BATCH, ImportedSegments, SegmentImport
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.topic_config import RetentionOwner
 from tests.contract.rlmm.segments import (

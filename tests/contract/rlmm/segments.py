@@ -9,8 +9,7 @@ import pytest
 from services.api.calls import NO_CONTEXT, MutationContext, MutationOutcome
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.api.segment_queries import all_segments
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_segments
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,

@@ -12,8 +12,7 @@ from services.api.errors import (
     RemoteResourceNotFoundError,
 )
 from services.api.ids import TopicIdPartition, uuid_to_text
-from services.api.partition_changes import PartitionLeadership
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.remote_log_metadata_manager import PartitionLeadership, RemoteLogMetadataManager
 from services.api.topic_config import RetentionOwner, StoredTopicConfig
 from tests.contract.rlmm.segments import (
     BROKER,

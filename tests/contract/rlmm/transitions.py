@@ -14,9 +14,11 @@ from services.api.errors import (
     SegmentAlreadyExistsError,
 )
 from services.api.ids import TopicIdPartition
-from services.api.partition_changes import PartitionLeadership
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.api.segment_queries import all_segments
+from services.api.remote_log_metadata_manager import (
+    PartitionLeadership,
+    RemoteLogMetadataManager,
+    all_segments,
+)
 from services.api.segments import RemoteLogSegmentState, predecessors, segment_leader_epochs
 from tests.contract.rlmm.segments import (
     BROKER,

@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 from services.api.lineage import Lineage
-from services.api.partition_state import PartitionState
+from services.api.partitions import PartitionState
 from services.api.segments import RemoteLogSegmentMetadata, segment_leader_epochs
 from services.api.topic_config import UNLIMITED, TopicConfig
 from tests.unit.api.retention_partition import DELETING, FINISHED, STARTED, partition, segment

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.lineage import Lineage
-from services.api.partition_state import PartitionReport, PartitionState
+from services.api.partitions import PartitionReport, PartitionState
 from services.api.retention import RetentionPlan
 from services.api.segments import (
     RemoteLogSegmentMetadata,

@@ -14,7 +14,7 @@ def test_no_two_classes_share_a_reason() -> None:
 
 
 def test_only_the_root_stands_for_internal() -> None:
-    internal = [c for c in every_error_class() if c.status is RemoteStorageError.status]
+    internal = [c for c in every_error_class() if c.status == RemoteStorageError.status]
     assert internal == [RemoteStorageError]
 
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import services
-from services.api.failpoints import FAILPOINTS
+from services.common.failpoints import FAILPOINTS
 
 
 def test_every_failpoint_is_passed_somewhere_and_none_is_unregistered() -> None:

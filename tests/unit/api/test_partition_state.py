@@ -6,7 +6,7 @@ import pytest
 
 from services.api.errors import InvalidRequestError
 from services.api.lineage import Lineage
-from services.api.partition_state import NOTHING_COPIED, PartitionReport, PartitionState
+from services.api.partitions import NOTHING_COPIED, PartitionReport, PartitionState
 from services.api.segments import segment_leader_epochs
 from tests.unit.api.retention_partition import TP
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from services.api.partition_state import PartitionState
+from services.api.partitions import PartitionState
 from services.api.retention import Deletion, DeletionReason, RetentionPlan, plan_retention
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.topic_config import UNLIMITED, TopicConfig

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.api.partition_state import PartitionState
+from services.api.partitions import PartitionState
 from services.api.retention import DeletionReason
 from services.api.retention_explained import (
     Due,

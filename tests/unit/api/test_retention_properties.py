@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.api.lineage import Lineage
-from services.api.partition_state import PartitionState
+from services.api.partitions import PartitionState
 from services.api.retention import DeletionReason, RetentionPlan, plan_retention
 from services.api.segments import RemoteLogSegmentMetadata, segment_leader_epochs
 from services.api.topic_config import TopicConfig

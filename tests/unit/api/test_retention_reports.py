@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from services.api.lineage import Lineage
-from services.api.partition_state import PartitionState
+from services.api.partitions import PartitionState
 from services.api.retention import (
     DEFAULT_MAX_REPORT_AGE_MS,
     DeletionReason,

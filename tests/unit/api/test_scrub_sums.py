@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.api.errors import InvalidRequestError
-from services.api.scrub_copy import sums_of
-from services.api.scrub_plan import MAX_PARTS, ScrubPlan
-from services.api.segment_digests import FileDigest, LogDigest
+from services.api.remote_storage_manager import FileDigest, LogDigest
+from services.workflows.scrub import MAX_PARTS, ScrubPlan
+from services.workflows.scrub_copy import sums_of
 
 sizes = st.lists(st.integers(1, 20), min_size=1, max_size=5)
 

@@ -4,8 +4,8 @@ what they add."""
 import pytest
 
 from services.api.errors import InvalidRequestError
-from services.api.lineage import Lineage
-from services.api.segment_lineage import SegmentLineage, log_end_offset, without_empty_epochs
+from services.api.lineage import Lineage, SegmentLineage, without_empty_epochs
+from services.api.partitions import log_end_offset
 from services.api.segments import RemoteLogSegmentState, segment_leader_epochs
 from tests.unit.api.retention_partition import (
     DELETING,

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from services.cli.config_reference import config_markdown
-from services.rlm.lifecycle.sources import PartitionSource
+from services.cli.reference import config_markdown
+from services.rlm.roles.partition_roles import PartitionSource
 
 PAGE = Path(__file__).parents[3] / "docs" / "config.md"
 

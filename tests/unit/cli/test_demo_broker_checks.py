@@ -1,4 +1,4 @@
-"""What the verdict of `sediment demo-broker` rests on: each check can fail."""
+"""What the verdict of `python -m demos broker` rests on: each check can fail."""
 
 import subprocess
 import sys
@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from services.cli.demo_broker_report import DemoBrokerReport, Reading, as_json, summary
-from services.cli.demo_kafka_tier import Segment
-from services.cli.failures import EXIT_USAGE
+from demos.broker_report import DemoBrokerReport, Reading, as_json, summary
+from demos.tier import Segment
+from services.cli.output import EXIT_USAGE
 
 
 def reading(failures: Sequence[str] = (), from_tier: int = 1, misplaced: int = 0) -> Reading:
@@ -70,7 +70,7 @@ def test_a_record_that_differs_is_named() -> None:
 
 def test_a_directory_without_a_broker_is_said_in_a_line(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "services.cli", "demo-broker", "--kafka", str(tmp_path)],
+        [sys.executable, "-m", "demos", "broker", "--kafka", str(tmp_path)],
         capture_output=True,
         text=True,
         check=False,

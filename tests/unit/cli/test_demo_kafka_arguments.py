@@ -1,4 +1,4 @@
-"""What `sediment demo-kafka` says where something that it needs is missing; nothing is started."""
+"""Check what `python -m demos kafka` says if something it needs is missing."""
 
 import os
 import subprocess
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from services.cli import demo_kafka_needs
-from services.cli.demo_kafka_needs import require_needs
-from services.cli.failures import EXIT_FAILED, EXIT_USAGE, CommandError
+from demos import needs
+from demos.needs import require_needs
+from services.cli.output import EXIT_FAILED, EXIT_USAGE, CommandError
 
 PLUGIN_CLASS = "io/sediment/kafka/SedimentRemoteStorageManager.class"
 
@@ -103,7 +103,7 @@ def test_no_java(plugin: Path, kafka: Path, java_17: Path) -> None:
     assert error.exit_code == EXIT_FAILED
 
 
-@pytest.mark.parametrize("missing", demo_kafka_needs.KAFKA_CLIENTS)
+@pytest.mark.parametrize("missing", needs.KAFKA_CLIENTS)
 def test_no_kafka_client(
     plugin: Path, kafka: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
@@ -115,7 +115,7 @@ def test_no_kafka_client(
 def test_the_command_says_so_in_a_line(tmp_path: Path, kafka: Path) -> None:
     arguments = ["--plugin", str(tmp_path / "no.jar"), "--kafka", str(kafka)]
     done = subprocess.run(
-        [sys.executable, "-m", "services.cli", "demo-kafka", *arguments],
+        [sys.executable, "-m", "demos", "kafka", *arguments],
         env=dict(os.environ),
         capture_output=True,
         text=True,

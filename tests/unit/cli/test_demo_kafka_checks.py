@@ -1,4 +1,4 @@
-"""What the verdict of `sediment demo-kafka` rests on: each check can fail."""
+"""What the verdict of `python -m demos kafka` rests on: each check can fail."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,16 +9,16 @@ from uuid import UUID
 import pytest
 from confluent_kafka import Message
 
+from demos.kafka_client import Record
+from demos.kafka_report import DemoKafkaReport, Reading, SegmentRead, summary
+from demos.records import READ_COMMITTED, READ_UNCOMMITTED, Sent, differences
+from demos.tier import Segment, View
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
     segment_leader_epochs,
 )
-from services.cli.demo_kafka_records import READ_COMMITTED, READ_UNCOMMITTED, Sent, differences
-from services.cli.demo_kafka_report import DemoKafkaReport, Reading, SegmentRead, summary
-from services.cli.demo_kafka_tier import Segment, View
-from services.local.kafka_client import Record
 from services.rlm.kafka_log.partition_dir import LocalSegment
 
 NAME = TopicIdPartition(UUID(int=7), "orders", 0)

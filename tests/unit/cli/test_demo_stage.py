@@ -4,6 +4,7 @@ from typing import cast
 
 import pytest
 
+from demos.stage import wait_until_shipped
 from services.api.remote_log_manager import (
     DescribePage,
     PartitionDescription,
@@ -11,7 +12,6 @@ from services.api.remote_log_manager import (
     ProblemKind,
     RemoteLogManager,
 )
-from services.cli.demo_stage import wait_until_shipped
 from tests.unit.rlm.kafka_bytes import NAME
 
 

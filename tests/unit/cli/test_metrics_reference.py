@@ -4,21 +4,19 @@ from pathlib import Path
 
 from prometheus_client import REGISTRY
 
-from services.cli.metrics_reference import PREFIX, metrics_markdown
-from services.rlm.backoff import Backoff
-from services.rlm.copying.uncopied import Uncopied
+from services.cli.reference import PREFIX, metrics_markdown
+from services.common.fair_queue import ReaderTurns
+from services.common.retry import Backoff
 from services.rlm.metrics import (
     EXPIRATION_SECONDS_SINCE_LAST_SUCCESS,
     LastPollCollector,
     LastSuccessCollector,
+    PoolCollector,
+    RetentionCollector,
 )
-from services.rlm.partition import new_partition
-from services.rlm.pool_metrics import PoolCollector
-from services.rlm.reading.reader_turns import ReaderTurns
-from services.rlm.retention_metrics import RetentionCollector
+from services.rlm.partition import Uncopied, new_partition
 from services.rlm.scheduler import Scheduler
-from services.rlm.topic_counts import TopicCounts
-from services.rlm.topic_metrics import TopicCollector
+from services.rlm.topic_metrics import TopicCollector, TopicCounts
 from tests.unit.rlm.kafka_bytes import NAME
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"

@@ -1,7 +1,7 @@
 from uuid import uuid4
 
 from services.api.ids import TopicIdPartition
-from services.cli.progress import ShipBar
+from services.cli.output import ShipBar
 
 MIB = 1024 * 1024
 

@@ -3,8 +3,8 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from services.cli.failures import EXIT_FAILED, CommandError
 from services.cli.main import app
+from services.cli.output import EXIT_FAILED, CommandError
 
 
 @pytest.mark.parametrize("sweep", ["retention", "removal"])

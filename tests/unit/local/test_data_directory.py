@@ -5,9 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from services.local.data_directory import DataDirectoryError, check_apart, locked
-from services.local.leftovers import write_pid_file
-from services.local.state import StackEndpoints, remove_state, running_stack, write_state
+from services.local.data_directory import (
+    DataDirectoryError,
+    StackEndpoints,
+    check_apart,
+    locked,
+    remove_state,
+    running_stack,
+    write_pid_file,
+    write_state,
+)
 from tests.harness.processes import runs
 
 ENDPOINTS = StackEndpoints(

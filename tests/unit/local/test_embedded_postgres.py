@@ -8,9 +8,9 @@ import psutil
 import psycopg
 import pytest
 
-from services.local.postgres import EmbeddedPostgres
-from services.local.postgres_cluster import (
+from services.local.postgres import (
     ClusterError,
+    EmbeddedPostgres,
     check_reachable,
     ensure_cluster,
     programs,

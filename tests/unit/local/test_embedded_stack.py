@@ -13,11 +13,10 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from services.api.ids import uuid_to_text
 from services.cli.connections import address_of
-from services.cli.failures import CommandError
-from services.local.data_directory import DataDirectoryError, locked
-from services.local.s3_endpoint import S3Endpoint
+from services.cli.output import CommandError
+from services.local.data_directory import DataDirectoryError, StackEndpoints, locked, running_stack
+from services.local.seaweedfs import S3Endpoint
 from services.local.stack import EmbeddedStack
-from services.local.state import StackEndpoints, running_stack
 from tests.harness.eventually import eventually
 from tests.harness.processes import runs
 

@@ -2,7 +2,7 @@ import socket
 
 import pytest
 
-from services.local.ports import LOOPBACK, TWIN_DISTANCE, HeldPorts, free_ports, is_free
+from services.local.process import LOOPBACK, TWIN_DISTANCE, HeldPorts, free_ports, is_free
 
 
 def listen(port: int) -> socket.socket:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from services.local.ports import LOOPBACK
 from services.local.process import (
+    LOOPBACK,
     ChildProcess,
     ProcessDiedError,
     ProcessError,

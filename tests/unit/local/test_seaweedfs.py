@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 from minio.error import S3Error
 
-from services.local.s3_endpoint import S3Endpoint
-from services.local.seaweedfs import SeaweedFS
+from services.local.seaweedfs import S3Endpoint, SeaweedFS
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from services.local.environments import own_environment, rlm_settings, settings_of
 from services.local.process import ProcessDiedError, ProcessError
-from services.local.service import ServiceProcess, run_to_end
+from services.local.stack import (
+    ServiceProcess,
+    own_environment,
+    rlm_settings,
+    run_to_end,
+    settings_of,
+)
 from tests.harness.processes import start_with_failpoint, wait_until_dead
 
 ANNOUNCES = """
@@ -87,10 +92,7 @@ def test_a_setting_reaches_only_the_service_of_its_prefix() -> None:
 
 
 def test_services_inherit_the_environment_but_no_other_services_settings(tmp_path: Path) -> None:
-    show = (
-        "from services.local.environments import own_environment\n"
-        "print(sorted(own_environment({})))"
-    )
+    show = "from services.local.stack import own_environment\nprint(sorted(own_environment({})))"
     environment = own_environment({"RSM_BUCKET": "of another RSM", "KEPT": "1"})
     done = subprocess.run(
         [sys.executable, "-c", show], env=environment, capture_output=True, text=True, check=True

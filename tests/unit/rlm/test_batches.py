@@ -4,9 +4,15 @@ from pathlib import Path
 import pytest
 
 from services.api.remote_log_manager import ProblemKind
-from services.rlm.kafka_log.batches import HEADER_BYTES, MAX_BATCH_BYTES, Batch, walk_batches
+from services.rlm.kafka_log.batches import (
+    HEADER_BYTES,
+    MAX_BATCH_BYTES,
+    Batch,
+    FileWindow,
+    StreamWindow,
+    walk_batches,
+)
 from services.rlm.kafka_log.errors import BatchError
-from services.rlm.kafka_log.windows import FileWindow, StreamWindow
 from tests.unit.rlm.kafka_bytes import batch, old_message
 
 

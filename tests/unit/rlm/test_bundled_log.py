@@ -6,14 +6,13 @@ from pathlib import Path
 import pytest
 
 from services.api.remote_storage_manager import SegmentFile
-from services.rlm.copying.inspection import inspect
-from services.rlm.kafka_log.batches import walk_batches
+from services.rlm.copy.inspection import inspect
+from services.rlm.kafka_log.batches import FileWindow, walk_batches
 from services.rlm.kafka_log.indexes import IndexBuilder
+from services.rlm.kafka_log.local_log import LocalLog, LocalPartition
 from services.rlm.kafka_log.log_dir import find_partitions
 from services.rlm.kafka_log.partition_dir import LocalSegment, read_lineage
-from services.rlm.kafka_log.tail import transactions_at
-from services.rlm.kafka_log.windows import FileWindow
-from services.rlm.local_log import LocalLog, LocalPartition
+from services.rlm.kafka_log.transactions import transactions_at
 
 LOG_DIR = Path(__file__).parents[2] / "data" / "kafka-log"
 INDEX_INTERVAL_BYTES = 1024  # of every topic in it

@@ -11,16 +11,15 @@ from services.api.segments import (
     RemoteLogSegmentState,
     segment_leader_epochs,
 )
-from services.rlm.copying.candidates import (
+from services.rlm.copy.rules import (
     candidate_log_segments,
     copied_through_offset,
     in_tier,
     lost_before_copy,
 )
+from services.rlm.kafka_log.local_log import LocalLog
 from services.rlm.kafka_log.partition_dir import LocalSegment
-from services.rlm.local_log import LocalLog
-from services.rlm.tier_view.offset_ranges import OffsetRanges
-from services.rlm.tier_view.tier import Tier
+from services.rlm.tier_state import OffsetRanges, Tier
 from tests.unit.rlm.kafka_bytes import NAME
 
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from services.rlm.kafka_admin.client_config import ClientConfigError
-from services.rlm.kafka_admin.client_security import client_security
-from services.rlm.kafka_admin.connecting import connect_admin
+from services.rlm.kafka_admin.client import connect_admin
+from services.rlm.kafka_admin.client_config import ClientConfigError, client_security
 from tests.harness.certificates import Certificate, encrypted_key, issue, make_authority
 
 SECRET = "hunter2"

@@ -11,15 +11,15 @@ import pytest
 from services.api.errors import RemoteResourceNotFoundError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.topic_config import StoredTopicConfig, TopicConfig, topic_config
-from services.rlm.copying.copy_lag import (
+from services.rlm.copy.rules import (
     CopyLag,
     CopyLagDefaults,
+    CopyRules,
     effective_copy_lag,
     eligible_log_segments,
 )
-from services.rlm.copying.copy_rules import CopyRules
+from services.rlm.kafka_log.indexes import largest_timestamp_ms
 from services.rlm.kafka_log.partition_dir import LocalSegment
-from services.rlm.kafka_log.timestamps import largest_timestamp_ms
 from services.rlm.topic_configs import TopicConfigs
 from tests.unit.rlm.kafka_bytes import NAME
 

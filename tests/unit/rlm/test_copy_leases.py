@@ -11,7 +11,6 @@ from uuid import uuid4
 
 import pytest
 
-from services.api.copy_leases import RenewOutcome
 from services.api.errors import (
     InvalidRequestError,
     InvalidStateTransitionError,
@@ -20,8 +19,8 @@ from services.api.errors import (
     RetriableRemoteStorageError,
 )
 from services.api.ids import RemoteLogSegmentId
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.rlm.copying.leases import CopyLeases, LeaseLostError
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, RenewOutcome
+from services.rlm.copy.leases import CopyLeases, LeaseLostError
 from tests.harness.eventually import eventually
 from tests.unit.rlm.kafka_bytes import NAME
 

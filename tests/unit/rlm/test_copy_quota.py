@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from prometheus_client import REGISTRY
 
-from services.rlm.copying.copy_quota import CopyQuota, CopyQuotaLimit
+from services.rlm.copy.quota import CopyQuota, CopyQuotaLimit
 
 
 class Time:

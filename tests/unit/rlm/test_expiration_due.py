@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from services.api.retention import DEFAULT_COPY_GRACE_MS, NO_TIMESTAMP
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.topic_config import TopicConfig, topic_config
-from services.rlm.expiration.due import (
+from services.rlm.partition import NothingDue
+from services.rlm.retention.snapshot import (
     LOOK_AT_LEASES_MS,
-    NothingDue,
+    Snapshot,
     due_after_ms,
     due_at_bytes,
     may_be_due,
 )
-from services.rlm.expiration.snapshot import Snapshot
-from services.rlm.tier_view.tier import Tier
+from services.rlm.tier_state import Tier
 from tests.unit.api.any_partition import Partition, any_partitions, configs
 from tests.unit.api.retention_partition import NOW_MS, lineage, partition, raised, without
 from tests.unit.rlm.test_candidates import STARTED, remote

@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 
 from services.api.remote_log_manager import ProblemKind
-from services.rlm.kafka_log import high_watermarks as module
-from services.rlm.kafka_log.checkpoints import read_offset_checkpoint
+from services.rlm.kafka_log import checkpoints as module
+from services.rlm.kafka_log.checkpoints import HighWatermarks, read_offset_checkpoint
 from services.rlm.kafka_log.errors import LogFileError
-from services.rlm.kafka_log.high_watermarks import HighWatermarks
+from services.rlm.kafka_log.local_log import LocalLog, LocalPartition
 from services.rlm.kafka_log.log_dir import find_partitions
-from services.rlm.kafka_log.looks import looks_of
-from services.rlm.local_log import LocalLog, LocalPartition
+from services.rlm.kafka_log.partition_dir import looks_of
 from tests.harness.eventually import eventually
 from tests.unit.rlm.kafka_bytes import (
     NAME,

@@ -18,16 +18,13 @@ from services.api.errors import (
 )
 from services.api.remote_storage_manager import IndexType, RemoteStorageManager
 from services.api.segments import RemoteLogSegmentMetadata
-from services.rlm.reading.index_cache.cache import RemoteIndexCache
-from services.rlm.reading.index_cache.directory import CacheDirectory
-from services.rlm.reading.index_cache.forgetting_storage import ForgettingStorage
-from services.rlm.reading.index_cache.index_file import name_of
-from services.rlm.reading.index_cache.index_files import IndexFileLimits, IndexFiles
-from services.rlm.topic_counts import TopicCounts
+from services.rlm.fetch.index_cache import ForgettingStorage, RemoteIndexCache
+from services.rlm.fetch.index_files import CacheDirectory, IndexFileLimits, IndexFiles, name_of
+from services.rlm.topic_metrics import TopicCounts
 from services.rsm.backends.filesystem import FilesystemStorage
-from services.rsm.location import Location
+from services.rsm.locations import Location
 from services.rsm.manager import ObjectRemoteStorageManager
-from services.rsm.parts import PartBuffers
+from services.rsm.upload import PartBuffers
 from tests.contract.remote_storage_manager_contract import Files
 from tests.harness.eventually import eventually
 from tests.harness.tier import SIZE_BYTES, a_topic, segment

@@ -5,7 +5,7 @@ from uuid import UUID
 import pytest
 
 from services.api.remote_storage_manager import IndexType
-from services.rlm.reading.index_cache.index_file import (
+from services.rlm.fetch.index_files import (
     HEADER_BYTES,
     DamagedFileError,
     check_index_file,

@@ -15,12 +15,15 @@ from uuid import UUID
 import pytest
 
 from services.api.remote_storage_manager import IndexType
-from services.rlm.reading.index_cache import held_files
-from services.rlm.reading.index_cache.directory import CacheDirectory
-from services.rlm.reading.index_cache.disk_refusals import RETRY_AFTER_S
-from services.rlm.reading.index_cache.held_files import BLOCK_BYTES
-from services.rlm.reading.index_cache.index_file import name_of
-from services.rlm.reading.index_cache.index_files import IndexFileLimits, IndexFiles
+from services.rlm.fetch import index_files
+from services.rlm.fetch.index_files import (
+    BLOCK_BYTES,
+    RETRY_AFTER_S,
+    CacheDirectory,
+    IndexFileLimits,
+    IndexFiles,
+    name_of,
+)
 from tests.harness.small_disk import SmallDisk, small_disk
 
 ROOM = 4
@@ -161,7 +164,7 @@ def test_a_smaller_limit_holds_from_the_start(opens: Opens) -> None:
 def test_no_more_files_than_can_be_kept_in_mind(
     opens: Opens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.rlm.reading.index_cache.index_files.MAX_FILES", 2)
+    monkeypatch.setattr("services.rlm.fetch.index_files.MAX_FILES", 2)
     files = opens()
     fill(files, 0, 1, 2)
     assert here(files) == [1, 2]
@@ -172,7 +175,7 @@ def test_a_file_counts_in_whole_blocks(opens: Opens) -> None:
     fill(files, 0, 1, 2)
     files.write(NAMES[3], index(3, BLOCK_BYTES))  # the header stands before it: two blocks
     assert here(files) == [1, 2, 3]
-    assert held_files.charged_bytes(0) == BLOCK_BYTES
+    assert index_files.charged_bytes(0) == BLOCK_BYTES
 
 
 def test_what_is_larger_than_the_whole_cache_is_not_kept(opens: Opens) -> None:

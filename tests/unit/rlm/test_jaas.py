@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.rlm.kafka_admin.jaas import JaasEntry, parse_jaas
+from services.rlm.kafka_admin.client_config import JaasEntry, parse_jaas
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SECRET = "hunter2"

@@ -5,7 +5,7 @@ from uuid import UUID, uuid4
 import pytest
 from kafka import errors
 
-from services.rlm.kafka_admin.admin_client import cleanup_policy, topic_view
+from services.rlm.kafka_admin.client import cleanup_policy, topic_view
 from services.rlm.kafka_admin.cluster_view import NoPolicy, NoTopic, PartitionView, TopicView
 from tests.harness.metadata_broker import described, partition, topic
 

@@ -14,9 +14,9 @@ from uuid import uuid4
 import pytest
 
 from services.api.ids import TopicIdPartition
-from services.local.ports import LOOPBACK
-from services.rlm.kafka_admin import broker_connection
-from services.rlm.kafka_admin.admin_client import (
+from services.local.process import LOOPBACK
+from services.rlm.kafka_admin import client
+from services.rlm.kafka_admin.client import (
     MAX_PARTITIONS_A_REQUEST,
     MAX_TOPICS_A_REQUEST,
     KafkaAdmin,
@@ -230,7 +230,7 @@ def test_a_listener_that_answers_no_tls_handshake_is_given_up_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Long before a request would be."""
-    monkeypatch.setattr(broker_connection, "CONNECT_TIMEOUT_S", IMPATIENT_S)
+    monkeypatch.setattr(client, "CONNECT_TIMEOUT_S", IMPATIENT_S)
     file = tmp_path / "client.properties"
     file.write_text("security.protocol=SSL")
     with socket.create_server((LOOPBACK, 0)) as silent:

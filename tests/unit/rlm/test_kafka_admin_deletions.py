@@ -4,13 +4,8 @@ from uuid import uuid4
 
 import pytest
 
-from services.rlm.kafka_admin.cluster_view import (
-    ClusterView,
-    NoTopic,
-    PartitionView,
-    TopicView,
-)
-from services.rlm.kafka_admin.confirmed_deletions import (
+from services.rlm.kafka_admin.cluster_view import ClusterView, NoTopic, PartitionView, TopicView
+from services.rlm.kafka_admin.deleted_topics import (
     MIN_POLLS,
     Doubt,
     TopicName,

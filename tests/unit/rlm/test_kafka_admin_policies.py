@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from services.api.ids import TopicIdPartition
-from services.rlm.kafka_admin.cleanup_policies import (
+from services.rlm.cleanup_policies import (
     ASKED_AGAIN_AFTER_S,
     FORGOTTEN_AFTER_S,
     MAX_AGE_S,

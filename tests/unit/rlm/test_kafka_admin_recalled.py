@@ -9,11 +9,10 @@ import pytest
 
 from services.api.errors import RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
-from services.api.partition_queries import PartitionPage, PartitionSummary
 from services.api.partitions import RemotePartitionDeleteState
+from services.api.remote_log_metadata_manager import PartitionPage, PartitionSummary
 from services.rlm.kafka_admin.cluster_view import ClusterView, NoTopic, TopicView
-from services.rlm.kafka_admin.confirmed_deletions import TopicName
-from services.rlm.kafka_admin.recalled_topics import RecalledTopics
+from services.rlm.kafka_admin.deleted_topics import RecalledTopics, TopicName
 
 OURS = "cluster"
 MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED

@@ -6,14 +6,9 @@ from uuid import UUID, uuid4
 import pytest
 
 from services.api.ids import TopicIdPartition
-from services.api.partition_lifecycle import LeadershipChange, PartitionRole
-from services.rlm.kafka_admin.cluster_view import (
-    ClusterView,
-    NoTopic,
-    PartitionView,
-    TopicView,
-)
-from services.rlm.kafka_admin.role_changes import RoleChanges, role_changes
+from services.api.remote_log_manager import LeadershipChange, PartitionRole
+from services.rlm.kafka_admin.cluster_view import ClusterView, NoTopic, PartitionView, TopicView
+from services.rlm.kafka_admin.poller import RoleChanges, role_changes
 
 US, THEM = 1, 2
 CLICKS = TopicIdPartition(uuid4(), "clicks", 0)

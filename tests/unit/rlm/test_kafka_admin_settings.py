@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from services.rlm.kafka_admin.connecting import KafkaClientMissingError, connect_admin
+from services.rlm.kafka_admin.client import KafkaClientMissingError, connect_admin
 from services.rlm.settings import RlmSettings
 
 

@@ -2,15 +2,15 @@ import pytest
 
 from services.api.errors import InvalidRequestError
 from services.api.lineage import Lineage, parse_checkpoint
-from services.api.partition_lifecycle import (
+from services.api.remote_log_manager import (
     LeadershipChange,
     LeadershipDelta,
     LifecycleOutcome,
     PartitionRole,
     PartitionStops,
 )
-from services.rlm.leadership import LED_BY_LOG, Leadership
-from services.rlm.lifecycle.sources import StaticSource
+from services.rlm.partition import LED_BY_LOG, Leadership
+from services.rlm.roles.partition_roles import StaticSource
 from tests.unit.rlm.kafka_bytes import NAME
 
 LEADER = PartitionRole.LEADER

@@ -7,13 +7,12 @@ import pytest
 
 from services.api.remote_log_manager import ProblemKind
 from services.api.segments import SegmentLeaderEpoch
-from services.rlm import local_log
+from services.rlm.kafka_log import local_log
+from services.rlm.kafka_log.checkpoints import HighWatermarks
 from services.rlm.kafka_log.errors import LogFileError
-from services.rlm.kafka_log.high_watermarks import HighWatermarks
+from services.rlm.kafka_log.local_log import LocalLog, LocalPartition
 from services.rlm.kafka_log.log_dir import PartitionDir
-from services.rlm.kafka_log.looks import looks_of
-from services.rlm.kafka_log.partition_dir import LEADER_EPOCH_CHECKPOINT, read_lineage
-from services.rlm.local_log import LocalLog, LocalPartition
+from services.rlm.kafka_log.partition_dir import LEADER_EPOCH_CHECKPOINT, looks_of, read_lineage
 from tests.harness.eventually import eventually
 from tests.unit.rlm.kafka_bytes import (
     PartitionFiles,

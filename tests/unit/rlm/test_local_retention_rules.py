@@ -10,7 +10,7 @@ from services.api.lineage import Lineage
 from services.api.segments import SegmentLeaderEpoch
 from services.api.topic_config import UNLIMITED, TopicConfig, topic_config
 from services.rlm.kafka_log.partition_dir import LocalSegment
-from services.rlm.local_retention.rules import (
+from services.rlm.retention.local_rules import (
     Copied,
     LocalDeletion,
     LocalDeletionReason,
@@ -19,7 +19,7 @@ from services.rlm.local_retention.rules import (
     due_local_deletions,
     local_limits,
 )
-from services.rlm.tier_view.offset_ranges import OffsetRanges
+from services.rlm.tier_state import OffsetRanges
 
 BELOW = LocalDeletionReason.LOG_START_OFFSET
 SIZE, TIME = LocalDeletionReason.SIZE, LocalDeletionReason.TIME

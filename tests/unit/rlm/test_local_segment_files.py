@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from services.rlm.kafka_log.errors import LogFileError
+from services.rlm.kafka_log.local_log import LocalPartition
 from services.rlm.kafka_log.log_dir import find_partitions
 from services.rlm.kafka_log.partition_dir import list_segments
-from services.rlm.local_log import LocalPartition
-from services.rlm.local_retention import segment_files
-from services.rlm.local_retention.segment_files import delete_segment_files, finish_deletions
+from services.rlm.retention import local_files
+from services.rlm.retention.local_files import delete_segment_files, finish_deletions
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, three_segments, write_log_dir
 
 AT = ("local.log_renamed", "local.indexes_removed", "local.log_removed")
@@ -74,7 +74,7 @@ def test_killed_anywhere_the_folder_is_a_log_and_the_next_pass_ends_it(
 
     partition = find_partitions([files.path.parent]).partitions[NAME]
     before = LocalPartition(partition).look()
-    monkeypatch.setattr(segment_files, "failpoint", failpoint)
+    monkeypatch.setattr(local_files, "failpoint", failpoint)
     with pytest.raises(Killed):
         delete_first(files)
     log = LocalPartition(partition).look()

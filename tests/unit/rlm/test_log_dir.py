@@ -9,8 +9,7 @@ from services.rlm.kafka_log import log_dir as log_dir_module
 from services.rlm.kafka_log.checkpoints import read_log_start_offsets, read_partition_metadata
 from services.rlm.kafka_log.errors import LogDirError, LogFileError
 from services.rlm.kafka_log.log_dir import find_partitions
-from services.rlm.kafka_log.looks import looks_of
-from services.rlm.kafka_log.partition_dir import list_segments, read_lineage
+from services.rlm.kafka_log.partition_dir import list_segments, looks_of, read_lineage
 from tests.harness.eventually import eventually
 from tests.unit.rlm.kafka_bytes import (
     NAME,

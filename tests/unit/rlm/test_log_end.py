@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from services.api.remote_log_manager import ProblemKind
+from services.rlm.kafka_log.local_log import LocalPartition, log_end_problem
 from services.rlm.kafka_log.log_dir import find_partitions
-from services.rlm.local_log import LocalPartition
-from services.rlm.log_end import log_end_problem
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, three_segments, write_log_dir
 
 

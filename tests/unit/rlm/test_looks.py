@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from services.rlm.kafka_log import looks
-from services.rlm.kafka_log.looks import looks_of
+from services.rlm.kafka_log import partition_dir
+from services.rlm.kafka_log.partition_dir import looks_of
 from tests.harness.eventually import eventually
 
 
@@ -24,7 +24,7 @@ def test_while_another_change_might_not_show_nothing_is_told(
 ) -> None:
     os.utime(path, ns=(0, 0))  # which is a change, and says that there was none
     changed_ns, now_ns = path.stat().st_ctime_ns, [0]
-    monkeypatch.setattr(looks, "time", SimpleNamespace(time_ns=lambda: now_ns[0]))
+    monkeypatch.setattr(partition_dir, "time", SimpleNamespace(time_ns=lambda: now_ns[0]))
     now_ns[0] = changed_ns + 100_000_000
     assert looks_of(path) is None
     now_ns[0] += 1

@@ -8,8 +8,8 @@ import pytest
 
 from services.api.errors import InvalidRequestError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
-from services.rlm.tier_view import revisions as module
-from services.rlm.tier_view.revisions import Revisions
+from services.rlm import tier_state as module
+from services.rlm.tier_state import Revisions
 
 NAMES = [TopicIdPartition(uuid4(), "t", number) for number in range(5)]
 

@@ -6,9 +6,9 @@ from random import Random
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from services.rlm.backoff import Backoff
-from services.rlm.lifecycle.turns import Finishing
+from services.common.retry import Backoff
 from services.rlm.metrics import SECONDS_SINCE_LAST_SUCCESS, LastSuccessCollector
+from services.rlm.roles.stopping import Finishing
 from services.rlm.scheduler import Again, PassFailedError, Scheduler
 from tests.unit.rlm.kafka_bytes import NAME
 

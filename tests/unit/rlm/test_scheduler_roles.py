@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from services.rlm.backoff import Backoff
-from services.rlm.ending import Ending
+from services.common.cancellation import Ending
+from services.common.retry import Backoff
 from services.rlm.scheduler import Scheduler
 
 DEADLINE_S = 10.0

@@ -3,10 +3,9 @@ from struct import pack
 
 import pytest
 
-from services.rlm.kafka_log.batches import walk_batches
+from services.rlm.fetch.segment_reader import SegmentBytes, batches_from, entry_in_file
+from services.rlm.kafka_log.batches import FileWindow, walk_batches
 from services.rlm.kafka_log.indexes import IndexBuilder, OffsetIndex
-from services.rlm.kafka_log.windows import FileWindow
-from services.rlm.reading.seek import SegmentBytes, batches_from, entry_in_file
 from tests.unit.rlm.kafka_bytes import batch
 
 ENTRIES = ((4, 68), (9, 136), (14, 204))

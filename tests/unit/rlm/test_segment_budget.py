@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from services.rlm.expiration.segment_budget import Place, SegmentBudget
+from services.rlm.retention.snapshot import Place, SegmentBudget
 from tests.harness.eventually import eventually
 
 DEADLINE_S = 10.0

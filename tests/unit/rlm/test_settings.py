@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from services.rlm.lifecycle.sources import PartitionSource
+from services.rlm.roles.partition_roles import PartitionSource
 from services.rlm.settings import RlmSettings
 
 

@@ -4,7 +4,7 @@ RLMM is there."""
 from threading import Barrier, Event
 
 from services.api.errors import RetriableRemoteStorageError
-from services.rlm.lifecycle.stop_steps import AT_ONCE, FAILURES_UNTIL_ASKED, take_steps
+from services.rlm.roles.stopping import AT_ONCE, FAILURES_UNTIL_ASKED, take_steps
 
 
 def failing() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from services.api.remote_log_manager import Problem, ProblemKind
-from services.rlm.problem_lines import ToldProblems
+from services.rlm.problem_log import ProblemLog
 from tests.unit.rlm.kafka_bytes import NAME
 
 UNLISTED = Problem(ProblemKind.HIGH_WATERMARK_UNKNOWN, "/logs/f", "does not list t-0", None, 2)
@@ -16,7 +16,7 @@ DAMAGED = Problem(ProblemKind.CORRUPT_BATCH, "/logs/t-0/0.log", "bad CRC", 5, 1)
 def test_what_ends_by_itself_is_told_when_it_lasts_and_either_once(
     caplog: pytest.LogCaptureFixture, problem: Problem, lines: list[int]
 ) -> None:
-    told = ToldProblems()
+    told = ProblemLog()
     counted = []
     for problems in ([problem], [problem], [problem], [], [problem]):
         told.tell(NAME, problems)

@@ -2,10 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from services.rlm.kafka_log.partition_dir import list_segments
-from services.rlm.kafka_log.producer_snapshot import open_transactions
-from services.rlm.kafka_log.tail import LogTail
-from services.rlm.kafka_log.transactions import AbortedTxn, parse_aborted_txns
+from services.rlm.kafka_log.partition_dir import list_segments, open_transactions
+from services.rlm.kafka_log.transactions import AbortedTxn, LogTail, parse_aborted_txns
 from tests.unit.rlm.kafka_bytes import (
     ABORT,
     COMMIT,

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from services.rlm.waiting_tasks import WaitingTasks
+from services.rlm.scheduler import WaitingTasks
 
 
 def taken(waiting: WaitingTasks, now_s: float) -> list[object]:

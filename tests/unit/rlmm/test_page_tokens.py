@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.api.errors import InvalidRequestError
-from services.api.segment_queries import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
-from services.rlmm.page_tokens import decode, encode, page_limit
+from services.api.remote_log_metadata_manager import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
+from services.rlmm.limits import decode, encode, page_limit
 
 QUERY = ("segments", "a", None)
 POSITION = (7, UUID(int=9))

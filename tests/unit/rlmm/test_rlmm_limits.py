@@ -11,7 +11,7 @@ from services.api.calls import MutationContext
 from services.api.errors import CustomMetadataTooLargeError, InvalidRequestError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.lineage import Lineage
-from services.api.partition_state import NOTHING_COPIED, PartitionReport
+from services.api.partitions import NOTHING_COPIED, PartitionReport
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
@@ -19,7 +19,7 @@ from services.api.segments import (
     SegmentLeaderEpoch,
     segment_leader_epochs,
 )
-from services.rlmm.database import create_database_engine
+from services.rlmm.db import create_database_engine
 from services.rlmm.limits import Limits, check_storable
 from services.rlmm.rows import event_key, ms_of
 

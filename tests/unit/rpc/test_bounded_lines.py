@@ -2,7 +2,7 @@ import logging
 
 import pytest
 
-from services.rpc.bounded_lines import BoundedLines
+from services.common.log import BoundedLines
 
 _log = logging.getLogger(__name__)
 

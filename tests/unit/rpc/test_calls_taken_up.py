@@ -5,7 +5,7 @@ from typing import cast
 import grpc
 import pytest
 
-from services.rpc.watchdog import ServedCall
+from services.rpc.server.watchdog import ServedCall
 
 
 class Context:

@@ -11,12 +11,15 @@ from services.api.calls import AtRevision, MutationContext
 from services.api.errors import ConcurrentUpdateError, InvalidRequestError, NotServedError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.lineage import Lineage
-from services.api.partition_queries import PartitionPage, PartitionSummary
-from services.api.partition_state import NOTHING_COPIED, PartitionReport, PartitionState
-from services.api.partitions import RemotePartitionDeleteState
+from services.api.partitions import (
+    NOTHING_COPIED,
+    PartitionReport,
+    PartitionState,
+    RemotePartitionDeleteState,
+)
+from services.api.remote_log_metadata_manager import PartitionPage, PartitionSummary, SegmentPage
 from services.api.remote_storage_manager import LogSegmentData, SegmentChunk, SegmentFile
 from services.api.remote_storage_manager import SegmentFileHeader as FileHeader
-from services.api.segment_queries import SegmentPage
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
@@ -27,16 +30,16 @@ from services.rpc.converters.log import fetch_request_from_proto
 from services.rpc.converters.metadata import (
     partition_page_from_proto,
     partition_page_to_proto,
-    segment_page_from_proto,
-    segment_page_to_proto,
-)
-from services.rpc.converters.partition_state import (
     report_outcome_from_proto,
     report_outcome_to_proto,
     report_to_proto,
     reports_from_proto,
+    segment_page_from_proto,
+    segment_page_to_proto,
     state_from_proto,
     state_to_proto,
+    topic_config_from_proto,
+    topic_config_to_proto,
 )
 from services.rpc.converters.shared import (
     context_from_proto,
@@ -51,7 +54,6 @@ from services.rpc.converters.storage import (
     copy_to_proto,
     read_segment_from_proto,
 )
-from services.rpc.converters.topic_config import topic_config_from_proto, topic_config_to_proto
 from tieredstorage.v1 import remote_log_manager_pb2 as rlm_pb
 from tieredstorage.v1 import remote_log_metadata_manager_pb2 as metadata_pb
 from tieredstorage.v1 import remote_log_segment_pb2 as pb

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from services.rpc.logs import configure_logging
+from services.common.log import configure_logging
 
 
 @pytest.mark.parametrize("name", ["kafka", "kafka.net.transport"])

@@ -1,6 +1,6 @@
 """However often something happens, it fills no log."""
 
-from services.rpc.log_lines import LineBudget
+from services.common.log import LineBudget
 
 
 class Clock:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.rpc.peers import address_of
+from services.rpc.server.admission import address_of
 
 
 @pytest.mark.parametrize(

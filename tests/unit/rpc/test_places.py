@@ -7,7 +7,7 @@ from threading import Event, Lock
 import pytest
 
 from services.api.errors import ThrottledError
-from services.rpc.places import Place, Places, share_of
+from services.rpc.server.admission import Place, Places, share_of
 from tests.harness.eventually import eventually
 
 THREADS = 4

@@ -5,11 +5,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.api.errors import InvalidRequestError
-from services.api.remote_storage_manager import IndexType
-from services.api.segment_digests import CopyDigests, FileDigest, LogDigest
-from services.api.segment_objects import StoredManifest
-from services.rpc.converters.segment_digests import digests_from_proto, digests_to_proto
-from services.rpc.converters.segment_objects import manifest_from_proto, manifest_to_proto
+from services.api.remote_storage_manager import (
+    CopyDigests,
+    FileDigest,
+    IndexType,
+    LogDigest,
+    StoredManifest,
+)
+from services.rpc.converters.storage import (
+    digests_from_proto,
+    digests_to_proto,
+    manifest_from_proto,
+    manifest_to_proto,
+)
 from tests.contract.remote_storage_manager_contract import a_segment
 
 crcs = st.integers(0, 2**32 - 1)

@@ -7,8 +7,8 @@ import grpc
 import pytest
 
 from services.api.calls import current_call
-from services.rpc.served_calls import one_call
-from services.rpc.watchdog import CallGroup, ServedCall
+from services.rpc.server.interceptor import one_call
+from services.rpc.server.watchdog import CallGroup, ServedCall
 
 
 class DeafContext:

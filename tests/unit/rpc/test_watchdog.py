@@ -6,7 +6,7 @@ from typing import cast
 import grpc
 import pytest
 
-from services.rpc.watchdog import CallGroup, ServedCall, Watchdog
+from services.rpc.server.watchdog import CallGroup, ServedCall, Watchdog
 from tests.harness.eventually import eventually
 
 

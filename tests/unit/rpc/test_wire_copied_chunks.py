@@ -4,8 +4,8 @@ import pytest
 from google.protobuf.message import DecodeError
 
 from services.api.remote_storage_manager import SegmentChunk, SegmentFile
-from services.rpc.converters.enums import segment_file
-from services.rpc.wire.copied_chunks import chunk_to_wire, request_from_wire, request_to_wire
+from services.rpc.converters.shared import segment_file
+from services.rpc.wire import copied_chunk_to_wire, request_from_wire, request_to_wire
 from tieredstorage.v1 import remote_storage_manager_pb2 as pb
 
 SIZES = [0, 1, 125, 126, 127, 128, 16_379, 16_383, 16_384, 1024 * 1024, 2**21 - 6, 2**21]
@@ -20,14 +20,14 @@ def message_of(chunk: SegmentChunk) -> pb.CopyLogSegmentDataRequest:
 @pytest.mark.parametrize("size", [size for size in SIZES if size])
 def test_a_chunk_is_on_the_wire_as_protobuf_writes_it(size: int, file: SegmentFile) -> None:
     chunk = SegmentChunk(file, bytes(size))
-    assert chunk_to_wire(chunk) == message_of(chunk).SerializeToString()
+    assert copied_chunk_to_wire(chunk) == message_of(chunk).SerializeToString()
 
 
 @pytest.mark.parametrize("file", SegmentFile)
 @pytest.mark.parametrize("size", SIZES)
 def test_a_chunk_comes_back(size: int, file: SegmentFile) -> None:
     chunk = SegmentChunk(file, b"\x12" * size)
-    back = request_from_wire(chunk_to_wire(chunk))
+    back = request_from_wire(copied_chunk_to_wire(chunk))
     assert isinstance(back, SegmentChunk)
     assert (back.file, back.data) == (chunk.file, chunk.data)
 
@@ -38,7 +38,7 @@ def test_what_is_no_chunk_is_left_to_protobuf() -> None:
     assert request_from_wire(b"") == pb.CopyLogSegmentDataRequest()
 
 
-WHOLE = chunk_to_wire(SegmentChunk(SegmentFile.LOG, b"data"))
+WHOLE = copied_chunk_to_wire(SegmentChunk(SegmentFile.LOG, b"data"))
 SIZE, FILE, DATA = WHOLE[1:2], WHOLE[2:4], WHOLE[4:]
 
 

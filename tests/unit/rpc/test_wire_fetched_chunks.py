@@ -3,23 +3,23 @@
 import pytest
 from google.protobuf.message import DecodeError
 
-from services.rpc.wire.fetched_chunks import chunk_from_wire, chunk_to_wire
+from services.rpc.wire import fetched_chunk_from_wire, fetched_chunk_to_wire
 from tieredstorage.v1 import remote_storage_manager_pb2 as pb
 
 SIZES = [1, 127, 128, 16_383, 16_384, 1024 * 1024, 2**21 - 1, 2**21]
-WHOLE = chunk_to_wire(b"data")
+WHOLE = fetched_chunk_to_wire(b"data")
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_chunk_is_on_the_wire_as_protobuf_writes_it(size: int) -> None:
     data = bytes(size)
-    assert chunk_to_wire(data) == pb.FetchLogSegmentResponse(data=data).SerializeToString()
+    assert fetched_chunk_to_wire(data) == pb.FetchLogSegmentResponse(data=data).SerializeToString()
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_chunk_comes_back(size: int) -> None:
     data = b"\x0a" * size
-    assert chunk_from_wire(chunk_to_wire(data)) == data
+    assert fetched_chunk_from_wire(fetched_chunk_to_wire(data)) == data
 
 
 @pytest.mark.parametrize(
@@ -35,10 +35,10 @@ def test_a_chunk_comes_back(size: int) -> None:
 def test_what_else_protobuf_may_write_means_what_it_means_to_protobuf(
     wire: bytes, data: bytes
 ) -> None:
-    assert chunk_from_wire(wire) == data == pb.FetchLogSegmentResponse.FromString(wire).data
+    assert fetched_chunk_from_wire(wire) == data == pb.FetchLogSegmentResponse.FromString(wire).data
 
 
 @pytest.mark.parametrize("wire", [*(WHOLE[:end] for end in range(1, len(WHOLE))), b"\x0a\xff\xff"])
 def test_a_message_that_was_cut_off_is_none(wire: bytes) -> None:
     with pytest.raises(DecodeError):
-        chunk_from_wire(wire)
+        fetched_chunk_from_wire(wire)

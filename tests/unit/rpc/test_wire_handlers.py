@@ -5,7 +5,7 @@ from typing import cast
 
 import grpc
 
-from services.rpc.wire.handlers import Handler, replacing_handlers
+from services.rpc.wire import Handler, replacing_handlers
 
 
 class Server:

@@ -1,6 +1,6 @@
 """How large the chunks of a read are, on a clock that only the store moves."""
 
-from services.rsm.backends.chunks import CHUNK_BYTES, FIRST_CHUNK_BYTES, read_chunks
+from services.rsm.backends.protocol import CHUNK_BYTES, FIRST_CHUNK_BYTES, read_chunks
 from tests.harness.moved_clock import MovedClock
 
 MIB = 1024 * 1024

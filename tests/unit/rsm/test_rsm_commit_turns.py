@@ -12,13 +12,13 @@ import pytest
 from services.api.calls import Call, serving
 from services.api.errors import RetriableRemoteStorageError
 from services.api.segments import RemoteLogSegmentMetadata
+from services.rsm.active_copies import COMMIT_WAIT_S, CopiesUnderWay
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.backends.protocol import StorageBackend
-from services.rsm.keys import segment_keys
-from services.rsm.location import Location
+from services.rsm.layout import segment_keys
+from services.rsm.locations import Location
 from services.rsm.manager import ObjectRemoteStorageManager
-from services.rsm.parts import PartBuffers
-from services.rsm.under_way import COMMIT_WAIT_S, CopiesUnderWay
+from services.rsm.upload import PartBuffers
 from tests.contract.remote_storage_manager_contract import Files, a_segment
 from tests.harness.eventually import eventually
 from tests.harness.gated_store import GIVE_UP_S, Gate, gated

@@ -11,14 +11,13 @@ from crc32c import crc32c
 from services.api.calls import IN_PROCESS, Call, serving
 from services.api.errors import RetriableRemoteStorageError
 from services.api.validation import INT32_MAX
+from services.rsm.active_copies import Waiting
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.backends.protocol import Part, Upload, UploadedPart
-from services.rsm.digest import RunningDigest
-from services.rsm.location import Location
+from services.rsm.digests import RunningDigest
+from services.rsm.locations import Location
 from services.rsm.manager import ObjectRemoteStorageManager
-from services.rsm.parts import MAX_PARTS, PartBuffers, part_size_bytes
-from services.rsm.upload import Uploader
-from services.rsm.waiting import Waiting
+from services.rsm.upload import MAX_PARTS, PartBuffers, Uploader, part_size_bytes
 from tests.contract.remote_storage_manager_contract import Files, copied, some_bytes
 from tests.harness.eventually import eventually
 from tests.harness.gated_store import Gate, gated

@@ -11,18 +11,20 @@ import pytest
 
 from services.api.calls import Call, serving
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
-from services.api.remote_storage_manager import MAX_DELETE_BATCH, IndexType
-from services.api.segment_objects import DoomedObject, ObjectLocation
+from services.api.remote_storage_manager import (
+    MAX_DELETE_BATCH,
+    DoomedObject,
+    IndexType,
+    ObjectLocation,
+)
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.backends.protocol import StoredObject, Upload
-from services.rsm.clean_up import left_s
-from services.rsm.custom_metadata import CustomMetadata
-from services.rsm.keys import segment_keys
-from services.rsm.limits import Limits
-from services.rsm.location import Location
+from services.rsm.deadline import Limits, left_s
+from services.rsm.layout import CustomMetadata, segment_keys
+from services.rsm.locations import Location
 from services.rsm.manager import ObjectRemoteStorageManager
-from services.rsm.parts import PartBuffers
+from services.rsm.upload import PartBuffers
 from tests.contract.remote_storage_manager_contract import a_segment
 from tests.harness.moved_clock import MovedClock
 

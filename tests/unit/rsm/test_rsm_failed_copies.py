@@ -11,11 +11,11 @@ from services.api.calls import Call, serving
 from services.api.errors import CorruptSegmentError, RemoteStorageError
 from services.api.remote_storage_manager import IndexType, LogSegmentData, SegmentChunk
 from services.rsm.backends.filesystem import FilesystemStorage
-from services.rsm.custom_metadata import CustomMetadata
-from services.rsm.limits import Limits
-from services.rsm.location import Location
+from services.rsm.deadline import Limits
+from services.rsm.layout import CustomMetadata
+from services.rsm.locations import Location
 from services.rsm.manager import ObjectRemoteStorageManager
-from services.rsm.parts import PartBuffers
+from services.rsm.upload import PartBuffers
 from tests.contract.remote_storage_manager_contract import Files, a_segment
 from tests.harness.moved_clock import MovedClock
 

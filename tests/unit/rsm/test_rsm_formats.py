@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from services.api.errors import CorruptSegmentError, InvalidRequestError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
-from services.api.remote_storage_manager import IndexType
-from services.api.segment_digests import DIGEST_CHUNK_BYTES, FileDigest, LogDigest
+from services.api.remote_storage_manager import DIGEST_CHUNK_BYTES, FileDigest, IndexType, LogDigest
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
@@ -23,16 +22,15 @@ from services.api.segments import (
 from services.api.validation import INT32_MAX, INT64_MAX
 from services.rpc.converters.shared import metadata_to_proto
 from services.rsm.backends.protocol import MAX_SMALL_OBJECT_BYTES
-from services.rsm.custom_metadata import CustomMetadata
-from services.rsm.digest import RunningDigest
+from services.rsm.digests import RunningDigest, joined_crc32c
 from services.rsm.factory import build_manager
-from services.rsm.joined_crc import joined_crc32c
-from services.rsm.keys import segment_keys
-from services.rsm.manifest import (
+from services.rsm.layout import (
     MAX_COPIED_CUSTOM_METADATA_BYTES,
     MAX_LEADER_EPOCHS,
+    CustomMetadata,
     Manifest,
     require_fits,
+    segment_keys,
 )
 from services.rsm.settings import RsmSettings
 from tests.contract.remote_storage_manager_contract import Files, copied, some_bytes

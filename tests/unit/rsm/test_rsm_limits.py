@@ -9,11 +9,10 @@ import pytest
 
 from services.api.calls import Call, serving
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
+from services.rsm.active_copies import Waiting, outlasting_close
 from services.rsm.backends.filesystem import FilesystemStorage
-from services.rsm.delete_pace import DeletePace
-from services.rsm.object_deletes import ObjectDeletes
-from services.rsm.rate_limit import BURST_S, ByteRate, RateLimit
-from services.rsm.waiting import Waiting, outlasting_close
+from services.rsm.deadline import BURST_S, ByteRate, RateLimit
+from services.rsm.delete import DeletePace, ObjectDeletes
 from tests.harness.moved_clock import MovedClock
 
 MIB = 1024 * 1024

@@ -9,7 +9,7 @@ import pytest
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.backends.s3 import S3Storage
 from services.rsm.factory import build_locations
-from services.rsm.locations_file import other_locations
+from services.rsm.locations import other_locations
 from services.rsm.settings import RsmSettings
 
 S3: dict[str, Any] = {

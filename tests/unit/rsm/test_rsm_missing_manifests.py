@@ -8,13 +8,13 @@ import pytest
 
 from services.api.errors import RemoteResourceNotFoundError
 from services.rsm.backends.filesystem import FilesystemStorage
-from services.rsm.custom_metadata import CustomMetadata
+from services.rsm.digests import MAX_MISSING, MISSING_S, DigestCache
 from services.rsm.factory import build_manager
-from services.rsm.location import Location
+from services.rsm.layout import CustomMetadata
+from services.rsm.locations import Location
 from services.rsm.manager import ObjectRemoteStorageManager
-from services.rsm.parts import PartBuffers
-from services.rsm.segment_digests import MAX_MISSING, MISSING_S, DigestCache
 from services.rsm.settings import RsmSettings
+from services.rsm.upload import PartBuffers
 from tests.contract.remote_storage_manager_contract import Files, copied, fetched
 
 

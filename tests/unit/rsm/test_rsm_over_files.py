@@ -21,9 +21,9 @@ from services.api.errors import (
 from services.api.remote_storage_manager import IndexType, LogSegmentData, SegmentChunk
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.backends.protocol import MAX_SMALL_OBJECT_BYTES, StorageBackend, Upload
-from services.rsm.location import Location
+from services.rsm.locations import Location
 from services.rsm.manager import ObjectRemoteStorageManager
-from services.rsm.parts import PartBuffers
+from services.rsm.upload import PartBuffers
 from tests.contract.remote_storage_manager_contract import (
     Files,
     a_segment,

@@ -7,7 +7,7 @@ import pytest
 
 from services.api.calls import Call, serving
 from services.api.errors import RetriableRemoteStorageError
-from services.rsm.parts import PartBuffers
+from services.rsm.upload import PartBuffers
 
 MORE_THAN_THERE_IS = 2**62
 """Bytes."""

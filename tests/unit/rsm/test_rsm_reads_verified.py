@@ -20,10 +20,10 @@ from services.api.errors import (
 )
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rsm.backends.filesystem import FilesystemStorage
-from services.rsm.custom_metadata import CustomMetadata
+from services.rsm.digests import ENTRY_OVERHEAD_BYTES, DigestCache, SegmentDigests
 from services.rsm.factory import build_manager
-from services.rsm.location import Location
-from services.rsm.segment_digests import ENTRY_OVERHEAD_BYTES, DigestCache, SegmentDigests
+from services.rsm.layout import CustomMetadata
+from services.rsm.locations import Location
 from services.rsm.settings import RsmSettings
 from services.rsm.verification import ReadVerification, has_whole_chunk
 from tests.contract.remote_storage_manager_contract import (

@@ -8,8 +8,8 @@ import pytest
 
 from services.api.calls import Call, serving
 from services.api.errors import RetriableRemoteStorageError
-from services.rsm.backends.chunks import CHUNK_BYTES
-from services.rsm.backends.ranged_get import BrokenBodyError, Resumes
+from services.rsm.backends.protocol import CHUNK_BYTES
+from services.rsm.backends.s3_http import BrokenBodyError, Resumes
 from tests.harness.moved_clock import MovedClock
 
 

@@ -8,7 +8,7 @@ from services.api.errors import (
     RemoteStorageError,
     RetriableRemoteStorageError,
 )
-from services.rsm.backends.s3_errors import error_for, s3_errors
+from services.rsm.backends.s3_retry import error_for, s3_errors
 
 
 @pytest.mark.parametrize(

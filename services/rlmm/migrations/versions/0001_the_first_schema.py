@@ -8,7 +8,6 @@ revision = "0001"
 down_revision = None
 branch_labels = None
 depends_on = None
-
 NOW = sa.text("clock_timestamp()")
 
 

@@ -13,7 +13,6 @@ revision = "0002"
 down_revision = "0001"
 branch_labels = None
 depends_on = None
-
 NOW = sa.text("clock_timestamp()")
 
 

@@ -13,8 +13,8 @@ revision = "0003"
 down_revision = "0002"
 branch_labels = None
 depends_on = None
-
 REACH_DIGITS = "length((end_offset - start_offset)::text)"
+
 INDEXES = {
     # Lists from an offset on.
     "ix_segments_reach": f"""

@@ -13,12 +13,14 @@ revision = "0005"
 down_revision = "0004"
 branch_labels = None
 depends_on = None
-
 NOW = sa.text("clock_timestamp()")
+
 EVENT_KINDS = """kind IN ('LEADERSHIP', 'SEGMENT', 'PARTITION_DELETE', 'LINEAGE', 'LOG_START',
     'GAP', 'LEADER_EPOCH_RESET')"""
+
 ANOMALY_KINDS = """kind IN ('ORPHAN_OBJECTS', 'UNREFERENCED_COMPLETE', 'MISSING_OBJECTS',
     'CORRUPT_OBJECT', 'ABANDONED_UPLOAD')"""
+
 VIEWS = {
     "report_gaps": """
         SELECT t.topic_id, t.name AS topic, g.partition, g.start_offset, g.end_offset, g.kind,

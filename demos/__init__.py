@@ -1,0 +1,1 @@
+"""Demonstrations on real servers: `python -m demos`; not part of the wheel."""

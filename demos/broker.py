@@ -1,0 +1,315 @@
+"""RLM beside a stock broker."""
+
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+
+from rich.console import RenderableType
+
+from demos.broker_report import DemoBrokerReport, Reading, live_picture, uncopied_segments
+from demos.kafka import IN_A_HURRY, NEEDED_BYTES
+from demos.kafka_broker import KafkaBroker
+from demos.kafka_client import Cluster, Record, Topic
+from demos.kafka_report import picture
+from demos.needs import require_broker
+from demos.records import READ_UNCOMMITTED, Sent, content_differences, produce
+from demos.stage import check_room, scratch_directory
+from demos.tier import TieredPartition, View, Watch, folder_of, timed
+from services.api.ids import TopicIdPartition
+from services.api.remote_log_manager import RecordSource, RemoteLogManager
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_partitions
+from services.cli.connections import connected_rlm, connected_rlmm
+from services.cli.fetch import decoded
+from services.cli.output import (
+    EXIT_FAILED,
+    CommandError,
+    Format,
+    print_json,
+    say,
+    size_text,
+    stdout_console,
+)
+from services.local.stack import BUCKET, EmbeddedStack, ServiceProcess
+from services.rlm.kafka_log.partition_dir import list_segments
+
+SEGMENT_BYTES = 1024 * 1024
+LOCAL_RETENTION_BYTES = 6 * SEGMENT_BYTES
+
+TOPIC = Topic(
+    "orders",
+    partitions=1,
+    segment_bytes=SEGMENT_BYTES,
+    # A stock broker's retention is what its disk keeps; that of the tier is set in Sediment.
+    config={"retention.bytes": str(LOCAL_RETENTION_BYTES)},
+)
+
+_RLM = {
+    "RLM_PARTITION_SOURCE": "poller",
+    "RLM_PARTITION_POLL_INTERVAL_MS": "500",
+    "RLM_COPY_LEASE_MS": "1000",
+}
+
+_TIERED = {"remote.storage.enable": "true"}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What all acts play on."""
+
+    broker: KafkaBroker
+    cluster: Cluster
+    partition: TieredPartition
+    rlm: RemoteLogManager
+    rlm_process: ServiceProcess
+    report: DemoBrokerReport
+    output: Format
+
+    @property
+    def watch(self) -> Watch:
+        return Watch(self.broker, self.partition)
+
+
+@contextmanager
+def running_stage(kafka: Path, report: DemoBrokerReport, output: Format) -> Iterator[Stage]:
+    """Broker and servers in a scratch directory, with the topic TOPIC, tiered; gone at the end.
+
+    Raises:
+        CommandError: the disk has no room for it.
+        ClusterError, ProcessError, KafkaBrokerError: a server did not start.
+    """
+    started = time.monotonic()
+    with scratch_directory() as scratch:
+        check_room(NEEDED_BYTES, shutil.disk_usage(scratch).free, scratch)
+        say(f"starting Kafka {report.kafka_version}, without tiered storage ...")
+        with KafkaBroker(scratch / "kafka", kafka, IN_A_HURRY) as broker:
+            say(f"it runs after {time.monotonic() - started:.0f} s; now Sediment beside it ...")
+            settings = {**_RLM, "RLM_BOOTSTRAP_SERVERS": broker.bootstrap_servers}
+            stack = EmbeddedStack(
+                scratch / "data",
+                log_dirs=broker.log_dirs,
+                task_interval_ms=200,
+                settings=settings,
+            )
+            with (
+                stack,
+                connected_rlm(stack.endpoints.rlm, None) as rlm,
+                connected_rlmm(stack.endpoints.rlmm, None) as rlmm,
+            ):
+                say(f"all of it runs after {time.monotonic() - started:.0f} s")
+                cluster = Cluster(broker.bootstrap_servers)
+                cluster.create(TOPIC)
+                found = folder_of(broker, TOPIC.name)
+                partition = TieredPartition(
+                    found.topic_id_partition,
+                    found.path,
+                    rlmm,
+                    stack.s3.endpoint.client(),
+                    BUCKET,
+                    stack.endpoints.rsm_metrics,
+                )
+                process = stack.services["rlm"]
+                stage = Stage(broker, cluster, partition, rlm, process, report, output)
+                stage.watch.until(
+                    lambda: partition.name in _known(rlmm), "RLM does not find the topic"
+                )
+                rlmm.put_topic_config(partition.name.topic_id, _TIERED)
+                say(f"   sediment topics set {TOPIC.name} remote.storage.enable=true")
+                yield stage
+
+
+def _known(rlmm: RemoteLogMetadataManager) -> Sequence[TopicIdPartition]:
+    return [summary.topic_id_partition for summary in all_partitions(rlmm, topic=TOPIC.name)]
+
+
+_BATCHES = 280
+_BATCHES_WHILE_AWAY = 90
+_SEED, _SEED_WHILE_AWAY = 405, 406
+
+# Slower than RLM copies where nothing holds it up.
+_PAUSE_S = 0.03
+_AWAY_BYTES = LOCAL_RETENTION_BYTES // 3
+
+# What the broker deletes before it is copied would be lost. A transaction comes on top of this.
+_MOST_UNCOPIED_BYTES = LOCAL_RETENTION_BYTES * 2 // 3
+_STUCK = "segments do not get from the disk into the tier"
+
+
+def perform(stage: Stage) -> None:
+    """Fill the stage's report.
+
+    Raises:
+        CommandError: nothing moves any more.
+        KafkaException, KafkaClientError: the broker does not do what a client asks of it.
+    """
+    say("\n1. A producer writes; the broker keeps little, the tier keeps all")
+    sent = _write(stage, _BATCHES, _SEED, lambda *_: None)
+
+    say("\n2. RLM reads all of it, from the tier and from the broker's disk")
+    _read(stage, sent, "written")
+
+    say("\n3. The broker is restarted, RLM is killed while the producer writes on, and comes back")
+    timed("the broker is back", stage.broker.restart)
+    stage.report.broker_restarts += 1
+    away = _KilledRlm(stage)
+    sent += _write(stage, _BATCHES_WHILE_AWAY, _SEED_WHILE_AWAY, away.play)
+
+    say("\n4. RLM reads all of it again")
+    _read(stage, sent, "after a restart and a kill")
+    view = stage.partition.look()
+    stage.report.segments = view.segments
+    stage.report.is_each_segment_stored = view.is_each_finished_segment_stored
+    if stage.output is Format.TABLE:
+        stdout_console().print(picture(view.segments))
+
+
+class _KilledRlm:
+    """Dies at the first look, and is started again when enough waits for it, or all is written."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._is_away = False
+        self._is_done = False
+
+    def play(self, view: View, is_written: bool) -> None:
+        process = self._stage.rlm_process
+        waiting_bytes = sum(segment.size_bytes for segment in uncopied_segments(view))
+        if not self._is_away and not self._is_done:
+            process.kill()
+            self._is_away = True
+            self._stage.report.rlm_kills += 1
+            say("   RLM is killed (SIGKILL)")
+        elif self._is_away and (is_written or waiting_bytes >= _AWAY_BYTES):
+            say(f"   {size_text(waiting_bytes)} wait for RLM; it is started again")
+            process.start()
+            self._is_away, self._is_done = False, True
+
+
+def _write(
+    stage: Stage, batches: int, seed: int, at_look: Callable[[View, bool], None]
+) -> list[Sent]:
+    """Write, and look until all that is rolled is in the tier, and the broker has deleted what it
+    does not keep."""
+    started, report, ending = time.monotonic(), stage.report, Event()
+    copied_through_offset = -1  # when last looked: a look may wait for the services
+
+    def goes_on() -> bool:
+        """Waits while the tier is so far behind that the broker would soon delete what is not in
+        it; the broker's disk alone is asked, for the services may be what is slow."""
+        while not ending.wait(_PAUSE_S):
+            disk = list_segments(stage.partition.folder)
+            uncopied = [s for s in disk if s.base_offset > copied_through_offset]
+            if sum(segment.size_bytes for segment in uncopied) <= _MOST_UNCOPIED_BYTES:
+                return True
+        return False
+
+    def draw(view: View) -> RenderableType:
+        return live_picture(view, "runs" if stage.rlm_process.process.is_running() else "is away")
+
+    with ThreadPoolExecutor(1) as pool:
+        producing = pool.submit(produce, stage.cluster, TOPIC, batches, seed, goes_on)
+        try:
+            with closing(stage.watch.looks(_STUCK, draw)) as looks:
+                for view in looks:
+                    copied_through_offset = max((s.end_offset for s in view.finished), default=-1)
+                    lost_offset = view.lost_offset()
+                    if lost_offset is not None:
+                        report.lost_offsets.append(lost_offset)
+                    at_look(view, producing.done())
+                    if _is_settled(view, producing):
+                        break
+        finally:
+            ending.set()
+        sent = producing.result()
+    report.records += len(sent)
+    report.produced_bytes += sum(record.size_bytes for record in sent)
+    say(
+        f"   {len(sent):,} records of every codec, a transaction committed, one aborted; "
+        f"{size_text(sum(s.size_bytes for s in view.disk))} are on the disk, from offset "
+        f"{view.local_log_start_offset}, {size_text(view.tier_bytes)} in the tier, from offset "
+        f"{view.finished[0].start_offset}; {len(view.left_the_disk)} of {len(view.segments)} "
+        f"segments have left the disk: {time.monotonic() - started:.0f} s"
+    )
+    return sent
+
+
+def _is_settled(view: View, producing: "Future[list[Sent]]") -> bool:
+    """Nothing is written any more, all that is rolled is in the tier, and nothing is to leave the
+    disk."""
+    local_bytes = sum(segment.size_bytes for segment in view.disk)
+    nothing_due = local_bytes - LOCAL_RETENTION_BYTES < view.disk[0].size_bytes
+    return producing.done() and not uncopied_segments(view) and nothing_due
+
+
+def _is_readable(stage: Stage) -> bool:
+    """The broker has written down that all of the log may be read, and RLM has seen it."""
+    page = stage.rlm.describe_partitions([TOPIC.name])
+    return all(p.last_stable_offset == p.log_end_offset > 0 for p in page.partitions)
+
+
+def _read(stage: Stage, sent: Sequence[Sent], when: str) -> None:
+    """Read from offset 0 to the end through RLM, and compare."""
+    stage.watch.until(lambda: _is_readable(stage), "RLM does not see all of the log")
+    local_start = stage.partition.look().local_log_start_offset
+    started = time.monotonic()
+    got: list[tuple[int, Record]] = []
+    from_tier = misplaced = 0
+    for found, source in decoded(stage.rlm, stage.partition.name, 0):
+        headers = list(found.headers)
+        got.append((found.offset, Record(found.key, found.value, found.timestamp, headers)))
+        is_remote = source is RecordSource.REMOTE
+        from_tier += is_remote
+        misplaced += is_remote != (found.offset < local_start)
+    seconds = time.monotonic() - started
+    failures = content_differences(sent, got, READ_UNCOMMITTED)
+    on_disk = len(got) - from_tier
+    stage.report.readings.append(
+        Reading(when, len(got), failures, from_tier, on_disk, misplaced, seconds)
+    )
+    equal = "all equal" if not failures else f"{len(failures):,} DIFFERENT"
+    say(
+        f"   {len(got):,} records, {equal}; {from_tier:,} from the tier, {on_disk:,} from the "
+        f"disk: {seconds:.1f} s"
+    )
+
+
+_ENDED_BY_SIGNAL = 128
+
+
+def run(kafka: Path, output: Format) -> int:
+    """Answer 0 where everything was as it should be; 1 where it was not, and say what.
+
+    Raises:
+        CommandError: something that the show needs is missing; or it could not go on.
+        ProcessError: a server did not start.
+    """
+    kafka_version = require_broker(kafka)
+    # Only now: they import what was just asked for.
+    from confluent_kafka import KafkaException
+
+    from demos.broker_report import DemoBrokerReport, as_json, summary
+    from demos.kafka_broker import KafkaBrokerError
+    from demos.kafka_client import KafkaClientError
+
+    # What was started ends with us in any case; the scratch directory goes only if we end in order.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda sent, _: sys.exit(_ENDED_BY_SIGNAL + sent))
+    started = time.monotonic()
+    report = DemoBrokerReport(kafka_version)
+    try:
+        with running_stage(kafka.resolve(), report, output) as stage:
+            perform(stage)
+    except (KafkaException, KafkaClientError, KafkaBrokerError) as e:
+        raise CommandError(f"the broker failed: {e}", EXIT_FAILED) from e
+    report.seconds = time.monotonic() - started
+    if output is Format.JSON:
+        print_json(as_json(report))
+    for line in summary(report):
+        say(line)
+    return report.exit_code

@@ -1,0 +1,320 @@
+"""A real broker keeps its tier in Sediment, through the plugin."""
+
+import shutil
+import signal
+import sys
+import time
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka import Message
+from rich.console import Group
+from rich.text import Text
+
+from demos.kafka_broker import KafkaBroker, plugin_settings
+from demos.kafka_client import Cluster, Topic
+from demos.kafka_report import DemoKafkaReport, Reading, SegmentRead, picture
+from demos.needs import require_needs
+from demos.records import READ_COMMITTED, READ_UNCOMMITTED, Sent, differences, produce
+from demos.stage import check_room, scratch_directory
+from demos.tier import Segment, TieredPartition, View, Watch, folder_of, timed
+from services.cli.connections import connected_rlmm
+from services.cli.output import (
+    EXIT_FAILED,
+    CommandError,
+    Format,
+    print_json,
+    say,
+    size_text,
+    stdout_console,
+)
+from services.local.stack import BUCKET, EmbeddedStack
+
+SEGMENT_BYTES = 2 * 1024 * 1024
+LOCAL_RETENTION_BYTES = 3 * SEGMENT_BYTES
+
+TOPIC = Topic(
+    "orders",
+    partitions=1,
+    segment_bytes=SEGMENT_BYTES,
+    config={"remote.storage.enable": "true", "local.retention.bytes": str(LOCAL_RETENTION_BYTES)},
+)
+
+# The log, the tier, and Kafka's own topics.
+NEEDED_BYTES = 256 * 1024 * 1024
+
+IN_A_HURRY = {
+    "log.initial.task.delay.ms": "500",
+    "log.retention.check.interval.ms": "500",
+    "log.segment.delete.delay.ms": "0",
+    "replica.high.watermark.checkpoint.interval.ms": "500",
+}
+"""The broker looks for something to do twice a second, not every half minute or more seldom."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What all acts play on."""
+
+    broker: KafkaBroker
+    cluster: Cluster
+    partition: TieredPartition
+    report: DemoKafkaReport
+    output: Format
+
+    @property
+    def watch(self) -> Watch:
+        return Watch(self.broker, self.partition)
+
+
+@contextmanager
+def running_stage(
+    plugin: Path, kafka: Path, report: DemoKafkaReport, output: Format
+) -> Iterator[Stage]:
+    """Servers and broker in a scratch directory, with the topic TOPIC; gone at the end.
+
+    Raises:
+        CommandError: the disk has no room for it.
+        ClusterError, ProcessError, KafkaBrokerError: a server did not start.
+    """
+    started = time.monotonic()
+    with scratch_directory() as scratch:
+        check_room(NEEDED_BYTES, shutil.disk_usage(scratch).free, scratch)
+        say("starting PostgreSQL, an S3 server, RSM and RLMM ...")
+        stack = EmbeddedStack(scratch / "data", with_rlm=False)
+        with stack, connected_rlmm(stack.endpoints.rlmm, None) as rlmm:
+            endpoints = stack.endpoints
+            say(f"they run after {time.monotonic() - started:.0f} s; now Kafka with the plugin ...")
+            settings = plugin_settings(plugin, endpoints.rsm, endpoints.rlmm)
+            settings = {**settings, "remote.log.manager.task.interval.ms": "500"}
+            with KafkaBroker(scratch / "kafka", kafka, {**settings, **IN_A_HURRY}) as broker:
+                say(f"Kafka {report.kafka_version} runs after {time.monotonic() - started:.0f} s")
+                cluster = Cluster(broker.bootstrap_servers)
+                cluster.create(TOPIC)
+                found = folder_of(broker, TOPIC.name)
+                store = stack.s3.endpoint.client()
+                partition = TieredPartition(
+                    found.topic_id_partition, found.path, rlmm, store, BUCKET, endpoints.rsm_metrics
+                )
+                yield Stage(broker, cluster, partition, report, output)
+
+
+_STUCK = "segments do not get from the disk into the tier"
+
+
+def perform(stage: Stage) -> None:
+    """Fill the stage's report.
+
+    Raises:
+        CommandError: nothing moves any more.
+        KafkaException, KafkaClientError: the broker does not do what a client asks of it.
+    """
+    say("\n1. A producer writes, and what is rolled goes to the tier")
+    sent = _offload(stage)
+
+    say("\n2. A consumer reads all of it, from the tier and from the disk")
+    view = stage.partition.look()
+    # First of the disk alone: later a call of RSM that is just ending might be counted with it.
+    _read(stage, sent, "disk only", READ_UNCOMMITTED, view.local_log_start_offset)
+    first = _read(stage, sent, "offloaded", READ_UNCOMMITTED)
+    _read(stage, sent, "offloaded", READ_COMMITTED)
+    _show_picture(stage, view.segments, first.segments)
+
+    say("\n3. The broker is restarted, and the consumer reads again")
+    timed("restarted", stage.broker.restart)
+    _read(stage, sent, "restarted", READ_UNCOMMITTED)
+    _read(stage, sent, "restarted", READ_COMMITTED)
+
+    say("\n4. Retention takes the oldest segment")
+    log_start_offset = _expire(stage)
+    kept = [record for record in sent if record.offset >= log_start_offset]
+    _read(stage, kept, "expired", READ_UNCOMMITTED)
+
+    say("\n5. The topic is deleted")
+    _delete(stage)
+
+
+def _offload(stage: Stage) -> list[Sent]:
+    started, report = time.monotonic(), stage.report
+    with ThreadPoolExecutor(1) as pool:
+        producing = pool.submit(produce, stage.cluster, TOPIC)
+        with closing(stage.watch.looks(_STUCK, _draw)) as looks:
+            for view in looks:
+                lost_offset = view.lost_offset()
+                if lost_offset is not None:
+                    report.lost_offsets.append(lost_offset)
+                if producing.done() and _is_settled(view):
+                    break
+        sent = producing.result()
+    report.records = len(sent)
+    report.aborted_records = sum(record.transaction == "aborted" for record in sent)
+    report.produced_bytes = sum(record.size_bytes for record in sent)
+    report.offloaded, report.objects = view.segments, len(view.objects)
+    report.is_each_segment_stored = view.is_each_finished_segment_stored
+    say(
+        f"   {report.records:,} keyed records ({size_text(report.produced_bytes)}, every codec; a "
+        f"transaction committed, one aborted) in {len(report.offloaded)} segments; "
+        f"{len(view.finished)} are in the tier, {report.objects} objects, and "
+        f"{report.left_the_disk} have left the disk: {time.monotonic() - started:.0f} s"
+    )
+    return sent
+
+
+def _draw(view: View) -> Group:
+    counts = f"{len(view.rows)} segments in RLMM, {len(view.objects)} objects"
+    return Group(picture(view.segments), Text(counts))
+
+
+def _is_settled(view: View) -> bool:
+    """All that is rolled is in the tier, and what local retention does not keep has left."""
+    all_copied = all(segment.in_tier for segment in view.segments[:-1])
+    local_bytes = sum(segment.size_bytes for segment in view.disk)
+    nothing_due = local_bytes - LOCAL_RETENTION_BYTES < view.disk[0].size_bytes
+    return all_copied and nothing_due and len(view.disk) > 1
+
+
+def _read(
+    stage: Stage, sent: Sequence[Sent], when: str, isolation_level: str, offset: int | None = None
+) -> Reading:
+    """Read from `offset`, by default from the beginning, to the end, and compare."""
+    segments, before = stage.partition.look().segments, stage.partition.fetches()
+    expected = [record for record in sent if offset is None or record.offset >= offset]
+    started = time.monotonic()
+    where = {} if offset is None else {"offset": offset}
+    messages, arrived = _consume(stage.cluster, isolation_level, segments, where)
+    seconds = time.monotonic() - started
+    fetches = stage.partition.fetches() - before
+    read = [s for s in segments if s.last_offset is None or s.last_offset >= (offset or 0)]
+    timed = [SegmentRead(s, arrived.get(s.first_offset, 0.0)) for s in read]
+    failures = differences(expected, messages, isolation_level)
+    reading = Reading(
+        when,
+        isolation_level,
+        expected[0].offset,
+        len(messages),
+        failures,
+        timed,
+        fetches,
+        seconds,
+    )
+    stage.report.readings.append(reading)
+    sources = [s for s in ("tier", "disk") if reading.size_bytes(s)]
+    say(
+        f"   {isolation_level}: {len(messages):,} records from offset {reading.first_offset}, "
+        f"{'all equal' if not failures else f'{len(failures):,} DIFFERENT'}; "
+        f"{', '.join(reading.rate_text(source) for source in sources)}; RSM served {fetches} "
+        "fetches"
+    )
+    return reading
+
+
+def _consume(
+    cluster: Cluster, isolation_level: str, segments: Sequence[Segment], where: dict[str, int]
+) -> tuple[list[Message], dict[int, float]]:
+    """All records, and for each segment, by its first offset, how long its records took."""
+    bases = [segment.first_offset for segment in segments]
+    messages: list[Message] = []
+    seconds: dict[int, float] = {}
+    mark = time.monotonic()
+    for message in cluster.read(TOPIC.name, 0, isolation_level, **where):
+        messages.append(message)
+        offset = message.offset()
+        assert offset is not None  # of a consumed message it is known
+        base = bases[bisect_right(bases, offset) - 1]
+        now = time.monotonic()
+        seconds[base] = seconds.get(base, 0.0) + now - mark
+        mark = now
+    return messages, seconds
+
+
+def _expire(stage: Stage) -> int:
+    """Have retention.bytes take the oldest segment; answer the log start that this makes."""
+    before = stage.partition.look()
+    oldest, following = before.finished[:2]
+    total = sum(segment.size_bytes for segment in before.segments)
+    # Kafka deletes what is above the limit as a whole segment: the oldest, and half of the next.
+    too_much = oldest.segment_size_in_bytes + following.segment_size_in_bytes // 2
+    started = time.monotonic()
+    stage.cluster.configure(TOPIC.name, retention_bytes=str(total - too_much))
+
+    def expired() -> bool:
+        view = stage.partition.look()
+        # By its id: its row is another one already when the deletion begins.
+        rows = {row.remote_log_segment_id for row in view.rows}
+        return oldest.remote_log_segment_id not in rows and not view.objects_of(oldest)
+
+    stage.watch.until(expired, "the oldest segment does not expire")
+    after = stage.partition.look()
+    gone = [segment for segment in before.segments if segment not in after.segments]
+    stage.report.expired = gone
+    only_the_oldest = [segment.first_offset for segment in gone] == [oldest.start_offset]
+    stage.report.expired_as_set = only_the_oldest and after.is_each_finished_segment_stored
+    say(
+        f"   retention.bytes={total - too_much}: offsets {oldest.start_offset}-{oldest.end_offset} "
+        f"are gone from the tier, {len(before.objects)} objects before and {len(after.objects)} "
+        f"after: {time.monotonic() - started:.0f} s"
+    )
+    return oldest.end_offset + 1
+
+
+def _delete(stage: Stage) -> None:
+    before = len(stage.partition.objects())
+    started = time.monotonic()
+    stage.cluster.delete(TOPIC.name)
+
+    def left() -> int:
+        return len(stage.partition.rows()) + len(stage.partition.objects())
+
+    stage.watch.until(lambda: not left(), "the deleted topic's segments do not go")
+    stage.report.left_after_deletion = left()
+    say(
+        f"   {before} objects before, {len(stage.partition.objects())} after: "
+        f"{time.monotonic() - started:.0f} s"
+    )
+
+
+def _show_picture(stage: Stage, segments: Sequence[Segment], reads: Sequence[SegmentRead]) -> None:
+    if stage.output is Format.TABLE:
+        stdout_console().print(picture(segments, reads))
+
+
+_ENDED_BY_SIGTERM = 128 + signal.SIGTERM
+
+
+def run(plugin: Path, kafka: Path, output: Format) -> int:
+    """Answer 0 where everything was as it should be; 1 where it was not, and say what.
+
+    Raises:
+        CommandError: something that the show needs is missing; or it could not go on.
+        ProcessError: a server did not start.
+    """
+    kafka_version = require_needs(plugin, kafka)
+    # Only now: they import what was just asked for.
+    from confluent_kafka import KafkaException
+
+    from demos.kafka_report import DemoKafkaReport, as_json, summary
+
+    pass
+    pass
+    from demos.kafka_broker import KafkaBrokerError
+    from demos.kafka_client import KafkaClientError
+
+    # What was started ends with us in any case; the scratch directory goes only if we end in order.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_ENDED_BY_SIGTERM))
+    started = time.monotonic()
+    report = DemoKafkaReport(kafka_version)
+    try:
+        with running_stage(plugin.resolve(), kafka.resolve(), report, output) as stage:
+            perform(stage)
+    except (KafkaException, KafkaClientError, KafkaBrokerError) as e:
+        raise CommandError(f"the broker failed: {e}", EXIT_FAILED) from e
+    report.seconds = time.monotonic() - started
+    if output is Format.JSON:
+        print_json(as_json(report))
+    for line in summary(report):
+        say(line)
+    return report.exit_code

@@ -1,0 +1,330 @@
+"""A real single-node Kafka: KRaft, broker and controller in one process."""
+
+import base64
+import os
+import re
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from services.local.process import LOOPBACK, ChildProcess, HeldPorts, start_on_free_ports
+
+MINIMUM_JAVA = 17
+
+
+class JavaMissingError(RuntimeError):
+    """No java on the PATH, or one that is too old."""
+
+
+def find_java() -> str:
+    """The java on the PATH.
+
+    Raises:
+        JavaMissingError: there is none, or it is too old for Kafka.
+    """
+    java = shutil.which("java")
+    if java is None:
+        raise JavaMissingError(
+            f"java is not on the PATH: Kafka needs a Java runtime, {MINIMUM_JAVA} or newer"
+        )
+    command = [java, "-version"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    match = re.search(r'version "(\d+)', done.stderr + done.stdout)
+    if match is None or int(match[1]) < MINIMUM_JAVA:
+        found = match[1] if match else "unknown"
+        raise JavaMissingError(
+            f"Kafka needs Java {MINIMUM_JAVA} or newer; the java on the PATH is version {found}"
+        )
+    return java
+
+
+_PACKAGE = "io.sediment.kafka"
+
+
+def plugin_settings(jar: Path, rsm_address: str, rlmm_address: str) -> dict[str, str]:
+    """Broker properties by Kafka's names, for services at `host:port`.
+
+    Which topics are tiered is each topic's own setting, remote.storage.enable.
+    """
+    storage, metadata = "remote.log.storage.manager", "remote.log.metadata.manager"
+    return {
+        "remote.log.storage.system.enable": "true",
+        f"{storage}.class.name": f"{_PACKAGE}.SedimentRemoteStorageManager",
+        f"{storage}.class.path": str(jar),
+        "rsm.config.endpoint": rsm_address,
+        f"{metadata}.class.name": f"{_PACKAGE}.SedimentRemoteLogMetadataManager",
+        f"{metadata}.class.path": str(jar),
+        "rlmm.config.endpoint": rlmm_address,
+    }
+
+
+NODE_ID = 1
+_FORMAT_TIMEOUT_S = 120.0
+_START_TIMEOUT_MS = 120_000
+_STOP_TIMEOUT_S = 60.0
+_LOG_TAIL_CHARACTERS = 4096
+
+SMALL_JVM = (
+    "-Xms64m",
+    "-Xmx320m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",  # the cheap compiler only: the broker lives for seconds
+    "-XX:-UsePerfData",
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+    # Hundreds of lines of settings at each start would push the cause of a failure out of its tail.
+    "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.common.config.AbstractConfig=warn",
+    "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
+)
+
+_DEFAULT_SETTINGS: Mapping[str, str] = {
+    "auto.create.topics.enable": "false",
+    "default.replication.factor": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "min.insync.replicas": "1",
+    "offsets.topic.num.partitions": "1",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "log.cleaner.dedupe.buffer.size": "4194304",  # the default alone is half of this heap
+    "num.network.threads": "2",
+    "num.io.threads": "4",
+}
+"""What one node on a small machine needs; a caller's settings win over these."""
+
+_OWNED_SETTINGS = frozenset(
+    {
+        "advertised.listeners",
+        "controller.listener.names",
+        "controller.quorum.voters",
+        "listener.security.protocol.map",
+        "listeners",
+        "log.dir",
+        "log.dirs",
+        "node.id",
+        "process.roles",
+    }
+)
+"""What KafkaBroker decides itself; naming one of these in the caller's settings is an error."""
+
+_PROTOCOLS_OF_LISTENERS = ",".join(
+    [
+        "CONTROLLER:PLAINTEXT",
+        *(f"{name}:{name}" for name in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")),
+    ]
+)
+
+
+class KafkaBrokerError(RuntimeError):
+    """The broker could not be made, or did not stop cleanly."""
+
+
+class KafkaBroker:
+    """One broker in ``directory``, which keeps its state between starts.
+
+    * ``log_dirs`` are Kafka's log.dirs, of which ``log_dir`` is the first;
+      ``directory/broker.log`` is what Kafka printed since the last start.
+    * Ports are free loopback ports, which stay the same over restarts.
+    * As a context manager it starts on entry; it stops cleanly on exit, or is killed when the body
+      raised. It never outlives this process.
+    * Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        jars: Path,
+        settings: Mapping[str, str] | None = None,
+        *,
+        log_dirs: int = 1,
+        listeners: Sequence[str] = (),
+        jvm_options: Sequence[str] = SMALL_JVM,
+    ) -> None:
+        """Prepare a broker; nothing runs yet.
+
+        ``jars`` is a directory with all jars of a broker. ``settings`` are broker properties by
+        Kafka's names. ``listeners`` are further ones than PLAINTEXT, each called as its security
+        protocol is. ``jvm_options`` are by default those of a broker that lives for seconds.
+        """
+        owned = _OWNED_SETTINGS.intersection(settings or {})
+        if owned:
+            raise ValueError(f"KafkaBroker chooses these itself: {', '.join(sorted(owned))}")
+        self.directory = directory.resolve()
+        names = ["data", *(f"data-{number}" for number in range(2, log_dirs + 1))]
+        self.log_dirs = tuple(self.directory / name for name in names)
+        self.log_dir = self.log_dirs[0]
+        self._properties = self.directory / "server.properties"
+        self._settings = {**_DEFAULT_SETTINGS, **(settings or {})}
+        self._jars = jars
+        self._listeners = ("PLAINTEXT", *listeners)
+        self._jvm_options = jvm_options
+        self._process: ChildProcess | None = None
+        self._ports: Sequence[int] = ()
+        self._held_ports: HeldPorts | None = None
+
+    @property
+    def pid(self) -> int:
+        """Of the broker's process, while it runs."""
+        if self._process is None:
+            raise KafkaBrokerError("the broker does not run")
+        return self._process.pid
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """``host:port`` for a client's bootstrap.servers; raises before the first start."""
+        return self.address("PLAINTEXT")
+
+    def address(self, listener: str) -> str:
+        """``host:port`` of one of its listeners; raises before the first start."""
+        _, *ports = self._ports
+        return dict(self._addresses(ports))[listener]
+
+    @property
+    def cluster_id(self) -> str:
+        """The id that formatting gave this cluster; raises before the first start."""
+        match = re.search(r"^cluster\.id=(.+)$", self._meta_properties.read_text(), re.MULTILINE)
+        if match is None:
+            raise KafkaBrokerError("meta.properties names no cluster.id")
+        return match[1].strip()
+
+    def start(self) -> None:
+        """Start and return once a client gets metadata in which every partition has a leader.
+
+        Raises:
+            JavaMissingError: there is no java, or it is too old.
+            KafkaBrokerError: the storage could not be formatted.
+            ProcessError: the broker died or stayed silent until the deadline; the message ends
+                with the tail of its log.
+        """
+        if self._ports:
+            self._start_on(self._ports)
+        else:
+            self._held_ports = start_on_free_ports(1 + len(self._listeners), self._start_on)
+
+    def stop(self) -> None:
+        """SIGTERM, and wait for a clean shutdown. Nothing to do when it was not started.
+
+        Raises:
+            KafkaBrokerError: it left no mark of a clean shutdown, because it had died before or was
+                killed for taking too long.
+        """
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.stop(_STOP_TIMEOUT_S)
+        if not (self.log_dir / ".kafka_cleanshutdown").is_file():
+            tail = process.log_tail()
+            raise KafkaBrokerError(f"no clean shutdown; the end of {process.log_path}:\n{tail}")
+
+    def kill(self) -> None:
+        """SIGKILL: no clean shutdown, as in a power failure. The next start recovers the logs."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+
+    def restart(self) -> None:
+        """Stop cleanly and start again: each partition gets new leader epochs."""
+        self.stop()
+        self.start()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # Killed after a failure, so that an unclean stop cannot hide what went wrong first.
+        if error is None:
+            self.stop()
+        else:
+            self.kill()
+
+    @property
+    def _meta_properties(self) -> Path:
+        return self.log_dir / "meta.properties"
+
+    def _start_on(self, ports: Sequence[int]) -> None:
+        self._ports = ports
+        command = [find_java(), *self._jvm_options, "-cp", f"{self._jars}/*"]
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._write_properties(*ports)
+        if not self._meta_properties.exists():
+            self._format(command)
+        command += ["kafka.Kafka", str(self._properties)]
+        self._process = ChildProcess("broker", command, self.directory, os.environ)
+        self._process.start()
+        admin = AdminClient(
+            {
+                "bootstrap.servers": self.bootstrap_servers,
+                "reconnect.backoff.max.ms": 200,
+                "log_level": 0,  # refused connections are what we expect until it listens
+            }
+        )
+        cluster_id = self.cluster_id
+        self._process.wait_until_ready(lambda: _has_leaders(admin, cluster_id), _START_TIMEOUT_MS)
+
+    def _addresses(self, ports: Sequence[int]) -> Iterator[tuple[str, str]]:
+        for listener, port in zip(self._listeners, ports, strict=True):
+            yield listener, f"{LOOPBACK}:{port}"
+
+    def _write_properties(self, controller_port: int, *ports: int) -> None:
+        controller = f"{LOOPBACK}:{controller_port}"
+        listeners = [f"{name}://{address}" for name, address in self._addresses(ports)]
+        settings = {
+            **self._settings,
+            "process.roles": "broker,controller",
+            "node.id": str(NODE_ID),
+            # The voters stand here and not in the metadata log, so that the port may change.
+            "controller.quorum.voters": f"{NODE_ID}@{controller}",
+            "controller.listener.names": "CONTROLLER",
+            "listeners": ",".join([*listeners, f"CONTROLLER://{controller}"]),
+            "advertised.listeners": ",".join(listeners),
+            "listener.security.protocol.map": _PROTOCOLS_OF_LISTENERS,
+            "log.dirs": ",".join(map(str, self.log_dirs)),
+        }
+        self._properties.write_text("".join(f"{k}={v}\n" for k, v in sorted(settings.items())))
+
+    def _format(self, command: Sequence[str]) -> None:
+        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # With "=", because an id may begin with a dash.
+        arguments = ["format", "--ignore-formatted", f"--cluster-id={cluster_id}"]
+        done = subprocess.run(
+            [*command, "kafka.tools.StorageTool", *arguments, f"--config={self._properties}"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_FORMAT_TIMEOUT_S,
+            check=False,
+        )
+        if done.returncode != 0:
+            tail = done.stdout[-_LOG_TAIL_CHARACTERS:]
+            raise KafkaBrokerError(f"formatting the storage failed:\n{tail}")
+
+
+def _has_leaders(admin: AdminClient, cluster_id: str) -> bool:
+    """Whether a client could work now: this broker is registered and each partition has a leader.
+
+    The cluster id tells our broker from another one that took its port.
+    """
+    try:
+        metadata = admin.list_topics(timeout=1.0)
+    except KafkaException:
+        return False
+    leaders = [p.leader for topic in metadata.topics.values() for p in topic.partitions.values()]
+    ours = metadata.cluster_id == cluster_id and bool(metadata.brokers)
+    return ours and all(leader >= 0 for leader in leaders)

@@ -1,0 +1,147 @@
+"""Read a partition through RLM and compare it, batch by batch, with the broker's files."""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from services.api.ids import TopicIdPartition
+from services.api.remote_log_manager import (
+    FetchError,
+    FetchPartition,
+    FetchRequest,
+    RecordSource,
+    RemoteLogManager,
+)
+from services.rlm.kafka_log.batches import Batch, FileWindow, walk_batches
+from services.rlm.kafka_log.errors import BatchError
+from services.rlm.kafka_log.partition_dir import list_segments
+
+FETCH_BYTES = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRead:
+    """Offsets (inclusive) that did not come back as they were."""
+
+    first_offset: int
+    last_offset: int
+    reason: str
+
+
+@dataclass
+class Reading:
+    """What reading one partition back found.
+
+    Attributes:
+        first_offset, last_offset: of what came back as it was; -1: nothing did.
+        local_bytes, remote_bytes: of these batches, by where they were read.
+    """
+
+    topic_id_partition: TopicIdPartition
+    batches: int = 0
+    first_offset: int = -1
+    last_offset: int = -1
+    local_bytes: int = 0
+    remote_bytes: int = 0
+    failures: list[FailedRead] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """A batch with a right CRC, copied out of the window it was read through."""
+
+    base_offset: int
+    last_offset: int
+    data: bytes
+    source: RecordSource | None = None
+
+
+def read_back(
+    manager: RemoteLogManager, tp: TopicIdPartition, original: Path, log_start_offset: int
+) -> Reading:
+    """Fetch all of `original`, the partition's folder as the broker left it, from
+    `log_start_offset` on; a batch is read back when its CRC is right and its bytes are the
+    broker's. What cannot be fetched is a failure, and reading goes on behind it.
+    """
+    reading = Reading(tp)
+    fetched: deque[_Whole] = deque()
+    for expected in _original_batches(original, log_start_offset):
+        try:
+            if not fetched:
+                offset = max(expected.base_offset, log_start_offset)
+                fetched.extend(_fetch(manager, tp, offset))
+            _note_same(expected, fetched.popleft(), reading)
+        except _NotReadBackError as e:
+            fetched.clear()
+            reading.failures.append(FailedRead(expected.base_offset, expected.last_offset, str(e)))
+    return reading
+
+
+class _NotReadBackError(Exception):
+    pass
+
+
+def _note_same(expected: _Whole, got: _Whole, reading: Reading) -> None:
+    if got.data != expected.data:
+        raise _NotReadBackError(f"other bytes came back (a batch at {got.base_offset})")
+    reading.batches += 1
+    if reading.first_offset < 0:
+        reading.first_offset = got.base_offset
+    reading.last_offset = got.last_offset
+    if got.source is RecordSource.REMOTE:
+        reading.remote_bytes += len(got.data)
+    else:
+        reading.local_bytes += len(got.data)
+
+
+def _fetch(manager: RemoteLogManager, tp: TopicIdPartition, offset: int) -> list[_Whole]:
+    """At least one batch, from the one that holds `offset` on."""
+    request = FetchRequest((FetchPartition(tp, offset, FETCH_BYTES),), FETCH_BYTES)
+    found: list[_Whole] = []
+    pieces: list[bytes] = []
+    source: RecordSource | None = None
+    for part in manager.fetch(request):
+        if part.error is not FetchError.NONE and not (found or pieces):
+            raise _NotReadBackError(f"{part.error.value}: {part.error_message}")
+        if part.source is not source:
+            found.extend(_parse(b"".join(pieces), source))
+            pieces, source = [], part.source
+        pieces.append(part.record_batches)
+    found.extend(_parse(b"".join(pieces), source))
+    if not found:
+        raise _NotReadBackError("the answer was empty")
+    return found
+
+
+def _parse(data: bytes, source: RecordSource | None) -> list[_Whole]:
+    try:
+        batches = walk_batches(_BytesWindow(data), 0, len(data), 0, verify=True)
+        return [_copied(batch, source) for batch in batches]
+    except BatchError as e:
+        raise _NotReadBackError(str(e)) from e
+
+
+def _original_batches(folder: Path, log_start_offset: int) -> Iterator[_Whole]:
+    """Of a segment that is damaged, what lies before the damage."""
+    for segment in list_segments(folder):
+        with FileWindow(segment.log_path) as window:
+            end = window.size_bytes
+            try:
+                for batch in walk_batches(window, 0, end, segment.base_offset, verify=True):
+                    if batch.last_offset >= log_start_offset:
+                        yield _copied(batch, RecordSource.LOCAL)
+            except BatchError:
+                continue
+
+
+def _copied(batch: Batch, source: RecordSource | None) -> _Whole:
+    return _Whole(batch.base_offset, batch.last_offset, bytes(batch.data), source)
+
+
+class _BytesWindow:
+    def __init__(self, data: bytes) -> None:
+        self._data = memoryview(data)
+
+    def read(self, position: int, length: int) -> memoryview:
+        return self._data[position : position + length]

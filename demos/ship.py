@@ -1,0 +1,202 @@
+"""The main job: ship a Kafka log, lose the local copy, read every batch back."""
+
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from demos.read_back import Reading, read_back
+from demos.stage import (
+    POLL_S,
+    announce_size,
+    link_log_dir,
+    scratch_directory,
+    unlink_segments,
+    wait_until_shipped,
+)
+from services.api.remote_log_manager import PartitionDescription, Problem, RemoteLogManager
+from services.cli.connections import connected_rlm
+from services.cli.output import EXIT_PARTIAL, Format, print_json, print_table, say, size_text
+from services.cli.partitions import problem_as_json, problem_text
+from services.local.stack import EmbeddedStack
+from services.rlm.kafka_log.log_dir import LogDirs, find_partitions
+
+_SHOWN_FAILURES = 10
+
+_COLUMNS = (
+    "partition",
+    "shipped",
+    "offsets read",
+    "batches",
+    "tier bytes",
+    "disk bytes",
+    "failed",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DemoReport:
+    """What was shipped, and what of it came back.
+
+    Attributes:
+        log_dir_problems: folders of the log directory that no partition could be made of.
+        readings: of the partitions in `shipped`, in the same order.
+    """
+
+    log_dir_problems: Sequence[Problem]
+    shipped: Sequence[PartitionDescription]
+    readings: Sequence[Reading]
+    seconds: float
+
+    @property
+    def problems(self) -> list[Problem]:
+        of_partitions = [
+            problem for description in self.shipped for problem in description.problems
+        ]
+        return [*self.log_dir_problems, *of_partitions]
+
+    @property
+    def exit_code(self) -> int:
+        """0 where every batch came back as it was."""
+        failed = any(reading.failures for reading in self.readings)
+        held = any(problem.held_segments for problem in self.problems)
+        return EXIT_PARTIAL if failed or held or self.log_dir_problems else 0
+
+
+def show(report: DemoReport, output: Format) -> None:
+    if output is Format.JSON:
+        print_json(_as_json(report))
+    else:
+        _print(report)
+    for problem in report.problems:
+        say(problem_text(problem))
+    for reading in report.readings:
+        tp = reading.topic_id_partition
+        for failure in reading.failures[:_SHOWN_FAILURES]:
+            offsets = f"{failure.first_offset}-{failure.last_offset}"
+            say(f"{tp.topic}-{tp.partition} offsets {offsets}: {failure.reason}")
+
+
+def _print(report: DemoReport) -> None:
+    rows = [_as_row(d, r) for d, r in zip(report.shipped, report.readings, strict=True)]
+    print_table("Read back, every batch compared with the broker's own file", _COLUMNS, rows)
+    remote = sum(reading.remote_bytes for reading in report.readings)
+    local = sum(reading.local_bytes for reading in report.readings)
+    batches = sum(reading.batches for reading in report.readings)
+    failed = sum(len(reading.failures) for reading in report.readings)
+    segments = sum(description.remote_segments for description in report.shipped)
+    say(
+        f"{segments} segments shipped; {batches:,} batches read back, {size_text(remote)} from the "
+        f"tier and {size_text(local)} from disk; {failed} failed; {report.seconds:.0f} s in all"
+    )
+
+
+def _as_row(description: PartitionDescription, reading: Reading) -> tuple[object, ...]:
+    tp = description.topic_id_partition
+    offsets = f"{reading.first_offset}-{reading.last_offset}" if reading.batches else "none"
+    return (
+        f"{tp.topic}-{tp.partition}",
+        description.remote_segments,
+        offsets,
+        reading.batches,
+        reading.remote_bytes,
+        reading.local_bytes,
+        len(reading.failures),
+    )
+
+
+def _as_json(report: DemoReport) -> dict[str, object]:
+    pairs = zip(report.shipped, report.readings, strict=True)
+    return {
+        "partitions": [_partition_as_json(d, r) for d, r in pairs],
+        "problems": [problem_as_json(problem) for problem in report.problems],
+        "seconds": round(report.seconds, 1),
+    }
+
+
+def _partition_as_json(d: PartitionDescription, r: Reading) -> dict[str, object]:
+    return {
+        "topic": d.topic_id_partition.topic,
+        "partition": d.topic_id_partition.partition,
+        "remote_segments": d.remote_segments,
+        "remote_size_bytes": d.remote_size_bytes,
+        "batches": r.batches,
+        "first_offset": r.first_offset,
+        "last_offset": r.last_offset,
+        "read_from_tier_bytes": r.remote_bytes,
+        "read_from_disk_bytes": r.local_bytes,
+        "failures": [[f.first_offset, f.last_offset, f.reason] for f in r.failures],
+    }
+
+
+_ENDED_BY_SIGTERM = 128 + signal.SIGTERM
+
+
+def run(log_dir: Path, output: Format) -> int:
+    """Answer 0 where every batch came back as it was; 1 where not all could be shipped or read.
+
+    Raises:
+        LogDirError: the log directory cannot be used.
+        CommandError: the disk has no room for it; shipping makes no progress.
+    """
+    # What was started ends with us in any case; the scratch directory goes only if we end in order.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_ENDED_BY_SIGTERM))
+    started = time.monotonic()
+    found = find_partitions([log_dir])
+    with scratch_directory() as scratch:
+        announce_size(found, log_dir, scratch)
+        link_log_dir(log_dir, scratch / "log")
+        say("starting PostgreSQL, an S3 server and the three services ...")
+        stack = EmbeddedStack(
+            scratch / "data", log_dirs=[scratch / "log"], task_interval_ms=int(POLL_S * 1000)
+        )
+        with stack, connected_rlm(stack.endpoints.rlm, None) as rlm:
+            say(f"they run after {time.monotonic() - started:.0f} s")
+            shipped = wait_until_shipped(rlm)
+            removed = _lose_local_copies(found, scratch / "log", log_dir, shipped)
+            say(f"removed {removed} local segments (links) that are in the tier; reading back ...")
+            readings = _read_all_back(rlm, found, shipped)
+        shipped = [_naming_originals(d, scratch / "log", log_dir) for d in shipped]
+    report = DemoReport(found.problems, shipped, readings, time.monotonic() - started)
+    show(report, output)
+    return report.exit_code
+
+
+def _lose_local_copies(
+    found: LogDirs, scratch: Path, log_dir: Path, shipped: Sequence[PartitionDescription]
+) -> int:
+    return sum(
+        unlink_segments(
+            scratch / found.partitions[d.topic_id_partition].path.relative_to(log_dir),
+            d.copied_through_offset,
+        )
+        for d in shipped
+    )
+
+
+def _naming_originals(
+    description: PartitionDescription, scratch: Path, log_dir: Path
+) -> PartitionDescription:
+    """Problems by the user's own paths: those of the links are gone when they are read."""
+    problems = tuple(
+        replace(problem, path=problem.path.replace(str(scratch), str(log_dir), 1))
+        for problem in description.problems
+    )
+    return replace(description, problems=problems)
+
+
+def _read_all_back(
+    rlm: RemoteLogManager, found: LogDirs, shipped: Sequence[PartitionDescription]
+) -> list[Reading]:
+    """Compared with the folders as the broker left them."""
+    return [
+        read_back(
+            rlm,
+            d.topic_id_partition,
+            found.partitions[d.topic_id_partition].path,
+            d.log_start_offset,
+        )
+        for d in shipped
+    ]

@@ -1,0 +1,150 @@
+"""What the demos share: scratch directories made of links, waiting until all is shipped."""
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+
+from services.api.remote_log_manager import (
+    PartitionDescription,
+    ProblemKind,
+    RemoteLogManager,
+    all_descriptions,
+)
+from services.cli.output import EXIT_FAILED, CommandError, bytes_bar, say, size_text
+from services.cli.partitions import problem_text
+from services.rlm.kafka_log.log_dir import LogDirs
+from services.rlm.kafka_log.partition_dir import list_segments
+
+SEGMENT_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
+
+
+def link_log_dir(source: Path, scratch: Path) -> None:
+    """Make `scratch` look like the log directory `source`, with a symbolic link for each file.
+
+    Only the folders are made anew, those of partitions too that are links themselves; not a byte is
+    copied, and nothing is written below `source`. A folder that cannot be read stays empty.
+    """
+    for folder in (source, *_folders(source)):
+        target = scratch / folder.relative_to(source)
+        target.mkdir(parents=True, exist_ok=True)
+        for file in _entries(folder):
+            if not file.is_dir():
+                (target / file.name).symlink_to(file.resolve())
+
+
+def _folders(source: Path) -> Iterator[Path]:
+    return (entry for entry in _entries(source) if entry.is_dir())
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except PermissionError:  # find_partitions names it
+        return []
+
+
+def unlink_segments(folder: Path, through_offset: int) -> int:
+    """Remove the links of the rolled segments of a partition that end at or below
+    `through_offset`; answer how many segments that were.
+
+    Raises:
+        ValueError: a file in the way is not a link; nothing of its segment is removed.
+    """
+    removed = 0
+    for segment in list_segments(folder):
+        if not segment.is_rolled or segment.end_offset > through_offset:
+            continue
+        files = [segment.file(suffix) for suffix in SEGMENT_SUFFIXES]
+        present = [path for path in files if os.path.lexists(path)]
+        for path in present:
+            if not path.is_symlink():
+                raise ValueError(f"{path} is a file, not a link")
+        for path in present:
+            path.unlink()
+        removed += 1
+    return removed
+
+
+# PostgreSQL's files, the store's own bookkeeping, and room to breathe.
+SPARE_BYTES = 1024 * 1024 * 1024
+SHIP_TIMEOUT_WITHOUT_PROGRESS_S = 120.0
+POLL_S = 0.2
+
+
+@contextmanager
+def scratch_directory() -> Iterator[Path]:
+    """Where a show keeps everything; open to PostgreSQL's own user, gone at the end."""
+    with tempfile.TemporaryDirectory(prefix="sediment-demo-") as name:
+        directory = Path(name)
+        directory.chmod(0o711)
+        yield directory
+
+
+def announce_size(found: LogDirs, log_dir: Path, scratch: Path) -> None:
+    """Say what will be written, and stop where the disk has no room for it."""
+    sizes = [
+        segment.size_bytes
+        for partition in found.partitions.values()
+        for segment in list_segments(partition.path)
+        if segment.is_rolled
+    ]
+    size_bytes = sum(sizes)
+    say(
+        f"{log_dir}: {len(found.partitions)} partitions, {len(sizes)} rolled segments; "
+        f"{size_text(size_bytes)} ({size_bytes:,} bytes) will go to the embedded store "
+        f"below {scratch}"
+    )
+    check_room(size_bytes, shutil.disk_usage(scratch).free, scratch)
+
+
+def check_room(size_bytes: int, free_bytes: int, scratch: Path) -> None:
+    """Raise CommandError unless `size_bytes` of segments, and what the servers need besides, fit
+    into `free_bytes`."""
+    needed = size_bytes + SPARE_BYTES
+    if needed > free_bytes:
+        raise CommandError(
+            f"the disk of {scratch} has {size_text(free_bytes)} free, {size_text(needed)} "
+            "are needed; set TMPDIR to a larger one",
+            EXIT_FAILED,
+        )
+
+
+def wait_until_shipped(rlm: RemoteLogManager) -> list[PartitionDescription]:
+    """Watch RLM ship, until all that is not held back is in the tier."""
+    last_change, before = time.monotonic(), -1
+    with bytes_bar() as bar:
+        task = bar.add_task("shipping", total=None)
+        while True:
+            descriptions = list(all_descriptions(rlm))
+            done = sum(d.remote_size_bytes for d in descriptions)
+            pending = sum(d.pending_size_bytes for d in descriptions)
+            segments = sum(d.remote_segments for d in descriptions)
+            description = f"shipped {segments} segments"
+            bar.update(task, total=done + pending, completed=done, description=description)
+            if all(_is_shipped(d) for d in descriptions):
+                return descriptions
+            if done != before:
+                last_change, before = time.monotonic(), done
+            if time.monotonic() - last_change > SHIP_TIMEOUT_WITHOUT_PROGRESS_S:
+                raise CommandError(_stuck(descriptions), EXIT_FAILED)
+            Event().wait(POLL_S)
+
+
+def _is_shipped(description: PartitionDescription) -> bool:
+    # What the services could not do at this moment is done by the next pass.
+    held = sum(
+        problem.held_segments
+        for problem in description.problems
+        if problem.kind is not ProblemKind.STORE_UNAVAILABLE
+    )
+    return description.pending_segments == held
+
+
+def _stuck(descriptions: Sequence[PartitionDescription]) -> str:
+    problems = [problem_text(p) for d in descriptions for p in d.problems] or ["no reason known"]
+    return "shipping makes no progress: " + "; ".join(problems[:5])

@@ -1,0 +1,184 @@
+"""Write docs/config.md and docs/metrics.md from their sources: `make docs`."""
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from prometheus_client.metrics import MetricWrapperBase
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from services.common.settings import ServiceSettings
+from services.rlm.metrics import TopicGauge
+from services.rlm.settings import RlmSettings
+from services.rlm.topic_metrics import TopicCounter
+from services.rlmm.settings import RlmmSettings
+from services.rsm.settings import RsmSettings
+
+_HEADER = """# Settings
+
+Each service reads its settings once, from its environment. A variable with a service's prefix that
+is not listed here stops the service: a typing mistake never passes for a default. Written by
+`make docs`.
+"""
+
+
+def config_markdown() -> str:
+    """The whole page."""
+    services = (("RSM", RsmSettings), ("RLMM", RlmmSettings), ("RLM", RlmSettings))
+    lines = [_HEADER]
+    for name, settings in services:
+        lines += [f"## {name}", "", "| variable | default | meaning |", "|---|---|---|"]
+        lines += [*_rows(settings), ""]
+    return "\n".join(lines)
+
+
+def _rows(settings: type[ServiceSettings]) -> Iterator[str]:
+    prefix = settings.model_config["env_prefix"]
+    fields = settings.model_fields
+    shared = ServiceSettings.model_fields
+    for name in sorted(fields, key=lambda n: (n in shared, list(fields).index(n))):
+        field = fields[name]
+        meaning = f"{field.description}{_bounds(field)}"
+        yield f"| `{prefix}{name.upper()}` | {_default(field)} | {meaning} |"
+
+
+def _default(field: FieldInfo) -> str:
+    if field.default is PydanticUndefined and field.default_factory is None:
+        return "**required**"
+    value = field.get_default(call_default_factory=True)
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, Enum):
+        value = value.value
+    return "" if value in (None, "", ()) or "SecretStr" in repr(value) else f"`{value}`"
+
+
+def _bounds(field: FieldInfo) -> str:
+    """ " (1 to 512)", where the field has bounds."""
+    low = next((m.ge for m in field.metadata if hasattr(m, "ge")), None)
+    high = next((m.le for m in field.metadata if hasattr(m, "le")), None)
+    if low is None:
+        return ""
+    return f" ({low:,} or more)" if high is None else f" ({low:,} to {high:,})"
+
+
+PREFIX = "sediment_"
+
+_METRICS_HEADER = """# Metrics
+
+Each process serves these for Prometheus at `/metrics` of its metrics address, beside those that
+every Python process has (`python_*`, `process_*`). Written by `make docs`.
+
+A gauge of a topic is the sum over the partitions that the process leads, as Kafka's are, unless it
+says otherwise; what a process does not lead it does not tell of. Kafka's rates are `rate()` of the
+counters. A histogram has `_bucket`, `_sum` and `_count`.
+
+A counter of a topic is there, from 0 on, while the process leads a partition of the topic, and gone
+with the last one; what concerns any other topic, as reads of one that is led elsewhere, has
+`topic="(other)"`. A sum over all topics is `sum(rate(...))`; a counter without labels is of the
+process, and never gets less.
+"""
+
+_KAFKA_HEADER = """## Kafka's names
+
+What Kafka's brokers tell of tiered storage (KIP-405, 963, 1018, 1257), and where it is here.
+
+| Kafka | here |
+|---|---|"""
+
+_KAFKA_NAME = re.compile(r"\(Kafka: ([\w-]+)\)")
+
+_OTHERWISE_HERE = (
+    (
+        "RemoteLogReaderFetchRateAndTimeMs",
+        "not there yet; `sediment_rpc_seconds` has the time of whole fetches, local ones too",
+    ),
+    (
+        "BuildRemoteLogAuxStateRequestsPerSec, ...ErrorsPerSec",
+        "not there yet: RLM does not serve BuildRemoteLogAuxState",
+    ),
+    (
+        "remote-fetch-throttle-time-avg, -max; quota RLM_FETCH",
+        "not there yet: RLM has no quota of fetches",
+    ),
+    ("quota RLM_COPY", "`rate(sediment_rlm_copied_bytes_total[1m])`"),
+    (
+        "ExpiresPerSec of DelayedRemoteFetchMetrics; size of the purgatory RemoteFetch",
+        "no such thing: a fetch waits in no purgatory, "
+        "`sediment_rlm_remote_log_reader_task_queue_size` says how many wait",
+    ),
+    (
+        "ExpiresPerSec of DelayedRemoteListOffsetsMetrics; size of the purgatory RemoteListOffsets",
+        "not there yet: RLM does not serve ListOffsets",
+    ),
+)
+
+_COLUMNS = ("| metric | kind | labels | meaning |", "|---|---|---|---|")
+
+_SECTIONS = (
+    ("RSM, RLMM and RLM", f"{PREFIX}rpc_"),
+    ("RSM", f"{PREFIX}rsm_"),
+    ("RLMM", f"{PREFIX}rlmm_"),
+    ("RLM", f"{PREFIX}rlm_"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    meaning: str
+
+    @property
+    def shown_name(self) -> str:
+        """As it is scraped."""
+        return f"{self.name}_total" if self.kind == "counter" else self.name
+
+
+def metrics_markdown() -> str:
+    """The whole page."""
+    declared = sorted(set(_declared()), key=lambda metric: metric.name)
+    lines = [_METRICS_HEADER]
+    for title, prefix in _SECTIONS:
+        rows = [_row(metric) for metric in declared if metric.name.startswith(prefix)]
+        if rows:
+            lines += [f"## {title}", "", *_COLUMNS, *rows, ""]
+    return "\n".join([*lines, *_kafka_names(declared)])
+
+
+def _kafka_names(declared: Sequence[_Declared]) -> Iterator[str]:
+    yield _KAFKA_HEADER
+    named = [(_KAFKA_NAME.search(metric.meaning), metric.shown_name) for metric in declared]
+    for kafka_name, here in sorted((found[1], here) for found, here in named if found):
+        yield f"| {kafka_name} | `{here}` |"
+    for kafka_name, text in _OTHERWISE_HERE:
+        yield f"| {kafka_name} | {text} |"
+
+
+def _row(metric: _Declared) -> str:
+    labels = ", ".join(f"`{label}`" for label in metric.labels)
+    return f"| `{metric.shown_name}` | {metric.kind} | {labels} | {metric.meaning} |"
+
+
+def _declared() -> Iterator[_Declared]:
+    """What the modules of the services hold."""
+    modules = [module for name, module in sys.modules.items() if name.startswith("services.")]
+    for module in modules:
+        for value in vars(module).values():
+            if isinstance(value, TopicGauge):
+                yield _Declared(value.name, "gauge", value.labels, value.meaning)
+            elif isinstance(value, TopicCounter):
+                yield _Declared(value.name, "counter", value.labels, value.meaning)
+            elif isinstance(value, MetricWrapperBase):
+                (told,) = value.describe()
+                # No public name for the labels of a metric that has no values yet.
+                labels = tuple(value._labelnames)
+                yield _Declared(told.name, told.type, labels, told.documentation)
+
+
+if __name__ == "__main__":
+    print({"config": config_markdown, "metrics": metrics_markdown}[sys.argv[1]]())

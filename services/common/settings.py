@@ -1,0 +1,123 @@
+"""Settings that every service process reads from its environment."""
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import AfterValidator, Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+_HOST_AND_PORT = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^:/\s\[\]]+):(?P<port>\d{1,5})")
+_MAX_PORT = 65_535
+
+
+def _host_and_port(value: str) -> str:
+    match = _HOST_AND_PORT.fullmatch(value)
+    if match is None or int(match["port"]) > _MAX_PORT:
+        raise ValueError(f"must be HOST:PORT, the port 0 to {_MAX_PORT}")
+    return value
+
+
+Address = Annotated[str, AfterValidator(_host_and_port)]
+"""HOST:PORT; an IPv6 host in brackets."""
+
+
+class ServiceSettings(BaseSettings):
+    """Base of each service's settings: frozen, read once in `__main__`, passed on as values.
+
+    A subclass sets `env_prefix` ("RSM_"); every field's description has its unit.
+    """
+
+    model_config = SettingsConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """Variables of earlier releases, and what each is called now."""
+
+    listen_address: Address = Field(
+        default="127.0.0.1:0", description="Where gRPC is served, HOST:PORT; port 0: a free one."
+    )
+    health_address: Address = Field(
+        default="127.0.0.1:0",
+        description="Where grpc.health.v1 is served, HOST:PORT; port 0: a free one.",
+    )
+    metrics_address: Address = Field(
+        default="127.0.0.1:0",
+        description="Where Prometheus metrics are served, HOST:PORT; port 0: a free one.",
+    )
+    unary_threads: int = Field(
+        default=16,
+        ge=1,
+        le=512,
+        description="Unary calls served at once by one process. Three times as many may wait; "
+        "what comes then is refused, to be tried again.",
+    )
+    stream_threads: int = Field(
+        default=8, ge=1, le=512, description="Streams to callers served at once by one process."
+    )
+    address_share_percent: int = Field(
+        default=75,
+        ge=1,
+        le=100,
+        description="How much of the threads for unary calls, for streams in and for streams out, "
+        "and of the places to wait for one, a single address may have, %; 100: all, as where a "
+        "proxy stands before the service. Of global IPv6 addresses those of one /64 count as one, "
+        "private ones (fc00::/7, fe80::/10, ::1) each alone.",
+    )
+    stream_idle_timeout_ms: int = Field(
+        default=60_000,
+        ge=1,
+        description="How long a stream may wait for its peer, which sends or takes nothing, ms; "
+        "then it is cancelled.",
+    )
+    busy_stream_idle_timeout_ms: int = Field(
+        default=10_000,
+        ge=1,
+        description="The same while another stream waits for its thread, ms.",
+    )
+    default_deadline_ms: int = Field(
+        default=30_000,
+        ge=1,
+        description="How long a unary call may take whose caller names no deadline, ms.",
+    )
+    drain_timeout_ms: int = Field(
+        default=10_000, ge=0, description="How long SIGTERM waits for calls under way, ms."
+    )
+
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        default="INFO", description="Least severe log line written to standard error."
+    )
+
+    @classmethod
+    def from_environment(cls) -> Self:
+        """Read the settings; a variable with our prefix that no field knows is an error.
+
+        pydantic-settings alone ignores a mistyped variable, and the default silently holds.
+
+        Raises:
+            SystemExit: names the variables that are unknown, missing or out of bounds.
+        """
+        prefix = cls.model_config["env_prefix"]
+        known = {f"{prefix}{name}".upper() for name in cls.model_fields}
+        ours = {name for name in os.environ if name.upper().startswith(prefix)}
+        unknown = sorted(name for name in ours if name.upper() not in known)
+        if unknown:
+            told = (f"{n} (now {cls.renamed[n]})" if n in cls.renamed else n for n in unknown)
+            raise SystemExit(f"unknown setting: {', '.join(told)} (see docs/config.md)")
+        try:
+            return cls()
+        except ValidationError as e:
+            raise SystemExit("\n".join(_complaints(e, prefix))) from e
+
+
+def _complaints(error: ValidationError, prefix: str) -> list[str]:
+    """A line for each setting at fault, by its variable, never with its value: it may be secret."""
+    return [
+        f"{_variable(complaint['loc'], prefix)}{complaint['msg'].removeprefix('Value error, ')}"
+        for complaint in error.errors(include_input=False)
+    ]
+
+
+def _variable(location: tuple[int | str, ...], prefix: str) -> str:
+    """ "RSM_BUCKET: "; empty where several settings do not fit together: the message names them."""
+    name = "_".join(map(str, location)).upper()
+    return f"{prefix}{name}: " if name else ""

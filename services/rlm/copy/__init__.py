@@ -1,0 +1,1 @@
+"""Copy rolled segments into the tier."""

@@ -1,0 +1,258 @@
+"""Record what the broker deleted before it was copied, and end dangling copies of this broker."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from services.api.calls import MutationContext
+from services.api.errors import RemoteStorageError
+from services.api.partitions import LOST_BEFORE_COPY, OffsetGap, PartitionReport, is_recorded
+from services.api.remote_log_manager import Problem, ProblemKind
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.retention import young_copies
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.common.failpoints import failpoint
+from services.common.retry import RETRIABLE_ERRORS
+from services.rlm.copy.report import PassReport, Range
+from services.rlm.copy.rules import lost_before_copy
+from services.rlm.copy.segment import ENDED_BY_ANOTHER, SegmentCopier, is_attempt_of
+from services.rlm.kafka_log.local_log import LocalLog
+from services.rlm.partition import Partition
+from services.rlm.tier_state import OffsetRanges, Tier
+
+
+def lost_ranges(
+    partition: Partition,
+    log: LocalLog | None,
+    covered: OffsetRanges,
+    tier: Tier,
+    *,
+    ask: bool = True,
+) -> list[Range]:
+    """What candidates.lost_before_copy finds lost. RLMM is asked only where something is missing
+    right behind the tier's log start.
+
+    Args:
+        ask: False: RLMM is not asked.
+
+    Raises:
+        RemoteStorageError: it is not known what raised the log start.
+    """
+
+    def behind(emptied_before_offset: int) -> list[Range]:
+        return lost_before_copy(log, covered, tier.deleted_before_offset, emptied_before_offset)
+
+    lost = behind(tier.log_start_offset)
+    if lost == behind(0):
+        return lost
+    raised = partition.raised_log_start
+    return behind(raised.refresh(tier) if ask else raised.last_seen(tier))
+
+
+@dataclass
+class Losses:
+    """The lost ranges of a partition, as a pass has left them.
+
+    Attributes:
+        recorded: found first by this pass and recorded; or perhaps recorded, where RLMM did not
+            answer: the next pass may find them known, so that they are told of now.
+        unrecorded: not recorded yet; the next pass tries again.
+        known: recorded before.
+        failure: RLMM could not be reached any more; None: it answered all along.
+    """
+
+    recorded: list[Problem] = field(default_factory=list)
+    unrecorded: list[Problem] = field(default_factory=list)
+    known: list[Range] = field(default_factory=list)
+    failure: RemoteStorageError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LossRecorder:
+    """Records losses for one broker."""
+
+    rlmm: RemoteLogMetadataManager
+    broker_id: int
+
+    def record(
+        self,
+        partition: Partition,
+        tier: Tier,
+        lost: Sequence[Range],
+        leader_epoch: int | None,
+        elsewhere: Sequence[RemoteLogSegmentMetadata],
+    ) -> Losses:
+        """Record those of the lost ranges (lost_ranges) that are not yet.
+
+        Not recorded so far is what may still come into the tier: what another process of this
+        broker copies (`elsewhere`), what another broker copies, and what another broker that
+        reported as the leader still has.
+
+        Raises:
+            RemoteStorageError: what is recorded cannot be read; nothing was recorded.
+        """
+        losses = Losses()
+        gaps = partition.gaps.refresh(tier) if lost else ()
+        losses.known += [offsets for offsets in lost if is_recorded(gaps, *offsets)]
+        found = [offsets for offsets in lost if offsets not in losses.known]
+        if not found:
+            return losses
+        state = self.rlmm.partition_state(partition.topic_id_partition).value
+        under_way = [*elsewhere, *self._copied_by_others(tier, state.read_at_ms)]
+        for first, last in found:
+            refusal = _copied_yet(under_way, first, last)
+            refusal = refusal or self._still_had(state.report, leader_epoch, last)
+            if not refusal and losses.failure is not None:
+                refusal = _text(losses.failure)
+            if refusal:
+                note = f"not recorded: {refusal}"
+                losses.unrecorded.append(lost_problem(partition, (first, last), note))
+            else:
+                self._record(partition, first, last, leader_epoch, losses)
+        return losses
+
+    def _record(
+        self,
+        partition: Partition,
+        first: int,
+        last: int,
+        leader_epoch: int | None,
+        losses: Losses,
+    ) -> None:
+        gap = OffsetGap(first, last, LOST_BEFORE_COPY)
+        why = MutationContext(reason="lost before its copy", broker_leader_epoch=leader_epoch)
+        problems, note = losses.recorded, "recorded as a gap"
+        try:
+            self.rlmm.record_gap(partition.topic_id_partition, gap, self.broker_id, why)
+            failpoint("gap.recorded")
+        except RETRIABLE_ERRORS as e:
+            losses.failure, note = e, f"perhaps recorded as a gap: {_text(e)}"
+        except RemoteStorageError as e:
+            problems, note = losses.unrecorded, f"not recorded: {_text(e)}"
+        problems.append(lost_problem(partition, (first, last), note))
+
+    def _copied_by_others(self, tier: Tier, now_ms: int) -> list[RemoteLogSegmentMetadata]:
+        """As retention judges it: leased, or begun not long ago."""
+        copies = [
+            segment
+            for segment in tier.unfinished
+            if segment.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED
+            and segment.broker_id != self.broker_id
+        ]
+        young = {segment.remote_log_segment_id for segment in young_copies(copies, now_ms)}
+        return [c for c in copies if c.copy_leased or c.remote_log_segment_id in young]
+
+    def _still_had(self, report: PartitionReport | None, epoch: int | None, last: int) -> str:
+        """What another broker's report tells; "": nothing against the loss. Without leadership
+        every broker with a folder of the partition looks for losses."""
+        if report is None or report.broker_id == self.broker_id:
+            return ""
+        is_older = epoch is not None and report.leader_epoch < epoch
+        if is_older or report.local_log_start_offset > last:
+            return ""
+        return (
+            f"broker {report.broker_id} reported that its log begins at offset "
+            f"{report.local_log_start_offset}"
+        )
+
+
+def _text(error: RemoteStorageError) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _copied_yet(under_way: Sequence[RemoteLogSegmentMetadata], first: int, last: int) -> str:
+    for segment in under_way:
+        if segment.start_offset <= last and first <= segment.end_offset:
+            return (
+                f"broker {segment.broker_id} copies offsets {segment.start_offset} to "
+                f"{segment.end_offset}"
+            )
+    return ""
+
+
+def lost_problem(partition: Partition, lost: Range, note: str = "") -> Problem:
+    """What a person is told of a range that is found to be lost; it holds nothing back."""
+    first, last = lost
+    reason = f"offsets {first} to {last} were deleted by the broker before they were copied"
+    return _problem(partition, first, f"{reason}; {note}" if note else reason)
+
+
+def known_gap_problem(partition: Partition, gap: Range) -> Problem:
+    """The same, of one that was recorded before."""
+    first, last = gap
+    reason = f"known gap: offsets {first} to {last} were deleted by the broker before their copy"
+    return _problem(partition, first, reason)
+
+
+def _problem(partition: Partition, offset: int, reason: str) -> Problem:
+    path = "" if partition.local is None else str(partition.local.found.path)
+    return Problem(ProblemKind.LOST_BEFORE_COPY, path, reason, offset)
+
+
+MAX_LEFT_BEHIND = 1
+"""Attempts at what is not in the tier yet that cannot be cleaned up, and for which copying goes on
+at once."""
+
+ANOTHER_AFTER_MS = 10 * 60 * 1000
+"""How long after the latest of more than these another one may be begun: where the store takes
+nothing at all, each pass would add one; where only a store of before is away, it gets through."""
+
+ENOUGH_REFUSED = 10
+"""Clean-ups that a pass tries in vain where they are refused for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftBehind:
+    """
+    Attributes:
+        elsewhere: copies that somebody else may be making under this broker's id: a process on
+            another copy of the folder, as this one's lock tells, or the broker itself.
+        attempts: those that could not be cleaned up.
+        failure: why, of the last that was tried; None: there are none.
+    """
+
+    elsewhere: Sequence[RemoteLogSegmentMetadata] = ()
+    attempts: Sequence[RemoteLogSegmentMetadata] = ()
+    failure: RemoteStorageError | None = None
+
+    def keeps_from_copying(self, covered: OffsetRanges, now_ms: int) -> bool:
+        """Whether there are so many that no other may be begun for now. One that was followed by a
+        copy that got through, whose offsets the tier has, tells nothing of the store."""
+        at_uncopied = [s for s in self.attempts if not covered.covers(s.end_offset, s.end_offset)]
+        latest_ms = [abs(now_ms - segment.event_timestamp_ms) for segment in at_uncopied]
+        return len(at_uncopied) > MAX_LEFT_BEHIND and min(latest_ms) < ANOTHER_AFTER_MS
+
+
+def end_left_behind(
+    copier: SegmentCopier,
+    broker_id: int,
+    unfinished: Sequence[RemoteLogSegmentMetadata],
+    report: PassReport,
+) -> LeftBehind:
+    """End what this broker has left behind among the tier's unfinished segments. What cannot be
+    ended, as where a store of before is away or lets nothing be deleted, keeps nothing from being
+    copied by itself: what is copied next has an id of its own.
+
+    Raises:
+        ENDED_BY_ANOTHER: one has ended otherwise; what the tier has is to be looked at again.
+        RemoteStorageError: RLMM cannot be asked of them.
+    """
+    own = [segment for segment in unfinished if is_attempt_of(broker_id, segment)]
+    elsewhere = copier.under_way_elsewhere(own)
+    ids = {segment.remote_log_segment_id for segment in elsewhere}
+    left_behind = [segment for segment in own if segment.remote_log_segment_id not in ids]
+    refused: list[RemoteLogSegmentMetadata] = []
+    failure: RemoteStorageError | None = None
+    for number, segment in enumerate(left_behind):
+        try:
+            copier.clean_up(segment)
+        except RemoteStorageError as e:
+            if isinstance(e, ENDED_BY_ANOTHER) and copier.is_finished_or_gone(segment):
+                raise
+            refused.append(segment)
+            failure = e
+            if isinstance(e, RETRIABLE_ERRORS) or len(refused) == ENOUGH_REFUSED:
+                # The others would wait for the same store, one after the other.
+                return LeftBehind(elsewhere, [*refused, *left_behind[number + 1 :]], e)
+        else:
+            report.cleaned_attempts += 1
+    return LeftBehind(elsewhere, refused, failure)

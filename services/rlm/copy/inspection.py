@@ -1,0 +1,164 @@
+"""Read a rolled segment through before anything of it is registered."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from crc32c import crc32c
+
+from services.api.lineage import Lineage, checkpoint_text
+from services.api.remote_log_manager import Problem, ProblemKind
+from services.api.remote_storage_manager import SegmentFile
+from services.api.segments import MAX_SEGMENT_SIZE_IN_BYTES, SegmentLeaderEpoch
+from services.rlm.kafka_log.batches import Batch, FileWindow, walk_batches
+from services.rlm.kafka_log.errors import BatchError, LogFileError
+from services.rlm.kafka_log.indexes import SegmentIndexes
+from services.rlm.kafka_log.partition_dir import (
+    LEADER_EPOCH_CHECKPOINT,
+    LocalSegment,
+    read_producer_snapshot,
+    reading_segment,
+)
+from services.rlm.kafka_log.transactions import Transactions, transactions_at
+
+
+@dataclass(frozen=True, slots=True)
+class InspectedSegment:
+    """A rolled segment that is fit to be copied.
+
+    Attributes:
+        crc32c: of the whole log file.
+        max_timestamp_ms: the largest record timestamp; where no record bears one, when the log file
+            was last written to (LogSegment.largestTimestamp).
+        side_files: the bytes of all other files of the copy; without TRANSACTION where no
+            transaction was aborted in the segment and the broker has no such file.
+        mended: indexes that were rebuilt from the segment, as INDEX_REBUILT.
+    """
+
+    segment: LocalSegment
+    size_bytes: int
+    crc32c: int
+    max_timestamp_ms: int
+    leader_epochs: tuple[SegmentLeaderEpoch, ...]
+    side_files: dict[SegmentFile, bytes]
+    mended: tuple[Problem, ...]
+
+    @property
+    def txn_idx_empty(self) -> bool:
+        return not self.side_files.get(SegmentFile.TRANSACTION)
+
+
+def inspect(
+    segments: Sequence[LocalSegment],
+    segment: LocalSegment,
+    lineage: Lineage,
+    log_start_offset: int,
+) -> InspectedSegment:
+    """Check all of a rolled segment: every batch with its CRC, offsets without a gap at the end,
+    each index, leader epochs, producer snapshot. An index that is missing or wrong is rebuilt, as
+    Kafka does; a snapshot never is.
+
+    A log that ends before the next segment begins is refused: whoever cut it did so between two
+    batches, or the topic is compacted, which is not tiered.
+
+    Args:
+        segments: the partition's, for the transactions that are open where `segment` begins.
+        log_start_offset: below it the copy has no leader epoch, as in Kafka: nobody may read there.
+
+    Raises:
+        LogFileError: TRUNCATED_BATCH, CORRUPT_BATCH, OLD_MESSAGE_FORMAT, LEADER_EPOCHS_MISSING,
+            PRODUCER_SNAPSHOT_MISSING, UNREADABLE.
+        SegmentVanishedError: the broker deleted it meanwhile.
+    """
+    epochs = _leader_epochs(segment, lineage, log_start_offset)
+    snapshot = _producer_snapshot(segment)
+    indexes = SegmentIndexes(segment)
+    walk = _Walk(segment, transactions_at(segments, segment.base_offset), indexes)
+    walk.run()
+    index_files, mended = indexes.finish()
+    history = checkpoint_text(lineage.before(segment.end_offset + 1).entries)
+    side_files = index_files | {
+        SegmentFile.PRODUCER_SNAPSHOT: snapshot,
+        SegmentFile.LEADER_EPOCH: history.encode("ascii"),
+    }
+    return InspectedSegment(
+        segment,
+        walk.size_bytes,
+        walk.crc,
+        _largest_timestamp_ms(indexes, walk),
+        epochs,
+        side_files,
+        mended,
+    )
+
+
+def _largest_timestamp_ms(indexes: SegmentIndexes, walk: "_Walk") -> int:
+    known = indexes.max_timestamp_ms >= 0
+    return indexes.max_timestamp_ms if known else walk.last_modified_ms
+
+
+def _leader_epochs(
+    segment: LocalSegment, lineage: Lineage, log_start_offset: int
+) -> tuple[SegmentLeaderEpoch, ...]:
+    first = max(segment.base_offset, log_start_offset)
+    epochs = lineage.between(first, segment.end_offset + 1)
+    if not epochs or epochs[0].start_offset > first:
+        path = segment.directory / LEADER_EPOCH_CHECKPOINT
+        kind = ProblemKind.LEADER_EPOCHS_MISSING
+        raise LogFileError(kind, path, f"no leader epoch for offset {first}", first)
+    return epochs
+
+
+def _producer_snapshot(segment: LocalSegment) -> bytes:
+    try:
+        return read_producer_snapshot(segment.producer_snapshot_path)[0]
+    except LogFileError as e:
+        raise LogFileError(e.kind, e.path, e.reason, segment.base_offset) from e
+
+
+class _Walk:
+    """One pass over the log file."""
+
+    def __init__(
+        self, segment: LocalSegment, transactions: Transactions, indexes: SegmentIndexes
+    ) -> None:
+        self._segment = segment
+        self._transactions = transactions
+        self._indexes = indexes
+        self.size_bytes = 0
+        self.crc = 0
+        self.last_modified_ms = 0
+        self._last_offset = segment.base_offset - 1
+
+    def run(self) -> None:
+        path = self._segment.log_path
+        try:
+            with reading_segment(path), FileWindow(path) as window:
+                self.size_bytes = window.size_bytes
+                self.last_modified_ms = window.last_modified_ms
+                base = self._segment.base_offset
+                for batch in walk_batches(window, 0, self.size_bytes, base, verify=True):
+                    self._observe(batch)
+        except BatchError as e:
+            raise LogFileError(e.kind, path, str(e), e.offset) from e
+        self._check_end()
+
+    def _observe(self, batch: Batch) -> None:
+        self.crc = crc32c(batch.data, self.crc)
+        self._indexes.observe(batch, self._transactions.observe(batch))
+        self._last_offset = batch.last_offset
+
+    def _check_end(self) -> None:
+        segment, found = self._segment, self._last_offset + 1
+        if self.size_bytes > MAX_SEGMENT_SIZE_IN_BYTES:
+            reason = f"{self.size_bytes} bytes; no segment of Kafka is over 2^31-1"
+            raise LogFileError(ProblemKind.CORRUPT_BATCH, segment.log_path, reason)
+        if found > segment.end_offset + 1:
+            kind = ProblemKind.CORRUPT_BATCH
+            reason = f"ends at offset {found - 1}, the next segment begins at or below it"
+            raise LogFileError(kind, segment.log_path, reason, found - 1)
+        if found <= segment.end_offset:
+            reason = (
+                f"ends before offset {found}, the next segment begins at {segment.end_offset + 1}"
+                ": records are missing, or the topic is compacted"
+            )
+            raise LogFileError(ProblemKind.TRUNCATED_BATCH, segment.log_path, reason, found)

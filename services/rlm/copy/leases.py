@@ -1,0 +1,198 @@
+"""Renew the leases of the copies that this process runs."""
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from uuid import UUID
+
+from services.api.errors import (
+    InvalidStateTransitionError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+)
+from services.api.ids import RemoteLogSegmentId
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.common.log import BoundedLines
+
+
+class CopyCancelledError(Exception):
+    """The copy stops on purpose; the next pass cleans up what was begun."""
+
+
+RENEWALS_PER_LEASE = 3
+RETRIES_PER_LEASE = 20
+LONGEST_RETRY_S = 1.0
+
+_REFUSALS = (RemoteResourceNotFoundError, InvalidStateTransitionError)
+"""The copy is over, or nobody's. Whatever else RLMM says of a renewal may pass."""
+
+_log = logging.getLogger(__name__)
+_lines = BoundedLines(_log)
+
+
+def boot_time_s() -> float:
+    """Where the platform has no such clock, one that stands still while it is suspended."""
+    if sys.platform == "linux":
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()
+
+
+class LeaseLostError(CopyCancelledError):
+    """Somebody else may end the copy by now, or has: it stops, and must not finish."""
+
+
+class CopyLease:
+    """Of one copy. Once lost it stays lost, whatever RLMM would say. Thread-safe."""
+
+    def __init__(
+        self, segment_id: RemoteLogSegmentId, lease_ms: int, clock: Callable[[], float]
+    ) -> None:
+        self.segment_id = segment_id
+        self.lease_ms = lease_ms
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._until_s = clock() + lease_ms / 1000
+        self._lost = ""
+
+    def is_held(self) -> bool:
+        with self._lock:
+            return self._is_held()
+
+    def require_held(self) -> None:
+        """Raise LeaseLostError where RLMM has refused to renew the lease, or it may have ended."""
+        if not self.is_held():
+            raise LeaseLostError(f"{self.segment_id}: the copy is given up: {self._lost}")
+
+    def renewed(self, asked_s: float) -> None:
+        """RLMM was asked at `asked_s`, and the lease holds; unless it has ended here meanwhile."""
+        with self._lock:
+            if self._is_held():
+                self._until_s = max(self._until_s, asked_s + self.lease_ms / 1000)
+
+    def refused(self, why: str) -> None:
+        with self._lock:
+            self._lost = self._lost or why
+
+    def _is_held(self) -> bool:
+        if not self._lost and self._clock() >= self._until_s:
+            self._lost = "its lease has ended and was not renewed in time"
+        return not self._lost
+
+
+class CopyLeases:
+    """Of all copies of this process; one thread renews them, which runs while there are any.
+    Thread-safe."""
+
+    def __init__(
+        self,
+        rlmm: RemoteLogMetadataManager,
+        broker_id: int,
+        lease_ms: int,
+        clock: Callable[[], float] = boot_time_s,
+    ) -> None:
+        self._rlmm = rlmm
+        self._broker_id = broker_id
+        self._lease_ms = lease_ms
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._begun: set[UUID] = set()
+        self._ended: dict[UUID, float] = {}
+        self._renewed: dict[UUID, CopyLease] = {}
+        self._renewer: threading.Thread | None = None
+
+    @contextmanager
+    def of(self, segment_id: RemoteLogSegmentId) -> Iterator[CopyLease]:
+        """The lease of a copy that is about to be registered. The copy ends with the block; whose
+        it was is known for as long as it may be leased after that.
+
+        Raises:
+            RetriableRemoteStorageError: there is no thread that would renew it; nothing has begun.
+        """
+        with self._changed:
+            self._have_renewer()
+            self._begun.add(segment_id.id)
+        try:
+            yield CopyLease(segment_id, self._lease_ms, self._clock)
+        finally:
+            with self._changed:
+                self._begun.remove(segment_id.id)
+                now_s = self._clock()
+                self._ended = {id: end_s for id, end_s in self._ended.items() if end_s > now_s}
+                self._ended[segment_id.id] = now_s + self._lease_ms / 1000
+                self._renewed.pop(segment_id.id, None)
+                self._changed.notify_all()
+
+    def keep(self, lease: CopyLease) -> None:
+        """Renew the lease from now on: its copy is registered."""
+        with self._changed:
+            self._renewed[lease.segment_id.id] = lease
+
+    def is_ours(self, segment_id: UUID) -> bool:
+        """Whether a copy that is leased was begun by this very process."""
+        with self._changed:
+            ends_s = self._ended.get(segment_id)
+            is_recent = ends_s is not None and ends_s > self._clock()
+            return segment_id in self._begun or is_recent
+
+    def renew(self) -> bool:
+        """Renew all leases that are held, once; False: RLMM did not answer for all of them."""
+        with self._changed:
+            asked = [lease for lease in self._renewed.values() if lease.is_held()]
+        if not asked:
+            return True
+        asked_s = self._clock()
+        ids = [lease.segment_id for lease in asked]
+        try:
+            outcomes = self._rlmm.renew_copy_leases(ids, self._lease_ms, self._broker_id)
+        except RemoteStorageError as e:
+            _lines.warning("leases of %d copies were not renewed: %s", len(asked), e)
+            return False
+        is_answered = True
+        for lease, error in zip(asked, outcomes, strict=True):
+            if error is None:
+                lease.renewed(asked_s)
+            elif isinstance(error, _REFUSALS):
+                lease.refused(str(error))
+            else:
+                _lines.warning("the lease of %s was not renewed: %s", lease.segment_id, error)
+                is_answered = False
+        return is_answered
+
+    def _have_renewer(self) -> None:
+        if self._renewer is not None:
+            return
+        renewer = threading.Thread(target=self._keep_renewing, name="copy-leases", daemon=True)
+        try:
+            renewer.start()
+        except (RuntimeError, MemoryError) as e:
+            raise RetriableRemoteStorageError(
+                f"no copy is begun, as its lease could not be renewed: {e}"
+            ) from e
+        self._renewer = renewer
+
+    def _keep_renewing(self) -> None:
+        lease_s = self._lease_ms / 1000
+        retry_s = min(lease_s / RETRIES_PER_LEASE, LONGEST_RETRY_S)
+        is_answered = True
+        while self._wait(lease_s / RENEWALS_PER_LEASE if is_answered else retry_s):
+            try:
+                is_answered = self.renew()
+            except Exception:  # noqa: BLE001 - a boundary: without this thread all copies stop
+                _log.exception("leases were not renewed")
+                is_answered = False
+
+    def _wait(self, wait_s: float) -> bool:
+        """Until it is time to renew; False: there is no copy any more."""
+        until_s = time.monotonic() + wait_s
+        with self._changed:
+            while self._begun:
+                left_s = until_s - time.monotonic()
+                if left_s <= 0:
+                    return True
+                self._changed.wait(left_s)
+            self._renewer = None
+            return False

@@ -1,0 +1,270 @@
+"""Copy all that is rolled in a broker's log directories once, and report what was left."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from threading import Event
+
+from services.api.errors import RemoteStorageError
+from services.api.ids import TopicIdPartition
+from services.api.remote_log_manager import Problem, ProblemKind
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.remote_storage_manager import RemoteStorageManager
+from services.common.retry import Backoff
+from services.rlm.copy.report import NoProgress, PassReport, Progress, Range
+from services.rlm.copy.rules import CopyRules
+from services.rlm.copy.segment import CopyLimits, SegmentCopier
+from services.rlm.copy.task import CopyTask
+from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
+from services.rlm.kafka_log.local_log import LocalPartition
+from services.rlm.kafka_log.log_dir import PartitionDir, find_partitions, is_held_by_another
+from services.rlm.partition import Partition, new_partition
+from services.rlm.reporting import LineageUnknownError, Reporter, report_of
+from services.rlm.topic_configs import TopicConfigs
+
+DEFAULT_LEASE_MS = 30_000
+_CONFIG_MAX_AGE_S = 10.0
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ShipSettings:
+    """
+    Attributes:
+        threads: partitions that are copied side by side.
+        retry_for_s: how long to try again while store or database is away, seconds; counted anew
+            from the last segment of any partition that got through. What an earlier run was killed
+            at is waited for no longer either: the lease of a copy should be shorter.
+    """
+
+    threads: int = 4
+    retry_for_s: float = 60.0
+    backoff: Backoff = field(default_factory=lambda: Backoff(initial_s=0.5, max_s=10.0))
+    limits: CopyLimits = field(default_factory=lambda: CopyLimits(lease_ms=DEFAULT_LEASE_MS))
+
+
+class ShipOutcome(Enum):
+    """DONE: all that is rolled is in the tier, but for known gaps and what the broker that runs on
+    the directory has not settled yet. PARTIAL: something is not settled and no broker runs that
+    would do so, is held back or failed, or was found to be lost before it could be copied: the
+    first run that finds it says so. FAILED: no partition got through."""
+
+    DONE = "DONE"
+    PARTIAL = "PARTIAL"
+    FAILED = "FAILED"
+
+
+@dataclass
+class PartitionShipReport:
+    """What became of one partition.
+
+    Attributes:
+        copied_segments, copied_bytes: by this run.
+        present_segments, present_bytes: rolled segments that were in the tier before.
+        held_segments: rolled segments that are not in the tier; `problems` say why.
+        unsettled_segments: rolled segments that are left out because they are not settled yet: they
+            reach `settled_before_offset`.
+        will_settle: a broker runs on the directory: a later run finds them settled.
+        cleaned_attempts: attempts of earlier runs that were ended.
+        recorded: those of the problems that are losses which this run found first and recorded, or
+            perhaps recorded.
+        known_gaps: offsets, both ends inclusive, that were lost and recorded before this run.
+        complete: nothing that is settled is held back; what was lost before this run is no
+            hindrance.
+    """
+
+    topic_id_partition: TopicIdPartition
+    copied_segments: int = 0
+    copied_bytes: int = 0
+    present_segments: int = 0
+    present_bytes: int = 0
+    held_segments: int = 0
+    unsettled_segments: int = 0
+    settled_before_offset: int = 0
+    will_settle: bool = False
+    cleaned_attempts: int = 0
+    problems: tuple[Problem, ...] = ()
+    recorded: tuple[Problem, ...] = ()
+    known_gaps: tuple[Range, ...] = ()
+    complete: bool = False
+
+    @property
+    def has_lost(self) -> bool:
+        """The broker deleted something before it was copied, and no earlier run recorded it."""
+        return any(map(_is_loss, self.problems))
+
+    @property
+    def leaves_out(self) -> bool:
+        """Rolled segments are not settled, and nobody is here who would settle them."""
+        return self.unsettled_segments > 0 and not self.will_settle
+
+    def add(self, report: PassReport, *, first: bool) -> None:
+        if first:
+            self.present_segments = report.present_segments
+            self.present_bytes = report.present_bytes
+        self.copied_segments += report.copied_segments
+        self.copied_bytes += report.copied_bytes
+        self.cleaned_attempts += report.cleaned_attempts
+        recorded = {problem.offset for problem in self.recorded}
+        known = tuple(gap for gap in report.known_gaps if gap[0] not in recorded)
+        self.known_gaps = known or self.known_gaps
+        # What a pass has mended or recorded, the next one does not tell of.
+        mended = tuple(p for p in self.problems if p.kind is ProblemKind.INDEX_REBUILT)
+        now = {problem.offset for problem in report.problems if _is_loss(problem)}
+        before = tuple(problem for problem in self.recorded if problem.offset not in now)
+        self.problems = (*mended, *before, *report.problems)
+        self.recorded = (*before, *report.recorded)
+        self.held_segments = report.held_segments
+        self.unsettled_segments = report.unsettled_segments
+        self.settled_before_offset = report.settled_before_offset
+        self.complete = not report.failure and report.held_segments == 0
+
+
+def _is_loss(problem: Problem) -> bool:
+    return problem.kind is ProblemKind.LOST_BEFORE_COPY
+
+
+def _gone(found: PartitionDir) -> Problem:
+    reason = (
+        "the folder went while it was shipped, or is another topic's now, as where the broker "
+        "moves the partition or deletes it, or its topic was made anew; run it again"
+    )
+    return Problem(ProblemKind.UNREADABLE, str(found.path), reason)
+
+
+@dataclass(frozen=True, slots=True)
+class ShipReport:
+    """What became of everything, partitions by topic and number."""
+
+    partitions: tuple[PartitionShipReport, ...]
+    log_dir_problems: tuple[Problem, ...]
+
+    @property
+    def outcome(self) -> ShipOutcome:
+        complete = [partition.complete for partition in self.partitions]
+        is_amiss = any(p.has_lost or p.leaves_out for p in self.partitions)
+        if all(complete) and not is_amiss and not self.log_dir_problems:
+            return ShipOutcome.DONE
+        return ShipOutcome.PARTIAL if any(complete) else ShipOutcome.FAILED
+
+
+def ship(
+    log_dirs: Sequence[Path],
+    rsm: RemoteStorageManager,
+    rlmm: RemoteLogMetadataManager,
+    settings: ShipSettings | None = None,
+    progress: Progress | None = None,
+    *,
+    topics: Sequence[str] = (),
+    cancelled: Event | None = None,
+    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+) -> ShipReport:
+    """Copy every rolled segment that is not in the tier yet, whatever lag its topic has; a rerun
+    finishes what was not. Nothing is copied of a topic whose settings say so.
+
+    Args:
+        topics: only these; empty: all.
+        cancelled: set it to end early; what is under way then is cleaned up by the next run.
+
+    Raises:
+        LogDirError: no directory can be used. All other trouble is in the report.
+    """
+    settings = settings or ShipSettings()
+    found = find_partitions(log_dirs)
+    shipper = _Shipper(
+        SegmentCopier(rsm, rlmm, found.broker_id, now_ms, settings.limits),
+        rsm,
+        rlmm,
+        found.broker_id,
+        CopyRules(TopicConfigs(rlmm, _CONFIG_MAX_AGE_S), lag_defaults=None),
+        settings,
+        progress or NoProgress(),
+        cancelled or Event(),
+        _Patience(settings.retry_for_s),
+    )
+    chosen = [p for name, p in found.partitions.items() if not topics or name.topic in topics]
+    chosen.sort(key=lambda p: (p.topic_id_partition.topic, p.topic_id_partition.partition))
+    with ThreadPoolExecutor(settings.threads, thread_name_prefix="ship") as pool:
+        reports = tuple(pool.map(shipper.ship, chosen))
+    return ShipReport(reports, tuple(found.problems))
+
+
+@dataclass(frozen=True, slots=True)
+class _Shipper:
+    copier: SegmentCopier
+    rsm: RemoteStorageManager
+    rlmm: RemoteLogMetadataManager
+    broker_id: int
+    rules: CopyRules
+    settings: ShipSettings
+    progress: Progress
+    cancelled: Event
+    patience: "_Patience"
+
+    def ship(self, found: PartitionDir) -> PartitionShipReport:
+        partition = new_partition(
+            found.topic_id_partition, LocalPartition(found), self.rsm, self.rlmm
+        )
+        task = CopyTask(
+            partition,
+            self.copier,
+            self.rlmm,
+            self.broker_id,
+            self.rules,
+            self.progress,
+            stopping=self.cancelled,
+            cancelled=self.cancelled,
+        )
+        total = PartitionShipReport(found.topic_id_partition)
+        failures = passes = 0
+        while True:
+            report = task.run()
+            if report.folder_is_gone:
+                report.problems.append(_gone(found))
+                report.failed("its folder is gone", may_pass=False)
+            total.add(report, first=passes == 0)
+            total.will_settle = is_held_by_another(found.path.parent)
+            passes += 1
+            if report.copied_segments:
+                failures = 0
+                self.patience.renew()
+            if not report.may_pass:
+                self._report(partition)
+                return total
+            failures += 1
+            wait_s = self.settings.backoff.delay_s(failures)
+            if not self.patience.lasts(wait_s) or self.cancelled.wait(wait_s):
+                return total
+
+    def _report(self, partition: Partition) -> None:
+        """Once, what there is now. What was shipped is shipped without it: a run that could not
+        report is no failure, and the next one reports again."""
+        try:
+            report = report_of(partition, self.broker_id)
+            if report is not None:
+                Reporter(self.rlmm, self.broker_id).report(partition, report)
+        except (
+            LogFileError,
+            SegmentVanishedError,
+            LineageUnknownError,
+            RemoteStorageError,
+        ) as e:
+            _log.warning("%s: not reported: %s", partition.topic_id_partition, e)
+
+
+class _Patience:
+    """Ends some time after the last success of any partition."""
+
+    def __init__(self, for_s: float) -> None:
+        self._for_s = for_s
+        self.renew()
+
+    def renew(self) -> None:
+        self._until_s = time.monotonic() + self._for_s
+
+    def lasts(self, wait_s: float) -> bool:
+        return time.monotonic() + wait_s <= self._until_s

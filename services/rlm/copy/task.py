@@ -1,0 +1,502 @@
+"""Run one copy pass over a partition: resolve dangling copies, copy each rolled segment."""
+
+import fcntl
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.api.errors import (
+    CorruptSegmentError,
+    CustomMetadataTooLargeError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+)
+from services.api.lineage import Lineage
+from services.api.remote_log_manager import Problem
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.segments import RemoteLogSegmentMetadata
+from services.common.cancellation import Flag
+from services.common.log import BoundedLines
+from services.common.retry import RETRIABLE_ERRORS
+from services.rlm.copy.gaps import LossRecorder, end_left_behind, lost_ranges
+from services.rlm.copy.inspection import InspectedSegment, inspect
+from services.rlm.copy.leases import CopyCancelledError
+from services.rlm.copy.report import (
+    PassReport,
+    Progress,
+    compacted,
+    copied_elsewhere,
+    held,
+    partition_deleted,
+    refused,
+    vanished,
+    waiting_for,
+)
+from services.rlm.copy.rules import (
+    CopyRule,
+    CopyRules,
+    candidate_log_segments,
+    in_tier,
+    uncopied_log_segments,
+)
+from services.rlm.copy.segment import SegmentCopier
+from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
+from services.rlm.kafka_log.local_log import LocalLog, LocalPartition, log_end_problem
+from services.rlm.kafka_log.partition_dir import LocalSegment, reading
+from services.rlm.partition import Leadership, Partition, Uncopied, uncopied_of
+from services.rlm.reporting import announce
+from services.rlm.tier_state import OffsetRanges, Tier
+
+
+class PartitionBusyError(Exception):
+    """Another process copies this partition now."""
+
+
+@contextmanager
+def exclusive(directory: Path) -> Iterator[None]:
+    """Hold the folder's lock inside, so that no copy under way is taken for one left behind.
+
+    The lock is on the folder itself, opened for reading: nothing is written, Kafka does not use it,
+    and it ends with the process, however that ends.
+
+    Raises:
+        PartitionBusyError: someone else holds it.
+        FileNotFoundError: the folder is gone.
+        LogFileError: UNREADABLE, also where its file system knows no locks.
+    """
+    with reading(directory):
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with reading(directory):
+            _lock(fd, directory)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _lock(fd: int, directory: Path) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as e:
+        raise PartitionBusyError(f"{directory}: another process copies it now") from e
+
+
+_ASKED_AGAIN_AFTER_S = 3.0
+"""What is awaited from the cluster."""
+
+_GIVES_WAY_S = 1.0
+"""To retention."""
+
+_LOST = (RemoteResourceNotFoundError, CorruptSegmentError)
+_log = logging.getLogger(__name__)
+_lines = BoundedLines(_log)
+
+
+@dataclass(frozen=True, slots=True)
+class _Resting:
+    """What a pass found nothing to do in; while it stays, there is nothing to do. Of the active
+    segment nothing is copied, and with all that is rolled in the tier it holds nothing back."""
+
+    rolled: tuple[LocalSegment, ...]
+    lineage: Lineage
+    log_start_offset: int
+    removed_before_offset: int
+    leadership: Leadership
+    rule: CopyRule
+    revision: int | None
+
+
+class CopyTask:
+    """Passes over one partition, one at a time.
+
+    Args:
+        rules: what the topic's settings, and the quota of the process, let it copy.
+        stopping: set: begin no other segment, and wait for no place at RSM.
+        cancelled: set: leave the segment under way too.
+        turn_s: a pass gives way to others after the segment during which it got so old; None: it
+            goes on to its end.
+    """
+
+    def __init__(
+        self,
+        partition: Partition,
+        copier: SegmentCopier,
+        rlmm: RemoteLogMetadataManager,
+        broker_id: int,
+        rules: CopyRules,
+        progress: Progress,
+        stopping: Flag,
+        cancelled: Flag,
+        turn_s: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._partition = partition
+        self._name = partition.topic_id_partition
+        self._copier = copier
+        self._rlmm = rlmm
+        self._broker_id = broker_id
+        self._rules = rules
+        self._rule = CopyRule()
+        self._leadership: Leadership | None = None
+        self._epoch: int | None = None
+        self._uncopied: list[LocalSegment] = []
+        self._resting: _Resting | None = None
+        self._progress = progress
+        self._stopping = stopping
+        self._cancelled = cancelled
+        self._turn_s = turn_s
+        self._clock = clock
+
+    def run(self) -> PassReport:
+        """One pass. What can be wrong with files, store or database is in the report."""
+        report = PassReport()
+        try:
+            self._run(report)
+        finally:
+            # A place in the quota's queue is for who comes back for it.
+            if report.more_after_s is None:
+                self._rules.quota.withdraw(self)
+        return report
+
+    def _run(self, report: PassReport) -> None:
+        local, leadership = self._partition.local, self._partition.leadership
+        if local is None or leadership is None or not leadership.is_leader:
+            self._partition.uncopied = Uncopied()
+            return
+        try:
+            if not self._rests(local, leadership):
+                with exclusive(local.found.path):
+                    self._pass(local, leadership, report)
+        except FileNotFoundError:
+            _log.info("%s: its folder is gone", self._name)
+            self._partition.uncopied = Uncopied()
+            report.folder_is_gone = True
+        except (PartitionBusyError, CopyCancelledError, SegmentVanishedError) as e:
+            report.failed(e, may_pass=True)
+        except LogFileError as e:
+            report.problems.append(e.problem(held_segments=0))
+            report.failed(e, may_pass=False)
+        except RemoteStorageError as e:
+            report.problems.append(refused(e, str(local.found.path), held_segments=0))
+            report.failed(e, may_pass=isinstance(e, RETRIABLE_ERRORS))
+        self._partition.note(tuple(report.problems))
+
+    def _pass(self, local: LocalPartition, leadership: Leadership, report: PassReport) -> None:
+        log = local.look()
+        if log is None:
+            self._partition.uncopied = Uncopied()
+            report.folder_is_gone = not local.is_there()
+            return
+        if leadership.is_overtaken(log.lineage):
+            report.failed(
+                f"its log is of leader epoch {log.lineage.latest_epoch}, and it was told to be led "
+                f"here in {leadership.leader_epoch}: nothing is copied until it is told anew",
+                may_pass=True,
+            )
+            return
+        self._resting = None
+        self._leadership, self._epoch = leadership, leadership.epoch_of(log.lineage)
+        # What waits is told of by what is known, too, where RLMM cannot be asked.
+        self._note_uncopied(log, self._partition.tier.last_seen)
+        rule = self._read_rule()
+        announce(self._rlmm, self._partition, leadership, self._epoch, self._broker_id)
+        if rule.is_awaited:
+            report.more_after_s = _ASKED_AGAIN_AFTER_S
+            return
+        tier = self._partition.tier.refresh()
+        if tier.known is False:
+            # Announcing has made it known, unless its deletion is finished.
+            report.problems.append(partition_deleted(str(local.found.path), len(log.rolled)))
+            return
+        left = end_left_behind(self._copier, self._broker_id, tier.unfinished, report)
+        self._note_uncopied(log, tier)
+        if left.failure is not None:
+            covered = tier.covered(log.lineage)
+            if left.keeps_from_copying(covered, self._copier.now_ms()):
+                raise left.failure
+        if rule.copies:
+            self._copy_what_is_rolled(local, log, tier, left.elsewhere, report)
+        elif rule.compaction:
+            report.problems.append(self._compacted(local, log, tier, rule))
+        if left.failure is not None and not report.failure:
+            raise left.failure
+        if report.found_nothing and not self._uncopied and not tier.unfinished:
+            self._resting = self._seen(log, leadership)
+
+    def _compacted(
+        self, local: LocalPartition, log: LocalLog, tier: Tier, rule: CopyRule
+    ) -> Problem:
+        log = log.from_offset(tier.log_start_offset)
+        held = len(uncopied_log_segments(log, tier.covered(log.lineage)))
+        return compacted(self._name.topic, rule.compaction, str(local.found.path), held)
+
+    def _rests(self, local: LocalPartition, leadership: Leadership) -> bool:
+        """All is as a pass saw it that had nothing to do."""
+        if self._resting is None:
+            return False
+        log = local.look()
+        return log is not None and self._resting == self._seen(log, leadership)
+
+    def _seen(self, log: LocalLog, leadership: Leadership) -> _Resting | None:
+        """What this pass has to go by where RLMM is asked nothing; None: RLMM is to be asked."""
+        tier = self._partition.tier
+        if not tier.is_as_polled or log.log_end_offset < tier.last_seen.log_start_offset:
+            return None
+        return _Resting(
+            log.rolled,
+            log.lineage,
+            log.log_start_offset,
+            log.removed_before_offset,
+            leadership,
+            self._rules.of(self._name),
+            tier.last_seen.revision,
+        )
+
+    def _read_rule(self) -> CopyRule:
+        self._rule = self._rules.of(self._name)
+        return self._rule
+
+    def _note_uncopied(self, log: LocalLog, tier: Tier) -> None:
+        if not tier.known or not (self._rule.copies or self._rule.is_awaited):
+            self._note_nothing_uncopied()
+            return
+        log = log.from_offset(tier.log_start_offset)
+        covered = tier.covered(log.lineage)
+        self._uncopied = uncopied_log_segments(log, covered)
+        self._tell_uncopied()
+
+    def _note_nothing_uncopied(self) -> None:
+        self._uncopied = []
+        self._tell_uncopied()
+
+    def _note_copied(self, copied: LocalSegment) -> None:
+        self._uncopied = [s for s in self._uncopied if s.base_offset != copied.base_offset]
+        self._tell_uncopied()
+
+    def _tell_uncopied(self) -> None:
+        self._partition.uncopied = uncopied_of(self._uncopied, self._rule.local_retention_ms)
+
+    def _copy_what_is_rolled(
+        self,
+        local: LocalPartition,
+        log: LocalLog,
+        tier: Tier,
+        elsewhere: Sequence[RemoteLogSegmentMetadata],
+        report: PassReport,
+    ) -> None:
+        problem = log_end_problem(local, log, tier.log_start_offset)
+        if problem is not None:
+            report.problems.append(problem)
+            report.failed(problem.message, may_pass=False)
+            return
+        log = log.from_offset(tier.log_start_offset)
+        if log.lineage_problem is not None:
+            report.problems.append(log.lineage_problem)
+            return
+        covered = tier.covered(log.lineage)
+        failure = self._record_lost(log, covered, tier, elsewhere, report)
+        self._copy_missing(local, log, covered, tier, elsewhere, report)
+        if failure is not None and not report.failure:
+            raise failure
+
+    def _copy_missing(
+        self,
+        local: LocalPartition,
+        log: LocalLog,
+        covered: OffsetRanges,
+        tier: Tier,
+        elsewhere: Sequence[RemoteLogSegmentMetadata],
+        report: PassReport,
+    ) -> None:
+        if log.high_watermark_problem is not None and self._uncopied:
+            report.problems.append(held(log.high_watermark_problem, len(self._uncopied)))
+            return
+        candidates = self._candidates(log, covered, report)
+        blocked = self._partition.blocked
+        if blocked is not None and candidates:
+            report.problems.append(held(blocked, len(candidates)))
+            return
+        waiting = waiting_for(elsewhere, candidates)
+        candidates = candidates[: len(candidates) - len(waiting)]
+        self._progress.planned(
+            self._name, len(candidates), sum(segment.size_bytes for segment in candidates)
+        )
+        if candidates:
+            lineage = self._lineage(tier, log.lineage)
+            self._copy_all(local, log, lineage, candidates, report)
+        if elsewhere and not report.failure:
+            problem = copied_elsewhere(elsewhere[0], str(local.found.path), len(waiting))
+            report.problems.append(problem)
+            if report.more_after_s is None:
+                report.failed(problem.message, may_pass=True)
+
+    def _record_lost(
+        self,
+        log: LocalLog,
+        covered: OffsetRanges,
+        tier: Tier,
+        elsewhere: Sequence[RemoteLogSegmentMetadata],
+        report: PassReport,
+    ) -> RemoteStorageError | None:
+        """Answers why RLMM could not be told of all; that alone keeps nothing from being copied."""
+        lost = lost_ranges(self._partition, log, covered, tier)
+        recorder = LossRecorder(self._rlmm, self._broker_id)
+        losses = recorder.record(self._partition, tier, lost, self._epoch, elsewhere)
+        report.problems += [*losses.recorded, *losses.unrecorded]
+        report.recorded += losses.recorded
+        report.known_gaps += losses.known
+        return losses.failure
+
+    def _candidates(
+        self, log: LocalLog, covered: OffsetRanges, report: PassReport
+    ) -> list[LocalSegment]:
+        present = in_tier(log, covered)
+        report.present_segments = len(present)
+        report.present_bytes = sum(segment.size_bytes for segment in present)
+        log = self._partition.as_settled(log)
+        candidates = candidate_log_segments(log, covered)
+        report.unsettled_segments = len(uncopied_log_segments(log, covered)) - len(candidates)
+        report.settled_before_offset = log.last_stable_offset
+        return self._rules.eligible(self._rule, candidates, log.segments)
+
+    def _lineage(self, tier: Tier, local: Lineage) -> Lineage:
+        try:
+            return self._partition.tier_lineage.merged(tier, local)
+        except RemoteStorageError as e:
+            # Copying goes on, with the history that RLMM was told of: this copy's own LEADER_EPOCH
+            # index is where the next one reads it. One that is not whole stands in only for what
+            # will never be read again.
+            told = self._rlmm.partition_state(self._name).value.lineage.merged_with_report(local)
+            if not isinstance(e, _LOST) and not _reaches_back(tier, told):
+                raise
+            _lines.warning("%s: the tier's leader epochs cannot be read", self._name, exc_info=True)
+            return told
+
+    def _copy_all(
+        self,
+        local: LocalPartition,
+        log: LocalLog,
+        lineage: Lineage,
+        candidates: Sequence[LocalSegment],
+        report: PassReport,
+    ) -> None:
+        quota = self._rules.quota
+        ends_s = None if self._turn_s is None else self._clock() + self._turn_s
+        for number, segment in enumerate(candidates):
+            if self._stopping.is_set():
+                report.failed("stopping", may_pass=False)
+                return
+            if ends_s is not None and self._clock() >= ends_s:
+                report.more_after_s = 0.0
+                return
+            if self._partition.copies_wait:
+                report.more_after_s = _GIVES_WAY_S
+                return
+            # Where it may not be copied now, all of it would be read for nothing.
+            wait_s = quota.seconds_until(self, segment.size_bytes, self._is_going_on)
+            if wait_s:
+                report.more_after_s = wait_s
+                return
+            with self._held_back(local, segment, len(candidates) - number, report) as trouble:
+                inspected = inspect(log.segments, segment, lineage, log.log_start_offset)
+                # What is sent is held to the bytes that were inspected: it is looked at once.
+                local.require_there()
+                if not self._is_led_as_begun(local):
+                    report.more_after_s = 0.0
+                    return
+                if not self._read_rule().copies:
+                    self._note_nothing_uncopied()
+                    return
+                wait_s = quota.admit(self, inspected.size_bytes, self._is_going_on)
+                if wait_s:
+                    report.more_after_s = wait_s
+                    return
+                self._copy(inspected, report)
+            if trouble:
+                return
+            self._note_copied(segment)
+            report.problems += inspected.mended
+            report.copied_segments += 1
+            report.copied_bytes += inspected.size_bytes
+            self._progress.copied(self._name, segment.base_offset, inspected.size_bytes)
+
+    def _is_led_as_begun(self, local: LocalPartition) -> bool:
+        """Whether the leader epoch of this pass is the latest that is known here: RLMM takes no
+        copy under one of before as soon as it has heard of another, as by a report."""
+        leadership, log = self._partition.leadership, local.last_seen
+        if leadership is None or leadership != self._leadership or log is None:
+            return False
+        return leadership.epoch_of(log.lineage) == self._epoch
+
+    def _is_going_on(self) -> bool:
+        return not self._stopping.is_set() and not self._cancelled.is_set()
+
+    def _copy(self, inspected: InspectedSegment, report: PassReport) -> None:
+        counted = 0
+
+        def sent(size_bytes: int) -> None:
+            nonlocal counted
+            counted += size_bytes
+            self._progress.sent(self._name, size_bytes)
+
+        self._partition.tier.changed_here()
+        report.copy_requests += 1
+        try:
+            self._copier.copy(
+                self._name, inspected, self._epoch, sent, self._stopping, self._cancelled
+            )
+        except BaseException as e:
+            self._progress.sent(self._name, -counted)
+            if isinstance(e, (*RETRIABLE_ERRORS, SegmentVanishedError)):
+                report.copy_retriable_errors += 1
+            elif not isinstance(e, CopyCancelledError):
+                report.copy_errors += 1
+            raise
+
+    @contextmanager
+    def _held_back(
+        self,
+        local: LocalPartition,
+        segment: LocalSegment,
+        held_segments: int,
+        report: PassReport,
+    ) -> Iterator[list[Problem]]:
+        """Turns what goes wrong with a segment inside into a problem that holds it and all behind
+        it back; the caller sees it in the list it is given. Where the broker gave the whole
+        partition up meanwhile, or moved it to another disk, it is a FileNotFoundError."""
+        trouble: list[Problem] = []
+        try:
+            with _told_as_gone(local):
+                yield trouble
+        except LogFileError as e:
+            trouble.append(e.problem(held_segments))
+        except SegmentVanishedError as e:
+            trouble.append(vanished(segment, held_segments))
+            report.failed(e, may_pass=True)
+        except RemoteStorageError as e:
+            trouble.append(refused(e, str(segment.log_path), held_segments, segment.base_offset))
+            report.failed(e, may_pass=isinstance(e, RETRIABLE_ERRORS))
+            if isinstance(e, CustomMetadataTooLargeError):
+                self._partition.blocked = trouble[0]
+        report.problems += trouble
+
+
+def _reaches_back(tier: Tier, lineage: Lineage) -> bool:
+    start_offset = tier.start_offset
+    return start_offset is None or lineage.epoch_for_offset(start_offset) is not None
+
+
+@contextmanager
+def _told_as_gone(local: LocalPartition) -> Iterator[None]:
+    """Whatever is wrong with a segment, or with the bytes of it that were sent, is nothing to tell
+    of where its folder is no more, or is another topic's."""
+    try:
+        yield
+    except (LogFileError, SegmentVanishedError, RemoteStorageError) as e:
+        if not local.is_there():
+            raise FileNotFoundError(str(local.found.path)) from e
+        raise

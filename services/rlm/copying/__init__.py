@@ -1,1 +1,0 @@
-"""Rolled segments on their way into the tier."""

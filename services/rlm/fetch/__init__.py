@@ -1,0 +1,1 @@
+"""Serve reads: local segments first, below them the tier."""

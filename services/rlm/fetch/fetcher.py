@@ -1,0 +1,158 @@
+"""Answer a fetch: partition by partition, cut into parts that fit a message."""
+
+import logging
+from collections.abc import Callable, Iterator
+
+from services.api.errors import CorruptSegmentError, RemoteResourceNotFoundError, RemoteStorageError
+from services.api.ids import TopicIdPartition
+from services.api.remote_log_manager import (
+    FetchError,
+    FetchPart,
+    FetchPartition,
+    FetchRequest,
+    RecordSource,
+)
+from services.common.log import BoundedLines
+from services.common.retry import RETRIABLE_ERRORS
+from services.rlm.fetch.partition_fetch import (
+    Bounds,
+    NotServedHereError,
+    OffsetOutOfRangeError,
+    PartitionBudget,
+    PartitionFetch,
+    RequestBudget,
+    UnknownPartitionError,
+)
+from services.rlm.fetch.segment_reader import LostSegmentError, RemoteSegmentReader, TierRead
+from services.rlm.kafka_log.batches import Batch
+from services.rlm.kafka_log.errors import BatchError, LogFileError, SegmentVanishedError
+from services.rlm.partition import Partition
+from services.rlm.topic_metrics import TopicCounts
+
+MAX_PART_BYTES = 1024 * 1024
+
+_FETCH_FAILURES = (
+    UnknownPartitionError,
+    OffsetOutOfRangeError,
+    NotServedHereError,
+    LostSegmentError,
+    BatchError,
+    LogFileError,
+    SegmentVanishedError,
+    RemoteStorageError,
+)
+
+_ERRORS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], FetchError], ...] = (
+    (UnknownPartitionError, FetchError.UNKNOWN_TOPIC_ID),
+    (OffsetOutOfRangeError, FetchError.OFFSET_OUT_OF_RANGE),
+    (NotServedHereError, FetchError.NOT_LEADER_OR_FOLLOWER),
+    (RETRIABLE_ERRORS, FetchError.TIERED_STORAGE_NOT_AVAILABLE),
+    ((BatchError, CorruptSegmentError), FetchError.CORRUPT_MESSAGE),
+    # Of a leader-epoch index: it belongs to no offset, and no offset may look as if it never was.
+    (RemoteResourceNotFoundError, FetchError.UNKNOWN_SERVER_ERROR),
+)
+
+_lines = BoundedLines(logging.getLogger(__name__))
+
+
+class Fetcher:
+    """Serves fetches over the partitions that `partition_of` knows or makes known. Thread-safe."""
+
+    def __init__(
+        self,
+        partition_of: Callable[[TopicIdPartition], Partition],
+        remote: RemoteSegmentReader,
+        counts: TopicCounts,
+    ) -> None:
+        self._partition_of = partition_of
+        self._remote = remote
+        self._counts = counts
+
+    def fetch(self, request: FetchRequest) -> Iterator[FetchPart]:
+        """As RemoteLogManager.fetch. A read that fails after it returned batches just ends: the
+        next fetch, from the next offset, is told why."""
+        total = RequestBudget(request.max_bytes)
+        for wanted in request.partitions:
+            budget = PartitionBudget(total, wanted.max_bytes)
+            yield from self._fetch_partition(wanted, budget)
+
+    def _fetch_partition(
+        self, wanted: FetchPartition, budget: PartitionBudget
+    ) -> Iterator[FetchPart]:
+        name = wanted.topic_id_partition
+        fetch = PartitionFetch(self._partition_of(name), self._remote, wanted.fetch_offset)
+        parts = _Parts(name)
+        tier_read = TierRead(self._counts, name.topic)
+        try:
+            parts.bounds = fetch.look()
+            fetch.check_range(parts.bounds)
+            for source, batch in fetch.batches(budget):
+                tier_read.got(source, batch.size_bytes)
+                yield from parts.add(source, batch)
+        except _FETCH_FAILURES as e:
+            tier_read.failed(e)
+            if parts.empty:
+                yield parts.error(e)
+                return
+            _lines.info("%s: read ended early: %s", name, e)
+        yield from parts.finish()
+
+
+class _Parts:
+    """Gathers batches of one partition into parts of up to MAX_PART_BYTES."""
+
+    def __init__(self, name: TopicIdPartition) -> None:
+        self._name = name
+        self._pieces: list[memoryview] = []
+        self._gathered_bytes = 0
+        self._source: RecordSource | None = None
+        self.bounds = Bounds(-1, -1, -1, -1)
+        self.empty = True
+
+    def add(self, source: RecordSource, batch: Batch) -> Iterator[FetchPart]:
+        self.empty = False
+        if source is not self._source or self._gathered_bytes + batch.size_bytes > MAX_PART_BYTES:
+            yield from self._flush()
+        self._source = source
+        self._pieces.append(batch.data)
+        self._gathered_bytes += batch.size_bytes
+
+    def finish(self) -> Iterator[FetchPart]:
+        """What is left; of a partition without batches one part without."""
+        yield from self._flush()
+        if self.empty:
+            yield self._part(b"", None)
+
+    def error(self, error: Exception) -> FetchPart:
+        kinds = (kind for classes, kind in _ERRORS if isinstance(error, classes))
+        kind = next(kinds, FetchError.UNKNOWN_SERVER_ERROR)
+        if kind is FetchError.UNKNOWN_SERVER_ERROR:
+            _lines.error("%s: fetch failed", self._name, exc_info=error)
+        return self._part(b"", None, kind, str(error))
+
+    def _flush(self) -> Iterator[FetchPart]:
+        pieces, self._pieces, self._gathered_bytes = self._pieces, [], 0
+        if not pieces:
+            return
+        joined = pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
+        # Only a batch that is larger than a part is alone, and is cut.
+        for at in range(0, len(joined), MAX_PART_BYTES):
+            yield self._part(bytes(joined[at : at + MAX_PART_BYTES]), self._source)
+
+    def _part(
+        self,
+        record_batches: bytes,
+        source: RecordSource | None,
+        error: FetchError = FetchError.NONE,
+        message: str = "",
+    ) -> FetchPart:
+        return FetchPart(
+            self._name,
+            error,
+            message,
+            self.bounds.high_watermark,
+            self.bounds.last_stable_offset,
+            self.bounds.log_start_offset,
+            record_batches,
+            source,
+        )

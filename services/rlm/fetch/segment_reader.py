@@ -1,0 +1,257 @@
+"""Open one segment at an offset, from the local log or from the tier."""
+
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.api.errors import RemoteResourceNotFoundError, RemoteStorageError
+from services.api.ids import TopicIdPartition
+from services.api.lineage import Lineage
+from services.api.remote_log_manager import RecordSource
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.remote_storage_manager import RemoteStorageManager
+from services.api.segments import RemoteLogSegmentMetadata
+from services.api.validation import INT64_MAX
+from services.common.fair_queue import ReaderTurns
+from services.rlm.fetch.index_cache import RemoteIndexCache
+from services.rlm.kafka_log.batches import (
+    Batch,
+    FileWindow,
+    StreamWindow,
+    Window,
+    verified,
+    walk_batches,
+)
+from services.rlm.kafka_log.errors import BatchError
+from services.rlm.kafka_log.indexes import OFFSET_ENTRY
+from services.rlm.kafka_log.local_log import LocalLog
+from services.rlm.kafka_log.partition_dir import LocalSegment, reading_segment
+from services.rlm.topic_metrics import (
+    REMOTE_FETCH_BYTES,
+    REMOTE_FETCH_ERRORS,
+    REMOTE_FETCH_REQUESTS,
+    TopicCounts,
+)
+
+IndexEntry = tuple[int, int]
+TakesBatch = Callable[[int], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentBytes:
+    """A segment to read: `window` up to `end_position` (exclusive), and no batch that has
+    `end_offset` or what follows it."""
+
+    window: Window
+    base_offset: int
+    end_position: int
+    end_offset: int = INT64_MAX
+
+
+def batches_from(
+    segment: SegmentBytes, offset: int, entry: IndexEntry | None, takes: TakesBatch
+) -> Iterator[Batch]:
+    """Every batch, verified, from the one that holds `offset`, or the next one behind it, on.
+
+    Args:
+        takes: is asked with a batch's size before its bytes are read; the first no ends the walk.
+        entry: the greatest entry of the offset index at or below `offset`; one that does not point
+            at its batch is not believed, and the walk begins at the segment's beginning.
+
+    Raises:
+        BatchError: a damaged batch.
+    """
+    position = entry[1] if entry is not None and _is_true(segment, entry) else 0
+    batches = walk_batches(
+        segment.window, position, segment.end_position, segment.base_offset, verify=False
+    )
+    for batch in batches:
+        if batch.last_offset < offset:
+            continue
+        if batch.last_offset >= segment.end_offset or not takes(batch.size_bytes):
+            return
+        yield verified(segment.window, batch)
+
+
+def _is_true(segment: SegmentBytes, entry: IndexEntry) -> bool:
+    last_offset, position = entry
+    batches = walk_batches(
+        segment.window, position, segment.end_position, segment.base_offset, verify=False
+    )
+    try:
+        first = next(batches, None)
+    except BatchError:
+        return False
+    return first is not None and first.last_offset == last_offset
+
+
+def entry_in_file(path: Path, base_offset: int, offset: int) -> IndexEntry | None:
+    """Look `offset` up in a local offset index without reading it whole; None: begin at 0.
+
+    An active segment's index is preallocated: the entries of zeroes at its end stand for none.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+
+    def entry(number: int) -> IndexEntry:
+        data = os.pread(fd, OFFSET_ENTRY.size, number * OFFSET_ENTRY.size)
+        relative, position = OFFSET_ENTRY.unpack(data.ljust(OFFSET_ENTRY.size, b"\0"))
+        return base_offset + relative, position
+
+    def key(number: int) -> int:
+        last_offset, position = entry(number)
+        return last_offset if position else offset + 1
+
+    try:
+        count = os.fstat(fd).st_size // OFFSET_ENTRY.size
+        at = bisect_right(range(count), offset, key=key)
+        return entry(at - 1) if at else None
+    finally:
+        os.close(fd)
+
+
+_LOCAL_READ_AHEAD_BYTES = 256 * 1024
+_SKIPPED_AHEAD_BYTES = 64 * 1024
+
+
+def local_batches(
+    log: LocalLog, segment: LocalSegment, offset: int, end_offset: int, takes: TakesBatch
+) -> Iterator[Batch]:
+    """The batches of a local segment from `offset` on, up to what is whole in it, below
+    `end_offset`.
+
+    Raises:
+        BatchError: a damaged batch.
+        LogFileError: UNREADABLE.
+        SegmentVanishedError: the broker deleted it.
+    """
+    end = segment.size_bytes if segment.is_rolled else log.active_end_position
+    path = segment.log_path
+    with reading_segment(path), FileWindow(path, _LOCAL_READ_AHEAD_BYTES) as window:
+        source = SegmentBytes(window, segment.base_offset, end, end_offset)
+        entry = entry_in_file(segment.file(".index"), segment.base_offset, offset)
+        yield from batches_from(source, offset, entry, takes)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteReadLimits:
+    """
+    Attributes:
+        threads: remote reads at once.
+        wait_s: how long one waits for its turn, seconds (Kafka: remote.fetch.max.wait.ms).
+    """
+
+    threads: int = 10
+    wait_s: float = 0.5
+
+
+class RemoteSegmentReader:
+    """Reads segments of the tier. Thread-safe; so many at once, the others wait for their turn."""
+
+    def __init__(
+        self,
+        rsm: RemoteStorageManager,
+        rlmm: RemoteLogMetadataManager,
+        cache: RemoteIndexCache,
+        limits: RemoteReadLimits,
+    ) -> None:
+        self._rsm = rsm
+        self._rlmm = rlmm
+        self._cache = cache
+        self.turns = ReaderTurns(limits.threads, limits.wait_s)
+
+    def find(
+        self, name: TopicIdPartition, lineage: Lineage, offset: int
+    ) -> RemoteLogSegmentMetadata | None:
+        """The finished segment that holds `offset` in this lineage; None in a partition that is not
+        known, too. The caller has the turn.
+
+        Raises:
+            RetriableRemoteStorageError: RLMM or its database cannot be reached.
+        """
+        epoch = lineage.epoch_for_offset(offset)
+        if epoch is None:
+            return None
+        try:
+            return self._rlmm.remote_log_segment_metadata(name, epoch, offset).value
+        except RemoteResourceNotFoundError:
+            return None
+
+    def batches(
+        self, segment: RemoteLogSegmentMetadata, offset: int, takes: TakesBatch, wanted_bytes: int
+    ) -> Generator[Batch, None, None]:
+        """The batches of a remote segment from `offset` on; close it to end the read early.
+
+        Args:
+            takes: as of batches_from.
+            wanted_bytes: about what will be taken; the store is asked for little more.
+
+        Raises:
+            BatchError: a damaged batch.
+            RemoteResourceNotFoundError: the log or its index is not in the store.
+            CorruptSegmentError: the index is not one.
+            RetriableRemoteStorageError: the store cannot be reached, or no turn came in time.
+            RemoteStorageError: who copied the segment did not say how large it is.
+        """
+        size = segment.segment_size_in_bytes
+        if size < 0:
+            raise RemoteStorageError(f"{segment.remote_log_segment_id}: its size is not known")
+        with self.turn():
+            entry = self._cache.offset_index(segment).lookup(offset)
+
+            def open_range(start_position: int, end_position: int) -> Iterator[bytes]:
+                return self._rsm.fetch_log_segment(segment, start_position, end_position)
+
+            window = StreamWindow(open_range, size, wanted_bytes + _SKIPPED_AHEAD_BYTES)
+            with closing(window):
+                source = SegmentBytes(window, segment.start_offset, size)
+                yield from batches_from(source, offset, entry, takes)
+
+    def turn(self) -> AbstractContextManager[None]:
+        """Whatever asks store or metadata for a reader does so inside: the threads that are left
+        always serve local reads.
+
+        Raises:
+            RetriableRemoteStorageError: none came in time.
+        """
+        return self.turns.turn()
+
+
+class LostSegmentError(Exception):
+    """A finished segment's objects are not in the store: data is lost, and must not look like an
+    offset that never was."""
+
+
+class TierRead:
+    """Single use. A fetch that the log here answers counts nothing; nor is an offset that is out of
+    range an error of the tier.
+
+    Source: RemoteLogReader.
+    """
+
+    def __init__(self, counts: TopicCounts, topic: str) -> None:
+        self._counts = counts
+        self._topic = topic
+        self._has_begun = False
+
+    def got(self, source: RecordSource, size_bytes: int) -> None:
+        """A batch is to be served."""
+        if source is RecordSource.REMOTE:
+            self._begin()
+            self._counts.add(REMOTE_FETCH_BYTES, self._topic, size_bytes)
+
+    def failed(self, error: Exception) -> None:
+        """The fetch has, whatever failed it."""
+        if isinstance(error, (RemoteStorageError, LostSegmentError)):
+            self._begin()
+            self._counts.add(REMOTE_FETCH_ERRORS, self._topic)
+
+    def _begin(self) -> None:
+        if not self._has_begun:
+            self._has_begun = True
+            self._counts.add(REMOTE_FETCH_REQUESTS, self._topic)

@@ -1,0 +1,216 @@
+"""Decide when a topic counts as deleted, among polled topics and those that RLMM remembers."""
+
+import logging
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+from services.api.ids import uuid_to_text
+from services.api.remote_log_metadata_manager import MAX_PAGE_SIZE, PartitionQueries, all_partitions
+from services.rlm.kafka_admin.cluster_view import ClusterView, NoTopic, TopicView
+from services.rlm.kafka_log.checkpoints import META_PROPERTIES
+from services.rlm.kafka_log.errors import LogDirError, LogFileError
+from services.rlm.kafka_log.partition_dir import read_side_file
+
+_CLUSTER_ID = re.compile(r"^cluster\.id[ \t]*=[ \t]*(\S+)\s*$", re.MULTILINE)
+
+
+def read_cluster_id(log_dirs: Sequence[Path]) -> str:
+    """cluster.id of the meta.properties of these directories; those that have none now are passed.
+
+    Raises:
+        LogDirError: none names it, or they name several.
+    """
+    ids: dict[str, Path] = {}
+    for log_dir in log_dirs:
+        path = log_dir / META_PROPERTIES
+        try:
+            data = read_side_file(path)
+        except LogFileError:
+            continue
+        found = _CLUSTER_ID.search((data or b"").decode("utf-8", "replace"))
+        if found:
+            ids.setdefault(found[1], path)
+    if len(ids) > 1:
+        told = ", ".join(f"{cluster_id} in {path}" for cluster_id, path in ids.items())
+        raise LogDirError(log_dirs[0], f"log directories of several clusters: {told}")
+    if not ids:
+        raise LogDirError(log_dirs[0] / META_PROPERTIES, "names no cluster.id")
+    return next(iter(ids))
+
+
+MIN_POLLS = 5
+"""So many answers at least, however short the time is to be: one long pause of this process between
+two of them is not an hour of answers."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicName:
+    """A topic by its id, which never comes back, and the name that it keeps for its life."""
+
+    topic_id: UUID
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """The cluster has answered without a break, since then, that the topic is not there."""
+
+    since_s: float
+    polls: int
+
+
+Watched = Mapping[TopicName, Doubt | None]
+"""Topics that were in the cluster; None: nothing says that they are not so now."""
+
+
+def watched_after(
+    watched: Watched,
+    here: Collection[TopicName],
+    view: ClusterView | None,
+    registered_cluster_id: str,
+    now_s: float,
+) -> dict[TopicName, Doubt | None]:
+    """What is to be watched after one more poll.
+
+    Args:
+        here: the topics whose logs lie in the log directories. The broker gives up the log of a
+            deleted topic, so that one that lies here is alive, whatever is answered.
+        view: None: the poll failed.
+        now_s: seconds that only grow.
+    """
+    if view is None or view.cluster_id != registered_cluster_id:
+        return dict.fromkeys(watched)
+    after: dict[TopicName, Doubt | None] = {}
+    for topic in {*watched, *here}:
+        answer = view.topics.get(topic.name, NoTopic.FAILED)
+        if isinstance(answer, TopicView) and answer.topic_id == topic.topic_id:
+            if topic in here:
+                after[topic] = None  # else another broker's to watch
+        elif topic in watched:
+            is_gone = answer is NoTopic.UNKNOWN or isinstance(answer, TopicView)
+            doubts = is_gone and topic not in here
+            after[topic] = _once_more(watched[topic], now_s) if doubts else None
+    return after
+
+
+def confirmed(watched: Watched, confirm_s: float, now_s: float) -> list[TopicName]:
+    """The topics that are deleted: the answers were as many, and over as long, as they must."""
+    return sorted(
+        topic
+        for topic, doubt in watched.items()
+        if doubt is not None and doubt.polls >= MIN_POLLS and now_s - doubt.since_s >= confirm_s
+    )
+
+
+def _once_more(doubt: Doubt | None, now_s: float) -> Doubt:
+    return Doubt(now_s, 1) if doubt is None else Doubt(doubt.since_s, doubt.polls + 1)
+
+
+MAX_RECALLED_TOPICS = 10_000
+"""Twenty requests of one poll. Most are there, and are not asked for again."""
+
+_log = logging.getLogger(__name__)
+
+
+class RecalledTopics:
+    """What RLMM knows of one cluster and is not being deleted. Not thread-safe.
+
+    Args:
+        most: topics that are kept in memory and asked for.
+    """
+
+    def __init__(
+        self, rlmm: PartitionQueries, cluster_id: str, most: int = MAX_RECALLED_TOPICS
+    ) -> None:
+        self._rlmm = rlmm
+        self._cluster_id = cluster_id
+        self._most = most
+        self._is_read = False
+        self._known_since_ms: dict[TopicName, int] = {}
+        self._oldest_alive_ms: int | None = None
+
+    @property
+    def names(self) -> set[str]:
+        """What is to be asked for: not sorted yet."""
+        return {topic.name for topic in self._known_since_ms}
+
+    def read(self) -> None:
+        """Ask RLMM, unless it has answered before.
+
+        Raises:
+            RemoteStorageError: it did not answer with all of them.
+        """
+        if not self._is_read:
+            self._known_since_ms = self._read()
+            self._is_read = True
+
+    def missing(self, view: ClusterView) -> set[TopicName]:
+        """Those that are to be watched from this view on: the cluster had them, and does not answer
+        with them. Each is told once; one that is there is another broker's to watch, or is seen.
+
+        Args:
+            view: of this cluster.
+        """
+        known = self._known_since_ms
+        alive = [topic for topic in known if _is_there(topic, view)]
+        for since_ms in [known.pop(topic) for topic in alive]:
+            self._note_alive(since_ms)
+        oldest = self._oldest_alive_ms
+        found = {t for t, since_ms in known.items() if oldest is not None and since_ms >= oldest}
+        for topic in found:
+            del known[topic]
+        # What was not answered for may yet be there, and older than the rest.
+        if not any(_answer(topic, view) is NoTopic.FAILED for topic in known):
+            self._forget_the_rest()
+        return found
+
+    def _note_alive(self, since_ms: int) -> None:
+        oldest = self._oldest_alive_ms
+        self._oldest_alive_ms = since_ms if oldest is None else min(oldest, since_ms)
+
+    def _forget_the_rest(self) -> None:
+        if self._known_since_ms:
+            first = min(self._known_since_ms)
+            _log.warning(
+                "RLMM knows of %d topics of cluster %s that are not there, from before it knew of "
+                "any that is, the first: %s:%s; the cluster may have been formatted anew under its "
+                "id, so they are kept: `sediment topics delete` where they were deleted",
+                len(self._known_since_ms),
+                self._cluster_id,
+                uuid_to_text(first.topic_id),
+                first.name,
+            )
+        self._known_since_ms = {}
+
+    def _read(self) -> dict[TopicName, int]:
+        found: dict[TopicName, int] = {}
+        for summary in all_partitions(
+            self._rlmm, cluster_id=self._cluster_id, page_size=MAX_PAGE_SIZE
+        ):
+            # A release of RLMM that knows of no clusters answers with all there is.
+            if summary.cluster_id != self._cluster_id or summary.delete_state is not None:
+                continue
+            name, since_ms = summary.topic_id_partition, summary.known_since_ms
+            topic = TopicName(name.topic_id, name.topic)
+            if topic not in found and len(found) == self._most:
+                _log.warning(
+                    "RLMM knows of more than %d topics of cluster %s: of the others only those are "
+                    "found deleted whose logs this RLM sees",
+                    self._most,
+                    self._cluster_id,
+                )
+                break
+            found[topic] = min(since_ms, found.get(topic, since_ms))
+        return found
+
+
+def _is_there(topic: TopicName, view: ClusterView) -> bool:
+    answer = _answer(topic, view)
+    return isinstance(answer, TopicView) and answer.topic_id == topic.topic_id
+
+
+def _answer(topic: TopicName, view: ClusterView) -> TopicView | NoTopic:
+    return view.topics.get(topic.name, NoTopic.FAILED)

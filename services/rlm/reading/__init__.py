@@ -1,1 +1,0 @@
-"""Reads: local segments first, below them the tier."""

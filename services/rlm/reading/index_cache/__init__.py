@@ -1,1 +1,0 @@
-"""Indexes of remote segments, kept here: in memory, and in files that outlive the process."""

@@ -1,0 +1,1 @@
+"""Delete what expired, from the tier and from the local log."""

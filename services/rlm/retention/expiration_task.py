@@ -1,0 +1,297 @@
+"""Run one retention pass over a partition: finish earlier deletions, report, plan, delete."""
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from services.api.errors import (
+    ConcurrentUpdateError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+)
+from services.api.partitions import PartitionReport
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_segments
+from services.api.remote_storage_manager import MAX_DELETE_BATCH, RemoteStorageManager
+from services.api.retention import RetentionPlan
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.api.topic_config import RetentionOwner, StoredTopicConfig
+from services.common.cancellation import Flag
+from services.rlm.cleanup_policies import CleanupPolicies, is_awaited, is_compacted
+from services.rlm.copy.segment import SegmentCopier, is_attempt_of
+from services.rlm.metrics import DELETED_BYTES, DELETED_SEGMENTS
+from services.rlm.partition import NothingDue, Partition
+from services.rlm.reporting import Reporter, report_of
+from services.rlm.retention.snapshot import (
+    Place,
+    SegmentBudget,
+    Snapshot,
+    due_after_ms,
+    due_at_bytes,
+    may_be_due,
+    take_snapshot,
+)
+from services.rlm.topic_configs import TopicConfigs
+from services.workflows.deletion import Deleter, ExpectedRevisions, begin_deletion, finish_deletion
+
+_ATTEMPTS = 4
+"""The first lets the partition's copies go on; the next two may meet one that had begun."""
+
+_DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class ExpirationReport:
+    """What one pass did.
+
+    Attributes:
+        deleted_segments, deleted_bytes: DELETE_SEGMENT_FINISHED by this pass.
+        failure: why the pass did not do all that was due; what is left the next pass finds. Empty:
+            it did.
+    """
+
+    deleted_segments: int = 0
+    deleted_bytes: int = 0
+    failure: str = ""
+
+    def deleted(self, segment: RemoteLogSegmentMetadata) -> None:
+        size_bytes = max(segment.segment_size_in_bytes, 0)
+        self.deleted_segments += 1
+        self.deleted_bytes += size_bytes
+        DELETED_SEGMENTS.inc()
+        DELETED_BYTES.inc(size_bytes)
+
+    def failed(self, segment: RemoteLogSegmentMetadata, error: RemoteStorageError) -> None:
+        self.failure = self.failure or f"{segment.remote_log_segment_id}: {error}"
+
+
+@dataclass(frozen=True, slots=True)
+class Expiration:
+    """What the expiration tasks of all partitions share.
+
+    Attributes:
+        clock: seconds that only grow.
+        now_ms: the time that events bear.
+        budget: room for the segments that passes list; a pass waits for its own.
+        cleanup_policies: None: nobody tells them.
+    """
+
+    rsm: RemoteStorageManager
+    rlmm: RemoteLogMetadataManager
+    broker_id: int
+    copier: SegmentCopier
+    reporter: Reporter
+    topic_configs: TopicConfigs
+    clock: Callable[[], float]
+    now_ms: Callable[[], int]
+    budget: SegmentBudget
+    cleanup_policies: CleanupPolicies | None = None
+
+
+class ExpirationTask:
+    """Passes over one partition, one at a time.
+
+    Args:
+        stopping: set: nothing new begins; what is marked already stays so for whoever comes next.
+    """
+
+    def __init__(self, partition: Partition, shared: Expiration, stopping: Flag) -> None:
+        self._partition = partition
+        self._name = partition.topic_id_partition
+        self._shared = shared
+        self._stopping = stopping
+        self._was_overtaken = False
+
+    def run(self) -> ExpirationReport:
+        """One pass: finish the deletions that somebody began, then begin those that are due; none
+        of these where retention is another's to keep, or nothing can be due.
+
+        Raises:
+            LogFileError, SegmentVanishedError: the folder cannot be read now.
+            LineageUnknownError: what is due cannot be judged now.
+            RemoteStorageError: a service refused, or cannot be reached.
+        """
+        report, failure = ExpirationReport(), ""
+        self._was_overtaken = False
+        for _ in range(_ATTEMPTS):
+            try:
+                self._pass(report)
+                return report
+            except ConcurrentUpdateError as e:
+                self._shared.topic_configs.forget(self._name.topic_id)
+                self._was_overtaken, failure = True, str(e)
+            finally:
+                self._partition.copies_wait = False
+        report.failure = failure
+        return report
+
+    def _pass(self, report: ExpirationReport) -> None:
+        if self._rests():
+            return
+        self._finish_begun(report)
+        topic = self._settings_to_keep()
+        if topic is None or self._report_if_due(topic, by_last_seen=True) is None:
+            return
+        tier = self._partition.tier.last_seen
+        segments = tier.segments + tier.deleting_segments + len(tier.unfinished)
+        with self._shared.budget.place(segments, self._stopping) as place:
+            if place is not None:
+                self._expire(topic, place, report)
+
+    def _expire(self, topic: StoredTopicConfig, place: Place, report: ExpirationReport) -> None:
+        # Where a partition is large, and copied all the time, it would never be read as a whole.
+        self._partition.copies_wait = self._was_overtaken
+        # Whoever waited for a place reports what is so now.
+        snapshot = self._snapshot_if_due(topic)
+        if snapshot is None:
+            return
+        being_copied = self._shared.copier.being_copied
+        plan = snapshot.plan(topic.config, being_copied)
+        uncounted_bytes = snapshot.uncounted_bytes(plan)
+        if uncounted_bytes is not None:
+            self._partition.uncounted_bytes = uncounted_bytes
+        due = tuple(d for d in plan.deletions if d.segment.state is not _DELETING)
+        if not due:
+            after_ms = due_after_ms(snapshot, plan, topic.config, being_copied)
+            self._partition.nothing_due = NothingDue(
+                snapshot.revision,
+                topic.revision,
+                until_s=None if after_ms is None else self._shared.clock() + after_ms / 1000,
+                until_bytes=due_at_bytes(plan, topic.config),
+            )
+        elif not self._stopping.is_set():
+            # Deleting may take long, and needs nothing of the others.
+            snapshot = replace(snapshot, segments=())
+            place.keep(len(due))
+            self._delete(snapshot, topic, replace(plan, deletions=due), report)
+
+    def _finish_begun(self, report: ExpirationReport) -> None:
+        """Finish what is marked, by whomever and whatever holds now. That it goes was decided with
+        the mark: nothing reads it any more, and its objects may be gone already. Who marked it may
+        finish it at the same time, each step may be repeated.
+
+        This broker's own attempts to copy are the copy pass's to clean up.
+        """
+        shared, tier = self._shared, self._partition.tier.refresh()
+        if not tier.deleting_segments and all(s.state is not _DELETING for s in tier.unfinished):
+            return
+        begun = all_segments(shared.rlmm, self._name, states=[_DELETING])
+        others = (s for s in begun if not is_attempt_of(shared.broker_id, s))
+        self._finish(others, Deleter(shared.broker_id), report)
+
+    def _rests(self) -> bool:
+        """Nothing has begun, and nothing can be due, by what is polled: RLMM is not asked."""
+        tier = self._partition.tier
+        seen = tier.last_seen
+        if not tier.is_as_polled or seen.unfinished or seen.deleting_segments:
+            return False
+        topic = self._settings_to_keep()
+        return topic is None or self._report_if_due(topic, by_last_seen=True) is None
+
+    def _settings_to_keep(self) -> StoredTopicConfig | None:
+        """The topic's; None: it is not known, its retention is another's to keep, or it is
+        compacted."""
+        try:
+            topic = self._shared.topic_configs.of(self._name.topic_id)
+        except RemoteResourceNotFoundError:
+            return None
+        self._partition.topic_config = topic
+        is_ours = topic.config.retention_owner in (None, RetentionOwner.RLM)
+        return topic if is_ours and not self._is_perhaps_compacted() else None
+
+    def _is_perhaps_compacted(self) -> bool:
+        """Compaction keeps the latest record of a key however old it is, so that by retention.ms
+        nothing may go that was copied of such a topic before that was known."""
+        policies = self._shared.cleanup_policies
+        if policies is None or self._partition.tier.last_seen.segments == 0:
+            return False
+        policy = policies.of(self._name)
+        return is_awaited(policy) or is_compacted(policy)
+
+    def _snapshot_if_due(self, topic: StoredTopicConfig) -> Snapshot | None:
+        """The partition as this broker's fresh report makes it; None: nothing can be due."""
+        shared, report = self._shared, self._report_if_due(topic)
+        if report is None:
+            return None
+        state = shared.reporter.report(self._partition, report)
+        snapshot = take_snapshot(shared.rlmm, self._name, state)
+        tier = self._partition.tier
+        if tier.last_seen.revision != snapshot.revision:
+            # The report itself may have moved it, as the first of a leader does.
+            tier.take(snapshot.tier())
+        return snapshot
+
+    def _report_if_due(
+        self, topic: StoredTopicConfig, *, by_last_seen: bool = False
+    ) -> PartitionReport | None:
+        """What is to be reported of the partition; None: nothing can be due."""
+        shared, partition = self._shared, self._partition
+        report = report_of(partition, shared.broker_id, by_last_seen=by_last_seen)
+        if report is None or not may_be_due(
+            partition.tier.last_seen,
+            report.only_local_bytes,
+            topic.config,
+            topic.revision,
+            partition.nothing_due,
+            shared.clock(),
+        ):
+            return None
+        return report
+
+    def _delete(
+        self,
+        snapshot: Snapshot,
+        topic: StoredTopicConfig,
+        plan: RetentionPlan,
+        report: ExpirationReport,
+    ) -> None:
+        shared = self._shared
+        leader = snapshot.state.report
+        deleter = Deleter(
+            broker_id=shared.broker_id,
+            retention_owner=RetentionOwner.RLM,
+            broker_leader_epoch=None if leader is None else leader.leader_epoch,
+        )
+        expected = ExpectedRevisions(snapshot.revision, topic.revision)
+        self._partition.tier.changed_here()
+        begun = begin_deletion(
+            shared.rlmm,
+            self._name,
+            plan.deletions,
+            plan.log_start_offset,
+            expected,
+            deleter,
+            shared.now_ms(),
+        )
+        self._partition.copies_wait = False
+        # Local reads go by the tier that was seen last: from here on by the new log start.
+        self._partition.tier.refresh()
+        self._finish([o.segment for o in begun if o.error is None], deleter, report)
+        # What is gone is not kept in memory.
+        self._partition.tier.refresh()
+        if plan.log_start_offset is not None:
+            _log.info("%s: log start offset raised to %d", self._name, plan.log_start_offset)
+        for outcome in begun:
+            if isinstance(outcome.error, ConcurrentUpdateError):
+                raise outcome.error
+            if outcome.error is not None:
+                report.failed(outcome.segment, outcome.error)
+
+    def _finish(
+        self,
+        marked: Iterable[RemoteLogSegmentMetadata],
+        deleter: Deleter,
+        report: ExpirationReport,
+    ) -> None:
+        shared, waiting = self._shared, iter(marked)
+        while batch := list(islice(waiting, MAX_DELETE_BATCH)):
+            if self._stopping.is_set():
+                return
+            self._partition.tier.changed_here()
+            now_ms = shared.now_ms()
+            for outcome in finish_deletion(shared.rlmm, shared.rsm, batch, deleter, now_ms):
+                if outcome.error is None:
+                    report.deleted(outcome.segment)
+                else:
+                    report.failed(outcome.segment, outcome.error)

@@ -1,0 +1,244 @@
+"""Read what retention judges a partition by, at one revision, and decide if a pass is due."""
+
+import threading
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from uuid import UUID
+
+from services.api.calls import AtRevision
+from services.api.errors import ConcurrentUpdateError
+from services.api.ids import TopicIdPartition
+from services.api.partitions import PartitionState
+from services.api.remote_log_metadata_manager import MAX_PAGE_SIZE, RemoteLogMetadataManager
+from services.api.retention import (
+    DEFAULT_COPY_GRACE_MS,
+    SIZE_NOT_APPLIED,
+    RetentionPlan,
+    newest_ms,
+    plan_retention,
+    young_copies,
+)
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.api.topic_config import UNLIMITED, TopicConfig
+from services.common.cancellation import Flag
+from services.rlm.partition import NothingDue
+from services.rlm.tier_state import Tier
+
+_FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A partition at one revision, with every segment of it: some KiB each at most, so that who
+    takes several at once bounds them (SegmentBudget)."""
+
+    state: PartitionState
+    segments: tuple[RemoteLogSegmentMetadata, ...]
+    revision: int
+
+    def plan(self, config: TopicConfig, being_copied: Iterable[UUID] = ()) -> RetentionPlan:
+        """What is to be deleted, now by the database's clock."""
+        young = {segment.remote_log_segment_id.id for segment in self.young_copies()}
+        return plan_retention(
+            self.segments,
+            self.state,
+            config,
+            being_copied=young.union(being_copied),
+            now_ms=self.state.read_at_ms,
+        )
+
+    def tier(self) -> Tier:
+        """The same as copy passes see it."""
+        tier = Tier(
+            known=True,
+            revision=self.revision,
+            log_start_offset=self.state.log_start_offset,
+        )
+        for segment in self.segments:
+            tier.add(segment)
+        return tier
+
+    def uncounted_bytes(self, plan: RetentionPlan) -> int | None:
+        """Of what has finished, what is no part of the partition's size: off the lineage, below the
+        log start, or a second copy; None: the plan does not tell."""
+        if plan.counted_bytes is None:
+            return None
+        finished = (s for s in self.segments if s.state is _FINISHED)
+        return sum(max(s.segment_size_in_bytes, 0) for s in finished) - plan.counted_bytes
+
+    def young_copies(self) -> list[RemoteLogSegmentMetadata]:
+        """What counts as being copied, by whomever."""
+        return young_copies(self.segments, self.state.read_at_ms)
+
+
+def take_snapshot(
+    rlmm: RemoteLogMetadataManager,
+    topic_id_partition: TopicIdPartition,
+    state: AtRevision[PartitionState],
+) -> Snapshot:
+    """List a partition's segments as they are at the state's revision.
+
+    Raises:
+        ConcurrentUpdateError: it has another revision now; read the state again.
+    """
+    segments: list[RemoteLogSegmentMetadata] = []
+    token = ""
+    while True:
+        page = rlmm.list_remote_log_segments(
+            topic_id_partition, page_size=MAX_PAGE_SIZE, page_token=token
+        )
+        if page.revision != state.revision:
+            raise ConcurrentUpdateError(
+                f"{topic_id_partition} changed from revision {state.revision} to {page.revision} "
+                "while it was read"
+            )
+        segments += page.segments
+        token = page.next_page_token
+        if not token:
+            return Snapshot(state.value, tuple(segments), state.revision)
+
+
+LOOK_AT_LEASES_MS = 60_000
+"""No revision tells that a lease has ended, or that this process has done with a copy."""
+
+
+def may_be_due(
+    tier: Tier,
+    only_local_bytes: int,
+    config: TopicConfig,
+    config_revision: int,
+    nothing_due: NothingDue | None,
+    now_s: float,
+) -> bool:
+    """Whether retention has to look at the partition's segments; True where that is not sure."""
+    if tier.segments == 0 and not tier.unfinished:
+        return False
+    has_limit = config.retention_ms != UNLIMITED or config.retention_bytes != UNLIMITED
+    if not has_limit and not tier.unfinished and not tier.has_finished_below_log_start:
+        return False
+    if nothing_due is None:
+        return True
+    seen = nothing_due.revision, nothing_due.config_revision
+    if seen != (tier.revision, config_revision):
+        return True
+    if nothing_due.until_s is not None and now_s >= nothing_due.until_s:
+        return True
+    # Revisions do not move when the local log grows.
+    return nothing_due.until_bytes is not None and only_local_bytes >= nothing_due.until_bytes
+
+
+def due_after_ms(
+    snapshot: Snapshot,
+    plan: RetentionPlan,
+    config: TopicConfig,
+    being_copied: Collection[UUID] = (),
+) -> int | None:
+    """How long until time alone may make something due: the segment that ended the scan grows older
+    than retention.ms, or a copy ceases to count as under way; None: it never will.
+
+    Args:
+        plan: of this snapshot, these settings and `being_copied`; it has nothing left to begin.
+    """
+    now_ms = snapshot.state.read_at_ms
+    young = {s.remote_log_segment_id.id: s for s in snapshot.young_copies()}
+    moments_ms = [s.event_timestamp_ms + DEFAULT_COPY_GRACE_MS for s in young.values()]
+    for segment in snapshot.segments:
+        id = segment.remote_log_segment_id.id
+        if id not in young and (segment.copy_leased or id in being_copied):
+            moments_ms.append(now_ms + LOOK_AT_LEASES_MS)
+            break
+    # What lies behind it has its turn when it goes, however long it has been due.
+    stopped_at = plan.stopped_at
+    if config.retention_ms != UNLIMITED and stopped_at is not None:
+        moments_ms.append(newest_ms(stopped_at) + config.retention_ms + 1)
+    return min((at_ms - now_ms for at_ms in moments_ms if at_ms > now_ms), default=None)
+
+
+def due_at_bytes(plan: RetentionPlan, config: TopicConfig) -> int | None:
+    """From how many bytes on that are only here the size rule may take something; None: from none.
+
+    Args:
+        plan: by these settings; it has nothing left to begin.
+    """
+    stopped_at = plan.stopped_at
+    if config.retention_bytes == UNLIMITED or stopped_at is None or plan.counted_bytes is None:
+        return None
+    # It takes no more than is in excess; where it was not applied, a later report may let it.
+    is_applied = not any(note.startswith(SIZE_NOT_APPLIED) for note in plan.notes)
+    excess_bytes = max(stopped_at.segment_size_in_bytes, 1) if is_applied else 1
+    return config.retention_bytes - plan.counted_bytes + excess_bytes
+
+
+MAX_SEGMENTS = 100_000
+"""Some 110 MiB, in the process. A pass lists its partition as a whole, and as many go on at once as
+there are threads for it."""
+
+_LOOK_EVERY_S = 0.1
+
+
+class SegmentBudget:
+    """Lets in the passes whose segments have room beside each other, one after the other as they
+    came, so that a large one waits no longer than for those before it. One that has more than
+    there is room for is let in alone. Thread-safe.
+    """
+
+    def __init__(self, segments: int = MAX_SEGMENTS) -> None:
+        self._segments = segments
+        self._taken = 0
+        self._waiting: deque[Place] = deque()
+        self._changed = threading.Condition()
+
+    @property
+    def waiting(self) -> int:
+        """Passes that have no place yet."""
+        return len(self._waiting)
+
+    @contextmanager
+    def place(self, segments: int, stopping: Flag) -> Iterator["Place | None"]:
+        """Room for so many, once it is there, until the block ends; None: stopped before."""
+        place = Place(self, min(segments, self._segments))
+        if not self._enter(place, stopping):
+            yield None
+            return
+        try:
+            yield place
+        finally:
+            place.keep(0)
+
+    def _enter(self, place: "Place", stopping: Flag) -> bool:
+        with self._changed:
+            self._waiting.append(place)
+            try:
+                while not self._may_enter(place):
+                    if stopping.is_set():
+                        return False
+                    self._changed.wait(_LOOK_EVERY_S)
+                self._taken += place.segments
+                return True
+            finally:
+                self._waiting.remove(place)
+                self._changed.notify_all()
+
+    def _may_enter(self, place: "Place") -> bool:
+        return self._waiting[0] is place and self._taken + place.segments <= self._segments
+
+    def give_back(self, segments: int) -> None:
+        with self._changed:
+            self._taken -= segments
+            self._changed.notify_all()
+
+
+class Place:
+    """Room for `segments`; of one pass."""
+
+    def __init__(self, budget: SegmentBudget, segments: int) -> None:
+        self._budget = budget
+        self.segments = segments
+
+    def keep(self, segments: int) -> None:
+        """Give back what is not needed any more."""
+        kept = min(segments, self.segments)
+        self._budget.give_back(self.segments - kept)
+        self.segments = kept

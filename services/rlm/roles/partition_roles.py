@@ -1,0 +1,297 @@
+"""Turn what sources say about roles into tasks that begin and end."""
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from enum import Enum
+from functools import partial
+from typing import Protocol
+from uuid import UUID
+
+from cachetools import LRUCache
+
+from services.api.errors import ConcurrentUpdateError, FencedLeaderEpochError, InvalidRequestError
+from services.api.ids import TopicIdPartition
+from services.api.remote_log_manager import (
+    MAX_LEADERSHIP_CHANGES,
+    MAX_STOPS,
+    LeadershipChange,
+    LeadershipDelta,
+    LifecycleOutcome,
+    PartitionRole,
+    PartitionStops,
+    StopPartition,
+    StopReason,
+)
+from services.rlm.kafka_log.log_dir import PartitionDir
+from services.rlm.partition import Leadership, Partition
+from services.rlm.roles.disabling import Disabling
+from services.rlm.roles.stopping import Left, TierDeletion, outcome_of, take_steps
+from services.rlm.roles.tasks import PartitionTasks
+from services.workflows.paging import batches
+
+_log = logging.getLogger(__name__)
+
+
+class PartitionSource(Enum):
+    """STATIC: every partition in the log directories is led here. CALLBACKS: what
+    OnLeadershipChange and StopPartitions tell. POLLER: what the cluster answers
+    (services/rlm/kafka_admin)."""
+
+    STATIC = "static"
+    CALLBACKS = "callbacks"
+    POLLER = "poller"
+
+
+class RoleSink(Protocol):
+    """PartitionRoles, as a source sees it."""
+
+    def apply(self, delta: LeadershipDelta) -> list[LifecycleOutcome]: ...
+
+    def stop(self, stops: PartitionStops) -> list[LifecycleOutcome]: ...
+
+
+class StaticSource:
+    """Every partition that lies in the log directories is led here, in the epoch of its log."""
+
+    def __init__(self, roles: RoleSink) -> None:
+        _log.info(
+            "every topic in the log directories is tiered but internal ones; which are compacted "
+            "cannot be seen there: set remote.storage.enable=false for these"
+        )
+        self._roles = roles
+        self._told: set[TopicIdPartition] = set()
+
+    def tell(self, found: Collection[TopicIdPartition]) -> None:
+        """Of the partitions that came, and of those that went."""
+        now = set(found)
+        gone = [StopPartition(name, None, StopReason.REASSIGNED) for name in self._told - now]
+        for stops in batches(gone, MAX_STOPS):
+            self._roles.stop(PartitionStops(stops))
+        self._told &= now
+        role = PartitionRole.LEADER
+        come = [LeadershipChange(name, None, role) for name in found if name not in self._told]
+        for changes in batches(come, MAX_LEADERSHIP_CHANGES):
+            outcomes = self._roles.apply(LeadershipDelta(changes))
+            # What is being disabled takes no role; it is told again.
+            self._told |= {
+                change.topic_id_partition
+                for change, outcome in zip(changes, outcomes, strict=True)
+                if outcome is None
+            }
+
+
+_MAX_GIVEN_UP = 10_000
+
+
+class PartitionRoles:
+    """The partitions that this broker leads or follows. Thread-safe.
+
+    Args:
+        folder_of: where a partition's log lies; None: nowhere.
+        made: a partition that is known for the first time.
+    """
+
+    def __init__(
+        self,
+        tasks: PartitionTasks,
+        tier_deletion: TierDeletion,
+        folder_of: Callable[[TopicIdPartition], PartitionDir | None],
+        made: Callable[[TopicIdPartition], Partition],
+    ) -> None:
+        self._tasks = tasks
+        self._tier_deletion = tier_deletion
+        self._folder_of = folder_of
+        self._made = made
+        self._lock = threading.Lock()
+        self._partitions: dict[TopicIdPartition, Partition] = {}
+        self._being_disabled: set[TopicIdPartition] = set()
+        # So that what was told before a partition was given up, and comes after it, is known.
+        self._given_up: LRUCache[TopicIdPartition, int | None] = LRUCache(_MAX_GIVEN_UP)
+
+    def partition(self, name: TopicIdPartition) -> Partition | None:
+        with self._lock:
+            return self._partitions.get(name)
+
+    def partitions(self) -> list[Partition]:
+        with self._lock:
+            return list(self._partitions.values())
+
+    def leaders(self) -> list[Partition]:
+        return [partition for partition in self.partitions() if _is_led(partition)]
+
+    def look_for_folders(self) -> None:
+        """The log directories were looked through: a log may have come, moved, or gone."""
+        with self._lock:
+            for name, partition in self._partitions.items():
+                partition.move_to(self._folder_of(name))
+
+    def require_one_name(self, names: Iterable[TopicIdPartition]) -> None:
+        """
+        Raises:
+            InvalidRequestError: a topic id has another name here, or two among `names`.
+        """
+        with self._lock:
+            topics: dict[UUID, str] = {name.topic_id: name.topic for name in self._partitions}
+        for name in names:
+            topic = topics.setdefault(name.topic_id, name.topic)
+            if topic != name.topic:
+                raise InvalidRequestError(
+                    f"topic: {name} has the id of topic {topic}; a topic keeps its name"
+                )
+
+    def apply(self, delta: LeadershipDelta) -> list[LifecycleOutcome]:
+        """As PartitionLifecycle.on_leadership_change."""
+        with self._lock:
+            return [self._apply(change) for change in delta.changes]
+
+    def stop(self, stops: PartitionStops) -> list[LifecycleOutcome]:
+        """As PartitionLifecycle.stop_partitions."""
+        a_name = stops.partitions[0].topic_id_partition
+        return self._in_steps(
+            a_name, lambda disabled: [self._begin_stop(each, disabled) for each in stops.partitions]
+        )
+
+    def note_stable_offsets(self, offsets: Mapping[TopicIdPartition, int]) -> None:
+        """What the leaders of these partitions say now, in place of all that they said before."""
+        with self._lock:
+            for name, partition in self._partitions.items():
+                partition.told_stable_offset = offsets.get(name)
+
+    def disable(self, names: Sequence[TopicIdPartition]) -> list[LifecycleOutcome]:
+        """Delete what the tier has of those that are led here, if the settings of their topics, as
+        RLMM has them now, turn tiering off: as a stop with TIERING_DISABLED does, but the roles
+        stay, and their tasks begin anew whatever came of it. An outcome each, in order.
+        """
+        try:
+            return self._in_steps(
+                names[0], lambda disabled: [self._begin_by_settings(n, disabled) for n in names]
+            )
+        finally:
+            with self._lock:
+                for name in names:
+                    self._begin_again(name)
+
+    def _in_steps(
+        self, a_name: TopicIdPartition, begin: Callable[[set[TopicIdPartition]], list[Left]]
+    ) -> list[LifecycleOutcome]:
+        """
+        Args:
+            begin: answers the first steps; to its argument it adds those that take no role before
+                the last one is done.
+        """
+        disabled: set[TopicIdPartition] = set()
+        try:
+            with self._lock:
+                left = begin(disabled)
+            # Two steps: the tasks of all that are disabled have ended before one is waited for.
+            is_ready = partial(self._tier_deletion.is_rlmm_ready, a_name)
+            for _ in range(2):
+                left = take_steps(left, is_ready)
+            return [outcome_of(each) for each in left]
+        finally:
+            with self._lock:
+                self._being_disabled -= disabled
+
+    def _apply(self, change: LeadershipChange) -> LifecycleOutcome:
+        name = change.topic_id_partition
+        stale = self._stale(name, change.leader_epoch)
+        if stale is not None:
+            return stale
+        if name in self._being_disabled:
+            return ConcurrentUpdateError(f"{name}: its tiering is being disabled; try again")
+        leadership = Leadership(change.role, change.leader_epoch)
+        known = self._partitions.get(name)
+        if known is not None and known.leadership is not None and self._tasks.has(name):
+            if known.leadership.role is change.role:
+                known.leadership = leadership
+                return None
+            self._tasks.end(name)
+        partition = known or self._made(name)
+        partition.move_to(self._folder_of(name))
+        partition.take_role(leadership)
+        self._partitions[name] = partition
+        self._given_up.pop(name, None)
+        self._tasks.begin(partition)
+        return None
+
+    def _stale(self, name: TopicIdPartition, epoch: int | None) -> FencedLeaderEpochError | None:
+        known = self._partitions.get(name)
+        leadership = None if known is None else known.leadership
+        latest = self._given_up.get(name) if leadership is None else leadership.leader_epoch
+        if epoch is None or latest is None or epoch >= latest:
+            return None
+        return FencedLeaderEpochError(
+            f"{name}: leader epoch {epoch} is older than {latest}, which is known here; nothing "
+            "was changed"
+        )
+
+    def _begin_stop(self, stop: StopPartition, disabled: set[TopicIdPartition]) -> Left:
+        """
+        Args:
+            disabled: those of the call that take no role before it returns; it is added to.
+        """
+        name = stop.topic_id_partition
+        stale = self._stale(name, stop.leader_epoch)
+        if stale is not None:
+            return stale
+        if stop.reason is StopReason.TIERING_DISABLED:
+            return self._begin_disabling(stop, disabled)
+        deleted = stop.reason is StopReason.TOPIC_DELETED
+        self._give_up(stop, abandon_copy=deleted)
+        if not deleted:
+            return None
+        return partial(self._tier_deletion.mark_partition, name, stop.leader_epoch)
+
+    def _begin_disabling(self, stop: StopPartition, disabled: set[TopicIdPartition]) -> Left:
+        name = stop.topic_id_partition
+        if name in self._being_disabled:
+            return ConcurrentUpdateError(f"{name}: another call is disabling it; try again")
+        known = self._partitions.get(name)
+        if known is not None and _is_led(known):
+            return self._disabling(known, stop, disabled)
+        if known is None and name not in self._given_up:
+            return partial(self._finish_what_is_marked, name)
+        self._give_up(stop, abandon_copy=True)
+        return None
+
+    def _begin_by_settings(self, name: TopicIdPartition, disabled: set[TopicIdPartition]) -> Left:
+        known = self._partitions.get(name)
+        if known is None or not _is_led(known) or name in self._being_disabled:
+            return None  # not for this call any more
+        return self._disabling(known, None, disabled)
+
+    def _disabling(
+        self, partition: Partition, stop: StopPartition | None, disabled: set[TopicIdPartition]
+    ) -> Left:
+        """
+        Args:
+            stop: who said so; None: nobody but the topic's settings, and the role stays.
+        """
+        name = partition.topic_id_partition
+        disabled.add(name)
+        self._being_disabled.add(name)
+        give_up = None if stop is None else partial(self._give_up, stop, abandon_copy=True)
+        return Disabling(partition, self._tasks, self._tier_deletion, self._lock, give_up).begin
+
+    def _begin_again(self, name: TopicIdPartition) -> None:
+        partition = self._partitions.get(name)
+        if partition is not None and not self._tasks.has(name):
+            self._tasks.begin(partition)
+
+    def _finish_what_is_marked(self, name: TopicIdPartition) -> None:
+        self._tier_deletion.require_nothing_left(name)
+        self._tasks.run_until_done(name, self._tier_deletion.finishing(name))
+
+    def _give_up(self, stop: StopPartition, *, abandon_copy: bool) -> None:
+        name = stop.topic_id_partition
+        known = self._partitions.pop(name, None)
+        leadership = None if known is None else known.leadership
+        told = self._given_up.get(name) if leadership is None else leadership.leader_epoch
+        epochs = [epoch for epoch in (told, stop.leader_epoch) if epoch is not None]
+        self._given_up[name] = max(epochs, default=None)
+        self._tasks.end(name, abandon_copy=abandon_copy)
+
+
+def _is_led(partition: Partition) -> bool:
+    return partition.leadership is not None and partition.leadership.is_leader

@@ -1,0 +1,235 @@
+"""Run the tasks of each role in pools of their own."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from services.api.ids import TopicIdPartition
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.common.cancellation import Ending, Flag
+from services.common.log import BoundedLines
+from services.rlm.copy.report import NoProgress
+from services.rlm.copy.rules import CopyRules
+from services.rlm.copy.segment import SegmentCopier
+from services.rlm.copy.task import CopyTask
+from services.rlm.metrics import (
+    COPIED_BYTES,
+    COPIED_SEGMENTS,
+    LOCAL_RETENTION_FAILURES,
+    LOST_RANGES,
+)
+from services.rlm.partition import Partition, Uncopied
+from services.rlm.reporting import announce
+from services.rlm.retention.expiration_task import Expiration, ExpirationTask
+from services.rlm.retention.local_task import LocalRetention, LocalRetentionTask
+from services.rlm.roles.stopping import Finishing
+from services.rlm.scheduler import Again, PassFailedError, Scheduler, Task
+from services.rlm.topic_metrics import TopicCounts
+
+
+class FollowerTask:
+    """Passes over one partition, one at a time. Changes nothing in the tier."""
+
+    def __init__(
+        self, partition: Partition, rlmm: RemoteLogMetadataManager, broker_id: int
+    ) -> None:
+        self._partition = partition
+        self._rlmm = rlmm
+        self._broker_id = broker_id
+
+    def run(self) -> None:
+        """
+        Raises:
+            RemoteStorageError: RLMM cannot be asked now.
+        """
+        partition = self._partition
+        leadership = partition.leadership
+        if leadership is None or leadership.is_leader:
+            return
+        # What this broker left uncopied when it led is the new leader's to copy, and to tell of.
+        partition.uncopied = Uncopied()
+        announce(self._rlmm, partition, leadership, leadership.leader_epoch, self._broker_id)
+        if not partition.tier.is_as_polled:
+            partition.tier.refresh()
+
+
+_COPY_TURN_S = 10.0
+_log = logging.getLogger(__name__)
+_lines = BoundedLines(_log)
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """One for each kind of task."""
+
+    copier: Scheduler
+    expiration: Scheduler
+    follower: Scheduler
+    local_retention: Scheduler
+
+
+@dataclass(frozen=True, slots=True)
+class SharedByTasks:
+    """
+    Attributes:
+        local_retention: None: the log directories are the broker's.
+        stopping: set: nothing new begins, of any partition.
+        cancelled: set: what is being copied is left, too.
+    """
+
+    rlmm: RemoteLogMetadataManager
+    broker_id: int
+    copier: SegmentCopier
+    copy_rules: CopyRules
+    expiration: Expiration
+    local_retention: LocalRetention | None
+    stopping: Flag
+    cancelled: Flag
+    topic_counts: TopicCounts
+
+
+@dataclass(frozen=True, slots=True)
+class _Endings:
+    """Of the tasks that one partition has in its present role."""
+
+    stopping: Ending
+    cancelled: Ending
+
+
+class PartitionTasks:
+    """Begins and ends the tasks of partitions. Not thread-safe: its caller has a lock. What waits
+    for a task, or runs one without a role, needs none."""
+
+    def __init__(self, pools: Pools, shared: SharedByTasks) -> None:
+        self._pools = pools
+        self._shared = shared
+        self._endings: dict[TopicIdPartition, _Endings] = {}
+
+    def begin(self, partition: Partition) -> None:
+        """Run the tasks of the partition's role from now on."""
+        name, shared = partition.topic_id_partition, self._shared
+        endings = _Endings(Ending(shared.stopping), Ending(shared.cancelled))
+        self._endings[name] = endings
+        if partition.leadership is not None and partition.leadership.is_leader:
+            shared.topic_counts.led(name)
+            self._pools.copier.schedule(name, self._copying(partition, endings))
+            self._pools.expiration.schedule(name, self._expiring(partition, endings))
+            if shared.local_retention is not None:
+                task = LocalRetentionTask(partition, shared.local_retention, endings.stopping)
+                self._pools.local_retention.schedule(name, _keeping_local_retention(task, name))
+        else:
+            follower = FollowerTask(partition, shared.rlmm, shared.broker_id)
+            self._pools.follower.schedule(name, follower.run)
+
+    def end(self, name: TopicIdPartition, *, abandon_copy: bool = False) -> None:
+        """Begin nothing more of the partition's role. A copy under way is finished, as KIP-405
+        wants it; what runs until it is done goes on.
+
+        Args:
+            abandon_copy: it is not: what is copied is to be deleted.
+        """
+        endings = self._endings.pop(name, None)
+        if endings is not None:
+            endings.stopping.set()
+            if abandon_copy:
+                endings.cancelled.set()
+        pools = self._pools
+        for pool in (pools.copier, pools.expiration, pools.follower, pools.local_retention):
+            pool.forget(name)
+        self._shared.topic_counts.not_led(name)
+
+    def has(self, name: TopicIdPartition) -> bool:
+        return name in self._endings
+
+    def copy_has_ended(self, name: TopicIdPartition, within_s: float) -> bool:
+        """Wait for the copy pass of a partition whose tasks were ended; False: it goes on."""
+        return self._pools.copier.wait_ended(name, within_s)
+
+    def local_retention_has_ended(self, name: TopicIdPartition, within_s: float) -> bool:
+        """As copy_has_ended, of the pass that deletes local segments."""
+        return self._pools.local_retention.wait_ended(name, within_s)
+
+    def run_until_done(self, name: TopicIdPartition, go_on: Callable[[], bool]) -> None:
+        """Run `go_on` turn by turn until it answers False, whatever roles the partition has
+        meanwhile; among the tasks of retention. Another one of this partition is replaced."""
+        pool, key = self._pools.expiration, Finishing(name)
+
+        def run() -> bool:
+            if go_on():
+                return True
+            pool.forget(key, run)
+            return False
+
+        pool.schedule(key, run)
+
+    def _copying(self, partition: Partition, endings: _Endings) -> Task:
+        shared = self._shared
+        task = CopyTask(
+            partition,
+            shared.copier,
+            shared.rlmm,
+            shared.broker_id,
+            shared.copy_rules,
+            NoProgress(),
+            endings.stopping,
+            endings.cancelled,
+            turn_s=_COPY_TURN_S,
+        )
+
+        def run() -> Again | None:
+            report = task.run()
+            partition.told.tell(partition.topic_id_partition, partition.problems)
+            COPIED_SEGMENTS.inc(report.copied_segments)
+            COPIED_BYTES.inc(report.copied_bytes)
+            shared.topic_counts.add_copies(partition.topic_id_partition.topic, report)
+            LOST_RANGES.inc(len(report.recorded))
+            for problem in report.recorded:
+                _log.warning("%s: %s", partition.topic_id_partition, problem.message)
+            if report.copied_segments:
+                _log.info(
+                    "%s: copied %d segments", partition.topic_id_partition, report.copied_segments
+                )
+            if report.more_after_s is not None:
+                if report.failure:
+                    _lines.warning("%s: %s", partition.topic_id_partition, report.failure)
+                return Again(report.more_after_s)
+            if report.failure:
+                raise PassFailedError(report.failure)
+            return None
+
+        return run
+
+    def _expiring(self, partition: Partition, endings: _Endings) -> Task:
+        task = ExpirationTask(partition, self._shared.expiration, endings.stopping)
+
+        def run() -> None:
+            report = task.run()
+            if report.deleted_segments:
+                _log.info(
+                    "%s: retention deleted %d segments, %d bytes",
+                    partition.topic_id_partition,
+                    report.deleted_segments,
+                    report.deleted_bytes,
+                )
+            if report.failure:
+                raise PassFailedError(report.failure)
+
+        return run
+
+
+def _keeping_local_retention(task: LocalRetentionTask, name: TopicIdPartition) -> Task:
+    def run() -> bool:
+        report = task.run()
+        if report.deleted_segments:
+            _log.info(
+                "%s: local retention deleted %d segments, %d bytes",
+                name,
+                report.deleted_segments,
+                report.deleted_bytes,
+            )
+        if report.failure:
+            LOCAL_RETENTION_FAILURES.inc()
+            raise PassFailedError(report.failure)
+        return report.more
+
+    return run

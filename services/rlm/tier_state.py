@@ -1,0 +1,499 @@
+"""Follow what RLMM and RSM have of a partition as it changes."""
+
+import threading
+import time
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice, pairwise
+
+from services.api.errors import (
+    CorruptSegmentError,
+    InvalidRequestError,
+    RemoteResourceNotFoundError,
+    RetriableRemoteStorageError,
+    ThrottledError,
+)
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition
+from services.api.lineage import Lineage, parse_checkpoint
+from services.api.partitions import EventQuery, OffsetGap, PartitionEvent
+from services.api.remote_log_metadata_manager import (
+    MAX_PAGE_SIZE,
+    RemoteLogMetadataManager,
+    SegmentPage,
+    latest_event,
+)
+from services.api.remote_storage_manager import IndexType, RemoteStorageManager
+from services.api.retention import DeletionReason
+from services.api.segment_batches import MAX_REVISIONS
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+
+
+class OffsetRanges:
+    """Ranges of offsets, both ends inclusive, merged where they touch."""
+
+    def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
+        self._ranges: list[tuple[int, int]] = []
+        for first, last in sorted(ranges):
+            self.add(first, last)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return iter(self._ranges)
+
+    @property
+    def last(self) -> int:
+        """The greatest offset in the set; -1 where it is empty."""
+        return self._ranges[-1][1] if self._ranges else -1
+
+    def add(self, first: int, last: int) -> None:
+        """Add a range that begins no earlier than those before it."""
+        if first > last:
+            return
+        if self._ranges and first <= self._ranges[-1][1] + 1:
+            start, end = self._ranges[-1]
+            self._ranges[-1] = start, max(end, last)
+        else:
+            self._ranges.append((first, last))
+
+    def covers(self, first: int, last: int) -> bool:
+        at = bisect_right(self._ranges, first, key=lambda r: r[0])
+        return at > 0 and last <= self._ranges[at - 1][1]
+
+    def gaps(self) -> Iterator[tuple[int, int]]:
+        """The ranges that lie between those of the set."""
+        for (_, last), (first, _) in pairwise(self._ranges):
+            yield last + 1, first - 1
+
+    def last_below(self, offset: int) -> int | None:
+        """The greatest offset in the set that is below `offset`."""
+        at = bisect_right(self._ranges, offset - 1, key=lambda r: r[0])
+        return min(self._ranges[at - 1][1], offset - 1) if at else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    revision: int
+    at_s: float
+
+
+class Revisions:
+    """What RLMM told lately. Thread-safe.
+
+    Args:
+        max_age_s: what was told longer ago is not told on: then each is to be asked about itself,
+            as while RLMM is away.
+        clock: seconds that only grow.
+    """
+
+    def __init__(
+        self,
+        rlmm: RemoteLogMetadataManager,
+        max_age_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._rlmm = rlmm
+        self._max_age_s = max_age_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._told: dict[TopicIdPartition, _Told] = {}
+
+    def poll(self, names: Sequence[TopicIdPartition]) -> None:
+        """Ask about these, and forget all others.
+
+        Raises:
+            RetriableRemoteStorageError: RLMM cannot be reached.
+        """
+        told: dict[TopicIdPartition, _Told] = {}
+        waiting = iter(names)
+        while batch := list(islice(waiting, MAX_REVISIONS)):
+            # Before the question: what is told then is no older than that.
+            at_s = self._clock()
+            told |= {name: _Told(r, at_s) for name, r in self._ask(batch).items()}
+        with self._lock:
+            self._told = told
+
+    def _ask(self, names: Sequence[TopicIdPartition]) -> dict[TopicIdPartition, int]:
+        """Of all but those that RLMM refuses to be asked about, as where it knows a topic id under
+        another name: they must not keep the others from being told."""
+        try:
+            return dict(zip(names, self._rlmm.partition_revisions(names), strict=True))
+        except InvalidRequestError:
+            if len(names) == 1:
+                return {}
+            middle = len(names) // 2
+            return self._ask(names[:middle]) | self._ask(names[middle:])
+
+    def of(self, name: TopicIdPartition) -> int | None:
+        """The revision that the partition had a short while ago; None: nobody knows."""
+        with self._lock:
+            told = self._told.get(name)
+        if told is None or self._clock() - told.at_s > self._max_age_s:
+            return None
+        return told.revision
+
+
+_FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+_DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+
+
+@dataclass(slots=True)
+class Tier:
+    """What is copied of a partition. Holds no list of finished segments, nor of those being
+    deleted: of either there may be hundreds of thousands.
+
+    Attributes:
+        known: RLMM has the partition; None: it was not asked yet.
+        log_start_offset: the tier's, as RLMM keeps it: what lies below is gone or going.
+        segments, size_bytes: finished ones.
+        start_offset: the lowest, not below log_start_offset, that a look-up in a finished segment
+            finds; None: there is none.
+        newest: the finished segment with the latest epoch, of these the one that ends last.
+        unfinished: copies under way or left behind, whoever began them, and what is left of them
+            where their clean-up did not end.
+        deleting_segments, deleting_bytes: what had been copied and is DELETE_SEGMENT_STARTED.
+        ranges: of each leader epoch, the offsets in finished segments.
+        removed_before_offset: the latest log start inside of a segment that was copied: the records
+            below were deleted on request (DeleteRecords), here and before they came here.
+        has_finished_below_log_start: a deletion that raised the log start did not get further.
+    """
+
+    known: bool | None = None
+    revision: int | None = None
+    log_start_offset: int = 0
+    segments: int = 0
+    size_bytes: int = 0
+    start_offset: int | None = None
+    newest: RemoteLogSegmentMetadata | None = None
+    unfinished: list[RemoteLogSegmentMetadata] = field(default_factory=list)
+    deleting_segments: int = 0
+    deleting_bytes: int = 0
+    ranges: dict[int, OffsetRanges] = field(default_factory=lambda: defaultdict(OffsetRanges))
+    removed_before_offset: int = 0
+    has_finished_below_log_start: bool = False
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the newest segment's last one; the log start where there is none."""
+        end = self.newest.end_offset + 1 if self.newest else 0
+        return max(end, self.log_start_offset)
+
+    @property
+    def deleted_before_offset(self) -> int:
+        """Whatever is missing below was deleted: by retention, or on request (DeleteRecords)."""
+        return max(self.removed_before_offset, self.log_start_offset)
+
+    def covered(self, lineage: Lineage) -> OffsetRanges:
+        """The offsets that are copied in `lineage`; what an overruled leader wrote is not.
+
+        Epochs before the first one of the lineage count up to where that begins: brokers forget
+        the epochs of what they no longer have.
+        """
+        return OffsetRanges(_clipped(self.ranges, lineage))
+
+    def add(self, segment: RemoteLogSegmentMetadata) -> None:
+        """Take the next segment in the order of start offsets."""
+        size_bytes = max(segment.segment_size_in_bytes, 0)
+        if segment.state is _DELETING and segment.custom_metadata is not None:
+            self.deleting_segments += 1
+            self.deleting_bytes += size_bytes
+            return
+        if segment.state is not _FINISHED:
+            self.unfinished.append(segment)
+            return
+        self.segments += 1
+        self.size_bytes += size_bytes
+        first_epoch_start = segment.epoch_ranges()[0][1]
+        if segment.end_offset < self.log_start_offset:
+            self.has_finished_below_log_start = True
+        elif self.start_offset is None:
+            # Below its first epoch a segment has what was deleted while it was still local.
+            lowest = max(segment.start_offset, first_epoch_start)
+            self.start_offset = max(lowest, self.log_start_offset)
+        if first_epoch_start > segment.start_offset:
+            self.removed_before_offset = max(self.removed_before_offset, first_epoch_start)
+        if self.newest is None or _age(segment) > _age(self.newest):
+            self.newest = segment
+        for epoch, first, last in segment.epoch_ranges():
+            self.ranges[epoch].add(max(first, segment.start_offset), last)
+
+
+def _age(segment: RemoteLogSegmentMetadata) -> tuple[int, int]:
+    return segment.segment_leader_epochs[-1].leader_epoch, segment.end_offset
+
+
+def _clipped(ranges: dict[int, OffsetRanges], lineage: Lineage) -> Iterator[tuple[int, int]]:
+    if not lineage.entries:
+        for of_epoch in ranges.values():
+            yield from of_epoch
+        return
+    starts = {entry.leader_epoch: entry.start_offset for entry in lineage.entries}
+    first_epoch = lineage.entries[0].leader_epoch
+    for epoch, of_epoch in ranges.items():
+        if epoch >= first_epoch and epoch not in starts:
+            continue
+        # The broker clamps its first entry to its own log start, so that bounds nothing.
+        lowest = starts[epoch] if epoch > first_epoch else 0
+        no_end = of_epoch.last + 1
+        end = lineage.end_offset_for(epoch, no_end)
+        for first, last in of_epoch:
+            yield max(first, lowest), min(last, end - 1)
+
+
+class TierView:
+    """Follows one partition in RLMM. Thread-safe; an unchanged partition costs one row, or nothing
+    where its revision is polled.
+
+    Args:
+        revisions: what RLMM told lately of many partitions; None: nobody polls.
+    """
+
+    def __init__(
+        self,
+        rlmm: RemoteLogMetadataManager,
+        topic_id_partition: TopicIdPartition,
+        revisions: Revisions | None = None,
+    ) -> None:
+        self._rlmm = rlmm
+        self._name = topic_id_partition
+        self._revisions = revisions
+        self._lock = threading.Lock()
+        self._tier = Tier()
+        self._changes_here = self._changes_seen = 0
+        self.listing_s = 0.0
+        """How long the latest listing of all segments took, by which their sizes are told."""
+
+    @property
+    def last_seen(self) -> Tier:
+        return self._tier
+
+    @property
+    def is_as_polled(self) -> bool:
+        """What was seen last was still so a short while ago, by what is polled, and this process
+        has changed nothing since: of that the poll may not know yet."""
+        if self._revisions is None or self._tier.revision is None:
+            return False
+        if self._changes_here != self._changes_seen:
+            return False
+        return self._revisions.of(self._name) == self._tier.revision
+
+    def changed_here(self) -> None:
+        """This process changes it: what is polled is not to be believed until the next refresh."""
+        with self._lock:
+            self._changes_here += 1
+
+    def refresh(self) -> Tier:
+        """The tier as RLMM has it now, the same object for as long as nothing changes; an empty one
+        where the partition is not known.
+
+        Raises:
+            RetriableRemoteStorageError: RLMM or its database cannot be reached.
+        """
+        with self._lock:
+            began_s = time.monotonic()
+            try:
+                page = self._page("", self._tier.revision)
+                if not page.not_modified:
+                    self._tier = self._read(page)
+                    self.listing_s = time.monotonic() - began_s
+            except RemoteResourceNotFoundError:
+                self._tier = Tier(known=False)
+            self._changes_seen = self._changes_here
+            return self._tier
+
+    def take(self, listed: Tier) -> None:
+        """What somebody else has listed, whole and at one revision: it need not be read again."""
+        with self._lock:
+            seen = self._tier.revision
+            if listed.revision is not None and (seen is None or seen < listed.revision):
+                self._tier = listed
+
+    def _read(self, page: SegmentPage) -> Tier:
+        # The first page's revision: what changes between the pages is looked at again.
+        tier = Tier(known=True, revision=page.revision, log_start_offset=page.log_start_offset)
+        while True:
+            for segment in page.segments:
+                tier.add(segment)
+            if not page.next_page_token:
+                return tier
+            page = self._page(page.next_page_token, None)
+
+    def _page(self, token: str, if_revision_not: int | None) -> SegmentPage:
+        return self._rlmm.list_remote_log_segments(
+            self._name,
+            if_revision_not=if_revision_not,
+            page_size=MAX_PAGE_SIZE,
+            page_token=token,
+        )
+
+
+class RecordedGaps:
+    """Follows one partition's gaps. To be asked only where something is lost, which is seldom: it
+    then reads them once for each revision. Thread-safe."""
+
+    def __init__(
+        self, rlmm: RemoteLogMetadataManager, topic_id_partition: TopicIdPartition
+    ) -> None:
+        self._rlmm = rlmm
+        self._name = topic_id_partition
+        self._lock = threading.Lock()
+        self._revision: int | None = None
+        self._gaps: tuple[OffsetGap, ...] = ()
+
+    @property
+    def last_seen(self) -> tuple[OffsetGap, ...]:
+        return self._gaps
+
+    def refresh(self, tier: Tier) -> tuple[OffsetGap, ...]:
+        """The gaps as RLMM has them at the tier's revision, or later.
+
+        Raises:
+            RemoteResourceNotFoundError: the partition was deleted.
+            RetriableRemoteStorageError: RLMM or its database cannot be reached.
+        """
+        with self._lock:
+            if self._revision is None or self._revision != tier.revision:
+                self._gaps = self._rlmm.partition_state(self._name).value.gaps
+                self._revision = tier.revision
+            return self._gaps
+
+
+_DISABLED = DeletionReason.TIERING_DISABLED.value
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """Whether tiering was disabled at that log start, as the events up to the revision tell."""
+
+    log_start_offset: int
+    revision: int
+    is_disabled: bool
+
+
+class RaisedLogStart:
+    """Follows why one partition's log start is where it is. To be asked only where something is
+    missing right behind it, which is seldom. Thread-safe.
+
+    Where retention raised it, what lay below was in the tier, and all that follows was to come
+    into it. Where TIERING_DISABLED did, or gave up what the tier had from there on, nothing was
+    copied any more for as long as that lasted, and nobody knows from where on it is again.
+    """
+
+    def __init__(
+        self, rlmm: RemoteLogMetadataManager, topic_id_partition: TopicIdPartition
+    ) -> None:
+        self._rlmm = rlmm
+        self._name = topic_id_partition
+        self._lock = threading.Lock()
+        self._seen: _Seen | None = None
+
+    def last_seen(self, tier: Tier) -> int:
+        """As `refresh`, but RLMM is not asked: what is not known counts as raised by retention."""
+        return _kept_from(tier, self._seen)
+
+    def refresh(self, tier: Tier) -> int:
+        """The tier's log start, where all from there on was to be copied; 0: nobody knows from
+        where on.
+
+        Raises:
+            RemoteResourceNotFoundError: there never was such a partition.
+            RetriableRemoteStorageError: RLMM or its database cannot be reached.
+        """
+        with self._lock:
+            self._seen = seen = self._look(tier)
+        return _kept_from(tier, seen)
+
+    def _look(self, tier: Tier) -> _Seen | None:
+        seen, revision = self._seen, tier.revision
+        if seen is not None and seen.log_start_offset != tier.log_start_offset:
+            seen = None
+        # Only a further raise ends what TIERING_DISABLED began.
+        is_settled = seen is not None and (seen.is_disabled or seen.revision == revision)
+        if is_settled or revision is None:
+            return seen
+        query = EventQuery(self._name, 0 if seen is None else seen.revision)
+        event = latest_event(self._rlmm, query, revision, _tells)
+        if event is not None:
+            is_disabled = event.reason == _DISABLED
+        else:
+            is_disabled = seen is None and self._may_be_disabled()
+        return _Seen(tier.log_start_offset, revision, is_disabled)
+
+    def _may_be_disabled(self) -> bool:
+        """The audit trail does not go back so far: as the topic's settings allow it now."""
+        return self._rlmm.topic_config(self._name.topic_id).config.remote_log_delete_on_disable
+
+
+def _kept_from(tier: Tier, seen: _Seen | None) -> int:
+    if seen is not None and seen.is_disabled and seen.log_start_offset == tier.log_start_offset:
+        return 0
+    return tier.log_start_offset
+
+
+def _tells(event: PartitionEvent) -> bool:
+    # Where the log start was there already, no LOG_START event says that tiering was disabled.
+    return event.kind == "LOG_START" or event.reason == _DISABLED
+
+
+class TierLineage:
+    """Follows the newest segment's LEADER_EPOCH index, which has the whole history. Thread-safe.
+
+    Attributes:
+        asked_in_vain: how often in a row RSM did not answer, or its store.
+    """
+
+    def __init__(self, rsm: RemoteStorageManager) -> None:
+        self.asked_in_vain = 0
+        self._rsm = rsm
+        self._lock = threading.Lock()
+        self._read_from: RemoteLogSegmentId | None = None
+        self._lineage = Lineage()
+
+    def merged(self, tier: Tier, local: Lineage) -> Lineage:
+        """The tier's history overruled by the broker's, where it is needed at all: a broker whose
+        own reaches back to the tier's beginning is not asked about.
+
+        Raises:
+            RemoteResourceNotFoundError, CorruptSegmentError: the index cannot be read.
+            RetriableRemoteStorageError: RSM or its store cannot be reached, or has no time.
+        """
+        if _reaches_back(tier, local):
+            return local
+        return self._of(tier).merged_with_report(local)
+
+    def needs_rsm(self, tier: Tier, local: Lineage) -> bool:
+        """Whether `merged` has to ask RSM."""
+        newest = tier.newest
+        is_read = newest is not None and self._read_from == newest.remote_log_segment_id
+        return not is_read and not _reaches_back(tier, local)
+
+    def _of(self, tier: Tier) -> Lineage:
+        assert tier.newest is not None
+        with self._lock:
+            if self._read_from != tier.newest.remote_log_segment_id:
+                data = self._index_of(tier.newest)
+                try:
+                    self._lineage = parse_checkpoint(data.decode("ascii"))
+                except (UnicodeDecodeError, InvalidRequestError) as e:
+                    name = tier.newest.remote_log_segment_id
+                    raise CorruptSegmentError(f"{name}: LEADER_EPOCH index: {e}") from e
+                self._read_from = tier.newest.remote_log_segment_id
+            return self._lineage
+
+    def _index_of(self, segment: RemoteLogSegmentMetadata) -> bytes:
+        in_vain, self.asked_in_vain = self.asked_in_vain, 0
+        try:
+            return b"".join(self._rsm.fetch_index(segment, IndexType.LEADER_EPOCH))
+        except (RetriableRemoteStorageError, ThrottledError) as e:
+            self.asked_in_vain = in_vain + 1
+            name = segment.remote_log_segment_id
+            raise RetriableRemoteStorageError(
+                f"the tier's leader epochs cannot be read now: {name}: {e}"
+            ) from e
+
+
+def _reaches_back(tier: Tier, local: Lineage) -> bool:
+    """The broker's own history is all that is needed."""
+    if tier.newest is None or tier.start_offset is None:
+        return True
+    return local.epoch_for_offset(tier.start_offset) is not None

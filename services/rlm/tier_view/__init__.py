@@ -1,1 +1,0 @@
-"""What RLMM and RSM have of a partition, followed as it changes."""

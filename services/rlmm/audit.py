@@ -1,0 +1,155 @@
+"""Record the audit trail, and list it a page at a time."""
+
+from uuid import UUID
+
+from sqlalchemy import Connection, update
+from sqlalchemy.orm import Session
+
+from services.api.calls import MutationContext, current_call
+from services.api.partitions import EventPage, EventQuery, PartitionEvent
+from services.rlmm import limits
+from services.rlmm.db import PARTITIONS
+from services.rlmm.guards import check_topic_name, unknown_partition
+from services.rlmm.limits import Position, check_text, fitting
+from services.rlmm.rows import AnyRow, ms_of
+from services.rlmm.tables import EventRow, PartitionRow
+
+NO_BROKER = -1
+"""Broker id of what no broker did."""
+
+
+def record(
+    session: Session, partition: PartitionRow, event: EventRow, context: MutationContext
+) -> int:
+    """Give the locked partition its next revision, carried by `event`, and answer it.
+
+    The caller says in `event` what changed; who, why and when are filled in here.
+    """
+    partition.revision += 1
+    event.topic_id = partition.topic_id
+    event.partition = partition.partition
+    event.revision = partition.revision
+    call = current_call()
+    event.actor = call.actor
+    event.call_id = call.request_id
+    event.request_id = context.request_id
+    event.reason = context.reason
+    event.rule_detail = context.rule_detail
+    event.plan_id = context.plan_id
+    session.add(event)
+    return partition.revision
+
+
+def count_repeat(session: Session, partition: PartitionRow, revision: int) -> None:
+    """A further call asked for what the event of `revision` had done."""
+    session.execute(
+        update(EventRow)
+        .where(
+            EventRow.topic_id == partition.topic_id,
+            EventRow.partition == partition.partition,
+            EventRow.revision == revision,
+        )
+        .values(repeat_count=EventRow.repeat_count + 1)
+        .execution_options(synchronize_session=False)
+    )
+
+
+MAX_EXAMINED = 20_000
+"""Events that one page looks at, where it is to name those of one segment or sweep."""
+
+MAX_NUMBERS_BYTES = 256
+
+_NO_SEGMENT = UUID(int=0)
+"""A position is a revision here; a page token has room for an id, too."""
+
+_TEXTS = (
+    "kind",
+    "from_state",
+    "to_state",
+    "key",
+    "actor",
+    "call_id",
+    "request_id",
+    "reason",
+    "rule_detail",
+    "plan_id",
+)
+
+# The page and one row more, which tells that there is a next one. `examined` ends what a page
+# looks at; null where that is all.
+EVENTS = f"""
+    SELECT t.name AS topic, p.revision AS partition_revision, examined.last_revision, page.*
+    FROM {PARTITIONS}
+    LEFT JOIN LATERAL (
+        SELECT revision AS last_revision FROM events
+        WHERE topic_id = p.topic_id AND partition = p.partition AND revision > %(after)s
+        ORDER BY revision OFFSET {MAX_EXAMINED - 1} LIMIT 1
+    ) AS examined ON %(filters)s
+    LEFT JOIN LATERAL (
+        SELECT revision, at, segment_id, broker_id, broker_leader_epoch, repeat_count,
+            {", ".join(_TEXTS)}
+        FROM events
+        WHERE topic_id = p.topic_id AND partition = p.partition AND revision > %(after)s
+            AND (examined.last_revision IS NULL OR revision <= examined.last_revision)
+            AND (CAST(%(segment_id)s AS uuid) IS NULL OR segment_id = %(segment_id)s)
+            AND (CAST(%(plan_id)s AS text) IS NULL OR plan_id = %(plan_id)s)
+        ORDER BY revision LIMIT %(limit)s
+    ) AS page ON true
+    WHERE p.topic_id = %(topic_id)s AND p.partition = %(partition)s
+    ORDER BY page.revision"""
+
+
+def check_query(query: EventQuery) -> None:
+    """Raise InvalidRequestError where the database cannot be asked this."""
+    check_text(query.plan_id, "plan_id")
+
+
+def fingerprint(query: EventQuery) -> tuple[object, ...]:
+    """Equal for equal queries, for a page token to be bound to."""
+    segment_id = None if query.segment_id is None else str(query.segment_id)
+    tp = str(query.topic_id_partition)
+    return ("events", tp, query.after_revision, segment_id, query.plan_id)
+
+
+def list_events(
+    connection: Connection, query: EventQuery, *, limit: int, after: Position | None
+) -> EventPage:
+    """One page of events; see RemoteLogMetadataManager.list_events."""
+    tp = query.topic_id_partition
+    values = {
+        "topic_id": tp.topic_id,
+        "partition": tp.partition,
+        "after": query.after_revision if after is None else after[0],
+        "segment_id": query.segment_id,
+        "plan_id": query.plan_id or None,
+        "filters": query.segment_id is not None or query.plan_id != "",
+        "limit": limit + 1,
+    }
+    rows = connection.exec_driver_sql(EVENTS, values).all()
+    if not rows:
+        raise unknown_partition(tp)
+    check_topic_name(tp, rows[0].topic)
+    found = [row for row in rows if row.revision is not None]
+    count = fitting(_size_bytes(row) for row in found[:limit])
+    last = found[count - 1].revision if count < len(found) else rows[0].last_revision
+    token = "" if last is None else limits.encode(fingerprint(query), (last, _NO_SEGMENT))
+    events = tuple(_event(row) for row in found[:count])
+    return EventPage(events, token, rows[0].partition_revision)
+
+
+def _size_bytes(row: AnyRow) -> int:
+    """No less than the event takes in a message."""
+    texts = (getattr(row, name) or "" for name in _TEXTS)
+    return MAX_NUMBERS_BYTES + sum(len(text.encode()) for text in texts)
+
+
+def _event(row: AnyRow) -> PartitionEvent:
+    return PartitionEvent(
+        revision=row.revision,
+        at_ms=ms_of(row.at),
+        segment_id=row.segment_id,
+        broker_id=row.broker_id,
+        broker_leader_epoch=row.broker_leader_epoch,
+        repeat_count=row.repeat_count,
+        **{name: getattr(row, name) or "" for name in _TEXTS},
+    )

@@ -1,0 +1,414 @@
+"""Connect to PostgreSQL, run transactions, translate database errors, send rows in bulk."""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeAlias, TypeVar
+from uuid import UUID
+
+import psycopg
+from psycopg.rows import namedtuple_row
+from sqlalchemy import URL, Connection, Engine, PoolProxiedConnection, create_engine, make_url
+from sqlalchemy.exc import (
+    ArgumentError,
+    DataError,
+    DBAPIError,
+    InterfaceError,
+    OperationalError,
+    SQLAlchemyError,
+)
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.orm import Session, sessionmaker
+
+from services.api.errors import InvalidRequestError, RemoteStorageError, RetriableRemoteStorageError
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition
+from services.common.failpoints import failpoint
+from services.rlmm.rows import SEGMENT_COLUMNS
+
+DEFAULT_PORT = 5432
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseLimits:
+    """How many connections, and how long each thing may take; RlmmSettings says it in words."""
+
+    pool_size: int = 16
+    pool_timeout_ms: int = 5_000
+    connect_timeout_ms: int = 5_000
+    statement_timeout_ms: int = 20_000
+    lock_timeout_ms: int = 10_000
+    idle_in_transaction_timeout_ms: int = 10_000
+
+
+DEFAULT_LIMITS = DatabaseLimits()
+
+
+def create_database_engine(
+    database_url: str,
+    limits: DatabaseLimits = DEFAULT_LIMITS,
+    application_name: str = "rlmm",
+    *,
+    asks_for_settings: bool = True,
+) -> Engine:
+    """An engine on PostgreSQL through psycopg 3. Opens no connection yet.
+
+    Args:
+        asks_for_settings: False: its sessions have what the server gives to their role.
+
+    Raises:
+        InvalidRequestError: not the URL of a PostgreSQL database.
+    """
+    try:
+        url = make_url(database_url)
+    except (ArgumentError, ValueError):
+        # Without the cause, whose text may hold a piece of the password.
+        raise InvalidRequestError("database_url: not a URL") from None
+    if url.get_backend_name() not in ("postgresql", "postgres"):
+        raise InvalidRequestError("database_url: must begin with postgresql://")
+    return create_engine(
+        url.set(drivername="postgresql+psycopg"),
+        isolation_level="READ COMMITTED",
+        hide_parameters=True,
+        pool_size=limits.pool_size,
+        max_overflow=0,
+        # The connection that was used last has its plans and rows in the processor's cache.
+        pool_use_lifo=True,
+        pool_timeout=limits.pool_timeout_ms / 1000,
+        connect_args={
+            **_connect_args(application_name, limits.connect_timeout_ms),
+            **({"options": _options(limits)} if asks_for_settings else {}),
+        },
+    )
+
+
+def endpoint(url: URL) -> str:
+    """HOST:PORT/NAME, for people; never the user or the password."""
+    return f"{url.host or 'localhost'}:{url.port or DEFAULT_PORT}/{url.database or ''}"
+
+
+def _options(limits: DatabaseLimits) -> str:
+    """What a session asks the server for when it begins."""
+    session = {
+        "statement_timeout": limits.statement_timeout_ms,
+        "lock_timeout": limits.lock_timeout_ms,
+        "idle_in_transaction_session_timeout": limits.idle_in_transaction_timeout_ms,
+        "synchronous_commit": "on",
+        # Planning a look-up anew for its values takes longer than running it.
+        "plan_cache_mode": "force_generic_plan",
+        # A plan is kept: one made while a table was small, or had no statistics, must go by the
+        # index too. What has no index is scanned nevertheless.
+        "enable_seqscan": "off",
+        "jit": "off",
+        # The server too notices a process whose host vanished, and lets go of its locks.
+        "tcp_keepalives_idle": 10,
+        "tcp_keepalives_interval": 5,
+        "tcp_keepalives_count": 3,
+    }
+    return " ".join(f"-c {name}={value}" for name, value in session.items())
+
+
+def _connect_args(application_name: str, connect_timeout_ms: int) -> dict[str, str | int]:
+    return {
+        "application_name": application_name,
+        "connect_timeout": -(-connect_timeout_ms // 1000),
+        # A database host that vanished without a word is noticed within half a minute.
+        "keepalives": 1,
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 30_000,
+    }
+
+
+ATTEMPTS = 3
+
+PAUSE_S = 0.05
+"""Between two of them: whoever the first was rolled back for is to go on before it comes again."""
+
+_ROLLED_BACK = frozenset({"40001", "40P01"})
+"""serialization_failure, deadlock_detected: nothing happened, so that trying again is safe."""
+
+_STALE = frozenset({"0A000", "26000", "42P05"})
+"""What the session has prepared does not fit the schema any more, is gone, or is there already:
+nothing happened, and after a rollback, or in a new session, it is prepared anew."""
+
+_DISK_FULL = "53100"
+
+_NOT_READY = frozenset({"25006", "25P03", "25P04", "42P01", "42703"})
+"""A standby, an idle or a long transaction ended, no such table or column (the schema is not ours
+yet): beside what psycopg itself calls operational."""
+
+_CURSOR = "cursor"
+"""In the pool's notes on a connection."""
+
+T = TypeVar("T")
+
+
+class Transactions:
+    """Runs work against the database; whatever goes wrong there is raised as our own error."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._sessions = sessionmaker(engine)
+        # BEGIN and ROLLBACK round a single SELECT would be two more round trips.
+        self._autocommitting = engine.execution_options(isolation_level="AUTOCOMMIT")
+
+    def change(self, work: Callable[[Session], T]) -> T:
+        """Do `work` in one transaction; when this returns, it is committed.
+
+        `work` may run several times, and must do nothing but database work.
+
+        Raises:
+            RetriableRemoteStorageError: unreachable or busy; the change may have been committed.
+        """
+        with errors_named():
+            return again_where_rolled_back(lambda: self._change_once(work))
+
+    def _change_once(self, work: Callable[[Session], T]) -> T:
+        with self._sessions.begin() as session:
+            result = work(session)
+            session.flush()
+            failpoint("rlmm.before_commit")
+        failpoint("rlmm.after_commit")
+        return result
+
+    def read(self, query: Callable[[Connection], T]) -> T:
+        """Run `query`, one statement, outside of any transaction.
+
+        Raises:
+            RetriableRemoteStorageError: unreachable or busy.
+        """
+        with errors_named():
+            return self._again_where_stale(lambda: self._read_once(query))
+
+    def _read_once(self, query: Callable[[Connection], T]) -> T:
+        # Sends no BEGIN: it is so that the end of a session is noticed whoever ran the statement.
+        with self._autocommitting.begin() as connection:
+            return query(connection)
+
+    def read_row(self, statement: str, parameters: Mapping[str, object]) -> Any:
+        """The first row that a statement answers with, a named tuple; None where there is none.
+
+        By psycopg alone and prepared, outside of any transaction: what SQLAlchemy does for a
+        statement and its result would take longer than all the rest of a look-up. A change that is
+        refused rolls back, and with that psycopg drops all that its session has prepared: the first
+        look-up there after it plans anew, 2 ms instead of half of one. That is less than the
+        refusal took.
+
+        Raises:
+            RetriableRemoteStorageError: unreachable or busy.
+        """
+        with errors_named():
+            return self._again_where_stale(lambda: self._read_row_once(statement, parameters))
+
+    def _read_row_once(self, statement: str, parameters: Mapping[str, object]) -> Any:
+        with self._cursor() as cursor:
+            return cursor.execute(statement, parameters, prepare=True).fetchone()
+
+    def _again_where_stale(self, reading: Callable[[], T]) -> T:
+        """Outside of transactions nothing is rolled back, and a session would fail for ever."""
+        try:
+            return reading()
+        except (DBAPIError, psycopg.Error) as e:
+            if sqlstate(e) not in _STALE:
+                raise
+        # What made one session's plans stale has made the others' too.
+        self._engine.dispose()
+        return reading()
+
+    @contextmanager
+    def _cursor(self) -> Iterator[psycopg.Cursor[Any]]:
+        """Of a connection of the pool that commits each statement; the connection keeps it."""
+        pooled = self._engine.raw_connection()
+        connection = pooled.driver_connection
+        assert isinstance(connection, psycopg.Connection)
+        cursor = pooled.info.get(_CURSOR)
+        if cursor is None:
+            cursor = connection.cursor(binary=True, row_factory=namedtuple_row)
+            pooled.info[_CURSOR] = cursor
+        try:
+            connection.autocommit = True
+            yield cursor
+        finally:
+            self._give_back(pooled, connection)
+
+    def _give_back(
+        self, pooled: PoolProxiedConnection, connection: "psycopg.Connection[Any]"
+    ) -> None:
+        if connection.closed:
+            pooled.invalidate()
+            # Whatever ended it has ended the others too: none of them is to fail a call.
+            self._engine.dispose()
+            return
+        try:
+            connection.autocommit = False
+        except psycopg.Error as e:
+            pooled.invalidate(e)  # it is in the middle of something
+        else:
+            pooled.close()
+
+    def read_in_transaction(self, query: Callable[[Connection], T]) -> T:
+        """Run `query` in a transaction, as a cursor of the database needs one. Changes nothing.
+
+        Raises:
+            RetriableRemoteStorageError: unreachable or busy.
+        """
+        # Committed: on a rollback psycopg drops all that the session has prepared.
+        with errors_named(), self._engine.begin() as connection:
+            return query(connection)
+
+
+def again_where_rolled_back(transaction: Callable[[], T]) -> T:
+    """Do a whole transaction, up to ATTEMPTS times where the database rolls it back for others or
+    for what the session had prepared."""
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return transaction()
+        except (DBAPIError, psycopg.Error) as e:
+            if sqlstate(e) not in _ROLLED_BACK | _STALE:
+                raise
+        time.sleep(PAUSE_S)
+    return transaction()
+
+
+@contextmanager
+def errors_named() -> Iterator[None]:
+    """Turn SQLAlchemy's and psycopg's errors, by class and SQLSTATE, into ours."""
+    try:
+        yield
+    except (SQLAlchemyError, psycopg.Error) as e:
+        raise _our_error(e) from e
+
+
+def _our_error(e: SQLAlchemyError | psycopg.Error) -> RemoteStorageError:
+    state = sqlstate(e)
+    retriable = (
+        PoolTimeoutError,
+        OperationalError,
+        InterfaceError,
+        psycopg.OperationalError,
+        psycopg.InterfaceError,
+    )
+    if state == _DISK_FULL:
+        return RetriableRemoteStorageError(f"the metadata database's disk is full ({state})")
+    if isinstance(e, retriable) or state in _NOT_READY:
+        return RetriableRemoteStorageError(
+            f"the metadata database cannot be reached, is busy or is not ready ({state})"
+        )
+    if isinstance(e, DataError | psycopg.DataError):
+        return InvalidRequestError(f"request: a value cannot be stored ({state})")
+    return RemoteStorageError(f"the metadata database refused a statement ({state})")
+
+
+def sqlstate(e: SQLAlchemyError | psycopg.Error) -> str:
+    """The five characters by which PostgreSQL names an error; for a violated rule of the schema,
+    also the rule. "no SQLSTATE" where the error arose on our side."""
+    cause = e.orig if isinstance(e, DBAPIError) else e
+    if not isinstance(cause, psycopg.Error) or cause.sqlstate is None:
+        return "no SQLSTATE"
+    constraint = cause.diag.constraint_name
+    return f"{cause.sqlstate} {constraint}" if constraint else cause.sqlstate
+
+
+_PIPELINE = "pipeline"
+"""In SQLAlchemy's notes on a connection."""
+
+JsonRow: TypeAlias = dict[str, object]
+
+PartitionKey: TypeAlias = tuple[UUID, int]
+"""Topic id and partition, in whose order locks are taken."""
+
+
+@contextmanager
+def pipelined(connection: Connection) -> Iterator[None]:
+    """Statements of `run` are sent without waiting for the answers to those before them.
+
+    What a statement failed with is raised by wait_for_answers, or at the end. SQLAlchemy's own
+    statements do not work inside.
+    """
+    with _driver(connection).pipeline() as pipeline:
+        connection.info[_PIPELINE] = pipeline
+        try:
+            yield
+        finally:
+            del connection.info[_PIPELINE]
+
+
+def wait_for_answers(connection: Connection) -> None:
+    """To all that was sent; call this before their rows are read.
+
+    Who reads without it gets the rows too, but leaves the session "active" for the database: it
+    would not be ended, and its locks kept, where its process falls silent.
+    """
+    connection.info[_PIPELINE].sync()
+
+
+def run(
+    connection: Connection,
+    statement: str,
+    rows: Sequence[JsonRow],
+    values: Mapping[str, object] | None = None,
+) -> psycopg.Cursor[Any]:
+    """Run a statement that has `rows` as %(rows)s; what it answers with are named tuples.
+
+    By psycopg alone, as Transactions.read_row, but in the connection's transaction.
+    """
+    cursor = _driver(connection).cursor(binary=True, row_factory=namedtuple_row)
+    return cursor.execute(statement, {"rows": json.dumps(rows), **(values or {})}, prepare=True)
+
+
+def stream(
+    connection: Connection, statement: str, rows: Sequence[JsonRow], at_a_time: int
+) -> Iterator[Any]:
+    """The answers of a statement as `run` has them, each as soon as so many are there.
+
+    The database goes on meanwhile. Not prepared: psycopg cannot do both.
+    """
+    cursor = _driver(connection).cursor(binary=True, row_factory=namedtuple_row)
+    return cursor.stream(statement, {"rows": json.dumps(rows)}, size=at_a_time)
+
+
+def when_needed(read: Callable[[], T]) -> Callable[[], T]:
+    """`read`, done once, when its answer is first asked for.
+
+    For what a pipeline has asked for, or what waits for the database. (A cached_property of Python
+    3.11 has one lock for all objects of its class: they would wait for each other's rows.)
+    """
+    return cache(read)
+
+
+def _driver(connection: Connection) -> "psycopg.Connection[Any]":
+    driver = connection.connection.driver_connection
+    assert isinstance(driver, psycopg.Connection)
+    return driver
+
+
+def key_of(tp: TopicIdPartition) -> PartitionKey:
+    return tp.topic_id, tp.partition
+
+
+def partition_row(key: PartitionKey) -> JsonRow:
+    return {"topic_id": key[0].hex, "partition": key[1]}
+
+
+def segment_row(segment_id: RemoteLogSegmentId) -> JsonRow:
+    row = partition_row(key_of(segment_id.topic_id_partition))
+    row["segment_id"] = segment_id.id.hex
+    return row
+
+
+def hex_of(value: bytes | None) -> str | None:
+    """For decode(..., 'hex'): JSON has no bytes."""
+    return None if value is None else value.hex()
+
+
+SEGMENT = ", ".join(f"s.{name}" for name in SEGMENT_COLUMNS)
+"""What segment_from_row needs, of `segments AS s`."""
+
+PARTITIONS = "partitions AS p JOIN topics AS t ON t.topic_id = p.topic_id"
+
+IS_KNOWN = "p.delete_state IS DISTINCT FROM 'DELETE_PARTITION_FINISHED'"
+"""Of the partitions that reads answer for."""

@@ -1,0 +1,190 @@
+"""Import segments in any state (import_remote_log_segments)."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from sqlalchemy.orm import Session
+
+from services.api.calls import MutationContext, current_call
+from services.api.errors import (
+    InvalidStateTransitionError,
+    RemoteStorageError,
+    SegmentAlreadyExistsError,
+)
+from services.api.ids import RemoteLogSegmentId
+from services.api.segment_batches import (
+    MAX_BATCH,
+    MAX_IMPORTED_EPOCHS,
+    ImportedSegments,
+    SegmentImport,
+)
+from services.api.segments import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+)
+from services.api.topic_config import topic_config
+from services.api.validation import require, require_count, within
+from services.rlmm import guards, partitions
+from services.rlmm import segment_batch as statements
+from services.rlmm.db import Transactions, when_needed
+from services.rlmm.guards import topic_of
+from services.rlmm.limits import Limits, check_storable
+from services.rlmm.rows import event_key, segment_from_row
+from services.rlmm.segment_batch import Addition, BatchRecords, SegmentEvent
+from services.rlmm.segment_changes import note_in_order
+from services.rlmm.tables import PartitionRow
+
+FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+
+_STATES = list(RemoteLogSegmentState)
+"""A segment goes from one to a later one of these, and never back."""
+
+
+def import_all(
+    transactions: Transactions, limits: Limits, imports: Iterable[SegmentImport]
+) -> ImportedSegments:
+    """See RemoteLogMetadataManager.import_remote_log_segments."""
+    items, total, number = iter(imports), ImportedSegments(), 1
+    try:
+        while (item := next(items, None)) is not None:
+            total += _import_one(transactions, limits, item)
+            number += 1
+    except RemoteStorageError as e:
+        raise type(e)(f"{e} (message {number} of the import)") from e
+    return total
+
+
+def _import_one(
+    transactions: Transactions, limits: Limits, item: SegmentImport
+) -> ImportedSegments:
+    _check(limits, item)
+
+    def work(session: Session) -> ImportedSegments:
+        tp = item.segments[0].topic_id_partition
+        with within("segments[0].remote_log_segment_id"):
+            partition = partitions.lock_or_create(session, tp)
+        if partition.delete_state is not None:
+            raise InvalidStateTransitionError(f"partition {tp} is in {partition.delete_state}")
+        return _Import(session, partition, item).done()
+
+    return transactions.change(work)
+
+
+def _check(limits: Limits, item: SegmentImport) -> None:
+    """
+    Raises:
+        InvalidRequestError: what can be said without asking the database.
+    """
+    segments, context = item.segments, item.context
+    check_storable(context)
+    allowed = MutationContext(reason=context.reason, plan_id=context.plan_id)
+    require(context == allowed, "context", "of its fields only reason and plan_id may be set here")
+    require_count(segments, "segments", MAX_BATCH)
+    epochs, most = sum(len(each.segment_leader_epochs) for each in segments), MAX_IMPORTED_EPOCHS
+    require(epochs <= most, "segments", f"at most {most} leader epochs together, has {epochs}")
+    for index, segment in enumerate(segments):
+        path = f"segments[{index}]"
+        limits.check_segment(segment, path)
+        require(
+            segment.topic_id_partition == segments[0].topic_id_partition,
+            f"{path}.remote_log_segment_id.topic_id_partition",
+            f"must be that of segments[0], {segments[0].topic_id_partition}, "
+            f"is {segment.topic_id_partition}",
+        )
+
+
+@dataclass
+class _Import:
+    """One item; its partition is locked."""
+
+    session: Session
+    partition: PartitionRow
+    item: SegmentImport
+    _new: list[Addition] = field(default_factory=list)
+    _repeated: int = 0
+
+    def __post_init__(self) -> None:
+        self._topic = when_needed(lambda: topic_of(self.session, self.partition))
+
+    def done(self) -> ImportedSegments:
+        segments = self.item.segments
+        records = BatchRecords(self.session, calls=())
+        known = _stored(self.session, segments)
+        for index, segment in enumerate(segments):
+            before = known.get(segment.remote_log_segment_id)
+            if before is None:
+                added = self._add(self._as_taken(segment), records)
+                known[segment.remote_log_segment_id] = added
+            else:
+                _require_same(before.metadata, segment, index)
+                if before.metadata.state is segment.state:
+                    records.repeat(self.partition, before.revision)
+                self._repeated += 1
+        self._write()
+        records.write()
+        return ImportedSegments(len(self._new), self._repeated)
+
+    def _as_taken(self, segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
+        """Below the log start one is deleted, not found again; what is on hold is not."""
+        is_below = segment.end_offset < self.partition.log_start_offset
+        if segment.state is not FINISHED or not is_below:
+            return segment
+        is_on_hold = topic_config(self._topic().config).hold
+        return segment if is_on_hold else replace(segment, state=DELETE_STARTED)
+
+    def _add(self, segment: RemoteLogSegmentMetadata, records: BatchRecords) -> Addition:
+        guards.raise_leader_epoch(self.partition, segment.broker_leader_epoch)
+        event = SegmentEvent(
+            segment.remote_log_segment_id,
+            from_state=None,
+            to_state=segment.state.value,
+            key=event_key(segment),
+            broker_id=segment.broker_id,
+            broker_leader_epoch=segment.broker_leader_epoch,
+        )
+        outcome = records.change(self.partition, event, segment, self.item.context, current_call())
+        addition = Addition(segment, outcome.revision)
+        self._new.append(addition)
+        return addition
+
+    def _write(self) -> None:
+        if self._new:
+            statements.add_segments(self.session, self._new)
+            note_in_order(self.session, [each.metadata for each in self._new])
+
+
+def _stored(
+    session: Session, segments: Sequence[RemoteLogSegmentMetadata]
+) -> dict[RemoteLogSegmentId, Addition]:
+    """Those of the segments that are known, and the revision that brought each to its state."""
+    tp = segments[0].topic_id_partition
+    ids = [segment.remote_log_segment_id for segment in segments]
+    rows = statements.stored_segments(session, ids).values()
+    stored = [Addition(segment_from_row(row, tp), row.state_revision) for row in rows]
+    return {each.metadata.remote_log_segment_id: each for each in stored}
+
+
+def _require_same(
+    stored: RemoteLogSegmentMetadata, segment: RemoteLogSegmentMetadata, index: int
+) -> None:
+    if stored != segment and not _has_become(segment, stored):
+        raise SegmentAlreadyExistsError(
+            f"segments[{index}]: segment {segment.remote_log_segment_id} is there with other "
+            f"content, in {stored.state.value}"
+        )
+
+
+def _has_become(segment: RemoteLogSegmentMetadata, later: RemoteLogSegmentMetadata) -> bool:
+    """Whether a change of state makes `later` of the segment."""
+    if _STATES.index(later.state) <= _STATES.index(segment.state):
+        return False
+    change = RemoteLogSegmentMetadataUpdate(
+        later.remote_log_segment_id,
+        later.event_timestamp_ms,
+        later.state,
+        later.broker_id,
+        later.custom_metadata,
+    )
+    return segment.updated(change) == later

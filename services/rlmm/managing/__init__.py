@@ -1,1 +1,0 @@
-"""The parts of SqlRemoteLogMetadataManager, theme by theme as services.api has them."""

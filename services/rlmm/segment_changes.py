@@ -1,0 +1,395 @@
+"""Add segments, and move them from state to state."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import zip_longest
+from typing import TypeAlias
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from services.api.calls import Call, MutationContext, MutationOutcome
+from services.api.errors import (
+    InvalidStateTransitionError,
+    RemoteStorageError,
+    SegmentAlreadyExistsError,
+)
+from services.api.ids import TopicIdPartition
+from services.api.remote_log_metadata_manager import SegmentUpdate, UpdateOutcome
+from services.api.segment_batches import AddOutcome, SegmentAddition
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.api.validation import require, within
+from services.rlmm import epoch_index
+from services.rlmm import segment_batch as statements
+from services.rlmm.db import PartitionKey, Transactions, key_of
+from services.rlmm.epoch_index import show_appended
+from services.rlmm.guards import PartitionView, fence, may_move, raise_leader_epoch, unknown_segment
+from services.rlmm.limits import Limits, check_storable
+from services.rlmm.locked_partitions import LockedPartitions, make_known
+from services.rlmm.rows import AnyRow, event_key, event_key_of, segment_from_row
+from services.rlmm.segment_batch import (
+    Addition,
+    Asked,
+    Move,
+    Outcome,
+    Outcomes,
+    SegmentBatch,
+    SegmentChange,
+    SegmentEvent,
+    change_all,
+    change_in,
+    change_sound,
+    require_distinct,
+    segment_id_of,
+    tp_of,
+)
+from services.rlmm.tables import HighestOffsetRow
+
+FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+DELETE_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+
+
+def note_in_order(session: Session, segments: Sequence[RemoteLogSegmentMetadata]) -> None:
+    """Have lists and look-ups answer as if the segments had been added, and the finished ones had
+    finished, in this order."""
+    copies = [s for s in segments if s.state not in (FINISHED, DELETE_FINISHED)]
+    epoch_index.note_copies_started(session, copies)
+    finished = [s for s in segments if s.state is FINISHED]
+    for run in _runs(finished, _highest_offsets(session, finished)):
+        if len(run) > 1:
+            show_appended(session, run)
+        else:
+            epoch_index.note_copies_started(session, run)
+            epoch_index.show(session, [run[0].remote_log_segment_id])
+
+
+def _runs(
+    segments: Sequence[RemoteLogSegmentMetadata], highest_offsets: dict[int, int]
+) -> Iterator[list[RemoteLogSegmentMetadata]]:
+    """As show_appended takes them; what does not go on so is a run by itself.
+
+    Args:
+        highest_offsets: by leader epoch, what had finished before the first segment.
+    """
+    highest_offsets = dict(highest_offsets)
+    run: list[RemoteLogSegmentMetadata] = []
+    for segment in segments:
+        ranges = segment.epoch_ranges()
+        if all(highest_offsets.get(epoch, -1) < start <= end for epoch, start, end in ranges):
+            run.append(segment)
+        else:
+            if run:
+                yield run
+            yield [segment]
+            run = []
+        for epoch, _, end in ranges:
+            highest_offsets[epoch] = max(highest_offsets.get(epoch, -1), end)
+    if run:
+        yield run
+
+
+def _highest_offsets(
+    session: Session, segments: Sequence[RemoteLogSegmentMetadata]
+) -> dict[int, int]:
+    """By leader epoch, of those that the segments have."""
+    if not segments:
+        return {}
+    tp = segments[0].topic_id_partition
+    epochs = {each.leader_epoch for segment in segments for each in segment.segment_leader_epochs}
+    rows = session.execute(
+        select(HighestOffsetRow.leader_epoch, HighestOffsetRow.highest_offset).where(
+            HighestOffsetRow.topic_id == tp.topic_id,
+            HighestOffsetRow.partition == tp.partition,
+            HighestOffsetRow.leader_epoch.in_(epochs),
+        )
+    )
+    return {row.leader_epoch: row.highest_offset for row in rows}
+
+
+MAX_ADDED_EPOCHS = 50_000
+"""Of one batch together: each is a row."""
+
+STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+
+Additions: TypeAlias = Mapping[int, Asked[SegmentAddition]]
+"""By their places in the batch, which are in order."""
+
+
+def add_all(
+    transactions: Transactions, limits: Limits, additions: Sequence[SegmentAddition]
+) -> list[AddOutcome]:
+    """See RemoteLogMetadataManager.add_remote_log_segment_metadata_batch."""
+    require_distinct([segment_id_of(item) for item in additions], "adds")
+    epochs = sum(len(item.metadata.segment_leader_epochs) for item in additions)
+    most = MAX_ADDED_EPOCHS
+    require(epochs <= most, "adds", f"at most {most} leader epochs together, has {epochs}")
+    return change_sound(transactions, additions, partial(check_addition, limits), _add_in)
+
+
+def check_addition(limits: Limits, addition: SegmentAddition) -> None:
+    """Refuse what no partition could take."""
+    limits.check_addition(addition.metadata)
+    check_storable(addition.context)
+
+
+def add_alone(transactions: Transactions, addition: SegmentAddition) -> Outcome:
+    """In a transaction of its own; waits for the partition's lock, or makes the partition known."""
+    return change_all(transactions, {0: Asked(addition)}, _add_in)[0]
+
+
+def add(batch: SegmentBatch, additions: Additions) -> Outcomes:
+    """Judge the additions in their order and write the new segments."""
+    return _Additions(batch, additions).outcomes()
+
+
+def _add_in(session: Session, additions: Additions) -> Outcomes:
+    tps = [tp_of(asked.item) for asked in additions.values()]
+    created = make_known(session, tps)
+
+    def lock(session: Session, tps: Iterable[TopicIdPartition]) -> LockedPartitions:
+        return LockedPartitions.lock(session, tps, created)
+
+    return change_in(session, lock, additions.values(), lambda batch: add(batch, additions))
+
+
+class _Additions:
+    def __init__(self, batch: SegmentBatch, items: Additions) -> None:
+        self._batch = batch
+        self._items = items
+        self._added: list[Addition] = []
+
+    def outcomes(self) -> Outcomes:
+        outcomes = {place: self._judged(asked) for place, asked in self._items.items()}
+        if self._added:
+            session = self._batch.session
+            statements.add_segments(session, self._added)
+            epoch_index.note_copies_started(session, [each.metadata for each in self._added])
+        return outcomes
+
+    def _judged(self, asked: Asked[SegmentAddition]) -> Outcome:
+        try:
+            return self._outcome(asked.item, asked.call)
+        except RemoteStorageError as e:
+            return e
+
+    def _outcome(self, item: SegmentAddition, call: Call) -> MutationOutcome:
+        metadata, context, records = item.metadata, item.context, self._batch.records
+        with within("metadata.remote_log_segment_id"):
+            locked = self._batch.partitions.of(metadata.topic_id_partition)
+        answer = records.answered_before(locked.row, metadata, context)
+        if answer is not None:
+            return answer
+        epoch = _require_may_add(locked.row, metadata, context)
+        stored = self._batch.stored(segment_id_of(item))
+        if stored is not None:
+            return records.repeat(locked.row, _added_before(stored, metadata))
+        locked.guards.require_expected(context)
+        raise_leader_epoch(locked.row, epoch)
+        event = SegmentEvent(
+            segment_id_of(item),
+            from_state=None,
+            to_state=metadata.state.value,
+            key=event_key(metadata),
+            broker_id=metadata.broker_id,
+            broker_leader_epoch=epoch,
+        )
+        outcome = records.change(locked.row, event, metadata, context, call)
+        self._added.append(Addition(metadata, outcome.revision, item.lease_ms))
+        return outcome
+
+
+def _require_may_add(
+    partition: PartitionView, metadata: RemoteLogSegmentMetadata, context: MutationContext
+) -> int | None:
+    """The broker leader epoch of the call.
+
+    Raises:
+        InvalidStateTransitionError: the partition is being deleted.
+        FencedLeaderEpochError: the epoch is below the partition's highest.
+    """
+    tp, epoch = metadata.topic_id_partition, context.broker_leader_epoch
+    if epoch is None:
+        epoch = metadata.broker_leader_epoch
+    if partition.delete_state is not None:
+        raise InvalidStateTransitionError(f"partition {tp} is in {partition.delete_state}")
+    fence(partition, tp, epoch)
+    return epoch
+
+
+def _added_before(stored: AnyRow, metadata: RemoteLogSegmentMetadata) -> int:
+    """The revision that carries the stored segment, which is to be added again.
+
+    Raises:
+        InvalidStateTransitionError: it is in a later state.
+        SegmentAlreadyExistsError: it has other content.
+    """
+    segment_id = metadata.remote_log_segment_id
+    if stored.state != STARTED.value:
+        raise InvalidStateTransitionError(
+            f"segment {segment_id}: {stored.state} to {STARTED.value}"
+        )
+    if segment_from_row(stored, segment_id.topic_id_partition) != metadata:
+        raise SegmentAlreadyExistsError(f"segment {segment_id} is there with other content")
+    revision: int = stored.state_revision
+    return revision
+
+
+DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+
+_VISIBILITY = {
+    FINISHED: epoch_index.show,
+    DELETE_STARTED: epoch_index.hide,
+    DELETE_FINISHED: epoch_index.forget,
+}
+
+Updates: TypeAlias = Mapping[int, Asked[SegmentUpdate]]
+"""By their places in the batch, which are in order."""
+
+
+def update_all(
+    transactions: Transactions, limits: Limits, updates: Sequence[SegmentUpdate]
+) -> list[UpdateOutcome]:
+    """See RemoteLogMetadataManager.update_remote_log_segment_metadata_batch."""
+    require_distinct([segment_id_of(item) for item in updates], "updates")
+    return change_sound(transactions, updates, partial(check_update, limits), _update_in)
+
+
+def check_update(limits: Limits, update: SegmentUpdate) -> None:
+    """Refuse what no partition could take."""
+    limits.check_update(update.update)
+    check_storable(update.context)
+
+
+def update_alone(transactions: Transactions, update: SegmentUpdate) -> Outcome:
+    """In a transaction of its own; waits for the partition's lock."""
+    return change_all(transactions, {0: Asked(update)}, _update_in)[0]
+
+
+def update(batch: SegmentBatch, updates: Updates) -> Outcomes:
+    """Judge the updates in their order and write the moves of their segments."""
+    outcomes = Outcomes()
+    for wave in _waves(updates):
+        outcomes |= _Moves(batch, wave).outcomes()
+    return outcomes
+
+
+def _update_in(session: Session, updates: Updates) -> Outcomes:
+    lock = LockedPartitions.lock
+    return change_in(session, lock, updates.values(), lambda batch: update(batch, updates))
+
+
+def _waves(items: Updates) -> Iterator[Updates]:
+    """The items, in waves that come one after another: of a partition, each wave has a run of
+    deletions or one copy that finishes, in the partition's order."""
+    steps: dict[PartitionKey, list[dict[int, Asked[SegmentUpdate]]]] = {}
+    finished_last: set[PartitionKey] = set()
+    for place, asked in items.items():
+        key = key_of(tp_of(asked.item))
+        own = steps.setdefault(key, [])
+        finishes = asked.item.update.state is FINISHED
+        if not own or finishes or key in finished_last:
+            own.append({})
+        own[-1][place] = asked
+        (finished_last.add if finishes else finished_last.discard)(key)
+    for wave in zip_longest(*steps.values(), fillvalue={}):
+        yield {place: asked for step in wave for place, asked in step.items()}
+
+
+class _Moves:
+    """A wave: judged in the order of its items and written together, as none of them depends on
+    what another does to its segment."""
+
+    def __init__(self, batch: SegmentBatch, items: Updates) -> None:
+        self._batch = batch
+        self._items = items
+        self._moves: list[Move] = []
+
+    def outcomes(self) -> Outcomes:
+        outcomes = {place: self._judged(asked) for place, asked in self._items.items()}
+        if self._moves:
+            self._write_moves()
+        return outcomes
+
+    def _judged(self, asked: Asked[SegmentUpdate]) -> Outcome:
+        try:
+            return self._outcome(asked.item, asked.call)
+        except RemoteStorageError as e:
+            return e
+
+    def _outcome(self, item: SegmentUpdate, call: Call) -> MutationOutcome:
+        update, context, segment_id = item.update, item.context, segment_id_of(item)
+        records = self._batch.records
+        with within("update.remote_log_segment_id"):
+            locked = self._batch.partitions.of(segment_id.topic_id_partition)
+        answer = records.answered_before(locked.row, update, context)
+        if answer is not None:
+            return answer
+        stored = self._batch.stored(segment_id)
+        if stored is None:
+            raise unknown_segment(segment_id)
+        if not may_move(locked.guards, stored, update, context):
+            return records.repeat(locked.row, stored.state_revision)
+        outcome = records.change(locked.row, _event(item, stored), update, context, call)
+        self._moves.append(Move(update, stored.state, outcome.revision, context.plan_id))
+        return outcome
+
+    def _write_moves(self) -> None:
+        session = self._batch.session
+        self._batch.check_at_the_end(statements.move_segments(session, self._moves))
+        for state, write in _VISIBILITY.items():
+            moved = [
+                move.update.remote_log_segment_id
+                for move in self._moves
+                if move.update.state is state
+            ]
+            if moved:
+                write(session, moved)
+
+
+def _event(item: SegmentUpdate, stored: AnyRow) -> SegmentEvent:
+    segment_id, own = segment_id_of(item), stored.broker_leader_epoch
+    epoch = item.context.broker_leader_epoch
+    return SegmentEvent(
+        segment_id,
+        from_state=stored.state,
+        to_state=item.update.state.value,
+        key=event_key_of(segment_id.topic_id_partition, stored.end_offset, own),
+        broker_id=item.update.broker_id,
+        broker_leader_epoch=own if epoch is None else epoch,
+    )
+
+
+def change_free(session: Session, changes: Mapping[int, Asked[SegmentChange]]) -> Outcomes:
+    """Do those changes whose partition is known and nobody else has locked; leave out the others.
+
+    Args:
+        changes: no two of one partition.
+    """
+    return change_in(
+        session,
+        LockedPartitions.lock_free,
+        changes.values(),
+        lambda batch: _change(batch, changes),
+    )
+
+
+def change_alone(transactions: Transactions, change: SegmentChange) -> Outcome:
+    """In a transaction of its own, which waits for the partition's lock; an addition makes the
+    partition known."""
+    if isinstance(change, SegmentAddition):
+        return add_alone(transactions, change)
+    return update_alone(transactions, change)
+
+
+def _change(batch: SegmentBatch, changes: Mapping[int, Asked[SegmentChange]]) -> Outcomes:
+    additions: dict[int, Asked[SegmentAddition]] = {}
+    updates: dict[int, Asked[SegmentUpdate]] = {}
+    for place, asked in changes.items():
+        item = asked.item
+        if tp_of(item) not in batch.partitions:
+            continue
+        if isinstance(item, SegmentAddition):
+            additions[place] = Asked(item, asked.call)
+        else:
+            updates[place] = Asked(item, asked.call)
+    return add(batch, additions) | update(batch, updates)

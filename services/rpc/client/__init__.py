@@ -1,0 +1,1 @@
+"""The services as their clients see them: the Protocols of services.api, over gRPC."""

@@ -1,0 +1,494 @@
+"""RemoteLogMetadataManager over gRPC."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from uuid import UUID
+
+import grpc
+
+from services.api.anomalies import ALL_ANOMALIES, Anomaly, AnomalyPage, AnomalyQuery
+from services.api.calls import NO_CONTEXT, AtRevision, MutationContext, MutationOutcome
+from services.api.errors import RetriableRemoteStorageError
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition, uuid_to_text
+from services.api.partitions import (
+    EventPage,
+    EventQuery,
+    OffsetGap,
+    PartitionReport,
+    PartitionState,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+)
+from services.api.remote_log_metadata_manager import (
+    PartitionLeadership,
+    PartitionPage,
+    RemoteLogMetadataManager,
+    RenewOutcome,
+    ReportOutcome,
+    SegmentPage,
+    SegmentUpdate,
+    UpdateOutcome,
+)
+from services.api.segment_batches import (
+    AddOutcome,
+    ImportedSegments,
+    LookupOutcome,
+    SegmentAddition,
+    SegmentBatch,
+    SegmentImport,
+    SegmentLookup,
+    SegmentScan,
+)
+from services.api.segments import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+)
+from services.api.topic_config import RetentionOwner, StoredTopicConfig
+from services.rpc.client.calls import UNARY_TIMEOUT_S, call_once, call_stream, call_with_stream
+from services.rpc.converters.metadata import (
+    add_outcome_from_proto,
+    addition_to_proto,
+    anomaly_page_from_proto,
+    anomaly_query_to_proto,
+    anomaly_to_proto,
+    event_page_from_proto,
+    event_query_to_proto,
+    gap_to_proto,
+    import_to_proto,
+    imported_from_proto,
+    leadership_to_proto,
+    lookup_outcome_from_proto,
+    lookup_to_proto,
+    partition_page_from_proto,
+    report_outcome_from_proto,
+    report_to_proto,
+    scan_to_proto,
+    segment_batch_from_proto,
+    segment_page_from_proto,
+    segment_update_to_proto,
+    state_from_proto,
+    topic_config_from_proto,
+    update_outcome_from_proto,
+)
+from services.rpc.converters.shared import (
+    context_to_proto,
+    metadata_from_proto,
+    metadata_to_proto,
+    outcome_from_proto,
+    partition_delete_state,
+    partition_delete_to_proto,
+    retention_owner,
+    segment_id_to_proto,
+    segment_state,
+    topic_id_partition_to_proto,
+    update_to_proto,
+)
+from services.rpc.statuses import outcome_of
+from tieredstorage.v1 import remote_log_metadata_manager_pb2 as pb
+from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
+
+BULK_TIMEOUT_S = 300.0
+"""Of a batch, and of the wait for the next message of a stream: a sweep may take its time."""
+
+
+class CallsRlmm:
+    """A part of the client; thread-safe."""
+
+    def __init__(self, channel: grpc.Channel, peer: str) -> None:
+        self._stub = pb_grpc.RemoteLogMetadataManagerStub(channel)
+        self._peer = f"rlmm at {peer}"
+
+
+class SegmentChangesClient(CallsRlmm):
+    """Satisfies services.api.remote_log_metadata_manager.SegmentChanges."""
+
+    def add_remote_log_segment_metadata(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        context: MutationContext = NO_CONTEXT,
+        *,
+        lease_ms: int | None = None,
+    ) -> MutationOutcome:
+        request = pb.AddRemoteLogSegmentMetadataRequest(
+            metadata=metadata_to_proto(metadata),
+            context=context_to_proto(context),
+            lease_ms=lease_ms,
+        )
+        reply = call_once(self._stub.AddRemoteLogSegmentMetadata, request, self._peer)
+        return outcome_from_proto(reply.outcome)
+
+    def add_remote_log_segment_metadata_batch(
+        self, additions: Sequence[SegmentAddition]
+    ) -> list[AddOutcome]:
+        request = pb.AddRemoteLogSegmentMetadataBatchRequest(
+            adds=[addition_to_proto(item) for item in additions]
+        )
+        method = self._stub.AddRemoteLogSegmentMetadataBatch
+        reply = call_once(method, request, self._peer, BULK_TIMEOUT_S)
+        return [add_outcome_from_proto(outcome) for outcome in reply.outcomes]
+
+    def update_remote_log_segment_metadata(
+        self, update: RemoteLogSegmentMetadataUpdate, context: MutationContext = NO_CONTEXT
+    ) -> MutationOutcome:
+        request = pb.UpdateRemoteLogSegmentMetadataRequest(
+            update=update_to_proto(update), context=context_to_proto(context)
+        )
+        reply = call_once(self._stub.UpdateRemoteLogSegmentMetadata, request, self._peer)
+        return outcome_from_proto(reply.outcome)
+
+    def update_remote_log_segment_metadata_batch(
+        self, updates: Sequence[SegmentUpdate]
+    ) -> list[UpdateOutcome]:
+        request = pb.UpdateRemoteLogSegmentMetadataBatchRequest(
+            updates=[segment_update_to_proto(item) for item in updates]
+        )
+        method = self._stub.UpdateRemoteLogSegmentMetadataBatch
+        reply = call_once(method, request, self._peer, BULK_TIMEOUT_S)
+        return [update_outcome_from_proto(outcome) for outcome in reply.outcomes]
+
+
+ATTEMPTS_PER_LEASE = 6
+SHORTEST_TIMEOUT_S = 1.0
+
+
+class CopyLeasesClient(CallsRlmm):
+    """Satisfies services.api.remote_log_metadata_manager.CopyLeases."""
+
+    def renew_copy_leases(
+        self, segment_ids: Sequence[RemoteLogSegmentId], lease_ms: int, broker_id: int
+    ) -> list[RenewOutcome]:
+        request = pb.RenewCopyLeasesRequest(
+            segments=map(segment_id_to_proto, segment_ids), lease_ms=lease_ms, broker_id=broker_id
+        )
+        # A call that hangs must leave time for another before the leases end.
+        timeout_s = max(lease_ms / 1000 / ATTEMPTS_PER_LEASE, SHORTEST_TIMEOUT_S)
+        timeout_s = min(timeout_s, UNARY_TIMEOUT_S)
+        reply = call_once(self._stub.RenewCopyLeases, request, self._peer, timeout_s)
+        return [outcome_of(status) for status in reply.outcomes]
+
+
+class SegmentQueriesClient(CallsRlmm):
+    """Satisfies services.api.remote_log_metadata_manager.SegmentQueries."""
+
+    def remote_log_segment_metadata(
+        self, topic_id_partition: TopicIdPartition, epoch_for_offset: int, offset: int
+    ) -> AtRevision[RemoteLogSegmentMetadata | None]:
+        request = pb.GetRemoteLogSegmentMetadataRequest(
+            topic_id_partition=topic_id_partition_to_proto(topic_id_partition),
+            epoch_for_offset=epoch_for_offset,
+            offset=offset,
+        )
+        reply = call_once(self._stub.GetRemoteLogSegmentMetadata, request, self._peer)
+        found = metadata_from_proto(reply.metadata) if reply.HasField("metadata") else None
+        return AtRevision(found, reply.revision)
+
+    def remote_log_segment_metadata_batch(
+        self, lookups: Sequence[SegmentLookup]
+    ) -> list[LookupOutcome]:
+        request = pb.GetRemoteLogSegmentMetadataBatchRequest(
+            lookups=[lookup_to_proto(lookup) for lookup in lookups]
+        )
+        method = self._stub.GetRemoteLogSegmentMetadataBatch
+        reply = call_once(method, request, self._peer, BULK_TIMEOUT_S)
+        return [lookup_outcome_from_proto(outcome) for outcome in reply.outcomes]
+
+    def remote_log_segment_metadata_by_id(
+        self, topic_id_partition: TopicIdPartition, ids: Sequence[UUID]
+    ) -> AtRevision[tuple[RemoteLogSegmentMetadata, ...]]:
+        request = pb.GetRemoteLogSegmentMetadataByIdRequest(
+            topic_id_partition=topic_id_partition_to_proto(topic_id_partition),
+            ids=[uuid_to_text(id) for id in ids],
+        )
+        reply = call_once(self._stub.GetRemoteLogSegmentMetadataById, request, self._peer)
+        return AtRevision(tuple(map(metadata_from_proto, reply.segments)), reply.revision)
+
+    def next_segment_with_txn_index(
+        self, topic_id_partition: TopicIdPartition, epoch: int, offset: int
+    ) -> AtRevision[RemoteLogSegmentMetadata | None]:
+        request = pb.GetNextSegmentWithTxnIndexRequest(
+            topic_id_partition=topic_id_partition_to_proto(topic_id_partition),
+            epoch=epoch,
+            offset=offset,
+        )
+        reply = call_once(self._stub.GetNextSegmentWithTxnIndex, request, self._peer)
+        found = metadata_from_proto(reply.metadata) if reply.HasField("metadata") else None
+        return AtRevision(found, reply.revision)
+
+    def earliest_log_offset(self, topic_id_partition: TopicIdPartition) -> AtRevision[int | None]:
+        request = pb.GetEarliestLogOffsetRequest(
+            topic_id_partition=topic_id_partition_to_proto(topic_id_partition)
+        )
+        reply = call_once(self._stub.GetEarliestLogOffset, request, self._peer)
+        found = reply.earliest_offset if reply.HasField("earliest_offset") else None
+        return AtRevision(found, reply.revision)
+
+    def highest_offset_for_epoch(
+        self, topic_id_partition: TopicIdPartition, leader_epoch: int
+    ) -> AtRevision[int | None]:
+        request = pb.GetHighestOffsetForEpochRequest(
+            topic_id_partition=topic_id_partition_to_proto(topic_id_partition),
+            leader_epoch=leader_epoch,
+        )
+        reply = call_once(self._stub.GetHighestOffsetForEpoch, request, self._peer)
+        found = reply.highest_offset if reply.HasField("highest_offset") else None
+        return AtRevision(found, reply.revision)
+
+    def remote_log_size(
+        self, topic_id_partition: TopicIdPartition, leader_epoch: int
+    ) -> AtRevision[int]:
+        request = pb.GetRemoteLogSizeRequest(
+            topic_id_partition=topic_id_partition_to_proto(topic_id_partition),
+            leader_epoch=leader_epoch,
+        )
+        reply = call_once(self._stub.GetRemoteLogSize, request, self._peer)
+        return AtRevision(reply.size_bytes, reply.revision)
+
+    def list_remote_log_segments(
+        self,
+        topic_id_partition: TopicIdPartition,
+        leader_epoch: int | None = None,
+        *,
+        states: Sequence[RemoteLogSegmentState] = (),
+        min_offset: int | None = None,
+        if_revision_not: int | None = None,
+        deletes_for: RetentionOwner | None = None,
+        page_size: int = 0,
+        page_token: str = "",
+    ) -> SegmentPage:
+        request = pb.ListRemoteLogSegmentsRequest(
+            topic_id_partition=topic_id_partition_to_proto(topic_id_partition),
+            leader_epoch=leader_epoch,
+            states=[segment_state.to_proto(state) for state in states],
+            min_offset=min_offset,
+            if_revision_not=if_revision_not,
+            page_size=page_size,
+            page_token=page_token,
+        )
+        if deletes_for is not None:
+            request.deletes_for = retention_owner.to_proto(deletes_for)
+        reply = call_once(self._stub.ListRemoteLogSegments, request, self._peer)
+        return segment_page_from_proto(reply)
+
+    def scan_remote_log_segments(self, scan: SegmentScan) -> Iterator[SegmentBatch]:
+        method, request = self._stub.ScanRemoteLogSegments, scan_to_proto(scan)
+        for response in call_stream(method, request, self._peer, BULK_TIMEOUT_S):
+            yield segment_batch_from_proto(response)
+
+
+class SegmentImportsClient(CallsRlmm):
+    """Satisfies services.api.segment_batches.SegmentImports."""
+
+    def import_remote_log_segments(self, imports: Iterable[SegmentImport]) -> ImportedSegments:
+        """An import may take as long as it likes, each of its items BULK_TIMEOUT_S at most."""
+        method = self._stub.ImportRemoteLogSegments
+        messages = map(import_to_proto, imports)
+        return imported_from_proto(call_with_stream(method, messages, self._peer, BULK_TIMEOUT_S))
+
+
+class PartitionChangesClient(CallsRlmm):
+    """Satisfies services.api.remote_log_metadata_manager.PartitionChanges."""
+
+    def on_partition_leadership_changes(
+        self,
+        leaders: Sequence[PartitionLeadership],
+        followers: Sequence[PartitionLeadership],
+        broker_id: int,
+        cluster_id: str | None = None,
+    ) -> None:
+        request = pb.OnPartitionLeadershipChangesRequest(
+            leaders=[leadership_to_proto(leadership) for leadership in leaders],
+            followers=[leadership_to_proto(leadership) for leadership in followers],
+            broker_id=broker_id,
+            cluster_id=cluster_id,
+        )
+        call_once(self._stub.OnPartitionLeadershipChanges, request, self._peer)
+
+    def on_stop_partitions(self, partitions: Sequence[TopicIdPartition], broker_id: int) -> None:
+        request = pb.OnStopPartitionsRequest(
+            partitions=[topic_id_partition_to_proto(tp) for tp in partitions], broker_id=broker_id
+        )
+        call_once(self._stub.OnStopPartitions, request, self._peer)
+
+    def report_partition_state(self, reports: Sequence[PartitionReport]) -> list[ReportOutcome]:
+        request = pb.ReportPartitionStateRequest(
+            reports=[report_to_proto(report) for report in reports]
+        )
+        method = self._stub.ReportPartitionState
+        reply = call_once(method, request, self._peer, BULK_TIMEOUT_S)
+        pairs = zip(reply.outcomes, reports, strict=True)
+        return [report_outcome_from_proto(outcome, report) for outcome, report in pairs]
+
+    def raise_log_start_offset(
+        self,
+        topic_id_partition: TopicIdPartition,
+        log_start_offset: int,
+        context: MutationContext = NO_CONTEXT,
+    ) -> MutationOutcome:
+        request = pb.RaiseLogStartOffsetRequest(
+            topic_id_partition=topic_id_partition_to_proto(topic_id_partition),
+            log_start_offset=log_start_offset,
+            context=context_to_proto(context),
+        )
+        reply = call_once(self._stub.RaiseLogStartOffset, request, self._peer)
+        return outcome_from_proto(reply.outcome)
+
+    def put_remote_partition_delete_metadata(
+        self, metadata: RemotePartitionDeleteMetadata, context: MutationContext = NO_CONTEXT
+    ) -> MutationOutcome:
+        request = pb.PutRemotePartitionDeleteMetadataRequest(
+            metadata=partition_delete_to_proto(metadata), context=context_to_proto(context)
+        )
+        reply = call_once(self._stub.PutRemotePartitionDeleteMetadata, request, self._peer)
+        return outcome_from_proto(reply.outcome)
+
+
+class PartitionQueriesClient(CallsRlmm):
+    """Satisfies services.api.remote_log_metadata_manager.PartitionQueries."""
+
+    def partition_state(self, topic_id_partition: TopicIdPartition) -> AtRevision[PartitionState]:
+        request = pb.GetPartitionStateRequest(
+            topic_id_partition=topic_id_partition_to_proto(topic_id_partition)
+        )
+        return state_from_proto(call_once(self._stub.GetPartitionState, request, self._peer))
+
+    def list_partitions(
+        self,
+        *,
+        topic: str = "",
+        delete_states: Sequence[RemotePartitionDeleteState] = (),
+        cluster_id: str = "",
+        page_size: int = 0,
+        page_token: str = "",
+    ) -> PartitionPage:
+        request = pb.ListPartitionsRequest(
+            topic=topic,
+            delete_states=[partition_delete_state.to_proto(state) for state in delete_states],
+            cluster_id=cluster_id,
+            page_size=page_size,
+            page_token=page_token,
+        )
+        return partition_page_from_proto(call_once(self._stub.ListPartitions, request, self._peer))
+
+    def partition_revisions(self, partitions: Sequence[TopicIdPartition]) -> list[int]:
+        request = pb.GetPartitionRevisionsRequest(
+            partitions=[topic_id_partition_to_proto(tp) for tp in partitions]
+        )
+        return list(call_once(self._stub.GetPartitionRevisions, request, self._peer).revisions)
+
+    def list_events(
+        self, query: EventQuery, *, page_size: int = 0, page_token: str = ""
+    ) -> EventPage:
+        request = event_query_to_proto(query, page_size, page_token)
+        return event_page_from_proto(call_once(self._stub.ListEvents, request, self._peer))
+
+    def is_ready(self, topic_id_partition: TopicIdPartition) -> bool:
+        request = pb.IsReadyRequest(
+            topic_id_partition=topic_id_partition_to_proto(topic_id_partition)
+        )
+        try:
+            return call_once(self._stub.IsReady, request, self._peer).ready
+        except RetriableRemoteStorageError:
+            return False
+
+
+class PartitionRepairsClient(CallsRlmm):
+    """Satisfies services.api.remote_log_metadata_manager.PartitionRepairs."""
+
+    def record_gap(
+        self,
+        topic_id_partition: TopicIdPartition,
+        gap: OffsetGap,
+        broker_id: int,
+        context: MutationContext = NO_CONTEXT,
+    ) -> MutationOutcome:
+        request = pb.RecordGapRequest(
+            topic_id_partition=topic_id_partition_to_proto(topic_id_partition),
+            gap=gap_to_proto(gap),
+            broker_id=broker_id,
+            context=context_to_proto(context),
+        )
+        reply = call_once(self._stub.RecordGap, request, self._peer)
+        return outcome_from_proto(reply.outcome)
+
+    def undelete_partition(
+        self, topic_id_partition: TopicIdPartition, context: MutationContext = NO_CONTEXT
+    ) -> MutationOutcome:
+        request = pb.UndeletePartitionRequest(
+            topic_id_partition=topic_id_partition_to_proto(topic_id_partition),
+            context=context_to_proto(context),
+        )
+        reply = call_once(self._stub.UndeletePartition, request, self._peer)
+        return outcome_from_proto(reply.outcome)
+
+    def reset_leader_epoch(
+        self,
+        topic_id_partition: TopicIdPartition,
+        leader_epoch: int | None,
+        context: MutationContext = NO_CONTEXT,
+    ) -> MutationOutcome:
+        request = pb.ResetLeaderEpochRequest(
+            topic_id_partition=topic_id_partition_to_proto(topic_id_partition),
+            leader_epoch=leader_epoch,
+            context=context_to_proto(context),
+        )
+        reply = call_once(self._stub.ResetLeaderEpoch, request, self._peer)
+        return outcome_from_proto(reply.outcome)
+
+
+class TopicConfigsClient(CallsRlmm):
+    """Satisfies services.api.remote_log_metadata_manager.TopicConfigs."""
+
+    def topic_config(self, topic_id: UUID) -> StoredTopicConfig:
+        request = pb.GetTopicConfigRequest(topic_id=uuid_to_text(topic_id))
+        reply = call_once(self._stub.GetTopicConfig, request, self._peer)
+        return topic_config_from_proto(reply.config)
+
+    def put_topic_config(
+        self,
+        topic_id: UUID,
+        entries: Mapping[str, str],
+        expected_revision: int | None = None,
+        context: MutationContext = NO_CONTEXT,
+    ) -> StoredTopicConfig:
+        request = pb.PutTopicConfigRequest(
+            topic_id=uuid_to_text(topic_id),
+            entries=entries,
+            expected_revision=expected_revision,
+            context=context_to_proto(context),
+        )
+        reply = call_once(self._stub.PutTopicConfig, request, self._peer)
+        return topic_config_from_proto(reply.config)
+
+
+class AnomaliesClient(CallsRlmm):
+    """Satisfies services.api.anomalies.Anomalies."""
+
+    def report_anomalies(self, anomalies: Sequence[Anomaly], run_id: str) -> None:
+        request = pb.ReportAnomaliesRequest(
+            anomalies=[anomaly_to_proto(anomaly) for anomaly in anomalies], run_id=run_id
+        )
+        call_once(self._stub.ReportAnomalies, request, self._peer, BULK_TIMEOUT_S)
+
+    def list_anomalies(
+        self, query: AnomalyQuery = ALL_ANOMALIES, *, page_size: int = 0, page_token: str = ""
+    ) -> AnomalyPage:
+        request = anomaly_query_to_proto(query, page_size, page_token)
+        return anomaly_page_from_proto(call_once(self._stub.ListAnomalies, request, self._peer))
+
+
+class RemoteLogMetadataManagerClient(
+    SegmentChangesClient,
+    CopyLeasesClient,
+    SegmentQueriesClient,
+    SegmentImportsClient,
+    PartitionChangesClient,
+    PartitionQueriesClient,
+    PartitionRepairsClient,
+    TopicConfigsClient,
+    AnomaliesClient,
+):
+    """Satisfies services.api.remote_log_metadata_manager.RemoteLogMetadataManager; thread-safe."""
+
+
+def _conforms(client: RemoteLogMetadataManagerClient) -> RemoteLogMetadataManager:
+    return client

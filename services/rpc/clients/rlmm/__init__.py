@@ -1,1 +1,0 @@
-"""The parts of RLMM's client, theme by theme as services.api has them."""

@@ -1,0 +1,1 @@
+"""The server side of gRPC, the same for every service."""

@@ -1,0 +1,230 @@
+"""Run a service process: gRPC, health on its own port, a clean end on SIGTERM."""
+
+import gc
+import json
+import logging
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from services.common.settings import ServiceSettings
+from services.rpc.channels import CHANNEL_OPTIONS
+from services.rpc.server.admission import Places, share_of
+from services.rpc.server.interceptor import CallInterceptor, Streams, UnaryCalls
+from services.rpc.server.metrics import start_metrics_server
+from services.rpc.server.readiness import Readiness, watch_readiness
+from services.rpc.server.watchdog import CallGroup, ServedCall, Watchdog
+
+# Calls that may wait for a thread: a stream holds one for long, a unary call as a rule does not.
+WAITING_PER_STREAM_THREAD = 2
+WAITING_PER_UNARY_THREAD = 3
+MAX_CALLS_OF_A_CONNECTION = 256
+
+# While more than half of the threads that one address may have wait for requests.
+BUSY_REQUEST_TIMEOUT_S = 0.5
+
+# For gRPC to let go of calls that it has ended.
+ENDED_CALLS_TIMEOUT_S = 30.0
+LIVENESS = "liveness"
+_log = logging.getLogger("sediment.server")
+_SERVING = health_pb2.HealthCheckResponse.SERVING
+_NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What a service gives to its process.
+
+    Attributes:
+        name: "rsm", "rlmm" or "rlm".
+        full_name: of the gRPC service, for health and reflection.
+        add_to: registers the servicer with a server.
+        check: raises RemoteStorageError where what the service needs cannot be used. While it
+            lasts for long, the service is not ready; it may still be under way at `close`.
+        close: frees what the service holds; called once, after the last call.
+        client_stream_threads: calls served at once of which the caller streams to us.
+        stop_waiting: ends the waits of calls that outlasted the drain, those to come as well;
+            called once, before their threads are waited for.
+    """
+
+    name: str
+    full_name: str
+    add_to: Callable[[grpc.Server], None]
+    check: Callable[[], None]
+    close: Callable[[], None]
+    client_stream_threads: int = 8
+    stop_waiting: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """Calls of each kind that a server serves at once."""
+
+    unary: int
+    streams_in: int
+    streams_out: int
+
+
+# A Watch takes one of the latter for as long as it lasts.
+HEALTH_THREADS = Threads(unary=16, streams_in=1, streams_out=8)
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """The line that a service prints once it is ready; addresses are HOST:PORT."""
+
+    service: str
+    address: str
+    health: str
+    metrics: str
+
+
+def serve(service: Service, settings: ServiceSettings) -> None:
+    """Serve until SIGTERM or SIGINT; then refuse new calls, let those under way end, return.
+
+    Prints the Announcement as one line of JSON on standard output when `check` first passes. Until
+    then, and whenever it fails again, health says NOT_SERVING and the log says why.
+    """
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    with ExitStack() as cleanup:
+        cleanup.callback(service.close)
+        # Started before the calls that they tell of, so that they end after them.
+        health_servicer, health_address = _start_health(settings, cleanup)
+        metrics_address = _start_metrics(settings.metrics_address, cleanup)
+        address = start_grpc(service, settings, cleanup)
+        announcement = Announcement(service.name, address, health_address, metrics_address)
+        line = json.dumps(asdict(announcement))
+        readiness = Readiness(service.name, service.full_name, health_servicer, line)
+        cleanup.callback(readiness.end)
+        # Modules and connections stay: the collector need not look at them again and again.
+        gc.collect()
+        gc.freeze()
+        watch_readiness(service.check, readiness, stopping)
+        _log.info("stopping", extra={"service": service.name})
+
+
+def start_grpc(service: Service, settings: ServiceSettings, cleanup: ExitStack) -> str:
+    """Serve the service's gRPC until `cleanup` unwinds, which drains it; answer its HOST:PORT."""
+    threads = Threads(
+        settings.unary_threads, service.client_stream_threads, settings.stream_threads
+    )
+    server = _create_server(threads, settings, cleanup)
+    service.add_to(server)
+    reflection.enable_server_reflection([service.full_name, reflection.SERVICE_NAME], server)
+    address = _bind(server, settings.listen_address)
+    server.start()
+    cleanup.callback(service.stop_waiting)
+    cleanup.callback(lambda: _drain(server, settings.drain_timeout_ms / 1000))
+    return address
+
+
+def _drain(server: grpc.Server, timeout_s: float) -> None:
+    if not server.stop(timeout_s).wait(timeout_s + ENDED_CALLS_TIMEOUT_S):
+        _log.warning(
+            "calls that were ended after the drain are under way still: going without them"
+        )
+
+
+def _create_server(threads: Threads, settings: ServiceSettings, cleanup: ExitStack) -> grpc.Server:
+    watchdog = Watchdog()
+    unary_of_one = share_of(threads.unary, settings.address_share_percent)
+    unary_group = CallGroup(_patience_with_requests(unary_of_one, settings))
+    watchdog.watch(unary_group)
+    # It watches until the last call under way has ended.
+    cleanup.enter_context(watchdog)
+    streams_in = _streams("stream-in", threads.streams_in, settings, watchdog, cleanup)
+    streams_out = _streams("stream-out", threads.streams_out, settings, watchdog, cleanup)
+    unary_pool = cleanup.enter_context(ThreadPoolExecutor(threads.unary, "unary"))
+    unary_places = Places(
+        unary_pool, threads.unary, WAITING_PER_UNARY_THREAD, settings.address_share_percent
+    )
+    unary = UnaryCalls(unary_places, unary_group, settings.default_deadline_ms / 1000)
+    return grpc.server(
+        unary_pool,
+        interceptors=[CallInterceptor(unary, streams_in, streams_out)],
+        options=[
+            *CHANNEL_OPTIONS,
+            ("grpc.so_reuseport", 0),
+            # Our clients ask every 30 s whether a quiet peer is still there. gRPC takes more than
+            # one in five minutes for an attack, and hangs up.
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+            # What a connection asks for beyond that waits at the peer, and costs nothing here.
+            ("grpc.max_concurrent_streams", MAX_CALLS_OF_A_CONNECTION),
+        ],
+        # Calls are counted by their places. A limit of gRPC's own would be one for all kinds.
+        maximum_concurrent_rpcs=None,
+    )
+
+
+def _streams(
+    name: str, threads: int, settings: ServiceSettings, watchdog: Watchdog, cleanup: ExitStack
+) -> Streams:
+    pool = cleanup.enter_context(ThreadPoolExecutor(threads, name))
+    places = Places(pool, threads, WAITING_PER_STREAM_THREAD, settings.address_share_percent)
+    patience_s = settings.stream_idle_timeout_ms / 1000
+    busy_patience_s = min(patience_s, settings.busy_stream_idle_timeout_ms / 1000)
+
+    def patience_with(call: ServedCall, waiting: int) -> float:
+        return busy_patience_s if places.wants_thread_of(call.address) else patience_s
+
+    group = CallGroup(patience_with)
+    watchdog.watch(group)
+    return Streams(places, group)
+
+
+def _patience_with_requests(
+    threads: int, settings: ServiceSettings
+) -> Callable[[ServedCall, int], float]:
+    """How long a unary call may keep its thread waiting for its request, s. As a rule the request
+    comes with the call."""
+    patience_s = settings.default_deadline_ms / 1000
+    busy_patience_s = min(patience_s, BUSY_REQUEST_TIMEOUT_S)
+    return lambda call, waiting: busy_patience_s if 2 * waiting > threads else patience_s
+
+
+def _bind(server: grpc.Server, address: str) -> str:
+    """Bind and answer HOST:PORT with the port that was given.
+
+    Raises:
+        SystemExit: somebody else listens there, or it is no address of this machine.
+    """
+    try:
+        port = server.add_insecure_port(address)
+    except RuntimeError as e:
+        raise SystemExit(f"cannot listen on {address}") from e
+    return f"{address.rpartition(':')[0]}:{port}"
+
+
+def _start_health(
+    settings: ServiceSettings, cleanup: ExitStack
+) -> tuple[health.HealthServicer, str]:
+    # Not "non-blocking": each Watch has a thread then, and there are only so many.
+    servicer = health.HealthServicer(experimental_non_blocking=False)
+    servicer.set("", _NOT_SERVING)
+    servicer.set(LIVENESS, _SERVING)
+    # Sharing the port with another process would have it answer for us.
+    server = _create_server(HEALTH_THREADS, settings, cleanup)
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    address = _bind(server, settings.health_address)
+    server.start()
+    cleanup.callback(lambda: server.stop(0).wait())
+    return servicer, address
+
+
+def _start_metrics(address: str, cleanup: ExitStack) -> str:
+    host, _, port = address.rpartition(":")
+    try:
+        served_port, stop = start_metrics_server(host.strip("[]"), int(port))
+    except OSError as e:
+        raise SystemExit(f"cannot listen on {address}: {e.strerror}") from e
+    cleanup.callback(stop)
+    return f"{host}:{served_port}"

@@ -1,0 +1,513 @@
+"""Send the S3 requests for which the minio SDK has no sufficient public method."""
+
+import base64
+import hashlib
+import logging
+import random
+import re
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import cast
+from urllib.parse import SplitResult, quote, urlencode, urlsplit
+from xml.etree import ElementTree
+
+from crc32c import crc32c
+from minio import time
+from minio.credentials.credentials import Credentials
+from minio.error import S3Error
+from minio.signer import sign_v4_s3
+from urllib3 import BaseHTTPResponse, PoolManager, Retry
+from urllib3.exceptions import HTTPError
+
+from services.api.calls import current_call
+from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
+from services.common.log import BoundedLines
+from services.rsm.active_copies import Waiting
+from services.rsm.backends.protocol import (
+    CHUNK_BYTES,
+    NoAnswerError,
+    Part,
+    Upload,
+    UploadedPart,
+    read_chunks,
+    require_reaches,
+)
+from services.rsm.backends.s3_retry import error_for, s3_errors
+
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 2.0
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+_lines = BoundedLines(logging.getLogger(__name__))
+
+
+class BrokenBodyError(Exception):
+    """The connection ended, or fell silent, before the last byte of a body. Never leaves here."""
+
+
+def require_range(response: BaseHTTPResponse, start: int, end: int, what: str) -> None:
+    """Hold the head of an answer to the range that was asked for, before a byte is believed.
+
+    Raises:
+        CorruptSegmentError: the object ends before `end`.
+        RetriableRemoteStorageError: the body has another length than the range.
+        RemoteStorageError: it is the whole object, or another range.
+    """
+    if response.status != 206:
+        raise RemoteStorageError(f"{what}: the object store ignored the range")
+    text = response.headers.get("content-range", "")
+    found = _CONTENT_RANGE.fullmatch(text)
+    if found is None:
+        raise RemoteStorageError(f"{what}: not a Content-Range: {text!r}")
+    first, last, object_size = found.groups()
+    if object_size != "*":
+        require_reaches(end, int(object_size), what)
+    if (int(first), int(last)) != (start, end):
+        raise RemoteStorageError(f"{what}: the object store sends {text!r}")
+    length = response.headers.get("content-length", "")
+    if length.isdecimal() and int(length) != end - start + 1:
+        raise RetriableRemoteStorageError(f"{what}: the body has {length} bytes")
+
+
+def read_body(
+    response: BaseHTTPResponse, size_bytes: int, what: str
+) -> Generator[bytes, None, None]:
+    """Chunks of `size_bytes` in all, as they are on the wire.
+
+    Raises:
+        BrokenBodyError: the store may well have the rest.
+        RetriableRemoteStorageError: the body ended in order, and early.
+    """
+
+    def read(most: int) -> bytes:
+        try:
+            # With decoding, urllib3 keeps what came before a break to itself.
+            return response.read(most, decode_content=False)
+        except HTTPError as e:
+            raise BrokenBodyError(type(e).__name__) from e
+
+    return read_chunks(read, size_bytes, what)
+
+
+class Resumes:
+    """Goes on with streams that break off."""
+
+    def __init__(self, fruitless: int, waiting: Waiting) -> None:
+        """So many breaks in a row may each bring less than 1 MiB: `fruitless`."""
+        self._fruitless = fruitless
+        self._waiting = waiting
+
+    def resumed(
+        self, get: Callable[[int], Generator[bytes, None, None]], start: int, what: str
+    ) -> Generator[bytes, None, None]:
+        """What `get(position)` streams from `start` on, begun again at the next byte where it
+        breaks.
+
+        Raises:
+            RetriableRemoteStorageError: one break too many, the caller is gone, or the service
+                stops.
+        """
+        position, breaks = start, 0
+        while True:
+            began = position
+            body = get(position)
+            try:
+                for chunk in body:
+                    position += len(chunk)
+                    yield chunk
+                return
+            except BrokenBodyError as e:
+                breaks = 1 if position - began >= CHUNK_BYTES else breaks + 1
+                text = f"{what}: the body broke off at byte {position} ({e})"
+                if breaks > self._fruitless:
+                    raise RetriableRemoteStorageError(text) from e
+                self._pause(breaks, text)
+                _lines.info("%s; asking for the rest", text)
+            finally:
+                body.close()
+
+    def _pause(self, breaks: int, why: str) -> None:
+        """None before the first resume; then longer each time, and not all at once."""
+        is_active = current_call().is_active
+        if breaks > 1:
+            longest_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**breaks)
+            end_s = self._waiting.now() + random.uniform(longest_s / 2, longest_s)
+            try:
+                self._waiting.until(end_s, is_active)
+            except RetriableRemoteStorageError as e:
+                raise RetriableRemoteStorageError(f"{why}; {e}") from e
+        if not is_active():
+            raise RetriableRemoteStorageError(f"{why}, and the caller is gone")
+
+
+_UNSIGNED = "UNSIGNED-PAYLOAD"
+
+_BLOCK_BYTES = 256 * 1024
+"""A body is sent in such. A socket's timeout holds for all that one call of it sends: a whole part
+would have to be sent within the time in which a connection comes about."""
+
+
+@dataclass(frozen=True, slots=True)
+class S3Target:
+    """Which bucket, where, and how requests to it are signed.
+
+    Attributes:
+        endpoint: HOST:PORT.
+        sign_payload: put the sha256 of a body into the signature. Without it a crc32c alone guards
+            the body, and someone in between could change both.
+    """
+
+    endpoint: str
+    secure: bool
+    region: str
+    bucket: str
+    credentials: Credentials
+    sign_payload: bool
+
+    @property
+    def url(self) -> str:
+        return f"{'https' if self.secure else 'http'}://{self.endpoint}/{self.bucket}"
+
+
+class SignedRequests:
+    """Sends signed requests for one bucket, path style. Errors as of StorageBackend."""
+
+    def __init__(self, http: PoolManager, target: S3Target) -> None:
+        # What the manager would look up for each request.
+        self._pool = http.connection_from_url(target.url)
+        self._bucket_url = urlsplit(target.url)
+        # A POST that may have worked is not repeated, one that the store had no time for is.
+        by_the_pool: Retry = http.connection_pool_kw["retries"]
+        self._post_retries = by_the_pool.new(
+            allowed_methods=None, status_forcelist=(429, 503), read=False, other=0
+        )
+        self._target = target
+
+    def put(self, key: str, data: bytes | memoryview, crc: int | None = None) -> None:
+        crc = crc32c(data) if crc is None else crc
+        response = self.request("PUT", key, body=data, headers=checksum(crc))
+        _require_put(response, crc, key)
+
+    def put_if_none_match(self, key: str, data: bytes) -> bool:
+        """False: the key is taken, and not by a try of this request. Of a store that
+        honours_if_none_match only: another overwrites, or refuses the request."""
+        response = self._put_if_none_match(key, data)
+        if response.status == HTTPStatus.PRECONDITION_FAILED:
+            if _was_always_refused(response):
+                return False
+            text = f"PUT {key}: it is taken, perhaps by an earlier try of the same"
+            raise RetriableRemoteStorageError(text) from NoAnswerError()
+        _require_put(response, crc32c(data), key)
+        return True
+
+    def honours_if_none_match(self, key: str) -> bool:
+        """Whether the store takes If-None-Match for what it is, and neither ignores it nor refuses
+        requests that have it. Leaves an object under `key`."""
+        self.put(key, b"first")
+        response = self._put_if_none_match(key, b"second")
+        if response.status == HTTPStatus.PRECONDITION_FAILED:
+            return True
+        if response.status in (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_IMPLEMENTED):
+            what = f"PUT {key} with If-None-Match"
+            error = error_for(_code(response, what), response.status, what)
+            if isinstance(error, RetriableRemoteStorageError):
+                raise error
+            return False
+        _raise_unless_success(response, f"PUT {key}")
+        _require_written(response, crc32c(b"second"), key)
+        return False
+
+    def _put_if_none_match(self, key: str, data: bytes) -> BaseHTTPResponse:
+        headers = {"If-None-Match": "*", **checksum(crc32c(data))}
+        return self.request("PUT", key, body=data, headers=headers)
+
+    def get_range(self, key: str, start: int, end: int) -> BaseHTTPResponse:
+        """The answer, of which only the head has been read; whoever takes it must release it. Costs
+        half of what the SDK's get_object does before it asks."""
+        headers, what = {"Range": f"bytes={start}-{end}"}, f"GET {key} from {start} to {end}"
+        response = self.request("GET", key, headers=headers, preload_content=False)
+        if response.status < 300:
+            return response
+        try:
+            with s3_errors(what):
+                code = _code(response, what)
+        finally:
+            response.close()
+            response.release_conn()
+        if code is None:
+            raise _not_of_a_store(what, f"it is {response.status} without a code")
+        raise error_for(code, response.status, what)
+
+    def delete(self, key: str) -> None:
+        """Delete one object. RemoteResourceNotFoundError where a store says that there is none."""
+        _require_empty(self._send("DELETE", key), f"DELETE {key}")
+
+    def delete_many(self, keys: Sequence[str]) -> Mapping[str, RemoteStorageError]:
+        """Delete up to MAX_DELETE_KEYS objects; answer those that may still be there, and why.
+
+        A key is gone where the store says so of this key: not merely where it names no error.
+        """
+        what = f"deleting {len(keys)} objects"
+        body = _delete_body(keys)
+        md5 = hashlib.md5(body, usedforsecurity=False).digest()
+        headers = {"Content-MD5": base64.b64encode(md5).decode("ascii")}
+        response = self._send("POST", "", {"delete": ""}, body=body, headers=headers)
+        result = _parsed(response, "DeleteResult", what)
+        gone = {element.findtext("{*}Key") for element in result.iterfind("{*}Deleted")}
+        codes = {
+            element.findtext("{*}Key"): element.findtext("{*}Code")
+            for element in result.iterfind("{*}Error")
+        }
+        gone |= {key for key, code in codes.items() if code == "NoSuchKey"}
+        return {
+            key: error_for(codes[key], response.status, f"deleting {key}")
+            if key in codes
+            else RetriableRemoteStorageError(f"deleting {key}: the object store says nothing of it")
+            for key in keys
+            if key not in gone
+        }
+
+    def begin_upload(self, key: str) -> Upload:
+        headers = {"x-amz-checksum-algorithm": "CRC32C"}
+        response = self._send("POST", key, {"uploads": ""}, headers=headers)
+        result = _parsed(response, "InitiateMultipartUploadResult", f"POST {key}")
+        return Upload(key, _text(result, "UploadId"))
+
+    def upload_part(self, upload: Upload, part: Part) -> UploadedPart:
+        """The store joins parts by their numbers, not by their offsets."""
+        crc = crc32c(part.data) if part.crc is None else part.crc
+        query = {"partNumber": str(part.number), "uploadId": upload.upload_id}
+        response = self._send("PUT", upload.key, query, body=part.data, headers=checksum(crc))
+        return UploadedPart(part.number, _require_written(response, crc, upload.key), crc)
+
+    def complete_upload(self, upload: Upload, parts: Sequence[UploadedPart]) -> None:
+        query = {"uploadId": upload.upload_id}
+        response = self._send("POST", upload.key, query, body=_complete_body(parts))
+        what = f"completing the upload of {upload.key}"
+        _parsed(response, "CompleteMultipartUploadResult", what)
+
+    def abort_upload(self, upload: Upload) -> None:
+        if not upload.upload_id:
+            raise ValueError(f"{upload.key}: some stores would delete the object itself")
+        query = {"uploadId": upload.upload_id}
+        response = self.request("DELETE", upload.key, query)
+        what = f"ending the upload of {upload.key}"
+        if response.status != 404 or _code(response, what) != "NoSuchUpload":
+            _raise_unless_success(response, what)
+            _require_empty(response, what)
+
+    def list_uploads(self, prefix: str) -> Iterator[Upload]:
+        """As the store answers; some know whole keys only (see S3Storage)."""
+        query = {"uploads": "", "prefix": prefix}
+        truncated = True
+        while truncated:
+            response = self._send("GET", "", query)
+            what = f"listing the uploads of {prefix}"
+            page = _parsed(response, "ListMultipartUploadsResult", what)
+            for element in page.iterfind("{*}Upload"):
+                with s3_errors(what):
+                    begun = time.from_iso8601utc(_text(element, "Initiated"))
+                yield Upload(
+                    _text(element, "Key"),
+                    _text(element, "UploadId"),
+                    int(begun.timestamp() * 1000) if begun else 0,
+                )
+            truncated = page.findtext("{*}IsTruncated") == "true"
+            if truncated:
+                query["key-marker"] = _text(page, "NextKeyMarker")
+                query["upload-id-marker"] = _text(page, "NextUploadIdMarker")
+
+    def _send(
+        self,
+        method: str,
+        key: str,
+        query: Mapping[str, str] | None = None,
+        body: bytes | memoryview | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> BaseHTTPResponse:
+        response = self.request(method, key, query, body, headers)
+        _raise_unless_success(response, f"{method} {key or self._target.bucket}")
+        return response
+
+    def request(
+        self,
+        method: str,
+        key: str,
+        query: Mapping[str, str] | None = None,
+        body: bytes | memoryview | None = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        preload_content: bool = True,
+    ) -> BaseHTTPResponse:
+        """The store's answer, whatever its status, with its whole body unless that is left to be
+        read."""
+        path = self._bucket_url.path + (f"/{quote(key)}" if key else "")
+        arguments = urlencode(sorted((query or {}).items()), quote_via=quote)
+        url = self._bucket_url._replace(path=path, query=arguments)
+        signed = self._sign(method, url, headers or {}, body)
+        if body is not None:
+            signed["Content-Length"] = str(len(body))
+        with s3_errors(f"{method} {key or self._target.bucket}"):
+            # A POST that deletes is repeated elsewhere (see ObjectDeletes).
+            is_upload = method == "POST" and "delete" not in (query or {})
+            return self._pool.urlopen(
+                method,
+                f"{path}?{arguments}" if arguments else path,
+                redirect=False,
+                # It takes any sequence of what a socket takes.
+                body=cast(bytes | None, None if body is None else _blocks(body)),
+                headers=signed,
+                retries=self._post_retries if is_upload else None,
+                preload_content=preload_content,
+            )
+
+    def _sign(
+        self,
+        method: str,
+        url: SplitResult,
+        headers: Mapping[str, str],
+        body: bytes | memoryview | None,
+    ) -> dict[str, str]:
+        target, date = self._target, time.utcnow()
+        plain = target.sign_payload or not body
+        sha256 = hashlib.sha256(body or b"").hexdigest() if plain else _UNSIGNED
+        named = {"Host": url.netloc, "x-amz-date": time.to_amz_date(date), **headers}
+        signed = sign_v4_s3(
+            method=method,
+            url=url,
+            region=target.region,
+            headers={**named, "x-amz-content-sha256": sha256},
+            credentials=target.credentials,
+            content_sha256=sha256,
+            date=date,
+        )
+        return cast(dict[str, str], signed)
+
+
+def _blocks(body: bytes | memoryview) -> list[memoryview]:
+    view = memoryview(body)
+    return [view[at : at + _BLOCK_BYTES] for at in range(0, len(view), _BLOCK_BYTES)]
+
+
+def require_object(response: BaseHTTPResponse, what: str) -> None:
+    """Hold the head of a success to that of an object, before a byte of it is believed.
+
+    Raises:
+        RetriableRemoteStorageError: it is a page of something between us and the store.
+    """
+    if not response.headers.get("etag"):
+        raise _not_of_a_store(what, "it lacks an ETag")
+    kind = response.headers.get("content-type", "")
+    # Some stores guess the type of an object by its first bytes; they name the request.
+    is_of_a_store = "x-amz-request-id" in response.headers
+    if kind.lower().startswith("text/html") and not is_of_a_store:
+        raise _not_of_a_store(what, f"it is {kind}")
+
+
+def checksum(crc: int) -> dict[str, str]:
+    """Headers by which a store can tell whether a body of this crc32c came whole."""
+    return {"x-amz-checksum-crc32c": _base64(crc)}
+
+
+def _base64(crc: int) -> str:
+    return base64.b64encode(crc.to_bytes(4, "big")).decode("ascii")
+
+
+def _complete_body(parts: Sequence[UploadedPart]) -> bytes:
+    namespace = {"xmlns": "http://s3.amazonaws.com/doc/2006-03-01/"}
+    root = ElementTree.Element("CompleteMultipartUpload", namespace)
+    for part in parts:
+        element = ElementTree.SubElement(root, "Part")
+        ElementTree.SubElement(element, "PartNumber").text = str(part.number)
+        ElementTree.SubElement(element, "ETag").text = part.etag
+        ElementTree.SubElement(element, "ChecksumCRC32C").text = _base64(part.crc32c)
+    return ElementTree.tostring(root)
+
+
+def _delete_body(keys: Sequence[str]) -> bytes:
+    root = ElementTree.Element("Delete", {"xmlns": "http://s3.amazonaws.com/doc/2006-03-01/"})
+    for key in keys:
+        element = ElementTree.SubElement(root, "Object")
+        ElementTree.SubElement(element, "Key").text = key
+    return ElementTree.tostring(root)
+
+
+def _raise_unless_success(response: BaseHTTPResponse, what: str) -> None:
+    if response.status < 300:
+        return
+    raise error_for(_code(response, what), response.status, what)
+
+
+def _code(response: BaseHTTPResponse, what: str) -> str | None:
+    """The code of an error; None: there is none, as in the answer to a HEAD."""
+    if "xml" not in response.headers.get("content-type", "") or not response.data:
+        return None
+    with s3_errors(what):
+        return S3Error.fromxml(response).code
+
+
+def _parsed(response: BaseHTTPResponse, root: str, what: str) -> ElementTree.Element:
+    """The answer, which must be a `root`; an Error instead is raised, whatever the status: the
+    store may find out after it has sent that."""
+    with s3_errors(what):
+        element = ElementTree.fromstring(response.data)
+    name = element.tag.rpartition("}")[2]
+    if name == "Error":
+        raise error_for(element.findtext("{*}Code"), 500, what)
+    if name != root:
+        raise _not_of_a_store(what, f"it is no {root}")
+    return element
+
+
+def _require_written(response: BaseHTTPResponse, crc: int, key: str) -> str:
+    """The ETag of what was put, without which nothing was; the store's crc32c must be ours."""
+    etag = response.headers.get("etag")
+    if not etag:
+        raise _not_of_a_store(f"PUT {key}", "it lacks an ETag")
+    theirs = response.headers.get("x-amz-checksum-crc32c", _base64(crc))
+    if theirs != _base64(crc):
+        text = f"PUT {key}: sent with crc32c {_base64(crc)}, the object store has {theirs}"
+        raise RetriableRemoteStorageError(text)
+    return etag
+
+
+def _require_put(response: BaseHTTPResponse, crc: int, key: str) -> None:
+    """Return if the store has written a whole object. The error is one without an answer unless
+    the store itself has refused the request, and every earlier try of it."""
+    try:
+        _raise_unless_success(response, f"PUT {key}")
+        _require_written(response, crc, key)
+    except RemoteStorageError as e:
+        if _was_always_refused(response):
+            raise
+        raise e from NoAnswerError()
+
+
+def _was_always_refused(response: BaseHTTPResponse) -> bool:
+    """Whether the store has refused this try of a request and each one before it."""
+    tries = response.retries.history if response.retries else ()
+    return all(map(_is_refusal, [response.status, *(each.status for each in tries)]))
+
+
+def _is_refusal(status: int | None) -> bool:
+    """None: no answer came. 502 and 504 say that a gateway had none; what is no error, and makes no
+    success, somebody else said in the store's place."""
+    if status is None or status in (HTTPStatus.BAD_GATEWAY, HTTPStatus.GATEWAY_TIMEOUT):
+        return False
+    return status >= HTTPStatus.BAD_REQUEST
+
+
+def _require_empty(response: BaseHTTPResponse, what: str) -> None:
+    if response.data:
+        raise _not_of_a_store(what, f"it has a body of {len(response.data)} bytes")
+
+
+def _text(element: ElementTree.Element, name: str) -> str:
+    text = element.findtext(f"{{*}}{name}")
+    if text is None:
+        raise _not_of_a_store(element.tag.rpartition("}")[2], f"it lacks {name}")
+    return text
+
+
+def _not_of_a_store(what: str, why: str) -> RetriableRemoteStorageError:
+    return RetriableRemoteStorageError(f"{what}: not an answer of an S3 store: {why}")

@@ -1,0 +1,181 @@
+"""Translate errors of the minio SDK and urllib3, and decide how long and how often to try."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import TracebackType
+from typing import Any, Self, cast
+from xml.etree import ElementTree
+
+from minio.error import MinioException, S3Error, ServerError
+from urllib3 import BaseHTTPResponse, Retry, Timeout
+from urllib3.connectionpool import ConnectionPool, HTTPConnectionPool
+from urllib3.exceptions import HTTPError, MaxRetryError
+
+from services.api.calls import current_call
+from services.api.errors import (
+    CorruptSegmentError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+)
+from services.rsm.active_copies import Waiting
+from services.rsm.backends.protocol import NoAnswerError
+from services.rsm.deadline import left_s
+
+# urllib3 takes no timeout of 0.
+_SHORTEST_S = 0.001
+
+
+class GivenUpError(MaxRetryError):
+    """A request might be repeated, and is not: `why`."""
+
+    def __init__(
+        self, pool: ConnectionPool | None, url: str | None, error: Exception | None, why: str
+    ) -> None:
+        super().__init__(cast(HTTPConnectionPool, pool), url or "", error)
+        self.why = why
+
+
+class Repeats(Retry):
+    """Retry that repeats for nobody who is gone, and not once the service stops.
+
+    The caller is that of the current call. It is looked for before each repeat, and all through
+    the pause before it: against a silent store a caller who left would else hold a thread for as
+    many timeouts as there are repeats.
+    """
+
+    def __init__(self, *args: Any, waiting: Waiting, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._waiting = waiting
+
+    def new(self, **named: Any) -> Self:
+        return super().new(waiting=self._waiting, **named)
+
+    def increment(
+        self,
+        method: str | None = None,
+        url: str | None = None,
+        response: BaseHTTPResponse | None = None,
+        error: Exception | None = None,
+        _pool: ConnectionPool | None = None,
+        _stacktrace: TracebackType | None = None,
+    ) -> Self:
+        """What is left of the repeats, once the next one is due.
+
+        Raises:
+            MaxRetryError: none is left.
+            GivenUpError: nobody waits for one.
+            Exception: `error`, after which this request is not repeated.
+        """
+        left = super().increment(method, url, response, error, _pool, _stacktrace)
+        is_active = current_call().is_active
+        with suppress(RetriableRemoteStorageError):  # What ended the pause is told below.
+            self._waiting.until(self._waiting.now() + left.get_backoff_time(), is_active)
+        if self._waiting.is_closed():
+            raise GivenUpError(_pool, url, error, "the service is stopping")
+        if not is_active():
+            raise GivenUpError(_pool, url, error, "nobody waits for it any more")
+        return left
+
+    def sleep(self, response: BaseHTTPResponse | None = None) -> None:
+        """Not here: `increment` has waited, and may still say no then."""
+
+
+class Patience(Timeout):
+    """Timeout that is no longer than what is left to a clean-up."""
+
+    def __init__(self, connect_s: float, read_s: float, waiting: Waiting) -> None:
+        super().__init__(connect=connect_s, read=read_s)
+        self._connect_s = connect_s
+        self._read_s = read_s
+        self._waiting = waiting
+
+    def clone(self) -> Timeout:
+        """The timeouts of one request."""
+        most_s = max(left_s(self._waiting), _SHORTEST_S)
+        return Timeout(
+            connect=min(self._connect_s, most_s),
+            read=min(self._read_s, most_s),
+            total=most_s,
+        )
+
+
+# A matter of the moment, also with a status below 500.
+_RETRIABLE_CODES = frozenset(
+    {
+        "ConditionalRequestConflict",
+        "OperationAborted",
+        "RequestTimeout",
+        # The store has no time, whatever the status: of one key of many it is 200.
+        "InternalError",
+        "RequestLimitExceeded",
+        "ServerBusy",
+        "ServiceUnavailable",
+        "SlowDown",
+        "SlowDownRead",
+        "SlowDownWrite",
+        "TooManyRequests",
+        # What we sent did not arrive as it was.
+        "BadDigest",
+        "IncompleteBody",
+        # This host's clock is wrong, or the store's: until somebody sets it.
+        "RequestTimeTooSkewed",
+        "MalformedXML",
+        "XAmzContentChecksumMismatch",
+        "XAmzContentSHA256Mismatch",
+        # Somebody ended our upload, such as the store's own clean-up: a new one may complete.
+        "NoSuchUpload",
+    }
+)
+
+# 499: the store takes us for gone, as where our body ended early.
+_RETRIABLE_STATUSES = frozenset({408, 429, 499, 500})
+
+
+def error_for(code: str | None, status: int, what: str) -> RemoteStorageError:
+    """The error for an answer of the store; `what` says what was tried, and on what."""
+    text = f"{what}: the object store answered {status} {code}"
+    if code == "RequestTimeTooSkewed":
+        text += "; set the clock of this host, or the store's"
+    if code == "NoSuchKey":
+        return RemoteResourceNotFoundError(text)
+    if code == "InvalidRange" or status == 416:
+        # Ranges are asked for within what was written: bytes have been lost.
+        return CorruptSegmentError(text)
+    # A redirect is never followed: something between us and the store sent it, as a rule.
+    is_redirect = 300 <= status < 400
+    is_for_now = status in _RETRIABLE_STATUSES or status > 501
+    if code in _RETRIABLE_CODES or is_redirect or is_for_now:
+        return RetriableRemoteStorageError(text)
+    return RemoteStorageError(text)
+
+
+@contextmanager
+def s3_errors(what: str) -> Iterator[None]:
+    """Translate what the SDK raises inside; `what` says what is tried, and on what."""
+    try:
+        yield
+    except S3Error as e:
+        raise error_for(e.code, e.response.status, what) from e
+    except ServerError as e:
+        raise error_for(None, e.status_code, what) from e
+    except MinioException as e:
+        # InvalidResponseError: no XML, so something between us and the store answered.
+        raise RetriableRemoteStorageError(f"{what}: not an answer of an S3 store") from e
+    except (ElementTree.ParseError, ValueError) as e:
+        # No XML, or of something else, as a page to sign in: the SDK misses an element in it. Or
+        # what the SDK did not send, as it takes our own part for wrong: then it alone says so.
+        raise RetriableRemoteStorageError(f"{what}: not an answer of an S3 store ({e})") from e
+    except GivenUpError as e:
+        text = f"{what}: no answer of the object store, and not asked again: {e.why}"
+        raise RetriableRemoteStorageError(text) from _no_answer(e)
+    except HTTPError as e:
+        # Refused, reset, timed out, cut off: urllib3 has retried what may be retried.
+        text = f"{what}: the object store cannot be reached ({type(e).__name__})"
+        raise RetriableRemoteStorageError(text) from _no_answer(e)
+
+
+def _no_answer(error: HTTPError) -> NoAnswerError:
+    no_answer = NoAnswerError()
+    no_answer.__cause__ = error
+    return no_answer

@@ -1,0 +1,238 @@
+"""Copy one segment: the log, the indexes, and last the manifest that makes the copy count."""
+
+import logging
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from time import time_ns
+
+from services.api.calls import current_call
+from services.api.errors import (
+    CorruptSegmentError,
+    InvalidRequestError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+    SegmentAlreadyExistsError,
+)
+from services.api.remote_storage_manager import (
+    FileDigest,
+    IndexType,
+    LogDigest,
+    LogSegmentData,
+    SegmentChunk,
+    SegmentFileHeader,
+)
+from services.api.segments import RemoteLogSegmentMetadata
+from services.api.validation import require
+from services.common.failpoints import failpoint
+from services.common.log import BoundedLines
+from services.rsm.active_copies import CommitTurn, CopiesUnderWay
+from services.rsm.backends.protocol import had_no_answer
+from services.rsm.deadline import ByteRate
+from services.rsm.delete import ObjectDeletes
+from services.rsm.digests import RunningDigest
+from services.rsm.layout import Manifest, SegmentKeys
+from services.rsm.locations import Location
+from services.rsm.upload import Uploader
+
+
+class IncomingFiles:
+    """Takes chunks off the stream, one file after another. Single use, like the stream."""
+
+    def __init__(self, chunks: Iterable[SegmentChunk]) -> None:
+        self._chunks = iter(chunks)
+
+    def take(
+        self, header: SegmentFileHeader, digest: RunningDigest
+    ) -> Iterator[bytes | memoryview]:
+        """The bytes of the next file, which go through `digest` on their way.
+
+        Raises:
+            InvalidRequestError: a chunk of another file, or more or fewer bytes than announced.
+            CorruptSegmentError: the announced crc32c is another; raised after the last byte.
+        """
+        name, size, received = header.file.name, header.size_bytes, 0
+        while received < size:
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                raise InvalidRequestError(f"chunks: {name} ended after {received} of {size} bytes")
+            in_order = chunk.file is header.file
+            require(in_order, "chunks", f"{chunk.file.name} within {name}, at byte {received}")
+            received += len(chunk.data)
+            require(received <= size, "chunks", f"{name} has more than the announced {size} bytes")
+            require(len(chunk.data) > 0, "chunks", f"an empty one of {name}")
+            digest.update(chunk.data)
+            yield chunk.data
+        if header.crc32c is not None and header.crc32c != digest.whole.crc32c:
+            raise CorruptSegmentError(
+                f"{name}: crc32c is {digest.whole.crc32c:08x}, announced was {header.crc32c:08x}"
+            )
+
+    def expect_end(self) -> None:
+        """Raise InvalidRequestError if a chunk follows."""
+        chunk = next(self._chunks, None)
+        if chunk is not None:
+            raise InvalidRequestError(
+                f"chunks: {len(chunk.data)} bytes of {chunk.file.name} beyond what was announced"
+            )
+
+
+_lines = BoundedLines(logging.getLogger(__name__))
+
+
+class SegmentCopier:
+    """copy_log_segment_data. Each call is an attempt and writes objects of its own."""
+
+    def __init__(
+        self,
+        location: Location,
+        uploader: Uploader,
+        deletes: ObjectDeletes,
+        rate: ByteRate,
+        under_way: CopiesUnderWay,
+        require_open: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`require_open` raises while the store is not known to be ours: from then on a copy under
+        way writes nothing any more."""
+        self._location = location
+        self._backend = location.backend
+        self._uploader = uploader
+        self._deletes = deletes
+        self._rate = rate
+        self._under_way = under_way
+        self._require_open = require_open
+
+    def copy(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes:
+        """The custom metadata of the copy that counts, which may be an earlier one."""
+        keys = self._location.keys(metadata)
+        with self._under_way.copying(keys) as turn:
+            manifest = self._write(metadata, data, keys, turn)
+            counting = self._commit(keys, manifest)
+            failpoint("rsm.manifest_written")
+            if counting.attempt != manifest.attempt:
+                self._remove(keys, manifest.attempt)
+                self._require_same_segment(keys, counting, manifest)
+        return counting.custom_metadata(self._location.location_id).to_bytes()
+
+    def _write(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        data: LogSegmentData,
+        keys: SegmentKeys,
+        turn: CommitTurn,
+    ) -> Manifest:
+        """Write all but the manifest, and wait until that may be put; nothing stays where either
+        fails."""
+        attempt = secrets.token_hex(8)
+        try:
+            manifest = self._write_files(metadata, data, keys, attempt)
+            turn.wait()
+            self._require_open()
+        except BaseException:
+            self._remove(keys, attempt)
+            raise
+        return manifest
+
+    def _write_files(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        data: LogSegmentData,
+        keys: SegmentKeys,
+        attempt: str,
+    ) -> Manifest:
+        incoming = IncomingFiles(data.chunks)
+        log = self._write_log(keys.log(attempt), data.files[0], incoming)
+        failpoint("rsm.log_written")
+        indexes = self._write_indexes(keys.indexes(attempt), data.files[1:], incoming)
+        failpoint("rsm.indexes_written")
+        return Manifest(metadata, attempt, time_ns() // 1_000_000, log, indexes)
+
+    def _write_log(self, key: str, header: SegmentFileHeader, incoming: IncomingFiles) -> LogDigest:
+        digest = RunningDigest()
+        with self._uploader.object(key, header.size_bytes, digest) as upload:
+            for piece in self._let_through(incoming.take(header, digest)):
+                upload.write(piece)
+        return digest.log
+
+    def _write_indexes(
+        self, key: str, headers: Sequence[SegmentFileHeader], incoming: IncomingFiles
+    ) -> dict[IndexType, FileDigest]:
+        written: dict[IndexType, FileDigest] = {}
+        with self._uploader.object(key, sum(header.size_bytes for header in headers)) as upload:
+            for header in headers:
+                digest = RunningDigest()
+                for piece in self._let_through(incoming.take(header, digest)):
+                    upload.write(piece)
+                written[IndexType[header.file.name]] = digest.whole
+            incoming.expect_end()
+        return written
+
+    def _let_through(self, pieces: Iterator[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+        for piece in self._rate.limited(pieces):
+            self._require_open()
+            yield piece
+
+    def _commit(self, keys: SegmentKeys, mine: Manifest) -> Manifest:
+        """Put the manifest, unless one is there: answer the one that counts.
+
+        Where none does, what this attempt wrote is removed. Where nobody can tell it stays, for a
+        delete of the id to find: the manifest may be there, or may come yet, and then another copy
+        may answer with it. So it is where no answer to the PUT came, though none is found.
+        """
+        if not current_call().is_active():
+            # It may have deleted the segment since, and its row with it.
+            self._remove(keys, mine.attempt)
+            raise RetriableRemoteStorageError(f"{keys.stem}: the caller gave up on the copy")
+        why: RemoteStorageError
+        is_taken = False
+        try:
+            if self._backend.put_if_absent(keys.manifest, mine.to_bytes()):
+                return mine
+            is_taken = True
+            why = RetriableRemoteStorageError(f"{keys.manifest}: deleted while it was copied")
+        except RemoteStorageError as e:
+            why = e  # The store may have written it without our hearing of it.
+            if not current_call().is_active():
+                _tell_of_left(keys, mine, why)
+                raise
+        try:
+            return self._location.read_manifest(keys)
+        except (RemoteResourceNotFoundError, CorruptSegmentError) as e:
+            if had_no_answer(why):
+                _tell_of_left(keys, mine, why)
+            else:
+                self._remove(keys, mine.attempt)
+            if isinstance(e, CorruptSegmentError):
+                raise
+            raise why from None
+        except RemoteStorageError as e:
+            if is_taken:
+                # By another's manifest, which is there: this attempt never counts.
+                self._remove(keys, mine.attempt)
+                raise
+            _tell_of_left(keys, mine, e)
+            raise why from None
+
+    def _require_same_segment(self, keys: SegmentKeys, counting: Manifest, mine: Manifest) -> None:
+        """Hold a repeat to the copy that counts.
+
+        A manifest whose objects are gone is left where a delete of the id removed the objects of a
+        copy whose PUT of the manifest was still under way, and took effect after it.
+        """
+        segment = mine.metadata.remote_log_segment_id
+        if not counting.holds_same_bytes(mine):
+            raise SegmentAlreadyExistsError(f"{segment} was copied with other content")
+        present = set(self._backend.list_keys(keys.prefix))
+        if not {keys.log(counting.attempt), keys.indexes(counting.attempt)} <= present:
+            raise SegmentAlreadyExistsError(f"{segment} has lost its objects; delete it first")
+
+    def _remove(self, keys: SegmentKeys, attempt: str) -> None:
+        """Delete what this attempt wrote; what cannot be deleted is logged, never raised."""
+        written = [keys.log(attempt), keys.indexes(attempt)]
+        failures = self._deletes.clean_up(self._backend, written)
+        for key, error in failures.items():
+            _lines.warning("%s is left behind: %s", key, error)
+
+
+def _tell_of_left(keys: SegmentKeys, mine: Manifest, why: RemoteStorageError) -> None:
+    _lines.warning("%s.%s is left behind: %s", keys.stem, mine.attempt, why)

@@ -1,0 +1,296 @@
+"""Delete segments: by name if the custom metadata names the objects, else by listing the id."""
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from threading import Lock
+
+from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
+from services.api.segments import RemoteLogSegmentMetadata
+from services.common.failpoints import failpoint
+from services.rsm.active_copies import CopiesUnderWay, Waiting
+from services.rsm.backends.protocol import MAX_DELETE_KEYS, StorageBackend
+from services.rsm.deadline import RateLimit, cleaning_up, in_time, next_slice, require_wanted
+from services.rsm.locations import Location, Locations
+
+# From the least to the most in a dozen requests that the store takes; from the most to the least
+# in six that it refuses.
+_LEAST_SHARE = 1 / 64
+_STEP_SHARE = 1 / 12
+
+
+class DeletePace:
+    """A rate of keys that is halved where the store has no time, and grows by steps while it has.
+
+    Thread-safe; shared by all deletes of a process.
+    """
+
+    def __init__(self, most_keys_per_s: int, waiting: Waiting) -> None:
+        self._most = float(most_keys_per_s)
+        self._waiting = waiting
+        self._lock = Lock()
+        self._limit = RateLimit(self._most, waiting)
+        self._slowed_at_s = waiting.now()
+
+    @property
+    def keys_per_s(self) -> float:
+        return self._limit.per_s
+
+    def take(self, keys: int, is_wanted: Callable[[], bool]) -> float:
+        """Wait until so many keys may be deleted; answer when that was, for `slow_down`."""
+        self._limit.take(keys, is_wanted)
+        return self._waiting.now()
+
+    def take_at_once(self, keys: int) -> float:
+        """As `take`, of so few keys that nobody notices: they wait for no turn, and others make up
+        for them."""
+        self._limit.take_at_once(keys)
+        return self._waiting.now()
+
+    def slow_down(self, began_s: float) -> None:
+        """The store had no time for a request that began then.
+
+        Of requests under way at once, which fail for one reason, the first alone counts.
+        """
+        with self._lock:
+            if began_s >= self._slowed_at_s:
+                self._slowed_at_s = self._waiting.now()
+                self._limit.change(max(self._limit.per_s / 2, self._most * _LEAST_SHARE))
+
+    def speed_up(self) -> None:
+        """The store did what was asked."""
+        with self._lock:
+            self._limit.change(min(self._limit.per_s + self._most * _STEP_SHARE, self._most))
+
+
+_FIRST_PAUSE_S = 0.2
+_LONGEST_PAUSE_S = 2.0
+
+
+class ObjectDeletes:
+    """Every delete of a process goes through here, and here alone it is repeated.
+
+    A request for many keys is a POST, which no HTTP client repeats by itself; yet to delete twice
+    is to delete. What is repeated are the keys that the store failed on for the moment, after a
+    pause that doubles each time, at a pace that adapts.
+    """
+
+    def __init__(self, pace: DeletePace, retries: int, waiting: Waiting) -> None:
+        self._pace = pace
+        self._retries = retries
+        self._waiting = waiting
+
+    def in_time(self) -> AbstractContextManager[None]:
+        """Around the deletes of one call: they end, done or not, while their caller still hears of
+        it. See in_time."""
+        return in_time(self._waiting)
+
+    def delete(
+        self, backend: StorageBackend, keys: Sequence[str]
+    ) -> Mapping[str, RemoteStorageError]:
+        """Delete up to MAX_DELETE_KEYS objects; answer those that may still be there, and why.
+
+        Idempotent: a key without an object counts as deleted. Never raises. Nothing is asked of the
+        store for a caller that is gone.
+        """
+        return self._delete(backend, keys, self._take_turns)
+
+    def clean_up(
+        self, backend: StorageBackend, keys: Sequence[str]
+    ) -> Mapping[str, RemoteStorageError]:
+        """As `delete`, of the few keys of a failed copy, for CLEAN_UP_S at most, whether or not a
+        caller waits, and ahead of all batches: one of those may take longer than that."""
+        with cleaning_up(self._waiting):
+            return self._delete(backend, keys, self._pace.take_at_once)
+
+    def _delete(
+        self, backend: StorageBackend, keys: Sequence[str], take: Callable[[int], float]
+    ) -> Mapping[str, RemoteStorageError]:
+        """`take`: wait until so many keys may be deleted; answers when that was."""
+        for_good: dict[str, RemoteStorageError] = {}
+        for_now: dict[str, RemoteStorageError] = {}
+        left = list(keys)
+        for attempt in range(self._retries + 1):
+            try:
+                self._pause_before(attempt)
+                began_s = take(len(left))
+            except RetriableRemoteStorageError as e:
+                # What the store said, if it was asked, says more.
+                return for_good | {key: for_now.get(key, e) for key in left}
+            answered = backend.delete(left)
+            for_now = {key: e for key, e in answered.items() if _is_for_now(e)}
+            for_good |= {key: e for key, e in answered.items() if not _is_for_now(e)}
+            left = list(for_now)
+            if not left:
+                self._pace.speed_up()
+                break
+            self._pace.slow_down(began_s)
+        return for_good | for_now
+
+    def _take_turns(self, keys: int) -> float:
+        return self._pace.take(keys, _is_wanted)
+
+    def _pause_before(self, attempt: int) -> None:
+        if attempt:
+            longest_s = min(_FIRST_PAUSE_S * 2 ** (attempt - 1), _LONGEST_PAUSE_S)
+            pause_s = longest_s * random.uniform(0.5, 1)
+            self._waiting.until(self._waiting.now() + pause_s, _is_wanted)
+        require_wanted()
+
+
+def _is_wanted() -> bool:
+    """Never False: who waits is told why it need not."""
+    require_wanted()
+    return True
+
+
+def _is_for_now(error: RemoteStorageError) -> bool:
+    return isinstance(error, RetriableRemoteStorageError)
+
+
+_Doomed = dict[Location, list[tuple[int, str]]]
+"""Keys to delete, each with the place of its segment in the call."""
+
+
+class SegmentDeleter:
+    """delete_log_segment_data, of one and of many.
+
+    Segments go one after another, so that each request of a large batch ends some of them: more
+    may not be done when the caller's time runs out. A manifest goes in the same request as its
+    bytes, or in one before. Within one request the store deletes in any order: a crash may leave a
+    manifest without bytes. That is harmless: deletes are repeated until they succeed, and what is
+    left is found again by the names in the custom metadata or by listing.
+    """
+
+    def __init__(
+        self, locations: Locations, deletes: ObjectDeletes, under_way: CopiesUnderWay
+    ) -> None:
+        self._locations = locations
+        self._deletes = deletes
+        self._under_way = under_way
+
+    def delete(
+        self, metadatas: Sequence[RemoteLogSegmentMetadata]
+    ) -> list[RemoteStorageError | None]:
+        """The outcome of each, in order; None: gone.
+
+        What has a name goes first: it does not wait for listings of a store that may be away.
+        """
+        with self._deletes.in_time():
+            failed = self._delete_each(metadatas)
+        return [failed.get(at) for at in range(len(metadatas))]
+
+    def _delete_each(
+        self, metadatas: Sequence[RemoteLogSegmentMetadata]
+    ) -> dict[int, RemoteStorageError]:
+        """What could not be deleted, by its place."""
+        failed: dict[int, RemoteStorageError] = {}
+        named: _Doomed = {}
+        unfinished: deque[int] = deque()
+        for at, metadata in enumerate(metadatas):
+            try:
+                found = self._named_keys(metadata)
+            except RemoteStorageError as e:
+                failed[at] = e
+                continue
+            if found is None:
+                unfinished.append(at)
+            else:
+                location, keys = found
+                named.setdefault(location, []).extend((at, key) for key in keys)
+        self._delete_all(named, failed)
+        leftovers = _Leftovers(self._locations, self._under_way)
+        while unfinished:
+            looked_for = ((at, metadatas[at]) for at in next_slice(unfinished))
+            listed = leftovers.of(looked_for, failed)
+            self._delete_all(listed, failed)
+        return failed
+
+    def _delete_all(self, doomed: _Doomed, failed: dict[int, RemoteStorageError]) -> None:
+        """Adds to `failed` what could not be deleted."""
+        for location, items in doomed.items():
+            for first in range(0, len(items), MAX_DELETE_KEYS):
+                batch = items[first : first + MAX_DELETE_KEYS]
+                # Bytes stay where an earlier request could not delete their manifest.
+                batch = [item for item in batch if item[0] not in failed]
+                batch.sort(key=lambda item: not _is_manifest(item[1]))
+                failed |= self._delete(location, batch)
+                failpoint("rsm.delete_some")
+
+    def _delete(
+        self, location: Location, batch: Sequence[tuple[int, str]]
+    ) -> dict[int, RemoteStorageError]:
+        keys = [key for _, key in batch]
+        failures = self._deletes.delete(location.backend, keys) if keys else {}
+        return {at: failures[key] for at, key in batch if key in failures}
+
+    def _named_keys(
+        self, metadata: RemoteLogSegmentMetadata
+    ) -> tuple[Location, Sequence[str]] | None:
+        """Of a copy that finished; None: it never did."""
+        self._under_way.require_none(self._locations.current.keys(metadata))
+        named = self._locations.named_by(metadata)
+        if named is None:
+            return None
+        location, found = named
+        keys = location.keys(metadata)
+        return location, [keys.manifest, keys.log(found.attempt), keys.indexes(found.attempt)]
+
+
+class _Leftovers:
+    """What copies that never finished left, for one call.
+
+    A location that cannot be listed is asked once, not once for each copy: every wait for it holds
+    a thread. As each copy is looked for everywhere, the others fail with the same error.
+    """
+
+    def __init__(self, locations: Locations, under_way: CopiesUnderWay) -> None:
+        self._locations = locations
+        self._under_way = under_way
+        self._away: RetriableRemoteStorageError | None = None
+
+    def of(
+        self,
+        copies: Iterable[tuple[int, RemoteLogSegmentMetadata]],
+        failed: dict[int, RemoteStorageError],
+    ) -> _Doomed:
+        """The keys of `copies`, of which it also ends the uploads; adds to `failed` those of which
+        not all could be listed."""
+        doomed: _Doomed = {}
+        for at, metadata in copies:
+            try:
+                for location, keys in self._listed(metadata):
+                    doomed.setdefault(location, []).extend((at, key) for key in keys)
+            except RemoteStorageError as e:
+                failed[at] = e
+        return doomed
+
+    def _listed(
+        self, metadata: RemoteLogSegmentMetadata
+    ) -> Iterator[tuple[Location, Sequence[str]]]:
+        """In every location: the current one may have been another when the copy began."""
+        self._under_way.require_none(self._locations.current.keys(metadata))
+        for location in self._locations.all:
+            if self._away is not None:
+                raise self._away
+            try:
+                require_wanted()
+                keys = _listed_keys(location, metadata)
+            except RetriableRemoteStorageError as e:
+                self._away = e
+                raise
+            yield location, keys
+
+
+def _listed_keys(location: Location, metadata: RemoteLogSegmentMetadata) -> Sequence[str]:
+    """The manifest first."""
+    prefix = location.keys(metadata).prefix
+    # First, so that an upload that completes meanwhile is listed as an object.
+    for upload in list(location.backend.list_uploads(prefix)):
+        location.backend.abort_upload(upload)
+    return sorted(location.backend.list_keys(prefix), key=lambda key: not _is_manifest(key))
+
+
+def _is_manifest(key: str) -> bool:
+    return key.endswith(".manifest")

@@ -1,0 +1,207 @@
+"""Compute digests of files as their bytes pass, and cache those that reads are checked against."""
+
+import time
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+from threading import Lock
+
+from cachetools import LRUCache, TTLCache
+from crc32c import crc32c
+
+from services.api.calls import current_call
+from services.api.errors import CorruptSegmentError, RemoteResourceNotFoundError
+from services.api.remote_storage_manager import DIGEST_CHUNK_BYTES, FileDigest, IndexType, LogDigest
+from services.rsm.layout import CustomMetadata, Manifest, SegmentKeys
+from services.rsm.locations import Location
+
+_POLYNOMIAL = 0x82F63B78
+_ONE = 1 << 31
+_X8 = _ONE >> 8
+_32_BITS = 0xFFFFFFFF
+
+
+def joined_crc32c(pieces: Iterable[tuple[int, int]]) -> int:
+    """Of the bytes of all `pieces`, in order: the crc32c and the size in bytes of each."""
+    return reduce(lambda crc, piece: _times(_shift(piece[1]), crc) ^ piece[0], pieces, 0)
+
+
+@lru_cache(maxsize=16)
+def _shift(size_bytes: int) -> int:
+    """By what so many bytes multiply the crc of those before them; most pieces have one size."""
+    power, square = _ONE, _X8
+    while size_bytes:
+        if size_bytes & 1:
+            power = _times(power, square)
+        square = _times(square, square)
+        size_bytes >>= 1
+    return power
+
+
+def _times(a: int, b: int) -> int:
+    product = 0
+    while a:
+        if a & _ONE:
+            product ^= b
+        a = a << 1 & _32_BITS
+        b = b >> 1 ^ (_POLYNOMIAL if b & 1 else 0)
+    return product
+
+
+class RunningDigest:
+    """Takes a file's bytes in order, however they are cut, and looks at each once."""
+
+    def __init__(self) -> None:
+        self._size_bytes = 0
+        self._chunks: list[int] = []
+
+    def update(self, data: bytes | memoryview) -> None:
+        view = memoryview(data)
+        while view:
+            filled = self._size_bytes % DIGEST_CHUNK_BYTES
+            piece = view[: DIGEST_CHUNK_BYTES - filled]
+            if not filled:
+                self._chunks.append(0)
+            self._chunks[-1] = crc32c(piece, self._chunks[-1])
+            self._size_bytes += len(piece)
+            view = view[len(piece) :]
+
+    @property
+    def whole(self) -> FileDigest:
+        return FileDigest(self._size_bytes, joined_crc32c(self._pieces(0, self._size_bytes)))
+
+    @property
+    def log(self) -> LogDigest:
+        return LogDigest(self.whole, tuple(self._chunks))
+
+    def crc32c_of(self, offset: int, size_bytes: int) -> int | None:
+        """Of `size_bytes` bytes from byte `offset` on; None: they have not all passed by, or are
+        not made of whole chunks."""
+        end = offset + size_bytes
+        has_passed = end <= self._size_bytes
+        is_whole = offset % DIGEST_CHUNK_BYTES == 0 and (
+            end % DIGEST_CHUNK_BYTES == 0 or end == self._size_bytes
+        )
+        return joined_crc32c(self._pieces(offset, end)) if has_passed and is_whole else None
+
+    def _pieces(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """The crc32c and the size of each chunk between two ends of chunks."""
+        for at in range(start, end, DIGEST_CHUNK_BYTES):
+            size_bytes = min(DIGEST_CHUNK_BYTES, end - at)
+            yield self._chunks[at // DIGEST_CHUNK_BYTES], size_bytes
+
+
+ENTRY_OVERHEAD_BYTES = 2048
+
+# A manifest that is missing, or none, is not asked for again by each read of the segment.
+MISSING_S = 10.0
+MAX_MISSING = 4096
+Key = tuple[int, str, str]
+NoManifest = RemoteResourceNotFoundError | CorruptSegmentError
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentDigests:
+    """What a manifest says of the bytes of one attempt.
+
+    Attributes:
+        described: as the copy's custom metadata describes it.
+        log_chunk_crc32c: of each DIGEST_CHUNK_BYTES of the log, the last shorter.
+        index_crc32c: of each index file that is there.
+    """
+
+    described: CustomMetadata
+    log_chunk_crc32c: "array[int]"
+    index_crc32c: Mapping[IndexType, int]
+
+    @classmethod
+    def of(cls, manifest: Manifest, location_id: int) -> "SegmentDigests":
+        return cls(
+            manifest.custom_metadata(location_id),
+            array("I", manifest.log.chunk_crc32c),
+            {kind: digest.crc32c for kind, digest in manifest.indexes.items()},
+        )
+
+    @property
+    def size_bytes(self) -> int:
+        chunks = self.log_chunk_crc32c
+        return ENTRY_OVERHEAD_BYTES + len(chunks) * chunks.itemsize
+
+
+class DigestCache:
+    """Digests by segment and attempt; the least recently used go first. Thread-safe.
+
+    Readers that miss the same ones at once cause one read of the manifest, for as long as the one
+    who reads it is there. That there is none, or something else, is believed for MISSING_S.
+    """
+
+    def __init__(self, max_bytes: int, now: Callable[[], float] = time.monotonic) -> None:
+        self._lock = Lock()
+        self._cached: LRUCache[Key, SegmentDigests] = LRUCache(
+            max_bytes, getsizeof=lambda digests: digests.size_bytes
+        )
+        self._under_way: dict[Key, Future[SegmentDigests | None]] = {}
+        self._missing: TTLCache[Key, tuple[type[NoManifest], str]] = TTLCache(
+            MAX_MISSING, MISSING_S, now
+        )
+
+    def get(
+        self, location: Location, keys: SegmentKeys, found: CustomMetadata
+    ) -> SegmentDigests | None:
+        """Of what `found` describes; None: the manifest is of another attempt, or of other files.
+
+        Raises:
+            RemoteResourceNotFoundError: there is no manifest.
+            CorruptSegmentError: there is something else under its key.
+        """
+        key = (location.location_id, keys.stem, found.attempt)
+        digests = None
+        while digests is None:
+            digests = self._look_up(key, location, keys)
+        return digests if digests.described == found else None
+
+    def _look_up(self, key: Key, location: Location, keys: SegmentKeys) -> SegmentDigests | None:
+        """None: who read them left before the store had answered, so ask again; there is one reader
+        fewer each time."""
+        with self._lock:
+            missing = self._missing.get(key)
+            if missing is not None:
+                error, text = missing
+                raise error(text)
+            digests = self._cached.get(key)
+            others = None if digests else self._under_way.get(key)
+            mine: Future[SegmentDigests | None] = Future()
+            if digests is None and others is None:
+                self._under_way[key] = mine
+        if digests is not None:
+            return digests
+        return others.result() if others else self._read(key, mine, location, keys)
+
+    def _read(
+        self,
+        key: Key,
+        future: "Future[SegmentDigests | None]",
+        location: Location,
+        keys: SegmentKeys,
+    ) -> SegmentDigests:
+        try:
+            digests = SegmentDigests.of(location.read_manifest(keys), location.location_id)
+        except BaseException as e:
+            with self._lock:
+                del self._under_way[key]
+                if isinstance(e, NoManifest):
+                    self._missing[key] = type(e), str(e)
+            if current_call().is_active():
+                future.set_exception(e)
+            else:
+                future.set_result(None)
+            raise
+        with self._lock:
+            del self._under_way[key]
+            fits = digests.size_bytes <= self._cached.maxsize
+            if fits:
+                self._cached[key] = digests
+        future.set_result(digests)
+        return digests

@@ -1,0 +1,369 @@
+"""Delete segments and orphan objects: mark first, then delete objects, then confirm."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TypeVar
+
+from services.api.anomalies import Anomaly, AnomalyKind, AnomalyQuery, all_anomalies
+from services.api.calls import MutationContext, MutationOutcome
+from services.api.errors import RemoteStorageError
+from services.api.ids import TopicIdPartition
+from services.api.remote_log_metadata_manager import (
+    MAX_UPDATE_BATCH,
+    RemoteLogMetadataManager,
+    SegmentUpdate,
+)
+from services.api.remote_storage_manager import (
+    MAX_DELETE_BATCH,
+    DoomedObject,
+    MultipartUpload,
+    RemoteStorageManager,
+    SegmentObject,
+    SegmentObjectKind,
+    SegmentObjects,
+)
+from services.api.retention import Deletion
+from services.api.segments import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+)
+from services.api.topic_config import RetentionOwner
+from services.common.failpoints import failpoint
+from services.workflows.stored_segments import KnownSegments
+
+UNKNOWN_BROKER = -1
+_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Deleter:
+    """Who deletes, for the audit trail and for the rules that may refuse it.
+
+    Attributes:
+        broker_id: UNKNOWN_BROKER: no broker.
+        retention_owner: for whom a rule of retention deletes; None: not said, which counts as the
+            broker where a partition's removal has not begun.
+        plan_id: of the sweep.
+        broker_leader_epoch: the deleter's view of who leads the partition; None: no fence.
+    """
+
+    broker_id: int = UNKNOWN_BROKER
+    retention_owner: RetentionOwner | None = None
+    plan_id: str | None = None
+    broker_leader_epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedRevisions:
+    """Of the partition and of its topic's settings, when it was decided what to delete.
+
+    Attributes:
+        partition: None: whatever changed of it.
+    """
+
+    partition: int | None
+    config: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionOutcome:
+    """What became of one segment. `error` is None: the step is done."""
+
+    segment: RemoteLogSegmentMetadata
+    error: RemoteStorageError | None = None
+
+
+def begin_deletion(
+    rlmm: RemoteLogMetadataManager,
+    topic_id_partition: TopicIdPartition,
+    deletions: Sequence[Deletion],
+    log_start_offset: int | None,
+    expected: ExpectedRevisions | None,
+    deleter: Deleter,
+    now_ms: int,
+    log_start_reason: str = "retention",
+) -> list[DeletionOutcome]:
+    """Raise the log start, then mark the partition's segments; an outcome for each, in order.
+
+    Args:
+        log_start_offset: None: it stays.
+        expected: refuse where something changed since; None: whatever changed.
+        log_start_reason: for the audit trail.
+
+    Raises:
+        ConcurrentUpdateError, DeletionRefusedError, FencedLeaderEpochError: the log start was not
+            raised, and nothing was marked.
+        RetriableRemoteStorageError: RLMM cannot be reached; some may be marked.
+    """
+    revision = None if expected is None else expected.partition
+    config_revision = None if expected is None else expected.config
+    if log_start_offset is not None:
+        context = _context(deleter, log_start_reason, None, revision, config_revision)
+        raised = rlmm.raise_log_start_offset(topic_id_partition, log_start_offset, context)
+        if revision is not None and raised.applied:
+            revision = raised.revision
+        failpoint("deletion.log_start_raised")
+    outcomes: list[DeletionOutcome] = []
+    for batch in _batches(deletions, MAX_UPDATE_BATCH):
+        marked, revision = _mark(rlmm, batch, deleter, now_ms, revision, config_revision)
+        outcomes += marked
+        failpoint("deletion.marked_some")
+    return outcomes
+
+
+def finish_deletion(
+    rlmm: RemoteLogMetadataManager,
+    rsm: RemoteStorageManager,
+    segments: Sequence[RemoteLogSegmentMetadata],
+    deleter: Deleter,
+    now_ms: int,
+) -> Iterator[DeletionOutcome]:
+    """Delete the objects of marked segments and confirm it; an outcome for each, in order.
+
+    Raises:
+        RetriableRemoteStorageError: RSM or RLMM cannot be reached; repeat it.
+    """
+    for batch in _batches(segments, MAX_DELETE_BATCH):
+        errors = rsm.delete_log_segment_data_batch(batch)
+        failpoint("deletion.objects_deleted")
+        outcomes = map(DeletionOutcome, batch, errors)
+        yield from _confirm(rlmm, list(outcomes), deleter, now_ms)
+        failpoint("deletion.confirmed_some")
+
+
+def _mark(
+    rlmm: RemoteLogMetadataManager,
+    deletions: Sequence[Deletion],
+    deleter: Deleter,
+    now_ms: int,
+    revision: int | None,
+    config_revision: int | None,
+) -> tuple[list[DeletionOutcome], int | None]:
+    """Also answers the partition's revision after it, where one was expected before."""
+    unmarked = [d for d in deletions if d.segment.state is not _STARTED]
+    if not unmarked:
+        return [DeletionOutcome(d.segment) for d in deletions], revision
+    updates = [
+        SegmentUpdate(
+            _update(d.segment, _STARTED, deleter, now_ms),
+            _context(deleter, d.reason.value, d.detail, revision, config_revision),
+        )
+        for d in unmarked
+    ]
+    results = rlmm.update_remote_log_segment_metadata_batch(updates)
+    applied = [r.revision for r in results if isinstance(r, MutationOutcome) and r.applied]
+    errors = {
+        d.segment.remote_log_segment_id: result
+        for d, result in zip(unmarked, results, strict=True)
+        if isinstance(result, RemoteStorageError)
+    }
+    outcomes = [
+        DeletionOutcome(d.segment, errors.get(d.segment.remote_log_segment_id)) for d in deletions
+    ]
+    return outcomes, None if revision is None else max([revision, *applied])
+
+
+def _confirm(
+    rlmm: RemoteLogMetadataManager,
+    outcomes: Sequence[DeletionOutcome],
+    deleter: Deleter,
+    now_ms: int,
+) -> list[DeletionOutcome]:
+    gone = [outcome.segment for outcome in outcomes if outcome.error is None]
+    if not gone:
+        return list(outcomes)
+    context = MutationContext(reason="objects deleted", plan_id=deleter.plan_id)
+    results = rlmm.update_remote_log_segment_metadata_batch(
+        [SegmentUpdate(_update(s, _FINISHED, deleter, now_ms), context) for s in gone]
+    )
+    errors = {
+        segment.remote_log_segment_id: result
+        for segment, result in zip(gone, results, strict=True)
+        if isinstance(result, RemoteStorageError)
+    }
+    return [
+        DeletionOutcome(o.segment, o.error or errors.get(o.segment.remote_log_segment_id))
+        for o in outcomes
+    ]
+
+
+def _update(
+    segment: RemoteLogSegmentMetadata,
+    state: RemoteLogSegmentState,
+    deleter: Deleter,
+    now_ms: int,
+) -> RemoteLogSegmentMetadataUpdate:
+    return RemoteLogSegmentMetadataUpdate(
+        remote_log_segment_id=segment.remote_log_segment_id,
+        event_timestamp_ms=now_ms,
+        state=state,
+        broker_id=deleter.broker_id,
+    )
+
+
+def _context(
+    deleter: Deleter,
+    reason: str,
+    rule_detail: str | None,
+    revision: int | None,
+    config_revision: int | None,
+) -> MutationContext:
+    return MutationContext(
+        reason=reason,
+        rule_detail=rule_detail,
+        plan_id=deleter.plan_id,
+        broker_leader_epoch=deleter.broker_leader_epoch,
+        expected_revision=revision,
+        expected_config_revision=config_revision,
+        retention_owner=deleter.retention_owner,
+    )
+
+
+def _batches(items: Sequence[T], size: int) -> Iterator[list[T]]:
+    rest = iter(items)
+    while batch := list(islice(rest, size)):
+        yield batch
+
+
+MAX_DOOMED = 100_000
+"""Objects that a run remembers for deletion, and as many uploads; the next run deletes the rest."""
+
+_AT_ONCE = 300
+"""Of a manifest the store is asked whether it is still the same, one by one."""
+
+
+@dataclass(slots=True)
+class Deletions:
+    """What a run deleted.
+
+    Attributes:
+        left: orphans and uploads that may go, and that this run had no room for.
+        failures: what could not be deleted, and why: a line each, at most MAX_FAILURES.
+    """
+
+    objects: int = 0
+    uploads: int = 0
+    left: int = 0
+    failures: list[str] = field(default_factory=list)
+
+    MAX_FAILURES = 100
+
+    def count(self, keys: Sequence[str], outcomes: Sequence[RemoteStorageError | None]) -> int:
+        """How many of `keys` are gone; the rest are failures."""
+        failed = [f"{key}: {e}" for key, e in zip(keys, outcomes, strict=True) if e is not None]
+        self.failures += failed[: self.MAX_FAILURES - len(self.failures)]
+        return len(keys) - len(failed)
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """`state`: of its segment's metadata when it was found; None: there was none."""
+
+    anomaly: Anomaly
+    stored: SegmentObject
+    state: RemoteLogSegmentState | None
+
+
+@dataclass(frozen=True, slots=True)
+class AbandonedUpload:
+    anomaly: Anomaly
+    upload: MultipartUpload
+
+
+class OrphanDeletion:
+    """What one run found that may go."""
+
+    def __init__(self, rlmm: RemoteLogMetadataManager, objects: SegmentObjects) -> None:
+        self._rlmm = rlmm
+        self._objects = objects
+        self._orphans: list[Orphan] = []
+        self._uploads: list[AbandonedUpload] = []
+        self.done = Deletions()
+
+    def keep_orphan(self, orphan: Orphan) -> None:
+        self._keep(self._orphans, orphan)
+
+    def keep_upload(self, upload: AbandonedUpload) -> None:
+        self._keep(self._uploads, upload)
+
+    def _keep(self, doomed: list[T], one: T) -> None:
+        if len(doomed) < MAX_DOOMED:
+            doomed.append(one)
+        else:
+            self.done.left += 1
+
+    def delete(self, run_id: str, grace_ms: int) -> None:
+        """Delete what is due, once all anomalies of the run `run_id` are reported. Idempotent.
+
+        Raises:
+            RetriableRemoteStorageError: a service cannot be reached; the next run goes on.
+        """
+        due = self._due(run_id, grace_ms)
+        # Made anew: partitions may have become known since the run began, as by an import.
+        known = KnownSegments(self._rlmm)
+        for orphans in _orphan_batches(
+            [each for each in self._orphans if each.anomaly.identity in due]
+        ):
+            self._delete_objects(known, orphans)
+        for uploads in _orphan_batches(
+            [each for each in self._uploads if each.anomaly.identity in due]
+        ):
+            self._end_uploads(known, [each.upload for each in uploads])
+
+    def _due(self, run_id: str, grace_ms: int) -> set[Anomaly]:
+        query = AnomalyQuery((AnomalyKind.ORPHAN_OBJECTS, AnomalyKind.ABANDONED_UPLOAD))
+        return {
+            seen.anomaly.identity
+            for seen in all_anomalies(self._rlmm, query)
+            if seen.times_seen > 1
+            and seen.last_seen_ms - seen.first_seen_ms >= grace_ms
+            and seen.run_id == run_id
+        }
+
+    def _delete_objects(self, known: KnownSegments, orphans: Sequence[Orphan]) -> None:
+        states = known.states([each.stored.name for each in orphans])
+        still = [
+            # A database may have been restored since, or an import been made.
+            each.stored
+            for each, state in zip(orphans, states, strict=True)
+            if state is each.state
+        ]
+        if not still:
+            return
+        doomed = [
+            # What a copy wrote is never written again under its key; a manifest may be.
+            DoomedObject(
+                each.location,
+                each.etag if each.name.kind is SegmentObjectKind.MANIFEST else None,
+            )
+            for each in still
+        ]
+        outcomes = self._objects.delete_segment_objects(doomed)
+        self.done.objects += self.done.count([str(each.location) for each in still], outcomes)
+
+    def _end_uploads(self, known: KnownSegments, uploads: Sequence[MultipartUpload]) -> None:
+        still = list(not_being_copied(known, uploads))
+        if not still:
+            return
+        outcomes = self._objects.abort_multipart_uploads(
+            [(each.location, each.upload_id) for each in still]
+        )
+        self.done.uploads += self.done.count([str(each.location) for each in still], outcomes)
+
+
+def not_being_copied(
+    known: KnownSegments, uploads: Sequence[MultipartUpload]
+) -> Iterator[MultipartUpload]:
+    """Those that belong to no copy that is under way by what metadata says at this moment."""
+    states = known.states([each.name for each in uploads])
+    for upload, state in zip(uploads, states, strict=True):
+        if state is not RemoteLogSegmentState.COPY_SEGMENT_STARTED:
+            yield upload
+
+
+def _orphan_batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    return (items[first : first + _AT_ONCE] for first in range(0, len(items), _AT_ONCE))

@@ -1,0 +1,13 @@
+"""Read paginated lists whole, and cut long lists into bounded parts."""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def batches(items: Sequence[T], size: int) -> Iterator[tuple[T, ...]]:
+    rest = iter(items)
+    while batch := tuple(islice(rest, size)):
+        yield batch

@@ -1,0 +1,253 @@
+"""Compare what the stores hold with what metadata says, in one pass over both."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, islice
+from typing import TypeVar
+from uuid import UUID
+
+from services.api.anomalies import MAX_ANOMALIES, MAX_DETAIL_LENGTH, Anomaly, AnomalyKind
+from services.api.errors import (
+    CorruptSegmentError,
+    InvalidRequestError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+)
+from services.api.ids import TopicIdPartition
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_segments
+from services.api.remote_storage_manager import (
+    CURRENT_LOCATION,
+    IndexType,
+    ObjectQuery,
+    RemoteStorageManager,
+    SegmentObject,
+    SegmentObjects,
+    all_multipart_uploads,
+    all_segment_objects,
+)
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.workflows.deletion import (
+    AbandonedUpload,
+    Deletions,
+    Orphan,
+    OrphanDeletion,
+    not_being_copied,
+)
+from services.workflows.stored_segments import (
+    KnownSegments,
+    PartitionKey,
+    StoredSegment,
+    Verdict,
+    judged_segments,
+    stored_segments,
+)
+
+DEFAULT_GRACE_MS = 24 * 60 * 60 * 1000
+
+SHARDS = 64
+"""Looked at one after the other: what a run holds is of one of them."""
+
+_BATCH = 500
+_FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ReconciliationPlan:
+    """
+    Attributes:
+        run_id: names the run in RLMM's anomalies.
+        now_ms: when it began; compared with the stores' times.
+        grace_ms: what was written less than this ago is left alone, and nothing is deleted that was
+            first seen less than this ago.
+        delete: whether to delete orphans and to end uploads; else they are reported only.
+        locations: those whose objects are looked at.
+    """
+
+    run_id: str
+    now_ms: int
+    grace_ms: int = DEFAULT_GRACE_MS
+    delete: bool = False
+    locations: Sequence[int] = (CURRENT_LOCATION,)
+
+    def is_old(self, at_ms: int) -> bool:
+        return at_ms <= self.now_ms - self.grace_ms
+
+
+@dataclass(slots=True)
+class Reconciled:
+    """What a run found and did.
+
+    Attributes:
+        anomalies: by kind; of orphans the segments.
+        unread: what could not be read, so that nobody knows whether it is amiss, and why: a line
+            each, at most MAX_UNREAD.
+    """
+
+    objects: int = 0
+    segments: int = 0
+    anomalies: Counter[AnomalyKind] = field(default_factory=Counter)
+    deletions: Deletions = field(default_factory=Deletions)
+    unread: list[str] = field(default_factory=list)
+
+    MAX_UNREAD = 100
+
+    def note_unread(self, line: str) -> None:
+        if len(self.unread) < self.MAX_UNREAD:
+            self.unread.append(line)
+
+
+class Reconciliation:
+    """One run. Any number may run at once, and any may be killed at any point: what it does is
+    idempotent, and the next one finds what it left."""
+
+    def __init__(
+        self,
+        rlmm: RemoteLogMetadataManager,
+        rsm: RemoteStorageManager,
+        objects: SegmentObjects,
+        plan: ReconciliationPlan,
+        on_segment: Callable[[Reconciled], None] = lambda _: None,
+    ) -> None:
+        """`on_segment` is told how far the run is."""
+        self._rlmm = rlmm
+        self._rsm = rsm
+        self._objects = objects
+        self._plan = plan
+        self._on_segment = on_segment
+        self._deletion = OrphanDeletion(rlmm, objects)
+        self._done = Reconciled(deletions=self._deletion.done)
+        self._unreported: list[Anomaly] = []
+
+    def run(self) -> Reconciled:
+        """
+        Raises:
+            RetriableRemoteStorageError: a service cannot be reached; run it again.
+        """
+        known = KnownSegments(self._rlmm)
+        for location_id in self._plan.locations:
+            self._look_at_uploads(known, location_id)
+        for shard in range(SHARDS):
+            self._look_at_shard(known, shard)
+        self._report()
+        if self._plan.delete:
+            self._deletion.delete(self._plan.run_id, self._plan.grace_ms)
+        return self._done
+
+    def _look_at_uploads(self, known: KnownSegments, location_id: int) -> None:
+        uploads = (
+            each
+            for each in all_multipart_uploads(self._objects, location_id)
+            if self._plan.is_old(each.begun_ms)
+        )
+        for batch in _batches(uploads):
+            for upload in not_being_copied(known, batch):
+                name, kind = upload.name, AnomalyKind.ABANDONED_UPLOAD
+                anomaly = Anomaly(
+                    kind, name.topic_id, name.partition, name.segment_id, str(upload.location)
+                )
+                self._done.anomalies[kind] += 1
+                self._tell(anomaly)
+                self._deletion.keep_upload(AbandonedUpload(anomaly, upload))
+
+    def _look_at_shard(self, known: KnownSegments, shard: int) -> None:
+        settled: dict[PartitionKey, set[UUID]] = defaultdict(set)
+        for location_id in self._plan.locations:
+            query = ObjectQuery(location_id, shard, SHARDS)
+            listed = stored_segments(all_segment_objects(self._objects, query))
+            for partition, segments in groupby(listed, key=lambda stored: stored.partition):
+                for batch in _batches(segments):
+                    settled[partition] |= self._look_at_batch(known, partition, batch)
+        for tp in known.partitions(shard, SHARDS):
+            self._look_for_missing(known, tp, settled[tp.topic_id, tp.partition])
+
+    def _look_at_batch(
+        self, known: KnownSegments, partition: PartitionKey, batch: Sequence[StoredSegment]
+    ) -> set[UUID]:
+        """The ids of which all objects are there, or are known not to be."""
+        settled = set()
+        for judged in judged_segments(self._objects, known, partition, batch):
+            stored, verdict = judged.stored, judged.verdict
+            self._done.segments += 1
+            self._done.objects += len(stored.objects)
+            is_told = False
+            if judged.unread:
+                self._done.note_unread(judged.unread)
+            if verdict is not None and self._plan.is_old(stored.modified_ms):
+                self._note(stored, verdict, judged.state)
+                is_told = verdict.kind is not AnomalyKind.ORPHAN_OBJECTS
+            if judged.is_complete or is_told:
+                settled.add(stored.id)
+            self._on_segment(self._done)
+        return settled
+
+    def _note(
+        self, stored: StoredSegment, verdict: Verdict, state: RemoteLogSegmentState | None
+    ) -> None:
+        self._done.anomalies[verdict.kind] += 1
+        if not verdict.objects:
+            self._tell(_anomaly(stored, verdict, stored.manifest))
+        for each in verdict.objects:
+            anomaly = _anomaly(stored, verdict, each)
+            self._tell(anomaly)
+            self._deletion.keep_orphan(Orphan(anomaly, each, state))
+
+    def _look_for_missing(
+        self, known: KnownSegments, tp: TopicIdPartition, settled: set[UUID]
+    ) -> None:
+        try:
+            for metadata in all_segments(self._rlmm, tp, states=(_FINISHED,)):
+                if metadata.remote_log_segment_id.id not in settled:
+                    self._look_for_objects_of(known, metadata)
+        except RemoteResourceNotFoundError:
+            return  # The partition was removed meanwhile.
+
+    def _look_for_objects_of(
+        self, known: KnownSegments, metadata: RemoteLogSegmentMetadata
+    ) -> None:
+        missing, segment_id = self._missing_of(metadata), metadata.remote_log_segment_id
+        tp = segment_id.topic_id_partition
+        if not missing:
+            return
+        row = known.rows((tp.topic_id, tp.partition), [segment_id.id]).get(segment_id.id)
+        if row is not None and row.state is _FINISHED:
+            kind = AnomalyKind.MISSING_OBJECTS
+            self._done.anomalies[kind] += 1
+            self._tell(Anomaly(kind, tp.topic_id, tp.partition, segment_id.id, detail=missing))
+
+    def _missing_of(self, metadata: RemoteLogSegmentMetadata) -> str:
+        """What of it cannot be read; it may be in a location that was not looked at."""
+        try:
+            next(self._rsm.fetch_log_segment(metadata, 0, 0), None)
+            # The one index that is never empty.
+            b"".join(self._rsm.fetch_index(metadata, IndexType.LEADER_EPOCH))
+        except (RemoteResourceNotFoundError, CorruptSegmentError, InvalidRequestError) as e:
+            return str(e)[:MAX_DETAIL_LENGTH]
+        except RetriableRemoteStorageError:
+            raise
+        except RemoteStorageError as e:
+            self._done.note_unread(f"{metadata.remote_log_segment_id}: {e}")
+        return ""
+
+    def _tell(self, anomaly: Anomaly) -> None:
+        self._unreported.append(anomaly)
+        if len(self._unreported) == MAX_ANOMALIES:
+            self._report()
+
+    def _report(self) -> None:
+        if self._unreported:
+            self._rlmm.report_anomalies(self._unreported, self._plan.run_id)
+            self._unreported = []
+
+
+def _anomaly(stored: StoredSegment, verdict: Verdict, about: SegmentObject | None) -> Anomaly:
+    topic_id, partition = stored.partition
+    where = "" if about is None else str(about.location)
+    return Anomaly(verdict.kind, topic_id, partition, stored.id, where, verdict.detail)
+
+
+def _batches(items: Iterator[T]) -> Iterator[list[T]]:
+    while batch := list(islice(items, _BATCH)):
+        yield batch

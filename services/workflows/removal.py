@@ -1,0 +1,147 @@
+"""Remove a deleted partition: KIP-405's remote partition remover, as one function."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from services.api.calls import MutationContext
+from services.api.errors import InvalidStateTransitionError, RemoteResourceNotFoundError
+from services.api.ids import TopicIdPartition
+from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_segments
+from services.api.remote_storage_manager import MAX_DELETE_BATCH, RemoteStorageManager
+from services.api.retention import Deletion, DeletionReason
+from services.api.segments import RemoteLogSegmentMetadata
+from services.common.failpoints import failpoint
+from services.workflows.deletion import Deleter, DeletionOutcome, begin_deletion, finish_deletion
+
+_State = RemotePartitionDeleteState
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What one run of remove_partition did.
+
+    Attributes:
+        outcomes: of each segment that was still there.
+        is_finished: nothing of the partition is left, and RLMM says so.
+    """
+
+    outcomes: tuple[DeletionOutcome, ...]
+    is_finished: bool
+
+
+def remove_partition(
+    rlmm: RemoteLogMetadataManager,
+    rsm: RemoteStorageManager,
+    topic_id_partition: TopicIdPartition,
+    deleter: Deleter,
+    now_ms: int,
+) -> Removal:
+    """Take a partition that is MARKED or STARTED to FINISHED. Idempotent: one that is FINISHED, or
+    was never known, has nothing left.
+
+    Raises:
+        InvalidStateTransitionError: the partition is not marked for deletion.
+        DeletionRefusedError: its topic is on hold.
+        RetriableRemoteStorageError: a service cannot be reached; run it again.
+    """
+    try:
+        begin_removal(rlmm, topic_id_partition, deleter, now_ms)
+        outcomes = tuple(remove_segments(rlmm, rsm, topic_id_partition, deleter, now_ms))
+    except RemoteResourceNotFoundError:
+        return Removal((), is_finished=True)
+    is_finished = finish_removal(rlmm, topic_id_partition, deleter, now_ms)
+    return Removal(outcomes, is_finished)
+
+
+def begin_removal(
+    rlmm: RemoteLogMetadataManager,
+    topic_id_partition: TopicIdPartition,
+    deleter: Deleter,
+    now_ms: int,
+    expected_revision: int | None = None,
+) -> None:
+    """Move the partition to DELETE_PARTITION_STARTED.
+
+    Args:
+        expected_revision: of the partition when it was decided to remove it; None: whatever
+            changed. One that is STARTED is so, at any revision.
+
+    Raises:
+        RemoteResourceNotFoundError: it is FINISHED, or was never known.
+        ConcurrentUpdateError: it changed since: its mark may be another one now.
+        InvalidStateTransitionError, DeletionRefusedError, RetriableRemoteStorageError: as
+            remove_partition does.
+    """
+    started = _State.DELETE_PARTITION_STARTED
+    try:
+        _put(rlmm, topic_id_partition, started, deleter, now_ms, expected_revision)
+    except InvalidStateTransitionError:
+        # Before MARKED or after FINISHED: a read tells, for what is FINISHED is not known.
+        rlmm.partition_state(topic_id_partition)
+        raise
+    failpoint("removal.partition_started")
+
+
+def finish_removal(
+    rlmm: RemoteLogMetadataManager,
+    topic_id_partition: TopicIdPartition,
+    deleter: Deleter,
+    now_ms: int,
+) -> bool:
+    """Move the partition to DELETE_PARTITION_FINISHED; False: segments are still listed, of copies
+    that ended meanwhile or of deletions that failed. Run the removal again."""
+    failpoint("removal.segments_gone")
+    try:
+        _put(rlmm, topic_id_partition, _State.DELETE_PARTITION_FINISHED, deleter, now_ms)
+    except InvalidStateTransitionError:
+        return False
+    failpoint("removal.partition_finished")
+    return True
+
+
+def removal_of(segment: RemoteLogSegmentMetadata) -> Deletion:
+    """Why a segment of a deleted partition goes."""
+    return Deletion(segment, DeletionReason.PARTITION_DELETED, "")
+
+
+def remove_segments(
+    rlmm: RemoteLogMetadataManager,
+    rsm: RemoteStorageManager,
+    topic_id_partition: TopicIdPartition,
+    deleter: Deleter,
+    now_ms: int,
+) -> Iterator[DeletionOutcome]:
+    """Delete all that is listed of a partition that is STARTED, as far as the iterator is followed,
+    MAX_DELETE_BATCH segments in memory at a time; an outcome for each.
+
+    Raises:
+        RemoteResourceNotFoundError: the partition is not known any more.
+        RetriableRemoteStorageError: a service cannot be reached.
+    """
+    segments = all_segments(rlmm, topic_id_partition)
+    while batch := list(islice(segments, MAX_DELETE_BATCH)):
+        deletions = [removal_of(segment) for segment in batch]
+        begun = begin_deletion(rlmm, topic_id_partition, deletions, None, None, deleter, now_ms)
+        marked = [outcome.segment for outcome in begun if outcome.error is None]
+        yield from (outcome for outcome in begun if outcome.error is not None)
+        yield from finish_deletion(rlmm, rsm, marked, deleter, now_ms)
+
+
+def _put(
+    rlmm: RemoteLogMetadataManager,
+    topic_id_partition: TopicIdPartition,
+    state: RemotePartitionDeleteState,
+    deleter: Deleter,
+    now_ms: int,
+    expected_revision: int | None = None,
+) -> None:
+    context = MutationContext(
+        reason="partition removal",
+        plan_id=deleter.plan_id,
+        broker_leader_epoch=deleter.broker_leader_epoch,
+        expected_revision=expected_revision,
+    )
+    event = RemotePartitionDeleteMetadata(topic_id_partition, state, now_ms, deleter.broker_id)
+    rlmm.put_remote_partition_delete_metadata(event, context)

@@ -1,0 +1,301 @@
+"""Read stored segments at a bounded rate and report damage."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, islice
+from uuid import UUID
+
+from services.api.anomalies import MAX_DETAIL_LENGTH, Anomaly, AnomalyKind
+from services.api.errors import CorruptSegmentError, RemoteResourceNotFoundError, RemoteStorageError
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.remote_storage_manager import (
+    CURRENT_LOCATION,
+    ObjectLocation,
+    ObjectQuery,
+    RemoteStorageManager,
+    SegmentObject,
+    SegmentObjects,
+    StoredManifest,
+    all_segment_objects,
+    shard_of,
+)
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.api.validation import require
+from services.workflows.scrub_copy import CopyScrub, UnverifiedError
+from services.workflows.stored_segments import KnownSegments, StoredSegment, stored_segments
+
+MAX_PARTS = 10_000
+
+SHARDS = 64
+"""Of a location's listing: one that breaks off costs what is left of its shard."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubPlan:
+    """
+    Attributes:
+        run_id: names the run in RLMM's anomalies.
+        part: the one of `parts` that is looked at, from 1 on. A segment is in the same each time,
+            whatever else there is; those of any partition are spread over all.
+        topic_ids: only of these topics; None: of all.
+        locations: those whose objects are looked at.
+    """
+
+    run_id: str
+    part: int = 1
+    parts: int = 1
+    topic_ids: frozenset[UUID] | None = None
+    locations: Sequence[int] = (CURRENT_LOCATION,)
+
+    def __post_init__(self) -> None:
+        require(1 <= self.parts <= MAX_PARTS, "parts", f"must be 1 to {MAX_PARTS}")
+        require(1 <= self.part <= self.parts, "part", f"must be 1 to {self.parts}")
+
+    def has(self, stored: StoredSegment) -> bool:
+        topic_id, _ = stored.partition
+        is_wanted = self.topic_ids is None or topic_id in self.topic_ids
+        return is_wanted and stored.id.int % self.parts == self.part - 1
+
+    def shards(self) -> list[int]:
+        """Those of SHARDS that may have what is to be looked at."""
+        if self.topic_ids is None:
+            return list(range(SHARDS))
+        return sorted({shard_of(topic_id, SHARDS) for topic_id in self.topic_ids})
+
+
+@dataclass(slots=True)
+class Scrubbed:
+    """What a run found.
+
+    Attributes:
+        segments: finished ones that it looked at: each was verified, damaged, unchecked or gone.
+        damaged: of which at least one anomaly was told.
+        unchecked: of which nobody knows; `reasons` has why.
+        gone: deleted meanwhile.
+        unlisted: listings that broke off: what they would have had was not looked at.
+        anomalies: by kind.
+        read_bytes: what was asked for, with what was read again.
+        reasons: for people, a line each, at most MAX_REASONS.
+        is_cut_short: the store was away for so long that the run ended.
+    """
+
+    segments: int = 0
+    verified: int = 0
+    damaged: int = 0
+    unchecked: int = 0
+    gone: int = 0
+    unlisted: int = 0
+    anomalies: Counter[AnomalyKind] = field(default_factory=Counter)
+    read_bytes: int = 0
+    reasons: list[str] = field(default_factory=list)
+    is_cut_short: bool = False
+
+    MAX_REASONS = 100
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all that was to be looked at was."""
+        return not (self.unchecked or self.unlisted or self.is_cut_short)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """
+    Attributes:
+        take: take(size_bytes) returns when so many bytes may be read.
+        pause: pause(seconds), after a failure.
+    """
+
+    take: Callable[[int], None]
+    pause: Callable[[float], object]
+
+
+FAILURES_IN_A_ROW = 8
+"""So many, of one segment or listing each, and the store is taken to be away."""
+
+_LONGEST_PAUSE_S = 30.0
+
+_BATCH = 100
+"""Segments looked up at once: at a low rate their last one is read an hour later."""
+
+_FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+
+
+class _StoreAwayError(Exception):
+    """Ends a run; never leaves here."""
+
+
+class Scrub:
+    """One run. Any number may run at once, and any may be killed at any point."""
+
+    def __init__(
+        self,
+        rlmm: RemoteLogMetadataManager,
+        rsm: RemoteStorageManager,
+        objects: SegmentObjects,
+        plan: ScrubPlan,
+        pace: Pace,
+        on_progress: Callable[[Scrubbed], None] = lambda _: None,
+    ) -> None:
+        """`on_progress` is told how far the run is."""
+        self._rlmm = rlmm
+        self._rsm = rsm
+        self._objects = objects
+        self._plan = plan
+        self._pace = pace
+        self._on_progress = on_progress
+        self._done = Scrubbed()
+        self._failures_in_a_row = 0
+        self._has_listed = False
+
+    def run(self) -> Scrubbed:
+        """
+        Raises:
+            InvalidRequestError: a location that is not registered.
+            RetriableRemoteStorageError: RLMM cannot be reached, or the first listing failed; run it
+                again.
+        """
+        known = KnownSegments(self._rlmm)
+        try:
+            for location_id in self._plan.locations:
+                for shard in self._plan.shards():
+                    self._scrub_shard(known, ObjectQuery(location_id, shard, SHARDS))
+        except _StoreAwayError:
+            self._done.is_cut_short = True
+        return self._done
+
+    def _scrub_shard(self, known: KnownSegments, query: ObjectQuery) -> None:
+        of_part = (stored for stored in self._listed(query) if self._plan.has(stored))
+        for partition, found in groupby(of_part, key=lambda stored: stored.partition):
+            while batch := list(islice(found, _BATCH)):
+                rows = known.rows(partition, [stored.id for stored in batch])
+                for stored in batch:
+                    row, manifest = rows.get(stored.id), stored.manifest
+                    if row is not None and row.state is _FINISHED and manifest is not None:
+                        self._look_at(known, stored, manifest, row)
+                        self._on_progress(self._done)
+
+    def _listed(self, query: ObjectQuery) -> Iterator[StoredSegment]:
+        try:
+            for stored in stored_segments(all_segment_objects(self._objects, query)):
+                self._has_listed = True
+                yield stored
+            self._has_listed = True
+        except RemoteStorageError as e:
+            # What was found until now is told all the same.
+            if not self._has_listed:
+                raise
+            self._done.unlisted += 1
+            self._failed(f"location {query.location_id}, shard {query.shard}: not listed: {e}")
+
+    def _look_at(
+        self,
+        known: KnownSegments,
+        stored: StoredSegment,
+        manifest: SegmentObject,
+        row: RemoteLogSegmentMetadata,
+    ) -> None:
+        self._done.segments += 1
+        found: list[Anomaly] = []
+        reason, is_failure = "", False
+        try:
+            for anomaly in self._anomalies_of(stored, manifest, row):
+                found.append(anomaly)
+        except UnverifiedError as e:
+            reason = str(e)
+        except RemoteStorageError as e:
+            reason, is_failure = str(e), True
+        if found and known.states([manifest.name]) != [_FINISHED]:
+            self._done.gone += 1
+            return
+        if found:
+            self._rlmm.report_anomalies(found, self._plan.run_id)
+            self._done.anomalies.update(anomaly.kind for anomaly in found)
+            self._done.damaged += 1
+        elif reason:
+            self._done.unchecked += 1
+        else:
+            self._done.verified += 1
+        text = f"{row.remote_log_segment_id}: {reason}"
+        if is_failure:
+            self._failed(text)
+        else:
+            self._failures_in_a_row = 0
+            if reason:
+                self._tell(text)
+
+    def _anomalies_of(
+        self, stored: StoredSegment, manifest: SegmentObject, row: RemoteLogSegmentMetadata
+    ) -> Iterator[Anomaly]:
+        def corrupt(where: ObjectLocation | None, detail: str) -> Anomaly:
+            name = "" if where is None else str(where)
+            text = detail[:MAX_DETAIL_LENGTH]
+            return Anomaly(AnomalyKind.CORRUPT_OBJECT, *stored.partition, stored.id, name, text)
+
+        try:
+            try:
+                told = self._manifest(manifest)
+            except CorruptSegmentError as e:
+                yield corrupt(manifest.location, str(e))
+                return
+            # Without custom metadata RSM goes by the manifest.
+            if row.custom_metadata not in (None, told.metadata.custom_metadata):
+                text = f"the manifest tells of attempt {told.attempt}, the metadata of another copy"
+                self._require_same(manifest, told)
+                yield corrupt(manifest.location, text)
+                return
+            if told.digests is None:
+                raise UnverifiedError("RSM is of a release that does not tell digests; upgrade it")
+            where = {
+                each.name.kind: each.location
+                for each in stored.objects
+                if each.name.attempt in (None, told.attempt)
+            }
+            for damage in CopyScrub(self._rsm, row, told.digests, self._take).damages():
+                self._require_same(manifest, told)
+                yield corrupt(where.get(damage.kind), damage.detail)
+        except RemoteResourceNotFoundError as e:
+            text = str(e)[:MAX_DETAIL_LENGTH]
+            missing = AnomalyKind.MISSING_OBJECTS
+            yield Anomaly(missing, *stored.partition, stored.id, detail=text)
+
+    def _manifest(self, manifest: SegmentObject) -> StoredManifest:
+        """Read once more where it is none, as a byte may have changed on its way."""
+        try:
+            return self._read(manifest)
+        except CorruptSegmentError as first:
+            self._read(manifest)
+            raise UnverifiedError(
+                f"read in two ways, wrong first and then right: {first}"
+            ) from first
+
+    def _require_same(self, manifest: SegmentObject, told: StoredManifest) -> None:
+        """Raise UnverifiedError unless it still tells what its copy was held against."""
+        try:
+            is_same = self._read(manifest) == told
+        except CorruptSegmentError:
+            is_same = False
+        if not is_same:
+            raise UnverifiedError(f"{manifest.location}: the manifest was read in two ways")
+
+    def _read(self, manifest: SegmentObject) -> StoredManifest:
+        self._take(manifest.size_bytes)
+        return self._objects.read_segment_manifest(manifest.location)
+
+    def _take(self, size_bytes: int) -> None:
+        self._pace.take(size_bytes)
+        self._done.read_bytes += size_bytes
+        self._on_progress(self._done)
+
+    def _failed(self, reason: str) -> None:
+        """Waits a little: a service may be starting again."""
+        self._tell(reason)
+        self._failures_in_a_row += 1
+        if self._failures_in_a_row >= FAILURES_IN_A_ROW:
+            raise _StoreAwayError
+        self._pace.pause(min(2.0 ** (self._failures_in_a_row - 1), _LONGEST_PAUSE_S))
+
+    def _tell(self, reason: str) -> None:
+        if len(self._done.reasons) < Scrubbed.MAX_REASONS:
+            self._done.reasons.append(reason)

@@ -1,0 +1,226 @@
+"""Check one copy of a segment against the digests in its manifest."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from crc32c import crc32c
+
+from services.api.errors import CorruptSegmentError, RemoteStorageError
+from services.api.remote_storage_manager import (
+    CopyDigests,
+    FileDigest,
+    IndexType,
+    LogDigest,
+    RemoteStorageManager,
+    SegmentObjectKind,
+)
+from services.api.segments import RemoteLogSegmentMetadata
+
+READ_BYTES = 8 * 1024 * 1024
+"""Of a log in one fetch, about: one request to the store."""
+
+_MOST_NAMED = 4
+"""Parts of a file whose damage is told one by one."""
+
+
+class UnverifiedError(Exception):
+    """Whether the copy is sound cannot be said; the message says why. Nothing failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Which object of a copy is not what was written, and where in it, for people."""
+
+    kind: SegmentObjectKind
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of a file that has a digest of its own; `start` is the position of its first byte."""
+
+    name: str
+    start: int
+    digest: FileDigest
+
+    @property
+    def size_bytes(self) -> int:
+        return self.digest.size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """`is_judged_elsewhere`: RSM found it, so that which bytes it saw is not known here."""
+
+    text: str
+    is_judged_elsewhere: bool = False
+
+    def __str__(self) -> str:
+        return self.text
+
+
+Fetch = Callable[[Sequence[_Part]], Iterator[bytes]]
+
+
+class CopyScrub:
+    """Reads a copy once, and what is damaged once more. In memory is never more than a message."""
+
+    def __init__(
+        self,
+        rsm: RemoteStorageManager,
+        metadata: RemoteLogSegmentMetadata,
+        digests: CopyDigests,
+        take: Callable[[int], None],
+    ) -> None:
+        """`take(size_bytes)` returns when so many bytes may be read."""
+        self._rsm = rsm
+        self._metadata = metadata
+        self._digests = digests
+        self._take = take
+
+    def damages(self) -> Iterator[Damage]:
+        """What is not as it was copied, at most one of an object. Where a read fails, what was
+        found before is told first.
+
+        Raises:
+            RemoteResourceNotFoundError: an object is not there.
+            UnverifiedError: the same bytes were read in two ways.
+            RemoteStorageError: a read failed; what follows was not looked at.
+        """
+        yield from self._of_log(self._digests.log)
+        yield from self._of_indexes()
+
+    def _of_log(self, digest: LogDigest) -> Iterator[Damage]:
+        passing, wrong = _PassingBytes(), list[_Problem]()
+        error: Exception | None = None
+        try:
+            for parts in _together(_chunks(digest), max(READ_BYTES // digest.chunk_bytes, 1)):
+                for each in self._wrong(parts, self._fetch_log, passing):
+                    wrong.append(each)
+        except (RemoteStorageError, UnverifiedError) as e:
+            error = e
+        is_whole = error is None and passing.digest == digest.whole
+        if wrong and is_whole:
+            # One bit of the manifest is likelier than bytes that differ and have the same crc32c.
+            text = "the log is as it was copied, the manifest's digests of its chunks are not"
+            yield Damage(SegmentObjectKind.MANIFEST, f"{text}: {_joined(wrong)}")
+        elif wrong:
+            chunks = max(len(digest.chunk_crc32c), 1)
+            text = f"{len(wrong):,} of {chunks:,} chunks are not what was copied"
+            if any(each.is_judged_elsewhere for each in wrong):
+                text += " (the log, or the manifest's digests of it)"
+            yield Damage(SegmentObjectKind.LOG, f"{text}: {_joined(wrong)}")
+        elif error is None and not is_whole:
+            text = "each chunk of the log is as it was copied, the manifest's digest of all is not"
+            yield Damage(SegmentObjectKind.MANIFEST, text)
+        if error is not None:
+            raise error
+
+    def _of_indexes(self) -> Iterator[Damage]:
+        wrong: list[_Problem] = []
+        error: Exception | None = None
+        try:
+            for kind, digest in self._digests.indexes.items():
+                wrong += self._wrong_of_index(kind, digest)
+        except (RemoteStorageError, UnverifiedError) as e:
+            error = e
+        if wrong:
+            yield Damage(SegmentObjectKind.INDEXES, _joined(wrong))
+        if error is not None:
+            raise error
+
+    def _wrong_of_index(self, kind: IndexType, digest: FileDigest) -> Iterator[_Problem]:
+        part = _Part(f"the {kind.name} index", 0, digest)
+        return self._wrong(
+            [part], lambda _: self._rsm.fetch_index(self._metadata, kind), _PassingBytes()
+        )
+
+    def _fetch_log(self, parts: Sequence[_Part]) -> Iterator[bytes]:
+        end = parts[-1].start + parts[-1].size_bytes
+        # Of an empty log there is no last byte.
+        last = end - 1 if end else None
+        return self._rsm.fetch_log_segment(self._metadata, parts[0].start, last)
+
+    def _wrong(
+        self, parts: Sequence[_Part], fetch: Fetch, passing: "_PassingBytes"
+    ) -> Iterator[_Problem]:
+        """What is wrong with which of `parts`, which follow one another; read again one by one, as
+        one that is damaged may hide those after it, and a byte may have changed on its way."""
+        first = self._problem(parts, passing.of(fetch(parts)))
+        if first is None:
+            return
+        is_wrong_again = False
+        for part in parts:
+            problem = self._problem([part], fetch([part]))
+            if problem is not None:
+                is_wrong_again = True
+                yield _Problem(f"{part.name}: {problem}", problem.is_judged_elsewhere)
+        if not is_wrong_again:
+            raise UnverifiedError(f"read in two ways, wrong first and then right: {first}")
+
+    def _problem(self, parts: Sequence[_Part], pieces: Iterator[bytes]) -> _Problem | None:
+        """The first one; `pieces` are not begun yet."""
+        self._take(sum(part.size_bytes for part in parts))
+        try:
+            sums = sums_of(pieces, [part.size_bytes for part in parts])
+        except CorruptSegmentError as e:
+            return _Problem(str(e), is_judged_elsewhere=True)
+        for part, found in zip(parts, sums, strict=True):
+            if found != part.digest:
+                copied = part.digest.crc32c
+                text = f"crc32c of {found.size_bytes} bytes is {found.crc32c:08x}"
+                return _Problem(f"{text}, of what was copied {copied:08x}")
+        return None
+
+
+class _PassingBytes:
+    """The digest of all that has passed by."""
+
+    def __init__(self) -> None:
+        self.digest = FileDigest(0, 0)
+
+    def of(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        for piece in pieces:
+            size_bytes = self.digest.size_bytes + len(piece)
+            self.digest = FileDigest(size_bytes, crc32c(piece, self.digest.crc32c))
+            yield piece
+
+
+def sums_of(pieces: Iterator[bytes], sizes_bytes: Sequence[int]) -> list[FileDigest]:
+    """Of parts of these sizes, one after another; what is left over counts to the last."""
+    sums, number = [FileDigest(0, 0) for _ in sizes_bytes], 0
+    for piece in pieces:
+        rest = memoryview(piece)
+        while rest:
+            so_far = sums[number]
+            is_last = number == len(sums) - 1
+            room = len(rest) if is_last else sizes_bytes[number] - so_far.size_bytes
+            taken, rest = rest[:room], rest[room:]
+            size_bytes = so_far.size_bytes + len(taken)
+            sums[number] = FileDigest(size_bytes, crc32c(taken, so_far.crc32c))
+            if not is_last and size_bytes == sizes_bytes[number]:
+                number += 1
+    return sums
+
+
+def _chunks(digest: LogDigest) -> Iterator[_Part]:
+    """At least one: an empty log, too, must be there."""
+    if not digest.chunk_crc32c:
+        yield _Part("the log", 0, digest.whole)
+    for number, crc in enumerate(digest.chunk_crc32c):
+        start = number * digest.chunk_bytes
+        size_bytes = min(digest.chunk_bytes, digest.size_bytes - start)
+        last = start + size_bytes - 1
+        name = f"chunk {number}, bytes {start} to {last}"
+        yield _Part(name, start, FileDigest(size_bytes, crc))
+
+
+def _together(parts: Iterator[_Part], most: int) -> Iterator[list[_Part]]:
+    while found := list(islice(parts, most)):
+        yield found
+
+
+def _joined(wrong: Sequence[_Problem]) -> str:
+    text = "; ".join(map(str, wrong[:_MOST_NAMED]))
+    return text if len(wrong) <= _MOST_NAMED else f"{text}; and {len(wrong) - _MOST_NAMED:,} more"

@@ -1,0 +1,329 @@
+"""Judge the objects of a segment against its metadata and its manifest."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TypeAlias
+from uuid import UUID
+
+from services.api.anomalies import MAX_DETAIL_LENGTH, AnomalyKind
+from services.api.errors import (
+    CorruptSegmentError,
+    InvalidRequestError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+)
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition
+from services.api.partitions import EventQuery
+from services.api.remote_log_metadata_manager import (
+    RemoteLogMetadataManager,
+    all_events,
+    all_partitions,
+    segments_by_id,
+)
+from services.api.remote_storage_manager import (
+    SegmentObject,
+    SegmentObjectKind,
+    SegmentObjectName,
+    SegmentObjects,
+    shard_of,
+)
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+
+PartitionKey: TypeAlias = tuple[UUID, int]
+"""Topic id and partition: keys of objects bear no topic's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSegment:
+    """All objects of one segment id in one location, as one listing had them."""
+
+    objects: tuple[SegmentObject, ...]
+
+    @property
+    def partition(self) -> PartitionKey:
+        name = self.objects[0].name
+        return name.topic_id, name.partition
+
+    @property
+    def id(self) -> UUID:
+        return self.objects[0].name.segment_id
+
+    @property
+    def modified_ms(self) -> int:
+        """When the newest of them was written."""
+        return max(each.modified_ms for each in self.objects)
+
+    @property
+    def manifest(self) -> SegmentObject | None:
+        for each in self.objects:
+            if each.name.kind is SegmentObjectKind.MANIFEST:
+                return each
+        return None
+
+    def complete_attempts(self) -> set[str]:
+        """Attempts of which log and indexes are there; the manifest says which of them counts."""
+        kinds: dict[str, set[SegmentObjectKind]] = {}
+        for each in self.objects:
+            if each.name.attempt is not None:
+                kinds.setdefault(each.name.attempt, set()).add(each.name.kind)
+        return {attempt for attempt, found in kinds.items() if len(found) == 2}
+
+    @property
+    def only_attempt(self) -> str | None:
+        """The one that all its objects but the manifest are of; None: there are several, or none.
+        What it is, the manifest need not be asked."""
+        attempts = {each.name.attempt for each in self.objects} - {None}
+        return attempts.pop() if len(attempts) == 1 else None
+
+    def is_complete(self, counting_attempt: str | None) -> bool:
+        return self.manifest is not None and counting_attempt in self.complete_attempts()
+
+
+def stored_segments(objects: Iterable[SegmentObject]) -> Iterator[StoredSegment]:
+    """Objects in order of keys, those of one segment together."""
+    for _, found in groupby(
+        objects, key=lambda each: (each.name.topic_id, each.name.partition, each.name.segment_id)
+    ):
+        yield StoredSegment(tuple(found))
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is amiss with a segment; `objects` are those that nobody needs."""
+
+    kind: AnomalyKind
+    objects: Sequence[SegmentObject]
+    detail: str
+
+
+def judge(
+    stored: StoredSegment,
+    state: RemoteLogSegmentState | None,
+    counting_attempt: str | None,
+    *,
+    was_deleted: bool,
+) -> Verdict | None:
+    """
+    Args:
+        state: of its metadata, read after the objects were listed; None: there is none. What is
+            copied or deleted now is in order as it is.
+        counting_attempt: the one that its manifest and, where it is finished, its metadata name;
+            None: there is no manifest.
+        was_deleted: an event says that the segment's deletion finished.
+    """
+    if state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
+        if stored.manifest is None:
+            return Verdict(AnomalyKind.MISSING_OBJECTS, (), "the manifest")
+        rest = [
+            each
+            for each in stored.objects
+            if counting_attempt is not None and each.name.attempt not in (None, counting_attempt)
+        ]
+        return _orphans(rest, "left by a copy that does not count") if rest else None
+    if state in (
+        RemoteLogSegmentState.COPY_SEGMENT_STARTED,
+        RemoteLogSegmentState.DELETE_SEGMENT_STARTED,
+    ):
+        return None
+    if state is RemoteLogSegmentState.DELETE_SEGMENT_FINISHED or was_deleted:
+        return _orphans(stored.objects, "left by a deletion that finished")
+    if stored.is_complete(counting_attempt):
+        text = "a complete copy that no metadata names; never deleted, a rebuild can take it over"
+        return Verdict(AnomalyKind.UNREFERENCED_COMPLETE, (), text)
+    return _orphans(stored.objects, "left by a copy that never finished")
+
+
+def _orphans(objects: Sequence[SegmentObject], detail: str) -> Verdict:
+    return Verdict(AnomalyKind.ORPHAN_OBJECTS, objects, detail)
+
+
+Rows: TypeAlias = dict[UUID, RemoteLogSegmentMetadata]
+_DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+
+_FEW = 20
+"""Below so many, RLMM walks the audit trail for each; from here on it is sent whole, once."""
+
+
+class KnownSegments:
+    """Segments of the partitions that are known when it is made; of others nothing is known.
+
+    What cannot be asked of RLMM without a topic's name, which keys of objects do not bear, it asks
+    with the name that RLMM has for the topic id. Every method raises RetriableRemoteStorageError
+    where RLMM cannot be reached.
+    """
+
+    def __init__(self, rlmm: RemoteLogMetadataManager) -> None:
+        self._rlmm = rlmm
+        known = (each.topic_id_partition for each in all_partitions(rlmm))
+        self._partitions = {(tp.topic_id, tp.partition): tp for tp in known}
+
+    def partitions(self, shard: int, shards: int) -> Iterator[TopicIdPartition]:
+        """Those whose objects a listing of this shard has."""
+        return (tp for tp in self._partitions.values() if shard_of(tp.topic_id, shards) == shard)
+
+    def rows(self, partition: PartitionKey, ids: Sequence[UUID]) -> Rows:
+        """Those of a partition's segments that have metadata at this moment, in any state."""
+        tp = self._partitions.get(partition)
+        if tp is None:
+            return {}
+        try:
+            found = list(segments_by_id(self._rlmm, tp, ids))
+        except RemoteResourceNotFoundError:
+            return {}  # The partition was removed meanwhile.
+        return {each.remote_log_segment_id.id: each for each in found}
+
+    def states(self, names: Sequence[SegmentObjectName]) -> list[RemoteLogSegmentState | None]:
+        """What metadata says at this moment of the segment of each object, in order; None: there is
+        none. One question a partition."""
+        ids: dict[PartitionKey, dict[UUID, None]] = defaultdict(dict)
+        for name in names:
+            ids[name.topic_id, name.partition][name.segment_id] = None
+        rows = {partition: self.rows(partition, list(wanted)) for partition, wanted in ids.items()}
+        found = (rows[name.topic_id, name.partition].get(name.segment_id) for name in names)
+        return [None if row is None else row.state for row in found]
+
+    def deleted(self, segments: Iterable[RemoteLogSegmentId]) -> set[RemoteLogSegmentId]:
+        """Those of which an event says that their deletion finished. Asked of segments without
+        metadata, also of partitions that are no more.
+
+        No index leads from a segment to its events: the audit trail of each partition is read. For
+        a few segments RLMM does that, and sends theirs alone; for many it is sent once for all of
+        them, until all are found.
+        """
+        wanted: dict[TopicIdPartition, set[UUID]] = defaultdict(set)
+        for each in segments:
+            wanted[each.topic_id_partition].add(each.id)
+        found = ((tp, self._deleted(tp, ids)) for tp, ids in wanted.items())
+        return {RemoteLogSegmentId(tp, id) for tp, ids in found for id in ids}
+
+    def _deleted(self, tp: TopicIdPartition, ids: set[UUID]) -> set[UUID]:
+        found: set[UUID] = set()
+        try:
+            for query in _queries(tp, ids):
+                for event in all_events(self._rlmm, query):
+                    if event.segment_id in ids and event.to_state == _DELETED.name:
+                        found.add(event.segment_id)
+                        if query.segment_id is not None or found == ids:
+                            break
+        except (RemoteResourceNotFoundError, InvalidRequestError):
+            pass  # Of a topic that RLMM does not know, or knows under another name.
+        return found
+
+
+def _queries(tp: TopicIdPartition, ids: set[UUID]) -> list[EventQuery]:
+    """Those that have all events of `ids` between them."""
+    return [EventQuery(tp, segment_id=id) for id in ids] if len(ids) < _FEW else [EventQuery(tp)]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """
+    Attributes:
+        state: of its metadata, read after it was listed; None: there was none.
+        verdict: None: nothing is amiss.
+        is_complete: all objects of the copy that counts are there, and it is known which counts.
+        unread: why its manifest could not be read, so that nobody knows what is amiss; "": it was,
+            or need not be.
+    """
+
+    stored: StoredSegment
+    state: RemoteLogSegmentState | None
+    verdict: Verdict | None
+    is_complete: bool
+    unread: str = ""
+
+
+def judged_segments(
+    objects: SegmentObjects,
+    known: KnownSegments,
+    partition: PartitionKey,
+    listed: Sequence[StoredSegment],
+) -> Iterator[Judged]:
+    """Each of the segments of one partition, in order."""
+    rows = known.rows(partition, [stored.id for stored in listed])
+    manifests = {
+        stored.id: _read(objects, stored.manifest)
+        for stored in listed
+        if stored.manifest is not None and (stored.id not in rows or stored.only_attempt is None)
+    }
+    deleted = known.deleted(
+        manifest.segment_id
+        for id, manifest in manifests.items()
+        if id not in rows and manifest.segment_id is not None
+    )
+    for stored in listed:
+        manifest = manifests.get(stored.id)
+        was_deleted = manifest is not None and manifest.segment_id in deleted
+        yield _judged(stored, rows.get(stored.id), manifest, was_deleted=was_deleted)
+
+
+@dataclass(frozen=True, slots=True)
+class _Manifest:
+    """What is under a manifest's key; without `segment_id` none is: `problem` says what instead,
+    `unread` why nobody knows, both "" that there is nothing any more."""
+
+    segment_id: RemoteLogSegmentId | None = None
+    attempt: str | None = None
+    custom_metadata: bytes | None = None
+    problem: str = ""
+    unread: str = ""
+
+
+def _read(objects: SegmentObjects, manifest: SegmentObject) -> _Manifest:
+    try:
+        told = objects.read_segment_manifest(manifest.location)
+    except RemoteResourceNotFoundError:
+        return _Manifest()
+    except CorruptSegmentError as e:
+        return _Manifest(problem=str(e)[:MAX_DETAIL_LENGTH])
+    except RetriableRemoteStorageError:
+        raise
+    except RemoteStorageError as e:
+        # One object that the store gives to nobody, as an archived one, must not end each run.
+        return _Manifest(unread=f"{manifest.location}: {e}")
+    segment = told.metadata
+    return _Manifest(segment.remote_log_segment_id, told.attempt, segment.custom_metadata)
+
+
+def _judged(
+    stored: StoredSegment,
+    row: RemoteLogSegmentMetadata | None,
+    manifest: _Manifest | None,
+    *,
+    was_deleted: bool,
+) -> Judged:
+    state = None if row is None else row.state
+    is_known = manifest is not None
+    if manifest is None:
+        counting = stored.only_attempt
+        is_known = _names_attempt(row, counting)
+    elif manifest.segment_id is None:
+        verdict = _corrupt(manifest.problem) if manifest.problem else None
+        return Judged(stored, state, verdict, is_complete=False, unread=manifest.unread)
+    elif row is not None and _names_another_copy(row, manifest):
+        text = f"the manifest tells of attempt {manifest.attempt}, the metadata of another copy"
+        return Judged(stored, state, _corrupt(text), is_complete=False)
+    else:
+        counting = manifest.attempt
+    verdict = judge(stored, state, counting, was_deleted=was_deleted)
+    return Judged(stored, state, verdict, is_known and stored.is_complete(counting))
+
+
+def _names_attempt(row: RemoteLogSegmentMetadata | None, attempt: str | None) -> bool:
+    """Whether metadata is of this copy for certain; custom metadata is RSM's own, but has the
+    attempt somewhere in it, and an attempt is 8 random bytes. False costs one look at the store."""
+    if row is None or row.custom_metadata is None or attempt is None:
+        return False
+    return bytes.fromhex(attempt) in row.custom_metadata
+
+
+def _names_another_copy(row: RemoteLogSegmentMetadata, manifest: _Manifest) -> bool:
+    is_finished = row.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+    return is_finished and row.custom_metadata != manifest.custom_metadata
+
+
+def _corrupt(detail: str) -> Verdict:
+    return Verdict(AnomalyKind.CORRUPT_OBJECT, (), detail)

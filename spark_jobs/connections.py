@@ -1,0 +1,85 @@
+"""Connect a sweep to RLMM and RSM: from the driver first, then from every task."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+import grpc
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
+
+from services.api.errors import (
+    InvalidRequestError,
+    NotServedError,
+    RetriableRemoteStorageError,
+    ThrottledError,
+)
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.remote_storage_manager import RemoteStorageManager
+from services.rpc.channels import open_channel
+from services.rpc.client.metadata import RemoteLogMetadataManagerClient
+from services.rpc.client.storage import RemoteStorageManagerClient
+
+_FIRST_WAIT_S = 0.1
+_LONGEST_WAIT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Where the services are, HOST:PORT, and how long one that is away is waited for."""
+
+    rlmm: str
+    rsm: str
+    retry_for_s: float
+
+    @contextmanager
+    def connected_rlmm(self) -> Iterator[RemoteLogMetadataManager]:
+        with open_channel(self.rlmm) as channel:
+            yield RemoteLogMetadataManagerClient(channel, self.rlmm)
+
+    @contextmanager
+    def connected_rsm(self) -> Iterator[RemoteStorageManager]:
+        with open_channel(self.rsm) as channel:
+            yield RemoteStorageManagerClient(channel, self.rsm)
+
+    def retrying(self) -> Retrying:
+        """Calls again what failed because a service is away or has no room; the only such loop
+        between a task and a service. What it calls must be idempotent."""
+        return Retrying(
+            retry=retry_if_exception_type((RetriableRemoteStorageError, ThrottledError)),
+            wait=wait_random_exponential(_FIRST_WAIT_S, _LONGEST_WAIT_S),
+            stop=stop_after_delay(self.retry_for_s),
+            reraise=True,
+        )
+
+    def require_reachable(self) -> None:
+        """Wait until both accept connections, and see that each is what it is taken for.
+
+        Raises:
+            RetriableRemoteStorageError: one did not in time; names it and its address.
+            InvalidRequestError: something else answers there.
+        """
+        self._require_connections()
+        with self.connected_rlmm() as rlmm, _answering("--rlmm", self.rlmm):
+            rlmm.list_partitions(page_size=1)
+        # The cheapest thing that RSM can be asked: it refuses an empty batch.
+        refused = suppress(InvalidRequestError)
+        with self.connected_rsm() as rsm, _answering("--rsm", self.rsm), refused:
+            rsm.delete_log_segment_data_batch([])
+
+    def _require_connections(self) -> None:
+        for name, address in (("rlmm", self.rlmm), ("rsm", self.rsm)):
+            with open_channel(address) as channel:
+                try:
+                    grpc.channel_ready_future(channel).result(self.retry_for_s)
+                except grpc.FutureTimeoutError as e:
+                    raise RetriableRemoteStorageError(
+                        f"{name} at {address} cannot be reached within {self.retry_for_s:g} s"
+                    ) from e
+
+
+@contextmanager
+def _answering(option: str, address: str) -> Iterator[None]:
+    try:
+        yield
+    except NotServedError as e:
+        raise InvalidRequestError(f"{option}: another service answers at {address}") from e
