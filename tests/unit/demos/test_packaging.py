@@ -1,0 +1,16 @@
+"""Check that what users install holds the product and nothing else."""
+
+from hatchling.builders.wheel import WheelBuilder
+
+from tests.shape import ROOT
+
+
+def test_the_wheel_holds_no_demos_and_no_tests() -> None:
+    files = WheelBuilder(str(ROOT)).recurse_included_files()
+    folders = {file.distribution_path.split("/")[0] for file in files}
+    assert folders == {"services", "spark_jobs", "tieredstorage"}
+
+
+def test_the_images_copy_no_demos() -> None:
+    for dockerfile in (ROOT / "docker").iterdir():
+        assert "demos" not in dockerfile.read_text(), dockerfile
