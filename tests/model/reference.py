@@ -214,7 +214,7 @@ class ReferenceRemoteLogMetadataManager(ReferenceImports):
     def is_repeat(
         self, stored: RemoteLogSegmentMetadata, update: RemoteLogSegmentMetadataUpdate
     ) -> bool:
-        """What is gone may be deleted again: Kafka's expiration does so (ADR 0018)."""
+        """What is gone may be deleted again: Kafka's expiration does so (ADR 0002)."""
         is_over = stored.state is DELETE_FINISHED and update.state is DELETE_STARTED
         return stored.state is update.state or is_over
 
