@@ -1,9 +1,7 @@
 """Differences between metadata and bucket, as reconciliation reports them."""
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Protocol
 from uuid import UUID
 
 from services.api.calls import MAX_TEXT_LENGTH
@@ -113,46 +111,7 @@ class AnomalyPage:
     next_page_token: str
 
 
-class Anomalies(Protocol):
-    """What reconciliation found amiss; a part of RemoteLogMetadataManager."""
-
-    def report_anomalies(self, anomalies: Sequence[Anomaly], run_id: str) -> None:
-        """Take up to MAX_ANOMALIES anomalies that one run found; all or nothing. One that is known
-        is seen once more, its detail is the newest.
-
-        Idempotent by run: the same of the same run, in this call or in another, counts once and
-        changes nothing. That is known of the last ten runs that saw an anomaly.
-
-        Raises:
-            InvalidRequestError: none or too many; an anomaly that cannot be stored; a run id of no
-                or of over MAX_TEXT_LENGTH characters.
-        """
-        ...
-
-    def list_anomalies(
-        self, query: AnomalyQuery = ALL_ANOMALIES, *, page_size: int = 0, page_token: str = ""
-    ) -> AnomalyPage:
-        """One page of the anomalies, but for those of kinds that only a later release knows. It may
-        hold fewer than asked for, at least one, though others follow: it is one message.
-
-        Raises:
-            InvalidRequestError: a negative page size; a token of another query or of nobody.
-        """
-        ...
-
-
 def check_run_id(run_id: str) -> None:
     """Raise InvalidRequestError where it is empty or too long."""
     length, most = len(run_id), MAX_TEXT_LENGTH
     require(1 <= length <= most, "run_id", f"must be 1 to {most} characters, has {length}")
-
-
-def all_anomalies(manager: Anomalies, query: AnomalyQuery = ALL_ANOMALIES) -> Iterator[SeenAnomaly]:
-    """Every page of list_anomalies, one page in memory at a time."""
-    token = ""
-    while True:
-        page = manager.list_anomalies(query, page_token=token)
-        yield from page.anomalies
-        token = page.next_page_token
-        if not token:
-            return

@@ -1,11 +1,17 @@
 """The contract of RLMM, which knows every copied segment (KIP-405: RemoteLogMetadataManager)."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 from uuid import UUID
 
-from services.api.anomalies import Anomalies
+from services.api.anomalies import (
+    ALL_ANOMALIES,
+    Anomaly,
+    AnomalyPage,
+    AnomalyQuery,
+    SeenAnomaly,
+)
 from services.api.calls import NO_CONTEXT, AtRevision, MutationContext, MutationOutcome
 from services.api.errors import RemoteStorageError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
@@ -22,10 +28,11 @@ from services.api.partitions import (
 from services.api.segment_batches import (
     MAX_BATCH,
     AddOutcome,
+    ImportedSegments,
     LookupOutcome,
     SegmentAddition,
     SegmentBatch,
-    SegmentImports,
+    SegmentImport,
     SegmentLookup,
     SegmentScan,
 )
@@ -50,9 +57,105 @@ class SegmentUpdate:
 
 UpdateOutcome = MutationOutcome | RemoteStorageError
 
+RenewOutcome: TypeAlias = RemoteStorageError | None
+"""None: the lease holds."""
 
-class SegmentChanges(Protocol):
-    """What changes segments; a part of RemoteLogMetadataManager, which says what holds for all."""
+DEFAULT_PAGE_SIZE = 500
+
+MAX_PAGE_SIZE = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPage:
+    """Some of a partition's segments.
+
+    Attributes:
+        next_page_token: opaque; hand it back with the same query for what follows. "": the end.
+        revision: of the partition when this page was read.
+        not_modified: the partition still has the revision the caller named; `segments` is empty.
+        log_start_offset: of the tier, at that revision: what lies below is gone or going.
+    """
+
+    segments: tuple[RemoteLogSegmentMetadata, ...]
+    next_page_token: str
+    revision: int
+    not_modified: bool = False
+    log_start_offset: int = 0
+
+
+MAX_REPORTS = 100
+
+MAX_CLUSTER_ID_LENGTH = 255
+"""In characters; those that Kafka makes have 22."""
+
+MAX_REPORTED_EPOCHS = 50_000
+"""Of all reports of one call together: both messages stay well below 4 MiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLeadership:
+    """A partition and the leader epoch of its present leader; None where the caller has none."""
+
+    topic_id_partition: TopicIdPartition
+    leader_epoch: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.leader_epoch is not None:
+            require_int32(self.leader_epoch, "leader_epoch")
+
+
+ReportOutcome = AtRevision[PartitionState] | RemoteStorageError
+
+_LATEST_EVENTS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSummary:
+    """A known partition.
+
+    Attributes:
+        delete_state: None: it is not being deleted.
+        marked_at_ms: when it was marked for deletion, by the database's clock; None: it was not.
+        read_at_ms: now, by the database's clock.
+        cluster_id: of the topic's cluster, as on_partition_leadership_changes told it first; None:
+            it was not told, or was forgotten with a mark that was taken back.
+        known_since_ms: when the partition became known, by the database's clock.
+    """
+
+    topic_id_partition: TopicIdPartition
+    delete_state: RemotePartitionDeleteState | None
+    revision: int
+    marked_at_ms: int | None = None
+    read_at_ms: int = 0
+    cluster_id: str | None = None
+    known_since_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPage:
+    partitions: tuple[PartitionSummary, ...]
+    next_page_token: str
+
+
+class RemoteLogMetadataManager(Protocol):
+    """Knows which segments exist. Thread-safe and strongly consistent: a mutation's return means
+    committed, and every later read by anyone sees it.
+
+    Which query sees which state (Kafka: RemoteLogMetadataCache):
+
+        state                    by epoch and offset   highest offset   lists, size
+        COPY_SEGMENT_STARTED     no                    no               yes
+        COPY_SEGMENT_FINISHED    yes                   yes              yes
+        DELETE_SEGMENT_STARTED   no                    stays            yes
+        DELETE_SEGMENT_FINISHED  no                    stays            no
+
+    A partition is known from on_partition_leadership_changes, add or DELETE_PARTITION_MARKED on,
+    until DELETE_PARTITION_FINISHED. Every read of one that is not known raises
+    RemoteResourceNotFoundError. Every method raises RetriableRemoteStorageError where the database
+    cannot be reached.
+
+    A topic id has one name for ever: another name under the same id is an InvalidRequestError.
+    """
 
     def add_remote_log_segment_metadata(
         self,
@@ -134,25 +237,16 @@ class SegmentChanges(Protocol):
         """
         ...
 
-
-RenewOutcome: TypeAlias = RemoteStorageError | None
-"""None: the lease holds."""
-
-
-class CopyLeases(Protocol):
-    """What keeps copies leased; a part of RemoteLogMetadataManager, which says what holds for all.
-
-    A copy that was added with a lease is given up by nobody but its broker until the lease ends, by
-    the database's clock: DeletionRefusedError. Its end alone changes nothing, and the partition's
-    revision stays.
-    """
-
     def renew_copy_leases(
         self, segment_ids: Sequence[RemoteLogSegmentId], lease_ms: int, broker_id: int
     ) -> list[RenewOutcome]:
-        """Have the leases of up to MAX_BATCH copies last for `lease_ms` from now on at least; one
-        outcome each, in order. None gets shorter by this. One that has ended, and a copy without a
-        lease, is leased again. Not an event: the partitions' revisions stay.
+        """Extend the leases of up to MAX_BATCH copies to at least `lease_ms` from now; return one
+        outcome for each, in order.
+
+        A lease is never shortened. One that has ended, and a copy without a lease, is leased again.
+        Until the lease ends, by the database's clock, only the copy's own broker may give the copy
+        up; others get DeletionRefusedError. A renewal is not an event and neither is a lease's end:
+        the partition's revision stays.
 
         Args:
             broker_id: which makes the copies.
@@ -170,32 +264,6 @@ class CopyLeases(Protocol):
                 added it: the copy is given up and has to stop.
         """
         ...
-
-
-DEFAULT_PAGE_SIZE = 500
-MAX_PAGE_SIZE = 2000
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentPage:
-    """Some of a partition's segments.
-
-    Attributes:
-        next_page_token: opaque; hand it back with the same query for what follows. "": the end.
-        revision: of the partition when this page was read.
-        not_modified: the partition still has the revision the caller named; `segments` is empty.
-        log_start_offset: of the tier, at that revision: what lies below is gone or going.
-    """
-
-    segments: tuple[RemoteLogSegmentMetadata, ...]
-    next_page_token: str
-    revision: int
-    not_modified: bool = False
-    log_start_offset: int = 0
-
-
-class SegmentQueries(Protocol):
-    """What reads segments; a part of RemoteLogMetadataManager, which says what holds for all."""
 
     def remote_log_segment_metadata(
         self, topic_id_partition: TopicIdPartition, epoch_for_offset: int, offset: int
@@ -305,77 +373,34 @@ class SegmentQueries(Protocol):
         """
         ...
 
+    def import_remote_log_segments(self, imports: Iterable[SegmentImport]) -> ImportedSegments:
+        """For administrators: take over segments in any state, with their original times.
 
-def all_segments(
-    manager: SegmentQueries,
-    topic_id_partition: TopicIdPartition,
-    leader_epoch: int | None = None,
-    *,
-    states: Sequence[RemoteLogSegmentState] = (),
-    min_offset: int | None = None,
-) -> Iterator[RemoteLogSegmentMetadata]:
-    """Every page of list_remote_log_segments, one page in memory at a time.
+        Each item is one transaction and one event for each new segment; `imports` is read item by
+        item. Makes partitions known, raises the highest broker leader epoch of each to that of its
+        segments, and is not fenced by it. An equal segment is a repeat, within an item too, also
+        where it has come to a later state since: what broke is imported again, whatever retention
+        did meanwhile.
 
-    Segments added or removed meanwhile may or may not be seen; none is seen twice.
-    """
-    token = ""
-    while True:
-        page = manager.list_remote_log_segments(
-            topic_id_partition,
-            leader_epoch,
-            states=states,
-            min_offset=min_offset,
-            page_token=token,
-        )
-        yield from page.segments
-        token = page.next_page_token
-        if not token:
-            return
+        All answers are then as if the segments had been added, and had come to their states, in
+        this order. What a segment was before its state is not known: only one in
+        COPY_SEGMENT_FINISHED counts as finished, for the highest offsets of its epochs too, and
+        one in DELETE_SEGMENT_STARTED is taken for a copy that failed. One in
+        DELETE_SEGMENT_FINISHED is a tombstone, kept as long as any other.
 
+        One in COPY_SEGMENT_FINISHED that ends below the tier's log start is taken as
+        DELETE_SEGMENT_STARTED: retention has deleted it before, or was about to. On a topic on hold
+        it is taken as it is. One in COPY_SEGMENT_STARTED has no lease.
 
-def segments_by_id(
-    manager: SegmentQueries, topic_id_partition: TopicIdPartition, ids: Sequence[UUID]
-) -> Iterator[RemoteLogSegmentMetadata]:
-    """Those of any number of segments that are known, in no order, one answer in memory at a time.
-
-    Each as it was when it was read.
-    """
-    missing = list(dict.fromkeys(ids))
-    while missing:
-        asked = missing[:MAX_BATCH]
-        found = manager.remote_log_segment_metadata_by_id(topic_id_partition, asked).value
-        yield from found
-        has = {segment.remote_log_segment_id.id for segment in found}
-        # Where there is nothing of what is asked for, nothing of it is known.
-        missing = missing[len(asked) :] + [id for id in asked if has and id not in has]
-
-
-MAX_REPORTS = 100
-
-MAX_CLUSTER_ID_LENGTH = 255
-"""In characters; those that Kafka makes have 22."""
-
-MAX_REPORTED_EPOCHS = 50_000
-"""Of all reports of one call together: both messages stay well below 4 MiB."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionLeadership:
-    """A partition and the leader epoch of its present leader; None where the caller has none."""
-
-    topic_id_partition: TopicIdPartition
-    leader_epoch: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.leader_epoch is not None:
-            require_int32(self.leader_epoch, "leader_epoch")
-
-
-ReportOutcome = AtRevision[PartitionState] | RemoteStorageError
-
-
-class PartitionChanges(Protocol):
-    """What changes partitions; a part of RemoteLogMetadataManager, which says what holds."""
+        Raises, with what earlier items brought committed and the item itself undone; the message
+        ends with the number of the item, from 1 on:
+            InvalidRequestError: an item without segments, with too many, with more than
+                MAX_IMPORTED_EPOCHS or of several partitions; another field of the context; a topic
+                id under another name.
+            SegmentAlreadyExistsError: the id is there with other content, or in an earlier state.
+            InvalidStateTransitionError: the partition is being deleted or was deleted.
+        """
+        ...
 
     def on_partition_leadership_changes(
         self,
@@ -462,41 +487,6 @@ class PartitionChanges(Protocol):
         """
         ...
 
-
-_LATEST_EVENTS = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionSummary:
-    """A known partition.
-
-    Attributes:
-        delete_state: None: it is not being deleted.
-        marked_at_ms: when it was marked for deletion, by the database's clock; None: it was not.
-        read_at_ms: now, by the database's clock.
-        cluster_id: of the topic's cluster, as on_partition_leadership_changes told it first; None:
-            it was not told, or was forgotten with a mark that was taken back.
-        known_since_ms: when the partition became known, by the database's clock.
-    """
-
-    topic_id_partition: TopicIdPartition
-    delete_state: RemotePartitionDeleteState | None
-    revision: int
-    marked_at_ms: int | None = None
-    read_at_ms: int = 0
-    cluster_id: str | None = None
-    known_since_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionPage:
-    partitions: tuple[PartitionSummary, ...]
-    next_page_token: str
-
-
-class PartitionQueries(Protocol):
-    """What reads partitions; a part of RemoteLogMetadataManager, which says what holds for all."""
-
     def partition_state(self, topic_id_partition: TopicIdPartition) -> AtRevision[PartitionState]:
         """The tier's log start and lineage, and the leader's latest report, read at once."""
         ...
@@ -550,67 +540,6 @@ class PartitionQueries(Protocol):
         """The database is reachable and has a schema that this release works on; for any partition
         (KIP-1105). Never raises for these."""
         ...
-
-
-def all_partitions(
-    manager: PartitionQueries,
-    *,
-    topic: str = "",
-    delete_states: Sequence[RemotePartitionDeleteState] = (),
-    cluster_id: str = "",
-    page_size: int = 0,
-) -> Iterator[PartitionSummary]:
-    """Every page of list_partitions, one page in memory at a time."""
-    token = ""
-    while True:
-        page = manager.list_partitions(
-            topic=topic,
-            delete_states=delete_states,
-            cluster_id=cluster_id,
-            page_size=page_size,
-            page_token=token,
-        )
-        yield from page.partitions
-        token = page.next_page_token
-        if not token:
-            return
-
-
-def all_events(manager: PartitionQueries, query: EventQuery) -> Iterator[PartitionEvent]:
-    """Every page of list_events, one page in memory at a time."""
-    token = ""
-    while True:
-        page = manager.list_events(query, page_token=token)
-        yield from page.events
-        token = page.next_page_token
-        if not token:
-            return
-
-
-def latest_event(
-    manager: PartitionQueries,
-    query: EventQuery,
-    revision: int,
-    is_wanted: Callable[[PartitionEvent], bool],
-) -> PartitionEvent | None:
-    """The last of the query's events, up to this revision of the partition, that is wanted; None:
-    none that is kept. Looks among the latest ones first: an audit trail is long."""
-    count = _LATEST_EVENTS
-    while True:
-        after_revision = max(query.after_revision, revision - count)
-        last = None
-        for event in all_events(manager, replace(query, after_revision=after_revision)):
-            if event.revision > revision:
-                break
-            last = event if is_wanted(event) else last
-        if last is not None or after_revision == query.after_revision:
-            return last
-        count *= 10
-
-
-class PartitionRepairs(Protocol):
-    """What RLM records of losses, and administrators take back; a part of
-    RemoteLogMetadataManager, which says what holds."""
 
     def record_gap(
         self,
@@ -675,10 +604,6 @@ class PartitionRepairs(Protocol):
         """
         ...
 
-
-class TopicConfigs(Protocol):
-    """What is set for topics; a part of RemoteLogMetadataManager, which says what holds for all."""
-
     def topic_config(self, topic_id: UUID) -> StoredTopicConfig:
         """What is set for a topic; of a known topic for which nothing was ever put, revision 0.
 
@@ -711,34 +636,139 @@ class TopicConfigs(Protocol):
         """
         ...
 
+    def report_anomalies(self, anomalies: Sequence[Anomaly], run_id: str) -> None:
+        """Take up to MAX_ANOMALIES anomalies that one run found; all or nothing. One that is known
+        is seen once more, its detail is the newest.
 
-class RemoteLogMetadataManager(
-    SegmentChanges,
-    CopyLeases,
-    SegmentQueries,
-    SegmentImports,
-    PartitionChanges,
-    PartitionQueries,
-    PartitionRepairs,
-    TopicConfigs,
-    Anomalies,
-    Protocol,
-):
-    """Knows which segments exist. Thread-safe and strongly consistent: a mutation's return means
-    committed, and every later read by anyone sees it.
+        Idempotent by run: the same of the same run, in this call or in another, counts once and
+        changes nothing. That is known of the last ten runs that saw an anomaly.
 
-    Which query sees which state (Kafka: RemoteLogMetadataCache):
+        Raises:
+            InvalidRequestError: none or too many; an anomaly that cannot be stored; a run id of no
+                or of over MAX_TEXT_LENGTH characters.
+        """
+        ...
 
-        state                    by epoch and offset   highest offset   lists, size
-        COPY_SEGMENT_STARTED     no                    no               yes
-        COPY_SEGMENT_FINISHED    yes                   yes              yes
-        DELETE_SEGMENT_STARTED   no                    stays            yes
-        DELETE_SEGMENT_FINISHED  no                    stays            no
+    def list_anomalies(
+        self, query: AnomalyQuery = ALL_ANOMALIES, *, page_size: int = 0, page_token: str = ""
+    ) -> AnomalyPage:
+        """One page of the anomalies, but for those of kinds that only a later release knows. It may
+        hold fewer than asked for, at least one, though others follow: it is one message.
 
-    A partition is known from on_partition_leadership_changes, add or DELETE_PARTITION_MARKED on,
-    until DELETE_PARTITION_FINISHED. Every read of one that is not known raises
-    RemoteResourceNotFoundError. Every method raises RetriableRemoteStorageError where the database
-    cannot be reached.
+        Raises:
+            InvalidRequestError: a negative page size; a token of another query or of nobody.
+        """
+        ...
 
-    A topic id has one name for ever: another name under the same id is an InvalidRequestError.
+
+def all_segments(
+    manager: RemoteLogMetadataManager,
+    topic_id_partition: TopicIdPartition,
+    leader_epoch: int | None = None,
+    *,
+    states: Sequence[RemoteLogSegmentState] = (),
+    min_offset: int | None = None,
+) -> Iterator[RemoteLogSegmentMetadata]:
+    """Every page of list_remote_log_segments, one page in memory at a time.
+
+    Segments added or removed meanwhile may or may not be seen; none is seen twice.
     """
+    token = ""
+    while True:
+        page = manager.list_remote_log_segments(
+            topic_id_partition,
+            leader_epoch,
+            states=states,
+            min_offset=min_offset,
+            page_token=token,
+        )
+        yield from page.segments
+        token = page.next_page_token
+        if not token:
+            return
+
+
+def segments_by_id(
+    manager: RemoteLogMetadataManager, topic_id_partition: TopicIdPartition, ids: Sequence[UUID]
+) -> Iterator[RemoteLogSegmentMetadata]:
+    """Those of any number of segments that are known, in no order, one answer in memory at a time.
+
+    Each as it was when it was read.
+    """
+    missing = list(dict.fromkeys(ids))
+    while missing:
+        asked = missing[:MAX_BATCH]
+        found = manager.remote_log_segment_metadata_by_id(topic_id_partition, asked).value
+        yield from found
+        has = {segment.remote_log_segment_id.id for segment in found}
+        # Where there is nothing of what is asked for, nothing of it is known.
+        missing = missing[len(asked) :] + [id for id in asked if has and id not in has]
+
+
+def all_partitions(
+    manager: RemoteLogMetadataManager,
+    *,
+    topic: str = "",
+    delete_states: Sequence[RemotePartitionDeleteState] = (),
+    cluster_id: str = "",
+    page_size: int = 0,
+) -> Iterator[PartitionSummary]:
+    """Every page of list_partitions, one page in memory at a time."""
+    token = ""
+    while True:
+        page = manager.list_partitions(
+            topic=topic,
+            delete_states=delete_states,
+            cluster_id=cluster_id,
+            page_size=page_size,
+            page_token=token,
+        )
+        yield from page.partitions
+        token = page.next_page_token
+        if not token:
+            return
+
+
+def all_events(manager: RemoteLogMetadataManager, query: EventQuery) -> Iterator[PartitionEvent]:
+    """Every page of list_events, one page in memory at a time."""
+    token = ""
+    while True:
+        page = manager.list_events(query, page_token=token)
+        yield from page.events
+        token = page.next_page_token
+        if not token:
+            return
+
+
+def latest_event(
+    manager: RemoteLogMetadataManager,
+    query: EventQuery,
+    revision: int,
+    is_wanted: Callable[[PartitionEvent], bool],
+) -> PartitionEvent | None:
+    """The last of the query's events, up to this revision of the partition, that is wanted; None:
+    none that is kept. Looks among the latest ones first: an audit trail is long."""
+    count = _LATEST_EVENTS
+    while True:
+        after_revision = max(query.after_revision, revision - count)
+        last = None
+        for event in all_events(manager, replace(query, after_revision=after_revision)):
+            if event.revision > revision:
+                break
+            last = event if is_wanted(event) else last
+        if last is not None or after_revision == query.after_revision:
+            return last
+        count *= 10
+
+
+def all_anomalies(
+    manager: RemoteLogMetadataManager, query: AnomalyQuery = ALL_ANOMALIES
+) -> Iterator[SeenAnomaly]:
+    """Every page of list_anomalies, one page in memory at a time."""
+    token = ""
+    while True:
+        page = manager.list_anomalies(query, page_token=token)
+        yield from page.anomalies
+        token = page.next_page_token
+        if not token:
+            return

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from services.api.calls import NO_CONTEXT, AtRevision, MutationContext, MutationOutcome
 from services.api.errors import RemoteStorageError
@@ -171,39 +171,6 @@ class ImportedSegments:
 
     def __add__(self, other: "ImportedSegments") -> "ImportedSegments":
         return ImportedSegments(self.imported + other.imported, self.repeated + other.repeated)
-
-
-class SegmentImports(Protocol):
-    """What takes over metadata; a part of RemoteLogMetadataManager, which says what holds."""
-
-    def import_remote_log_segments(self, imports: Iterable[SegmentImport]) -> ImportedSegments:
-        """For administrators: take over segments in any state, with their original times.
-
-        Each item is one transaction and one event for each new segment; `imports` is read item by
-        item. Makes partitions known, raises the highest broker leader epoch of each to that of its
-        segments, and is not fenced by it. An equal segment is a repeat, within an item too, also
-        where it has come to a later state since: what broke is imported again, whatever retention
-        did meanwhile.
-
-        All answers are then as if the segments had been added, and had come to their states, in
-        this order. What a segment was before its state is not known: only one in
-        COPY_SEGMENT_FINISHED counts as finished, for the highest offsets of its epochs too, and
-        one in DELETE_SEGMENT_STARTED is taken for a copy that failed. One in
-        DELETE_SEGMENT_FINISHED is a tombstone, kept as long as any other.
-
-        One in COPY_SEGMENT_FINISHED that ends below the tier's log start is taken as
-        DELETE_SEGMENT_STARTED: retention has deleted it before, or was about to. On a topic on hold
-        it is taken as it is. One in COPY_SEGMENT_STARTED has no lease.
-
-        Raises, with what earlier items brought committed and the item itself undone; the message
-        ends with the number of the item, from 1 on:
-            InvalidRequestError: an item without segments, with too many, with more than
-                MAX_IMPORTED_EPOCHS or of several partitions; another field of the context; a topic
-                id under another name.
-            SegmentAlreadyExistsError: the id is there with other content, or in an earlier state.
-            InvalidStateTransitionError: the partition is being deleted or was deleted.
-        """
-        ...
 
 
 def imports_of(

@@ -11,10 +11,10 @@ from uuid import UUID, uuid4
 
 from rich.console import Console
 
-from services.api.anomalies import AnomalyKind, AnomalyQuery, SeenAnomaly, all_anomalies
+from services.api.anomalies import AnomalyKind, AnomalyQuery, SeenAnomaly
 from services.api.errors import InvalidRequestError
 from services.api.ids import uuid_from_text, uuid_to_text
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_anomalies
 from services.cli.connections import connected_rlmm, connected_rsm, connected_segment_objects
 from services.cli.output import (
     EXIT_FAILED,

@@ -79,49 +79,21 @@ from services.rlmm.schema import is_usable, known_revision
 from services.rlmm.segment_changes import change_alone, change_free
 from services.rlmm.tables import PartitionRow
 
+MAX_LEADERSHIP_CHANGES = 20_000
+"""Partitions in one call of on_partition_leadership_changes, which is one transaction."""
 
-class OnDatabase:
-    """A part of the manager. Stateless over the database."""
+
+class SqlRemoteLogMetadataManager:
+    """Satisfies services.api.remote_log_metadata_manager.RemoteLogMetadataManager; thread-safe.
+
+    Stateless over the database, whose schema services.rlmm.schema.upgrade makes. Any number may
+    run beside each other.
+    """
 
     def __init__(self, engine: Engine, limits: Limits | None = None) -> None:
         self._transactions = Transactions(engine)
         self._limits = limits or Limits()
         self._database = f"{engine.url.host}:{engine.url.port}/{engine.url.database}"
-
-    def _change_once(
-        self,
-        body: Body,
-        context: MutationContext,
-        lock: Callable[[Session], PartitionRow],
-        apply: Callable[[Session, PartitionRow], MutationOutcome],
-        *,
-        counts_repeats: bool = True,
-    ) -> MutationOutcome:
-        """`apply` to the partition that `lock` gives, in one transaction; see applied_once."""
-        check_storable(context)
-
-        def work(session: Session) -> MutationOutcome:
-            partition = lock(session)
-            return applied_once(
-                session,
-                partition,
-                body,
-                context,
-                lambda: apply(session, partition),
-                counts_repeats=counts_repeats,
-            )
-
-        return self._transactions.change(work)
-
-
-class SqlSegmentChanges(OnDatabase):
-    """Satisfies services.api.remote_log_metadata_manager.SegmentChanges.
-
-    Single changes that meet share a transaction (services.rlmm.group_commit).
-    """
-
-    def __init__(self, engine: Engine, limits: Limits | None = None) -> None:
-        super().__init__(engine, limits)
         alone = partial(change_alone, self._transactions)
         self._gathering = Gathering(self._transactions, change_free, alone)
 
@@ -153,18 +125,10 @@ class SqlSegmentChanges(OnDatabase):
     ) -> list[UpdateOutcome]:
         return segment_changes.update_all(self._transactions, self._limits, updates)
 
-
-class SqlCopyLeases(OnDatabase):
-    """Satisfies services.api.remote_log_metadata_manager.CopyLeases."""
-
     def renew_copy_leases(
         self, segment_ids: Sequence[RemoteLogSegmentId], lease_ms: int, broker_id: int
     ) -> list[RenewOutcome]:
         return leases.renew_all(self._transactions, segment_ids, lease_ms, broker_id)
-
-
-class SqlSegmentQueries(OnDatabase):
-    """Satisfies services.api.remote_log_metadata_manager.SegmentQueries."""
 
     def remote_log_segment_metadata(
         self, topic_id_partition: TopicIdPartition, epoch_for_offset: int, offset: int
@@ -255,20 +219,8 @@ class SqlSegmentQueries(OnDatabase):
         check_text(scan.topic, "topic")
         return scans.scan_segments(self._transactions, scan)
 
-
-class SqlSegmentImports(OnDatabase):
-    """Satisfies services.api.segment_batches.SegmentImports."""
-
     def import_remote_log_segments(self, imports: Iterable[SegmentImport]) -> ImportedSegments:
         return import_all(self._transactions, self._limits, imports)
-
-
-MAX_LEADERSHIP_CHANGES = 20_000
-"""Partitions in one call of on_partition_leadership_changes, which is one transaction."""
-
-
-class SqlPartitionChanges(OnDatabase):
-    """Satisfies services.api.remote_log_metadata_manager.PartitionChanges."""
 
     def on_partition_leadership_changes(
         self,
@@ -349,38 +301,6 @@ class SqlPartitionChanges(OnDatabase):
             counts_repeats=False,  # of deletions that it knows, it does so itself
         )
 
-    def _take_report(self, report: PartitionReport) -> ReportOutcome:
-        try:
-            self._limits.check_report(report)
-            return self._transactions.change(
-                lambda session: partition_states.take_report(session, report)
-            )
-        except RetriableRemoteStorageError:
-            raise  # the database's: it would be every later item's too
-        except RemoteStorageError as e:
-            return e
-
-
-def _place(
-    change: PartitionLeadership,
-    leaders: Sequence[PartitionLeadership],
-    followers: Sequence[PartitionLeadership],
-) -> str:
-    """The path of the field that named it first."""
-    if change in leaders:
-        return f"leaders[{leaders.index(change)}]"
-    return f"followers[{followers.index(change)}]"
-
-
-def _highest_epoch_of_each_partition_first(change: PartitionLeadership) -> tuple[UUID, int, int]:
-    """One that is named twice makes one event."""
-    tp, epoch = change.topic_id_partition, change.leader_epoch
-    return tp.topic_id, tp.partition, 1 if epoch is None else -epoch
-
-
-class SqlPartitionQueries(OnDatabase):
-    """With is_ready satisfies services.api.remote_log_metadata_manager.PartitionQueries."""
-
     def partition_state(self, topic_id_partition: TopicIdPartition) -> AtRevision[PartitionState]:
         return self._transactions.read(
             lambda connection: partition_states.read(connection, topic_id_partition)
@@ -416,12 +336,12 @@ class SqlPartitionQueries(OnDatabase):
             lambda connection: audit.list_events(connection, query, limit=limit, after=after)
         )
 
-
-class SqlPartitionRepairs(OnDatabase):
-    """Satisfies services.api.remote_log_metadata_manager.PartitionRepairs.
-
-    What repeats no event in particular is not counted as a repeat of one.
-    """
+    def is_ready(self, topic_id_partition: TopicIdPartition) -> bool:
+        try:
+            self.check()
+        except RemoteStorageError:
+            return False
+        return True
 
     def record_gap(
         self,
@@ -478,10 +398,6 @@ class SqlPartitionRepairs(OnDatabase):
             counts_repeats=False,
         )
 
-
-class SqlTopicConfigs(OnDatabase):
-    """Satisfies services.api.remote_log_metadata_manager.TopicConfigs."""
-
     def topic_config(self, topic_id: UUID) -> StoredTopicConfig:
         return self._transactions.read(lambda connection: topic_configs.read(connection, topic_id))
 
@@ -504,10 +420,6 @@ class SqlTopicConfigs(OnDatabase):
             )
         )
 
-
-class SqlAnomalies(OnDatabase):
-    """Satisfies services.api.anomalies.Anomalies."""
-
     def report_anomalies(self, anomalies: Sequence[Anomaly], run_id: str) -> None:
         anomaly_rows.check_report(anomalies, run_id)
         self._transactions.change(lambda session: anomaly_rows.report(session, anomalies, run_id))
@@ -523,28 +435,41 @@ class SqlAnomalies(OnDatabase):
             )
         )
 
+    def _change_once(
+        self,
+        body: Body,
+        context: MutationContext,
+        lock: Callable[[Session], PartitionRow],
+        apply: Callable[[Session, PartitionRow], MutationOutcome],
+        *,
+        counts_repeats: bool = True,
+    ) -> MutationOutcome:
+        """`apply` to the partition that `lock` gives, in one transaction; see applied_once."""
+        check_storable(context)
 
-class SqlRemoteLogMetadataManager(
-    SqlSegmentChanges,
-    SqlCopyLeases,
-    SqlSegmentQueries,
-    SqlSegmentImports,
-    SqlPartitionChanges,
-    SqlPartitionQueries,
-    SqlPartitionRepairs,
-    SqlTopicConfigs,
-    SqlAnomalies,
-):
-    """The contract is the Protocol's. Any number may run beside each other.
+        def work(session: Session) -> MutationOutcome:
+            partition = lock(session)
+            return applied_once(
+                session,
+                partition,
+                body,
+                context,
+                lambda: apply(session, partition),
+                counts_repeats=counts_repeats,
+            )
 
-    The schema is made by services.rlmm.schema.upgrade, never here."""
+        return self._transactions.change(work)
 
-    def is_ready(self, topic_id_partition: TopicIdPartition) -> bool:
+    def _take_report(self, report: PartitionReport) -> ReportOutcome:
         try:
-            self.check()
-        except RemoteStorageError:
-            return False
-        return True
+            self._limits.check_report(report)
+            return self._transactions.change(
+                lambda session: partition_states.take_report(session, report)
+            )
+        except RetriableRemoteStorageError:
+            raise  # the database's: it would be every later item's too
+        except RemoteStorageError as e:
+            return e
 
     def check(self) -> None:
         """Is the database usable at all?
@@ -570,6 +495,23 @@ class SqlRemoteLogMetadataManager(
             return None
         row = self._transactions.read_row("SELECT version_num FROM alembic_version", {})
         return None if row is None else str(row.version_num)
+
+
+def _place(
+    change: PartitionLeadership,
+    leaders: Sequence[PartitionLeadership],
+    followers: Sequence[PartitionLeadership],
+) -> str:
+    """The path of the field that named it first."""
+    if change in leaders:
+        return f"leaders[{leaders.index(change)}]"
+    return f"followers[{followers.index(change)}]"
+
+
+def _highest_epoch_of_each_partition_first(change: PartitionLeadership) -> tuple[UUID, int, int]:
+    """One that is named twice makes one event."""
+    tp, epoch = change.topic_id_partition, change.leader_epoch
+    return tp.topic_id, tp.partition, 1 if epoch is None else -epoch
 
 
 if TYPE_CHECKING:

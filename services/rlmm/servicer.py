@@ -56,21 +56,11 @@ from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
 from tieredstorage.v1 import remote_log_segment_pb2 as segment_pb
 
 
-class ServesRlmm(pb_grpc.RemoteLogMetadataManagerServicer):
-    """A part of the servicer of any RemoteLogMetadataManager."""
+class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer):
+    """Serve any RemoteLogMetadataManager; a method per RPC, in the contract's order."""
 
     def __init__(self, manager: RemoteLogMetadataManager) -> None:
         self._manager = manager
-
-
-def partition_of(message: segment_pb.TopicIdPartition) -> TopicIdPartition:
-    """Of a request's field topic_id_partition."""
-    with within("topic_id_partition"):
-        return topic_id_partition_from_proto(message)
-
-
-class SegmentChangesServicer(ServesRlmm):
-    """Serves services.api.remote_log_metadata_manager.SegmentChanges."""
 
     def AddRemoteLogSegmentMetadata(
         self, request: pb.AddRemoteLogSegmentMetadataRequest, context: grpc.ServicerContext
@@ -111,20 +101,12 @@ class SegmentChangesServicer(ServesRlmm):
             outcomes=[update_outcome_to_proto(outcome) for outcome in outcomes]
         )
 
-
-class CopyLeasesServicer(ServesRlmm):
-    """Serves services.api.remote_log_metadata_manager.CopyLeases."""
-
     def RenewCopyLeases(
         self, request: pb.RenewCopyLeasesRequest, context: grpc.ServicerContext
     ) -> pb.RenewCopyLeasesResponse:
         segment_ids = items_from_proto(request.segments, "segments", segment_id_from_proto)
         outcomes = self._manager.renew_copy_leases(segment_ids, request.lease_ms, request.broker_id)
         return pb.RenewCopyLeasesResponse(outcomes=map(status_of_outcome, outcomes))
-
-
-class SegmentQueriesServicer(ServesRlmm):
-    """Serves services.api.remote_log_metadata_manager.SegmentQueries."""
 
     def GetRemoteLogSegmentMetadata(
         self, request: pb.GetRemoteLogSegmentMetadataRequest, context: grpc.ServicerContext
@@ -217,10 +199,6 @@ class SegmentQueriesServicer(ServesRlmm):
         for batch in self._manager.scan_remote_log_segments(scan_from_proto(request)):
             yield segment_batch_to_proto(batch)
 
-
-class SegmentImportsServicer(ServesRlmm):
-    """Serves services.api.segment_batches.SegmentImports."""
-
     def ImportRemoteLogSegments(
         self,
         request_iterator: Iterator[pb.ImportRemoteLogSegmentsRequest],
@@ -228,10 +206,6 @@ class SegmentImportsServicer(ServesRlmm):
     ) -> pb.ImportRemoteLogSegmentsResponse:
         imports = map(import_from_proto, request_iterator)
         return imported_to_proto(self._manager.import_remote_log_segments(imports))
-
-
-class PartitionChangesServicer(ServesRlmm):
-    """Serves services.api.remote_log_metadata_manager.PartitionChanges."""
 
     def OnPartitionLeadershipChanges(
         self, request: pb.OnPartitionLeadershipChangesRequest, context: grpc.ServicerContext
@@ -279,10 +253,6 @@ class PartitionChangesServicer(ServesRlmm):
         outcome = self._manager.put_remote_partition_delete_metadata(metadata, why)
         return pb.PutRemotePartitionDeleteMetadataResponse(outcome=outcome_to_proto(outcome))
 
-
-class PartitionQueriesServicer(ServesRlmm):
-    """Serves services.api.remote_log_metadata_manager.PartitionQueries."""
-
     def GetPartitionState(
         self, request: pb.GetPartitionStateRequest, context: grpc.ServicerContext
     ) -> pb.GetPartitionStateResponse:
@@ -326,10 +296,6 @@ class PartitionQueriesServicer(ServesRlmm):
         ready = self._manager.is_ready(partition_of(request.topic_id_partition))
         return pb.IsReadyResponse(ready=ready)
 
-
-class PartitionRepairsServicer(ServesRlmm):
-    """Serves services.api.remote_log_metadata_manager.PartitionRepairs."""
-
     def RecordGap(
         self, request: pb.RecordGapRequest, context: grpc.ServicerContext
     ) -> pb.RecordGapResponse:
@@ -361,10 +327,6 @@ class PartitionRepairsServicer(ServesRlmm):
         outcome = self._manager.reset_leader_epoch(tp, epoch, why)
         return pb.ResetLeaderEpochResponse(outcome=outcome_to_proto(outcome))
 
-
-class TopicConfigsServicer(ServesRlmm):
-    """Serves services.api.remote_log_metadata_manager.TopicConfigs."""
-
     def GetTopicConfig(
         self, request: pb.GetTopicConfigRequest, context: grpc.ServicerContext
     ) -> pb.GetTopicConfigResponse:
@@ -384,10 +346,6 @@ class TopicConfigsServicer(ServesRlmm):
         )
         return pb.PutTopicConfigResponse(config=topic_config_to_proto(stored))
 
-
-class AnomaliesServicer(ServesRlmm):
-    """Serves services.api.anomalies.Anomalies."""
-
     def ReportAnomalies(
         self, request: pb.ReportAnomaliesRequest, context: grpc.ServicerContext
     ) -> pb.ReportAnomaliesResponse:
@@ -406,15 +364,7 @@ class AnomaliesServicer(ServesRlmm):
         return anomaly_page_to_proto(page)
 
 
-class RemoteLogMetadataManagerServicer(
-    SegmentChangesServicer,
-    CopyLeasesServicer,
-    SegmentQueriesServicer,
-    SegmentImportsServicer,
-    PartitionChangesServicer,
-    PartitionQueriesServicer,
-    PartitionRepairsServicer,
-    TopicConfigsServicer,
-    AnomaliesServicer,
-):
-    """Serves any RemoteLogMetadataManager."""
+def partition_of(message: segment_pb.TopicIdPartition) -> TopicIdPartition:
+    """Of a request's field topic_id_partition."""
+    with within("topic_id_partition"):
+        return topic_id_partition_from_proto(message)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeVar
 
-from services.api.anomalies import Anomaly, AnomalyKind, AnomalyQuery, all_anomalies
+from services.api.anomalies import Anomaly, AnomalyKind, AnomalyQuery
 from services.api.calls import MutationContext, MutationOutcome
 from services.api.errors import RemoteStorageError
 from services.api.ids import TopicIdPartition
@@ -13,6 +13,7 @@ from services.api.remote_log_metadata_manager import (
     MAX_UPDATE_BATCH,
     RemoteLogMetadataManager,
     SegmentUpdate,
+    all_anomalies,
 )
 from services.api.remote_storage_manager import (
     MAX_DELETE_BATCH,

@@ -11,11 +11,11 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Engine, text
 
-from services.api.anomalies import AnomalyKind, all_anomalies
+from services.api.anomalies import AnomalyKind
 from services.api.errors import RemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.partitions import EventPage, PartitionEvent
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_anomalies
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,

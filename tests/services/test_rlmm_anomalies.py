@@ -6,7 +6,8 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Engine, text
 
-from services.api.anomalies import MAX_ANOMALIES, AnomalyQuery, all_anomalies
+from services.api.anomalies import MAX_ANOMALIES, AnomalyQuery
+from services.api.remote_log_metadata_manager import all_anomalies
 from services.rlmm import limits
 from services.rlmm.anomalies import fingerprint
 from services.rlmm.manager import SqlRemoteLogMetadataManager

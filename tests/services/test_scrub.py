@@ -11,10 +11,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from services.api.anomalies import AnomalyKind, SeenAnomaly, all_anomalies
+from services.api.anomalies import AnomalyKind, SeenAnomaly
 from services.api.errors import InvalidRequestError, RemoteStorageError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_anomalies
 from services.api.remote_storage_manager import (
     IndexType,
     ObjectLocation,

@@ -8,7 +8,11 @@ from pathlib import Path
 from uuid import UUID
 
 from services.api.ids import uuid_to_text
-from services.api.remote_log_metadata_manager import MAX_PAGE_SIZE, PartitionQueries, all_partitions
+from services.api.remote_log_metadata_manager import (
+    MAX_PAGE_SIZE,
+    RemoteLogMetadataManager,
+    all_partitions,
+)
 from services.rlm.kafka_admin.cluster_view import ClusterView, NoTopic, TopicView
 from services.rlm.kafka_log.checkpoints import META_PROPERTIES
 from services.rlm.kafka_log.errors import LogDirError, LogFileError
@@ -123,7 +127,7 @@ class RecalledTopics:
     """
 
     def __init__(
-        self, rlmm: PartitionQueries, cluster_id: str, most: int = MAX_RECALLED_TOPICS
+        self, rlmm: RemoteLogMetadataManager, cluster_id: str, most: int = MAX_RECALLED_TOPICS
     ) -> None:
         self._rlmm = rlmm
         self._cluster_id = cluster_id

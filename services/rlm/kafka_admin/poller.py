@@ -19,7 +19,7 @@ from services.api.remote_log_manager import (
     StopPartition,
     StopReason,
 )
-from services.api.remote_log_metadata_manager import PartitionQueries, all_partitions
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_partitions
 from services.rlm.kafka_admin.cluster_view import (
     ClusterAdmin,
     ClusterUnreachableError,
@@ -162,7 +162,7 @@ class ClusterPoller:
         cluster: PolledCluster,
         directories: LogDirectories,
         roles: PollObserver,
-        rlmm: PartitionQueries,
+        rlmm: RemoteLogMetadataManager,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster = cluster

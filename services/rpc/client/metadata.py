@@ -90,17 +90,17 @@ from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
 BULK_TIMEOUT_S = 300.0
 """Of a batch, and of the wait for the next message of a stream: a sweep may take its time."""
 
+ATTEMPTS_PER_LEASE = 6
 
-class CallsRlmm:
-    """A part of the client; thread-safe."""
+SHORTEST_TIMEOUT_S = 1.0
+
+
+class RemoteLogMetadataManagerClient:
+    """Satisfies services.api.remote_log_metadata_manager.RemoteLogMetadataManager; thread-safe."""
 
     def __init__(self, channel: grpc.Channel, peer: str) -> None:
         self._stub = pb_grpc.RemoteLogMetadataManagerStub(channel)
         self._peer = f"rlmm at {peer}"
-
-
-class SegmentChangesClient(CallsRlmm):
-    """Satisfies services.api.remote_log_metadata_manager.SegmentChanges."""
 
     def add_remote_log_segment_metadata(
         self,
@@ -146,14 +146,6 @@ class SegmentChangesClient(CallsRlmm):
         reply = call_once(method, request, self._peer, BULK_TIMEOUT_S)
         return [update_outcome_from_proto(outcome) for outcome in reply.outcomes]
 
-
-ATTEMPTS_PER_LEASE = 6
-SHORTEST_TIMEOUT_S = 1.0
-
-
-class CopyLeasesClient(CallsRlmm):
-    """Satisfies services.api.remote_log_metadata_manager.CopyLeases."""
-
     def renew_copy_leases(
         self, segment_ids: Sequence[RemoteLogSegmentId], lease_ms: int, broker_id: int
     ) -> list[RenewOutcome]:
@@ -165,10 +157,6 @@ class CopyLeasesClient(CallsRlmm):
         timeout_s = min(timeout_s, UNARY_TIMEOUT_S)
         reply = call_once(self._stub.RenewCopyLeases, request, self._peer, timeout_s)
         return [outcome_of(status) for status in reply.outcomes]
-
-
-class SegmentQueriesClient(CallsRlmm):
-    """Satisfies services.api.remote_log_metadata_manager.SegmentQueries."""
 
     def remote_log_segment_metadata(
         self, topic_id_partition: TopicIdPartition, epoch_for_offset: int, offset: int
@@ -274,19 +262,11 @@ class SegmentQueriesClient(CallsRlmm):
         for response in call_stream(method, request, self._peer, BULK_TIMEOUT_S):
             yield segment_batch_from_proto(response)
 
-
-class SegmentImportsClient(CallsRlmm):
-    """Satisfies services.api.segment_batches.SegmentImports."""
-
     def import_remote_log_segments(self, imports: Iterable[SegmentImport]) -> ImportedSegments:
         """An import may take as long as it likes, each of its items BULK_TIMEOUT_S at most."""
         method = self._stub.ImportRemoteLogSegments
         messages = map(import_to_proto, imports)
         return imported_from_proto(call_with_stream(method, messages, self._peer, BULK_TIMEOUT_S))
-
-
-class PartitionChangesClient(CallsRlmm):
-    """Satisfies services.api.remote_log_metadata_manager.PartitionChanges."""
 
     def on_partition_leadership_changes(
         self,
@@ -341,10 +321,6 @@ class PartitionChangesClient(CallsRlmm):
         reply = call_once(self._stub.PutRemotePartitionDeleteMetadata, request, self._peer)
         return outcome_from_proto(reply.outcome)
 
-
-class PartitionQueriesClient(CallsRlmm):
-    """Satisfies services.api.remote_log_metadata_manager.PartitionQueries."""
-
     def partition_state(self, topic_id_partition: TopicIdPartition) -> AtRevision[PartitionState]:
         request = pb.GetPartitionStateRequest(
             topic_id_partition=topic_id_partition_to_proto(topic_id_partition)
@@ -390,10 +366,6 @@ class PartitionQueriesClient(CallsRlmm):
         except RetriableRemoteStorageError:
             return False
 
-
-class PartitionRepairsClient(CallsRlmm):
-    """Satisfies services.api.remote_log_metadata_manager.PartitionRepairs."""
-
     def record_gap(
         self,
         topic_id_partition: TopicIdPartition,
@@ -434,10 +406,6 @@ class PartitionRepairsClient(CallsRlmm):
         reply = call_once(self._stub.ResetLeaderEpoch, request, self._peer)
         return outcome_from_proto(reply.outcome)
 
-
-class TopicConfigsClient(CallsRlmm):
-    """Satisfies services.api.remote_log_metadata_manager.TopicConfigs."""
-
     def topic_config(self, topic_id: UUID) -> StoredTopicConfig:
         request = pb.GetTopicConfigRequest(topic_id=uuid_to_text(topic_id))
         reply = call_once(self._stub.GetTopicConfig, request, self._peer)
@@ -459,10 +427,6 @@ class TopicConfigsClient(CallsRlmm):
         reply = call_once(self._stub.PutTopicConfig, request, self._peer)
         return topic_config_from_proto(reply.config)
 
-
-class AnomaliesClient(CallsRlmm):
-    """Satisfies services.api.anomalies.Anomalies."""
-
     def report_anomalies(self, anomalies: Sequence[Anomaly], run_id: str) -> None:
         request = pb.ReportAnomaliesRequest(
             anomalies=[anomaly_to_proto(anomaly) for anomaly in anomalies], run_id=run_id
@@ -474,20 +438,6 @@ class AnomaliesClient(CallsRlmm):
     ) -> AnomalyPage:
         request = anomaly_query_to_proto(query, page_size, page_token)
         return anomaly_page_from_proto(call_once(self._stub.ListAnomalies, request, self._peer))
-
-
-class RemoteLogMetadataManagerClient(
-    SegmentChangesClient,
-    CopyLeasesClient,
-    SegmentQueriesClient,
-    SegmentImportsClient,
-    PartitionChangesClient,
-    PartitionQueriesClient,
-    PartitionRepairsClient,
-    TopicConfigsClient,
-    AnomaliesClient,
-):
-    """Satisfies services.api.remote_log_metadata_manager.RemoteLogMetadataManager; thread-safe."""
 
 
 def _conforms(client: RemoteLogMetadataManagerClient) -> RemoteLogMetadataManager:

@@ -14,10 +14,9 @@ from services.api.anomalies import (
     AnomalyKind,
     AnomalyQuery,
     SeenAnomaly,
-    all_anomalies,
 )
 from services.api.errors import InvalidRequestError
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_anomalies
 from services.api.validation import INT64_MAX
 from tests.contract.rlmm.segments import RlmmContractPart
 
