@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from services.common.log import RepeatFilter
 from services.local.postgres import EmbeddedPostgres
 from services.local.seaweedfs import S3Endpoint, SeaweedFS
 from services.rlmm import schema
@@ -29,6 +30,15 @@ def bundled_log_stays_as_it_is() -> Iterator[None]:
 def _bundled_files() -> dict[str, bytes]:
     files = (path for path in _BUNDLED.rglob("*") if path.is_file())
     return {str(path.relative_to(_BUNDLED)): path.read_bytes() for path in files}
+
+
+@pytest.fixture
+def limited_log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """The captured log, with the limit of repeated lines that a service's log has."""
+    repeat_filter = RepeatFilter()
+    caplog.handler.addFilter(repeat_filter)
+    yield caplog
+    caplog.handler.removeFilter(repeat_filter)
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,12 @@
-"""Log one JSON object a line on standard error, and bound the volume of repeated lines."""
+"""Log one JSON object per line to standard error, and limit lines that repeat."""
 
 import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Hashable
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
@@ -12,7 +14,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 
 class JsonFormatter(logging.Formatter):
-    """Time, level, logger, message, whatever was passed as `extra`, and the traceback if any."""
+    """Format time, level, logger, message, the fields of `extra`, and the traceback if any."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -27,100 +29,75 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, default=str)
 
 
-def configure_logging(level: str) -> None:
-    """Send the log of this process to standard error."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter())
-    logging.basicConfig(level=level, handlers=[handler], force=True)
-    # It tells of every repeated request; what became of the call is told by who made it.
-    logging.getLogger("urllib3").setLevel(logging.ERROR)
-    # It tells that the end of a pipeline failed where its statement did; who ran it tells why.
-    logging.getLogger("psycopg").setLevel(logging.ERROR)
-    # It tells of every connection and of every failure as an error; who asked raises it.
-    logging.getLogger("kafka").setLevel(logging.CRITICAL)
+LINES_PER_WINDOW = 10
+WINDOW_S = 60.0
+MAX_KEYS = 1_000
 
 
-BURST = 10
-LINES_PER_S = 1.0
+@dataclass(slots=True)
+class _Window:
+    """The lines of one key since `start_s`."""
+
+    start_s: float
+    passed: int = 0
+    suppressed: int = 0
 
 
-class LineBudget:
-    """So many lines at once for each kind, then so many a second.
+class RepeatFilter(logging.Filter):
+    """Pass a number of lines per window for each logger, level and format string.
 
-    The kinds must be few: each is kept for ever.
+    The first line of a later window has the number of suppressed ones as `not_logged`. DEBUG lines
+    always pass: whoever turns them on wants all of them. Call sites put what shall have a limit of
+    its own into the format string. At most `max_keys` keys are remembered: the one whose window
+    began first is forgotten.
     """
 
     def __init__(
         self,
-        burst: int = BURST,
-        lines_per_s: float = LINES_PER_S,
+        lines_per_window: int = LINES_PER_WINDOW,
+        window_s: float = WINDOW_S,
+        max_keys: int = MAX_KEYS,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._burst = burst
-        self._lines_per_s = lines_per_s
+        super().__init__()
+        self._lines_per_window = lines_per_window
+        self._window_s = window_s
+        self._max_keys = max_keys
         self._now = now
         self._lock = Lock()
-        self._kinds: dict[Hashable, _Kind] = {}
+        # In the order in which the windows began.
+        self._windows: OrderedDict[tuple[str, int, str], _Window] = OrderedDict()
 
-    def line(self, kind: Hashable) -> int | None:
-        """How many lines of this kind were left out since the last one; None: leave this out."""
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno <= logging.DEBUG:
+            return True
+        key = (record.name, record.levelno, str(record.msg))
         with self._lock:
             now = self._now()
-            state = self._kinds.setdefault(kind, _Kind(self._burst, now))
-            earned = (now - state.at) * self._lines_per_s
-            state.left = min(self._burst, state.left + earned)
-            state.at = now
-            if state.left < 1:
-                state.left_out += 1
-                return None
-            state.left -= 1
-            left_out, state.left_out = state.left_out, 0
-            return left_out
+            window = self._windows.get(key)
+            if window is None or now - window.start_s >= self._window_s:
+                if window is not None and window.suppressed:
+                    record.not_logged = window.suppressed
+                window = self._windows[key] = _Window(now)
+                self._windows.move_to_end(key)
+                if len(self._windows) > self._max_keys:
+                    self._windows.popitem(last=False)
+            if window.passed >= self._lines_per_window:
+                window.suppressed += 1
+                return False
+            window.passed += 1
+            return True
 
 
-class _Kind:
-    __slots__ = ("at", "left", "left_out")
-
-    def __init__(self, left: float, at: float) -> None:
-        self.left = left
-        self.at = at
-        self.left_out = 0
-
-
-BOUNDED_LINES_PER_S = 0.2
-"""While all partitions fail, as in an outage, their number must not fill the log."""
-
-
-class BoundedLines:
-    """Ten lines at once of each text, then one in five seconds; how many were left out before it is
-    the `not_logged` of the next one. Thread-safe.
-
-    The texts are constants of the code, each with places for what differs from line to line.
-    """
-
-    def __init__(self, log: logging.Logger, now: Callable[[], float] = time.monotonic) -> None:
-        self._log = log
-        self._budget = LineBudget(lines_per_s=BOUNDED_LINES_PER_S, now=now)
-
-    def info(self, text: str, *args: object) -> None:
-        self._line(logging.INFO, text, args)
-
-    def warning(
-        self, text: str, *args: object, exc_info: BaseException | bool | None = None
-    ) -> None:
-        self._line(logging.WARNING, text, args, exc_info)
-
-    def error(self, text: str, *args: object, exc_info: BaseException | bool | None = None) -> None:
-        self._line(logging.ERROR, text, args, exc_info)
-
-    def _line(
-        self,
-        level: int,
-        text: str,
-        args: tuple[object, ...],
-        exc_info: BaseException | bool | None = None,
-    ) -> None:
-        not_logged = self._budget.line(text)
-        if not_logged is not None:
-            extra = {"not_logged": not_logged} if not_logged else None
-            self._log.log(level, text, *args, exc_info=exc_info, extra=extra)
+def configure_logging(level: str) -> None:
+    """Send the log of this process to standard error, with repeated lines limited."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter())
+    handler.addFilter(RepeatFilter())
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    # urllib3 logs every retried request; the caller of the request logs its outcome.
+    logging.getLogger("urllib3").setLevel(logging.ERROR)
+    # psycopg logs a failed pipeline twice; the caller of the statement logs the reason.
+    logging.getLogger("psycopg").setLevel(logging.ERROR)
+    # kafka-python logs every connection, and every failure as an error; callers get an exception.
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)

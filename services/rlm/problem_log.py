@@ -4,7 +4,6 @@ import logging
 from collections.abc import Iterable
 
 from services.api.remote_log_manager import Problem, ProblemKind
-from services.common.log import LineBudget
 
 _log = logging.getLogger(__name__)
 
@@ -63,21 +62,14 @@ class ProblemLog:
             _tell(where, problem)
 
 
-_lines = LineBudget()
-
-
 def _tell(where: object, problem: Problem) -> None:
-    not_logged = _lines.line(problem.kind)
-    if not_logged is None:
-        return
     hint = _WHAT_TO_DO.get(problem.kind)
     _log.warning(
-        "%s: held back, with %d rolled segments: %s: %s: %s%s",
+        # Each kind has a limit of lines of its own.
+        f"%s: held back, with %d rolled segments: {problem.kind.value}: %s: %s%s",
         where,
         problem.held_segments,
-        problem.kind.value,
         problem.path,
         problem.message,
         f"; {hint}" if hint else "",
-        extra={"not_logged": not_logged} if not_logged else None,
     )

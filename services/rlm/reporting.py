@@ -22,7 +22,6 @@ from services.api.remote_log_metadata_manager import (
     RemoteLogMetadataManager,
     ReportOutcome,
 )
-from services.common.log import BoundedLines
 from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
 from services.rlm.kafka_log.local_log import LocalLog
 from services.rlm.partition import DraftedReport, Leadership, Partition, SentReport
@@ -232,7 +231,6 @@ class Reporter:
         self._clock = clock
         self._age_matters = age_matters
         self._lock = threading.Lock()
-        self._lines = BoundedLines(_log)
 
     def report(self, partition: Partition, report: PartitionReport) -> AtRevision[PartitionState]:
         """Send what `report_of` answered; the state that RLMM makes of it.
@@ -263,7 +261,7 @@ class Reporter:
         for batch in _batches(self._worth_sending(sorted(partitions, key=_rsm_last))):
             for draft, outcome in zip(batch, self._send(batch), strict=True):
                 if isinstance(outcome, RemoteStorageError):
-                    self._lines.warning(
+                    _log.warning(
                         "%s: report refused: %s", draft.partition.topic_id_partition, outcome
                     )
 
@@ -274,7 +272,7 @@ class Reporter:
             except RetriableRemoteStorageError:
                 raise
             except _NOT_NOW as e:
-                self._lines.warning("%s: not reported: %s", partition.topic_id_partition, e)
+                _log.warning("%s: not reported: %s", partition.topic_id_partition, e)
                 continue
             if report is not None:
                 yield _Draft(partition, report)

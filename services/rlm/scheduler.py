@@ -10,7 +10,6 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 
 from services.api.errors import RemoteStorageError
-from services.common.log import BOUNDED_LINES_PER_S, LineBudget
 from services.common.retry import Backoff
 
 _FEW = 64
@@ -136,7 +135,6 @@ class Scheduler:
         self._running: set[Hashable] = set()
         self._stopping = False
         self._ticker: threading.Thread | None = None
-        self._lines = LineBudget(lines_per_s=BOUNDED_LINES_PER_S)
 
     def schedule(self, key: Hashable, task: Task) -> None:
         """Run `task` from the next tick on; a key that is scheduled already keeps its turn. A task
@@ -283,19 +281,11 @@ class Scheduler:
         return turn
 
     def _tell(self, key: Hashable, error: BaseException) -> None:
-        """As far as failures of its kind have not filled the log already."""
-        is_known = isinstance(error, (PassFailedError, RemoteStorageError))
-        not_logged = self._lines.line(is_known)
-        if not_logged is None:
-            return
-        _log.warning(
-            "%s: a task failed: %s: %s",
-            self.name,
-            key,
-            error,
-            extra={"not_logged": not_logged} if not_logged else None,
-            exc_info=None if is_known else error,
-        )
+        """Log the failure; each kind of task has a limit of lines of its own."""
+        if isinstance(error, (PassFailedError, RemoteStorageError)):
+            _log.warning(f"{self.name}: a task failed: %s: %s", key, error)
+        else:
+            _log.error(f"{self.name}: a task failed: %s: %s", key, error, exc_info=error)
 
     def _ended(self, turn: _Turn, result: bool | Again | None, error: BaseException | None) -> None:
         now, entry = self._clock(), turn.entry

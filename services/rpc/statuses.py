@@ -20,7 +20,6 @@ from services.api.errors import (
     RetriableRemoteStorageError,
     every_error_class,
 )
-from services.common.log import LineBudget
 
 DOMAIN = "sediment"
 
@@ -30,7 +29,6 @@ _NOT_SERVED_THERE = (
 )
 
 _log = logging.getLogger("sediment.rpc")
-_cause_lines = LineBudget()
 _CLASS_BY_REASON = {cls.reason: cls for cls in every_error_class()}
 
 
@@ -56,14 +54,9 @@ def status_of(error: RemoteStorageError) -> status_pb2.Status:
 
 
 def _log_cause(error: RemoteStorageError, request_id: str) -> None:
-    """As far as its kind has not filled the log already: a batch has an outcome for each item."""
-    not_logged = _cause_lines.line(type(error.__cause__).__name__)
-    if not_logged is None:
-        return
-    details: dict[str, object] = {"request_id": request_id}
-    if not_logged:
-        details["not_logged"] = not_logged
-    _log.error("internal error", extra=details, exc_info=error)
+    """Log the cause; each class of cause has a limit of lines of its own."""
+    text = f"internal error ({type(error.__cause__ or error).__name__})"
+    _log.error(text, extra={"request_id": request_id}, exc_info=error)
 
 
 def error_of(status: status_pb2.Status) -> RemoteStorageError:

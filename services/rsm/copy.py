@@ -25,7 +25,6 @@ from services.api.remote_storage_manager import (
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import require
 from services.common.failpoints import failpoint
-from services.common.log import BoundedLines
 from services.rsm.active_copies import CommitTurn, CopiesUnderWay
 from services.rsm.backends.protocol import had_no_answer
 from services.rsm.deadline import ByteRate
@@ -77,7 +76,7 @@ class IncomingFiles:
             )
 
 
-_lines = BoundedLines(logging.getLogger(__name__))
+_log = logging.getLogger(__name__)
 
 
 class SegmentCopier:
@@ -231,8 +230,8 @@ class SegmentCopier:
         written = [keys.log(attempt), keys.indexes(attempt)]
         failures = self._deletes.clean_up(self._backend, written)
         for key, error in failures.items():
-            _lines.warning("%s is left behind: %s", key, error)
+            _log.warning("%s is left behind: %s", key, error)
 
 
 def _tell_of_left(keys: SegmentKeys, mine: Manifest, why: RemoteStorageError) -> None:
-    _lines.warning("%s.%s is left behind: %s", keys.stem, mine.attempt, why)
+    _log.warning("%s.%s is left behind: %s", keys.stem, mine.attempt, why)

@@ -11,7 +11,6 @@ from threading import Event
 from services.api.calls import Call, current_call, serving
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.common.failpoints import failpoint
-from services.common.log import BoundedLines
 from services.rsm.active_copies import Ticket, Turns, Waiting
 from services.rsm.backends.protocol import Part, StorageBackend, Upload, UploadedPart
 from services.rsm.deadline import cleaning_up
@@ -89,7 +88,7 @@ class PartBuffers:
             return self._free.pop()
 
 
-_lines = BoundedLines(logging.getLogger(__name__))
+_log = logging.getLogger(__name__)
 
 
 class Uploader:
@@ -217,7 +216,7 @@ class ObjectUpload:
                 for upload in self._unfinished():
                     self._backend.abort_upload(upload)
         except RemoteStorageError as e:
-            _lines.warning("the upload of %s is left unfinished: %s", self._key, e)
+            _log.warning("the upload of %s is left unfinished: %s", self._key, e)
 
     def _unfinished(self) -> list[Upload]:
         if self._upload is not None:

@@ -10,7 +10,6 @@ from crc32c import crc32c
 from services.api.errors import CorruptSegmentError, RemoteResourceNotFoundError
 from services.api.remote_storage_manager import DIGEST_CHUNK_BYTES, IndexType
 from services.api.segments import RemoteLogSegmentMetadata
-from services.common.log import BoundedLines
 from services.rsm.digests import DigestCache, SegmentDigests
 from services.rsm.layout import CustomMetadata
 from services.rsm.locations import Location
@@ -32,7 +31,6 @@ class ReadVerification:
         self._every = {"off": 0, "sampled": SAMPLE_EVERY, "always": 1}[verify]
         self._reads = itertools.count(1)
         self._cache = DigestCache(cache_bytes)
-        self._lines = BoundedLines(_log)
 
     def chooses(self) -> bool:
         """Whether the next read that could be verified is to be."""
@@ -42,7 +40,7 @@ class ReadVerification:
         self, location: Location, metadata: RemoteLogSegmentMetadata, found: CustomMetadata
     ) -> "SegmentVerification":
         """For one read of a segment whose objects are those that `found` describes."""
-        return SegmentVerification(self._cache, location, metadata, found, self._lines)
+        return SegmentVerification(self._cache, location, metadata, found)
 
 
 class SegmentVerification:
@@ -55,10 +53,8 @@ class SegmentVerification:
         location: Location,
         metadata: RemoteLogSegmentMetadata,
         found: CustomMetadata,
-        lines: BoundedLines,
     ) -> None:
         self._cache = cache
-        self._lines = lines
         self._location = location
         self._keys = location.keys(metadata)
         self._name = f"{metadata.remote_log_segment_id}, attempt {found.attempt}"
@@ -114,7 +110,7 @@ class SegmentVerification:
             # What is damaged is not what is read.
             found, why = None, str(e)
         if found is None:
-            self._lines.warning("%s: read unverified, %s", self._name, why)
+            _log.warning("%s: read unverified, %s", self._name, why)
         return found
 
     def _compare(self, what: str, crc: int, expected: int) -> None:

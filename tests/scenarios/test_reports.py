@@ -16,6 +16,7 @@ from services.api.errors import (
 from services.api.ids import TopicIdPartition
 from services.api.remote_storage_manager import IndexType
 from services.api.segments import RemoteLogSegmentMetadata
+from services.common.log import LINES_PER_WINDOW
 from services.rlm.manager import BrokerRemoteLogManager
 from tests.scenarios.retained_log import AT_ONCE, Changed, hourly_log, take_turns
 from tests.scenarios.ship_stack import Stack
@@ -26,7 +27,6 @@ NAMES = [replace(NAME, partition=number) for number in range(12)]
 KEPT_WHOLE = NAMES[9:]
 FORGOTTEN = NAMES[:9]
 PASSES = 10
-MOST_LINES = 10
 ALL_AT_ONCE = replace(AT_ONCE, copier_threads=len(NAMES), expiration_threads=len(NAMES))
 
 
@@ -94,15 +94,15 @@ def test_while_rsm_is_away_it_is_asked_once_a_pass_and_what_needs_it_not_is_repo
 
 
 def test_a_pass_that_broke_off_ends_as_retriable(
-    rlm: BrokerRemoteLogManager, epochs: Epochs, caplog: pytest.LogCaptureFixture
+    rlm: BrokerRemoteLogManager, epochs: Epochs, limited_log: pytest.LogCaptureFixture
 ) -> None:
     epochs.error = lambda _: RetriableRemoteStorageError("away")
     for _ in range(PASSES):
         report(rlm)
-    told = [r.getMessage() for r in caplog.records]
-    assert 0 < len(told) <= MOST_LINES
+    told = [r.getMessage() for r in limited_log.records]
+    assert 0 < len(told) <= LINES_PER_WINDOW
     assert all("reporter: a task failed" in line and line.endswith("away") for line in told)
-    assert {record.exc_info for record in caplog.records} == {None}
+    assert {record.exc_info for record in limited_log.records} == {None}
 
 
 def test_one_whose_store_stays_away_keeps_the_others_for_one_pass(
@@ -130,19 +130,18 @@ def test_however_many_are_lost_they_do_not_fill_the_log(
     stack: Stack,
     rlm: BrokerRemoteLogManager,
     epochs: Epochs,
-    caplog: pytest.LogCaptureFixture,
+    limited_log: pytest.LogCaptureFixture,
 ) -> None:
     epochs.error = lambda _: RemoteResourceNotFoundError("no such index")
     for _ in range(PASSES):
         report(rlm)
     assert len(epochs.asked) == PASSES * len(FORGOTTEN)
-    told = [r for r in caplog.records if "not reported: the tier's leader" in r.getMessage()]
-    # A burst, and what the seconds that the test takes earn.
-    assert MOST_LINES <= len(told) < 2 * MOST_LINES
+    told = [r for r in limited_log.records if "not reported: the tier's leader" in r.getMessage()]
+    assert len(told) == LINES_PER_WINDOW
 
 
 def test_reports_that_are_refused_again_and_again_do_not_fill_the_log(
-    stack: Stack, log_dir: Path, caplog: pytest.LogCaptureFixture
+    stack: Stack, log_dir: Path, limited_log: pytest.LogCaptureFixture
 ) -> None:
     def busy(reports: Any) -> Any:
         return [RetriableRemoteStorageError("the partition is locked")] * len(reports)
@@ -152,8 +151,8 @@ def test_reports_that_are_refused_again_and_again_do_not_fill_the_log(
     copy(rlm)
     for _ in range(PASSES):
         report(rlm)
-    told = [r for r in caplog.records if "report refused" in r.getMessage()]
-    assert MOST_LINES <= len(told) < 2 * MOST_LINES
+    told = [r for r in limited_log.records if "report refused" in r.getMessage()]
+    assert len(told) == LINES_PER_WINDOW
 
 
 def test_retention_fails_as_retriable_too(

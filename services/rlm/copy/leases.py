@@ -16,7 +16,6 @@ from services.api.errors import (
 )
 from services.api.ids import RemoteLogSegmentId
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.common.log import BoundedLines
 
 
 class CopyCancelledError(Exception):
@@ -31,7 +30,6 @@ _REFUSALS = (RemoteResourceNotFoundError, InvalidStateTransitionError)
 """The copy is over, or nobody's. Whatever else RLMM says of a renewal may pass."""
 
 _log = logging.getLogger(__name__)
-_lines = BoundedLines(_log)
 
 
 def boot_time_s() -> float:
@@ -149,7 +147,7 @@ class CopyLeases:
         try:
             outcomes = self._rlmm.renew_copy_leases(ids, self._lease_ms, self._broker_id)
         except RemoteStorageError as e:
-            _lines.warning("leases of %d copies were not renewed: %s", len(asked), e)
+            _log.warning("leases of %d copies were not renewed: %s", len(asked), e)
             return False
         is_answered = True
         for lease, error in zip(asked, outcomes, strict=True):
@@ -158,7 +156,7 @@ class CopyLeases:
             elif isinstance(error, _REFUSALS):
                 lease.refused(str(error))
             else:
-                _lines.warning("the lease of %s was not renewed: %s", lease.segment_id, error)
+                _log.warning("the lease of %s was not renewed: %s", lease.segment_id, error)
                 is_answered = False
         return is_answered
 

@@ -37,7 +37,6 @@ from services.api.segments import (
 )
 from services.common.cancellation import Flag
 from services.common.failpoints import failpoint
-from services.common.log import BoundedLines, LineBudget
 from services.common.retry import RETRIABLE_ERRORS, Backoff
 from services.rlm.copy.inspection import InspectedSegment
 from services.rlm.copy.leases import CopyCancelledError, CopyLease, CopyLeases, LeaseLostError
@@ -119,7 +118,6 @@ _TOO_MANY = (
 )
 
 _log = logging.getLogger(__name__)
-_wait_lines = LineBudget()
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +178,7 @@ class _Turn:
         now_s = time.monotonic()
         if self._refusals == 0:
             self._since_s = now_s
-            _tell(logging.INFO, "%s waits for a place at RSM: %s", self._segment_id, error)
+            _log.info("%s waits for a place at RSM: %s", self._segment_id, error)
         self._refusals += 1
         self._wait_s = self._limits.backoff.delay_s(self._refusals)
         waited_s = now_s - self._since_s
@@ -188,7 +186,7 @@ class _Turn:
             raise error
         if waited_s >= self._limits.told_after_s and not self._is_told:
             self._is_told = True
-            _tell(logging.WARNING, _TOO_MANY, self._segment_id, waited_s, error)
+            _log.warning(_TOO_MANY, self._segment_id, waited_s, error)
 
     def wait(self, source: SegmentSource, stopping: Flag) -> None:
         """Until RSM is to be asked again.
@@ -206,13 +204,6 @@ class _Turn:
                 threading.Event().wait(min(left_s, _LOOK_EVERY_S))
 
 
-def _tell(level: int, text: str, *args: object) -> None:
-    not_logged = _wait_lines.line(level)
-    if not_logged is not None:
-        extra = {"not_logged": not_logged} if not_logged else None
-        _log.log(level, text, *args, extra=extra)
-
-
 ENDED_BY_ANOTHER = (
     ConcurrentUpdateError,
     InvalidStateTransitionError,
@@ -224,7 +215,6 @@ NOT_FINISHED = "copy not finished"
 _State = RemoteLogSegmentState
 _GIVEN_UP = (_State.DELETE_SEGMENT_STARTED, _State.DELETE_SEGMENT_FINISHED)
 _ENDED = (_State.COPY_SEGMENT_FINISHED, _State.DELETE_SEGMENT_FINISHED)
-_lines = BoundedLines(logging.getLogger(__name__))
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,7 +445,7 @@ class SegmentCopier:
         except ENDED_BY_ANOTHER:
             self._try_delete_if_given_up(segment)
         except RemoteStorageError as e:
-            _lines.warning("%s was not given up: %s", segment.remote_log_segment_id, e)
+            _log.warning("%s was not given up: %s", segment.remote_log_segment_id, e)
         else:
             if not given_up.applied:
                 self._try_delete_if_given_up(segment)
@@ -468,7 +458,7 @@ class SegmentCopier:
             self._try_delete_if_given_up(segment)
         except RemoteStorageError:
             # The copy's own failure is what the caller must hear of; the next pass cleans up.
-            _lines.warning("clean-up of %s failed", segment.remote_log_segment_id, exc_info=True)
+            _log.warning("clean-up of %s failed", segment.remote_log_segment_id, exc_info=True)
 
     def _try_delete_if_given_up(self, segment: RemoteLogSegmentMetadata) -> None:
         """Delete the objects of a copy that somebody else has given up, as may happen at any time
@@ -481,7 +471,7 @@ class SegmentCopier:
         except RemoteResourceNotFoundError:
             is_given_up = True
         except RemoteStorageError as e:
-            _lines.warning("%s: not known whether its objects are to go: %s", segment_id, e)
+            _log.warning("%s: not known whether its objects are to go: %s", segment_id, e)
             return
         if is_given_up:
             self._try_delete_objects(segment)
@@ -491,7 +481,7 @@ class SegmentCopier:
             self._rsm.delete_log_segment_data(segment)
         except RemoteStorageError:
             name = segment.remote_log_segment_id
-            _lines.warning("objects of %s, which is deleted, were left", name, exc_info=True)
+            _log.warning("objects of %s, which is deleted, were left", name, exc_info=True)
 
     def _describe(
         self,

@@ -20,7 +20,6 @@ from services.api.remote_log_manager import Problem
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.segments import RemoteLogSegmentMetadata
 from services.common.cancellation import Flag
-from services.common.log import BoundedLines
 from services.common.retry import RETRIABLE_ERRORS
 from services.rlm.copy.gaps import LossRecorder, end_left_behind, lost_ranges
 from services.rlm.copy.inspection import InspectedSegment, inspect
@@ -93,7 +92,6 @@ _GIVES_WAY_S = 1.0
 
 _LOST = (RemoteResourceNotFoundError, CorruptSegmentError)
 _log = logging.getLogger(__name__)
-_lines = BoundedLines(_log)
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,7 +371,7 @@ class CopyTask:
             told = self._rlmm.partition_state(self._name).value.lineage.merged_with_report(local)
             if not isinstance(e, _LOST) and not _reaches_back(tier, told):
                 raise
-            _lines.warning("%s: the tier's leader epochs cannot be read", self._name, exc_info=True)
+            _log.warning("%s: the tier's leader epochs cannot be read", self._name, exc_info=True)
             return told
 
     def _copy_all(

@@ -12,7 +12,6 @@ from services.api.remote_log_manager import (
     FetchRequest,
     RecordSource,
 )
-from services.common.log import BoundedLines
 from services.common.retry import RETRIABLE_ERRORS
 from services.rlm.fetch.partition_fetch import (
     Bounds,
@@ -52,7 +51,7 @@ _ERRORS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], FetchError],
     (RemoteResourceNotFoundError, FetchError.UNKNOWN_SERVER_ERROR),
 )
 
-_lines = BoundedLines(logging.getLogger(__name__))
+_log = logging.getLogger(__name__)
 
 
 class Fetcher:
@@ -94,7 +93,7 @@ class Fetcher:
             if parts.empty:
                 yield parts.error(e)
                 return
-            _lines.info("%s: read ended early: %s", name, e)
+            _log.info("%s: read ended early: %s", name, e)
         yield from parts.finish()
 
 
@@ -127,7 +126,7 @@ class _Parts:
         kinds = (kind for classes, kind in _ERRORS if isinstance(error, classes))
         kind = next(kinds, FetchError.UNKNOWN_SERVER_ERROR)
         if kind is FetchError.UNKNOWN_SERVER_ERROR:
-            _lines.error("%s: fetch failed", self._name, exc_info=error)
+            _log.error("%s: fetch failed", self._name, exc_info=error)
         return self._part(b"", None, kind, str(error))
 
     def _flush(self) -> Iterator[FetchPart]:

@@ -22,7 +22,6 @@ from crc32c import crc32c
 
 from services.api.remote_storage_manager import IndexType
 from services.common.failpoints import failpoint
-from services.common.log import LineBudget
 from services.rlm.metrics import DAMAGED, EVICTIONS, FAILURES, FILE_BYTES, FILES
 
 _MAGIC = b"SDIX"
@@ -211,12 +210,11 @@ class HeldFiles:
 RETRY_AFTER_S = 10.0
 """How long the disk is not asked for what it refused."""
 
-_LINES_PER_S = 1 / 60
 _log = logging.getLogger(__name__)
 
 
 class DiskRefusals:
-    """Thread-safe. Of each kind a line a minute is told: failures, damaged files, recoveries.
+    """Count and log failures, damaged files and recoveries. Thread-safe.
 
     Args:
         directory: as lines name it.
@@ -228,7 +226,6 @@ class DiskRefusals:
         self._clock = clock
         self._lock = threading.Lock()
         self._refused_at_s: dict[str, float] = {}
-        self._lines = LineBudget(burst=1, lines_per_s=_LINES_PER_S, now=clock)
 
     def failed(self, operation: str, error: OSError) -> None:
         """Count and tell it, and let `operation` rest."""
@@ -238,12 +235,17 @@ class DiskRefusals:
     def tell_failed(self, operation: str, error: OSError) -> None:
         """Count and tell it; `operation` may be tried again at once."""
         FAILURES.labels(operation).inc()
-        text = f"{operation}: {error}; reads go on without what it was for"
-        self._tell(logging.WARNING, "failed", text)
+        _log.warning(
+            "index cache %s: %s failed: %s; reads continue without it",
+            self._directory,
+            operation,
+            error,
+        )
 
     def damaged(self, name: str, error: Exception) -> None:
         DAMAGED.inc()
-        self._tell(logging.WARNING, "damaged", f"{name} is fetched anew: {error}")
+        text = "index cache %s: %s is damaged and is fetched again: %s"
+        _log.warning(text, self._directory, name, error)
 
     def rest(self, operation: str) -> None:
         with self._lock:
@@ -258,19 +260,13 @@ class DiskRefusals:
         with self._lock:
             refused_at_s = self._refused_at_s.pop(operation, None)
         if refused_at_s is not None:
-            self._tell(logging.INFO, "worked", f"{operation} works again")
+            _log.info("index cache %s: %s works again", self._directory, operation)
 
     def opened(self) -> None:
         """The directory: perhaps it is another one, of which nothing was refused yet."""
         self.worked("open")
         with self._lock:
             self._refused_at_s.clear()
-
-    def _tell(self, level: int, kind: str, text: str) -> None:
-        left_out = self._lines.line(kind)
-        if left_out is not None:
-            more = f" ({left_out} such lines left out)" if left_out else ""
-            _log.log(level, "index cache %s: %s%s", self._directory, text, more)
 
 
 _DIRECTORY_MODE = 0o700

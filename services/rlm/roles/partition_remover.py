@@ -19,7 +19,6 @@ from services.api.remote_log_metadata_manager import (
     all_partitions,
 )
 from services.api.remote_storage_manager import RemoteStorageManager
-from services.common.log import BoundedLines
 from services.rlm.roles.stopping import DeletionTurns
 from services.rlm.scheduler import PassFailedError, Scheduler
 from services.workflows.deletion import Deleter, DeletionOutcome
@@ -33,7 +32,6 @@ FIND = "partitions that are marked for deletion"
 _MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
 _STARTED = RemotePartitionDeleteState.DELETE_PARTITION_STARTED
 _log = logging.getLogger(__name__)
-_lines = BoundedLines(_log)
 
 
 class RemotePartitionRemover:
@@ -95,7 +93,7 @@ class RemotePartitionRemover:
     def refused(self, summary: PartitionSummary, error: RemoteStorageError) -> None:
         """It is not to be removed now, as while its topic is on hold; the next pass finds it again,
         and again."""
-        _lines.info("%s: is not removed: %s", summary.topic_id_partition, error)
+        _log.info("%s: is not removed: %s", summary.topic_id_partition, error)
         self._forget(summary)
 
     def _forget(self, summary: PartitionSummary) -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.common.cancellation import Ending, Flag
-from services.common.log import BoundedLines
 from services.rlm.copy.report import NoProgress
 from services.rlm.copy.rules import CopyRules
 from services.rlm.copy.segment import SegmentCopier
@@ -55,7 +54,6 @@ class FollowerTask:
 
 _COPY_TURN_S = 10.0
 _log = logging.getLogger(__name__)
-_lines = BoundedLines(_log)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +189,7 @@ class PartitionTasks:
                 )
             if report.more_after_s is not None:
                 if report.failure:
-                    _lines.warning("%s: %s", partition.topic_id_partition, report.failure)
+                    _log.warning("%s: %s", partition.topic_id_partition, report.failure)
                 return Again(report.more_after_s)
             if report.failure:
                 raise PassFailedError(report.failure)

@@ -17,7 +17,6 @@ from prometheus_client import Histogram
 
 from services.api.calls import Call, serving
 from services.api.errors import InvalidRequestError, RemoteStorageError, ThrottledError
-from services.common.log import LineBudget
 from services.rpc.channels import REQUEST_ID_KEY
 from services.rpc.server.admission import Admission, Places, address_of
 from services.rpc.server.metrics import RPC_SECONDS
@@ -27,7 +26,6 @@ from services.rpc.statuses import status_code, status_of
 MAX_REQUEST_ID_LENGTH = 128
 Parse = Callable[[bytes], Any]
 _log = logging.getLogger("sediment.rpc")
-_failed_lines = LineBudget()
 
 
 class PeerLeftError(Exception):
@@ -127,15 +125,10 @@ def refused(
 def record(
     method: str, code: grpc.StatusCode, seconds: float, call: Call, served: ServedCall
 ) -> None:
-    """Count the call; log it where it failed, as far as its kind has not filled the log already."""
+    """Count the call; log it if it failed."""
     _rpc_seconds(method, code).observe(seconds)
     level = logging.DEBUG if code is grpc.StatusCode.OK else logging.INFO
     if not _log.isEnabledFor(level):
-        return
-    not_logged: int | None = 0
-    if code is not grpc.StatusCode.OK:
-        not_logged = _failed_lines.line((method, code))
-    if not_logged is None:
         return
     details: dict[str, object] = {
         "method": method,
@@ -147,9 +140,8 @@ def record(
     }
     if served.ended_because:
         details["why"] = served.ended_because
-    if not_logged:
-        details["not_logged"] = not_logged
-    _log.log(level, "rpc", extra=details)
+    # Each method and code has a limit of lines of its own.
+    _log.log(level, f"rpc {method}: {code.name}", extra=details)
 
 
 @cache

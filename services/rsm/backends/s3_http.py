@@ -22,7 +22,6 @@ from urllib3.exceptions import HTTPError
 
 from services.api.calls import current_call
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
-from services.common.log import BoundedLines
 from services.rsm.active_copies import Waiting
 from services.rsm.backends.protocol import (
     CHUNK_BYTES,
@@ -38,7 +37,7 @@ from services.rsm.backends.s3_retry import error_for, s3_errors
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
-_lines = BoundedLines(logging.getLogger(__name__))
+_log = logging.getLogger(__name__)
 
 
 class BrokenBodyError(Exception):
@@ -122,7 +121,7 @@ class Resumes:
                 if breaks > self._fruitless:
                     raise RetriableRemoteStorageError(text) from e
                 self._pause(breaks, text)
-                _lines.info("%s; asking for the rest", text)
+                _log.info("%s; asking for the rest", text)
             finally:
                 body.close()
 

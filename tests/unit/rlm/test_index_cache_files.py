@@ -225,7 +225,7 @@ def test_a_damaged_file_is_not_here_and_makes_way(
     path.write_bytes(content)
     assert here(files) == [1]
     assert not path.exists()
-    assert "fetched anew" in lines(caplog)[0]
+    assert "fetched again" in lines(caplog)[0]
     fill(files, 0)
     assert here(files) == [0, 1]
 
@@ -302,8 +302,7 @@ def test_a_read_that_fails_is_not_tried_again_at_once(
         clock.now_s += RETRY_AFTER_S
         assert here(files) == []
         assert tried == [NAMES[0], NAMES[1]]
-    (line,) = lines(caplog)
-    assert "Input/output error" in line
+    assert ["Input/output error" in line for line in lines(caplog)] == [True, True]
     clock.now_s += RETRY_AFTER_S
     assert here(files) == [2]
 
@@ -423,7 +422,7 @@ def test_where_no_directory_can_be_there_are_no_files(
         clock.now_s += RETRY_AFTER_S
         files.maintain()
     assert here(files) == []
-    assert len(lines(caplog)) == 1
+    assert len(lines(caplog)) == 6
     directory.parent.unlink()
     clock.now_s += RETRY_AFTER_S
     files.maintain()
@@ -457,7 +456,7 @@ def test_a_full_disk_is_in_nobodys_way_and_needs_no_restart(
     assert [path.name for path in (disk.path / "indexes").iterdir()] == [NAMES[0]]
 
 
-def test_a_disk_that_stays_full_gets_a_line_a_minute(
+def test_a_disk_that_stays_full_gets_a_line_per_attempt(
     opens: Opens, disk: SmallDisk, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     files = opens(KIB * KIB, path=disk.path / "indexes")
@@ -465,10 +464,10 @@ def test_a_disk_that_stays_full_gets_a_line_a_minute(
     for _ in range(30):
         fill(files, 0)
         clock.now_s += RETRY_AFTER_S
-    assert len(lines(caplog)) == 5
+    assert len(lines(caplog)) == 30
 
 
-def test_a_disk_that_comes_and_goes_gets_two_lines_a_minute(
+def test_a_disk_that_comes_and_goes_gets_a_line_per_change(
     opens: Opens, disk: SmallDisk, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -480,7 +479,7 @@ def test_a_disk_that_comes_and_goes_gets_two_lines_a_minute(
         disk.free()
         fill(files, 0)
         files.remove([NAMES[0]])
-    assert 2 <= len(lines(caplog)) <= 4
+    assert len(lines(caplog)) == 24
 
 
 def test_a_disk_smaller_than_the_limit_holds_what_was_used_last(
