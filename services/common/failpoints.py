@@ -10,7 +10,6 @@ FAILPOINTS: dict[str, str] = {
     "copy.bytes_sent": "RLM has RSM's custom metadata; COPY_SEGMENT_FINISHED is not registered.",
     "copy.finished_registered": "RLM registered COPY_SEGMENT_FINISHED and has not noted it yet.",
     "index_cache.file_created": "RLM created an unfinished file of its index cache.",
-    "index_cache.header_written": "RLM wrote the header of such a file; the index is to come.",
     "index_cache.index_written": "RLM wrote such a file; it does not have its name yet.",
     "index_cache.file_renamed": "RLM gave such a file its name, and has not counted it yet.",
     "cleanup.delete_started": "RLM registered DELETE_SEGMENT_STARTED of its own dangling copy.",

@@ -11,7 +11,7 @@ from services.common.retry import Backoff
 from services.rlm.copy.quota import CopyQuotaLimit
 from services.rlm.copy.rules import CopyLagDefaults
 from services.rlm.copy.segment import CopyLimits
-from services.rlm.fetch.index_files import IndexFileLimits
+from services.rlm.fetch.index_cache import IndexFileLimits
 from services.rlm.fetch.segment_reader import RemoteReadLimits
 from services.rlm.kafka_admin.client import KafkaClientMissingError, connect_admin
 from services.rlm.kafka_admin.client_config import ClientConfigError

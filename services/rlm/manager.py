@@ -40,8 +40,12 @@ from services.rlm.copy.rules import CopyLagDefaults, CopyRules
 from services.rlm.copy.segment import CopyLimits, SegmentCopier
 from services.rlm.describe import PageDescriber, at_most, page_of, token_after
 from services.rlm.fetch.fetcher import Fetcher
-from services.rlm.fetch.index_cache import ForgettingStorage, RemoteIndexCache
-from services.rlm.fetch.index_files import IndexFileLimits, IndexFiles
+from services.rlm.fetch.index_cache import (
+    CacheInvalidatingStorage,
+    IndexFileLimits,
+    IndexFiles,
+    RemoteIndexCache,
+)
 from services.rlm.fetch.segment_reader import RemoteReadLimits, RemoteSegmentReader
 from services.rlm.kafka_admin.poller import ClusterPoller, PolledCluster
 from services.rlm.kafka_log.log_dir import LogDirectories
@@ -131,7 +135,7 @@ class BrokerRemoteLogManager:
         wait_s = limits.read.wait_s
         self._index_cache = RemoteIndexCache(rsm, limits.index_memory_bytes, files, wait_s)
         self.topic_counts = TopicCounts()
-        self._rsm = rsm = ForgettingStorage(rsm, self._index_cache, self.topic_counts)
+        self._rsm = rsm = CacheInvalidatingStorage(rsm, self._index_cache, self.topic_counts)
         self._rlmm = rlmm
         self._lock = threading.Lock()
         self._untold: LRUCache[TopicIdPartition, Partition] = LRUCache(_MAX_UNTOLD)
@@ -277,7 +281,6 @@ class BrokerRemoteLogManager:
         if not is_idle:
             self._cancelled.set()
             self.scheduler.wait_idle(grace_s)
-        self._index_cache.close()
 
     def fetch(self, request: FetchRequest) -> Iterator[FetchPart]:
         return self._fetcher.fetch(request)

@@ -235,39 +235,39 @@ class LastSuccessCollector(Collector):
 
 HITS = Counter(
     "sediment_rlm_index_cache_hits",
-    "Indexes of remote segments that were here, by where they were: memory, file.",
+    "Indexes of remote segments found in the cache, by layer: memory, file.",
     ("layer",),
 )
 
 MISSES = Counter(
     "sediment_rlm_index_cache_misses",
-    "Indexes of remote segments that were fetched from RSM, or were asked of it in vain.",
+    "Indexes of remote segments fetched from RSM, including failed fetches.",
 )
 
 EVICTIONS = Counter(
     "sediment_rlm_index_cache_evictions",
-    "Files of indexes that were removed, by why: size (others needed the room), age "
-    "(RLM_REMOTE_LOG_INDEX_FILE_CACHE_TTL_MS), deleted (the segment was deleted by this process).",
+    "Index files that were removed, by reason: size (others needed the room), age "
+    "(RLM_REMOTE_LOG_INDEX_FILE_CACHE_TTL_MS), deleted (the segment was), damaged.",
     ("reason",),
 )
 
 DAMAGED = Counter(
     "sediment_rlm_index_cache_damaged_files",
-    "Files of indexes that were damaged, cut off or not this release's; they are fetched anew.",
+    "Index files that were damaged, cut off or of another release; they are fetched again.",
 )
 
 FAILURES = Counter(
     "sediment_rlm_index_cache_failures",
-    "What could not be done with the files of indexes, by what it was: open, scan, read, write, "
-    "remove. Reads go on without the files.",
+    "Failed operations on index files, by operation: scan, read, write, remove. Reads continue "
+    "without the files.",
     ("operation",),
 )
 
-FILES = Gauge("sediment_rlm_index_cache_files", "Files of indexes that are here.")
+FILES = Gauge("sediment_rlm_index_cache_files", "Index files in the cache.")
 
 FILE_BYTES = Gauge(
     "sediment_rlm_index_cache_file_bytes",
-    "What they count towards RLM_REMOTE_LOG_INDEX_FILE_CACHE_TOTAL_SIZE_BYTES.",
+    "Bytes of index files, as counted for RLM_REMOTE_LOG_INDEX_FILE_CACHE_TOTAL_SIZE_BYTES.",
 )
 
 TASKS_IDLE_RATIO = TopicGauge(

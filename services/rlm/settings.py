@@ -159,20 +159,20 @@ class RlmSettings(ServiceSettings):
     )
     remote_log_index_file_cache_dir: Path | None = Field(
         default=None,
-        description="Where indexes of remote segments are kept in files, over restarts; a "
-        "directory of this process alone on a local disk, outside of RLM_LOG_DIRS, made if it is "
-        "not there. None: they are kept in memory only.",
+        description="Directory that keeps indexes of remote segments in files, over restarts: on a "
+        "local disk, outside of RLM_LOG_DIRS, created if missing. None: indexes are kept in memory "
+        "only.",
     )
     remote_log_index_file_cache_total_size_bytes: int = Field(
         default=1024 * 1024 * 1024,
         ge=1,
-        description="Most that these files take, bytes; each counts in whole blocks of 4 KiB, and "
-        "of more than 65,536 the least recently used go, too.",
+        description="Maximum size of these files, bytes, each counted in whole blocks of 4 KiB; of "
+        "more than 65,536 files the least recently used are removed, too.",
     )
     remote_log_index_file_cache_ttl_ms: int = Field(
         default=900_000,
         ge=-1,
-        description="How long a file stays that nobody uses, ms; -1: until others need the room.",
+        description="How long an unused file stays, ms; -1: until others need its room.",
     )
     remote_log_metadata_custom_metadata_max_bytes: int = Field(
         default=128, ge=0, le=_INT32_MAX, description="Longest custom metadata that RSM may give."

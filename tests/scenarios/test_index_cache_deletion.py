@@ -9,7 +9,7 @@ import pytest
 from services.api.calls import MutationContext
 from services.api.ids import RemoteLogSegmentId
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
-from services.rlm.fetch.index_files import IndexFileLimits
+from services.rlm.fetch.index_cache import IndexFileLimits
 from services.rlm.manager import BrokerRemoteLogManager
 from services.rlm.scheduler import Scheduler
 from tests.scenarios.retained_log import AT_ONCE, DEADLINE_S, hourly_log, keep_hours, take_turns

@@ -1,5 +1,6 @@
 """Kill -9 at each step of keeping an index: what was kept is found again, nothing torn is."""
 
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from tests.scenarios.world import World
 NTH = 3
 
 
-def wait_until_looked_through(reads: CachedReads, files: int) -> None:
+def wait_until_scanned(reads: CachedReads, files: int) -> None:
     eventually(lambda: reads.counted()["files"] == files)
 
 
@@ -28,9 +29,13 @@ def test_rlm_killed_while_it_keeps_an_index(world: World, tmp_path: Path, name: 
             reads.read_all()
         wait_until_dead(reads.rlm)
         kept = NTH if name == "index_cache.file_renamed" else NTH - 1
+        unfinished = list(index_dir.glob("*.tmp"))
+        assert len(unfinished) == (0 if name == "index_cache.file_renamed" else 1)
+        for path in unfinished:
+            os.utime(path, (0, 0))  # a minute must have passed
         kill_and_restart(reads.rlm)
-        wait_until_looked_through(reads, kept)
-        assert list(index_dir.glob("*.tmp")) == []
+        wait_until_scanned(reads, kept)
+        eventually(lambda: list(index_dir.glob("*.tmp")) == [])
         reads.read_all()
         counted = reads.counted()
         assert counted['hits_total{layer="file"}'] == kept
@@ -38,7 +43,7 @@ def test_rlm_killed_while_it_keeps_an_index(world: World, tmp_path: Path, name: 
         assert counted["files"] == kept + counted["misses_total"]
 
 
-def test_each_damaged_file_is_fetched_anew_after_a_restart(world: World, tmp_path: Path) -> None:
+def test_each_damaged_file_is_fetched_again_after_a_restart(world: World, tmp_path: Path) -> None:
     index_dir = tmp_path / "indexes"
     with cached_reads(world, tmp_path / "rlm", index_dir) as reads:
         reads.rlm.start()
@@ -50,10 +55,10 @@ def test_each_damaged_file_is_fetched_anew_after_a_restart(world: World, tmp_pat
             content[at % len(content)] ^= 1
             path.write_bytes(content)
         reads.rlm.start()
-        wait_until_looked_through(reads, len(files))
+        wait_until_scanned(reads, len(files))
         reads.read_all()
         counted = reads.counted()
         assert counted["damaged_files_total"] == counted["misses_total"] == len(files) > 1
         reads.read_all()
         assert reads.counted()['hits_total{layer="file"}'] == len(files)
-        assert len(reads.log_lines()) == 1
+        assert 1 <= len(reads.log_lines()) <= len(files)

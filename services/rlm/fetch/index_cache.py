@@ -1,10 +1,21 @@
-"""Cache indexes of remote segments, in memory and in files."""
+"""Cache indexes of remote segments: in memory, and in files that outlive the process."""
 
+import errno
+import logging
+import os
+import re
+import secrets
+import stat
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+from struct import Struct
 
 from cachetools import LRUCache
+from crc32c import crc32c
 
 from services.api.errors import (
     CorruptSegmentError,
@@ -16,52 +27,307 @@ from services.api.ids import RemoteLogSegmentId
 from services.api.lineage import parse_checkpoint
 from services.api.remote_storage_manager import IndexType, LogSegmentData, RemoteStorageManager
 from services.api.segments import RemoteLogSegmentMetadata
-from services.rlm.fetch.index_files import IndexFiles, name_of
+from services.common.failpoints import failpoint
 from services.rlm.kafka_log.indexes import TIME_ENTRY, OffsetIndex
 from services.rlm.kafka_log.partition_dir import open_transactions
 from services.rlm.kafka_log.transactions import parse_aborted_txns
-from services.rlm.metrics import HITS, MISSES
+from services.rlm.metrics import (
+    DAMAGED,
+    EVICTIONS,
+    FAILURES,
+    FILE_BYTES,
+    FILES,
+    HITS,
+    MISSES,
+)
 from services.rlm.topic_configs import SingleFlight
 from services.rlm.topic_metrics import TopicCounts
 
+_log = logging.getLogger(__name__)
 
-def check_index(segment: RemoteLogSegmentMetadata, kind: IndexType, data: bytes) -> None:
+BLOCK_BYTES = 4096
+MAX_FILES = 65_536
+RETRY_AFTER_S = 10.0
+"""How long the disk is left alone after a failure."""
+
+_HEADER = Struct(">4sQI")
+_MAGIC = b"SDX2"
+"""Change it when check_index becomes stricter: files are not checked again by their content."""
+
+_NAME = re.compile(
+    rf"[0-9a-f]{{32}}\.(?:{'|'.join(kind.value.lower() for kind in IndexType)})"
+    r"(?P<unfinished>\.[0-9a-f]{8}\.tmp)?"
+)
+_UNFINISHED_AFTER_S = 60.0
+_SPARE_SHARE = 16
+_LOCK_WAIT_S = 1.0
+_MAX_REMOVAL_FAILURES = 8
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+
+class DiskBreaker:
+    """Leave the disk alone for a while after it failed. Thread-safe.
+
+    Args:
+        name: names the disk's use in log lines.
     """
-    Raises:
-        CorruptSegmentError: it is not an index of this kind, or not of this segment.
+
+    def __init__(self, name: str, clock: Callable[[], float]) -> None:
+        self._name = name
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._failed_s: float | None = None
+
+    @property
+    def is_open(self) -> bool:
+        failed_s = self._failed_s
+        return failed_s is not None and self._clock() - failed_s < RETRY_AFTER_S
+
+    def failed(self, operation: str, error: OSError) -> None:
+        FAILURES.labels(operation).inc()
+        with self._lock:
+            is_news = self._failed_s is None
+            self._failed_s = self._clock()
+        if is_news:
+            _log.warning(
+                "index cache %s: %s failed: %s; reads continue without these files, retrying "
+                "every %d s",
+                self._name,
+                operation,
+                error,
+                RETRY_AFTER_S,
+            )
+
+    def worked(self) -> None:
+        with self._lock:
+            was_failing, self._failed_s = self._failed_s is not None, None
+        if was_failing:
+            _log.info("index cache %s: the disk works again", self._name)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFileLimits:
     """
-    try:
-        _check(segment, kind, data)
-    except (ValueError, InvalidRequestError) as e:
-        name = segment.remote_log_segment_id
-        raise CorruptSegmentError(f"{name}: {kind.value} index: {e}") from e
+    Attributes:
+        total_bytes: of all files, each counted in whole blocks of 4 KiB.
+        ttl_s: how long an unused file stays; None: until others need its room.
+    """
+
+    directory: Path
+    total_bytes: int = 1024 * 1024 * 1024
+    ttl_s: float | None = 900.0
 
 
-def _check(segment: RemoteLogSegmentMetadata, kind: IndexType, data: bytes) -> None:
-    match kind:
-        case IndexType.OFFSET:
-            OffsetIndex(data, segment.start_offset, segment.segment_size_in_bytes)
-        case IndexType.TIMESTAMP:
-            _check_times(data, segment.end_offset - segment.start_offset)
-        case IndexType.TRANSACTION:
-            parse_aborted_txns(data)
-        case IndexType.PRODUCER_SNAPSHOT:
-            open_transactions(data)
-        case IndexType.LEADER_EPOCH:
-            parse_checkpoint(data.decode("ascii"))
+class IndexFiles:
+    """Keep indexes as files of one directory. Thread-safe; no failure of the disk reaches a caller.
+
+    A file's name is its key and its mtime is its last use, so that the directory is the only state
+    and processes may share it. A file gets its name when it is complete; its checksum covers the
+    name, too. Files are written one at a time, which keeps the count of bytes exact.
+    """
+
+    def __init__(
+        self, limits: IndexFileLimits, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._limits = limits
+        self._reads = DiskBreaker(f"{limits.directory} (reads)", clock)
+        self._writes = DiskBreaker(f"{limits.directory} (writes)", clock)
+        self._disk = threading.Lock()
+        self._is_scanned = False
+        self._files = 0
+        self._bytes = 0
+        self._used_lock = threading.Lock()
+        self._used: dict[str, None] = {}
+
+    def read(self, name: str) -> bytes | None:
+        """Read an index; None: it is not here, or is damaged."""
+        if self._reads.is_open:
+            return None
+        try:
+            index = self._read_file(name)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except ValueError as e:
+            DAMAGED.inc()
+            _log.warning("index cache: removing damaged file %s: %s", name, e)
+            self.remove([name], "damaged")
+            return None
+        except OSError as e:
+            self._reads.failed("read", e)
+            return None
+        self._reads.worked()
+        self.mark_used(name)
+        return index
+
+    def mark_used(self, name: str) -> None:
+        """Note the use of an index; its file gets the new mtime with the next pass."""
+        with self._used_lock:
+            self._used.pop(name, None)
+            self._used[name] = None
+
+    def write(self, name: str, index: bytes) -> None:
+        """Keep an index if there is room and the disk takes it."""
+        size_bytes = _charged_bytes(_HEADER.size + len(index))
+        if self._writes.is_open or size_bytes > self._limits.total_bytes:
+            return
+        # A reader does not wait for a hanging disk: the index is merely not kept.
+        if not self._disk.acquire(timeout=_LOCK_WAIT_S):
+            return
+        try:
+            if self._is_scanned:
+                self._write(name, index, size_bytes)
+                self._writes.worked()
+        except OSError as e:
+            self._writes.failed("write", e)
+        finally:
+            self._disk.release()
+
+    def remove(self, names: Iterable[str], reason: str = "deleted") -> None:
+        """Remove files; the next pass corrects the counts."""
+        for name in names:
+            try:
+                os.unlink(self._limits.directory / name)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as e:
+                self._writes.failed("remove", e)
+            else:
+                EVICTIONS.labels(reason).inc()
+
+    def maintain(self) -> None:
+        """Make the directory if it is missing, remove files that are old or too many, and count."""
+        if self._writes.is_open:
+            return
+        with self._disk:
+            try:
+                self._make_directory()
+                self._trim(self._limits.total_bytes, MAX_FILES)
+            except OSError as e:
+                self._writes.failed("scan", e)
+
+    def _make_directory(self) -> None:
+        self._limits.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def _read_file(self, name: str) -> bytes:
+        with open(self._limits.directory / name, "rb", opener=_open_to_read) as file:
+            status = os.fstat(file.fileno())
+            header = file.read(_HEADER.size) if stat.S_ISREG(status.st_mode) else b""
+            if len(header) != _HEADER.size:
+                raise ValueError("incomplete header")
+            magic, size_bytes, checksum = _HEADER.unpack(header)
+            # Checked before the rest is read: a damaged file may have any length.
+            if magic != _MAGIC or status.st_size != _HEADER.size + size_bytes:
+                raise ValueError("another format or length")
+            index = file.read(size_bytes)
+        if checksum != _checksum(name, index):
+            raise ValueError("wrong CRC-32C")
+        return index
+
+    def _write(self, name: str, index: bytes, size_bytes: int) -> None:
+        total_bytes = self._limits.total_bytes
+        if self._bytes + size_bytes > total_bytes or self._files >= MAX_FILES:
+            # A little more than needed, so that not every write has to scan the directory.
+            spare_bytes = total_bytes // _SPARE_SHARE // BLOCK_BYTES * BLOCK_BYTES
+            max_files = MAX_FILES - MAX_FILES // _SPARE_SHARE - 1
+            self._trim(max(total_bytes - size_bytes - spare_bytes, 0), max_files)
+            if self._bytes + size_bytes > total_bytes:
+                return
+        try:
+            self._write_file(name, index)
+        except OSError as e:
+            if e.errno not in _NO_ROOM or self._bytes < size_bytes:
+                raise
+            # The disk is smaller than the limit: it holds what was used last.
+            self._trim(self._bytes - size_bytes, MAX_FILES)
+            self._write_file(name, index)
+        failpoint("index_cache.file_renamed")
+        self._count(self._files + 1, self._bytes + size_bytes)
+
+    def _write_file(self, name: str, index: bytes) -> None:
+        self._make_directory()
+        path = self._limits.directory / name
+        unfinished = path.with_name(f"{name}.{secrets.token_hex(4)}.tmp")
+        try:
+            with open(unfinished, "xb", buffering=0, opener=_open_privately) as file:
+                failpoint("index_cache.file_created")
+                left = memoryview(_HEADER.pack(_MAGIC, len(index), _checksum(name, index)) + index)
+                while left:
+                    left = left[file.write(left) :]
+            failpoint("index_cache.index_written")
+            os.replace(unfinished, path)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(unfinished)
+            raise
+
+    def _trim(self, max_bytes: int, max_files: int) -> None:
+        """Remove files that nobody used for the TTL, then the least recently used ones."""
+        self._touch_used()
+        kept = sorted(self._scan())
+        files, total_bytes = len(kept), sum(size for _, _, size in kept)
+        oldest_s = 0.0 if self._limits.ttl_s is None else time.time() - self._limits.ttl_s
+        failures = 0
+        for used_s, name, size in kept:
+            is_too_much = total_bytes > max_bytes or files > max_files
+            if failures == _MAX_REMOVAL_FAILURES or not (is_too_much or used_s <= oldest_s):
+                break
+            try:
+                os.unlink(self._limits.directory / name)
+            except FileNotFoundError:
+                pass
+            except OSError as e:
+                failures += 1
+                self._writes.failed("remove", e)
+                continue
+            EVICTIONS.labels("size" if is_too_much else "age").inc()
+            files, total_bytes = files - 1, total_bytes - size
+        self._is_scanned = True
+        self._count(files, total_bytes)
+
+    def _touch_used(self) -> None:
+        with self._used_lock:
+            used, self._used = self._used, {}
+        now_ns = time.time_ns()
+        for order, name in enumerate(used):
+            with suppress(OSError):
+                os.utime(self._limits.directory / name, ns=(now_ns + order, now_ns + order))
+
+    def _scan(self) -> Iterator[tuple[float, str, int]]:
+        """Last use, name and charged bytes of each file; removes what killed writers left."""
+        with os.scandir(self._limits.directory) as entries:
+            for entry in entries:
+                match = _NAME.fullmatch(entry.name)
+                if match is None:
+                    continue
+                with suppress(FileNotFoundError):
+                    status = entry.stat(follow_symlinks=False)
+                    if match["unfinished"]:
+                        if time.time() - status.st_mtime > _UNFINISHED_AFTER_S:
+                            os.unlink(entry.path)
+                    elif stat.S_ISREG(status.st_mode):
+                        yield status.st_mtime, entry.name, _charged_bytes(status.st_size)
+
+    def _count(self, files: int, total_bytes: int) -> None:
+        self._files, self._bytes = files, total_bytes
+        FILES.set(files)
+        FILE_BYTES.set(total_bytes)
 
 
-def _check_times(data: bytes, last_relative_offset: int) -> None:
-    """Less than of an index that is copied: who copied it may have been a broker."""
-    if len(data) % TIME_ENTRY.size:
-        raise ValueError(f"{len(data)} bytes are not whole entries of {TIME_ENTRY.size}")
-    before = (-1, -1)
-    for entry in TIME_ENTRY.iter_unpack(data):
-        if entry[0] < before[0] or entry[1] < before[1]:
-            raise ValueError(f"entry {entry} stands behind {before}")
-        before = entry[0], entry[1]
-    if before[1] > last_relative_offset:
-        raise ValueError(f"relative offset {before[1]} is beyond the segment")
+def _charged_bytes(size_bytes: int) -> int:
+    return max(-(-size_bytes // BLOCK_BYTES), 1) * BLOCK_BYTES
+
+
+def _checksum(name: str, index: bytes) -> int:
+    checksum: int = crc32c(index, crc32c(name.encode()))
+    return checksum
+
+
+def _open_to_read(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
+def _open_privately(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 _ENTRY_OVERHEAD_BYTES = 512
@@ -75,8 +341,8 @@ class _Loaded:
 
 
 class RemoteIndexCache:
-    """In memory the most recently used, in files more of them, and those outlive the process.
-    Thread-safe; readers that miss the same index at once cause one fetch.
+    """Keep the most recently used indexes in memory, more of them in files. Thread-safe; readers
+    that miss the same index at the same time cause one fetch.
 
     Args:
         files: None: memory only.
@@ -100,22 +366,22 @@ class RemoteIndexCache:
         self._flights: SingleFlight[str, _Loaded] = SingleFlight()
 
     def offset_index(self, segment: RemoteLogSegmentMetadata) -> OffsetIndex:
-        """The segment's offset index; raises as `index` does."""
+        """Get the segment's offset index; raises as `index` does."""
         return OffsetIndex(self.index(segment, IndexType.OFFSET), segment.start_offset)
 
     def index(self, segment: RemoteLogSegmentMetadata, kind: IndexType) -> bytes:
-        """An index of the segment, checked; empty: a segment without transaction index.
+        """Get a checked index of the segment; empty: a segment without transaction index.
 
         Raises:
             RemoteResourceNotFoundError: it is not in the store.
-            CorruptSegmentError: what is there is not an index of this segment.
+            CorruptSegmentError: the object is not an index of this segment.
             RetriableRemoteStorageError: the store cannot be reached, or the fetch of another reader
                 takes long.
         """
         if kind is IndexType.TRANSACTION and segment.txn_idx_empty:
             return b""
-        name = name_of(segment.remote_log_segment_id.id, kind)
-        index = self._remembered(name)
+        name = name_of(segment.remote_log_segment_id, kind)
+        index = self._in_memory(name)
         if index is not None:
             return index
         try:
@@ -125,16 +391,16 @@ class RemoteIndexCache:
         except RemoteResourceNotFoundError:
             if kind is not IndexType.TRANSACTION:
                 raise
-            # As Kafka has it. Not remembered: only the metadata can say that there is none.
+            # As in Kafka. Not cached: only the metadata can say that there is none.
             return b""
-        # Not before those who wait have it: the disk may be slow.
+        # After the waiting readers have it: the disk may be slow.
         if loaded.is_fetched and is_mine and self._files is not None:
             self._files.write(name, loaded.index)
         return loaded.index
 
-    def forget(self, segments: Iterable[RemoteLogSegmentId]) -> None:
-        """They are deleted: nobody will ask again."""
-        names = [name_of(segment.id, kind) for segment in segments for kind in IndexType]
+    def remove(self, segments: Iterable[RemoteLogSegmentId]) -> None:
+        """Remove the indexes of deleted segments."""
+        names = [name_of(segment, kind) for segment in segments for kind in IndexType]
         with self._lock:
             for name in names:
                 self._memory.pop(name, None)
@@ -142,28 +408,24 @@ class RemoteIndexCache:
             self._files.remove(names)
 
     def maintain(self) -> None:
-        """Once in a while, as IndexFiles.maintain."""
+        """Run one pass of IndexFiles.maintain."""
         if self._files is not None:
             self._files.maintain()
 
-    def close(self) -> None:
-        if self._files is not None:
-            self._files.close()
-
-    def _remembered(self, name: str) -> bytes | None:
+    def _in_memory(self, name: str) -> bytes | None:
         with self._lock:
             index: bytes | None = self._memory.get(name)
         if index is None:
             return None
         _IN_MEMORY.inc()
         if self._files is not None:
-            # Else what is read most often would be the first file to go.
-            self._files.use(name)
+            # Otherwise the file of the most read index would be the first to go.
+            self._files.mark_used(name)
         return index
 
     def _load(self, name: str, segment: RemoteLogSegmentMetadata, kind: IndexType) -> _Loaded:
-        # Whoever fetched it last may have been done just before this.
-        index = self._remembered(name)
+        # Another reader may have finished its fetch since the first look.
+        index = self._in_memory(name)
         if index is not None:
             return _Loaded(index, is_fetched=False)
         if self._files is not None:
@@ -181,8 +443,50 @@ class RemoteIndexCache:
         return _Loaded(index, is_fetched)
 
 
-class ForgettingStorage:
-    """A RemoteStorageManager; see there.
+def name_of(segment: RemoteLogSegmentId, kind: IndexType) -> str:
+    """Name the file of an index."""
+    return f"{segment.id.hex}.{kind.value.lower()}"
+
+
+def check_index(segment: RemoteLogSegmentMetadata, kind: IndexType, data: bytes) -> None:
+    """Check that the bytes are an index of this kind and segment.
+
+    Raises:
+        CorruptSegmentError: they are not.
+    """
+    try:
+        match kind:
+            case IndexType.OFFSET:
+                OffsetIndex(data, segment.start_offset, segment.segment_size_in_bytes)
+            case IndexType.TIMESTAMP:
+                _check_times(data, segment.end_offset - segment.start_offset)
+            case IndexType.TRANSACTION:
+                parse_aborted_txns(data)
+            case IndexType.PRODUCER_SNAPSHOT:
+                open_transactions(data)
+            case IndexType.LEADER_EPOCH:
+                parse_checkpoint(data.decode("ascii"))
+    except (ValueError, InvalidRequestError) as e:
+        raise CorruptSegmentError(
+            f"{segment.remote_log_segment_id}: {kind.value} index: {e}"
+        ) from e
+
+
+def _check_times(data: bytes, last_relative_offset: int) -> None:
+    """Check less than when an index is copied: a broker may have copied this one."""
+    if len(data) % TIME_ENTRY.size:
+        raise ValueError(f"{len(data)} bytes are not whole entries of {TIME_ENTRY.size}")
+    before = (-1, -1)
+    for entry in TIME_ENTRY.iter_unpack(data):
+        if entry[0] < before[0] or entry[1] < before[1]:
+            raise ValueError(f"entry {entry} stands behind {before}")
+        before = entry[0], entry[1]
+    if before[1] > last_relative_offset:
+        raise ValueError(f"relative offset {before[1]} is beyond the segment")
+
+
+class CacheInvalidatingStorage:
+    """Pass calls to RSM; remove the indexes of deleted segments from the cache and count deletions.
 
     Source: RemoteLogManager calls indexCache.remove after a deletion.
     """
@@ -219,7 +523,7 @@ class ForgettingStorage:
             self._counts.add_deletion(metadata, e)
             raise
         self._counts.add_deletion(metadata, None)
-        self._cache.forget([metadata.remote_log_segment_id])
+        self._cache.remove([metadata.remote_log_segment_id])
 
     def delete_log_segment_data_batch(
         self, metadatas: Sequence[RemoteLogSegmentMetadata]
@@ -233,9 +537,9 @@ class ForgettingStorage:
         for metadata, error in zip(metadatas, errors, strict=True):
             self._counts.add_deletion(metadata, error)
         deleted = (m for m, error in zip(metadatas, errors, strict=True) if error is None)
-        self._cache.forget(metadata.remote_log_segment_id for metadata in deleted)
+        self._cache.remove(metadata.remote_log_segment_id for metadata in deleted)
         return errors
 
 
-def _conforms(storage: ForgettingStorage) -> RemoteStorageManager:
+def _conforms(storage: CacheInvalidatingStorage) -> RemoteStorageManager:
     return storage

@@ -1,5 +1,6 @@
 """The index cache over a real RSM: what is fetched, how often, and what is never served."""
 
+import os
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -18,8 +19,13 @@ from services.api.errors import (
 )
 from services.api.remote_storage_manager import IndexType, RemoteStorageManager
 from services.api.segments import RemoteLogSegmentMetadata
-from services.rlm.fetch.index_cache import ForgettingStorage, RemoteIndexCache
-from services.rlm.fetch.index_files import CacheDirectory, IndexFileLimits, IndexFiles, name_of
+from services.rlm.fetch.index_cache import (
+    CacheInvalidatingStorage,
+    IndexFileLimits,
+    IndexFiles,
+    RemoteIndexCache,
+    name_of,
+)
 from services.rlm.topic_metrics import TopicCounts
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.locations import Location
@@ -35,7 +41,7 @@ MIB = 1024 * 1024
 
 
 def indexes_of(number: int) -> dict[IndexType, bytes]:
-    """Sound ones, of each segment others."""
+    """Make valid indexes that differ from segment to segment."""
     return {
         IndexType.OFFSET: pack(">iiii", 10 + number, 100, 20 + number, 500),
         IndexType.TIMESTAMP: pack(">qiqi", 1000 + number, 0, 2000, 99),
@@ -88,24 +94,18 @@ Opens = Callable[..., RemoteIndexCache]
 
 
 @pytest.fixture
-def opens(rsm: CountedRsm, directory: Path) -> Iterator[Opens]:
-    """A cache as a process that starts has it; the one before is closed."""
-    made: list[RemoteIndexCache] = []
+def opens(rsm: CountedRsm, directory: Path) -> Opens:
+    """Open the cache as a starting process does."""
 
     def opened(
         memory_bytes: int = MIB, total_bytes: int = MIB, wait_s: float = 30.0
     ) -> RemoteIndexCache:
-        for cache in made:
-            cache.close()
         files = IndexFiles(IndexFileLimits(directory, total_bytes))
         cache = RemoteIndexCache(_storage(rsm), memory_bytes, files, wait_s)
         cache.maintain()
-        made.append(cache)
         return cache
 
-    yield opened
-    for cache in made:
-        cache.close()
+    return opened
 
 
 def _storage(rsm: CountedRsm) -> RemoteStorageManager:
@@ -147,13 +147,13 @@ def test_without_a_directory_there_is_memory(rsm: CountedRsm) -> None:
     assert rsm.fetches == 1
 
 
-def test_any_damaged_byte_of_any_file_is_fetched_anew(
+def test_a_file_with_any_damaged_byte_is_fetched_again(
     rsm: CountedRsm, opens: Opens, directory: Path
 ) -> None:
     copied = rsm.copied(0)
     expected = indexes_of(0)
     for kind in IndexType:
-        path = directory / name_of(copied.remote_log_segment_id.id, kind)
+        path = directory / name_of(copied.remote_log_segment_id, kind)
         opens().index(copied, kind)
         sound = path.read_bytes()
         for at in range(len(sound)):
@@ -166,17 +166,13 @@ def test_any_damaged_byte_of_any_file_is_fetched_anew(
             assert path.read_bytes() == sound
 
 
-def test_where_the_metadata_says_there_is_no_transaction_index_the_store_is_not_asked(
-    rsm: CountedRsm, opens: Opens
-) -> None:
+def test_metadata_without_transaction_index_causes_no_fetch(rsm: CountedRsm, opens: Opens) -> None:
     copied = replace(rsm.copied(0, TRANSACTION=None), txn_idx_empty=True)
     assert opens().index(copied, IndexType.TRANSACTION) == b""
     assert rsm.fetches == 0
 
 
-def test_a_store_that_once_does_not_find_a_transaction_index_is_asked_again(
-    rsm: CountedRsm, opens: Opens
-) -> None:
+def test_a_missing_transaction_index_is_not_cached(rsm: CountedRsm, opens: Opens) -> None:
     cache, copied = opens(), rsm.copied(0)
 
     def miss() -> None:
@@ -191,7 +187,7 @@ def test_a_store_that_once_does_not_find_a_transaction_index_is_asked_again(
     assert rsm.fetches == 2
 
 
-def test_that_a_segment_is_not_there_is_not_remembered(rsm: CountedRsm, opens: Opens) -> None:
+def test_a_missing_segment_is_not_cached(rsm: CountedRsm, opens: Opens) -> None:
     cache, copied = opens(), rsm.copied(0)
     rsm.rsm.delete_log_segment_data(copied)
     for fetches in (1, 2):
@@ -215,7 +211,7 @@ def test_that_a_segment_is_not_there_is_not_remembered(rsm: CountedRsm, opens: O
         (IndexType.LEADER_EPOCH, b"0\n2\n0 0\n"),
     ],
 )
-def test_what_is_no_index_is_told_and_not_kept(
+def test_an_invalid_index_is_reported_and_not_kept(
     rsm: CountedRsm, opens: Opens, directory: Path, kind: IndexType, data: bytes
 ) -> None:
     cache, copied = opens(), rsm.copied(0, **{kind.name: data})
@@ -226,7 +222,7 @@ def test_what_is_no_index_is_told_and_not_kept(
     assert list(directory.iterdir()) == []
 
 
-def test_a_failure_reaches_all_who_wait_and_is_not_remembered(
+def test_a_failure_reaches_all_waiting_readers_and_is_not_cached(
     rsm: CountedRsm, opens: Opens
 ) -> None:
     cache, copied = opens(), rsm.copied(0)
@@ -251,7 +247,7 @@ def test_a_failure_reaches_all_who_wait_and_is_not_remembered(
     assert cache.index(copied, IndexType.OFFSET) == indexes_of(0)[IndexType.OFFSET]
 
 
-def test_who_waits_for_another_does_not_wait_for_ever(rsm: CountedRsm, opens: Opens) -> None:
+def test_waiting_for_another_reader_ends(rsm: CountedRsm, opens: Opens) -> None:
     cache, copied, other = opens(wait_s=0.05), rsm.copied(0), rsm.copied(1)
     is_asked, may_go_on = threading.Event(), threading.Event()
 
@@ -274,25 +270,25 @@ def test_who_waits_for_another_does_not_wait_for_ever(rsm: CountedRsm, opens: Op
         assert first.result(timeout=30.0) == indexes_of(0)[IndexType.OFFSET]
 
 
-def test_a_disk_that_is_slow_to_write_delays_nobody_who_waits(
+def test_a_slow_disk_delays_no_waiting_reader(
     rsm: CountedRsm, opens: Opens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache, copied = opens(), rsm.copied(0)
     is_asked, may_answer = threading.Event(), threading.Event()
     is_writing, may_write = threading.Event(), threading.Event()
-    write = CacheDirectory.write
+    replace_file = os.replace
 
     def hang_in_the_store() -> None:
         is_asked.set()
         assert may_answer.wait(30.0)
 
-    def hang_at_the_disk(self: CacheDirectory, name: str, index: bytes) -> None:
+    def hang_at_the_disk(*names: Path) -> None:
         is_writing.set()
         assert may_write.wait(30.0)
-        write(self, name, index)
+        replace_file(*names)
 
     rsm.before_fetch = hang_in_the_store
-    monkeypatch.setattr(CacheDirectory, "write", hang_at_the_disk)
+    monkeypatch.setattr(os, "replace", hang_at_the_disk)
     with ThreadPoolExecutor(5) as pool:
         first = pool.submit(cache.index, copied, IndexType.OFFSET)
         try:
@@ -311,19 +307,19 @@ def test_a_disk_that_is_slow_to_write_delays_nobody_who_waits(
 
 
 @pytest.mark.parametrize("is_batch", [True, False])
-def test_what_is_deleted_is_forgotten(
+def test_indexes_of_deleted_segments_are_removed(
     rsm: CountedRsm, opens: Opens, directory: Path, is_batch: bool
 ) -> None:
     cache, gone, kept = opens(), rsm.copied(0), rsm.copied(1)
     for copied in (gone, kept):
         for kind in IndexType:
             cache.index(copied, kind)
-    storage = ForgettingStorage(rsm.rsm, cache, TopicCounts())
+    storage = CacheInvalidatingStorage(rsm.rsm, cache, TopicCounts())
     if is_batch:
         assert storage.delete_log_segment_data_batch([gone]) == [None]
     else:
         storage.delete_log_segment_data(gone)
-    segment_id = kept.remote_log_segment_id.id
+    segment_id = kept.remote_log_segment_id
     assert {path.name for path in directory.iterdir()} == {
         name_of(segment_id, kind) for kind in IndexType
     }
@@ -334,7 +330,7 @@ def test_what_is_deleted_is_forgotten(
     assert rsm.fetches == before
 
 
-def test_many_readers_a_small_cache_and_somebody_who_spoils_its_files(
+def test_many_readers_of_a_small_cache_whose_files_get_damaged(
     rsm: CountedRsm, opens: Opens, directory: Path
 ) -> None:
     """No reader gets anything but its index, and the bounds hold afterwards."""
@@ -368,7 +364,7 @@ def test_many_readers_a_small_cache_and_somebody_who_spoils_its_files(
             kind = chance.choice(list(IndexType))
             assert cache.index(segments[number], kind) == indexes_of(number)[kind]
             if chance.random() < 0.02:
-                cache.forget([segments[number].remote_log_segment_id])
+                cache.remove([segments[number].remote_log_segment_id])
             if chance.random() < 0.02:
                 cache.maintain()
 

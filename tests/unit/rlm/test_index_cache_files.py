@@ -1,4 +1,4 @@
-"""The files of the index cache on a real file system: bounded, ours alone, and never in the way."""
+"""Index files on a real file system: bounded, never wrong, and no failure reaches a reader."""
 
 import errno
 import logging
@@ -14,12 +14,11 @@ from uuid import UUID
 
 import pytest
 
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.remote_storage_manager import IndexType
-from services.rlm.fetch import index_files
-from services.rlm.fetch.index_files import (
+from services.rlm.fetch.index_cache import (
     BLOCK_BYTES,
     RETRY_AFTER_S,
-    CacheDirectory,
     IndexFileLimits,
     IndexFiles,
     name_of,
@@ -27,8 +26,13 @@ from services.rlm.fetch.index_files import (
 from tests.harness.small_disk import SmallDisk, small_disk
 
 ROOM = 4
-NAMES = [name_of(UUID(int=number), IndexType.OFFSET) for number in range(10)]
+PARTITION = TopicIdPartition(UUID(int=1), "t", 0)
+NAMES = [
+    name_of(RemoteLogSegmentId(PARTITION, UUID(int=number)), IndexType.OFFSET)
+    for number in range(1, 11)
+]
 KIB = 1024
+DAY_S = 86_400.0
 
 
 def index(number: int, size_bytes: int = 1000) -> bytes:
@@ -36,7 +40,7 @@ def index(number: int, size_bytes: int = 1000) -> bytes:
 
 
 class Clock:
-    """Both clocks in one; it stands still unless told."""
+    """Stands still until a test moves it."""
 
     def __init__(self) -> None:
         self.now_s = 1_000_000_000.0
@@ -59,25 +63,26 @@ Opens = Callable[..., IndexFiles]
 
 
 @pytest.fixture
-def opens(directory: Path, clock: Clock) -> Iterator[Opens]:
-    """What opens the directory as a process does that starts; with room for ROOM files."""
-    made = []
+def opens(directory: Path, clock: Clock) -> Opens:
+    """Open the directory as a starting process does, with room for ROOM files."""
 
     def opened(
         total_bytes: int = ROOM * BLOCK_BYTES, ttl_s: float | None = None, path: Path = directory
     ) -> IndexFiles:
         files = IndexFiles(IndexFileLimits(path, total_bytes, ttl_s), clock)
         files.maintain()
-        made.append(files)
         return files
 
-    yield opened
-    for files in made:
-        files.close()
+    return opened
 
 
 def here(files: IndexFiles) -> list[int]:
     return [number for number, name in enumerate(NAMES) if files.read(name) is not None]
+
+
+def kept(directory: Path) -> list[int]:
+    """What the directory has, without a use of it."""
+    return sorted(NAMES.index(path.name) for path in directory.iterdir())
 
 
 def fill(files: IndexFiles, *numbers: int) -> None:
@@ -85,149 +90,143 @@ def fill(files: IndexFiles, *numbers: int) -> None:
         files.write(NAMES[number], index(number))
 
 
+def age(path: Path, age_s: float) -> None:
+    status = path.stat()
+    os.utime(path, (status.st_atime, status.st_mtime - age_s))
+
+
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if "index cache" in record.message]
 
 
-def test_what_was_kept_outlives_the_process(opens: Opens) -> None:
+def test_files_outlive_the_process(opens: Opens) -> None:
     before = opens()
     fill(before, 0, 1)
     before.write(NAMES[2], b"")
-    before.close()
     after = opens()
     assert [after.read(name) for name in NAMES[:4]] == [index(0), index(1), b"", None]
 
 
-def test_only_the_upkeep_opens_the_directory(directory: Path, clock: Clock) -> None:
+def test_nothing_is_written_before_the_first_pass_has_counted_the_files(
+    directory: Path, clock: Clock
+) -> None:
     files = IndexFiles(IndexFileLimits(directory), clock)
     fill(files, 0)
     assert here(files) == []
     assert not directory.exists()
 
 
-def test_what_is_read_while_it_is_looked_through_was_used(
-    opens: Opens, directory: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = opens()
-    fill(before, 0, 1, 2, 3)
-    before.close()
-    for number, age_s in enumerate((30, 20, 10, 0)):
-        _age(directory / NAMES[number], age_s)
-    after = IndexFiles(IndexFileLimits(directory, ROOM * BLOCK_BYTES), clock)
-    found = CacheDirectory.found
-
-    def found_while_somebody_reads(self: CacheDirectory) -> Iterator[tuple[str, int, float]]:
-        yield from found(self)
-        assert after.read(NAMES[0]) == index(0)
-        fill(after, 5)  # not kept: what lies there is not known yet
-
-    monkeypatch.setattr(CacheDirectory, "found", found_while_somebody_reads)
-    after.maintain()
-    fill(after, 4)
-    assert here(after) == [0, 2, 3, 4]
-    after.close()
-
-
-def test_the_least_recently_used_goes_first(opens: Opens, directory: Path) -> None:
+def test_the_least_recently_used_file_is_removed_first(opens: Opens, directory: Path) -> None:
     files = opens()
     fill(files, 0, 1, 2, 3)
     files.read(NAMES[0])
-    files.use(NAMES[1])
+    files.mark_used(NAMES[1])
     fill(files, 4)
-    assert here(files) == [0, 1, 3, 4]
-    assert sorted(path.name for path in directory.iterdir()) == [NAMES[n] for n in (0, 1, 3, 4)]
+    assert kept(directory) == [0, 1, 3, 4]
 
 
-def test_the_order_of_use_outlives_the_process(opens: Opens, directory: Path, clock: Clock) -> None:
-    before = opens()
-    fill(before, 0, 1, 2, 3)
-    before.close()
+def test_the_order_of_use_outlives_the_process(opens: Opens, directory: Path) -> None:
+    fill(opens(), 0, 1, 2, 3)
     for age_s, number in enumerate((2, 0, 3, 1)):
-        _age(directory / NAMES[number], age_s)
+        age(directory / NAMES[number], age_s)
     after = opens()
     fill(after, 4, 5)
     assert here(after) == [0, 2, 4, 5]
 
 
-def _age(path: Path, age_s: float) -> None:
-    told = path.stat()
-    os.utime(path, (told.st_atime, told.st_mtime - age_s))
-
-
 def test_a_smaller_limit_holds_from_the_start(opens: Opens) -> None:
-    before = opens()
-    fill(before, 0, 1, 2, 3)
-    before.close()
+    fill(opens(), 0, 1, 2, 3)
     assert len(here(opens(total_bytes=2 * BLOCK_BYTES))) == 2
 
 
-def test_no_more_files_than_can_be_kept_in_mind(
-    opens: Opens, monkeypatch: pytest.MonkeyPatch
+def test_the_number_of_files_is_bounded(
+    opens: Opens, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.rlm.fetch.index_files.MAX_FILES", 2)
+    monkeypatch.setattr("services.rlm.fetch.index_cache.MAX_FILES", 2)
+    fill(opens(), 0, 1, 2)
+    assert kept(directory) == [1, 2]
+
+
+def test_a_file_counts_in_whole_blocks(opens: Opens, directory: Path) -> None:
     files = opens()
     fill(files, 0, 1, 2)
-    assert here(files) == [1, 2]
+    files.write(NAMES[3], index(3, BLOCK_BYTES))  # with its header: two blocks
+    assert kept(directory) == [1, 2, 3]
 
 
-def test_a_file_counts_in_whole_blocks(opens: Opens) -> None:
-    files = opens()
-    fill(files, 0, 1, 2)
-    files.write(NAMES[3], index(3, BLOCK_BYTES))  # the header stands before it: two blocks
-    assert here(files) == [1, 2, 3]
-    assert index_files.charged_bytes(0) == BLOCK_BYTES
-
-
-def test_what_is_larger_than_the_whole_cache_is_not_kept(opens: Opens) -> None:
+def test_an_index_larger_than_the_whole_cache_is_not_kept(opens: Opens) -> None:
     files = opens()
     fill(files, 0)
     files.write(NAMES[1], index(1, ROOM * BLOCK_BYTES))
     assert here(files) == [0]
 
 
-def test_what_nobody_uses_goes_after_its_time(opens: Opens, clock: Clock) -> None:
-    files = opens(ttl_s=900.0)
-    fill(files, 0, 1)
-    clock.now_s += 600
-    files.use(NAMES[1])
-    clock.now_s += 301
-    files.maintain()
-    assert here(files) == [1]
+def test_a_large_cache_makes_room_for_several_writes_at_once(opens: Opens, directory: Path) -> None:
+    files = opens(total_bytes=32 * BLOCK_BYTES)
+    names = [
+        name_of(RemoteLogSegmentId(PARTITION, UUID(int=number)), IndexType.OFFSET)
+        for number in range(100, 133)
+    ]
+    for name in names:
+        files.write(name, b"")
+    assert {path.name for path in directory.iterdir()} == set(names[3:])
 
 
-def test_time_goes_on_while_no_process_runs(opens: Opens, directory: Path, clock: Clock) -> None:
-    before = opens()
-    fill(before, 0, 1)
-    before.close()
-    _age(directory / NAMES[0], 10**9)
-    after = IndexFiles(IndexFileLimits(directory, ttl_s=900.0), clock)
-    after.maintain()
-    assert here(after) == [1]
-    after.close()
+@pytest.mark.parametrize("is_restarted", [True, False])
+def test_an_unused_file_is_removed_after_its_ttl(
+    opens: Opens, directory: Path, is_restarted: bool
+) -> None:
+    files = opens(ttl_s=DAY_S)
+    fill(files, 0, 1, 2)
+    for number in (0, 1):
+        age(directory / NAMES[number], DAY_S + 1)
+    if is_restarted:
+        opens(ttl_s=DAY_S)
+        assert kept(directory) == [2]
+    else:
+        files.mark_used(NAMES[1])
+        files.maintain()
+        assert kept(directory) == [1, 2]
 
 
-def test_what_is_deleted_goes_at_once(opens: Opens, directory: Path) -> None:
+def test_files_of_deleted_segments_are_removed_at_once(opens: Opens, directory: Path) -> None:
     files = opens()
     fill(files, 0, 1)
     files.remove([NAMES[0], NAMES[5]])
-    assert [path.name for path in directory.iterdir()] == [NAMES[1]]
+    assert kept(directory) == [1]
 
 
-@pytest.mark.parametrize("at", [0, 10, 30, -1])
-def test_a_damaged_file_is_not_here_and_makes_way(
-    opens: Opens, directory: Path, at: int, caplog: pytest.LogCaptureFixture
+def test_no_damaged_byte_is_served(
+    opens: Opens, directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     files = opens()
-    fill(files, 0, 1)
-    path = directory / NAMES[0]
-    content = bytearray(path.read_bytes())
-    content[at] ^= 1
-    path.write_bytes(content)
-    assert here(files) == [1]
-    assert not path.exists()
-    assert "fetched again" in lines(caplog)[0]
+    files.write(NAMES[0], index(0, 64))
+    content = (directory / NAMES[0]).read_bytes()
+    for at in range(len(content)):
+        damaged = bytearray(content)
+        damaged[at] ^= 1
+        (directory / NAMES[0]).write_bytes(damaged)
+        assert files.read(NAMES[0]) is None
+        assert kept(directory) == []
+    assert "damaged file" in lines(caplog)[0]
     fill(files, 0)
-    assert here(files) == [0, 1]
+    assert here(files) == [0]
+
+
+def test_nothing_cut_off_or_added_is_served(opens: Opens, directory: Path) -> None:
+    files = opens()
+    files.write(NAMES[0], index(0, 64))
+    content = (directory / NAMES[0]).read_bytes()
+    for damaged in (*(content[:size] for size in range(len(content))), content + b"\0"):
+        (directory / NAMES[0]).write_bytes(damaged)
+        assert files.read(NAMES[0]) is None
+
+
+def test_a_file_under_another_name_is_not_served(opens: Opens, directory: Path) -> None:
+    files = opens()
+    fill(files, 0)
+    (directory / NAMES[0]).rename(directory / NAMES[1])
+    assert here(files) == []
 
 
 def test_a_huge_file_is_not_read(opens: Opens, directory: Path) -> None:
@@ -238,7 +237,7 @@ def test_a_huge_file_is_not_read(opens: Opens, directory: Path) -> None:
     assert here(files) == [1]
 
 
-def test_a_file_that_somebody_removed_is_not_here(opens: Opens, directory: Path) -> None:
+def test_a_file_that_another_removed_is_written_again(opens: Opens, directory: Path) -> None:
     files = opens()
     fill(files, 0)
     (directory / NAMES[0]).unlink()
@@ -247,144 +246,100 @@ def test_a_file_that_somebody_removed_is_not_here(opens: Opens, directory: Path)
     assert here(files) == [0]
 
 
-def test_what_a_killed_writer_left_is_removed_and_nothing_of_others(
-    opens: Opens, directory: Path
-) -> None:
+def test_files_of_killed_writers_are_removed_and_no_others(opens: Opens, directory: Path) -> None:
     directory.mkdir(parents=True)
-    (directory / f"{NAMES[0]}.0123abcd.tmp").write_bytes(b"half")
-    (directory / "meta.properties").write_text("mine")
-    opens()
-    assert [path.name for path in directory.iterdir()] == ["meta.properties"]
+    old, new = directory / f"{NAMES[0]}.0123abcd.tmp", directory / f"{NAMES[1]}.0123abcd.tmp"
+    for path in (old, new, directory / "meta.properties", directory / f"{NAMES[0]}.1"):
+        path.write_bytes(b"half")
+        age(path, 3600)
+    age(new, -3600)
+    opens(ttl_s=1.0)
+    assert sorted(path.name for path in directory.iterdir()) == sorted(
+        [f"{NAMES[0]}.1", new.name, "meta.properties"]
+    )
 
 
-def test_an_entry_that_cannot_be_removed_blocks_nobody(
-    opens: Opens, directory: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    files = opens()
-    fill(files, 0, 1, 2, 3)
-    _make_a_directory(directory / NAMES[0])
-    fill(files, 4, 5, 6, 7)
-    assert here(files) == [5, 6, 7]
-    assert "Is a directory" in lines(caplog)[0]
-
-
-def test_an_unused_entry_that_cannot_be_removed_holds_back_no_other(
-    opens: Opens, directory: Path, clock: Clock
-) -> None:
-    files = opens(ttl_s=900.0)
-    fill(files, 0, 1)
-    _make_a_directory(directory / NAMES[0])
-    clock.now_s += 900
-    files.maintain()
-    assert [path.name for path in directory.iterdir()] == [NAMES[0]]
-
-
-def test_a_directory_under_an_entrys_name_is_none(opens: Opens, directory: Path) -> None:
-    (directory / NAMES[0]).mkdir(parents=True)
+def test_a_directory_under_a_files_name_is_a_miss(opens: Opens, directory: Path) -> None:
+    (directory / NAMES[0] / "not ours").mkdir(parents=True)
     files = opens()
     fill(files, 1, 2, 3, 4)
-    assert here(files) == [1, 2, 3, 4]
+    assert files.read(NAMES[1]) == index(1)
+    assert files.read(NAMES[0]) is None
 
 
-def _make_a_directory(path: Path) -> None:
-    path.unlink()
-    (path / "of somebody").mkdir(parents=True)
-
-
-def test_a_read_that_fails_is_not_tried_again_at_once(
+def test_a_failed_read_is_retried_after_a_while(
     opens: Opens, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     files = opens()
     fill(files, 0, 1, 2)
-    with _failing_reads(monkeypatch) as tried:
+    with failing_reads(monkeypatch) as tried:
         assert here(files) == []
         assert tried == [NAMES[0]]
         clock.now_s += RETRY_AFTER_S
         assert here(files) == []
-        assert tried == [NAMES[0], NAMES[1]]
-    assert ["Input/output error" in line for line in lines(caplog)] == [True, True]
+        assert tried == [NAMES[0], NAMES[0]]
+    (line,) = lines(caplog)
+    assert "Input/output error" in line
     clock.now_s += RETRY_AFTER_S
-    assert here(files) == [2]
+    assert here(files) == [0, 1, 2]
+    assert lines(caplog)[1].endswith("works again")
 
 
 @contextmanager
-def _failing_reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def failing_reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     tried = []
+    real = os.open
 
-    def fail(self: CacheDirectory, name: str) -> bytes:
-        tried.append(name)
+    def fail(path: Any, flags: int, *args: Any, **more: Any) -> int:
+        if Path(path).name not in NAMES:
+            return real(path, flags, *args, **more)
+        tried.append(Path(path).name)
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with monkeypatch.context() as patched:
-        patched.setattr(CacheDirectory, "read", fail)
+        patched.setattr(os, "open", fail)
         yield tried
 
 
-@pytest.mark.parametrize("hanging", ["remove", "write", "is_in_place", "note_use"])
-def test_a_disk_that_hangs_holds_back_neither_reads_nor_the_end(
-    opens: Opens, clock: Clock, monkeypatch: pytest.MonkeyPatch, hanging: str
+@pytest.mark.parametrize("hanging", ["replace", "scandir", "utime"])
+def test_a_hanging_disk_delays_no_other_read(
+    opens: Opens, monkeypatch: pytest.MonkeyPatch, hanging: str
 ) -> None:
-    files = opens(ttl_s=None)
+    files = opens()
     fill(files, 0, 1, 2, 3)
-    clock.now_s += 100
-    files.use(NAMES[3])
+    files.mark_used(NAMES[3])
+    monkeypatch.setattr("services.rlm.fetch.index_cache._LOCK_WAIT_S", 0.01)
     is_hanging, may_go_on = threading.Event(), threading.Event()
-    done = getattr(CacheDirectory, hanging)
+    done = getattr(os, hanging)
 
-    def hang(*args: Any) -> Any:
+    def hang(*args: Any, **more: Any) -> Any:
         is_hanging.set()
         assert may_go_on.wait(30.0)
-        return done(*args)
+        return done(*args, **more)
 
-    monkeypatch.setattr(CacheDirectory, hanging, hang)
+    monkeypatch.setattr(os, hanging, hang)
     with ThreadPoolExecutor(3) as pool:
-        hung = [pool.submit(fill, files, 4), pool.submit(files.maintain)]
+        hung = pool.submit(fill, files, 4)
         try:
             assert is_hanging.wait(30.0)
             assert pool.submit(files.read, NAMES[1]).result(timeout=30.0) == index(1)
-            pool.submit(files.use, NAMES[2]).result(timeout=30.0)
-            pool.submit(files.close).result(timeout=30.0)
-            assert here(files) == []
+            pool.submit(files.mark_used, NAMES[2]).result(timeout=30.0)
+            pool.submit(fill, files, 5).result(timeout=30.0)
         finally:
             may_go_on.set()
-        for each in hung:
-            each.result(timeout=30.0)
-    assert here(files) == []
+        hung.result(timeout=30.0)
+    assert files.read(NAMES[4]) == index(4)
+    assert files.read(NAMES[5]) is None
 
 
-@pytest.mark.parametrize(("ttl_s", "noted_after_s"), [(None, 60), (900.0, 60), (10.0, 5)])
-def test_use_is_noted_now_and_then_and_not_by_readers(
-    directory: Path, clock: Clock, ttl_s: float | None, noted_after_s: float
-) -> None:
-    files = IndexFiles(IndexFileLimits(directory, ttl_s=ttl_s), clock, unix_time=clock)
-    files.maintain()
-    fill(files, 0)
-    written_s = (directory / NAMES[0]).stat().st_mtime
-    clock.now_s += 3
-    used_s = clock.now_s
-    assert files.read(NAMES[0]) == index(0)
-    clock.now_s += noted_after_s - 4
-    files.maintain()
-    assert (directory / NAMES[0]).stat().st_mtime == written_s
-    clock.now_s += 1
-    files.maintain()
-    assert (directory / NAMES[0]).stat().st_mtime == used_s
-    files.close()
-
-
-def test_a_directory_is_of_one_process(
-    opens: Opens, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_processes_share_a_directory(opens: Opens, directory: Path) -> None:
     first, second = opens(), opens()
-    fill(first, 0)
-    fill(second, 1)
-    assert (here(first), here(second)) == ([0], [])
-    assert "RLM_REMOTE_LOG_INDEX_FILE_CACHE_DIR of its own" in lines(caplog)[0]
-    first.close()
-    clock.now_s += RETRY_AFTER_S
-    second.maintain()
-    fill(second, 1)
-    assert here(second) == [0, 1]
+    fill(first, 0, 1, 2)
+    fill(second, 3, 4, 5)
+    assert here(first) == here(second) == [0, 1, 2, 3, 4, 5]
+    first.maintain()
+    assert len(kept(directory)) == ROOM
 
 
 def test_a_removed_directory_is_made_again(opens: Opens, directory: Path) -> None:
@@ -393,26 +348,10 @@ def test_a_removed_directory_is_made_again(opens: Opens, directory: Path) -> Non
     shutil.rmtree(directory)
     assert here(files) == []
     fill(files, 1)
-    files.maintain()
-    fill(files, 2)
-    assert here(files) == [2]
-
-
-def test_a_directory_that_was_put_in_its_place_is_taken(opens: Opens, directory: Path) -> None:
-    files = opens()
-    fill(files, 0)
-    directory.rename(directory.with_name("before"))
-    files.maintain()
-    fill(files, 1)
     assert here(files) == [1]
-    assert (directory / NAMES[1]).exists()
-    directory.rename(directory.with_name("between"))
-    directory.with_name("before").rename(directory)
-    files.maintain()
-    assert here(files) == [0]
 
 
-def test_where_no_directory_can_be_there_are_no_files(
+def test_a_directory_that_cannot_be_made_is_logged_once_and_retried(
     opens: Opens, directory: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     directory.parent.write_text("a file")
@@ -422,7 +361,7 @@ def test_where_no_directory_can_be_there_are_no_files(
         clock.now_s += RETRY_AFTER_S
         files.maintain()
     assert here(files) == []
-    assert len(lines(caplog)) == 6
+    assert len(lines(caplog)) == 1
     directory.parent.unlink()
     clock.now_s += RETRY_AFTER_S
     files.maintain()
@@ -436,16 +375,19 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
         yield made
 
 
-def test_a_full_disk_is_in_nobodys_way_and_needs_no_restart(
+def test_a_full_disk_fails_no_read_and_needs_no_restart(
     opens: Opens, disk: SmallDisk, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     files = opens(KIB * KIB, path=disk.path / "indexes")
     disk.fill()
-    fill(files, 0, 1, 2)
-    assert here(files) == []
+    for _ in range(30):
+        fill(files, 0, 1, 2)
+        assert here(files) == []
+        clock.now_s += RETRY_AFTER_S
     (line,) = lines(caplog)
     assert "No space left on device" in line
+    fill(files, 0)
     disk.free()
     fill(files, 0)
     assert here(files) == []
@@ -453,33 +395,7 @@ def test_a_full_disk_is_in_nobodys_way_and_needs_no_restart(
     fill(files, 0)
     assert here(files) == [0]
     assert lines(caplog)[-1].endswith("works again")
-    assert [path.name for path in (disk.path / "indexes").iterdir()] == [NAMES[0]]
-
-
-def test_a_disk_that_stays_full_gets_a_line_per_attempt(
-    opens: Opens, disk: SmallDisk, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    files = opens(KIB * KIB, path=disk.path / "indexes")
-    disk.fill()
-    for _ in range(30):
-        fill(files, 0)
-        clock.now_s += RETRY_AFTER_S
-    assert len(lines(caplog)) == 30
-
-
-def test_a_disk_that_comes_and_goes_gets_a_line_per_change(
-    opens: Opens, disk: SmallDisk, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    files = opens(KIB * KIB, path=disk.path / "indexes")
-    for _ in range(12):
-        disk.fill()
-        fill(files, 0)
-        clock.now_s += RETRY_AFTER_S
-        disk.free()
-        fill(files, 0)
-        files.remove([NAMES[0]])
-    assert len(lines(caplog)) == 24
+    assert kept(disk.path / "indexes") == [0]
 
 
 def test_a_disk_smaller_than_the_limit_holds_what_was_used_last(
