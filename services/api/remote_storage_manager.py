@@ -348,7 +348,7 @@ class StoredManifest:
 
 
 @dataclass(frozen=True, slots=True)
-class DoomedObject:
+class ObjectToDelete:
     """An object that is to go; with `if_etag` only if the store still calls its content so."""
 
     location: ObjectLocation
@@ -397,7 +397,7 @@ class SegmentObjects(Protocol):
         ...
 
     def delete_segment_objects(
-        self, objects: Sequence[DoomedObject]
+        self, objects: Sequence[ObjectToDelete]
     ) -> list[RemoteStorageError | None]:
         """Delete up to MAX_OBJECTS objects; one outcome each, in order. Idempotent.
 

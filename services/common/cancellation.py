@@ -10,7 +10,7 @@ class Flag(Protocol):
     def is_set(self) -> bool: ...
 
 
-class Ending:
+class Cancellation:
     """Set on its own, or with `everything`."""
 
     def __init__(self, everything: Flag) -> None:

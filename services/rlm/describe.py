@@ -56,7 +56,7 @@ class PageDescriber:
         for partition in partitions:
             done += 1
             description = self._describe(partition)
-            if partition.local is None and self.unavailable is not None:
+            if partition.role.local is None and self.unavailable is not None:
                 continue
             found.append(description)
             problems += len(description.problems)
@@ -67,8 +67,8 @@ class PageDescriber:
     def _describe(self, partition: Partition) -> PartitionDescription:
         """One partition now. What cannot be reached is a problem in the description; the figures
         are then the last that were seen."""
-        problems, now = list(partition.problems), list[Problem]()
-        local, log, is_fresh = partition.local, None, False
+        problems, now = list(partition.copy.problems), list[Problem]()
+        local, log, is_fresh = partition.role.local, None, False
         try:
             log = local.look() if local else None
             is_fresh = self._refresh(partition, problems)
@@ -85,7 +85,7 @@ class PageDescriber:
         known_gaps = self._known_gaps(partition, lost, ask=is_fresh)
         lost = [offsets for offsets in lost if offsets not in known_gaps]
         if log is None or local is None:
-            problems += partition.mended
+            problems += partition.copy.mended
             return _only_remote(partition, tier, _copied_through(tier, covered, [], lost), problems)
         if is_fresh:
             now += [lost_problem(partition, offsets) for offsets in lost]
@@ -94,7 +94,7 @@ class PageDescriber:
         now += [known_gap_problem(partition, offsets) for offsets in known_gaps]
         known = {(p.kind, p.path, p.offset) for p in problems}
         problems += [p for p in now if (p.kind, p.path, p.offset) not in known]
-        problems += partition.mended
+        problems += partition.copy.mended
         return _local(partition, log, tier, lost, self._broker_id, problems)
 
     def _lost(
@@ -110,10 +110,10 @@ class PageDescriber:
     def _known_gaps(self, partition: Partition, lost: Sequence[Range], *, ask: bool) -> list[Range]:
         """Those of the lost ranges that are recorded, as far as is known where RLMM is not, or
         cannot be, asked."""
-        gaps = partition.gaps.last_seen
+        gaps = partition.tier.gaps.last_seen
         if lost and ask:
             with suppress(RemoteStorageError):
-                gaps = partition.gaps.refresh(partition.tier.last_seen)
+                gaps = partition.tier.gaps.refresh(partition.tier.last_seen)
         return [(first, last) for first, last in lost if is_recorded(gaps, first, last)]
 
     def _refresh(self, partition: Partition, problems: list[Problem]) -> bool:
@@ -159,13 +159,13 @@ def _local(
     broker_id: int,
     problems: Sequence[Problem],
 ) -> PartitionDescription:
-    log = partition.as_settled(log)
+    log = partition.role.as_settled(log)
     covered = tier.covered(log.lineage)
     pending = candidate_log_segments(log, covered)
     starts = [log.log_start_offset]
     if tier.start_offset is not None:
         starts.append(tier.start_offset)
-    leadership = partition.leadership or LED_BY_LOG
+    leadership = partition.role.leadership or LED_BY_LOG
     epoch = leadership.epoch_of(log.lineage)
     return PartitionDescription(
         topic_id_partition=partition.topic_id_partition,
@@ -183,7 +183,7 @@ def _local(
         remote_segments=tier.segments,
         remote_size_bytes=tier.size_bytes,
         problems=at_most(problems),
-        role=None if partition.leadership is None else partition.leadership.role,
+        role=None if partition.role.leadership is None else partition.role.leadership.role,
     )
 
 
@@ -219,7 +219,7 @@ def _only_remote(
         remote_segments=tier.segments,
         remote_size_bytes=tier.size_bytes,
         problems=at_most(problems),
-        role=None if partition.leadership is None else partition.leadership.role,
+        role=None if partition.role.leadership is None else partition.role.leadership.role,
     )
 
 

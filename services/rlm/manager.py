@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cachetools import LRUCache
-
 from services.api.errors import NotServedError, RemoteResourceNotFoundError, RemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import (
@@ -76,7 +74,6 @@ _POLICIES_INTERVAL_S = 1.0
 """How soon a topic that is new is asked for; while there is none, that costs nothing."""
 
 _INDEX_CACHE = "upkeep of the index cache"
-_MAX_UNTOLD = 10_000
 _REMOVER_THREADS = 2
 _LOCAL_RETENTION_THREADS = 2
 
@@ -137,8 +134,6 @@ class BrokerRemoteLogManager:
         self.topic_counts = TopicCounts()
         self._rsm = rsm = CacheInvalidatingStorage(rsm, self._index_cache, self.topic_counts)
         self._rlmm = rlmm
-        self._lock = threading.Lock()
-        self._untold: LRUCache[TopicIdPartition, Partition] = LRUCache(_MAX_UNTOLD)
         self._source = source
         self._stopping = threading.Event()
         self._cancelled = threading.Event()
@@ -191,7 +186,7 @@ class BrokerRemoteLogManager:
             lambda name: new_partition(name, None, rsm, rlmm, self._revisions, cluster_id),
         )
         remote = RemoteSegmentReader(rsm, rlmm, self._index_cache, limits.read)
-        self._fetcher = Fetcher(self._partition_of, remote, self.topic_counts)
+        self._fetcher = Fetcher(self._roles.partition, remote, self.topic_counts)
         self.remote_readers = remote.turns
         self._static = StaticSource(self._roles) if source is PartitionSource.STATIC else None
         if self._static is not None:
@@ -335,23 +330,11 @@ class BrokerRemoteLogManager:
             for summary in all_partitions(self._rlmm):
                 name = summary.topic_id_partition
                 if name not in found:
-                    found[name] = self._partition_of(name)
+                    found[name] = self._roles.partition(name)
         except RemoteStorageError as e:
             describer.unavailable = e
-            return [partition for partition in here.values() if partition.local is not None]
+            return [partition for partition in here.values() if partition.role.local is not None]
         return list(found.values())
-
-    def _partition_of(self, name: TopicIdPartition) -> Partition:
-        known = self._roles.partition(name)
-        if known is not None:
-            return known
-        with self._lock:
-            partition = self._untold.get(name)
-            if partition is None:
-                partition = new_partition(name, None, self._rsm, self._rlmm)
-                self._untold[name] = partition
-            partition.log_is_not_served = self._directories.folder_of(name) is not None
-            return partition
 
     def _scan(self) -> None:
         """Find logs that came, and forget those that went."""

@@ -183,7 +183,7 @@ REMOTE_LOG_SIZE_COMPUTATION_SECONDS = TopicGauge(
 )
 
 
-class TellsAges(Protocol):
+class TaskAges(Protocol):
     """A Scheduler."""
 
     def seconds_since_last_success(self) -> Mapping[Hashable, float]: ...
@@ -196,7 +196,7 @@ class LastPollCollector(Collector):
         scheduler: of the poll alone.
     """
 
-    def __init__(self, scheduler: TellsAges) -> None:
+    def __init__(self, scheduler: TaskAges) -> None:
         self._scheduler = scheduler
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
@@ -214,9 +214,7 @@ class LastSuccessCollector(Collector):
         gauge: one for each scheduler.
     """
 
-    def __init__(
-        self, scheduler: TellsAges, gauge: TopicGauge = SECONDS_SINCE_LAST_SUCCESS
-    ) -> None:
+    def __init__(self, scheduler: TaskAges, gauge: TopicGauge = SECONDS_SINCE_LAST_SUCCESS) -> None:
         self._scheduler = scheduler
         self._gauge = gauge
 
@@ -343,15 +341,15 @@ class RetentionCollector(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         whole, local = RETENTION_SIZE_PERCENT.family(), LOCAL_RETENTION_SIZE_PERCENT.family()
         for partition in self._led_partitions():
-            if partition.topic_config is None or partition.drafted is None:
+            if partition.retention.topic_config is None or partition.report.draft is None:
                 continue
-            config, drafted = partition.topic_config.config, partition.drafted
+            config, drafted = partition.retention.topic_config.config, partition.report.draft
             name = partition.topic_id_partition
             labels = (name.topic, str(name.partition))
             limit_bytes = config.retention_bytes
             if limit_bytes > 0:
                 # Less may be there by now than was not counted.
-                tier_bytes = max(drafted.tier.size_bytes - partition.uncounted_bytes, 0)
+                tier_bytes = max(drafted.tier.size_bytes - partition.retention.uncounted_bytes, 0)
                 size_bytes = drafted.report.only_local_bytes + tier_bytes
                 whole.add_metric(labels, percent(size_bytes, limit_bytes))
             limit_bytes = config.effective_local_retention_bytes

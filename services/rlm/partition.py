@@ -1,4 +1,15 @@
-"""All that RLM keeps in memory of one partition."""
+"""Keep what RLM knows of one partition in memory: five parts, each with one writer.
+
+    part              what it holds                         who writes it
+    RoleState         the log's folder, role, offsets       roles/partition_roles.py
+    TierState         what RLMM and RSM have of it          tier_state.py, on request of any pass
+    CopyState         what the latest copy pass found       copy/task.py
+    RetentionState    what the latest retention pass found  retention/expiration_task.py
+    ReportState       what RLMM was sent                    reporting.py
+
+Everyone else only reads. PartitionRoles also calls take_role and move_to of Partition when the role
+or the folder changes: they drop what held only for the one before.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -15,23 +26,16 @@ from services.rlm.kafka_log.local_log import LocalLog, LocalPartition
 from services.rlm.kafka_log.log_dir import PartitionDir
 from services.rlm.kafka_log.partition_dir import LocalSegment
 from services.rlm.problem_log import ProblemLog
-from services.rlm.tier_state import (
-    RaisedLogStart,
-    RecordedGaps,
-    Revisions,
-    Tier,
-    TierLineage,
-    TierView,
-)
+from services.rlm.tier_state import Revisions, Tier, TierState
 
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """A role and the leader epoch that it was told with. A pass reads it once: what it began in one
-    role it never goes on with under the epoch of another.
+    """A role and its leader epoch. A pass reads it once, so that it never finishes under one epoch
+    what it began under another.
 
     Attributes:
-        leader_epoch: None: the latest of the log's own.
+        leader_epoch: None: the latest in the log.
     """
 
     role: PartitionRole
@@ -42,29 +46,29 @@ class Leadership:
         return self.role is PartitionRole.LEADER
 
     def epoch_of(self, lineage: Lineage) -> int | None:
-        """The leader epoch to act under; None: the log does not tell."""
+        """Return the leader epoch to act under; None: the log has none."""
         return lineage.latest_epoch if self.leader_epoch is None else self.leader_epoch
 
     def is_overtaken(self, lineage: Lineage) -> bool:
-        """The log has records of a later leader than was told of: what this broker is to the
-        partition now it is still to be told."""
+        """Whether the log has records of a later leader: this broker's next role is not known
+        yet."""
         latest = lineage.latest_epoch
         return self.leader_epoch is not None and latest is not None and latest > self.leader_epoch
 
 
 LED_BY_LOG = Leadership(PartitionRole.LEADER, None)
-"""Led here, under the epoch that its log tells."""
+"""Led here, under the latest epoch of its log."""
 
 
 @dataclass(frozen=True, slots=True)
 class NothingDue:
-    """A pass that had nothing to delete, and what it saw.
+    """What a retention pass saw when it had nothing to delete.
 
     Attributes:
         revision, config_revision: of the partition and of its topic's settings.
-        until_s: something may be asked for from here on, by a clock that only grows; None: never,
-            as long as the revisions stay.
-        until_bytes: or once so many bytes are only here; None: never, in the same way.
+        until_s: when something may become due, on the monotonic clock; None: not before a revision
+            changes.
+        until_bytes: only-local bytes at which something may become due; None: as above.
     """
 
     revision: int
@@ -75,13 +79,12 @@ class NothingDue:
 
 @dataclass(frozen=True, slots=True)
 class Uncopied:
-    """
+    """Rolled segments that are not in the tier, whatever the reason.
+
     Attributes:
-        segments, size_bytes: of the rolled segments that are not copied, whatever keeps them.
-        oldest_timestamp_ms: the largest timestamp of the first of them; None: there is none, or it
-            cannot be read.
-        local_retention_ms: how old that may get before the broker deletes the segment; None: that
-            is not known.
+        segments, size_bytes: how many, and their logs' size.
+        oldest_timestamp_ms: the largest timestamp of the first; None: none, or unreadable.
+        local_retention_ms: the age at which the broker deletes it; None: unknown.
     """
 
     segments: int = 0
@@ -91,17 +94,14 @@ class Uncopied:
 
     @property
     def deleted_at_ms(self) -> int | None:
-        """When retention.ms of the broker takes the first of them; None: it is not known."""
+        """Return when the broker's retention.ms deletes the first of them; None: unknown."""
         if self.oldest_timestamp_ms is None or self.local_retention_ms is None:
             return None
         return self.oldest_timestamp_ms + self.local_retention_ms
 
 
 def uncopied_of(segments: Sequence[LocalSegment], local_retention_ms: int | None) -> Uncopied:
-    """
-    Args:
-        segments: earliest first.
-    """
+    """Sum up the uncopied segments, given earliest first."""
     oldest_ms = largest_timestamp_ms(segments[0]) if segments else None
     size_bytes = sum(segment.size_bytes for segment in segments)
     return Uncopied(len(segments), size_bytes, oldest_ms, local_retention_ms)
@@ -112,15 +112,15 @@ MAX_MENDED = 100
 
 @dataclass(frozen=True, slots=True)
 class SentReport:
-    """A report that RLMM has answered, and when, by the reporter's clock."""
+    """A report that RLMM has answered, and when, on the reporter's clock."""
 
     report: PartitionReport
     at_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class DraftedReport:
-    """What is to be said of a partition, and by what."""
+class DraftReport:
+    """A report to send, and what it was made from."""
 
     log: LocalLog
     tier: Tier
@@ -129,89 +129,131 @@ class DraftedReport:
 
 
 @dataclass
-class Partition:
-    """One partition: its folder, its part of the tier, and what the latest pass found.
+class RoleState:
+    """What this broker is to the partition. Writer: roles/partition_roles.py.
 
     Attributes:
-        local: None: this broker has no folder of it (any more).
-        log_is_not_served: its log lies here, but nobody has said, or says any more, that this
-            broker leads or follows it.
-        cluster_id: of the broker's cluster, where it was asked; None: it was not.
-        leadership: what this broker is to it; None: nothing, only the tier has it.
-        told_stable_offset: the last stable offset that the leader, this broker, told when it was
-            asked last; None: it did not, or nobody asks it.
-        announced: what RLMM was told of that; None: nothing.
-        blocked: why no pass will copy it before it has another role, or a restart.
-        told: which problems the log has been told of.
-        uncopied: of the latest copy pass; zeros while nothing is to be copied.
-        report_number: the highest given to a report; None: RLMM's is to be read first.
-        sent_report: the latest; None: none by this process.
-        drafted: the latest draft of one, good for as long as log and tier are the same.
-        topic_config: as the latest expiration pass read it; None: none has.
-        copies_wait: retention reads the partition anew, as it changed while it was read: a copy
-            pass begins no other segment.
-        uncounted_bytes: of the tier's finished segments, what is no part of the partition's size,
-            as the latest expiration pass saw it that judged them.
-        nothing_due: what the latest expiration pass found nothing to delete in; None: it deleted
-            something, or there was none.
+        local: its log; None: this broker has no folder of it (any more).
+        leadership: the role and its leader epoch; None: no role, only the tier has the partition.
+        log_is_not_served: the log lies here, but this broker neither leads nor follows the
+            partition, as far as RLM was informed.
+        stable_offset: the last stable offset in the latest answer of the leader, this broker; None:
+            it was not asked, or did not answer.
+        cluster_id: the broker's cluster; None: the cluster was not asked.
     """
 
-    topic_id_partition: TopicIdPartition
     local: LocalPartition | None
-    tier: TierView
-    tier_lineage: TierLineage
-    gaps: RecordedGaps
-    raised_log_start: RaisedLogStart
-    log_is_not_served: bool = False
+    leadership: Leadership | None
     cluster_id: str | None = None
-    leadership: Leadership | None = None
-    told_stable_offset: int | None = None
-    announced: Leadership | None = None
-    blocked: Problem | None = None
-    problems: tuple[Problem, ...] = ()
-    told: ProblemLog = field(default_factory=ProblemLog)
-    mended: list[Problem] = field(default_factory=list)
-    uncopied: Uncopied = field(default_factory=Uncopied)
-    report_number: int | None = None
-    sent_report: SentReport | None = None
-    drafted: DraftedReport | None = None
-    topic_config: StoredTopicConfig | None = None
-    copies_wait: bool = False
-    uncounted_bytes: int = 0
-    nothing_due: NothingDue | None = None
+    log_is_not_served: bool = False
+    stable_offset: int | None = None
 
-    def take_role(self, leadership: Leadership) -> None:
-        """Of what was found in another role nothing holds any more."""
-        self.leadership = leadership
-        self.announced = self.blocked = self.nothing_due = None
-        self.uncopied = Uncopied()
+    @property
+    def is_leader(self) -> bool:
+        return self.leadership is not None and self.leadership.is_leader
 
     def as_settled(self, log: LocalLog) -> LocalLog:
-        """`log` with the lowest last stable offset of all that are known: the leader knows of
-        transactions whose end not all in-sync replicas have, which no file tells."""
-        told = self.told_stable_offset
-        if told is None or told >= log.last_stable_offset:
-            return log
-        return replace(log, last_stable_offset=max(told, log.log_start_offset))
+        """Return `log` with the lowest last stable offset that is known.
 
-    def move_to(self, found: PartitionDir | None) -> None:
-        """Its folder is there now; None: nowhere."""
-        if found is None:
-            self.local = None
-        elif self.local is not None and self.local.found.path == found.path:
-            self.local.found = found  # its log start offset may have moved
-        else:
-            self.local = LocalPartition(found)
-            self.blocked = self.nothing_due = None
+        The leader also knows of transactions whose end not all in-sync replicas have; no file has
+        that.
+        """
+        stable_offset = self.stable_offset
+        if stable_offset is None or stable_offset >= log.last_stable_offset:
+            return log
+        return replace(log, last_stable_offset=max(stable_offset, log.log_start_offset))
+
+
+@dataclass
+class CopyState:
+    """What the latest copy pass found. Writer: copy/task.py.
+
+    Attributes:
+        problems: what stops segments from being copied, and what was lost.
+        mended: index files that were rebuilt; later passes do not read a copied segment again, so
+            the newest hundred stay here.
+        uncopied: rolled segments that are not in the tier; zeros while nothing is to be copied.
+        blocked: why no pass copies it before its role changes or RLM restarts.
+        problem_log: logs each problem once; called by roles/tasks.py after each pass.
+    """
+
+    problems: tuple[Problem, ...] = ()
+    mended: list[Problem] = field(default_factory=list)
+    uncopied: Uncopied = field(default_factory=Uncopied)
+    blocked: Problem | None = None
+    problem_log: ProblemLog = field(default_factory=ProblemLog)
 
     def note(self, problems: tuple[Problem, ...]) -> None:
-        """Keep what a pass found. What was mended stays known, the newest hundred of it: later
-        passes do not look at a copied segment again."""
+        """Replace the problems by those of a pass; add what it mended."""
         self.problems = tuple(p for p in problems if p.kind is not ProblemKind.INDEX_REBUILT)
         known = {p.path for p in self.mended}
         rebuilt = (p for p in problems if p.kind is ProblemKind.INDEX_REBUILT)
         self.mended += [p for p in rebuilt if p.path not in known]
         del self.mended[:-MAX_MENDED]
+
+
+@dataclass
+class RetentionState:
+    """What the latest retention pass found. Writer: retention/expiration_task.py.
+
+    Attributes:
+        topic_config: the topic's settings; None: no pass has read them.
+        nothing_due: set by a pass that found nothing to delete; None: the latest deleted something.
+        uncounted_bytes: finished segments' bytes that are no part of the partition's size.
+        copy_paused: copy passes begin no other segment: retention is reading the partition again,
+            because a copy changed it while it was read.
+    """
+
+    topic_config: StoredTopicConfig | None = None
+    nothing_due: NothingDue | None = None
+    uncounted_bytes: int = 0
+    copy_paused: bool = False
+
+
+@dataclass
+class ReportState:
+    """What RLMM was sent about the partition. Writer: reporting.py.
+
+    Attributes:
+        announced: the role that RLMM knows; None: none in the present role.
+        number: the highest given to a report; None: RLMM's own has to be read first.
+        sent: the latest report; None: none by this process.
+        draft: the latest draft, valid as long as log and tier are the same objects.
+    """
+
+    announced: Leadership | None = None
+    number: int | None = None
+    sent: SentReport | None = None
+    draft: DraftReport | None = None
+
+
+@dataclass
+class Partition:
+    """One partition; see the top of this file for who writes which part."""
+
+    topic_id_partition: TopicIdPartition
+    role: RoleState
+    tier: TierState
+    copy: CopyState = field(default_factory=CopyState)
+    retention: RetentionState = field(default_factory=RetentionState)
+    report: ReportState = field(default_factory=ReportState)
+
+    def take_role(self, leadership: Leadership) -> None:
+        """Begin a role; drop what was found in the one before."""
+        self.role.leadership = leadership
+        self.report.announced = self.copy.blocked = self.retention.nothing_due = None
+        self.copy.uncopied = Uncopied()
+
+    def move_to(self, found: PartitionDir | None) -> None:
+        """Use the folder in which the log is now; None: there is none."""
+        local = self.role.local
+        if found is None:
+            self.role.local = None
+        elif local is not None and local.found.path == found.path:
+            local.found = found  # its log start offset may have moved
+        else:
+            self.role.local = LocalPartition(found)
+            self.copy.blocked = self.retention.nothing_due = None
 
 
 def new_partition(
@@ -222,14 +264,9 @@ def new_partition(
     revisions: Revisions | None = None,
     cluster_id: str | None = None,
 ) -> Partition:
-    """One whose log is here is led here, as its log tells, until it takes another role."""
+    """Make a partition; with a log here it is led here, as its log says, until it takes a role."""
     return Partition(
         topic_id_partition,
-        local,
-        TierView(rlmm, topic_id_partition, revisions),
-        TierLineage(rsm),
-        RecordedGaps(rlmm, topic_id_partition),
-        RaisedLogStart(rlmm, topic_id_partition),
-        cluster_id=cluster_id,
-        leadership=None if local is None else LED_BY_LOG,
+        RoleState(local, None if local is None else LED_BY_LOG, cluster_id),
+        TierState(rsm, rlmm, topic_id_partition, revisions),
     )

@@ -47,7 +47,7 @@ class ProblemLog:
         self._told: frozenset[_Key] = frozenset()
         self._not_yet_told: frozenset[_Key] = frozenset()
 
-    def tell(self, where: object, problems: Iterable[Problem]) -> None:
+    def log(self, where: object, problems: Iterable[Problem]) -> None:
         """Those of the problems that there are now, and were not when this was told last; of what
         ends by itself, those that were there then, too."""
         now = {(p.kind, p.path, p.offset): p for p in problems if holds_back(p)}

@@ -24,7 +24,7 @@ from services.api.remote_log_metadata_manager import (
 )
 from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
 from services.rlm.kafka_log.local_log import LocalLog
-from services.rlm.partition import DraftedReport, Leadership, Partition, SentReport
+from services.rlm.partition import DraftReport, Leadership, Partition, SentReport
 from services.rlm.tier_state import Tier
 
 
@@ -42,12 +42,12 @@ def announce(
         RemoteStorageError: RLMM did not take it.
     """
     told = replace(leadership, leader_epoch=epoch)
-    if partition.announced == told:
+    if partition.report.announced == told:
         return
     this = [PartitionLeadership(partition.topic_id_partition, epoch)]
     leaders, followers = (this, []) if leadership.is_leader else ([], this)
-    rlmm.on_partition_leadership_changes(leaders, followers, broker_id, partition.cluster_id)
-    partition.announced = told
+    rlmm.on_partition_leadership_changes(leaders, followers, broker_id, partition.role.cluster_id)
+    partition.report.announced = told
 
 
 _ATTEMPTS = 3
@@ -97,20 +97,20 @@ class _LedLog:
 
 
 def _led_log(partition: Partition) -> _LedLog | None:
-    leadership = partition.leadership
+    leadership = partition.role.leadership
     if leadership is None or not leadership.is_leader:
         return None
-    log = partition.local.look() if partition.local else None
+    log = partition.role.local.look() if partition.role.local else None
     if log is None or log.lineage_problem is not None or leadership.is_overtaken(log.lineage):
         return None
     return _LedLog(log, leadership.epoch_of(log.lineage) or 0)
 
 
 def _told(partition: Partition, broker_id: int, led: _LedLog, tier: Tier) -> PartitionReport | None:
-    was_deleted = partition.announced and tier.known is False
+    was_deleted = partition.report.announced and tier.known is False
     if was_deleted or led.log.log_end_offset < tier.log_start_offset:
         return None
-    drafted = partition.drafted
+    drafted = partition.report.draft
     if (
         drafted is None
         or drafted.log is not led.log
@@ -118,8 +118,8 @@ def _told(partition: Partition, broker_id: int, led: _LedLog, tier: Tier) -> Par
         or drafted.leader_epoch != led.leader_epoch
     ):
         report = _draft(partition, broker_id, led, tier)
-        drafted = DraftedReport(led.log, tier, led.leader_epoch, report)
-        partition.drafted = drafted
+        drafted = DraftReport(led.log, tier, led.leader_epoch, report)
+        partition.report.draft = drafted
     return drafted.report
 
 
@@ -149,7 +149,7 @@ def _draft(partition: Partition, broker_id: int, led: _LedLog, tier: Tier) -> Pa
 def _lineage(partition: Partition, log: LocalLog, tier: Tier) -> Lineage:
     """With the epochs that the broker has forgotten together with their records."""
     try:
-        lineage = partition.tier_lineage.merged(tier, log.lineage)
+        lineage = partition.tier.lineage.merged(tier, log.lineage)
     except RetriableRemoteStorageError:
         raise
     except RemoteStorageError as e:
@@ -194,8 +194,8 @@ def _batches(drafts: Iterable[_Draft]) -> Iterator[list[_Draft]]:
 def _rsm_last(partition: Partition) -> int:
     """The place in a pass, by what was seen last: first those that need nothing of RSM, then those
     for which it was not asked in vain."""
-    log = partition.local.last_seen if partition.local else None
-    lineage = partition.tier_lineage
+    log = partition.role.local.last_seen if partition.role.local else None
+    lineage = partition.tier.lineage
     if log is None or not lineage.needs_rsm(partition.tier.last_seen, log.lineage):
         return 0
     return 1 + lineage.asked_in_vain
@@ -278,7 +278,7 @@ class Reporter:
                 yield _Draft(partition, report)
 
     def _report_if_due(self, partition: Partition) -> PartitionReport | None:
-        tier, sent = partition.tier.last_seen, partition.sent_report
+        tier, sent = partition.tier.last_seen, partition.report.sent
         if tier.known is None:
             return None
         if sent is None:
@@ -315,11 +315,11 @@ class Reporter:
     def _numbered(self, draft: _Draft) -> PartitionReport:
         partition = draft.partition
         with self._lock:
-            is_known = partition.report_number is not None
+            is_known = partition.report.number is not None
         stored = 0 if is_known else self._stored_number(partition)
         with self._lock:
-            number = max(stored, partition.report_number or 0) + 1
-            partition.report_number = number
+            number = max(stored, partition.report.number or 0) + 1
+            partition.report.number = number
         return replace(draft.report, report_number=number)
 
     def _stored_number(self, partition: Partition) -> int:
@@ -336,6 +336,6 @@ class Reporter:
             return
         with self._lock:
             if isinstance(outcome, ConcurrentUpdateError):
-                partition.report_number = None
+                partition.report.number = None
             else:
-                partition.sent_report = SentReport(report, self._clock())
+                partition.report.sent = SentReport(report, self._clock())

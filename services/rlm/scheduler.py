@@ -54,16 +54,18 @@ class WaitingTasks:
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class RunAgain:
     """A pass has more to do, and did not do all that can be done: its next turn is due `after_s`
     from now, or after the interval where that is sooner; behind those that wait by then."""
 
     after_s: float = 0.0
 
 
-Task = Callable[[], bool | Again | None]
-"""One pass. True: it did what it had to, and there is more to do at once; its next turn comes
-behind those that wait."""
+PassResult = bool | RunAgain | None
+"""Of one pass. True: it did its part and there is more to do; it runs again behind the tasks that
+are waiting now. None and False: nothing more to do before the interval is over."""
+
+Task = Callable[[], PassResult]
 
 
 class PassFailedError(Exception):
@@ -287,7 +289,7 @@ class Scheduler:
         else:
             _log.error(f"{self.name}: a task failed: %s: %s", key, error, exc_info=error)
 
-    def _ended(self, turn: _Turn, result: bool | Again | None, error: BaseException | None) -> None:
+    def _ended(self, turn: _Turn, result: PassResult, error: BaseException | None) -> None:
         now, entry = self._clock(), turn.entry
         self._running.remove(turn.key)
         if error is not None:
@@ -295,7 +297,7 @@ class Scheduler:
             due_s = now + self._backoff.delay_s(entry.failures)
         else:
             entry.failures = 0
-            if isinstance(result, Again):
+            if isinstance(result, RunAgain):
                 due_s = now + min(result.after_s, self._interval_s)
             else:
                 entry.last_success_s = now

@@ -240,20 +240,28 @@ def _clipped(ranges: dict[int, OffsetRanges], lineage: Lineage) -> Iterator[tupl
             yield max(first, lowest), min(last, end - 1)
 
 
-class TierView:
-    """Follows one partition in RLMM. Thread-safe; an unchanged partition costs one row, or nothing
-    where its revision is polled.
+class TierState:
+    """Follow one partition in RLMM. Thread-safe; reading an unchanged partition costs one row, or
+    nothing while its revision is polled.
 
     Args:
-        revisions: what RLMM told lately of many partitions; None: nobody polls.
+        revisions: the latest polled revisions; None: nobody polls.
+
+    Attributes:
+        lineage: of the tier, read from RSM.
+        gaps, raised_log_start: from RLMM, read only when something is missing.
     """
 
     def __init__(
         self,
+        rsm: RemoteStorageManager,
         rlmm: RemoteLogMetadataManager,
         topic_id_partition: TopicIdPartition,
         revisions: Revisions | None = None,
     ) -> None:
+        self.lineage = TierLineage(rsm)
+        self.gaps = RecordedGaps(rlmm, topic_id_partition)
+        self.raised_log_start = RaisedLogStart(rlmm, topic_id_partition)
         self._rlmm = rlmm
         self._name = topic_id_partition
         self._revisions = revisions

@@ -193,11 +193,11 @@ class _Figures:
 
     def add(self, partition: Partition, now_ms: int) -> None:
         self._add_uncopied(partition, now_ms)
-        self.held_back += any(map(holds_back, partition.problems))
+        self.held_back += any(map(holds_back, partition.copy.problems))
         self._add_tier(partition)
 
     def _add_uncopied(self, partition: Partition, now_ms: int) -> None:
-        uncopied = partition.uncopied
+        uncopied = partition.copy.uncopied
         self.copy_lag_bytes += uncopied.size_bytes
         self.copy_lag_segments += uncopied.segments
         if uncopied.oldest_timestamp_ms is not None:

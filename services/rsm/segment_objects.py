@@ -14,11 +14,11 @@ from services.api.remote_storage_manager import (
     MAX_OBJECT_SHARDS,
     MAX_OBJECTS,
     CopyDigests,
-    DoomedObject,
     MultipartUpload,
     ObjectLocation,
     ObjectPage,
     ObjectQuery,
+    ObjectToDelete,
     SegmentObject,
     SegmentObjectKind,
     SegmentObjectName,
@@ -136,7 +136,7 @@ class StoredSegmentObjects:
         )
 
     def delete_segment_objects(
-        self, objects: Sequence[DoomedObject]
+        self, objects: Sequence[ObjectToDelete]
     ) -> list[RemoteStorageError | None]:
         require_count(objects, "objects", MAX_OBJECTS)
         locations = self._all_named([doomed.location for doomed in objects], "objects")
@@ -167,7 +167,7 @@ class StoredSegmentObjects:
             ]
 
     def _delete(
-        self, named: Mapping[int, tuple[Location, DoomedObject]], places: Iterable[int]
+        self, named: Mapping[int, tuple[Location, ObjectToDelete]], places: Iterable[int]
     ) -> dict[int, RemoteStorageError | None]:
         """Look at each of `places` in turn, then delete what may go; the outcome of each."""
         outcomes: dict[int, RemoteStorageError | None] = {}
@@ -189,7 +189,7 @@ class StoredSegmentObjects:
         require_wanted()
         location.backend.abort_upload(upload)
 
-    def _require_may_go(self, location: Location, doomed: DoomedObject) -> None:
+    def _require_may_go(self, location: Location, doomed: ObjectToDelete) -> None:
         """What a copy wrote is never written again under its key, but a manifest may be; between
         this look and the deletion nothing but another copy under the same id could do it."""
         key = doomed.location.key

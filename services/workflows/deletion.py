@@ -17,8 +17,8 @@ from services.api.remote_log_metadata_manager import (
 )
 from services.api.remote_storage_manager import (
     MAX_DELETE_BATCH,
-    DoomedObject,
     MultipartUpload,
+    ObjectToDelete,
     RemoteStorageManager,
     SegmentObject,
     SegmentObjectKind,
@@ -337,7 +337,7 @@ class OrphanDeletion:
             return
         doomed = [
             # What a copy wrote is never written again under its key; a manifest may be.
-            DoomedObject(
+            ObjectToDelete(
                 each.location,
                 each.etag if each.name.kind is SegmentObjectKind.MANIFEST else None,
             )

@@ -17,13 +17,13 @@ from services.api.errors import (
 from services.api.remote_storage_manager import (
     MAX_OBJECTS,
     CopyDigests,
-    DoomedObject,
     FileDigest,
     IndexType,
     LogDigest,
     MultipartUpload,
     ObjectLocation,
     ObjectQuery,
+    ObjectToDelete,
     RemoteStorageManager,
     SegmentChunk,
     SegmentObject,
@@ -134,7 +134,7 @@ class SegmentObjectsContract:
             pytest.param(lambda s: s.list_multipart_uploads(77), id="uploads"),
             pytest.param(lambda s: s.read_segment_manifest(ObjectLocation(77, "x")), id="manifest"),
             pytest.param(
-                lambda s: s.delete_segment_objects([DoomedObject(ObjectLocation(77, "x"))]),
+                lambda s: s.delete_segment_objects([ObjectToDelete(ObjectLocation(77, "x"))]),
                 id="delete",
             ),
             pytest.param(
@@ -243,7 +243,7 @@ class SegmentObjectsContract:
     ) -> None:
         kept, gone = copied(rsm, Files(b"kept")), copied(rsm, Files(b"gone"))
         doomed = [
-            DoomedObject(each.location, each.etag)
+            ObjectToDelete(each.location, each.etag)
             for each in all_segment_objects(objects, ObjectQuery())
             if each.name.segment_id == gone.remote_log_segment_id.id
         ]
@@ -261,7 +261,7 @@ class SegmentObjectsContract:
         manifest = store.manifest_of(metadata)
         store.backend.put(manifest.key, store.backend.get(manifest.key) + b" ")
         outcomes = objects.delete_segment_objects(
-            [DoomedObject(each.location, each.etag) for each in seen]
+            [ObjectToDelete(each.location, each.etag) for each in seen]
         )
         by_key = dict(zip((each.location.key for each in seen), outcomes, strict=True))
         assert isinstance(by_key.pop(manifest.key), ConcurrentUpdateError)
@@ -279,11 +279,11 @@ class SegmentObjectsContract:
         store.backend.put(f"{store.prefix}readme.txt", b"not ours")
         log = store.log_of(metadata, "0" * 16).key
         location = ObjectLocation(LOCATION_ID, key.format(prefix=store.prefix, log=log))
-        good = DoomedObject(store.manifest_of(metadata))
+        good = ObjectToDelete(store.manifest_of(metadata))
         with pytest.raises(
             InvalidRequestError, match=r"objects\[1\].location.key: names no object"
         ):
-            objects.delete_segment_objects([good, DoomedObject(location)])
+            objects.delete_segment_objects([good, ObjectToDelete(location)])
         with pytest.raises(
             InvalidRequestError, match=r"uploads\[0\].location.key: names no object"
         ):
@@ -297,7 +297,7 @@ class SegmentObjectsContract:
     ) -> None:
         location = store.manifest_of(a_segment())
         with pytest.raises(InvalidRequestError, match="objects: must be 1 to 1000"):
-            objects.delete_segment_objects([DoomedObject(location)] * count)
+            objects.delete_segment_objects([ObjectToDelete(location)] * count)
         with pytest.raises(InvalidRequestError, match="uploads: must be 1 to 1000"):
             objects.abort_multipart_uploads([(location, "upload")] * count)
 
@@ -347,7 +347,7 @@ class SegmentObjectsContract:
         location = store.log_of(metadata, "0" * 16)
 
         def chunks_with_a_deletion() -> Iterator[SegmentChunk]:
-            outcomes.extend(objects.delete_segment_objects([DoomedObject(location)]))
+            outcomes.extend(objects.delete_segment_objects([ObjectToDelete(location)]))
             outcomes.extend(objects.abort_multipart_uploads([(location, "upload")]))
             yield from files.chunks()
 

@@ -9,8 +9,8 @@ import pytest
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.remote_storage_manager import (
-    DoomedObject,
     ObjectQuery,
+    ObjectToDelete,
     SegmentObjectKind,
     all_segment_objects,
 )
@@ -79,7 +79,7 @@ def test_a_store_that_falls_silent_takes_back_nothing_of_what_objects_are_delete
     for _ in range(COPIES):
         copied(rsm, Files(b"log"))
     manifests = [
-        DoomedObject(each.location, each.etag)
+        ObjectToDelete(each.location, each.etag)
         for each in all_segment_objects(rsm.objects, ObjectQuery())
         if each.name.kind is SegmentObjectKind.MANIFEST
     ]

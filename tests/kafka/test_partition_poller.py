@@ -94,7 +94,7 @@ def poll(rlm: Any) -> None:
 
 
 def led(rlm: Any) -> dict[TopicIdPartition, Leadership]:
-    return {p.topic_id_partition: p.leadership for p in rlm.led_partitions()}
+    return {p.topic_id_partition: p.role.leadership for p in rlm.led_partitions()}
 
 
 def led_as_its_log_tells(folder: Path) -> Leadership:
@@ -134,7 +134,7 @@ def test_its_leader_tells_how_far_a_partition_is_settled(tier: TieredBroker, rlm
         epoch = led(rlm)[name].leader_epoch or 0
         assert admin.stable_offsets(leader, {name: epoch + 1}) == {}
         (told,) = (
-            p.told_stable_offset for p in rlm.led_partitions() if p.topic_id_partition == name
+            p.role.stable_offset for p in rlm.led_partitions() if p.topic_id_partition == name
         )
         assert admin.stable_offsets(leader, {name: epoch})[name] == told
         return told

@@ -18,8 +18,8 @@ from services.api.remote_log_metadata_manager import all_events
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.common.retry import Backoff
 from services.local.stack import ServiceProcess, rlm_settings
-from services.rlm.copy.gaps import ANOTHER_AFTER_MS, MAX_LEFT_BEHIND
-from services.rlm.copy.segment import CopyLimits, TurnLimits
+from services.rlm.copy.gaps import ANOTHER_AFTER_MS, MAX_DANGLING_COPIES
+from services.rlm.copy.segment import CopyLimits, ThrottleRetry
 from services.rlm.copy.ship import ShipOutcome, ship
 from services.rlm.manager import BrokerRemoteLogManager
 from tests.harness.eventually import eventually
@@ -32,7 +32,7 @@ from tests.scenarios.world import World
 from tests.unit.rlm.kafka_bytes import NAME, batch, three_segments
 
 MIB = 1024 * 1024
-AT_ONCE_AGAIN = TurnLimits(backoff=Backoff(initial_s=0.001, max_s=0.001))
+AT_ONCE_AGAIN = ThrottleRetry(backoff=Backoff(initial_s=0.001, max_s=0.001))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_copy_that_is_refused_a_place_is_asked_again_under_its_id(
     three_segments(log_dir)
     rsm = FailingRsm(stack.rsm)
     rsm.before_copy = refused_times(20)
-    settings = replace(ONE_TRY, limits=CopyLimits(turn=AT_ONCE_AGAIN))
+    settings = replace(ONE_TRY, limits=CopyLimits(throttle_retry=AT_ONCE_AGAIN))
     progress = Counting()
     with caplog.at_level(logging.INFO):
         report = ship([log_dir], rsm, stack.rlmm, settings, progress)
@@ -108,8 +108,10 @@ def test_a_copy_that_never_gets_a_place_fails_in_the_end(stack: Stack, log_dir: 
     three_segments(log_dir)
     rsm = FailingRsm(stack.rsm)
     rsm.before_copy = raising(ThrottledError("no place"))
-    turn = replace(AT_ONCE_AGAIN, timeout_s=0.05)
-    report = ship([log_dir], rsm, stack.rlmm, replace(ONE_TRY, limits=CopyLimits(turn=turn)))
+    retry = replace(AT_ONCE_AGAIN, timeout_s=0.05)
+    report = ship(
+        [log_dir], rsm, stack.rlmm, replace(ONE_TRY, limits=CopyLimits(throttle_retry=retry))
+    )
     assert report.outcome is ShipOutcome.FAILED
     assert "no place" in report.partitions[0].problems[0].message
 
@@ -146,8 +148,8 @@ def test_a_copy_that_waits_for_long_is_told_of_once(
     three_segments(log_dir)
     rsm = FailingRsm(stack.rsm)
     rsm.before_copy = refused_times(20)
-    turn = replace(AT_ONCE_AGAIN, told_after_s=0.005)
-    ship([log_dir], rsm, stack.rlmm, replace(ONE_TRY, limits=CopyLimits(turn=turn)))
+    retry = replace(AT_ONCE_AGAIN, warn_after_s=0.005)
+    ship([log_dir], rsm, stack.rlmm, replace(ONE_TRY, limits=CopyLimits(throttle_retry=retry)))
     (told,) = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert "RSM_COPY_THREADS" in told
     assert "no place" in told
@@ -163,7 +165,7 @@ def test_a_store_that_takes_nothing_is_left_no_more_than_two_attempts(
     rsm.before_copy, rsm.before_delete = refuse, refuse
     rlm = stack.rlm(log_dir, rsm=rsm, limits=AT_ONCE)
     take_turns(rlm, rounds=5)
-    assert 0 < len(stack.segments()) <= 1 + MAX_LEFT_BEHIND
+    assert 0 < len(stack.segments()) <= 1 + MAX_DANGLING_COPIES
     files.snapshot(25)
     files.segment(25, [batch(25)])
     rsm.before_copy, rsm.before_delete = (lambda _: None), (lambda: None)
@@ -193,7 +195,7 @@ def test_of_a_store_that_takes_nothing_one_more_attempt_is_left_every_ten_minute
     rlm = BrokerRemoteLogManager([log_dir], rsm, stack.rlmm, AT_ONCE, now_ms=now_ms)
     take_turns(rlm, rounds=3)
     for more in range(3):
-        assert len(stack.segments()) == 1 + MAX_LEFT_BEHIND + more
+        assert len(stack.segments()) == 1 + MAX_DANGLING_COPIES + more
         now_ms.moved_ms += ANOTHER_AFTER_MS
         take_turns(rlm, rounds=3)
 
@@ -207,7 +209,7 @@ def test_what_only_a_store_of_before_keeps_from_being_cleaned_up_stops_nothing(
     rsm.before_delete = raising(RetriableRemoteStorageError("the store of before is away"))
     rlm = BrokerRemoteLogManager([log_dir], rsm, stack.rlmm, AT_ONCE, now_ms=now_ms)
     take_turns(rlm, rounds=3)
-    assert len(stack.segments()) == 1 + MAX_LEFT_BEHIND
+    assert len(stack.segments()) == 1 + MAX_DANGLING_COPIES
     rsm.before_copy = lambda _: None  # RSM has another location now
     now_ms.moved_ms += ANOTHER_AFTER_MS
     take_turns(rlm)

@@ -12,7 +12,7 @@ import pytest
 from services.api.partitions import EventQuery
 from services.api.segments import RemoteLogSegmentState
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
-from services.rlm.tier_state import Revisions, TierView
+from services.rlm.tier_state import Revisions, TierState
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from tests.contract.rlmm.segments import move
 from tests.scenarios.ship_stack import Stack
@@ -265,7 +265,7 @@ def test_what_this_process_has_changed_is_not_believed_of_an_older_poll(
     clocked: Clocked, stack: Stack
 ) -> None:
     revisions = Revisions(clocked.rlmm, INTERVAL_S, lambda: clocked.now_s)
-    tier = TierView(clocked.rlmm, NAME, revisions)
+    tier = TierState(stack.rsm, clocked.rlmm, NAME, revisions)
     tier.refresh()
     assert not tier.is_as_polled
     revisions.poll([NAME])

@@ -130,7 +130,7 @@ def test_a_follower_knows_the_tier_and_changes_nothing(
         turn(follower.follower_scheduler)
     assert stack.ranges() == ALL
     assert stack.rlmm.partition_state(NAME).value.report == before
-    assert follower._partition_of(NAME).tier.last_seen.segments == 6
+    assert follower._roles.partition(NAME).tier.last_seen.segments == 6
     found = description(follower)
     assert (found.role, found.leader_id, found.leader_epoch) == (FOLLOWER, -1, EPOCH)
 
@@ -151,7 +151,7 @@ def test_a_followed_partition_that_raises_whatever_it_likes_delays_no_other(
         tell(rlm, FOLLOWER, EPOCH, name)
     for _ in range(3):
         turn(rlm.follower_scheduler)
-    seen = [rlm._partition_of(name).tier.last_seen.known for name in names]
+    seen = [rlm._roles.partition(name).tier.last_seen.known for name in names]
     assert seen == [None, True, True]
 
 
@@ -205,7 +205,7 @@ def test_what_a_demoted_leader_finishes_after_the_new_one_has_begun_is_kept(
     assert sorted(set(stack.ranges())) == ALL
     assert copies.copied_from == [0, 10, 20]
     whole = b"".join(log.read_bytes() for log in sorted(files.path.glob("*.log")))
-    shutil.rmtree(new._roles.partition(NAME).local.found.path)
+    shutil.rmtree(new._roles.partition(NAME).role.local.found.path)
     take_turns(new)
     parts = read(new, 0)
     assert isinstance(parts, bytes)
@@ -287,7 +287,7 @@ def test_a_pass_during_which_the_leader_epoch_rises_goes_on_under_the_new_one(
     turn(rlm.scheduler)
     assert stack.ranges() == ALL
     assert [s.broker_leader_epoch for s in stack.segments()] == [EPOCH] * 3 + [EPOCH + 1] * 3
-    assert rlm.led_partitions()[0].problems == ()
+    assert rlm.led_partitions()[0].copy.problems == ()
     counted = {s.name: s.value for m in rlm.topic_counts.collect() for s in m.samples}
     assert counted["sediment_rlm_remote_copy_requests_total"] == 6
     assert counted["sediment_rlm_remote_copy_errors_total"] == 0

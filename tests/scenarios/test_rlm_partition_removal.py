@@ -27,7 +27,7 @@ from services.common.log import LINES_PER_WINDOW
 from services.common.retry import Backoff
 from services.rlm.manager import BrokerRemoteLogManager
 from services.rlm.roles import partition_remover
-from services.rlm.roles.stopping import DeletionTurns
+from services.rlm.roles.stopping import BatchedDeletion
 from services.workflows import removal
 from services.workflows.deletion import Deleter
 from services.workflows.removal import begin_removal
@@ -215,7 +215,7 @@ def one_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """A removal takes a segment a turn."""
     monkeypatch.setattr(removal, "MAX_DELETE_BATCH", 1)
     monkeypatch.setattr(
-        partition_remover, "DeletionTurns", lambda begin: DeletionTurns(begin, size=1)
+        partition_remover, "BatchedDeletion", lambda begin: BatchedDeletion(begin, size=1)
     )
 
 

@@ -44,7 +44,7 @@ def lost_ranges(
     lost = behind(tier.log_start_offset)
     if lost == behind(0):
         return lost
-    raised = partition.raised_log_start
+    raised = partition.tier.raised_log_start
     return behind(raised.refresh(tier) if ask else raised.last_seen(tier))
 
 
@@ -91,7 +91,7 @@ class LossRecorder:
             RemoteStorageError: what is recorded cannot be read; nothing was recorded.
         """
         losses = Losses()
-        gaps = partition.gaps.refresh(tier) if lost else ()
+        gaps = partition.tier.gaps.refresh(tier) if lost else ()
         losses.known += [offsets for offsets in lost if is_recorded(gaps, *offsets)]
         found = [offsets for offsets in lost if offsets not in losses.known]
         if not found:
@@ -184,11 +184,11 @@ def known_gap_problem(partition: Partition, gap: Range) -> Problem:
 
 
 def _problem(partition: Partition, offset: int, reason: str) -> Problem:
-    path = "" if partition.local is None else str(partition.local.found.path)
+    path = "" if partition.role.local is None else str(partition.role.local.found.path)
     return Problem(ProblemKind.LOST_BEFORE_COPY, path, reason, offset)
 
 
-MAX_LEFT_BEHIND = 1
+MAX_DANGLING_COPIES = 1
 """Attempts at what is not in the tier yet that cannot be cleaned up, and for which copying goes on
 at once."""
 
@@ -201,7 +201,7 @@ ENOUGH_REFUSED = 10
 
 
 @dataclass(frozen=True, slots=True)
-class LeftBehind:
+class DanglingCopies:
     """
     Attributes:
         elsewhere: copies that somebody else may be making under this broker's id: a process on
@@ -219,15 +219,15 @@ class LeftBehind:
         copy that got through, whose offsets the tier has, tells nothing of the store."""
         at_uncopied = [s for s in self.attempts if not covered.covers(s.end_offset, s.end_offset)]
         latest_ms = [abs(now_ms - segment.event_timestamp_ms) for segment in at_uncopied]
-        return len(at_uncopied) > MAX_LEFT_BEHIND and min(latest_ms) < ANOTHER_AFTER_MS
+        return len(at_uncopied) > MAX_DANGLING_COPIES and min(latest_ms) < ANOTHER_AFTER_MS
 
 
-def end_left_behind(
+def end_dangling_copies(
     copier: SegmentCopier,
     broker_id: int,
     unfinished: Sequence[RemoteLogSegmentMetadata],
     report: PassReport,
-) -> LeftBehind:
+) -> DanglingCopies:
     """End what this broker has left behind among the tier's unfinished segments. What cannot be
     ended, as where a store of before is away or lets nothing be deleted, keeps nothing from being
     copied by itself: what is copied next has an id of its own.
@@ -239,10 +239,10 @@ def end_left_behind(
     own = [segment for segment in unfinished if is_attempt_of(broker_id, segment)]
     elsewhere = copier.under_way_elsewhere(own)
     ids = {segment.remote_log_segment_id for segment in elsewhere}
-    left_behind = [segment for segment in own if segment.remote_log_segment_id not in ids]
+    dangling = [segment for segment in own if segment.remote_log_segment_id not in ids]
     refused: list[RemoteLogSegmentMetadata] = []
     failure: RemoteStorageError | None = None
-    for number, segment in enumerate(left_behind):
+    for number, segment in enumerate(dangling):
         try:
             copier.clean_up(segment)
         except RemoteStorageError as e:
@@ -252,7 +252,7 @@ def end_left_behind(
             failure = e
             if isinstance(e, RETRIABLE_ERRORS) or len(refused) == ENOUGH_REFUSED:
                 # The others would wait for the same store, one after the other.
-                return LeftBehind(elsewhere, [*refused, *left_behind[number + 1 :]], e)
+                return DanglingCopies(elsewhere, [*refused, *dangling[number + 1 :]], e)
         else:
             report.cleaned_attempts += 1
-    return LeftBehind(elsewhere, refused, failure)
+    return DanglingCopies(elsewhere, refused, failure)

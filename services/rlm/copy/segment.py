@@ -121,26 +121,26 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class TurnLimits:
+class ThrottleRetry:
     """
     Attributes:
         backoff: between two questions.
         timeout_s: for so long it is asked, as long as RSM's client waits for a thread; then the
             copy has failed.
-        told_after_s: a copy that has waited for so long is told of as a warning.
+        warn_after_s: a copy that has waited for so long is told of as a warning.
     """
 
     backoff: Backoff = field(default_factory=lambda: Backoff(initial_s=0.5, max_s=5.0))
     timeout_s: float = 1800.0
-    told_after_s: float = 60.0
+    warn_after_s: float = 60.0
 
 
-def copy_in_turn(
+def copy_with_throttle_retry(
     rsm: RemoteStorageManager,
     started: RemoteLogSegmentMetadata,
     source: SegmentSource,
     stopping: Flag,
-    limits: TurnLimits,
+    limits: ThrottleRetry,
 ) -> bytes | None:
     """RemoteStorageManager.copy_log_segment_data, asked under the same id until RSM has a place.
 
@@ -163,7 +163,7 @@ def copy_in_turn(
 class _Turn:
     """The wait of a copy that is refused a place."""
 
-    def __init__(self, segment_id: RemoteLogSegmentId, limits: TurnLimits) -> None:
+    def __init__(self, segment_id: RemoteLogSegmentId, limits: ThrottleRetry) -> None:
         self._segment_id = segment_id
         self._limits = limits
         self._since_s = time.monotonic()
@@ -184,7 +184,7 @@ class _Turn:
         waited_s = now_s - self._since_s
         if waited_s + self._wait_s > self._limits.timeout_s:
             raise error
-        if waited_s >= self._limits.told_after_s and not self._is_told:
+        if waited_s >= self._limits.warn_after_s and not self._is_told:
             self._is_told = True
             _log.warning(_TOO_MANY, self._segment_id, waited_s, error)
 
@@ -230,7 +230,7 @@ class CopyLimits:
     chunk_bytes: int = 1024 * 1024
     custom_metadata_max_bytes: int = 128
     lease_ms: int = 60_000
-    turn: TurnLimits = field(default_factory=TurnLimits)
+    throttle_retry: ThrottleRetry = field(default_factory=ThrottleRetry)
 
 
 class SegmentCopier:
@@ -421,7 +421,9 @@ class SegmentCopier:
         self, started: RemoteLogSegmentMetadata, source: SegmentSource, stopping: Flag
     ) -> bytes | None:
         try:
-            return copy_in_turn(self._rsm, started, source, stopping, self._limits.turn)
+            return copy_with_throttle_retry(
+                self._rsm, started, source, stopping, self._limits.throttle_retry
+            )
         except (*RETRIABLE_ERRORS, CopyCancelledError):
             self._try_give_up(started)
             raise

@@ -21,7 +21,7 @@ from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.segments import RemoteLogSegmentMetadata
 from services.common.cancellation import Flag
 from services.common.retry import RETRIABLE_ERRORS
-from services.rlm.copy.gaps import LossRecorder, end_left_behind, lost_ranges
+from services.rlm.copy.gaps import LossRecorder, end_dangling_copies, lost_ranges
 from services.rlm.copy.inspection import InspectedSegment, inspect
 from services.rlm.copy.leases import CopyCancelledError
 from services.rlm.copy.report import (
@@ -161,9 +161,9 @@ class CopyTask:
         return report
 
     def _run(self, report: PassReport) -> None:
-        local, leadership = self._partition.local, self._partition.leadership
+        local, leadership = self._partition.role.local, self._partition.role.leadership
         if local is None or leadership is None or not leadership.is_leader:
-            self._partition.uncopied = Uncopied()
+            self._partition.copy.uncopied = Uncopied()
             return
         try:
             if not self._rests(local, leadership):
@@ -171,7 +171,7 @@ class CopyTask:
                     self._pass(local, leadership, report)
         except FileNotFoundError:
             _log.info("%s: its folder is gone", self._name)
-            self._partition.uncopied = Uncopied()
+            self._partition.copy.uncopied = Uncopied()
             report.folder_is_gone = True
         except (PartitionBusyError, CopyCancelledError, SegmentVanishedError) as e:
             report.failed(e, may_pass=True)
@@ -181,12 +181,12 @@ class CopyTask:
         except RemoteStorageError as e:
             report.problems.append(refused(e, str(local.found.path), held_segments=0))
             report.failed(e, may_pass=isinstance(e, RETRIABLE_ERRORS))
-        self._partition.note(tuple(report.problems))
+        self._partition.copy.note(tuple(report.problems))
 
     def _pass(self, local: LocalPartition, leadership: Leadership, report: PassReport) -> None:
         log = local.look()
         if log is None:
-            self._partition.uncopied = Uncopied()
+            self._partition.copy.uncopied = Uncopied()
             report.folder_is_gone = not local.is_there()
             return
         if leadership.is_overtaken(log.lineage):
@@ -210,7 +210,7 @@ class CopyTask:
             # Announcing has made it known, unless its deletion is finished.
             report.problems.append(partition_deleted(str(local.found.path), len(log.rolled)))
             return
-        left = end_left_behind(self._copier, self._broker_id, tier.unfinished, report)
+        left = end_dangling_copies(self._copier, self._broker_id, tier.unfinished, report)
         self._note_uncopied(log, tier)
         if left.failure is not None:
             covered = tier.covered(log.lineage)
@@ -276,7 +276,7 @@ class CopyTask:
         self._tell_uncopied()
 
     def _tell_uncopied(self) -> None:
-        self._partition.uncopied = uncopied_of(self._uncopied, self._rule.local_retention_ms)
+        self._partition.copy.uncopied = uncopied_of(self._uncopied, self._rule.local_retention_ms)
 
     def _copy_what_is_rolled(
         self,
@@ -314,7 +314,7 @@ class CopyTask:
             report.problems.append(held(log.high_watermark_problem, len(self._uncopied)))
             return
         candidates = self._candidates(log, covered, report)
-        blocked = self._partition.blocked
+        blocked = self._partition.copy.blocked
         if blocked is not None and candidates:
             report.problems.append(held(blocked, len(candidates)))
             return
@@ -355,7 +355,7 @@ class CopyTask:
         present = in_tier(log, covered)
         report.present_segments = len(present)
         report.present_bytes = sum(segment.size_bytes for segment in present)
-        log = self._partition.as_settled(log)
+        log = self._partition.role.as_settled(log)
         candidates = candidate_log_segments(log, covered)
         report.unsettled_segments = len(uncopied_log_segments(log, covered)) - len(candidates)
         report.settled_before_offset = log.last_stable_offset
@@ -363,7 +363,7 @@ class CopyTask:
 
     def _lineage(self, tier: Tier, local: Lineage) -> Lineage:
         try:
-            return self._partition.tier_lineage.merged(tier, local)
+            return self._partition.tier.lineage.merged(tier, local)
         except RemoteStorageError as e:
             # Copying goes on, with the history that RLMM was told of: this copy's own LEADER_EPOCH
             # index is where the next one reads it. One that is not whole stands in only for what
@@ -391,7 +391,7 @@ class CopyTask:
             if ends_s is not None and self._clock() >= ends_s:
                 report.more_after_s = 0.0
                 return
-            if self._partition.copies_wait:
+            if self._partition.retention.copy_paused:
                 report.more_after_s = _GIVES_WAY_S
                 return
             # Where it may not be copied now, all of it would be read for nothing.
@@ -425,7 +425,7 @@ class CopyTask:
     def _is_led_as_begun(self, local: LocalPartition) -> bool:
         """Whether the leader epoch of this pass is the latest that is known here: RLMM takes no
         copy under one of before as soon as it has heard of another, as by a report."""
-        leadership, log = self._partition.leadership, local.last_seen
+        leadership, log = self._partition.role.leadership, local.last_seen
         if leadership is None or leadership != self._leadership or log is None:
             return False
         return leadership.epoch_of(log.lineage) == self._epoch
@@ -479,7 +479,7 @@ class CopyTask:
             trouble.append(refused(e, str(segment.log_path), held_segments, segment.base_offset))
             report.failed(e, may_pass=isinstance(e, RETRIABLE_ERRORS))
             if isinstance(e, CustomMetadataTooLargeError):
-                self._partition.blocked = trouble[0]
+                self._partition.copy.blocked = trouble[0]
         report.problems += trouble
 
 

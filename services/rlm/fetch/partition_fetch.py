@@ -112,14 +112,14 @@ class PartitionFetch:
             NotServedHereError: the tier does not know it, and its log lies here.
             RetriableRemoteStorageError: the tier must be asked and cannot be.
         """
-        local = self._partition.local
+        local = self._partition.role.local
         self._log = local.look() if local else None
         self._tier = self._partition.tier.last_seen
         if self._log is None or self._offset < self._log.log_start_offset:
             self._refresh_tier()
         if self._log is None and not self._tier.known:
             text = f"{self._partition.topic_id_partition} is not known here"
-            if self._partition.log_is_not_served:
+            if self._partition.role.log_is_not_served:
                 raise NotServedHereError(f"{text} yet, and its log lies here")
             raise UnknownPartitionError(text)
         return self._bounds()
@@ -138,7 +138,7 @@ class PartitionFetch:
             raise self._not_there(
                 f"offset {self._offset} is beyond the log end offset {bounds.log_end_offset}"
             )
-        if self._partition.log_is_not_served and self._offset == bounds.log_end_offset:
+        if self._partition.role.log_is_not_served and self._offset == bounds.log_end_offset:
             # Nobody knows whether it is the end, at which a consumer would wait.
             raise self._not_there(f"the tier ends below offset {self._offset}")
 
@@ -163,9 +163,9 @@ class PartitionFetch:
                 # while this goes on: only where it gets no further something is wrong.
                 vanished = vanished + 1 if vanished_at == self._offset else 1
                 vanished_at = self._offset
-                if vanished > _ATTEMPTS or self._partition.local is None:
+                if vanished > _ATTEMPTS or self._partition.role.local is None:
                     raise
-                self._log = self._partition.local.look()
+                self._log = self._partition.role.local.look()
                 self._refresh_tier()
 
     def _bounds(self) -> Bounds:
@@ -253,7 +253,7 @@ class PartitionFetch:
 
     def _not_there(self, text: str) -> OffsetOutOfRangeError | NotServedHereError:
         log_start_offset = self._tier.log_start_offset
-        if self._partition.log_is_not_served and self._offset >= log_start_offset:
+        if self._partition.role.log_is_not_served and self._offset >= log_start_offset:
             return NotServedHereError(
                 f"{text}, and this RLM has no role for the log that lies here; ask again, or the "
                 "leader's"
@@ -265,6 +265,6 @@ class PartitionFetch:
             if self._tier.newest is None:
                 self._refresh_tier_in_turn()
             local = self._log.lineage if self._log else Lineage()
-            lineage = self._partition.tier_lineage.merged(self._tier, local)
+            lineage = self._partition.tier.lineage.merged(self._tier, local)
             name = self._partition.topic_id_partition
             return self._remote.find(name, lineage, offset)

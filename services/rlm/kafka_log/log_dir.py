@@ -256,8 +256,8 @@ class LogDirectories:
         self._found = find_partitions(log_dirs) if log_dirs else LogDirs(UNKNOWN_LEADER)
         self.broker_id = self._found.broker_id
         self.problems = tuple(self._found.problems)
-        self._told = ProblemLog()
-        self._told.tell("the log directories", self.problems)
+        self._problem_log = ProblemLog()
+        self._problem_log.log("the log directories", self.problems)
 
     @property
     def partitions(self) -> Collection[TopicIdPartition]:
@@ -279,7 +279,7 @@ class LogDirectories:
                 self.problems = (Problem(ProblemKind.UNREADABLE, str(e.path), e.reason),)
                 raise
             self._found, self.problems = found, tuple(found.problems)
-            self._told.tell("the log directories", self.problems)
+            self._problem_log.log("the log directories", self.problems)
 
     def look_for(self, names: Collection[TopicIdPartition]) -> None:
         """Look again if one of these is not known to lie here; where that cannot be done now, the

@@ -122,7 +122,7 @@ class ExpirationTask:
                 self._shared.topic_configs.forget(self._name.topic_id)
                 self._was_overtaken, failure = True, str(e)
             finally:
-                self._partition.copies_wait = False
+                self._partition.retention.copy_paused = False
         report.failure = failure
         return report
 
@@ -141,7 +141,7 @@ class ExpirationTask:
 
     def _expire(self, topic: StoredTopicConfig, place: Place, report: ExpirationReport) -> None:
         # Where a partition is large, and copied all the time, it would never be read as a whole.
-        self._partition.copies_wait = self._was_overtaken
+        self._partition.retention.copy_paused = self._was_overtaken
         # Whoever waited for a place reports what is so now.
         snapshot = self._snapshot_if_due(topic)
         if snapshot is None:
@@ -150,11 +150,11 @@ class ExpirationTask:
         plan = snapshot.plan(topic.config, being_copied)
         uncounted_bytes = snapshot.uncounted_bytes(plan)
         if uncounted_bytes is not None:
-            self._partition.uncounted_bytes = uncounted_bytes
+            self._partition.retention.uncounted_bytes = uncounted_bytes
         due = tuple(d for d in plan.deletions if d.segment.state is not _DELETING)
         if not due:
             after_ms = due_after_ms(snapshot, plan, topic.config, being_copied)
-            self._partition.nothing_due = NothingDue(
+            self._partition.retention.nothing_due = NothingDue(
                 snapshot.revision,
                 topic.revision,
                 until_s=None if after_ms is None else self._shared.clock() + after_ms / 1000,
@@ -196,7 +196,7 @@ class ExpirationTask:
             topic = self._shared.topic_configs.of(self._name.topic_id)
         except RemoteResourceNotFoundError:
             return None
-        self._partition.topic_config = topic
+        self._partition.retention.topic_config = topic
         is_ours = topic.config.retention_owner in (None, RetentionOwner.RLM)
         return topic if is_ours and not self._is_perhaps_compacted() else None
 
@@ -233,7 +233,7 @@ class ExpirationTask:
             report.only_local_bytes,
             topic.config,
             topic.revision,
-            partition.nothing_due,
+            partition.retention.nothing_due,
             shared.clock(),
         ):
             return None
@@ -264,7 +264,7 @@ class ExpirationTask:
             deleter,
             shared.now_ms(),
         )
-        self._partition.copies_wait = False
+        self._partition.retention.copy_paused = False
         # Local reads go by the tier that was seen last: from here on by the new log start.
         self._partition.tier.refresh()
         self._finish([o.segment for o in begun if o.error is None], deleter, report)

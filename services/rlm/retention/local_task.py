@@ -246,7 +246,7 @@ class LocalRetentionTask:
         has is in the report; nothing was deleted after it was found.
         """
         report = LocalRetentionReport()
-        local, leadership = self._partition.local, self._partition.leadership
+        local, leadership = self._partition.role.local, self._partition.role.leadership
         if local is None or leadership is None or not leadership.is_leader:
             return report
         try:

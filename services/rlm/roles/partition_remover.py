@@ -19,7 +19,7 @@ from services.api.remote_log_metadata_manager import (
     all_partitions,
 )
 from services.api.remote_storage_manager import RemoteStorageManager
-from services.rlm.roles.stopping import DeletionTurns
+from services.rlm.roles.stopping import BatchedDeletion
 from services.rlm.scheduler import PassFailedError, Scheduler
 from services.workflows.deletion import Deleter, DeletionOutcome
 from services.workflows.removal import begin_removal, finish_removal, remove_segments
@@ -115,7 +115,7 @@ class _Removal:
     def __init__(self, remover: RemotePartitionRemover, summary: PartitionSummary) -> None:
         self._remover = remover
         self._summary = summary
-        self._turns = DeletionTurns(self._begin)
+        self._turns = BatchedDeletion(self._begin)
 
     def run(self) -> bool:
         """One turn; True: there are more.

@@ -82,6 +82,7 @@ class StaticSource:
 
 
 _MAX_GIVEN_UP = 10_000
+_MAX_WITHOUT_ROLE = 10_000
 
 
 class PartitionRoles:
@@ -105,20 +106,30 @@ class PartitionRoles:
         self._made = made
         self._lock = threading.Lock()
         self._partitions: dict[TopicIdPartition, Partition] = {}
+        # Described and read, but this broker neither leads nor follows them.
+        self._without_role: LRUCache[TopicIdPartition, Partition] = LRUCache(_MAX_WITHOUT_ROLE)
         self._being_disabled: set[TopicIdPartition] = set()
         # So that what was told before a partition was given up, and comes after it, is known.
         self._given_up: LRUCache[TopicIdPartition, int | None] = LRUCache(_MAX_GIVEN_UP)
 
-    def partition(self, name: TopicIdPartition) -> Partition | None:
+    def partition(self, name: TopicIdPartition) -> Partition:
+        """Return the partition, also one that has no role here."""
         with self._lock:
-            return self._partitions.get(name)
+            known = self._partitions.get(name)
+            if known is not None:
+                return known
+            partition = self._without_role.get(name)
+            if partition is None:
+                partition = self._without_role[name] = self._made(name)
+            partition.role.log_is_not_served = self._folder_of(name) is not None
+            return partition
 
     def partitions(self) -> list[Partition]:
         with self._lock:
             return list(self._partitions.values())
 
     def leaders(self) -> list[Partition]:
-        return [partition for partition in self.partitions() if _is_led(partition)]
+        return [partition for partition in self.partitions() if partition.role.is_leader]
 
     def look_for_folders(self) -> None:
         """The log directories were looked through: a log may have come, moved, or gone."""
@@ -156,7 +167,7 @@ class PartitionRoles:
         """What the leaders of these partitions say now, in place of all that they said before."""
         with self._lock:
             for name, partition in self._partitions.items():
-                partition.told_stable_offset = offsets.get(name)
+                partition.role.stable_offset = offsets.get(name)
 
     def disable(self, names: Sequence[TopicIdPartition]) -> list[LifecycleOutcome]:
         """Delete what the tier has of those that are led here, if the settings of their topics, as
@@ -202,9 +213,9 @@ class PartitionRoles:
             return ConcurrentUpdateError(f"{name}: its tiering is being disabled; try again")
         leadership = Leadership(change.role, change.leader_epoch)
         known = self._partitions.get(name)
-        if known is not None and known.leadership is not None and self._tasks.has(name):
-            if known.leadership.role is change.role:
-                known.leadership = leadership
+        if known is not None and known.role.leadership is not None and self._tasks.has(name):
+            if known.role.leadership.role is change.role:
+                known.role.leadership = leadership
                 return None
             self._tasks.end(name)
         partition = known or self._made(name)
@@ -217,7 +228,7 @@ class PartitionRoles:
 
     def _stale(self, name: TopicIdPartition, epoch: int | None) -> FencedLeaderEpochError | None:
         known = self._partitions.get(name)
-        leadership = None if known is None else known.leadership
+        leadership = None if known is None else known.role.leadership
         latest = self._given_up.get(name) if leadership is None else leadership.leader_epoch
         if epoch is None or latest is None or epoch >= latest:
             return None
@@ -248,7 +259,7 @@ class PartitionRoles:
         if name in self._being_disabled:
             return ConcurrentUpdateError(f"{name}: another call is disabling it; try again")
         known = self._partitions.get(name)
-        if known is not None and _is_led(known):
+        if known is not None and known.role.is_leader:
             return self._disabling(known, stop, disabled)
         if known is None and name not in self._given_up:
             return partial(self._finish_what_is_marked, name)
@@ -257,7 +268,7 @@ class PartitionRoles:
 
     def _begin_by_settings(self, name: TopicIdPartition, disabled: set[TopicIdPartition]) -> Left:
         known = self._partitions.get(name)
-        if known is None or not _is_led(known) or name in self._being_disabled:
+        if known is None or not known.role.is_leader or name in self._being_disabled:
             return None  # not for this call any more
         return self._disabling(known, None, disabled)
 
@@ -286,12 +297,8 @@ class PartitionRoles:
     def _give_up(self, stop: StopPartition, *, abandon_copy: bool) -> None:
         name = stop.topic_id_partition
         known = self._partitions.pop(name, None)
-        leadership = None if known is None else known.leadership
+        leadership = None if known is None else known.role.leadership
         told = self._given_up.get(name) if leadership is None else leadership.leader_epoch
         epochs = [epoch for epoch in (told, stop.leader_epoch) if epoch is not None]
         self._given_up[name] = max(epochs, default=None)
         self._tasks.end(name, abandon_copy=abandon_copy)
-
-
-def _is_led(partition: Partition) -> bool:
-    return partition.leadership is not None and partition.leadership.is_leader

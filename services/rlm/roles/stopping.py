@@ -49,7 +49,7 @@ class Finishing:
     topic_id_partition: TopicIdPartition
 
 
-class DeletionTurns:
+class BatchedDeletion:
     """Goes through what `begin` yields. Not thread-safe.
 
     Args:
@@ -300,7 +300,7 @@ class TierDeletion:
         It raises PassFailedError where some could not be deleted, and RemoteStorageError; the next
         turn begins anew.
         """
-        turns = DeletionTurns(lambda: self._finish(name))
+        turns = BatchedDeletion(lambda: self._finish(name))
 
         def go_on() -> bool:
             try:
@@ -318,7 +318,7 @@ class TierDeletion:
         """Who deletes, and the local log start, which RLMM takes for one only where it was told how
         far the log goes."""
         name = partition.topic_id_partition
-        log = partition.local.look() if partition.local else None
+        log = partition.role.local.look() if partition.role.local else None
         report = report_of(partition, self.broker_id)
         if log is None or report is None:
             raise InvalidStateTransitionError(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.common.cancellation import Ending, Flag
+from services.common.cancellation import Cancellation, Flag
 from services.rlm.copy.report import NoProgress
 from services.rlm.copy.rules import CopyRules
 from services.rlm.copy.segment import SegmentCopier
@@ -17,12 +17,12 @@ from services.rlm.metrics import (
     LOCAL_RETENTION_FAILURES,
     LOST_RANGES,
 )
-from services.rlm.partition import Partition, Uncopied
+from services.rlm.partition import Partition
 from services.rlm.reporting import announce
 from services.rlm.retention.expiration_task import Expiration, ExpirationTask
 from services.rlm.retention.local_task import LocalRetention, LocalRetentionTask
 from services.rlm.roles.stopping import Finishing
-from services.rlm.scheduler import Again, PassFailedError, Scheduler, Task
+from services.rlm.scheduler import PassFailedError, RunAgain, Scheduler, Task
 from services.rlm.topic_metrics import TopicCounts
 
 
@@ -42,11 +42,9 @@ class FollowerTask:
             RemoteStorageError: RLMM cannot be asked now.
         """
         partition = self._partition
-        leadership = partition.leadership
+        leadership = partition.role.leadership
         if leadership is None or leadership.is_leader:
             return
-        # What this broker left uncopied when it led is the new leader's to copy, and to tell of.
-        partition.uncopied = Uncopied()
         announce(self._rlmm, partition, leadership, leadership.leader_epoch, self._broker_id)
         if not partition.tier.is_as_polled:
             partition.tier.refresh()
@@ -87,11 +85,11 @@ class SharedByTasks:
 
 
 @dataclass(frozen=True, slots=True)
-class _Endings:
+class _RoleCancellation:
     """Of the tasks that one partition has in its present role."""
 
-    stopping: Ending
-    cancelled: Ending
+    stopping: Cancellation
+    cancelled: Cancellation
 
 
 class PartitionTasks:
@@ -101,19 +99,19 @@ class PartitionTasks:
     def __init__(self, pools: Pools, shared: SharedByTasks) -> None:
         self._pools = pools
         self._shared = shared
-        self._endings: dict[TopicIdPartition, _Endings] = {}
+        self._cancel: dict[TopicIdPartition, _RoleCancellation] = {}
 
     def begin(self, partition: Partition) -> None:
         """Run the tasks of the partition's role from now on."""
         name, shared = partition.topic_id_partition, self._shared
-        endings = _Endings(Ending(shared.stopping), Ending(shared.cancelled))
-        self._endings[name] = endings
-        if partition.leadership is not None and partition.leadership.is_leader:
+        cancel = _RoleCancellation(Cancellation(shared.stopping), Cancellation(shared.cancelled))
+        self._cancel[name] = cancel
+        if partition.role.is_leader:
             shared.topic_counts.led(name)
-            self._pools.copier.schedule(name, self._copying(partition, endings))
-            self._pools.expiration.schedule(name, self._expiring(partition, endings))
+            self._pools.copier.schedule(name, self._copying(partition, cancel))
+            self._pools.expiration.schedule(name, self._expiring(partition, cancel))
             if shared.local_retention is not None:
-                task = LocalRetentionTask(partition, shared.local_retention, endings.stopping)
+                task = LocalRetentionTask(partition, shared.local_retention, cancel.stopping)
                 self._pools.local_retention.schedule(name, _keeping_local_retention(task, name))
         else:
             follower = FollowerTask(partition, shared.rlmm, shared.broker_id)
@@ -126,18 +124,18 @@ class PartitionTasks:
         Args:
             abandon_copy: it is not: what is copied is to be deleted.
         """
-        endings = self._endings.pop(name, None)
-        if endings is not None:
-            endings.stopping.set()
+        cancel = self._cancel.pop(name, None)
+        if cancel is not None:
+            cancel.stopping.set()
             if abandon_copy:
-                endings.cancelled.set()
+                cancel.cancelled.set()
         pools = self._pools
         for pool in (pools.copier, pools.expiration, pools.follower, pools.local_retention):
             pool.forget(name)
         self._shared.topic_counts.not_led(name)
 
     def has(self, name: TopicIdPartition) -> bool:
-        return name in self._endings
+        return name in self._cancel
 
     def copy_has_ended(self, name: TopicIdPartition, within_s: float) -> bool:
         """Wait for the copy pass of a partition whose tasks were ended; False: it goes on."""
@@ -160,7 +158,7 @@ class PartitionTasks:
 
         pool.schedule(key, run)
 
-    def _copying(self, partition: Partition, endings: _Endings) -> Task:
+    def _copying(self, partition: Partition, cancel: _RoleCancellation) -> Task:
         shared = self._shared
         task = CopyTask(
             partition,
@@ -169,14 +167,14 @@ class PartitionTasks:
             shared.broker_id,
             shared.copy_rules,
             NoProgress(),
-            endings.stopping,
-            endings.cancelled,
+            cancel.stopping,
+            cancel.cancelled,
             turn_s=_COPY_TURN_S,
         )
 
-        def run() -> Again | None:
+        def run() -> RunAgain | None:
             report = task.run()
-            partition.told.tell(partition.topic_id_partition, partition.problems)
+            partition.copy.problem_log.log(partition.topic_id_partition, partition.copy.problems)
             COPIED_SEGMENTS.inc(report.copied_segments)
             COPIED_BYTES.inc(report.copied_bytes)
             shared.topic_counts.add_copies(partition.topic_id_partition.topic, report)
@@ -190,15 +188,15 @@ class PartitionTasks:
             if report.more_after_s is not None:
                 if report.failure:
                     _log.warning("%s: %s", partition.topic_id_partition, report.failure)
-                return Again(report.more_after_s)
+                return RunAgain(report.more_after_s)
             if report.failure:
                 raise PassFailedError(report.failure)
             return None
 
         return run
 
-    def _expiring(self, partition: Partition, endings: _Endings) -> Task:
-        task = ExpirationTask(partition, self._shared.expiration, endings.stopping)
+    def _expiring(self, partition: Partition, cancel: _RoleCancellation) -> Task:
+        task = ExpirationTask(partition, self._shared.expiration, cancel.stopping)
 
         def run() -> None:
             report = task.run()

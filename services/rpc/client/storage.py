@@ -8,12 +8,12 @@ import grpc
 from services.api.errors import RemoteStorageError
 from services.api.remote_storage_manager import (
     CURRENT_LOCATION,
-    DoomedObject,
     IndexType,
     LogSegmentData,
     ObjectLocation,
     ObjectPage,
     ObjectQuery,
+    ObjectToDelete,
     RemoteStorageManager,
     SegmentObjects,
     StoredManifest,
@@ -138,7 +138,7 @@ class SegmentObjectsClient:
         )
 
     def delete_segment_objects(
-        self, objects: Sequence[DoomedObject]
+        self, objects: Sequence[ObjectToDelete]
     ) -> list[RemoteStorageError | None]:
         request = pb.DeleteSegmentObjectsRequest(
             objects=[convert.doomed_to_proto(doomed) for doomed in objects]

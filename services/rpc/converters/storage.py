@@ -8,7 +8,6 @@ from services.api.errors import InvalidRequestError
 from services.api.ids import uuid_from_text, uuid_to_text
 from services.api.remote_storage_manager import (
     CopyDigests,
-    DoomedObject,
     FileDigest,
     IndexType,
     LogDigest,
@@ -17,6 +16,7 @@ from services.api.remote_storage_manager import (
     ObjectLocation,
     ObjectPage,
     ObjectQuery,
+    ObjectToDelete,
     SegmentChunk,
     SegmentFileHeader,
     SegmentObject,
@@ -232,11 +232,11 @@ def _digests_from_proto(message: pb.ReadSegmentManifestResponse) -> CopyDigests 
         return digests_from_proto(message.digests)
 
 
-def doomed_to_proto(doomed: DoomedObject) -> pb.DoomedObject:
+def doomed_to_proto(doomed: ObjectToDelete) -> pb.DoomedObject:
     return pb.DoomedObject(location=location_to_proto(doomed.location), if_etag=doomed.if_etag)
 
 
-def doomed_from_proto(message: pb.DeleteSegmentObjectsRequest) -> tuple[DoomedObject, ...]:
+def doomed_from_proto(message: pb.DeleteSegmentObjectsRequest) -> tuple[ObjectToDelete, ...]:
     return items_from_proto(message.objects, "objects", _doomed_from_proto)
 
 
@@ -251,10 +251,10 @@ def _doomed_upload_from_proto(message: pb.MultipartUpload) -> tuple[ObjectLocati
     return location_from_proto(message.location), message.upload_id
 
 
-def _doomed_from_proto(message: pb.DoomedObject) -> DoomedObject:
+def _doomed_from_proto(message: pb.DoomedObject) -> ObjectToDelete:
     require_set(message, "location")
     if_etag = message.if_etag if message.HasField("if_etag") else None
-    return DoomedObject(location_from_proto(message.location), if_etag)
+    return ObjectToDelete(location_from_proto(message.location), if_etag)
 
 
 def _object_to_proto(stored: SegmentObject) -> pb.SegmentObject:

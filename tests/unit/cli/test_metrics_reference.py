@@ -25,7 +25,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 def described() -> list[str]:
     """Every family that a process would be scraped for."""
     partition = new_partition(NAME, None, None, None)  # type: ignore[arg-type]  # asked nothing
-    partition.uncopied = Uncopied(1, 1, 0, 1)
+    partition.copy.uncopied = Uncopied(1, 1, 0, 1)
     scheduler = Scheduler("test", 1, 1.0, Backoff(1.0, 1.0))
     ages = EXPIRATION_SECONDS_SINCE_LAST_SUCCESS
     collectors = (

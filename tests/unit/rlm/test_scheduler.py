@@ -10,7 +10,7 @@ from services.common.log import LINES_PER_WINDOW
 from services.common.retry import Backoff
 from services.rlm.metrics import SECONDS_SINCE_LAST_SUCCESS, LastSuccessCollector
 from services.rlm.roles.stopping import Finishing
-from services.rlm.scheduler import Again, PassFailedError, Scheduler
+from services.rlm.scheduler import PassFailedError, RunAgain, Scheduler
 from tests.unit.rlm.kafka_bytes import NAME
 
 DEADLINE_S = 10.0
@@ -196,13 +196,13 @@ def test_a_task_that_comes_while_the_ticker_waits_begins_at_once(ticking: Schedu
     assert ran.wait(DEADLINE_S)
 
 
-@pytest.mark.parametrize("outcome", [True, Again(), Again(0.06), ValueError()])
+@pytest.mark.parametrize("outcome", [True, RunAgain(), RunAgain(0.06), ValueError()])
 def test_the_ticker_wakes_for_a_turn_that_comes_before_the_interval(
-    ticking: Scheduler, outcome: bool | Again | ValueError
+    ticking: Scheduler, outcome: bool | RunAgain | ValueError
 ) -> None:
     runs = threading.Semaphore(0)
 
-    def task() -> bool | Again:
+    def task() -> bool | RunAgain:
         runs.release()
         if isinstance(outcome, ValueError):
             raise outcome
@@ -257,9 +257,9 @@ def test_a_pass_that_is_not_done_comes_back_when_it_said_and_is_no_success(
 ) -> None:
     runs: list[float] = []
 
-    def task() -> Again:
+    def task() -> RunAgain:
         runs.append(clock.now_s)
-        return Again(after_s)
+        return RunAgain(after_s)
 
     clock.now_s = 5.0
     scheduler.schedule("p", task)

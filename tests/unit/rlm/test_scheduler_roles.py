@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from services.common.cancellation import Ending
+from services.common.cancellation import Cancellation
 from services.common.retry import Backoff
 from services.rlm.scheduler import Scheduler
 
@@ -89,7 +89,7 @@ def test_only_the_task_that_is_named_is_forgotten(scheduler: Scheduler) -> None:
 
 def test_an_ending_is_set_by_itself_or_with_everything() -> None:
     everything = threading.Event()
-    one, other = Ending(everything), Ending(everything)
+    one, other = Cancellation(everything), Cancellation(everything)
     one.set()
     assert (one.is_set(), other.is_set()) == (True, False)
     everything.set()

@@ -19,6 +19,6 @@ def test_what_ends_by_itself_is_told_when_it_lasts_and_either_once(
     told = ProblemLog()
     counted = []
     for problems in ([problem], [problem], [problem], [], [problem]):
-        told.tell(NAME, problems)
+        told.log(NAME, problems)
         counted.append(len(caplog.records))
     assert counted == lines

@@ -13,9 +13,9 @@ from services.api.calls import Call, serving
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.remote_storage_manager import (
     MAX_DELETE_BATCH,
-    DoomedObject,
     IndexType,
     ObjectLocation,
+    ObjectToDelete,
 )
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rsm.backends.filesystem import FilesystemStorage
@@ -224,9 +224,9 @@ def test_objects_that_are_held_to_an_etag_go_some_with_each_call(
     segments = [written(store, a_segment()) for _ in range(60)]
     keys = [segment_keys(PREFIX, segment).manifest for segment in segments]
     stored = [store.describe(key) for key in keys]
-    left = [DoomedObject(ObjectLocation(1, each.key), each.etag) for each in stored if each]
+    left = [ObjectToDelete(ObjectLocation(1, each.key), each.etag) for each in stored if each]
     others = [each for each in store.list_keys(PREFIX) if not each.endswith(".manifest")]
-    left += [DoomedObject(ObjectLocation(1, key)) for key in others]
+    left += [ObjectToDelete(ObjectLocation(1, key)) for key in others]
     store.request_s = request_s
     for _ in range(2):
         began_s, many = clock.now_s, len(left)
@@ -244,7 +244,7 @@ def test_objects_without_an_etag_go_in_one_request(
     rsm: ObjectRemoteStorageManager, store: SlowStore
 ) -> None:
     keys = [segment_keys(PREFIX, a_segment()).log(secrets.token_hex(8)) for _ in range(1000)]
-    rsm.objects.delete_segment_objects([DoomedObject(ObjectLocation(1, key)) for key in keys])
+    rsm.objects.delete_segment_objects([ObjectToDelete(ObjectLocation(1, key)) for key in keys])
     assert len(store.deletes) == 1
 
 
