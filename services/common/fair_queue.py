@@ -1,59 +1,222 @@
-"""Wait in line for something that many share."""
+"""Wait in line for a shared capacity or a shared rate, first come first served."""
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections import deque
+from collections.abc import Callable
+from math import inf
+from threading import Event
+from typing import Self
 
-from services.api.errors import RetriableRemoteStorageError
+from services.api.errors import RetriableRemoteStorageError, ThrottledError
+
+POLL_S = 0.1
+"""How often a waiting caller is asked whether it still wants to wait."""
+
+# A wait that is due may be a rounding error away; the waiter must not spin.
+_SHORTEST_WAIT_S = 0.001
 
 
-class ReaderTurns:
-    """Thread-safe.
+def _always() -> bool:
+    return True
+
+
+class Slot:
+    """A share of a queue's capacity, released by `with` or by `release`, in any thread."""
+
+    __slots__ = ("_queue", "granted", "weight")
+
+    def __init__(self, queue: "FairQueue", weight: int) -> None:
+        self._queue = queue
+        self.weight = weight
+        self.granted = Event()
+
+    def release(self, keep: int = 0) -> None:
+        """Give back all but `keep`; more than is held changes nothing."""
+        self._queue.give_back(self, keep)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
+
+class FairQueue:
+    """Let callers in while their weights fit the capacity. Thread-safe.
+
+    A caller that weighs more than the capacity gets all of it, alone. A heavy caller keeps later
+    ones waiting, so that it gets its turn. A caller that stops waiting leaves no trace.
 
     Args:
-        wait_s: how long one waits for its turn, seconds.
+        name: what is limited, for error messages ("concurrent remote reads (limit 8)").
+        max_waiters: further callers are refused at once.
+        now, wait: a clock, and a wait for an event for at most so many seconds of it.
     """
 
-    def __init__(self, readers: int, wait_s: float) -> None:
-        self._readers = readers
-        self._wait_s = wait_s
-        self._changed = threading.Condition()
-        self._reading = 0
-        self._waiting = 0
+    def __init__(
+        self,
+        name: str,
+        capacity: int,
+        *,
+        max_waiters: float = inf,
+        now: Callable[[], float] = time.monotonic,
+        wait: Callable[[Event, float], object] = Event.wait,
+    ) -> None:
+        self.capacity = capacity
+        self._what = f"too many {name}"
+        self._max_waiters = max_waiters
+        self._now = now
+        self._wait = wait
+        self._lock = threading.Lock()
+        self._in_use = 0
+        self._waiters: deque[Slot] = deque()
 
     @property
     def waiting(self) -> int:
-        return self._waiting
+        """The number of callers that wait."""
+        return len(self._waiters)
 
     @property
     def idle_ratio(self) -> float:
-        """Of the readers, now."""
-        return 1 - self._reading / self._readers
+        """The free share of the capacity, 0 to 1."""
+        return 1 - self._in_use / self.capacity
 
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """
+    def try_acquire(self, weight: int = 1) -> Slot | None:
+        """Take a share if it is free and nobody waits; None if not."""
+        slot = Slot(self, min(weight, self.capacity))
+        with self._lock:
+            if self._waiters or self._in_use + slot.weight > self.capacity:
+                return None
+            self._in_use += slot.weight
+            slot.granted.set()
+            return slot
+
+    def acquire(
+        self, weight: int = 1, timeout_s: float = inf, is_active: Callable[[], bool] = _always
+    ) -> Slot:
+        """Wait for a share of the capacity.
+
+        Args:
+            is_active: asked every POLL_S; whatever it raises ends the wait.
+
         Raises:
-            RetriableRemoteStorageError: none came in time.
+            ThrottledError: too many callers wait already.
+            RetriableRemoteStorageError: no share was free in time, or `is_active()` is False.
         """
-        self._take()
+        slot = Slot(self, min(weight, self.capacity))
+        with self._lock:
+            self._waiters.append(slot)
+            self._grant()
+            if not slot.granted.is_set() and len(self._waiters) > self._max_waiters:
+                self._waiters.remove(slot)
+                raise ThrottledError(f"{self._what} and the queue is full; retry in a few seconds")
         try:
-            yield
-        finally:
-            with self._changed:
-                self._reading -= 1
-                self._changed.notify()
+            self.wait_until(
+                lambda: 0 if slot.granted.is_set() else inf, slot.granted, timeout_s, is_active
+            )
+        except BaseException:
+            with self._lock:
+                if slot in self._waiters:
+                    self._waiters.remove(slot)
+                    slot.weight = 0
+            slot.release()  # What was granted meanwhile, and the way for those behind.
+            raise
+        return slot
 
-    def _take(self) -> None:
-        with self._changed:
-            self._waiting += 1
-            try:
-                is_free = self._changed.wait_for(self._is_free, self._wait_s)
-            finally:
-                self._waiting -= 1
-            if not is_free:
-                raise RetriableRemoteStorageError(f"{self._readers} remote reads are under way")
-            self._reading += 1
+    def give_back(self, slot: Slot, keep: int) -> None:
+        with self._lock:
+            kept = min(keep, slot.weight)
+            self._in_use -= slot.weight - kept
+            slot.weight = kept
+            self._grant()
 
-    def _is_free(self) -> bool:
-        return self._reading < self._readers
+    def wait_until(
+        self,
+        left_s: Callable[[], float],
+        event: Event | None = None,
+        timeout_s: float = inf,
+        is_active: Callable[[], bool] = _always,
+    ) -> None:
+        """Wait until `left_s()` is 0, which `event` may announce; raises as `acquire`."""
+        event = event or Event()
+        due_s = self._now() + timeout_s
+        while (wait_s := left_s()) > 0:
+            remaining_s = due_s - self._now()
+            if remaining_s <= 0:
+                text = f"{self._what}: no turn within {timeout_s:g} s; retry in a few seconds"
+                raise RetriableRemoteStorageError(text)
+            if not is_active():
+                raise RetriableRemoteStorageError(f"{self._what}: the caller stopped waiting")
+            self._wait(event, min(wait_s, remaining_s, POLL_S))
+
+    def _grant(self) -> None:
+        while self._waiters and self._in_use + self._waiters[0].weight <= self.capacity:
+            slot = self._waiters.popleft()
+            self._in_use += slot.weight
+            slot.granted.set()
+
+
+class TokenBucket:
+    """Let amounts pass at a rate. Thread-safe.
+
+    An amount of any size passes when the bucket is not in debt; later callers wait until the rate
+    has made up for it. An idle bucket saves up `burst` at most. `name`, `now` and `wait` are as of
+    FairQueue.
+    """
+
+    def __init__(
+        self,
+        rate_per_s: float,
+        burst: float,
+        *,
+        name: str = "requests per second",
+        now: Callable[[], float] = time.monotonic,
+        wait: Callable[[Event, float], object] = Event.wait,
+    ) -> None:
+        self._queue = FairQueue(name, 1, now=now, wait=wait)
+        self._now = now
+        self._lock = threading.Lock()
+        self._burst_s = burst / rate_per_s
+        self._tokens = burst
+        self._counted_s = now()
+        self.rate_per_s = rate_per_s
+
+    def set_rate(self, rate_per_s: float) -> None:
+        """Change the rate, also for callers that wait; the burst keeps its length in seconds."""
+        with self._lock:
+            self._refill()
+            self.rate_per_s = rate_per_s
+
+    def take(self, amount: float, is_active: Callable[[], bool] = _always) -> None:
+        """Wait until `amount` may pass; raises as FairQueue.acquire."""
+        with self._queue.acquire(is_active=is_active):
+            self._queue.wait_until(lambda: self._take_or_wait_s(amount), is_active=is_active)
+
+    def try_take(self, amount: float) -> float:
+        """Take `amount` and return 0, or return after how many seconds to try again."""
+        slot = self._queue.try_acquire()
+        if slot is None:  # Others wait in line.
+            return POLL_S
+        with slot:
+            return self._take_or_wait_s(amount)
+
+    def force_take(self, amount: float) -> None:
+        """Take `amount` at once; later callers wait until the rate has made up for it."""
+        with self._lock:
+            self._refill()
+            self._tokens -= amount
+
+    def _take_or_wait_s(self, amount: float) -> float:
+        with self._lock:
+            self._refill()
+            if self._tokens < 0:
+                return max(-self._tokens / self.rate_per_s, _SHORTEST_WAIT_S)
+            self._tokens -= amount
+            return 0.0
+
+    def _refill(self) -> None:
+        now = self._now()
+        earned = (now - self._counted_s) * self.rate_per_s
+        self._tokens = min(self._tokens + earned, self._burst_s * self.rate_per_s)
+        self._counted_s = now

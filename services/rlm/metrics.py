@@ -10,7 +10,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from services.api.ids import TopicIdPartition
-from services.common.fair_queue import ReaderTurns
+from services.common.fair_queue import FairQueue
 from services.rlm.partition import Partition
 from services.rlm.roles.stopping import Finishing
 from services.rlm.scheduler import Scheduler
@@ -295,7 +295,7 @@ class PoolCollector(Collector):
         readers: of the tier.
     """
 
-    def __init__(self, schedulers: Sequence[Scheduler], readers: ReaderTurns) -> None:
+    def __init__(self, schedulers: Sequence[Scheduler], readers: FairQueue) -> None:
         self._schedulers = schedulers
         self._readers = readers
 

@@ -3,7 +3,7 @@
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import INT64_MAX
-from services.common.fair_queue import ReaderTurns
+from services.common.fair_queue import FairQueue, Slot
 from services.rlm.fetch.index_cache import RemoteIndexCache
 from services.rlm.kafka_log.batches import (
     Batch,
@@ -163,7 +163,9 @@ class RemoteSegmentReader:
         self._rsm = rsm
         self._rlmm = rlmm
         self._cache = cache
-        self.turns = ReaderTurns(limits.threads, limits.wait_s)
+        name = f"concurrent remote reads (limit {limits.threads})"
+        self.turns = FairQueue(name, limits.threads)
+        self._wait_s = limits.wait_s
 
     def find(
         self, name: TopicIdPartition, lineage: Lineage, offset: int
@@ -212,14 +214,14 @@ class RemoteSegmentReader:
                 source = SegmentBytes(window, segment.start_offset, size)
                 yield from batches_from(source, offset, entry, takes)
 
-    def turn(self) -> AbstractContextManager[None]:
+    def turn(self) -> Slot:
         """Whatever asks store or metadata for a reader does so inside: the threads that are left
         always serve local reads.
 
         Raises:
             RetriableRemoteStorageError: none came in time.
         """
-        return self.turns.turn()
+        return self.turns.acquire(timeout_s=self._wait_s)
 
 
 class LostSegmentError(Exception):

@@ -5,7 +5,7 @@ from pathlib import Path
 from prometheus_client import REGISTRY
 
 from services.cli.reference import PREFIX, metrics_markdown
-from services.common.fair_queue import ReaderTurns
+from services.common.fair_queue import FairQueue
 from services.common.retry import Backoff
 from services.rlm.metrics import (
     EXPIRATION_SECONDS_SINCE_LAST_SUCCESS,
@@ -32,7 +32,7 @@ def described() -> list[str]:
         REGISTRY,
         TopicCollector(lambda: [partition]),
         RetentionCollector(lambda: [partition]),
-        PoolCollector([scheduler], ReaderTurns(1, 0.0)),
+        PoolCollector([scheduler], FairQueue("reads", 1)),
         TopicCounts(),
         LastSuccessCollector(scheduler),
         LastSuccessCollector(scheduler, ages),
