@@ -11,11 +11,16 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from services.common.settings import ServiceSettings
-from services.rlm.metrics import TopicGauge
+from services.rlm import collectors, metrics
+from services.rlm.collectors import TopicGauge
+from services.rlm.metrics import TopicCounter
 from services.rlm.settings import RlmSettings
-from services.rlm.topic_metrics import TopicCounter
 from services.rlmm.settings import RlmmSettings
+from services.rpc.server import metrics as rpc_metrics
 from services.rsm.settings import RsmSettings
+
+_MODULES = (rpc_metrics, metrics, collectors)
+"""Those that declare metrics."""
 
 _HEADER = """# Settings
 
@@ -165,9 +170,7 @@ def _row(metric: _Declared) -> str:
 
 
 def _declared() -> Iterator[_Declared]:
-    """What the modules of the services hold."""
-    modules = [module for name, module in sys.modules.items() if name.startswith("services.")]
-    for module in modules:
+    for module in _MODULES:
         for value in vars(module).values():
             if isinstance(value, TopicGauge):
                 yield _Declared(value.name, "gauge", value.labels, value.meaning)

@@ -8,6 +8,17 @@ from prometheus_client import REGISTRY
 from services.common.log import configure_logging
 from services.common.process import return_large_blocks
 from services.common.retry import Backoff
+from services.rlm.collectors import (
+    EXPIRATION_SECONDS_SINCE_LAST_SUCCESS,
+    FOLLOWER_SECONDS_SINCE_LAST_SUCCESS,
+    LOCAL_RETENTION_SECONDS_SINCE_LAST_SUCCESS,
+    REMOVAL_SECONDS_SINCE_LAST_SUCCESS,
+    LastPollCollector,
+    LastSuccessCollector,
+    PoolCollector,
+    RetentionCollector,
+    TopicCollector,
+)
 from services.rlm.copy.quota import CopyQuotaLimit
 from services.rlm.copy.rules import CopyLagDefaults
 from services.rlm.copy.segment import CopyLimits
@@ -19,21 +30,10 @@ from services.rlm.kafka_admin.deleted_topics import read_cluster_id
 from services.rlm.kafka_admin.poller import PolledCluster
 from services.rlm.kafka_log.errors import LogDirError
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
-from services.rlm.metrics import (
-    EXPIRATION_SECONDS_SINCE_LAST_SUCCESS,
-    FOLLOWER_SECONDS_SINCE_LAST_SUCCESS,
-    LOCAL_RETENTION_SECONDS_SINCE_LAST_SUCCESS,
-    REMOVAL_SECONDS_SINCE_LAST_SUCCESS,
-    LastPollCollector,
-    LastSuccessCollector,
-    PoolCollector,
-    RetentionCollector,
-)
 from services.rlm.retention.local_files import LogDirLocks
 from services.rlm.roles.partition_roles import PartitionSource
 from services.rlm.servicer import RemoteLogManagerServicer
 from services.rlm.settings import RlmSettings
-from services.rlm.topic_metrics import TopicCollector
 from services.rpc.channels import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.client.storage import RemoteStorageManagerClient

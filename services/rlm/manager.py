@@ -47,6 +47,7 @@ from services.rlm.fetch.index_cache import (
 from services.rlm.fetch.segment_reader import RemoteReadLimits, RemoteSegmentReader
 from services.rlm.kafka_admin.poller import ClusterPoller, PolledCluster
 from services.rlm.kafka_log.log_dir import LogDirectories
+from services.rlm.metrics import TopicCounts
 from services.rlm.partition import Partition, new_partition
 from services.rlm.reporting import Reporter
 from services.rlm.retention.expiration_task import Expiration
@@ -61,7 +62,6 @@ from services.rlm.roles.tasks import PartitionTasks, Pools, SharedByTasks
 from services.rlm.scheduler import Scheduler
 from services.rlm.tier_state import Revisions
 from services.rlm.topic_configs import TopicConfigs
-from services.rlm.topic_metrics import TopicCounts
 
 _SCAN = "scan of the log directories"
 _REPORTS = "reports of all partitions"

@@ -1,19 +1,18 @@
-"""RLM's metrics, in Prometheus' own registry."""
+"""Count what RLM does: counters of the process, and of each topic that is led here."""
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 from prometheus_client import Counter, Gauge, Histogram
-from prometheus_client import Gauge as KeptGauge
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
+from services.api.errors import RemoteStorageError
 from services.api.ids import TopicIdPartition
-from services.common.fair_queue import FairQueue
-from services.rlm.partition import Partition
-from services.rlm.roles.stopping import Finishing
-from services.rlm.scheduler import Scheduler
+from services.api.segments import RemoteLogSegmentMetadata
+from services.common.retry import RETRIABLE_ERRORS
 
 COPIED_SEGMENTS = Counter("sediment_rlm_copied_segments", "Segments copied by this process.")
 COPIED_BYTES = Counter("sediment_rlm_copied_bytes", "Bytes of logs copied by this process.")
@@ -52,183 +51,10 @@ COPY_THROTTLE_SECONDS = Histogram(
     buckets=(0.1, 1, 10, 60, 600, 3600),
 )
 
-COPIES_WAITING_FOR_RSM = KeptGauge(
+COPIES_WAITING_FOR_RSM = Gauge(
     "sediment_rlm_copies_waiting_for_rsm",
     "Copies that RSM has refused a place and that wait to ask again; each keeps a copier thread.",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class TopicGauge:
-    """A gauge that is asked for when it is scraped, so that what goes takes its labels along."""
-
-    name: str
-    meaning: str
-    labels: tuple[str, ...]
-
-    def family(self) -> GaugeMetricFamily:
-        return GaugeMetricFamily(self.name, self.meaning, labels=self.labels)
-
-
-_SINCE_LAST_SUCCESS = (
-    "Seconds since a partition's last {} that did all that can be done; since it was found, where "
-    "there was none."
-)
-
-SECONDS_SINCE_LAST_SUCCESS = TopicGauge(
-    "sediment_rlm_seconds_since_last_success",
-    _SINCE_LAST_SUCCESS.format("copy pass"),
-    ("topic", "partition"),
-)
-
-EXPIRATION_SECONDS_SINCE_LAST_SUCCESS = TopicGauge(
-    "sediment_rlm_expiration_seconds_since_last_success",
-    _SINCE_LAST_SUCCESS.format("pass of retention"),
-    ("topic", "partition"),
-)
-
-FOLLOWER_SECONDS_SINCE_LAST_SUCCESS = TopicGauge(
-    "sediment_rlm_follower_seconds_since_last_success",
-    _SINCE_LAST_SUCCESS.format("look at the tier of a partition that is followed here"),
-    ("topic", "partition"),
-)
-
-LOCAL_RETENTION_SECONDS_SINCE_LAST_SUCCESS = TopicGauge(
-    "sediment_rlm_local_retention_seconds_since_last_success",
-    _SINCE_LAST_SUCCESS.format("pass of local retention"),
-    ("topic", "partition"),
-)
-
-REMOVAL_SECONDS_SINCE_LAST_SUCCESS = TopicGauge(
-    "sediment_rlm_removal_seconds_since_last_success",
-    _SINCE_LAST_SUCCESS.format("turn of a removal, while it is not removed,"),
-    ("topic", "partition"),
-)
-
-POLL_SECONDS_SINCE_LAST_SUCCESS = TopicGauge(
-    "sediment_rlm_poll_seconds_since_last_success",
-    "Seconds since the cluster last told what this broker leads, and all of it was taken; since "
-    "the start, where it never was. Only with RLM_PARTITION_SOURCE=poller.",
-    (),
-)
-
-_OF_TOPIC = ("topic",)
-
-REMOTE_COPY_LAG_BYTES = TopicGauge(
-    "sediment_rlm_remote_copy_lag_bytes",
-    "Bytes of rolled segments that are not in the tier yet (Kafka: RemoteCopyLagBytes).",
-    _OF_TOPIC,
-)
-
-REMOTE_COPY_LAG_SEGMENTS = TopicGauge(
-    "sediment_rlm_remote_copy_lag_segments",
-    "Rolled segments that are not in the tier yet (Kafka: RemoteCopyLagSegments).",
-    _OF_TOPIC,
-)
-
-REMOTE_COPY_LAG_SECONDS = TopicGauge(
-    "sediment_rlm_remote_copy_lag_seconds",
-    "How old the newest record of the first rolled segment is that is not in the tier yet; of the "
-    "topic's partitions, the oldest. 0: all is in the tier.",
-    _OF_TOPIC,
-)
-
-SECONDS_UNTIL_LOCAL_DELETION = TopicGauge(
-    "sediment_rlm_seconds_until_local_deletion",
-    "Until the broker's retention by time takes the first segment that is not in the tier yet; of "
-    "the topic's partitions, the shortest. Only where local.retention.ms is set for the topic and "
-    "such a segment is there; negative: it may be gone any moment.",
-    _OF_TOPIC,
-)
-
-PARTITIONS_HELD_BACK = TopicGauge(
-    "sediment_rlm_partitions_held_back",
-    "Partitions of which rolled segments are not copied before something is mended: a file of the "
-    "broker that is missing, damaged or unreadable, a copy that was refused. The log names it when "
-    "it is found, DescribePartitions for as long as it lasts.",
-    _OF_TOPIC,
-)
-
-REMOTE_DELETE_LAG_BYTES = TopicGauge(
-    "sediment_rlm_remote_delete_lag_bytes",
-    "Bytes of segments whose deletion from the tier has begun and not ended (Kafka: "
-    "RemoteDeleteLagBytes).",
-    _OF_TOPIC,
-)
-
-REMOTE_DELETE_LAG_SEGMENTS = TopicGauge(
-    "sediment_rlm_remote_delete_lag_segments",
-    "Segments whose deletion from the tier has begun and not ended (Kafka: "
-    "RemoteDeleteLagSegments).",
-    _OF_TOPIC,
-)
-
-REMOTE_LOG_METADATA_COUNT = TopicGauge(
-    "sediment_rlm_remote_log_metadata_count",
-    "Segments of which RLMM tells, in any state (Kafka: RemoteLogMetadataCount).",
-    _OF_TOPIC,
-)
-
-REMOTE_LOG_SIZE_BYTES = TopicGauge(
-    "sediment_rlm_remote_log_size_bytes",
-    "Bytes of segments in the tier, those under deletion included (Kafka: RemoteLogSizeBytes).",
-    _OF_TOPIC,
-)
-
-REMOTE_LOG_SIZE_COMPUTATION_SECONDS = TopicGauge(
-    "sediment_rlm_remote_log_size_computation_seconds",
-    "How long the latest listing of the segments took by which their size is told (Kafka: "
-    "RemoteLogSizeComputationTime).",
-    _OF_TOPIC,
-)
-
-
-class TaskAges(Protocol):
-    """A Scheduler."""
-
-    def seconds_since_last_success(self) -> Mapping[Hashable, float]: ...
-
-
-class LastPollCollector(Collector):
-    """How long ago the last good poll of the cluster was; nothing where it is not polled.
-
-    Args:
-        scheduler: of the poll alone.
-    """
-
-    def __init__(self, scheduler: TaskAges) -> None:
-        self._scheduler = scheduler
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        family = POLL_SECONDS_SINCE_LAST_SUCCESS.family()
-        for age_s in self._scheduler.seconds_since_last_success().values():
-            family.add_metric((), age_s)
-        yield family
-
-
-class LastSuccessCollector(Collector):
-    """Of each partition that has a task now, how long ago its last good pass was; where it has two,
-    of the one whose was longer ago.
-
-    Args:
-        gauge: one for each scheduler.
-    """
-
-    def __init__(self, scheduler: TaskAges, gauge: TopicGauge = SECONDS_SINCE_LAST_SUCCESS) -> None:
-        self._scheduler = scheduler
-        self._gauge = gauge
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        family = self._gauge.family()
-        ages_s: dict[tuple[str, str], float] = {}
-        for key, age_s in self._scheduler.seconds_since_last_success().items():
-            name = key.topic_id_partition if isinstance(key, Finishing) else key
-            if isinstance(name, TopicIdPartition):
-                labels = (name.topic, str(name.partition))
-                ages_s[labels] = max(age_s, ages_s.get(labels, 0.0))
-        for labels, age_s in ages_s.items():
-            family.add_metric(labels, age_s)
-        yield family
 
 
 HITS = Counter(
@@ -268,97 +94,147 @@ FILE_BYTES = Gauge(
     "Bytes of index files, as counted for RLM_REMOTE_LOG_INDEX_FILE_CACHE_TOTAL_SIZE_BYTES.",
 )
 
-TASKS_IDLE_RATIO = TopicGauge(
-    "sediment_rlm_tasks_idle_ratio",
-    "Threads of a pool that run no task, 0 to 1 (Kafka: RemoteLogManagerTasksAvgIdlePercent). At 0 "
-    "for long: tasks wait for threads.",
-    ("pool",),
-)
 
-REMOTE_READER_IDLE_RATIO = TopicGauge(
-    "sediment_rlm_remote_log_reader_idle_ratio",
-    "Of RLM_REMOTE_LOG_READER_THREADS, those that read nothing from the tier, 0 to 1 (Kafka: "
-    "RemoteLogReaderAvgIdlePercent).",
-    (),
-)
+OTHER_TOPICS = "(other)"
+"""No topic can have this name."""
 
-REMOTE_READER_QUEUE_SIZE = TopicGauge(
-    "sediment_rlm_remote_log_reader_task_queue_size",
-    "Reads of the tier that wait for a reader (Kafka: RemoteLogReaderTaskQueueSize).",
-    (),
+
+@dataclass(frozen=True, slots=True)
+class TopicCounter:
+    name: str
+    meaning: str
+    labels: tuple[str, ...] = ("topic",)
+
+
+REMOTE_COPY_REQUESTS = TopicCounter(
+    "sediment_rlm_remote_copy_requests",
+    "Copies of segments that were begun (Kafka: RemoteCopyRequestsPerSec).",
 )
 
 
-class PoolCollector(Collector):
-    """
-    Args:
-        readers: of the tier.
-    """
+REMOTE_COPY_BYTES = TopicCounter(
+    "sediment_rlm_remote_copy_bytes",
+    "Bytes of logs that were copied, of finished copies (Kafka: RemoteCopyBytesPerSec).",
+)
 
-    def __init__(self, schedulers: Sequence[Scheduler], readers: FairQueue) -> None:
-        self._schedulers = schedulers
-        self._readers = readers
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        tasks = TASKS_IDLE_RATIO.family()
-        for scheduler in self._schedulers:
-            tasks.add_metric([scheduler.name], scheduler.idle_ratio)
-        yield tasks
-        for gauge, value in (
-            (REMOTE_READER_IDLE_RATIO, self._readers.idle_ratio),
-            (REMOTE_READER_QUEUE_SIZE, self._readers.waiting),
-        ):
-            family = gauge.family()
-            family.add_metric((), value)
+REMOTE_COPY_ERRORS = TopicCounter(
+    "sediment_rlm_remote_copy_errors",
+    "Copies that failed for a reason that does not pass by itself (Kafka: RemoteCopyErrorsPerSec).",
+)
+
+
+REMOTE_COPY_RETRIABLE_ERRORS = TopicCounter(
+    "sediment_rlm_remote_copy_retriable_errors",
+    "Copies that failed and may work the next time, as while RSM or RLMM is away. Kafka does not "
+    "count these.",
+)
+
+
+REMOTE_DELETE_REQUESTS = TopicCounter(
+    "sediment_rlm_remote_delete_requests",
+    "Deletions of segments that were asked of RSM: by retention, of what failed copies left, and "
+    "where tiering is disabled (Kafka: RemoteDeleteRequestsPerSec).",
+)
+
+
+REMOTE_DELETE_ERRORS = TopicCounter(
+    "sediment_rlm_remote_delete_errors",
+    "Deletions that RSM refused for a reason that does not pass by itself (Kafka: "
+    "RemoteDeleteErrorsPerSec).",
+)
+
+
+REMOTE_DELETE_RETRIABLE_ERRORS = TopicCounter(
+    "sediment_rlm_remote_delete_retriable_errors",
+    "Deletions that failed and may work the next time, as while RSM is away. Kafka does not count "
+    "these.",
+)
+
+
+REMOTE_FETCH_REQUESTS = TopicCounter(
+    "sediment_rlm_remote_fetch_requests",
+    "Fetches of a partition that read from the tier, or failed to (Kafka: "
+    "RemoteFetchRequestsPerSec).",
+)
+
+
+REMOTE_FETCH_BYTES = TopicCounter(
+    "sediment_rlm_remote_fetch_bytes",
+    "Bytes of record batches from the tier that were served (Kafka: RemoteFetchBytesPerSec).",
+)
+
+
+REMOTE_FETCH_ERRORS = TopicCounter(
+    "sediment_rlm_remote_fetch_errors",
+    "Fetches of a partition that the tier failed: RSM or RLMM away, no reader free in time, an "
+    "object lost or damaged (Kafka: RemoteFetchErrorsPerSec).",
+)
+
+
+TOPIC_COUNTERS = (
+    REMOTE_COPY_REQUESTS,
+    REMOTE_COPY_BYTES,
+    REMOTE_COPY_ERRORS,
+    REMOTE_COPY_RETRIABLE_ERRORS,
+    REMOTE_DELETE_REQUESTS,
+    REMOTE_DELETE_ERRORS,
+    REMOTE_DELETE_RETRIABLE_ERRORS,
+    REMOTE_FETCH_REQUESTS,
+    REMOTE_FETCH_BYTES,
+    REMOTE_FETCH_ERRORS,
+)
+
+
+_Counts = defaultdict[TopicCounter, int]
+
+
+class TopicCounts(Collector):
+    """Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._led: dict[str, set[TopicIdPartition]] = {}
+        self._counts: dict[str, _Counts] = {OTHER_TOPICS: defaultdict(int)}
+
+    def led(self, name: TopicIdPartition) -> None:
+        """From now on; again is once."""
+        with self._lock:
+            self._led.setdefault(name.topic, set()).add(name)
+            self._counts.setdefault(name.topic, defaultdict(int))
+
+    def not_led(self, name: TopicIdPartition) -> None:
+        """Any more; nothing where it was not."""
+        with self._lock:
+            partitions = self._led.get(name.topic, set())
+            partitions.discard(name)
+            if not partitions:
+                self._led.pop(name.topic, None)
+                self._counts.pop(name.topic, None)
+
+    def add(self, counter: TopicCounter, topic: str, more: int = 1) -> None:
+        with self._lock:
+            counts = self._counts.get(topic)
+            if counts is None:
+                counts = self._counts[OTHER_TOPICS]
+            counts[counter] += more
+
+    def add_deletion(
+        self, segment: RemoteLogSegmentMetadata, error: RemoteStorageError | None
+    ) -> None:
+        """What RSM was asked and answered; None: it is deleted."""
+        topic = segment.remote_log_segment_id.topic_id_partition.topic
+        self.add(REMOTE_DELETE_REQUESTS, topic)
+        if isinstance(error, RETRIABLE_ERRORS):
+            self.add(REMOTE_DELETE_RETRIABLE_ERRORS, topic)
+        elif error is not None:
+            self.add(REMOTE_DELETE_ERRORS, topic)
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        with self._lock:
+            counts = {topic: dict(counts) for topic, counts in self._counts.items()}
+        for counter in TOPIC_COUNTERS:
+            family = CounterMetricFamily(counter.name, counter.meaning, labels=counter.labels)
+            for topic, of_topic in counts.items():
+                family.add_metric([topic], of_topic.get(counter, 0))
             yield family
-
-
-_OF_PARTITION = ("topic", "partition")
-
-RETENTION_SIZE_PERCENT = TopicGauge(
-    "sediment_rlm_retention_size_percent",
-    "What retention.bytes counts of a partition in the tier (each offset of its lineage once), and "
-    "what is only here, in percent of it (Kafka: RetentionSizeInPercent). Only where that is set "
-    "and above 0.",
-    _OF_PARTITION,
-)
-
-LOCAL_RETENTION_SIZE_PERCENT = TopicGauge(
-    "sediment_rlm_local_retention_size_percent",
-    "The local log of a partition in percent of its local.retention.bytes, or of retention.bytes "
-    "where that is not set (Kafka: LocalRetentionSizeInPercent). Only where one is above 0.",
-    _OF_PARTITION,
-)
-
-
-class RetentionCollector(Collector):
-    """Of each partition led here that has a limit, as its latest passes saw it: a scrape asks
-    neither disk nor RLMM."""
-
-    def __init__(self, led_partitions: Callable[[], Iterable[Partition]]) -> None:
-        self._led_partitions = led_partitions
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        whole, local = RETENTION_SIZE_PERCENT.family(), LOCAL_RETENTION_SIZE_PERCENT.family()
-        for partition in self._led_partitions():
-            if partition.retention.topic_config is None or partition.report.draft is None:
-                continue
-            config, drafted = partition.retention.topic_config.config, partition.report.draft
-            name = partition.topic_id_partition
-            labels = (name.topic, str(name.partition))
-            limit_bytes = config.retention_bytes
-            if limit_bytes > 0:
-                # Less may be there by now than was not counted.
-                tier_bytes = max(drafted.tier.size_bytes - partition.retention.uncounted_bytes, 0)
-                size_bytes = drafted.report.only_local_bytes + tier_bytes
-                whole.add_metric(labels, percent(size_bytes, limit_bytes))
-            limit_bytes = config.effective_local_retention_bytes
-            if limit_bytes > 0:
-                local.add_metric(labels, percent(drafted.log.size_bytes, limit_bytes))
-        yield whole
-        yield local
-
-
-def percent(size_bytes: int, limit_bytes: int) -> int:
-    """As Kafka's: without its fraction."""
-    return size_bytes * 100 // limit_bytes

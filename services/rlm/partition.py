@@ -16,9 +16,13 @@ from dataclasses import dataclass, field, replace
 
 from services.api.ids import TopicIdPartition
 from services.api.lineage import Lineage
-from services.api.partitions import PartitionReport
+from services.api.partitions import (
+    PartitionReport,
+)
 from services.api.remote_log_manager import PartitionRole, Problem, ProblemKind
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.remote_log_metadata_manager import (
+    RemoteLogMetadataManager,
+)
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.topic_config import StoredTopicConfig
 from services.rlm.kafka_log.indexes import largest_timestamp_ms
@@ -270,3 +274,10 @@ def new_partition(
         RoleState(local, None if local is None else LED_BY_LOG, cluster_id),
         TierState(rsm, rlmm, topic_id_partition, revisions),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Finishing:
+    """The key under which a scheduler has turns that outlast the partition's role."""
+
+    topic_id_partition: TopicIdPartition

@@ -17,6 +17,7 @@ from services.api.errors import RetriableRemoteStorageError
 from services.api.remote_log_manager import FetchError, RecordSource
 from services.api.remote_log_metadata_manager import PartitionLeadership
 from services.api.segments import RemoteLogSegmentState
+from services.rlm.collectors import TopicCollector
 from services.rlm.copy.quota import CopyQuota, CopyQuotaLimit
 from services.rlm.copy.report import NoProgress
 from services.rlm.copy.rules import CopyLagDefaults, CopyRules
@@ -27,7 +28,6 @@ from services.rlm.kafka_log.log_dir import find_partitions
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from services.rlm.partition import new_partition
 from services.rlm.topic_configs import TopicConfigs
-from services.rlm.topic_metrics import TopicCollector
 from tests.harness.eventually import eventually
 from tests.scenarios.retained_log import (
     AT_ONCE,

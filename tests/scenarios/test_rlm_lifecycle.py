@@ -30,9 +30,9 @@ from services.api.remote_log_manager import (
 )
 from services.api.remote_log_metadata_manager import all_events, all_partitions
 from services.api.segments import RemoteLogSegmentState
+from services.rlm.partition import Finishing
 from services.rlm.reporting import report_of
 from services.rlm.roles import disabling, stopping
-from services.rlm.roles.stopping import Finishing
 from tests.scenarios.retained_log import (
     AT_ONCE,
     Changed,

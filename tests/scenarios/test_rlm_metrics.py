@@ -17,11 +17,11 @@ from services.api.errors import RemoteStorageError, RetriableRemoteStorageError,
 from services.api.ids import RemoteLogSegmentId
 from services.api.remote_log_manager import FetchError
 from services.api.segment_batches import imports_of
+from services.rlm.collectors import PoolCollector, RetentionCollector, TopicCollector
 from services.rlm.fetch.segment_reader import RemoteReadLimits
 from services.rlm.kafka_log.errors import SegmentVanishedError
 from services.rlm.manager import BrokerRemoteLogManager
-from services.rlm.metrics import PoolCollector, RetentionCollector
-from services.rlm.topic_metrics import OTHER_TOPICS, TopicCollector
+from services.rlm.metrics import OTHER_TOPICS
 from tests.harness.eventually import eventually
 from tests.scenarios.retained_log import AT_ONCE, Changed, hourly_log, keep_hours, take_turns
 from tests.scenarios.ship_stack import Stack, bytes_of, fetch, lose_rolled_segments, read

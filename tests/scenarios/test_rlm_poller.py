@@ -17,6 +17,7 @@ from services.api.partitions import RemotePartitionDeleteState
 from services.api.remote_log_manager import FetchError
 from services.api.remote_log_metadata_manager import PartitionLeadership, all_partitions
 from services.api.segments import RemoteLogSegmentMetadataUpdate, RemoteLogSegmentState
+from services.rlm.collectors import LastPollCollector
 from services.rlm.kafka_admin.cluster_view import (
     ClusterUnreachableError,
     ClusterView,
@@ -29,7 +30,6 @@ from services.rlm.kafka_admin.cluster_view import (
 from services.rlm.kafka_admin.deleted_topics import MIN_POLLS
 from services.rlm.kafka_admin.poller import PolledCluster
 from services.rlm.manager import BrokerRemoteLogManager
-from services.rlm.metrics import LastPollCollector
 from services.rlm.roles.partition_roles import PartitionSource
 from tests.scenarios import retained_log
 from tests.scenarios.retained_log import Changed, hourly_log

@@ -10,9 +10,8 @@ from services.api.partitions import EventQuery
 from services.api.remote_log_manager import ProblemKind, all_descriptions
 from services.api.remote_log_metadata_manager import all_events
 from services.api.segments import RemoteLogSegmentMetadata
+from services.rlm.collectors import PARTITIONS_HELD_BACK, TopicCollector
 from services.rlm.manager import BrokerRemoteLogManager
-from services.rlm.metrics import PARTITIONS_HELD_BACK
-from services.rlm.topic_metrics import TopicCollector
 from tests.scenarios.invariants import assert_invariants
 from tests.scenarios.retained_log import AT_ONCE, take_turns
 from tests.scenarios.ship_stack import Stack

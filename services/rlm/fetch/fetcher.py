@@ -25,8 +25,8 @@ from services.rlm.fetch.partition_fetch import (
 from services.rlm.fetch.segment_reader import LostSegmentError, RemoteSegmentReader, TierRead
 from services.rlm.kafka_log.batches import Batch
 from services.rlm.kafka_log.errors import BatchError, LogFileError, SegmentVanishedError
+from services.rlm.metrics import TopicCounts
 from services.rlm.partition import Partition
-from services.rlm.topic_metrics import TopicCounts
 
 MAX_PART_BYTES = 1024 * 1024
 

@@ -39,9 +39,9 @@ from services.rlm.metrics import (
     FILES,
     HITS,
     MISSES,
+    TopicCounts,
 )
 from services.rlm.topic_configs import SingleFlight
-from services.rlm.topic_metrics import TopicCounts
 
 _log = logging.getLogger(__name__)
 

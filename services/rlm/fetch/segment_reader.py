@@ -29,7 +29,7 @@ from services.rlm.kafka_log.errors import BatchError
 from services.rlm.kafka_log.indexes import OFFSET_ENTRY
 from services.rlm.kafka_log.local_log import LocalLog
 from services.rlm.kafka_log.partition_dir import LocalSegment, reading_segment
-from services.rlm.topic_metrics import (
+from services.rlm.metrics import (
     REMOTE_FETCH_BYTES,
     REMOTE_FETCH_ERRORS,
     REMOTE_FETCH_REQUESTS,

@@ -42,13 +42,6 @@ from services.workflows.deletion import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Finishing:
-    """The key under which a scheduler has turns that outlast the partition's role."""
-
-    topic_id_partition: TopicIdPartition
-
-
 class BatchedDeletion:
     """Goes through what `begin` yields. Not thread-safe.
 

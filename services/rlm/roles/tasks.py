@@ -16,14 +16,17 @@ from services.rlm.metrics import (
     COPIED_SEGMENTS,
     LOCAL_RETENTION_FAILURES,
     LOST_RANGES,
+    REMOTE_COPY_BYTES,
+    REMOTE_COPY_ERRORS,
+    REMOTE_COPY_REQUESTS,
+    REMOTE_COPY_RETRIABLE_ERRORS,
+    TopicCounts,
 )
-from services.rlm.partition import Partition
+from services.rlm.partition import Finishing, Partition
 from services.rlm.reporting import announce
 from services.rlm.retention.expiration_task import Expiration, ExpirationTask
 from services.rlm.retention.local_task import LocalRetention, LocalRetentionTask
-from services.rlm.roles.stopping import Finishing
 from services.rlm.scheduler import PassFailedError, RunAgain, Scheduler, Task
-from services.rlm.topic_metrics import TopicCounts
 
 
 class FollowerTask:
@@ -177,7 +180,12 @@ class PartitionTasks:
             partition.copy.problem_log.log(partition.topic_id_partition, partition.copy.problems)
             COPIED_SEGMENTS.inc(report.copied_segments)
             COPIED_BYTES.inc(report.copied_bytes)
-            shared.topic_counts.add_copies(partition.topic_id_partition.topic, report)
+            topic = partition.topic_id_partition.topic
+            shared.topic_counts.add(REMOTE_COPY_REQUESTS, topic, report.copy_requests)
+            shared.topic_counts.add(REMOTE_COPY_BYTES, topic, report.copied_bytes)
+            shared.topic_counts.add(REMOTE_COPY_ERRORS, topic, report.copy_errors)
+            retriable = report.copy_retriable_errors
+            shared.topic_counts.add(REMOTE_COPY_RETRIABLE_ERRORS, topic, retriable)
             LOST_RANGES.inc(len(report.recorded))
             for problem in report.recorded:
                 _log.warning("%s: %s", partition.topic_id_partition, problem.message)

@@ -7,16 +7,17 @@ from prometheus_client import REGISTRY
 from services.cli.reference import PREFIX, metrics_markdown
 from services.common.fair_queue import FairQueue
 from services.common.retry import Backoff
-from services.rlm.metrics import (
+from services.rlm.collectors import (
     EXPIRATION_SECONDS_SINCE_LAST_SUCCESS,
     LastPollCollector,
     LastSuccessCollector,
     PoolCollector,
     RetentionCollector,
+    TopicCollector,
 )
+from services.rlm.metrics import TopicCounts
 from services.rlm.partition import Uncopied, new_partition
 from services.rlm.scheduler import Scheduler
-from services.rlm.topic_metrics import TopicCollector, TopicCounts
 from tests.unit.rlm.kafka_bytes import NAME
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"

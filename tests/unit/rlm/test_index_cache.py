@@ -26,7 +26,7 @@ from services.rlm.fetch.index_cache import (
     RemoteIndexCache,
     name_of,
 )
-from services.rlm.topic_metrics import TopicCounts
+from services.rlm.metrics import TopicCounts
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.locations import Location
 from services.rsm.manager import ObjectRemoteStorageManager

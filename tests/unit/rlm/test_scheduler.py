@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from services.common.log import LINES_PER_WINDOW
 from services.common.retry import Backoff
-from services.rlm.metrics import SECONDS_SINCE_LAST_SUCCESS, LastSuccessCollector
-from services.rlm.roles.stopping import Finishing
+from services.rlm.collectors import SECONDS_SINCE_LAST_SUCCESS, LastSuccessCollector
+from services.rlm.partition import Finishing
 from services.rlm.scheduler import PassFailedError, RunAgain, Scheduler
 from tests.unit.rlm.kafka_bytes import NAME
 
@@ -110,11 +110,12 @@ def test_no_more_tasks_run_at_once_than_there_are_threads(scheduler: Scheduler) 
     assert started.acquire(timeout=DEADLINE_S)
     assert started.acquire(timeout=DEADLINE_S)
     scheduler.tick()
-    assert running == ["a", "b"]
+    # Two threads: which of them gets to its task first is not determined.
+    assert sorted(running) == ["a", "b"]
     gate.set()
     assert scheduler.wait_idle(DEADLINE_S)
     tick(scheduler)
-    assert running == ["a", "b", "c"]
+    assert running[2:] == ["c"]
 
 
 def test_a_task_under_way_is_not_started_twice(scheduler: Scheduler, clock: Clock) -> None:

@@ -6,8 +6,8 @@ from uuid import UUID
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.rlm.metrics import percent
-from services.rlm.topic_metrics import OTHER_TOPICS, REMOTE_COPY_BYTES, TOPIC_COUNTERS, TopicCounts
+from services.rlm.collectors import percent
+from services.rlm.metrics import OTHER_TOPICS, REMOTE_COPY_BYTES, TOPIC_COUNTERS, TopicCounts
 from tests.unit.rlm.kafka_bytes import NAME
 
 SECOND = replace(NAME, partition=1)

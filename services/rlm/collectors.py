@@ -1,0 +1,397 @@
+"""Publish gauges of partitions, topics and pools, computed when Prometheus scrapes them."""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from services.api.ids import TopicIdPartition
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.common.fair_queue import FairQueue
+from services.rlm.partition import Finishing, Partition
+from services.rlm.problem_log import holds_back
+from services.rlm.scheduler import Scheduler
+
+
+@dataclass(frozen=True, slots=True)
+class TopicGauge:
+    """A gauge that is asked for when it is scraped, so that what goes takes its labels along."""
+
+    name: str
+    meaning: str
+    labels: tuple[str, ...]
+
+    def family(self) -> GaugeMetricFamily:
+        return GaugeMetricFamily(self.name, self.meaning, labels=self.labels)
+
+
+_SINCE_LAST_SUCCESS = (
+    "Seconds since a partition's last {} that did all that can be done; since it was found, where "
+    "there was none."
+)
+
+
+SECONDS_SINCE_LAST_SUCCESS = TopicGauge(
+    "sediment_rlm_seconds_since_last_success",
+    _SINCE_LAST_SUCCESS.format("copy pass"),
+    ("topic", "partition"),
+)
+
+
+EXPIRATION_SECONDS_SINCE_LAST_SUCCESS = TopicGauge(
+    "sediment_rlm_expiration_seconds_since_last_success",
+    _SINCE_LAST_SUCCESS.format("pass of retention"),
+    ("topic", "partition"),
+)
+
+
+FOLLOWER_SECONDS_SINCE_LAST_SUCCESS = TopicGauge(
+    "sediment_rlm_follower_seconds_since_last_success",
+    _SINCE_LAST_SUCCESS.format("look at the tier of a partition that is followed here"),
+    ("topic", "partition"),
+)
+
+
+LOCAL_RETENTION_SECONDS_SINCE_LAST_SUCCESS = TopicGauge(
+    "sediment_rlm_local_retention_seconds_since_last_success",
+    _SINCE_LAST_SUCCESS.format("pass of local retention"),
+    ("topic", "partition"),
+)
+
+
+REMOVAL_SECONDS_SINCE_LAST_SUCCESS = TopicGauge(
+    "sediment_rlm_removal_seconds_since_last_success",
+    _SINCE_LAST_SUCCESS.format("turn of a removal, while it is not removed,"),
+    ("topic", "partition"),
+)
+
+
+POLL_SECONDS_SINCE_LAST_SUCCESS = TopicGauge(
+    "sediment_rlm_poll_seconds_since_last_success",
+    "Seconds since the cluster last told what this broker leads, and all of it was taken; since "
+    "the start, where it never was. Only with RLM_PARTITION_SOURCE=poller.",
+    (),
+)
+
+
+_OF_TOPIC = ("topic",)
+
+
+REMOTE_COPY_LAG_BYTES = TopicGauge(
+    "sediment_rlm_remote_copy_lag_bytes",
+    "Bytes of rolled segments that are not in the tier yet (Kafka: RemoteCopyLagBytes).",
+    _OF_TOPIC,
+)
+
+
+REMOTE_COPY_LAG_SEGMENTS = TopicGauge(
+    "sediment_rlm_remote_copy_lag_segments",
+    "Rolled segments that are not in the tier yet (Kafka: RemoteCopyLagSegments).",
+    _OF_TOPIC,
+)
+
+
+REMOTE_COPY_LAG_SECONDS = TopicGauge(
+    "sediment_rlm_remote_copy_lag_seconds",
+    "How old the newest record of the first rolled segment is that is not in the tier yet; of the "
+    "topic's partitions, the oldest. 0: all is in the tier.",
+    _OF_TOPIC,
+)
+
+
+SECONDS_UNTIL_LOCAL_DELETION = TopicGauge(
+    "sediment_rlm_seconds_until_local_deletion",
+    "Until the broker's retention by time takes the first segment that is not in the tier yet; of "
+    "the topic's partitions, the shortest. Only where local.retention.ms is set for the topic and "
+    "such a segment is there; negative: it may be gone any moment.",
+    _OF_TOPIC,
+)
+
+
+PARTITIONS_HELD_BACK = TopicGauge(
+    "sediment_rlm_partitions_held_back",
+    "Partitions of which rolled segments are not copied before something is mended: a file of the "
+    "broker that is missing, damaged or unreadable, a copy that was refused. The log names it when "
+    "it is found, DescribePartitions for as long as it lasts.",
+    _OF_TOPIC,
+)
+
+
+REMOTE_DELETE_LAG_BYTES = TopicGauge(
+    "sediment_rlm_remote_delete_lag_bytes",
+    "Bytes of segments whose deletion from the tier has begun and not ended (Kafka: "
+    "RemoteDeleteLagBytes).",
+    _OF_TOPIC,
+)
+
+
+REMOTE_DELETE_LAG_SEGMENTS = TopicGauge(
+    "sediment_rlm_remote_delete_lag_segments",
+    "Segments whose deletion from the tier has begun and not ended (Kafka: "
+    "RemoteDeleteLagSegments).",
+    _OF_TOPIC,
+)
+
+
+REMOTE_LOG_METADATA_COUNT = TopicGauge(
+    "sediment_rlm_remote_log_metadata_count",
+    "Segments of which RLMM tells, in any state (Kafka: RemoteLogMetadataCount).",
+    _OF_TOPIC,
+)
+
+
+REMOTE_LOG_SIZE_BYTES = TopicGauge(
+    "sediment_rlm_remote_log_size_bytes",
+    "Bytes of segments in the tier, those under deletion included (Kafka: RemoteLogSizeBytes).",
+    _OF_TOPIC,
+)
+
+
+REMOTE_LOG_SIZE_COMPUTATION_SECONDS = TopicGauge(
+    "sediment_rlm_remote_log_size_computation_seconds",
+    "How long the latest listing of the segments took by which their size is told (Kafka: "
+    "RemoteLogSizeComputationTime).",
+    _OF_TOPIC,
+)
+
+
+class TaskAges(Protocol):
+    """A Scheduler."""
+
+    def seconds_since_last_success(self) -> Mapping[Hashable, float]: ...
+
+
+class LastPollCollector(Collector):
+    """How long ago the last good poll of the cluster was; nothing where it is not polled.
+
+    Args:
+        scheduler: of the poll alone.
+    """
+
+    def __init__(self, scheduler: TaskAges) -> None:
+        self._scheduler = scheduler
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        family = POLL_SECONDS_SINCE_LAST_SUCCESS.family()
+        for age_s in self._scheduler.seconds_since_last_success().values():
+            family.add_metric((), age_s)
+        yield family
+
+
+class LastSuccessCollector(Collector):
+    """Of each partition that has a task now, how long ago its last good pass was; where it has two,
+    of the one whose was longer ago.
+
+    Args:
+        gauge: one for each scheduler.
+    """
+
+    def __init__(self, scheduler: TaskAges, gauge: TopicGauge = SECONDS_SINCE_LAST_SUCCESS) -> None:
+        self._scheduler = scheduler
+        self._gauge = gauge
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        family = self._gauge.family()
+        ages_s: dict[tuple[str, str], float] = {}
+        for key, age_s in self._scheduler.seconds_since_last_success().items():
+            name = key.topic_id_partition if isinstance(key, Finishing) else key
+            if isinstance(name, TopicIdPartition):
+                labels = (name.topic, str(name.partition))
+                ages_s[labels] = max(age_s, ages_s.get(labels, 0.0))
+        for labels, age_s in ages_s.items():
+            family.add_metric(labels, age_s)
+        yield family
+
+
+TASKS_IDLE_RATIO = TopicGauge(
+    "sediment_rlm_tasks_idle_ratio",
+    "Threads of a pool that run no task, 0 to 1 (Kafka: RemoteLogManagerTasksAvgIdlePercent). At 0 "
+    "for long: tasks wait for threads.",
+    ("pool",),
+)
+
+
+REMOTE_READER_IDLE_RATIO = TopicGauge(
+    "sediment_rlm_remote_log_reader_idle_ratio",
+    "Of RLM_REMOTE_LOG_READER_THREADS, those that read nothing from the tier, 0 to 1 (Kafka: "
+    "RemoteLogReaderAvgIdlePercent).",
+    (),
+)
+
+
+REMOTE_READER_QUEUE_SIZE = TopicGauge(
+    "sediment_rlm_remote_log_reader_task_queue_size",
+    "Reads of the tier that wait for a reader (Kafka: RemoteLogReaderTaskQueueSize).",
+    (),
+)
+
+
+class PoolCollector(Collector):
+    """
+    Args:
+        readers: of the tier.
+    """
+
+    def __init__(self, schedulers: Sequence[Scheduler], readers: FairQueue) -> None:
+        self._schedulers = schedulers
+        self._readers = readers
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        tasks = TASKS_IDLE_RATIO.family()
+        for scheduler in self._schedulers:
+            tasks.add_metric([scheduler.name], scheduler.idle_ratio)
+        yield tasks
+        for gauge, value in (
+            (REMOTE_READER_IDLE_RATIO, self._readers.idle_ratio),
+            (REMOTE_READER_QUEUE_SIZE, self._readers.waiting),
+        ):
+            family = gauge.family()
+            family.add_metric((), value)
+            yield family
+
+
+_OF_PARTITION = ("topic", "partition")
+
+
+RETENTION_SIZE_PERCENT = TopicGauge(
+    "sediment_rlm_retention_size_percent",
+    "What retention.bytes counts of a partition in the tier (each offset of its lineage once), and "
+    "what is only here, in percent of it (Kafka: RetentionSizeInPercent). Only where that is set "
+    "and above 0.",
+    _OF_PARTITION,
+)
+
+
+LOCAL_RETENTION_SIZE_PERCENT = TopicGauge(
+    "sediment_rlm_local_retention_size_percent",
+    "The local log of a partition in percent of its local.retention.bytes, or of retention.bytes "
+    "where that is not set (Kafka: LocalRetentionSizeInPercent). Only where one is above 0.",
+    _OF_PARTITION,
+)
+
+
+class RetentionCollector(Collector):
+    """Of each partition led here that has a limit, as its latest passes saw it: a scrape asks
+    neither disk nor RLMM."""
+
+    def __init__(self, led_partitions: Callable[[], Iterable[Partition]]) -> None:
+        self._led_partitions = led_partitions
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        whole, local = RETENTION_SIZE_PERCENT.family(), LOCAL_RETENTION_SIZE_PERCENT.family()
+        for partition in self._led_partitions():
+            if partition.retention.topic_config is None or partition.report.draft is None:
+                continue
+            config, drafted = partition.retention.topic_config.config, partition.report.draft
+            name = partition.topic_id_partition
+            labels = (name.topic, str(name.partition))
+            limit_bytes = config.retention_bytes
+            if limit_bytes > 0:
+                # Less may be there by now than was not counted.
+                tier_bytes = max(drafted.tier.size_bytes - partition.retention.uncounted_bytes, 0)
+                size_bytes = drafted.report.only_local_bytes + tier_bytes
+                whole.add_metric(labels, percent(size_bytes, limit_bytes))
+            limit_bytes = config.effective_local_retention_bytes
+            if limit_bytes > 0:
+                local.add_metric(labels, percent(drafted.log.size_bytes, limit_bytes))
+        yield whole
+        yield local
+
+
+def percent(size_bytes: int, limit_bytes: int) -> int:
+    """As Kafka's: without its fraction."""
+    return size_bytes * 100 // limit_bytes
+
+
+_DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+
+
+@dataclass
+class _Figures:
+    """Sums over the partitions of a topic, but for the two times."""
+
+    copy_lag_bytes: int = 0
+    copy_lag_segments: int = 0
+    copy_lag_ms: int = 0
+    until_local_deletion_ms: int | None = None
+    held_back: int = 0
+    delete_lag_bytes: int = 0
+    delete_lag_segments: int = 0
+    segments: int = 0
+    size_bytes: int = 0
+    listing_s: float = 0.0
+
+    def add(self, partition: Partition, now_ms: int) -> None:
+        self._add_uncopied(partition, now_ms)
+        self.held_back += any(map(holds_back, partition.copy.problems))
+        self._add_tier(partition)
+
+    def _add_uncopied(self, partition: Partition, now_ms: int) -> None:
+        uncopied = partition.copy.uncopied
+        self.copy_lag_bytes += uncopied.size_bytes
+        self.copy_lag_segments += uncopied.segments
+        if uncopied.oldest_timestamp_ms is not None:
+            self.copy_lag_ms = max(self.copy_lag_ms, now_ms - uncopied.oldest_timestamp_ms)
+        if uncopied.deleted_at_ms is not None:
+            left_ms, before = uncopied.deleted_at_ms - now_ms, self.until_local_deletion_ms
+            self.until_local_deletion_ms = left_ms if before is None else min(before, left_ms)
+
+    def _add_tier(self, partition: Partition) -> None:
+        tier = partition.tier.last_seen
+        deleting = [segment for segment in tier.unfinished if segment.state is _DELETING]
+        deleting_bytes = tier.deleting_bytes + sum(map(_size_bytes, deleting))
+        self.delete_lag_bytes += deleting_bytes
+        self.delete_lag_segments += tier.deleting_segments + len(deleting)
+        self.segments += tier.segments + tier.deleting_segments + len(tier.unfinished)
+        self.size_bytes += tier.size_bytes + deleting_bytes
+        self.listing_s += partition.tier.listing_s
+
+    def values(self) -> Iterator[tuple[TopicGauge, float]]:
+        yield REMOTE_COPY_LAG_BYTES, self.copy_lag_bytes
+        yield REMOTE_COPY_LAG_SEGMENTS, self.copy_lag_segments
+        yield REMOTE_COPY_LAG_SECONDS, self.copy_lag_ms / 1000
+        if self.until_local_deletion_ms is not None:
+            yield SECONDS_UNTIL_LOCAL_DELETION, self.until_local_deletion_ms / 1000
+        yield PARTITIONS_HELD_BACK, self.held_back
+        yield REMOTE_DELETE_LAG_BYTES, self.delete_lag_bytes
+        yield REMOTE_DELETE_LAG_SEGMENTS, self.delete_lag_segments
+        yield REMOTE_LOG_METADATA_COUNT, self.segments
+        yield REMOTE_LOG_SIZE_BYTES, self.size_bytes
+        yield REMOTE_LOG_SIZE_COMPUTATION_SECONDS, self.listing_s
+
+
+class TopicCollector(Collector):
+    """Of each topic that has partitions led here, as their latest passes saw them: a scrape asks
+    neither disk nor RLMM.
+
+    Args:
+        now_ms: the clock of this host, by which records' ages are told.
+    """
+
+    def __init__(
+        self,
+        led_partitions: Callable[[], Iterable[Partition]],
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._led_partitions = led_partitions
+        self._now_ms = now_ms
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        topics: defaultdict[str, _Figures] = defaultdict(_Figures)
+        now_ms = self._now_ms()
+        for partition in self._led_partitions():
+            topics[partition.topic_id_partition.topic].add(partition, now_ms)
+        families: dict[str, GaugeMetricFamily] = {}
+        for topic, figures in topics.items():
+            for gauge, value in figures.values():
+                families.setdefault(gauge.name, gauge.family()).add_metric([topic], value)
+        yield from families.values()
+
+
+def _size_bytes(segment: RemoteLogSegmentMetadata) -> int:
+    """0 where it is unknown."""
+    return max(segment.segment_size_in_bytes, 0)
