@@ -346,6 +346,17 @@ class StoredManifest:
     indexes_size_bytes: int
     digests: CopyDigests | None = None
 
+    def is_of(self, custom_metadata: bytes) -> bool:
+        """Return whether a copy with this custom metadata wrote the manifest.
+
+        Releases before the manifest's digest answered fewer bytes; those name the attempt.
+        """
+        ours = self.metadata.custom_metadata or b""
+        is_older = len(custom_metadata) < len(ours)
+        return custom_metadata == ours or (
+            is_older and bytes.fromhex(self.attempt) in custom_metadata
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class ObjectToDelete:

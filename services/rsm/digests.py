@@ -98,28 +98,25 @@ ENTRY_OVERHEAD_BYTES = 2048
 # A manifest that is missing, or none, is not asked for again by each read of the segment.
 MISSING_S = 10.0
 MAX_MISSING = 4096
-Key = tuple[int, str, str]
+Key = tuple[int, str, bytes]
 NoManifest = RemoteResourceNotFoundError | CorruptSegmentError
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentDigests:
-    """What a manifest says of the bytes of one attempt.
+    """Digests of one copy, from its manifest.
 
     Attributes:
-        described: as the copy's custom metadata describes it.
         log_chunk_crc32c: of each DIGEST_CHUNK_BYTES of the log, the last shorter.
         index_crc32c: of each index file that is there.
     """
 
-    described: CustomMetadata
     log_chunk_crc32c: "array[int]"
     index_crc32c: Mapping[IndexType, int]
 
     @classmethod
-    def of(cls, manifest: Manifest, location_id: int) -> "SegmentDigests":
+    def of(cls, manifest: Manifest) -> "SegmentDigests":
         return cls(
-            manifest.custom_metadata(location_id),
             array("I", manifest.log.chunk_crc32c),
             {kind: digest.crc32c for kind, digest in manifest.indexes.items()},
         )
@@ -131,10 +128,10 @@ class SegmentDigests:
 
 
 class DigestCache:
-    """Digests by segment and attempt; the least recently used go first. Thread-safe.
+    """Cache the digests of copies; the least recently used go first. Thread-safe.
 
-    Readers that miss the same ones at once cause one read of the manifest, for as long as the one
-    who reads it is there. That there is none, or something else, is believed for MISSING_S.
+    Readers that miss the same digests at once cause one read of the manifest. If the reader that
+    makes it leaves, another one reads it. A missing or wrong manifest is remembered for MISSING_S.
     """
 
     def __init__(self, max_bytes: int, now: Callable[[], float] = time.monotonic) -> None:
@@ -142,66 +139,67 @@ class DigestCache:
         self._cached: LRUCache[Key, SegmentDigests] = LRUCache(
             max_bytes, getsizeof=lambda digests: digests.size_bytes
         )
-        self._under_way: dict[Key, Future[SegmentDigests | None]] = {}
+        self._reads: dict[Key, Future[SegmentDigests | None]] = {}
         self._missing: TTLCache[Key, tuple[type[NoManifest], str]] = TTLCache(
             MAX_MISSING, MISSING_S, now
         )
 
-    def get(
-        self, location: Location, keys: SegmentKeys, found: CustomMetadata
-    ) -> SegmentDigests | None:
-        """Of what `found` describes; None: the manifest is of another attempt, or of other files.
+    def get(self, location: Location, keys: SegmentKeys, found: CustomMetadata) -> SegmentDigests:
+        """Return the digests of the copy that `found` describes.
 
         Raises:
             RemoteResourceNotFoundError: there is no manifest.
-            CorruptSegmentError: there is something else under its key.
+            CorruptSegmentError: something else is under its key, or the manifest of another copy.
         """
-        key = (location.location_id, keys.stem, found.attempt)
+        key = (location.location_id, keys.stem, found.to_bytes())
         digests = None
         while digests is None:
-            digests = self._look_up(key, location, keys)
-        return digests if digests.described == found else None
+            digests = self._look_up(key, location, keys, found)
+        return digests
 
-    def _look_up(self, key: Key, location: Location, keys: SegmentKeys) -> SegmentDigests | None:
-        """None: who read them left before the store had answered, so ask again; there is one reader
-        fewer each time."""
+    def _look_up(
+        self, key: Key, location: Location, keys: SegmentKeys, found: CustomMetadata
+    ) -> SegmentDigests | None:
+        """Return None if the reader of the manifest left first; then the caller asks again."""
         with self._lock:
             missing = self._missing.get(key)
             if missing is not None:
                 error, text = missing
                 raise error(text)
             digests = self._cached.get(key)
-            others = None if digests else self._under_way.get(key)
+            others = None if digests else self._reads.get(key)
             mine: Future[SegmentDigests | None] = Future()
             if digests is None and others is None:
-                self._under_way[key] = mine
+                self._reads[key] = mine
         if digests is not None:
             return digests
-        return others.result() if others else self._read(key, mine, location, keys)
-
-    def _read(
-        self,
-        key: Key,
-        future: "Future[SegmentDigests | None]",
-        location: Location,
-        keys: SegmentKeys,
-    ) -> SegmentDigests:
+        if others is not None:
+            return others.result()
         try:
-            digests = SegmentDigests.of(location.read_manifest(keys), location.location_id)
+            digests = _read(location, keys, found)
         except BaseException as e:
             with self._lock:
-                del self._under_way[key]
+                del self._reads[key]
                 if isinstance(e, NoManifest):
                     self._missing[key] = type(e), str(e)
             if current_call().is_active():
-                future.set_exception(e)
+                mine.set_exception(e)
             else:
-                future.set_result(None)
+                mine.set_result(None)
             raise
         with self._lock:
-            del self._under_way[key]
-            fits = digests.size_bytes <= self._cached.maxsize
-            if fits:
+            del self._reads[key]
+            if digests.size_bytes <= self._cached.maxsize:
                 self._cached[key] = digests
-        future.set_result(digests)
+        mine.set_result(digests)
         return digests
+
+
+def _read(location: Location, keys: SegmentKeys, found: CustomMetadata) -> SegmentDigests:
+    manifest = location.read_manifest(keys)
+    if not manifest.custom_metadata(location.location_id).describes_same(found):
+        raise CorruptSegmentError(
+            f"{keys.manifest} in {location} is not the manifest that the metadata of attempt "
+            f"{found.attempt} was written with: it describes attempt {manifest.attempt}"
+        )
+    return SegmentDigests.of(manifest)

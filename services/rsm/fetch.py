@@ -1,13 +1,19 @@
 """Read logs and indexes: one ranged GET each, of objects that the custom metadata names."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
-from services.api.errors import InvalidRangeError, RemoteResourceNotFoundError
+from services.api.errors import (
+    CorruptSegmentError,
+    InvalidRangeError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+)
 from services.api.remote_storage_manager import IndexType
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import require
 from services.rsm.backends.protocol import StorageBackend
-from services.rsm.locations import Locations
+from services.rsm.locations import Location, Locations
 from services.rsm.verification import ReadVerification, has_whole_chunk
 
 
@@ -26,19 +32,20 @@ class SegmentReader:
             in_order = end_position >= start_position
             require(in_order, "end_position", f"{end_position} is below {start_position}")
         location, found = self._locations.find(metadata)
-        keys, size = location.keys(metadata), found.log_size_bytes
-        if size == 0 and start_position == 0:
-            _require_there(location.backend, keys.log(found.attempt), size)
-            return
-        if start_position >= size:
+        key, size = location.keys(metadata).log(found.attempt), found.log_size_bytes
+        if start_position >= max(size, 1):
             segment = metadata.remote_log_segment_id
             raise InvalidRangeError(f"{segment} has {size} bytes, none at {start_position}")
         last = size - 1 if end_position is None else min(end_position, size - 1)
-        pieces = location.backend.fetch(keys.log(found.attempt), start_position, last)
-        if has_whole_chunk(start_position, last, size) and self._verification.chooses():
-            verification = self._verification.of(location, metadata, found)
-            pieces = verification.log(pieces, start_position)
-        yield from pieces
+        with _naming(metadata, location, key, start_position, last):
+            if not size:
+                _require_there(location.backend, key, size)
+                return
+            pieces = location.backend.fetch(key, start_position, last)
+            if has_whole_chunk(start_position, last, size) and self._verification.chooses_log():
+                verification = self._verification.of(location, metadata, found)
+                pieces = verification.log(pieces, start_position)
+            yield from pieces
 
     def fetch_index(
         self, metadata: RemoteLogSegmentMetadata, index_type: IndexType
@@ -48,19 +55,43 @@ class SegmentReader:
         if size is None:
             segment = metadata.remote_log_segment_id
             raise RemoteResourceNotFoundError(f"{segment} has no {index_type.name} index")
-        key = location.keys(metadata).indexes(found.attempt)
-        if size == 0:
-            _require_there(location.backend, key, sum(found.index_sizes_bytes.values()))
-            return
-        start = found.index_position(index_type)
-        pieces = location.backend.fetch(key, start, start + size - 1)
-        if self._verification.chooses():
-            pieces = self._verification.of(location, metadata, found).index(pieces, index_type)
-        yield from pieces
+        key, start = (
+            location.keys(metadata).indexes(found.attempt),
+            found.index_position(index_type),
+        )
+        with _naming(metadata, location, key, start, start + size - 1):
+            if size == 0:
+                _require_there(location.backend, key, sum(found.index_sizes_bytes.values()))
+                return
+            pieces = location.backend.fetch(key, start, start + size - 1)
+            verification = self._verification.of(location, metadata, found)
+            yield from verification.index(pieces, index_type)
+
+
+@contextmanager
+def _naming(
+    metadata: RemoteLogSegmentMetadata, location: Location, key: str, first: int, last: int
+) -> Iterator[None]:
+    """Add to an error about bytes which bytes of which segment they are, and what to run next."""
+    try:
+        yield
+    except RemoteStorageError as e:
+        if not (isinstance(e, _ABOUT_BYTES) or type(e) is RemoteStorageError):
+            raise
+        segment = metadata.remote_log_segment_id
+        read = f"bytes {first} to {last}" if last >= first else "an empty file"
+        raise type(e)(
+            f"{segment}, offsets {metadata.start_offset} to {metadata.end_offset}: {e} (reading "
+            f"{read} of {key} in {location}); verify the topic's segments with `sediment scrub "
+            f"--topic {segment.topic_id_partition.topic}`"
+        ) from e
+
+
+_ABOUT_BYTES = (CorruptSegmentError, RemoteResourceNotFoundError)
 
 
 def _require_there(backend: StorageBackend, key: str, size_bytes: int) -> None:
-    """Ask for an object of which nothing is to be read: of a segment that is gone no file is empty.
+    """Ask for the object of an empty file: if the segment is gone, its files are not empty.
 
     Raises:
         RemoteResourceNotFoundError: there is no such object.

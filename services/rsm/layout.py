@@ -4,8 +4,9 @@ import json
 import re
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from hashlib import sha256
 from typing import Any, NoReturn
 from uuid import UUID
 
@@ -101,30 +102,36 @@ def segment_keys(prefix: str, metadata: RemoteLogSegmentMetadata) -> SegmentKeys
 
 
 FIELD = "custom_metadata"
-_VERSION = 1
+MANIFEST_DIGEST_BYTES = 16
+_WITHOUT_DIGEST, _WITH_DIGEST = 1, 2
 _ABSENT = -1
 
-# version, location id, attempt, size of the log, size of each index file or -1 where it is absent.
+# Version, location id, attempt, size of the log, size of each index file or -1 if it is absent;
+# version 2 appends the digest of the manifest.
 _FORM = struct.Struct(f">BH8si{len(IndexType)}i")
+_SIZES = {_WITHOUT_DIGEST: _FORM.size, _WITH_DIGEST: _FORM.size + MANIFEST_DIGEST_BYTES}
 _ATTEMPT = re.compile(r"[0-9a-f]{16}")
 
 
 @dataclass(frozen=True, slots=True)
 class CustomMetadata:
-    """Where a segment's bytes are (KIP-917: CustomMetadata); 35 bytes on the wire.
+    """Where the bytes of one segment are (KIP-917: CustomMetadata); 51 bytes on the wire.
 
     Attributes:
-        location_id: the store that has the objects, by its number in RSM's settings. These bytes
-            come from callers and never name a bucket.
+        location_id: the number of the store in RSM's settings. These bytes come from callers and
+            never name a bucket.
         attempt: 16 hex digits, the copy that wrote the objects.
         index_sizes_bytes: of each index file in the order of IndexType, which is their order in
             the .indexes object; TRANSACTION may be missing, an empty file is 0.
+        manifest_digest: the first 16 bytes of the manifest's sha256. None for copies of releases
+            that wrote 35 bytes without it.
     """
 
     location_id: int
     attempt: str
     log_size_bytes: int
     index_sizes_bytes: Mapping[IndexType, int]
+    manifest_digest: bytes | None = None
 
     def __post_init__(self) -> None:
         require(0 < self.location_id < 2**16, FIELD, "location id must be 1 to 65535")
@@ -137,6 +144,16 @@ class CustomMetadata:
             least = _ABSENT if kind is IndexType.TRANSACTION else 0
             in_range = least <= size <= INT32_MAX
             require(in_range, FIELD, f"size of {kind.name} must be {least} to 2^31-1")
+        has_size = self.manifest_digest is None or len(self.manifest_digest) == (
+            MANIFEST_DIGEST_BYTES
+        )
+        require(has_size, FIELD, f"manifest digest must have {MANIFEST_DIGEST_BYTES} bytes")
+
+    def describes_same(self, other: "CustomMetadata") -> bool:
+        """Return whether both describe the same copy; a missing digest matches any."""
+        if None in (self.manifest_digest, other.manifest_digest):
+            return replace(self, manifest_digest=None) == replace(other, manifest_digest=None)
+        return self == other
 
     def index_position(self, kind: IndexType) -> int:
         """Where `kind` begins in the .indexes object."""
@@ -146,7 +163,9 @@ class CustomMetadata:
     def to_bytes(self) -> bytes:
         sizes = (self.index_sizes_bytes.get(kind, _ABSENT) for kind in IndexType)
         attempt = bytes.fromhex(self.attempt)
-        return _FORM.pack(_VERSION, self.location_id, attempt, self.log_size_bytes, *sizes)
+        version = _WITHOUT_DIGEST if self.manifest_digest is None else _WITH_DIGEST
+        head = _FORM.pack(version, self.location_id, attempt, self.log_size_bytes, *sizes)
+        return head + (self.manifest_digest or b"")
 
     @classmethod
     @lru_cache(maxsize=1024)  # Readers ask for the same few segments again and again.
@@ -156,13 +175,16 @@ class CustomMetadata:
         Raises:
             InvalidRequestError: not of a version known here, or malformed.
         """
-        require(len(data) > 0 and data[0] == _VERSION, FIELD, f"not of version {_VERSION}")
-        require(len(data) == _FORM.size, FIELD, f"must have {_FORM.size} bytes, has {len(data)}")
-        _, location_id, attempt, log_size, *sizes = _FORM.unpack(data)
+        known = " or ".join(map(str, _SIZES))
+        require(len(data) > 0 and data[0] in _SIZES, FIELD, f"not of version {known}")
+        size = _SIZES[data[0]]
+        require(len(data) == size, FIELD, f"must have {size} bytes, has {len(data)}")
+        _, location_id, attempt, log_size, *sizes = _FORM.unpack(data[: _FORM.size])
         present = {
             kind: size for kind, size in zip(IndexType, sizes, strict=True) if size != _ABSENT
         }
-        return cls(location_id, attempt.hex(), log_size, present)
+        digest = data[_FORM.size :] or None
+        return cls(location_id, attempt.hex(), log_size, present, digest)
 
 
 VERSION = 1
@@ -197,6 +219,7 @@ class Manifest:
         attempt: names the objects that hold the bytes.
         written_at_ms: when, by RSM's clock.
         indexes: the index files in the order in which they stand in the .indexes object.
+        read_digest: of the bytes that this was read from; None if it was not read.
     """
 
     metadata: RemoteLogSegmentMetadata
@@ -204,11 +227,13 @@ class Manifest:
     written_at_ms: int
     log: LogDigest
     indexes: Mapping[IndexType, FileDigest]
+    read_digest: bytes | None = field(default=None, compare=False)
 
     def custom_metadata(self, location_id: int) -> CustomMetadata:
-        """What the copy answers, and answers again to a repeat."""
+        """Return what the copy answers, and answers again to a repeat."""
         sizes = {kind: digest.size_bytes for kind, digest in self.indexes.items()}
-        return CustomMetadata(location_id, self.attempt, self.log.size_bytes, sizes)
+        digest = self.read_digest or _manifest_digest(self.to_bytes())
+        return CustomMetadata(location_id, self.attempt, self.log.size_bytes, sizes, digest)
 
     def holds_same_bytes(self, other: "Manifest") -> bool:
         """Whether every file of the two copies has the same size and digests."""
@@ -245,7 +270,7 @@ class Manifest:
         try:
             document = json.loads(data, parse_float=_no_number, parse_constant=_no_number)
             _require_one_flag(document)
-            manifest = _from_json(document)
+            manifest = replace(_from_json(document), read_digest=_manifest_digest(data))
             manifest.custom_metadata(_ANY_LOCATION)
             return manifest
         except _NO_MANIFEST as e:
@@ -270,6 +295,10 @@ def require_fits(metadata: RemoteLogSegmentMetadata, log_size_bytes: int) -> Non
     text = f"is {size}, LOG has {log_size_bytes} bytes"
     is_same = size in (_UNKNOWN_SIZE, log_size_bytes)
     require(is_same, "metadata.segment_size_in_bytes", text)
+
+
+def _manifest_digest(data: bytes) -> bytes:
+    return sha256(data).digest()[:MANIFEST_DIGEST_BYTES]
 
 
 def _from_json(document: dict[str, Any]) -> Manifest:

@@ -50,12 +50,11 @@ class Location:
             RemoteResourceNotFoundError: no copy of it is complete.
             CorruptSegmentError: there is something else under its key.
         """
-        manifest = Manifest.from_bytes(self.backend.get(keys.manifest), keys.manifest)
+        name = f"{keys.manifest} in {self}"
+        manifest = Manifest.from_bytes(self.backend.get(keys.manifest), name)
         if self.keys(manifest.metadata) != keys:
             segment = manifest.metadata.remote_log_segment_id
-            raise CorruptSegmentError(
-                f"{keys.manifest}: the manifest of another segment, {segment}"
-            )
+            raise CorruptSegmentError(f"{name}: the manifest of another segment, {segment}")
         return manifest
 
 

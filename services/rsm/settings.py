@@ -128,9 +128,11 @@ class RsmSettings(ServiceSettings):
         description="Copies served at once by one process; others wait, fetches do not.",
     )
     verify_reads: VerifyReads = Field(
-        default="sampled",
-        description="Which reads are held against the digests of the copy: off, sampled (every "
-        "16th), always. Costs the manifest, once for each segment while it is cached.",
+        default="always",
+        description="Which reads of logs are verified against the digests of the copy: off, "
+        "sampled (every 16th), always. Each chunk of 1 MiB that is read whole is verified; indexes "
+        "always are. A verified read whose manifest is missing or wrong fails with DATA_LOSS. "
+        "Costs the manifest, once for each segment while it is cached.",
     )
     digest_cache_bytes: int = Field(
         default=16 * _MIB,

@@ -20,32 +20,36 @@ _log = logging.getLogger(__name__)
 
 
 class ReadVerification:
-    """Decides which reads are verified, and verifies them as their bytes pass by. Thread-safe.
+    """Choose the reads to verify, and verify their bytes as they pass. Thread-safe.
 
-    A read is verified where it has a whole chunk of the log, or a whole index file. The manifest is
-    asked for when the first of these is complete, not before the first byte.
+    An index is always verified: nothing after RSM would notice a changed byte. A log is verified
+    chunk by chunk, for each chunk that is read whole. The manifest is read when the first chunk or
+    index is complete, not before the first byte.
     """
 
     def __init__(self, verify: VerifyReads, cache_bytes: int) -> None:
-        """Of "sampled", every SAMPLE_EVERY-th read that could be verified is."""
+        """With "sampled", verify every SAMPLE_EVERY-th read of a log that has a whole chunk."""
         self._every = {"off": 0, "sampled": SAMPLE_EVERY, "always": 1}[verify]
         self._reads = itertools.count(1)
         self._cache = DigestCache(cache_bytes)
 
-    def chooses(self) -> bool:
-        """Whether the next read that could be verified is to be."""
+    def chooses_log(self) -> bool:
+        """Return whether to verify the next read of a log that has a whole chunk."""
         return self._every > 0 and next(self._reads) % self._every == 0
 
     def of(
         self, location: Location, metadata: RemoteLogSegmentMetadata, found: CustomMetadata
     ) -> "SegmentVerification":
-        """For one read of a segment whose objects are those that `found` describes."""
+        """Return the verification of one read of the objects that `found` describes."""
         return SegmentVerification(self._cache, location, metadata, found)
 
 
 class SegmentVerification:
-    """One read. Without a manifest of this attempt that can be understood its bytes go out as they
-    are."""
+    """Verify one read.
+
+    A read fails if its manifest is missing or another one. Only if the caller's custom metadata
+    has no digest of the manifest (a copy of an earlier release), is it read unverified.
+    """
 
     def __init__(
         self,
@@ -63,10 +67,10 @@ class SegmentVerification:
         self._asked = False
 
     def log(self, pieces: Generator[bytes, None, None], start: int) -> Generator[bytes, None, None]:
-        """`pieces` of the log from byte `start` on, unchanged.
+        """Yield `pieces` of the log from byte `start` on, unchanged.
 
         Raises:
-            CorruptSegmentError: before the last bytes of a chunk that is not what was copied.
+            CorruptSegmentError: before the last bytes of a chunk that differs from its copy.
         """
         size = self._found.log_size_bytes
 
@@ -76,21 +80,21 @@ class SegmentVerification:
                 first = number * DIGEST_CHUNK_BYTES
                 last = min(first + DIGEST_CHUNK_BYTES, size) - 1
                 what = f"chunk {number} of the log, bytes {first} to {last}"
-                self._compare(what, crc, digests.log_chunk_crc32c[number])
+                _require_equal(what, crc, digests.log_chunk_crc32c[number])
 
         return _checked(pieces, start, size, DIGEST_CHUNK_BYTES, check)
 
     def index(
         self, pieces: Generator[bytes, None, None], kind: IndexType
     ) -> Generator[bytes, None, None]:
-        """`pieces` of a whole index file, unchanged; raises as `log`."""
+        """Yield `pieces` of a whole index file, unchanged; raises as `log`."""
         size = self._found.index_sizes_bytes[kind]
 
         def check(number: int, crc: int) -> None:
             digests = self._known()
             if digests is not None:
                 what = f"{kind.name} index, bytes 0 to {size - 1}"
-                self._compare(what, crc, digests.index_crc32c[kind])
+                _require_equal(what, crc, digests.index_crc32c[kind])
 
         return _checked(pieces, 0, size, size, check)
 
@@ -101,23 +105,18 @@ class SegmentVerification:
         return self._digests
 
     def _find(self) -> SegmentDigests | None:
-        why = "there is no manifest of it"
         try:
-            found = self._cache.get(self._location, self._keys, self._found)
-        except RemoteResourceNotFoundError:
-            found = None  # Deleted meanwhile: its bytes are the last to go.
-        except CorruptSegmentError as e:
-            # What is damaged is not what is read.
-            found, why = None, str(e)
-        if found is None:
-            _log.warning("%s: read unverified, %s", self._name, why)
-        return found
+            return self._cache.get(self._location, self._keys, self._found)
+        except (RemoteResourceNotFoundError, CorruptSegmentError) as e:
+            if self._found.manifest_digest is not None:
+                raise CorruptSegmentError(f"the bytes cannot be verified: {e}") from e
+            _log.warning("%s: read unverified: %s", self._name, e)
+            return None
 
-    def _compare(self, what: str, crc: int, expected: int) -> None:
-        if crc != expected:
-            raise CorruptSegmentError(
-                f"{self._name}: {what}: crc32c is {crc:08x}, of what was copied {expected:08x}"
-            )
+
+def _require_equal(what: str, crc: int, expected: int) -> None:
+    if crc != expected:
+        raise CorruptSegmentError(f"{what}: crc32c is {crc:08x}, copied was {expected:08x}")
 
 
 def has_whole_chunk(start: int, end: int, size: int) -> bool:

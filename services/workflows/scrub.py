@@ -240,8 +240,8 @@ class Scrub:
                 yield corrupt(manifest.location, str(e))
                 return
             # Without custom metadata RSM goes by the manifest.
-            if row.custom_metadata not in (None, told.metadata.custom_metadata):
-                text = f"the manifest tells of attempt {told.attempt}, the metadata of another copy"
+            if row.custom_metadata is not None and not told.is_of(row.custom_metadata):
+                text = f"the manifest is of attempt {told.attempt}, the metadata of another copy"
                 self._require_same(manifest, told)
                 yield corrupt(manifest.location, text)
                 return

@@ -164,8 +164,9 @@ class CopyScrub:
         self._take(sum(part.size_bytes for part in parts))
         try:
             sums = sums_of(pieces, [part.size_bytes for part in parts])
-        except CorruptSegmentError as e:
-            return _Problem(str(e), is_judged_elsewhere=True)
+        except CorruptSegmentError:
+            # RSM's error repeats partition, key and location, which the anomaly has already.
+            return _Problem("RSM answered DATA_LOSS", is_judged_elsewhere=True)
         for part, found in zip(parts, sums, strict=True):
             if found != part.digest:
                 copied = part.digest.crc32c

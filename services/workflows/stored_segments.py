@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TypeAlias
 from uuid import UUID
@@ -28,6 +28,7 @@ from services.api.remote_storage_manager import (
     SegmentObjectKind,
     SegmentObjectName,
     SegmentObjects,
+    StoredManifest,
     shard_of,
 )
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
@@ -262,14 +263,16 @@ def judged_segments(
 
 @dataclass(frozen=True, slots=True)
 class _Manifest:
-    """What is under a manifest's key; without `segment_id` none is: `problem` says what instead,
+    """What is under a manifest's key; without `told` none is: `problem` says what instead,
     `unread` why nobody knows, both "" that there is nothing any more."""
 
-    segment_id: RemoteLogSegmentId | None = None
-    attempt: str | None = None
-    custom_metadata: bytes | None = None
+    told: StoredManifest | None = None
     problem: str = ""
     unread: str = ""
+
+    @property
+    def segment_id(self) -> RemoteLogSegmentId | None:
+        return None if self.told is None else self.told.metadata.remote_log_segment_id
 
 
 def _read(objects: SegmentObjects, manifest: SegmentObject) -> _Manifest:
@@ -284,8 +287,7 @@ def _read(objects: SegmentObjects, manifest: SegmentObject) -> _Manifest:
     except RemoteStorageError as e:
         # One object that the store gives to nobody, as an archived one, must not end each run.
         return _Manifest(unread=f"{manifest.location}: {e}")
-    segment = told.metadata
-    return _Manifest(segment.remote_log_segment_id, told.attempt, segment.custom_metadata)
+    return _Manifest(replace(told, digests=None))
 
 
 def _judged(
@@ -300,14 +302,16 @@ def _judged(
     if manifest is None:
         counting = stored.only_attempt
         is_known = _names_attempt(row, counting)
-    elif manifest.segment_id is None:
+    elif manifest.told is None:
         verdict = _corrupt(manifest.problem) if manifest.problem else None
         return Judged(stored, state, verdict, is_complete=False, unread=manifest.unread)
-    elif row is not None and _names_another_copy(row, manifest):
-        text = f"the manifest tells of attempt {manifest.attempt}, the metadata of another copy"
+    elif row is not None and _names_another_copy(row, manifest.told):
+        text = (
+            f"the manifest tells of attempt {manifest.told.attempt}, the metadata of another copy"
+        )
         return Judged(stored, state, _corrupt(text), is_complete=False)
     else:
-        counting = manifest.attempt
+        counting = manifest.told.attempt
     verdict = judge(stored, state, counting, was_deleted=was_deleted)
     return Judged(stored, state, verdict, is_known and stored.is_complete(counting))
 
@@ -320,9 +324,9 @@ def _names_attempt(row: RemoteLogSegmentMetadata | None, attempt: str | None) ->
     return bytes.fromhex(attempt) in row.custom_metadata
 
 
-def _names_another_copy(row: RemoteLogSegmentMetadata, manifest: _Manifest) -> bool:
+def _names_another_copy(row: RemoteLogSegmentMetadata, manifest: StoredManifest) -> bool:
     is_finished = row.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-    return is_finished and row.custom_metadata != manifest.custom_metadata
+    return is_finished and not manifest.is_of(row.custom_metadata or b"")
 
 
 def _corrupt(detail: str) -> Verdict:

@@ -35,6 +35,7 @@ from services.api.segments import (
     RemoteLogSegmentState,
     segment_leader_epochs,
 )
+from services.rsm.layout import CustomMetadata
 from tests.harness.eventually import eventually
 
 MIB = 1024 * 1024
@@ -115,6 +116,13 @@ def copied(
         custom_metadata=custom_metadata,
         state=RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
     )
+
+
+def of_an_older_release(metadata: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
+    """Return the metadata of a copy made before custom metadata had the manifest's digest."""
+    found = CustomMetadata.from_bytes(metadata.custom_metadata or b"")
+    without = replace(found, manifest_digest=None)
+    return replace(metadata, custom_metadata=without.to_bytes())
 
 
 def fetched(
@@ -333,7 +341,9 @@ class RemoteStorageManagerContract:
             pytest.param(lambda good: good[:1] + b"\x7f\x7f" + good[3:], id="other location"),
             pytest.param(lambda good: good[:-1], id="cut off"),
             pytest.param(lambda good: good + b"x", id="too long"),
-            pytest.param(lambda good: good[:-4] + b"\xff" * 4, id="absent leader epochs"),
+            pytest.param(
+                lambda good: good[:31] + b"\xff" * 4 + good[35:], id="absent leader epochs"
+            ),
         ],
     )
     def test_unknown_custom_metadata_is_refused_and_touches_nothing(

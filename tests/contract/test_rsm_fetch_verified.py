@@ -7,11 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from services.api.errors import CorruptSegmentError, RetriableRemoteStorageError
+from services.api.errors import (
+    CorruptSegmentError,
+    RemoteResourceNotFoundError,
+    RetriableRemoteStorageError,
+)
 from services.api.remote_storage_manager import IndexType
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rsm.backends.protocol import MAX_SMALL_OBJECT_BYTES, StorageBackend
+from services.rsm.digests import RunningDigest
 from services.rsm.factory import build_manager
+from services.rsm.layout import Manifest
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.settings import RsmSettings
 from services.rsm.verification import SAMPLE_EVERY
@@ -21,6 +27,7 @@ from tests.contract.remote_storage_manager_contract import (
     copied,
     fetched,
     index,
+    of_an_older_release,
     some_bytes,
 )
 from tests.harness.eventually import eventually
@@ -189,7 +196,33 @@ def test_of_sampled_reads_one_of_many_is_verified(
     assert_requests(proxy, GetObject=reads + 2)
 
 
-def test_off_verifies_nothing(
+@pytest.mark.parametrize("verify_reads", ["off", "sampled"])
+def test_an_index_is_verified_whatever_the_setting(
+    rsm: Verifying,
+    segment: RemoteLogSegmentMetadata,
+    change: Callable[[str, int], None],
+    verify_reads: str,
+) -> None:
+    change("indexes", 5)
+    manager = rsm(verify_reads)
+    for _ in range(3):
+        with pytest.raises(CorruptSegmentError, match="OFFSET index"):
+            index(manager, segment, IndexType.OFFSET)
+
+
+def test_the_default_verifies_each_read_of_a_log(
+    settings: RsmSettings,
+    segment: RemoteLogSegmentMetadata,
+    change: Callable[[str, int], None],
+) -> None:
+    change("log", MIB)
+    with closing(build_manager(settings)) as manager:
+        for _ in range(3):
+            with pytest.raises(CorruptSegmentError, match="chunk 1 of the log"):
+                fetched(manager, segment)
+
+
+def test_off_verifies_no_log(
     rsm: Verifying,
     proxy: HttpProxy,
     segment: RemoteLogSegmentMetadata,
@@ -212,71 +245,146 @@ def test_a_manifest_that_cannot_be_read_now_is_retriable(
     assert fetched(manager, segment) == files.log
 
 
-def test_an_other_attempts_manifest_is_not_used(
+def test_another_attempts_manifest_is_data_loss(
     rsm: Verifying,
     proxy: HttpProxy,
     backend: StorageBackend,
     settings: RsmSettings,
     segment: RemoteLogSegmentMetadata,
-    change: Callable[[str, int], None],
 ) -> None:
-    """As where the segment was deleted and copied anew while an old caller reads on."""
-    change("log", MIB)
+    """The segment may have been deleted and copied again while an old caller reads on."""
     (key,) = (key for key in backend.list_keys(settings.prefix) if key.endswith(".manifest"))
     attempt = (segment.custom_metadata or b"")[3:11].hex()
     other = backend.get(key).replace(attempt.encode(), b"00c0ffee00c0ffee")
     backend.put(key, other)
     manager = rsm("always")
     for _ in range(3):
-        assert len(fetched(manager, segment)) == SIZE
+        with pytest.raises(CorruptSegmentError, match="describes attempt 00c0ffee00c0ffee"):
+            fetched(manager, segment)
     assert_requests(proxy, GetObject=4)
 
 
-def test_bytes_without_a_manifest_are_read(
+def test_another_segments_objects_under_this_segments_keys_are_data_loss(
     rsm: Verifying,
-    proxy: HttpProxy,
     backend: StorageBackend,
     settings: RsmSettings,
     segment: RemoteLogSegmentMetadata,
     files: Files,
 ) -> None:
-    """As while a delete is under way, which takes the manifest first. It is asked for once."""
+    mine = {key.rpartition(".")[2]: key for key in backend.list_keys(settings.prefix)}
+    with closing(build_manager(settings)) as manager:
+        copied(manager, Files(some_bytes(SIZE, 99), files.indexes))
+    for key in set(backend.list_keys(settings.prefix)) - set(mine.values()):
+        kind = key.rpartition(".")[2]
+        size = {"log": SIZE, "indexes": INDEX_SIZE + 4000}.get(kind)
+        other = backend.get(key) if size is None else b"".join(backend.fetch(key, 0, size - 1))
+        backend.put(mine[kind], other)
+    with pytest.raises(CorruptSegmentError, match="manifest of another segment"):
+        fetched(rsm("always"), segment)
+
+
+def test_a_manifest_with_the_digests_of_other_bytes_is_data_loss(
+    rsm: Verifying,
+    backend: StorageBackend,
+    settings: RsmSettings,
+    segment: RemoteLogSegmentMetadata,
+    change: Callable[[str, int], None],
+    files: Files,
+) -> None:
+    """Bytes and their digests changed together: the caller's metadata alone can tell."""
     (key,) = (key for key in backend.list_keys(settings.prefix) if key.endswith(".manifest"))
-    assert not backend.delete([key])
-    manager = rsm("always")
-    for _ in range(3):
-        assert fetched(manager, segment) == files.log
-    assert_requests(proxy, GetObject=3 + 1)
+    change("log", 5)
+    changed = bytearray(files.log)
+    changed[5] ^= 1
+    digest = RunningDigest()
+    digest.update(bytes(changed))
+    manifest = Manifest.from_bytes(backend.get(key), key)
+    backend.put(key, replace(manifest, log=digest.log).to_bytes())
+    with pytest.raises(CorruptSegmentError, match="not the manifest that the metadata"):
+        fetched(rsm("always"), segment)
 
 
 @pytest.mark.parametrize(
-    ("content", "why"),
-    [(b"{", "not a manifest"), (bytes(MAX_SMALL_OBJECT_BYTES + 1), "over 4194304 bytes")],
-    ids=["not one", "too large"],
+    "content",
+    [
+        None,
+        b"",
+        b"{",
+        b"<html><body>Sign in</body></html>",
+        bytes(MAX_SMALL_OBJECT_BYTES + 1),
+    ],
+    ids=["missing", "empty", "truncated", "a page", "too large"],
 )
-@pytest.mark.parametrize("verify_reads", ["sampled", "always"])
-def test_a_manifest_that_cannot_be_understood_ends_no_read(
+def test_bytes_without_their_manifest_are_data_loss_unless_an_older_release_copied_them(
     rsm: Verifying,
     proxy: HttpProxy,
     backend: StorageBackend,
     settings: RsmSettings,
     segment: RemoteLogSegmentMetadata,
     files: Files,
-    verify_reads: str,
-    content: bytes,
-    why: str,
+    content: bytes | None,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """As a missing one: it is told of, and asked for once."""
+    """It is asked for once by the reads of each custom metadata."""
     (key,) = (key for key in backend.list_keys(settings.prefix) if key.endswith(".manifest"))
-    backend.put(key, content)
-    manager = rsm(verify_reads)
-    reads = SAMPLE_EVERY + 1
-    for _ in range(reads):
-        assert fetched(manager, segment, MIB) == files.log[MIB:]
-    assert_requests(proxy, GetObject=reads + 1)
+    if content is None:
+        assert not backend.delete([key])
+    else:
+        backend.put(key, content)
+    manager, older = rsm("always"), of_an_older_release(segment)
+    for _ in range(3):
+        with pytest.raises(CorruptSegmentError, match="cannot be verified"):
+            fetched(manager, segment, MIB)
+        with pytest.raises(CorruptSegmentError, match="cannot be verified"):
+            index(manager, segment, IndexType.OFFSET)
+        assert fetched(manager, older) == files.log
+        assert index(manager, older, IndexType.OFFSET) == files.indexes[IndexType.OFFSET]
+    assert_requests(proxy, GetObject=4 * 3 + 2)
     assert "read unverified" in caplog.text
-    assert why in caplog.text
+
+
+def test_a_damaged_byte_names_segment_object_range_and_the_next_command(
+    rsm: Verifying,
+    segment: RemoteLogSegmentMetadata,
+    change: Callable[[str, int], None],
+    backend: StorageBackend,
+    settings: RsmSettings,
+) -> None:
+    change("log", MIB)
+    (key,) = (key for key in backend.list_keys(settings.prefix) if key.endswith(".log"))
+    with pytest.raises(CorruptSegmentError) as caught:
+        fetched(rsm("always"), segment, 5)
+    topic = segment.topic_id_partition.topic
+    for part in (
+        str(segment.remote_log_segment_id),
+        f"offsets {segment.start_offset} to {segment.end_offset}",
+        f"bytes 5 to {SIZE - 1} of {key}",
+        f"location {settings.location_id} ",
+        f"bucket {settings.bucket!r}",
+        f"`sediment scrub --topic {topic}`",
+    ):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["log", "indexes"])
+def test_a_missing_object_names_segment_key_and_the_next_command(
+    rsm: Verifying,
+    segment: RemoteLogSegmentMetadata,
+    backend: StorageBackend,
+    settings: RsmSettings,
+    kind: str,
+) -> None:
+    (key,) = (key for key in backend.list_keys(settings.prefix) if key.endswith(f".{kind}"))
+    assert not backend.delete([key])
+    manager = rsm("always")
+    read = {
+        "log": lambda: fetched(manager, segment),
+        "indexes": lambda: index(manager, segment, IndexType.TRANSACTION),
+    }
+    with pytest.raises(RemoteResourceNotFoundError) as caught:
+        read[kind]()
+    for part in (str(segment.remote_log_segment_id), key, "location 1 ", "`sediment scrub"):
+        assert part in str(caught.value)
 
 
 def test_a_segment_found_by_its_manifest_is_verified(

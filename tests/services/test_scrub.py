@@ -46,8 +46,8 @@ from tests.harness.tier import SIZE_BYTES, SmallTier, a_topic, segment
 DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 DELETE_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 CORRUPT, MISSING = AnomalyKind.CORRUPT_OBJECT, AnomalyKind.MISSING_OBJECTS
-# Log, five index files; the manifest's size differs.
-READS_OF_A_SEGMENT = 1 + len(IndexType)
+# Log, its manifest (to verify it), five index files; the manifest's size differs.
+READS_OF_A_SEGMENT = 2 + len(IndexType)
 
 
 @dataclass

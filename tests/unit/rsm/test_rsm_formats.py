@@ -3,6 +3,7 @@
 import json
 from contextlib import closing
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from uuid import UUID
 
@@ -83,7 +84,12 @@ def of_each_index(values: st.SearchStrategy[int]) -> st.SearchStrategy[dict[Inde
 
 
 custom_metadatas = st.builds(
-    CustomMetadata, st.integers(1, 65535), attempts, int32s, of_each_index(int32s)
+    CustomMetadata,
+    st.integers(1, 65535),
+    attempts,
+    int32s,
+    of_each_index(int32s),
+    st.none() | st.binary(min_size=16, max_size=16),
 )
 manifests = st.builds(
     Manifest,
@@ -138,8 +144,11 @@ def test_custom_metadata_comes_back_as_it_was(custom_metadata: CustomMetadata) -
 
 
 @given(custom_metadatas)
-def test_custom_metadata_has_35_bytes(custom_metadata: CustomMetadata) -> None:
-    assert len(custom_metadata.to_bytes()) == 35
+def test_custom_metadata_has_51_bytes_and_35_without_a_digest(
+    custom_metadata: CustomMetadata,
+) -> None:
+    expected = 35 if custom_metadata.manifest_digest is None else 51
+    assert len(custom_metadata.to_bytes()) == expected
 
 
 def test_custom_metadata_is_written_as_it_always_was() -> None:
@@ -150,6 +159,10 @@ def test_custom_metadata_is_written_as_it_always_was() -> None:
         "01" "0102" "00c0ffee00c0ffee" "000003e8"
         "00000000" "00000001" "00000002" "ffffffff" "00000004"
     )  # fmt: skip
+    with_digest = replace(custom_metadata, manifest_digest=bytes(range(16)))
+    assert with_digest.to_bytes().hex() == (
+        "02" + custom_metadata.to_bytes().hex()[2:] + "000102030405060708090a0b0c0d0e0f"
+    )
 
 
 @given(st.binary(max_size=64))
@@ -172,6 +185,18 @@ def test_indexes_stand_one_after_another(custom_metadata: CustomMetadata) -> Non
 @given(manifests)
 def test_a_manifest_comes_back_as_it_was(manifest: Manifest) -> None:
     assert Manifest.from_bytes(manifest.to_bytes(), "key") == manifest
+
+
+@given(manifests)
+def test_custom_metadata_has_the_digest_of_the_manifest_as_it_was_written(
+    manifest: Manifest,
+) -> None:
+    written = manifest.to_bytes()
+    assert manifest.custom_metadata(1).manifest_digest == sha256(written).digest()[:16]
+    # Another release may write the same manifest in other words.
+    in_other_words = json.dumps(json.loads(written), indent=1).encode()
+    read = Manifest.from_bytes(in_other_words, "key")
+    assert read.custom_metadata(1).manifest_digest == sha256(in_other_words).digest()[:16]
 
 
 @given(manifests)

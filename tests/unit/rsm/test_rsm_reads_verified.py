@@ -227,8 +227,10 @@ def test_digests_are_of_one_attempt_and_of_what_it_copied(
     for wrong in (
         replace(right, attempt="00c0ffee00c0ffee"),
         replace(right, log_size_bytes=SIZE - 1000),
+        replace(right, manifest_digest=bytes(16)),
     ):
-        assert cache.get(location, keys, wrong) is None
+        with pytest.raises(CorruptSegmentError, match="not the manifest that the metadata"):
+            cache.get(location, keys, wrong)
     assert cache.get(location, keys, right) is not None
 
 
