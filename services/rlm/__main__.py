@@ -19,8 +19,7 @@ from services.rlm.collectors import (
     RetentionCollector,
     TopicCollector,
 )
-from services.rlm.copy.quota import CopyQuotaLimit
-from services.rlm.copy.rules import CopyLagDefaults
+from services.rlm.copy.rules import CopyLagDefaults, CopyQuotaLimit
 from services.rlm.copy.segment import CopyLimits
 from services.rlm.fetch.index_cache import IndexFileLimits
 from services.rlm.fetch.segment_reader import RemoteReadLimits

@@ -31,10 +31,10 @@ from services.api.remote_log_manager import (
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_partitions
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.topic_config import UNLIMITED
+from services.common.fair_queue import FairQueue
 from services.common.retry import Backoff
 from services.rlm.cleanup_policies import CleanupPolicies
-from services.rlm.copy.quota import CopyQuota, CopyQuotaLimit
-from services.rlm.copy.rules import CopyLagDefaults, CopyRules
+from services.rlm.copy.rules import CopyLagDefaults, CopyQuotaLimit, CopyRules
 from services.rlm.copy.segment import CopyLimits, SegmentCopier
 from services.rlm.describe import PageDescriber, at_most, page_of, token_after
 from services.rlm.fetch.fetcher import Fetcher
@@ -53,7 +53,7 @@ from services.rlm.reporting import Reporter
 from services.rlm.retention.expiration_task import Expiration
 from services.rlm.retention.local_files import LogDirLocks
 from services.rlm.retention.local_task import LocalRetention
-from services.rlm.retention.snapshot import MAX_SEGMENTS, SegmentBudget
+from services.rlm.retention.snapshot import MAX_SEGMENTS
 from services.rlm.roles.disabling import DisabledTopics
 from services.rlm.roles.partition_remover import RemotePartitionRemover
 from services.rlm.roles.partition_roles import PartitionRoles, PartitionSource, StaticSource
@@ -220,11 +220,10 @@ class BrokerRemoteLogManager:
         topic_configs = self._topic_configs
         # A cluster answers with all of its topics; nobody has named those to be tiered.
         tiered_by_default = self._source is not PartitionSource.POLLER
-        quota = CopyQuota(limits.copy_quota, clock)
         copy_rules = CopyRules(
             topic_configs,
             limits.copy_lag,
-            quota,
+            limits.copy_quota.bucket(),
             now_ms,
             tiered_by_default,
             cleanup_policies=self._policies,
@@ -250,7 +249,7 @@ class BrokerRemoteLogManager:
                     topic_configs,
                     clock,
                     now_ms,
-                    SegmentBudget(limits.expiration_segments),
+                    FairQueue("segments listed at once by retention", limits.expiration_segments),
                     self._policies,
                 ),
                 None if owned is None else LocalRetention(rsm, rlmm, owned),

@@ -101,7 +101,10 @@ class RlmSettings(ServiceSettings):
         "limit.",
     )
     remote_log_manager_copy_quota_window_num: int = Field(
-        default=11, ge=1, le=_INT32_MAX, description="Over how many windows that rate is taken."
+        default=11,
+        ge=1,
+        le=_INT32_MAX,
+        description="How many windows of unused rate copies may make up for at once.",
     )
     remote_log_manager_copy_quota_window_size_seconds: int = Field(
         default=1, ge=1, le=_INT32_MAX, description="How long each of the windows is, s."

@@ -11,16 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import REGISTRY, CollectorRegistry
 
 from services.api.errors import RetriableRemoteStorageError
+from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import FetchError, RecordSource
 from services.api.remote_log_metadata_manager import PartitionLeadership
 from services.api.segments import RemoteLogSegmentState
+from services.common.fair_queue import TokenBucket
 from services.rlm.collectors import TopicCollector
-from services.rlm.copy.quota import CopyQuota, CopyQuotaLimit
 from services.rlm.copy.report import NoProgress
-from services.rlm.copy.rules import CopyLagDefaults, CopyRules
+from services.rlm.copy.rules import CopyLagDefaults, CopyQuotaLimit, CopyRules
 from services.rlm.copy.segment import CopyLimits, SegmentCopier
 from services.rlm.copy.task import CopyTask
 from services.rlm.kafka_log.local_log import LocalPartition
@@ -223,12 +224,14 @@ def copy_task(
     log_dir: Path,
     clock: SteppedTime,
     limit: CopyQuotaLimit = UNLIMITED,
+    quota: TokenBucket | None = None,
+    name: TopicIdPartition = NAME,
     turn_s: float | None = 10.0,
     rsm: Any = None,
 ) -> CopyTask:
-    (found,) = find_partitions([log_dir]).partitions.values()
-    rules = CopyRules(TopicConfigs(stack.rlmm, 0.0), quota=CopyQuota(limit, clock))
-    partition = new_partition(NAME, LocalPartition(found), stack.rsm, stack.rlmm)
+    found = find_partitions([log_dir]).partitions[name]
+    rules = CopyRules(TopicConfigs(stack.rlmm, 0.0), quota=quota or limit.bucket(clock))
+    partition = new_partition(name, LocalPartition(found), stack.rsm, stack.rlmm)
     copier = SegmentCopier(rsm or stack.rsm, stack.rlmm, BROKER_ID, real_now_ms, CopyLimits())
     return CopyTask(
         partition,
@@ -257,14 +260,61 @@ def before_copies(stack: Stack, act: Callable[[], object]) -> Changed:
 def test_copies_keep_to_the_quota(stack: Stack, log_dir: Path, files: PartitionFiles) -> None:
     clock, size = SteppedTime(), files.file(0, ".log").stat().st_size
     task = copy_task(stack, log_dir, clock, CopyQuotaLimit(1))
-    passes = 1
+    (count, waited_s), passes = throttled(), 1
     while (report := task.run()).more_after_s is not None:
         assert (report.copied_segments, report.failure) == (1, "")
         clock.now_s += report.more_after_s
         passes += 1
     assert passes == 6
-    assert 5 * size <= clock.now_s <= 5 * size + 1
+    burst = CopyQuotaLimit(1).windows
+    assert 5 * size - burst <= clock.now_s <= 5 * size + 1
     assert stack.ranges() == EVERY_RANGE
+    assert throttled()[0] == count + 5
+    assert throttled()[1] == pytest.approx(waited_s + clock.now_s)
+
+
+def throttled() -> tuple[float, float]:
+    """How many copies have waited for the quota, and for how long together."""
+    name = "sediment_rlm_remote_copy_throttle_seconds"
+    read: Callable[[str], float | None] = REGISTRY.get_sample_value
+    return read(f"{name}_count") or 0.0, read(f"{name}_sum") or 0.0
+
+
+@pytest.mark.usefixtures("files")
+def test_segments_pass_the_quota_in_the_order_of_asking(stack: Stack, log_dir: Path) -> None:
+    clock, limit = SteppedTime(), CopyQuotaLimit(1)
+    hourly_log(log_dir, replace(NAME, partition=1))
+    quota = limit.bucket(clock)
+    first, second = (
+        copy_task(stack, log_dir, clock, quota=quota, name=replace(NAME, partition=number))
+        for number in (0, 1)
+    )
+    assert first.run().copied_segments == 1
+    wait_s = [task.run().more_after_s or 0.0 for task in (first, second)]
+    assert 0 < wait_s[0] < wait_s[1]
+    clock.now_s += wait_s[0]
+    assert [task.run().copied_segments for task in (second, first)] == [0, 1]
+    clock.now_s = wait_s[1]
+    assert second.run().copied_segments == 1
+
+
+@pytest.mark.usefixtures("files")
+def test_a_pass_that_copies_nothing_gives_its_share_of_the_quota_back(
+    stack: Stack, log_dir: Path
+) -> None:
+    clock, limit = SteppedTime(), CopyQuotaLimit(1)
+    hourly_log(log_dir, replace(NAME, partition=1))
+    quota = limit.bucket(clock)
+    first, second = (
+        copy_task(stack, log_dir, clock, quota=quota, name=replace(NAME, partition=number))
+        for number in (0, 1)
+    )
+    assert first.run().copied_segments == 1
+    due_s = first.run().more_after_s
+    put(stack, COPY_DISABLED)
+    assert first.run().more_after_s is None
+    put(stack, {})
+    assert second.run().more_after_s == due_s
 
 
 @pytest.mark.usefixtures("files")

@@ -12,9 +12,9 @@ import pytest
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
+from services.common.fair_queue import FairQueue
 from services.rlm import manager
 from services.rlm.manager import BrokerRemoteLogManager
-from services.rlm.retention.snapshot import SegmentBudget
 from tests.harness.eventually import eventually
 from tests.scenarios.retained_log import (
     AT_ONCE,
@@ -56,16 +56,16 @@ def lists(stack: Stack) -> Lists:
 
 
 @pytest.fixture
-def budget(monkeypatch: pytest.MonkeyPatch) -> SegmentBudget:
+def budget(monkeypatch: pytest.MonkeyPatch) -> FairQueue:
     """What the RLM that comes next goes by: room for one partition."""
-    made = SegmentBudget(ROLLED + 1)
-    monkeypatch.setattr(manager, "SegmentBudget", lambda _: made)
+    made = FairQueue("segments", ROLLED + 1)
+    monkeypatch.setattr(manager, "FairQueue", lambda *_: made)
     return made
 
 
 @pytest.fixture
 def rlm(
-    stack: Stack, log_dir: Path, lists: Lists, budget: SegmentBudget
+    stack: Stack, log_dir: Path, lists: Lists, budget: FairQueue
 ) -> Iterator[BrokerRemoteLogManager]:
     """One partition is being listed, the others wait."""
     for name in NAMES:
@@ -93,7 +93,7 @@ def test_others_wait_until_there_is_room_and_then_all_that_is_due_goes(
 
 
 def test_who_waits_when_rlm_stops_lists_nothing_any_more(
-    stack: Stack, rlm: BrokerRemoteLogManager, lists: Lists, budget: SegmentBudget
+    stack: Stack, rlm: BrokerRemoteLogManager, lists: Lists, budget: FairQueue
 ) -> None:
     with ThreadPoolExecutor(1) as pool:
         stopped = pool.submit(rlm.stop, DEADLINE_S)

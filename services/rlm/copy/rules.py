@@ -13,8 +13,8 @@ from services.api.errors import RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition
 from services.api.topic_config import AS_LOCAL_RETENTION, UNLIMITED, TopicConfig, is_internal_topic
 from services.api.validation import INT64_MAX
+from services.common.fair_queue import TokenBucket
 from services.rlm.cleanup_policies import CleanupPolicies, is_awaited, is_compacted
-from services.rlm.copy.quota import CopyQuota
 from services.rlm.kafka_admin.cluster_view import NoPolicy
 from services.rlm.kafka_log.indexes import largest_timestamp_ms
 from services.rlm.kafka_log.local_log import LocalLog
@@ -265,6 +265,24 @@ class HeldBackTopics:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyQuotaLimit:
+    """How many bytes a second all copies of a process read together (KIP-956).
+
+    Attributes:
+        max_bytes_per_second: INT64_MAX: no limit.
+        windows, window_s: the unused rate of so many windows may be made up for at once.
+    """
+
+    max_bytes_per_second: int = INT64_MAX
+    windows: int = 11
+    window_s: int = 1
+
+    def bucket(self, clock: Callable[[], float] = time.monotonic) -> TokenBucket:
+        rate = self.max_bytes_per_second
+        return TokenBucket(rate, rate * self.windows * self.window_s, name="copies", now=clock)
+
+
+@dataclass(frozen=True, slots=True)
 class CopyRules:
     """Of all partitions of a process.
 
@@ -278,7 +296,7 @@ class CopyRules:
 
     topic_configs: TopicConfigs
     lag_defaults: CopyLagDefaults | None = field(default_factory=CopyLagDefaults)
-    quota: CopyQuota = field(default_factory=CopyQuota)
+    quota: TokenBucket = field(default_factory=lambda: CopyQuotaLimit().bucket())
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     tiered_by_default: bool = True
     held_back: HeldBackTopics = field(default_factory=HeldBackTopics)

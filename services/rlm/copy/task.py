@@ -46,6 +46,7 @@ from services.rlm.copy.segment import SegmentCopier
 from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
 from services.rlm.kafka_log.local_log import LocalLog, LocalPartition, log_end_problem
 from services.rlm.kafka_log.partition_dir import LocalSegment, reading
+from services.rlm.metrics import COPY_THROTTLE_SECONDS
 from services.rlm.partition import Leadership, Partition, Uncopied, uncopied_of
 from services.rlm.reporting import announce
 from services.rlm.tier_state import OffsetRanges, Tier
@@ -92,6 +93,15 @@ _GIVES_WAY_S = 1.0
 
 _LOST = (RemoteResourceNotFoundError, CorruptSegmentError)
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _QuotaTurn:
+    """Bytes that were taken from the copy quota, and when they may be copied."""
+
+    size_bytes: int
+    taken_s: float
+    due_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +153,7 @@ class CopyTask:
         self._epoch: int | None = None
         self._uncopied: list[LocalSegment] = []
         self._resting: _Resting | None = None
+        self._quota_turn: _QuotaTurn | None = None
         self._progress = progress
         self._stopping = stopping
         self._cancelled = cancelled
@@ -155,9 +166,9 @@ class CopyTask:
         try:
             self._run(report)
         finally:
-            # A place in the quota's queue is for who comes back for it.
-            if report.more_after_s is None:
-                self._rules.quota.withdraw(self)
+            if report.more_after_s is None and self._quota_turn is not None:
+                self._rules.quota.force_take(-self._quota_turn.size_bytes)
+                self._end_quota_turn()
         return report
 
     def _run(self, report: PassReport) -> None:
@@ -382,7 +393,6 @@ class CopyTask:
         candidates: Sequence[LocalSegment],
         report: PassReport,
     ) -> None:
-        quota = self._rules.quota
         ends_s = None if self._turn_s is None else self._clock() + self._turn_s
         for number, segment in enumerate(candidates):
             if self._stopping.is_set():
@@ -394,8 +404,7 @@ class CopyTask:
             if self._partition.retention.copy_paused:
                 report.more_after_s = _GIVES_WAY_S
                 return
-            # Where it may not be copied now, all of it would be read for nothing.
-            wait_s = quota.seconds_until(self, segment.size_bytes, self._is_going_on)
+            wait_s = self._quota_wait_s(segment.size_bytes)
             if wait_s:
                 report.more_after_s = wait_s
                 return
@@ -409,10 +418,7 @@ class CopyTask:
                 if not self._read_rule().copies:
                     self._note_nothing_uncopied()
                     return
-                wait_s = quota.admit(self, inspected.size_bytes, self._is_going_on)
-                if wait_s:
-                    report.more_after_s = wait_s
-                    return
+                self._end_quota_turn()
                 self._copy(inspected, report)
             if trouble:
                 return
@@ -430,8 +436,24 @@ class CopyTask:
             return False
         return leadership.epoch_of(log.lineage) == self._epoch
 
-    def _is_going_on(self) -> bool:
-        return not self._stopping.is_set() and not self._cancelled.is_set()
+    def _quota_wait_s(self, size_bytes: int) -> float:
+        """Return after how many seconds the quota lets the segment pass; 0: now.
+
+        The bytes are taken at once, so that segments pass in the order of asking and no thread
+        waits: the pass ends and comes back when its turn is due.
+        """
+        now_s, turn = self._clock(), self._quota_turn
+        if turn is None:
+            wait_s = self._rules.quota.try_take(size_bytes)
+            if wait_s:
+                self._rules.quota.force_take(size_bytes)
+            self._quota_turn = turn = _QuotaTurn(size_bytes, now_s, now_s + wait_s)
+        return max(turn.due_s - now_s, 0.0)
+
+    def _end_quota_turn(self) -> None:
+        turn, self._quota_turn = self._quota_turn, None
+        if turn is not None and turn.due_s > turn.taken_s:
+            COPY_THROTTLE_SECONDS.observe(self._clock() - turn.taken_s)
 
     def _copy(self, inspected: InspectedSegment, report: PassReport) -> None:
         counted = 0

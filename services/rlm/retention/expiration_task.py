@@ -9,6 +9,7 @@ from services.api.errors import (
     ConcurrentUpdateError,
     RemoteResourceNotFoundError,
     RemoteStorageError,
+    RetriableRemoteStorageError,
 )
 from services.api.partitions import PartitionReport
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_segments
@@ -17,14 +18,13 @@ from services.api.retention import RetentionPlan
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.topic_config import RetentionOwner, StoredTopicConfig
 from services.common.cancellation import Flag
+from services.common.fair_queue import FairQueue, Slot
 from services.rlm.cleanup_policies import CleanupPolicies, is_awaited, is_compacted
 from services.rlm.copy.segment import SegmentCopier, is_attempt_of
 from services.rlm.metrics import DELETED_BYTES, DELETED_SEGMENTS
 from services.rlm.partition import NothingDue, Partition
 from services.rlm.reporting import Reporter, report_of
 from services.rlm.retention.snapshot import (
-    Place,
-    SegmentBudget,
     Snapshot,
     due_after_ms,
     due_at_bytes,
@@ -85,7 +85,7 @@ class Expiration:
     topic_configs: TopicConfigs
     clock: Callable[[], float]
     now_ms: Callable[[], int]
-    budget: SegmentBudget
+    budget: FairQueue
     cleanup_policies: CleanupPolicies | None = None
 
 
@@ -135,11 +135,16 @@ class ExpirationTask:
             return
         tier = self._partition.tier.last_seen
         segments = tier.segments + tier.deleting_segments + len(tier.unfinished)
-        with self._shared.budget.place(segments, self._stopping) as place:
-            if place is not None:
-                self._expire(topic, place, report)
+        try:
+            room = self._shared.budget.acquire(
+                segments, is_active=lambda: not self._stopping.is_set()
+            )
+        except RetriableRemoteStorageError:
+            return  # Stopping.
+        with room:
+            self._expire(topic, room, report)
 
-    def _expire(self, topic: StoredTopicConfig, place: Place, report: ExpirationReport) -> None:
+    def _expire(self, topic: StoredTopicConfig, room: Slot, report: ExpirationReport) -> None:
         # Where a partition is large, and copied all the time, it would never be read as a whole.
         self._partition.retention.copy_paused = self._was_overtaken
         # Whoever waited for a place reports what is so now.
@@ -163,7 +168,7 @@ class ExpirationTask:
         elif not self._stopping.is_set():
             # Deleting may take long, and needs nothing of the others.
             snapshot = replace(snapshot, segments=())
-            place.keep(len(due))
+            room.release(keep=len(due))
             self._delete(snapshot, topic, replace(plan, deletions=due), report)
 
     def _finish_begun(self, report: ExpirationReport) -> None:
