@@ -37,11 +37,11 @@ $(VENV)/.runtime: pyproject.toml requirements.lock hatch_build.py $(PROTOS) | $(
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.runtime
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev,kafka,kafka-demo]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev,kafka-demo]'
 	@touch $@
 
 $(VENV)/.kafka: $(VENV)/.runtime
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[kafka,kafka-demo]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[kafka-demo]'
 	@touch $@
 
 $(VENV)/.spark: $(VENV)/.runtime

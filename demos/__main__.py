@@ -56,9 +56,9 @@ def kafka(
 ) -> None:
     """Show a Kafka broker that keeps its tier here.
 
-    On servers and a broker of its own that end with it. Needs Java and the extra `kafka`. Exit code
-    0: everything was as it should be. 1: something was not, and is named. 2: the jar or the
-    directory cannot be used. 3: the demo could not go on.
+    On servers and a broker of its own that end with it. Needs Java and the extra `kafka-demo`.
+    Exit code 0: everything was as it should be. 1: something was not, and is named. 2: the jar or
+    the directory cannot be used. 3: the demo could not go on.
     """
     from demos.kafka import run
 
@@ -72,9 +72,9 @@ def broker(
 ) -> None:
     """Show RLM beside a stock Kafka broker.
 
-    On servers and a broker of its own that end with it. Needs Java and the extra `kafka`. Exit code
-    0: everything was as it should be. 1: a record differs or is missing, or something else was not
-    so, and is named. 2: the directory cannot be used. 3: the demo could not go on.
+    On servers and a broker of its own that end with it. Needs Java and the extra `kafka-demo`.
+    Exit code 0: everything was as it should be. 1: a record differs or is missing, or something
+    else was not so, and is named. 2: the directory cannot be used. 3: the demo could not go on.
     """
     from demos.broker import run
 

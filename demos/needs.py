@@ -11,9 +11,6 @@ from services.cli.output import EXIT_FAILED, CommandError
 
 OLDEST_KAFKA = (4, 3)
 
-KAFKA_CLIENTS = ("confluent_kafka", "kafka", "javaproperties")
-"""What the demos write and read with, and what RLM asks with."""
-
 _PLUGIN_CLASS = "io/sediment/kafka/SedimentRemoteStorageManager.class"
 _KAFKA_JAR = re.compile(r"kafka-clients-(?P<version>(\d+)\.(\d+)\.\d+(-rc\d+)?)\.jar")
 
@@ -41,10 +38,10 @@ def require_broker(kafka: Path) -> str:
 
 
 def _require_programs() -> None:
-    if any(find_spec(client) is None for client in KAFKA_CLIENTS):
+    if find_spec("confluent_kafka") is None:
         raise CommandError(
-            "this needs Kafka clients, which are not installed here: in Sediment's checkout, "
-            f"{sys.executable} -m pip install -e '.[kafka,kafka-demo]'",
+            "this needs confluent-kafka, which is not installed; run in Sediment's checkout: "
+            f"{sys.executable} -m pip install -e '.[kafka-demo]'",
             EXIT_FAILED,
         )
     try:

@@ -8,7 +8,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from aiokafka.record.memory_records import MemoryRecords
+from kafka.record import MemoryRecords
 
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import (

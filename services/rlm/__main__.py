@@ -23,10 +23,10 @@ from services.rlm.copy.rules import CopyLagDefaults, CopyQuotaLimit
 from services.rlm.copy.segment import CopyLimits
 from services.rlm.fetch.index_cache import IndexFileLimits
 from services.rlm.fetch.segment_reader import RemoteReadLimits
-from services.rlm.kafka_admin.client import KafkaClientMissingError, connect_admin
-from services.rlm.kafka_admin.client_config import ClientConfigError
+from services.rlm.kafka_admin.client import KafkaAdmin
 from services.rlm.kafka_admin.deleted_topics import read_cluster_id
 from services.rlm.kafka_admin.poller import PolledCluster
+from services.rlm.kafka_admin.security import KafkaSecurityError
 from services.rlm.kafka_log.errors import LogDirError
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from services.rlm.retention.local_files import LogDirLocks
@@ -164,12 +164,12 @@ def _polled_cluster(settings: RlmSettings) -> PolledCluster | None:
     if settings.partition_source is not PartitionSource.POLLER:
         return None
     registered_id = read_cluster_id(settings.log_dirs)
+    security = settings.kafka_security()
     try:
-        admin = connect_admin(settings.bootstrap_servers, settings.kafka_client_config_file)
-    except KafkaClientMissingError as e:
-        raise SystemExit(f"RLM_PARTITION_SOURCE=poller: {e}") from e
-    except ClientConfigError as e:
-        raise SystemExit(f"RLM_KAFKA_CLIENT_CONFIG_FILE: {e}") from e
+        security.connection_options()
+    except KafkaSecurityError as e:
+        raise SystemExit(str(e)) from e
+    admin = KafkaAdmin(settings.bootstrap_servers, security=security)
     return PolledCluster(admin, registered_id, settings.deletion_confirm_ms / 1000)
 
 

@@ -10,6 +10,7 @@ from pydantic_settings import NoDecode, SettingsConfigDict
 from services.api.segment_batches import MAX_LEASE_MS, MIN_LEASE_MS
 from services.api.validation import INT64_MAX
 from services.common.settings import Address, ServiceSettings
+from services.rlm.kafka_admin.security import KafkaSecurity, SaslMechanism, SecurityProtocol
 from services.rlm.roles.partition_roles import PartitionSource
 from services.rpc.server.admission import share_of
 
@@ -41,18 +42,42 @@ class RlmSettings(ServiceSettings):
         default=PartitionSource.STATIC,
         description="What tells which partitions the broker leads: static (every one that lies in "
         "RLM_LOG_DIRS), callbacks (calls of OnLeadershipChange and StopPartitions) or poller (the "
-        "brokers of RLM_BOOTSTRAP_SERVERS are asked, for which the extra `kafka` is installed).",
+        "brokers of RLM_BOOTSTRAP_SERVERS are asked).",
     )
     bootstrap_servers: Annotated[tuple[Address, ...], NoDecode] = Field(
         default=(),
         description="The brokers that the poller asks first, HOST:PORT, separated by commas "
         "(Kafka: bootstrap.servers).",
     )
-    kafka_client_config_file: Path | None = Field(
+    kafka_security_protocol: SecurityProtocol = Field(
+        default=SecurityProtocol.PLAINTEXT,
+        description="What the poller speaks to brokers (Kafka: security.protocol), TLS 1.2 or "
+        "newer. Files named by RLM_KAFKA_* settings are read again at each poll.",
+    )
+    kafka_sasl_mechanism: SaslMechanism | None = Field(
+        default=None, description="How the poller logs in (Kafka: sasl.mechanism)."
+    )
+    kafka_username: str | None = Field(default=None, description="The user that logs in.")
+    kafka_password_file: Path | None = Field(
         default=None,
-        description="A file of Kafka's client properties, as kafka-topics.sh --command-config "
-        "takes it: the poller asks as its security.protocol, ssl.* and sasl.* say. It is read anew "
-        "at each poll. None: PLAINTEXT.",
+        description="File with that user's password; a newline at its end is ignored.",
+    )
+    kafka_ssl_ca_file: Path | None = Field(
+        default=None,
+        description="PEM file with the CAs of the brokers' certificates. None: the system's CAs.",
+    )
+    kafka_ssl_certificate_file: Path | None = Field(
+        default=None,
+        description="PEM file with the certificate that the poller shows to brokers, and its "
+        "chain. None: it shows none.",
+    )
+    kafka_ssl_key_file: Path | None = Field(
+        default=None,
+        description="PEM file with the private key of that certificate. None: it is in "
+        "RLM_KAFKA_SSL_CERTIFICATE_FILE.",
+    )
+    kafka_ssl_key_password_file: Path | None = Field(
+        default=None, description="File with the password of that key. None: it has none."
     )
     partition_poll_interval_ms: int = Field(
         default=30_000, ge=1, le=_INT32_MAX, description="Between two polls of the cluster, ms."
@@ -235,10 +260,38 @@ class RlmSettings(ServiceSettings):
             )
         return self
 
-    @field_validator("remote_log_index_file_cache_dir", "kafka_client_config_file", mode="before")
+    @field_validator(
+        "remote_log_index_file_cache_dir",
+        "kafka_sasl_mechanism",
+        "kafka_username",
+        "kafka_password_file",
+        "kafka_ssl_ca_file",
+        "kafka_ssl_certificate_file",
+        "kafka_ssl_key_file",
+        "kafka_ssl_key_password_file",
+        mode="before",
+    )
     @classmethod
     def _none_is_given(cls, value: object) -> object:
         return None if value == "" else value
+
+    @model_validator(mode="after")
+    def _connect_to_brokers_in_one_way(self) -> Self:
+        self.kafka_security()
+        return self
+
+    def kafka_security(self) -> KafkaSecurity:
+        """Group the settings that secure the poller's connections."""
+        return KafkaSecurity(
+            self.kafka_security_protocol,
+            self.kafka_sasl_mechanism,
+            self.kafka_username,
+            self.kafka_password_file,
+            self.kafka_ssl_ca_file,
+            self.kafka_ssl_certificate_file,
+            self.kafka_ssl_key_file,
+            self.kafka_ssl_key_password_file,
+        )
 
     @model_validator(mode="after")
     def _own_what_is_deleted(self) -> Self:

@@ -315,7 +315,7 @@ def test_the_migration_and_its_account_come_before_everything_else() -> None:
     assert policy == "before-hook-creation"
 
 
-def test_the_properties_of_a_kafka_client_are_files_of_a_secret_that_rlm_alone_mounts() -> None:
+def test_only_rlm_mounts_the_secret_of_its_kafka_client() -> None:
     where = "/etc/sediment/kafka"
     mount = {"name": "kafka-client", "mountPath": where, "readOnly": True}
     values = {
@@ -325,12 +325,15 @@ def test_the_properties_of_a_kafka_client_are_files_of_a_secret_that_rlm_alone_m
         "settings": {
             "RLM_PARTITION_SOURCE": "poller",
             "RLM_BOOTSTRAP_SERVERS": "kafka:9093",
-            "RLM_KAFKA_CLIENT_CONFIG_FILE": f"{where}/client.properties",
+            "RLM_KAFKA_SECURITY_PROTOCOL": "SASL_SSL",
+            "RLM_KAFKA_SASL_MECHANISM": "SCRAM-SHA-512",
+            "RLM_KAFKA_USERNAME": "rlm",
+            "RLM_KAFKA_PASSWORD_FILE": f"{where}/password",
         },
     }
     rendered = render(minimal({"rlm": values}))
     config = rendered.one("ConfigMap", "sediment-rlm")["data"]
-    assert config["RLM_KAFKA_CLIENT_CONFIG_FILE"] == f"{where}/client.properties"
+    assert config["RLM_KAFKA_PASSWORD_FILE"] == f"{where}/password"
     (container,) = pod_spec(rendered.one("DaemonSet", "sediment-rlm"))["containers"]
     assert mount in container["volumeMounts"]
     for other in rendered.of_kind("Deployment"):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from aiokafka.record.memory_records import MemoryRecords
+from kafka.record import MemoryRecords
 
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import (

@@ -1,5 +1,5 @@
-"""The poller's client at the listeners of a real broker that want TLS and SASL: it is answered, and
-where it is not, it is told why within seconds."""
+"""The poller's client at a real broker's TLS and SASL listeners: answers, and refusals that name
+their reason within seconds."""
 
 import gc
 import os
@@ -18,6 +18,7 @@ from confluent_kafka.admin._scram import (
 from demos.kafka_broker import KafkaBroker
 from services.rlm.kafka_admin.client import KafkaAdmin
 from services.rlm.kafka_admin.cluster_view import ClusterUnreachableError, TopicView
+from services.rlm.kafka_admin.security import KafkaSecurity, SaslMechanism, SecurityProtocol
 from tests.harness.certificates import Certificate, encrypted_key, issue, make_authority
 from tests.harness.eventually import eventually
 from tests.harness.kafka_broker import kafka_broker
@@ -25,6 +26,10 @@ from tests.harness.kafka_client import CLIENT_TIMEOUT_S, Cluster, Topic
 
 pytestmark = pytest.mark.kafka
 
+PLAINTEXT = KafkaSecurity()
+SASL_PLAINTEXT = SecurityProtocol.SASL_PLAINTEXT
+MECHANISMS = [SaslMechanism.PLAIN, SaslMechanism.SCRAM_SHA_512]
+CHECK_CERTIFICATE = "RLM_KAFKA_SSL_CERTIFICATE_FILE if it requires client certificates"
 SASL_AND_TLS = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
 PASSWORD = 'hunter "2" \\ ='
 SCRAM_USER = "rlm=a,b"
@@ -50,13 +55,18 @@ class Secured:
     elsewhere: Certificate
     another_authority: Certificate
 
-    def trusts(self, authority: Certificate | None = None) -> str:
-        trusted = (authority or self.authority).certificate
-        return f"ssl.truststore.type=PEM\nssl.truststore.location={trusted}\n"
+    def tls(
+        self, authority: Certificate | None = None, shown: Certificate | None = None
+    ) -> KafkaSecurity:
+        return KafkaSecurity(
+            SecurityProtocol.SSL,
+            ssl_ca_file=(authority or self.authority).certificate,
+            ssl_certificate_file=(shown or self.client).keystore,
+        )
 
-    def shows(self, certificate: Certificate | None = None) -> str:
-        shown = (certificate or self.client).keystore
-        return f"ssl.keystore.type=PEM\nssl.keystore.location={shown}\n"
+    @property
+    def tls_without_certificate(self) -> KafkaSecurity:
+        return KafkaSecurity(SecurityProtocol.SSL, ssl_ca_file=self.authority.certificate)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +95,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         user = UserScramCredentialUpsertion(SCRAM_USER, info, PASSWORD.encode())
         for altered in cluster.admin.alter_user_scram_credentials([user]).values():
             altered.result(CLIENT_TIMEOUT_S)
-        wait_until_let_in(broker, directory / "scram.properties")
+        wait_until_let_in(broker, directory / "password")
         yield Secured(
             broker,
             authority,
@@ -95,10 +105,13 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         )
 
 
-def wait_until_let_in(broker: KafkaBroker, file: Path) -> None:
-    """The controller has taken the new user before the broker knows of it."""
-    file.write_text(sasl("SASL_PLAINTEXT", "SCRAM-SHA-512", SCRAM_USER))
-    asking = KafkaAdmin([broker.address("SASL_PLAINTEXT")], CLIENT_TIMEOUT_S, file)
+def wait_until_let_in(broker: KafkaBroker, password_file: Path) -> None:
+    """The controller has the new user before the broker has."""
+    password_file.write_text(PASSWORD)
+    security = KafkaSecurity(
+        SecurityProtocol.SASL_PLAINTEXT, SaslMechanism.SCRAM_SHA_512, SCRAM_USER, password_file
+    )
+    asking = KafkaAdmin([broker.address("SASL_PLAINTEXT")], CLIENT_TIMEOUT_S, security)
 
     def is_let_in() -> bool:
         try:
@@ -112,23 +125,24 @@ def wait_until_let_in(broker: KafkaBroker, file: Path) -> None:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    return tmp_path / "client.properties"
+    """The file with the password."""
+    path = tmp_path / "password"
+    path.write_text(f"{PASSWORD}\n")
+    return path
 
 
 def sasl(
-    protocol: str, mechanism: str = "PLAIN", user: str = "rlm", password: str = PASSWORD
-) -> str:
-    module = PLAIN if mechanism == "PLAIN" else SCRAM
-    return (
-        f"security.protocol={protocol}\nsasl.mechanism={mechanism}\nsasl.jaas.config={module} \\\n"
-        f"  required username={quoted(user)} password={quoted(password)};\n"
-    )
+    protocol: SecurityProtocol,
+    password_file: Path,
+    mechanism: SaslMechanism = SaslMechanism.PLAIN,
+    ca_file: Path | None = None,
+) -> KafkaSecurity:
+    user = "rlm" if mechanism is SaslMechanism.PLAIN else SCRAM_USER
+    return KafkaSecurity(protocol, mechanism, user, password_file, ca_file)
 
 
-def admin(secured: Secured, listener: str, file: Path | None, text: str = "") -> KafkaAdmin:
-    if file is not None:
-        file.write_text(text)
-    return KafkaAdmin([secured.broker.address(listener)], CLIENT_TIMEOUT_S, file)
+def admin(secured: Secured, listener: str, security: KafkaSecurity = PLAINTEXT) -> KafkaAdmin:
+    return KafkaAdmin([secured.broker.address(listener)], CLIENT_TIMEOUT_S, security)
 
 
 def is_answered(asking: KafkaAdmin, secured: Secured) -> None:
@@ -146,120 +160,106 @@ def refusal(asking: KafkaAdmin) -> str:
     return str(refused.value)
 
 
-def test_a_listener_with_tls_answers_who_shows_a_certificate(secured: Secured, file: Path) -> None:
-    text = f"security.protocol=SSL\n{secured.trusts()}{secured.shows()}"
-    asking = admin(secured, "SSL", file, text)
+def test_a_listener_with_tls_answers_a_client_with_a_certificate(secured: Secured) -> None:
+    asking = admin(secured, "SSL", secured.tls())
     is_answered(asking, secured)
     is_answered(asking, secured)
 
 
-def test_a_key_may_stand_in_the_file_behind_a_password(secured: Secured, file: Path) -> None:
-    key = encrypted_key(secured.client.key, KEY_PASSWORD).read_text().replace("\n", " \\\n ")
-    chain = secured.client.certificate.read_text().replace("\n", " \\\n ")
-    text = (
-        f"security.protocol=SSL\n{secured.trusts()}ssl.keystore.type=PEM\n"
-        f"ssl.keystore.key={key}\nssl.keystore.certificate.chain={chain}\n"
-        f"ssl.key.password={KEY_PASSWORD}\n"
+def test_a_key_may_be_a_file_with_a_password(secured: Secured, file: Path) -> None:
+    file.write_text(KEY_PASSWORD)
+    security = KafkaSecurity(
+        SecurityProtocol.SSL,
+        ssl_ca_file=secured.authority.certificate,
+        ssl_certificate_file=secured.client.certificate,
+        ssl_key_file=encrypted_key(secured.client.key, KEY_PASSWORD),
+        ssl_key_password_file=file,
     )
-    is_answered(admin(secured, "SSL", file, text), secured)
+    is_answered(admin(secured, "SSL", security), secured)
 
 
-@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
-@pytest.mark.parametrize("protocol", ["SASL_PLAINTEXT", "SASL_SSL"])
-def test_who_logs_in_is_answered(
-    secured: Secured, file: Path, protocol: str, mechanism: str
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("protocol", [SASL_PLAINTEXT, SecurityProtocol.SASL_SSL])
+def test_a_login_is_answered(
+    secured: Secured, file: Path, protocol: SecurityProtocol, mechanism: SaslMechanism
 ) -> None:
-    user = "rlm" if mechanism == "PLAIN" else SCRAM_USER
-    text = sasl(protocol, mechanism, user) + (secured.trusts() if protocol == "SASL_SSL" else "")
-    is_answered(admin(secured, protocol, file, text), secured)
+    ca_file = secured.authority.certificate if protocol.has_tls else None
+    security = sasl(protocol, file, mechanism, ca_file)
+    is_answered(admin(secured, protocol.value, security), secured)
 
 
-@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
-def test_a_wrong_password_is_told_and_a_corrected_one_taken_by_the_next_view(
-    secured: Secured, file: Path, mechanism: str
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_wrong_password_is_reported_and_a_corrected_one_used_by_the_next_view(
+    secured: Secured, file: Path, mechanism: SaslMechanism
 ) -> None:
-    user = "rlm" if mechanism == "PLAIN" else SCRAM_USER
-    wrong = sasl("SASL_PLAINTEXT", mechanism, user, "hunter3")
-    asking = admin(secured, "SASL_PLAINTEXT", file, wrong)
+    file.write_text("hunter3")
+    asking = admin(secured, "SASL_PLAINTEXT", sasl(SASL_PLAINTEXT, file, mechanism))
     assert "SaslAuthenticationFailedError: Authentication failed" in refusal(asking)
-    file.write_text(sasl("SASL_PLAINTEXT", mechanism, user))
+    file.write_text(PASSWORD)
     is_answered(asking, secured)
 
 
-def test_a_mechanism_that_the_broker_does_not_take_is_told(secured: Secured, file: Path) -> None:
-    text = sasl("SASL_PLAINTEXT", "SCRAM-SHA-256")
-    told = refusal(admin(secured, "SASL_PLAINTEXT", file, text))
-    assert "UnsupportedSaslMechanismError" in told
-
-
-def test_a_broker_of_another_authority_is_told(secured: Secured, file: Path) -> None:
-    text = f"security.protocol=SSL\n{secured.trusts(secured.another_authority)}{secured.shows()}"
-    assert "certificate verify failed" in refusal(admin(secured, "SSL", file, text))
-
-
-def test_a_missing_client_certificate_is_told(secured: Secured, file: Path) -> None:
-    text = f"security.protocol=SSL\n{secured.trusts()}"
-    assert "must a client show a certificate?" in refusal(admin(secured, "SSL", file, text))
-
-
-def test_a_client_certificate_that_the_broker_does_not_trust_is_told(
+def test_a_mechanism_that_the_broker_does_not_support_is_reported(
     secured: Secured, file: Path
 ) -> None:
-    text = f"security.protocol=SSL\n{secured.trusts()}{secured.shows(secured.elsewhere)}"
-    assert "must a client show a certificate?" in refusal(admin(secured, "SSL", file, text))
+    security = sasl(SASL_PLAINTEXT, file, SaslMechanism.SCRAM_SHA_256)
+    assert "UnsupportedSaslMechanismError" in refusal(admin(secured, "SASL_PLAINTEXT", security))
 
 
-def test_a_host_that_its_certificate_does_not_name_is_told_unless_names_are_not_checked(
-    secured: Secured, file: Path
+def test_a_broker_of_another_authority_is_refused(secured: Secured) -> None:
+    security = secured.tls(authority=secured.another_authority)
+    assert "certificate verify failed" in refusal(admin(secured, "SSL", security))
+
+
+def test_a_missing_client_certificate_is_reported(secured: Secured) -> None:
+    reason = refusal(admin(secured, "SSL", secured.tls_without_certificate))
+    assert CHECK_CERTIFICATE in reason
+
+
+def test_a_client_certificate_that_the_broker_does_not_trust_is_reported(
+    secured: Secured,
 ) -> None:
+    reason = refusal(admin(secured, "SSL", secured.tls(shown=secured.elsewhere)))
+    assert CHECK_CERTIFICATE in reason
+
+
+def test_a_host_that_its_certificate_does_not_name_is_refused(secured: Secured) -> None:
     port = secured.broker.address("SSL").rpartition(":")[2]
-    asking = KafkaAdmin([f"localhost:{port}"], CLIENT_TIMEOUT_S, file)
-    text = f"security.protocol=SSL\n{secured.trusts()}{secured.shows()}"
-    file.write_text(text)
+    asking = KafkaAdmin([f"localhost:{port}"], CLIENT_TIMEOUT_S, secured.tls())
     assert "Hostname mismatch" in refusal(asking)
-    file.write_text(f"{text}ssl.endpoint.identification.algorithm=\n")
-    is_answered(asking, secured)
 
 
 @pytest.mark.parametrize("listener", SASL_AND_TLS)
-def test_who_speaks_plaintext_is_told_that_the_listener_may_not(
-    secured: Secured, listener: str
-) -> None:
-    told = refusal(admin(secured, listener, None))
-    assert "spoken to with security.protocol=PLAINTEXT; is that what this listener speaks" in told
+def test_plaintext_at_another_listener_is_reported(secured: Secured, listener: str) -> None:
+    reason = refusal(admin(secured, listener))
+    assert "check that the listener speaks RLM_KAFKA_SECURITY_PROTOCOL=PLAINTEXT" in reason
 
 
 @pytest.mark.parametrize("listener", ["PLAINTEXT", "SASL_PLAINTEXT"])
-def test_who_speaks_tls_is_told_that_the_listener_may_not(
-    secured: Secured, file: Path, listener: str
-) -> None:
-    told = refusal(admin(secured, listener, file, f"security.protocol=SSL\n{secured.trusts()}"))
-    assert "spoken to with security.protocol=SSL; is that what this listener speaks" in told
+def test_tls_at_another_listener_is_reported(secured: Secured, listener: str) -> None:
+    reason = refusal(admin(secured, listener, secured.tls_without_certificate))
+    assert "check that the listener speaks RLM_KAFKA_SECURITY_PROTOCOL=SSL" in reason
 
 
-def test_a_file_that_is_spoiled_meanwhile_is_told(secured: Secured, file: Path) -> None:
-    asking = admin(secured, "SASL_PLAINTEXT", file, sasl("SASL_PLAINTEXT"))
+def test_a_password_file_that_disappears_is_reported(secured: Secured, file: Path) -> None:
+    asking = admin(secured, "SASL_PLAINTEXT", sasl(SASL_PLAINTEXT, file))
     is_answered(asking, secured)
     file.unlink()
     assert refusal(asking) == (
-        f"RLM_KAFKA_CLIENT_CONFIG_FILE: {file}: cannot be read: No such file or directory"
+        f"RLM_KAFKA_PASSWORD_FILE: {file}: cannot be read: No such file or directory"
     )
-    file.write_text(sasl("SASL_PLAINTEXT"))
+    file.write_text(PASSWORD)
     is_answered(asking, secured)
 
 
-def test_no_socket_is_left_of_views_over_tls(secured: Secured, file: Path) -> None:
-    good = f"security.protocol=SSL\n{secured.trusts()}{secured.shows()}"
-    asking = admin(secured, "SSL", file, good)
-    is_answered(asking, secured)
+def test_no_socket_is_left_by_views_over_tls(secured: Secured) -> None:
+    good = admin(secured, "SSL", secured.tls())
+    refused = admin(secured, "SSL", secured.tls_without_certificate)
+    is_answered(good, secured)
     before = open_files()
-    for text in (good, f"security.protocol=SSL\n{secured.trusts()}"):
-        file.write_text(text)
-        for _ in range(3):
-            if text is good:
-                is_answered(asking, secured)
-            else:
-                refusal(asking)
+    for _ in range(3):
+        is_answered(good, secured)
+        refusal(refused)
     assert open_files() == before
 
 

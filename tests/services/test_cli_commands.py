@@ -13,7 +13,7 @@ import sys
 from services.cli.main import app
 app(["--help"], standalone_mode=False)
 print(sorted({name.partition(".")[0] for name in sys.modules} & {
-    "aiokafka", "alembic", "google", "grpc", "minio", "psycopg", "pydantic", "rich", "sqlalchemy"
+    "alembic", "google", "grpc", "kafka", "minio", "psycopg", "pydantic", "rich", "sqlalchemy"
 }))
 print(sorted(name for name in sys.modules if name.startswith("services.")))
 """

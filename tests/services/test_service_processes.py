@@ -161,22 +161,22 @@ def test_a_setting_out_of_bounds_is_named() -> None:
     assert line.startswith("RLMM_DATABASE_POOL_SIZE: ")
 
 
-def test_a_wrong_file_of_kafkas_client_properties_is_named(tmp_path: Path) -> None:
+def test_a_kafka_password_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "meta.properties").write_text("version=1\ncluster.id=c\nnode.id=1\n")
-    file = tmp_path / "client.properties"
-    file.write_text(
-        f"security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.jaas.config=a.B {SECRET}\n"
-    )
     settings = {
         "RLM_RSM_ADDRESS": "rsm:1",
         "RLM_RLMM_ADDRESS": "rlmm:1",
         "RLM_LOG_DIRS": str(tmp_path),
         "RLM_PARTITION_SOURCE": "poller",
         "RLM_BOOTSTRAP_SERVERS": "kafka:9093",
-        "RLM_KAFKA_CLIENT_CONFIG_FILE": str(file),
+        "RLM_KAFKA_SECURITY_PROTOCOL": "SASL_PLAINTEXT",
+        "RLM_KAFKA_SASL_MECHANISM": "PLAIN",
+        "RLM_KAFKA_USERNAME": "rlm",
+        "RLM_KAFKA_PASSWORD_FILE": str(tmp_path / "nowhere"),
     }
-    told = f"RLM_KAFKA_CLIENT_CONFIG_FILE: {file}: sasl.jaas.config: at character 5: "
-    assert refusal("rlm", settings).startswith(told)
+    assert refusal("rlm", settings) == (
+        f"RLM_KAFKA_PASSWORD_FILE: {tmp_path}/nowhere: cannot be read: No such file or directory"
+    )
 
 
 @pytest.mark.parametrize("value", ["9000", "localhost", "localhost:99999", "http://localhost:1"])

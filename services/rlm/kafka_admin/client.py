@@ -1,30 +1,27 @@
-"""Ask brokers for metadata, topic settings and stable offsets, through kafka-python."""
+"""Send Metadata, DescribeConfigs and ListOffsets requests to brokers, through kafka-python.
+
+kafka-python's admin client does not suffice: it gives no cluster id, topic ids, leaders and epochs
+of one Metadata answer, and sends no ListOffsets under a leader epoch. So this file, and no other,
+uses `kafka.net` and `kafka.protocol`, whose interface may change with a minor release:
+pyproject.toml pins it.
+"""
 
 import random
 import socket
 import ssl
-import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from importlib.util import find_spec
+from contextlib import ExitStack, closing, contextmanager
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 from kafka.errors import KafkaConnectionError, KafkaProtocolError, for_code
-from kafka.net import KafkaNetClient
+from kafka.net import KafkaConnection, KafkaTCPTransport, NetworkSelector
 from kafka.protocol.admin import DescribeConfigsRequest
 from kafka.protocol.consumer import IsolationLevel, ListOffsetsRequest, OffsetSpec
 from kafka.protocol.metadata import MetadataRequest
 
 from services.api.ids import ZERO_UUID, TopicIdPartition
-from services.rlm.kafka_admin.client_config import (
-    ClientConfigError,
-    ClientSecurity,
-    client_security,
-)
 from services.rlm.kafka_admin.cluster_view import (
-    ClusterAdmin,
     ClusterUnreachableError,
     ClusterView,
     NoPolicy,
@@ -33,49 +30,31 @@ from services.rlm.kafka_admin.cluster_view import (
     PolicyView,
     TopicView,
 )
+from services.rlm.kafka_admin.security import ConnectionOptions, KafkaSecurity, KafkaSecurityError
 from services.workflows.paging import batches
 
-
-def listening_client(**options: Any) -> Any:
-    """A KafkaNetClient that takes what came first, and the end of the connection with the next
-    read."""
-    client = KafkaNetClient(**options)
-    build = client._manager._build_transport
-
-    async def build_transport(*args: Any, **kwargs: Any) -> Any:
-        transport = await build(*args, **kwargs)
-        receive = transport._sock_recv
-
-        def receive_what_came_first() -> tuple[bytes, Exception | None]:
-            data, error = receive()
-            return data, None if data else error
-
-        transport._sock_recv = receive_what_came_first
-        return transport
-
-    client._manager._build_transport = build_transport
-    return client
-
-
+REQUEST_TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 CONNECT_TIMEOUT_S = 3.0
 
 _GIVEN_UP_AFTER_S = 1.0
-"""The request has timed out by then, if the library does what it says."""
+"""The library's own timeout of a request ends before."""
+
+_WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class BrokerConnection:
-    """What `connected` gives."""
+    """Send requests to one broker."""
 
-    def __init__(self, client: KafkaNetClient, node_id: str, timeout_s: float) -> None:
-        self._client = client
-        self._node_id = node_id
+    def __init__(self, net: NetworkSelector, connection: KafkaConnection, timeout_s: float) -> None:
+        self._net = net
+        self._connection = connection
         self._timeout_s = timeout_s
 
     def ask(self, request: Any) -> Any:
-        """The answer, in bounded time. Raises whatever the library raises."""
-        answer = self._client.send(self._node_id, request)
-        self._client.poll(timeout_ms=(self._timeout_s + _GIVEN_UP_AFTER_S) * 1000, future=answer)
+        """Return the answer, in bounded time; raises whatever the library raises."""
+        answer = self._connection.send_request(request)
+        self._net.poll(timeout_ms=(self._timeout_s + _GIVEN_UP_AFTER_S) * 1000, future=answer)
         if not answer.is_done:
             raise TimeoutError(f"no answer within {self._timeout_s:g} s")
         if answer.exception is not None:
@@ -85,41 +64,101 @@ class BrokerConnection:
 
 @contextmanager
 def connected(
-    server: str, security: ClientSecurity, timeout_s: float
+    server: str, options: ConnectionOptions, timeout_s: float
 ) -> Iterator[BrokerConnection]:
-    """Connect to HOST:PORT; nothing is left of it afterwards, neither thread nor file.
+    """Connect to HOST:PORT; leaves neither thread nor open file behind.
 
     Args:
-        timeout_s: of each request; of the connection, and of a TLS handshake, no more than
-            CONNECT_TIMEOUT_S.
+        timeout_s: limits each request; connecting and a TLS handshake take CONNECT_TIMEOUT_S at
+            most.
     """
-    connect_timeout_s = min(timeout_s, CONNECT_TIMEOUT_S)
-    client = listening_client(
-        bootstrap_servers=[server],
-        client_id="sediment-rlm",
-        request_timeout_ms=timeout_s * 1000,
-        socket_connection_setup_timeout_ms=connect_timeout_s * 1000,
-        receive_message_max_bytes=MAX_ANSWER_BYTES,
-        **security.options,
-    )
-    with closing(client):
-        (broker,) = client.cluster.bootstrap_brokers()
-        _try(broker.host, broker.port, connect_timeout_s, security.ssl_context)
-        yield BrokerConnection(client, broker.node_id, timeout_s)
+    host, _, port = server.rpartition(":")
+    host = host.strip("[]")
+    with ExitStack() as cleanup:
+        opened = _open_socket(host, int(port), min(timeout_s, CONNECT_TIMEOUT_S), options)
+        broker = cleanup.enter_context(closing(BrokerSocket(opened)))
+        net = cleanup.enter_context(closing(NetworkSelector()))
+        connection = KafkaConnection(
+            net,
+            node_id=server,
+            client_id="sediment-rlm",
+            request_timeout_ms=timeout_s * 1000,
+            receive_message_max_bytes=MAX_ANSWER_BYTES,
+            **options.options,
+        )
+        connection.connection_made(KafkaTCPTransport(net, broker, host))
+        cleanup.enter_context(closing(connection))
+        # Requests wait until it has logged in; if that fails, they fail with its reason.
+        net.call_soon(connection.initialize)
+        yield BrokerConnection(net, connection, timeout_s)
 
 
-def _try(host: str, port: int, timeout_s: float, context: ssl.SSLContext | None) -> None:
-    """The library leaves the socket of a refused connection, and of a TLS handshake that fails, to
-    the garbage collector, and waits for a handshake without an end."""
-    with socket.create_connection((host, port), timeout_s) as connection:
-        if context is not None:
-            context.wrap_socket(connection, server_hostname=host.rstrip(".")).close()
+def _open_socket(
+    host: str, port: int, timeout_s: float, options: ConnectionOptions
+) -> socket.socket:
+    """Connect, and shake hands for TLS, within a limit that the library does not have."""
+    opened = socket.create_connection((host, port), timeout_s)
+    try:
+        if options.ssl_context is not None:
+            opened = options.ssl_context.wrap_socket(opened, server_hostname=host.rstrip("."))
+        opened.setblocking(False)
+    except BaseException:
+        opened.close()
+        raise
+    return opened
 
 
-_CONSUMER = -1
-"""The id of who is no replica."""
+class BrokerSocket:
+    """Deliver what a broker sent before it closed the connection, such as the reason.
 
-_SINCE = 4
+    kafka-python reads until a read blocks, and drops what it has read if it meets the end before.
+    So the end is delivered by a read of its own.
+    """
+
+    def __init__(self, opened: socket.socket) -> None:
+        self._socket = opened
+        self._has_read = False
+
+    def recv(self, size: int) -> bytes:
+        has_read, self._has_read = self._has_read, False
+        try:
+            data = self._socket.recv(size)
+        except _WOULD_BLOCK as e:
+            raise BlockingIOError from e
+        except OSError as e:
+            if has_read:
+                raise BlockingIOError from e
+            raise
+        if has_read and not data:
+            raise BlockingIOError
+        self._has_read = bool(data)
+        return data
+
+    def send(self, data: bytes) -> int:
+        try:
+            return self._socket.send(data)
+        except _WOULD_BLOCK as e:
+            raise BlockingIOError from e
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def getpeername(self) -> Any:
+        return self._socket.getpeername()
+
+    def getsockname(self) -> Any:
+        return self._socket.getsockname()
+
+    def shutdown(self, how: int) -> None:
+        self._socket.shutdown(how)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+_NO_REPLICA = -1
+
+_LEADER_EPOCHS_SINCE = 4
 """The first version of ListOffsets that takes the leader epoch (KIP-320): Kafka 2.1."""
 
 _NO_PARTITION_ERROR = 0
@@ -129,10 +168,10 @@ _Topic = ListOffsetsRequest.ListOffsetsTopic
 def stable_offsets_of(
     names: Iterable[TopicIdPartition], epochs: Mapping[TopicIdPartition, int], timeout_s: float
 ) -> Any:
-    """The question.
+    """Make a ListOffsetsRequest for the last stable offsets.
 
     Args:
-        names: of which, in order.
+        names: sorted.
     """
     topics = [
         _Topic(
@@ -149,18 +188,18 @@ def stable_offsets_of(
         for topic, some in groupby(names, lambda name: name.topic)
     ]
     return ListOffsetsRequest(
-        replica_id=_CONSUMER,
+        replica_id=_NO_REPLICA,
         isolation_level=IsolationLevel.READ_COMMITTED,
         topics=topics,
         timeout_ms=int(timeout_s * 1000),
-        min_version=_SINCE,
+        min_version=_LEADER_EPOCHS_SINCE,
     )
 
 
 def stable_offsets(
     answers: Iterable[Any], asked: Iterable[TopicIdPartition]
 ) -> dict[TopicIdPartition, int]:
-    """What ListOffsetsResponses say of the partitions that were asked for."""
+    """Read the offsets of the requested partitions from ListOffsetsResponses."""
     found = {
         (topic.name, partition.partition_index): int(partition.offset)
         for answer in answers
@@ -168,47 +207,53 @@ def stable_offsets(
         for partition in topic.partitions
         if partition.error_code == _NO_PARTITION_ERROR and partition.offset >= 0
     }
-    told = ((name, found.get((name.topic, name.partition))) for name in asked)
-    return {name: offset for name, offset in told if offset is not None}
+    offsets = ((name, found.get((name.topic, name.partition))) for name in asked)
+    return {name: offset for name, offset in offsets if offset is not None}
 
 
 MAX_TOPICS_A_REQUEST = 500
 MAX_PARTITIONS_A_REQUEST = 5_000
 
 MAX_OTHERS_ASKED = 3
-"""Of the brokers that are not among the bootstrap servers, in one view."""
+"""Brokers beyond the bootstrap servers that one view may try."""
 
 NO_LEADER = -1
 
 _TOPIC_IDS_SINCE = 10
-"""The first version of Metadata with them (KIP-516): Kafka 2.8. In it no topics are no topics, and
-no longer all of them."""
+"""The first version of Metadata with topic ids (KIP-516): Kafka 2.8. In it an empty list of topics
+means none, no longer all."""
 
-_ENDED = (KafkaConnectionError, KafkaProtocolError, ssl.SSLEOFError, ConnectionResetError)
+_CLOSED = (KafkaConnectionError, KafkaProtocolError, ssl.SSLEOFError, ConnectionResetError)
 _NO_ERROR, _UNKNOWN_TOPIC_OR_PARTITION, _TOPIC_AUTHORIZATION_FAILED = 0, 3, 29
 _TOPIC_RESOURCE = 2
 _CLEANUP_POLICY = "cleanup.policy"
 
 
+_PLAINTEXT = KafkaSecurity()
+
+
 class KafkaAdmin:
-    """Asks brokers of a cluster. A view connects anew, to one of them, and leaves no thread and no
-    connection behind; so a broker that moved or came back is found by the next one. Thread-safe.
+    """Ask the brokers of a cluster. Thread-safe.
+
+    Each view makes a new connection and closes it, so that it finds a broker that moved or came
+    back.
 
     Args:
-        bootstrap_servers: HOST:PORT each. They are asked in any order, and after them some of the
-            brokers that the answer before named, until one answers.
-        timeout_s: of each request. A view takes as many as there are batches of topics, and up to
-            broker_connection.CONNECT_TIMEOUT_S for each address that does not answer, and again for
-            a TLS handshake.
-        config_file: Kafka's client properties, read anew by each view, so that a password or a
-            certificate may be changed; None: PLAINTEXT.
+        bootstrap_servers: HOST:PORT each. A view tries them in random order, then some brokers that
+            the last answer named, until one answers.
+        timeout_s: limits each request. A view sends one per batch of topics, and takes up to
+            CONNECT_TIMEOUT_S for each address that does not answer, and again for a TLS handshake.
+        security: its files are read by each view.
     """
 
     def __init__(
-        self, bootstrap_servers: Sequence[str], timeout_s: float, config_file: Path | None = None
+        self,
+        bootstrap_servers: Sequence[str],
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        security: KafkaSecurity = _PLAINTEXT,
     ) -> None:
         self._bootstrap_servers = tuple(bootstrap_servers)
-        self._config_file = config_file
+        self._security = security
         self._brokers: Mapping[int, str] = {}
         self._timeout_s = timeout_s
 
@@ -223,42 +268,58 @@ class KafkaAdmin:
     def stable_offsets(
         self, leader: int, epochs: Mapping[TopicIdPartition, int]
     ) -> Mapping[TopicIdPartition, int]:
-        """As ClusterAdmin.stable_offsets. The leader is asked where the view before said it is."""
+        """As ClusterAdmin.stable_offsets; the leader's address is of the last view."""
         server = self._brokers.get(leader)
         if server is None:
-            raise ClusterUnreachableError(f"broker {leader} is not one that the cluster names")
-        security = self._security()
+            raise ClusterUnreachableError(
+                f"the last answer of the cluster names no broker {leader}"
+            )
+        options = self._options()
         try:
-            with connected(server, security, self._timeout_s) as broker:
+            with connected(server, options, self._timeout_s) as broker:
                 answers = [
                     broker.ask(stable_offsets_of(some, epochs, self._timeout_s))
                     for some in batches(sorted(epochs), MAX_PARTITIONS_A_REQUEST)
                 ]
-        except Exception as e:  # what the library raises is written nowhere
-            raise ClusterUnreachableError(f"{server}: {_reason(e, security)}") from e
+        except Exception as e:  # the library documents no exceptions
+            raise ClusterUnreachableError(f"{server}: {self._reason(e)}") from e
         return stable_offsets(answers, epochs)
 
     def _first_answer(self, topics: Collection[str], *, with_policies: bool) -> PolicyView:
-        security = self._security()
+        options = self._options()
         failures = []
         for server in self._servers():
             try:
                 answers, described = self._ask(
-                    server, sorted(set(topics)), security, with_policies=with_policies
+                    server, sorted(set(topics)), options, with_policies=with_policies
                 )
                 view = PolicyView(_view(answers), described)
-            except Exception as e:  # noqa: BLE001 - what the library raises is written nowhere
-                failures.append(f"{server}: {_reason(e, security)}")
+            except Exception as e:  # noqa: BLE001 - the library documents no exceptions
+                failures.append(f"{server}: {self._reason(e)}")
                 continue
             self._brokers = _addresses(answers[-1])
             return view
         raise ClusterUnreachableError("; ".join(failures))
 
-    def _security(self) -> ClientSecurity:
+    def _options(self) -> ConnectionOptions:
         try:
-            return client_security(self._config_file)
-        except ClientConfigError as e:
-            raise ClusterUnreachableError(f"RLM_KAFKA_CLIENT_CONFIG_FILE: {e}") from e
+            return self._security.connection_options()
+        except KafkaSecurityError as e:
+            raise ClusterUnreachableError(str(e)) from e
+
+    def _reason(self, error: Exception) -> str:
+        """Describe a failure, with the likely cause if the broker just closed the connection.
+
+        Brokers do so without an answer if they are spoken to in another protocol, or with an alert
+        of TLS, which the library takes for a message of impossible size.
+        """
+        if not isinstance(error, _CLOSED):
+            return str(error)
+        return (
+            f"{error}; check that the listener speaks RLM_KAFKA_SECURITY_PROTOCOL="
+            f"{self._security.security_protocol.value}, and RLM_KAFKA_SSL_CERTIFICATE_FILE if it "
+            "requires client certificates"
+        )
 
     def _servers(self) -> Iterator[str]:
         yield from random.sample(self._bootstrap_servers, len(self._bootstrap_servers))
@@ -266,17 +327,17 @@ class KafkaAdmin:
         yield from random.sample(others, min(len(others), MAX_OTHERS_ASKED))
 
     def _ask(
-        self, server: str, topics: Sequence[str], security: ClientSecurity, *, with_policies: bool
+        self, server: str, topics: Sequence[str], options: ConnectionOptions, *, with_policies: bool
     ) -> tuple[list[Any], dict[str, str | NoPolicy]]:
-        """Answers to Metadata, and the policies."""
-        with connected(server, security, self._timeout_s) as broker:
-            # Who names no topic is told of the cluster alone.
+        """Request metadata, and cleanup policies by topic."""
+        with connected(server, options, self._timeout_s) as broker:
+            # A request without topics is answered with the cluster alone.
             asked = list(batches(topics, MAX_TOPICS_A_REQUEST)) or [()]
             answers = [broker.ask(_metadata_of(some)) for some in asked]
             for answer in answers:
                 if answer.error_code:
                     raise for_code(answer.error_code)()
-            # After Metadata: of the topics that were named there, or of later ones.
+            # After Metadata, so that a policy is never older than the topic's id.
             described = [broker.ask(_policies_of(some)) for some in asked if with_policies and some]
         results = [result for answer in described for result in answer.results]
         return answers, {result.resource_name: cleanup_policy(result) for result in results}
@@ -304,39 +365,32 @@ def _policies_of(topics: Sequence[str]) -> Any:
     )
 
 
-def _reason(error: Exception, security: ClientSecurity) -> str:
-    """What was raised, and where it tells of a connection that just ended, why that may be: brokers
-    end it without a word where they are spoken to otherwise than they expect, or with an alert of
-    TLS, which the library takes for a message of impossible size."""
-    if isinstance(error, _ENDED):
-        return (
-            f"{error} (spoken to with security.protocol={security.protocol.value}; is that what "
-            "this listener speaks, and must a client show a certificate?)"
-        )
-    return str(error)
-
-
 def _view(answers: Sequence[Any]) -> ClusterView:
-    """
+    """Join the answers to one view.
+
     Raises:
-        ClusterUnreachableError: the answers are not whole, or not of one cluster.
+        ClusterUnreachableError: an answer is incomplete, or they are of several clusters.
     """
     if not all(answer.brokers for answer in answers):
-        # Not even of itself: what it says of topics is not yet what the cluster says.
-        raise ClusterUnreachableError("the broker knows of no brokers; it is starting")
+        # It does not know itself yet, so its topics are not yet those of the cluster either.
+        raise ClusterUnreachableError(
+            "the broker names no brokers, not even itself; it is starting"
+        )
     cluster_ids = {answer.cluster_id for answer in answers}
     if len(cluster_ids) > 1:
-        raise ClusterUnreachableError("brokers of two clusters answer")
+        raise ClusterUnreachableError(
+            "brokers of two clusters answered; check RLM_BOOTSTRAP_SERVERS"
+        )
     (cluster_id,) = cluster_ids
     if not cluster_id:
-        raise ClusterUnreachableError("the cluster does not tell its id")
+        raise ClusterUnreachableError("the broker answered without a cluster id")
     topics = {topic.name: topic_view(topic) for answer in answers for topic in answer.topics}
     return ClusterView(cluster_id, topics)
 
 
 def topic_view(answer: Any) -> TopicView | NoTopic:
-    """What a MetadataResponseTopic says of the topic; FAILED where it has no id, as from a broker
-    of before there were ids: that is not another id."""
+    """Read a MetadataResponseTopic; FAILED if it has no id, as from a broker before Kafka 2.8: that
+    does not mean another topic."""
     if answer.error_code == _UNKNOWN_TOPIC_OR_PARTITION:
         return NoTopic.UNKNOWN
     if answer.error_code == _TOPIC_AUTHORIZATION_FAILED:
@@ -348,7 +402,7 @@ def topic_view(answer: Any) -> TopicView | NoTopic:
 
 
 def cleanup_policy(result: Any) -> str | NoPolicy:
-    """What a DescribeConfigsResult says of a topic."""
+    """Read the cleanup policy from a DescribeConfigsResult."""
     if result.error_code != _NO_ERROR:
         is_refused = result.error_code == _TOPIC_AUTHORIZATION_FAILED
         name = for_code(result.error_code).__name__
@@ -356,7 +410,7 @@ def cleanup_policy(result: Any) -> str | NoPolicy:
     for config in result.configs or ():
         if config.name == _CLEANUP_POLICY and config.value is not None:
             return str(config.value)
-    return NoPolicy(f"the broker does not tell {_CLEANUP_POLICY}")
+    return NoPolicy(f"the broker's answer has no {_CLEANUP_POLICY}")
 
 
 def _partition(answer: Any) -> PartitionView:
@@ -368,38 +422,10 @@ def _partition(answer: Any) -> PartitionView:
 
 
 def _addresses(answer: Any) -> dict[int, str]:
-    """Of the brokers, by their ids."""
+    """Read the brokers' addresses, by their ids."""
     return {
         broker.node_id: f"[{broker.host}]:{broker.port}"
         if ":" in broker.host
         else f"{broker.host}:{broker.port}"
         for broker in answer.brokers
     }
-
-
-REQUEST_TIMEOUT_S = 10.0
-_KAFKA_CLIENT = ("kafka", "javaproperties")
-
-
-class KafkaClientMissingError(Exception):
-    """The extra `kafka` is not installed."""
-
-
-def connect_admin(
-    bootstrap_servers: Sequence[str],
-    config_file: Path | None = None,
-    timeout_s: float = REQUEST_TIMEOUT_S,
-) -> ClusterAdmin:
-    """It connects when it is asked, each time anew and as `config_file` says then.
-
-    Raises:
-        KafkaClientMissingError: there is nothing to connect with.
-        ClientConfigError: the file cannot be used as it is now.
-    """
-    if any(find_spec(name) is None for name in _KAFKA_CLIENT):
-        raise KafkaClientMissingError(
-            "this needs a Kafka client, which is not installed here: in Sediment's checkout, "
-            f"{sys.executable} -m pip install -e '.[kafka]'"
-        )
-    client_security(config_file)
-    return KafkaAdmin(bootstrap_servers, timeout_s, config_file)

@@ -78,4 +78,4 @@ def test_who_may_not_know_a_policy_is_refused_and_nothing_else_is_a_refusal() ->
     failed = cleanup_policy(described("clicks", None, code))
     assert failed == NoPolicy("UnknownTopicOrPartitionError: no reason")
     left_out = cleanup_policy(described("clicks", None))
-    assert left_out == NoPolicy("the broker does not tell cleanup.policy")
+    assert left_out == NoPolicy("the broker's answer has no cleanup.policy")

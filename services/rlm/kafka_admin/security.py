@@ -1,0 +1,174 @@
+"""Turn RLM's settings of TLS and SASL into options of kafka-python."""
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+
+class KafkaSecurityError(Exception):
+    """A file that a setting names cannot be used. The message names both and repeats no secret."""
+
+
+class SecurityProtocol(Enum):
+    """What a listener of a broker speaks."""
+
+    PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
+
+    @property
+    def has_sasl(self) -> bool:
+        return self.name.startswith("SASL_")
+
+    @property
+    def has_tls(self) -> bool:
+        return self.name.endswith("SSL")
+
+
+class SaslMechanism(Enum):
+    """How RLM logs in."""
+
+    PLAIN = "PLAIN"
+    SCRAM_SHA_256 = "SCRAM-SHA-256"
+    SCRAM_SHA_512 = "SCRAM-SHA-512"
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionOptions:
+    """
+    Attributes:
+        ssl_context: None without TLS.
+        options: KafkaConnection's.
+    """
+
+    ssl_context: ssl.SSLContext | None
+    options: Mapping[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSecurity:
+    """Which files and names RLM uses to connect to brokers; the fields of RlmSettings without
+    their `kafka_`.
+
+    Raises:
+        ValueError: a setting is missing, or has no use with this protocol.
+    """
+
+    security_protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+    sasl_mechanism: SaslMechanism | None = None
+    username: str | None = None
+    password_file: Path | None = None
+    ssl_ca_file: Path | None = None
+    ssl_certificate_file: Path | None = None
+    ssl_key_file: Path | None = None
+    ssl_key_password_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        protocol = self.security_protocol
+        sasl = ("sasl_mechanism", "username", "password_file")
+        tls = ("ssl_ca_file", "ssl_certificate_file", "ssl_key_file", "ssl_key_password_file")
+        missing = [name for name in sasl if protocol.has_sasl and getattr(self, name) is None]
+        if missing:
+            raise ValueError(
+                f"RLM_KAFKA_SECURITY_PROTOCOL={protocol.value} needs {_names(missing)}"
+            )
+        unused = [*(() if protocol.has_sasl else sasl), *(() if protocol.has_tls else tls)]
+        given = [name for name in unused if getattr(self, name) is not None]
+        if given:
+            raise ValueError(
+                f"{_names(given)}: not used with RLM_KAFKA_SECURITY_PROTOCOL={protocol.value}; "
+                "set the protocol of the brokers' listener, or remove it"
+            )
+        of_key = [name for name in tls[2:] if getattr(self, name) is not None]
+        if of_key and self.ssl_certificate_file is None:
+            raise ValueError(f"{_names(of_key)} needs RLM_KAFKA_SSL_CERTIFICATE_FILE")
+
+    def connection_options(self) -> ConnectionOptions:
+        """Read the files, so that a new password or certificate is used by the next connection.
+
+        Raises:
+            KafkaSecurityError: a file cannot be used.
+        """
+        context = self._ssl_context() if self.security_protocol.has_tls else None
+        options = {"security_protocol": self.security_protocol.value, "ssl_context": context}
+        if self.security_protocol.has_sasl:
+            options |= self._sasl_options()
+        return ConnectionOptions(context, options)
+
+    def _sasl_options(self) -> dict[str, Any]:
+        assert self.sasl_mechanism is not None
+        assert self.username is not None
+        assert self.password_file is not None
+        username = self.username
+        if self.sasl_mechanism is not SaslMechanism.PLAIN:
+            # RFC 5802; the library does not escape.
+            username = username.replace("=", "=3D").replace(",", "=2C")
+        return {
+            "sasl_mechanism": self.sasl_mechanism.value,
+            "sasl_plain_username": username,
+            "sasl_plain_password": _secret(self.password_file, "password_file"),
+        }
+
+    def _ssl_context(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        # As in Java, every certificate in the CA file is trusted, not only a root.
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        if self.ssl_ca_file is None:
+            context.load_default_certs()
+        else:
+            _check_readable(self.ssl_ca_file, "ssl_ca_file")
+            try:
+                context.load_verify_locations(self.ssl_ca_file)
+            except ssl.SSLError as e:
+                raise _unusable("ssl_ca_file", self.ssl_ca_file, "no certificates in PEM") from e
+        if self.ssl_certificate_file is not None:
+            self._load_certificate(context, self.ssl_certificate_file)
+        return context
+
+    def _load_certificate(self, context: ssl.SSLContext, certificate_file: Path) -> None:
+        password = ""  # With None OpenSSL would ask for it at the terminal.
+        if self.ssl_key_password_file is not None:
+            password = _secret(self.ssl_key_password_file, "ssl_key_password_file")
+        key_file = self.ssl_key_file or certificate_file
+        for name, path in (("ssl_certificate_file", certificate_file), ("ssl_key_file", key_file)):
+            _check_readable(path, name)
+        try:
+            context.load_cert_chain(certificate_file, key_file, password=password)
+        except (ssl.SSLError, ValueError) as e:
+            raise _unusable(
+                "ssl_certificate_file",
+                certificate_file,
+                f"no certificate in PEM whose private key is in {key_file}, or the key needs "
+                f"another RLM_KAFKA_SSL_KEY_PASSWORD_FILE: {e}",
+            ) from e
+
+
+def _secret(path: Path, name: str) -> str:
+    """Read a secret without the newline at its end."""
+    try:
+        return path.read_text("utf-8").rstrip("\r\n")
+    except OSError as e:
+        raise _unusable(name, path, f"cannot be read: {e.strerror}") from e
+    except UnicodeDecodeError:
+        raise _unusable(name, path, "is not UTF-8") from None
+
+
+def _check_readable(path: Path, name: str) -> None:
+    """OpenSSL does not say which of its files cannot be read."""
+    try:
+        path.open("rb").close()
+    except OSError as e:
+        raise _unusable(name, path, f"cannot be read: {e.strerror}") from e
+
+
+def _unusable(name: str, path: Path, reason: str) -> KafkaSecurityError:
+    return KafkaSecurityError(f"{_names([name])}: {path}: {reason}")
+
+
+def _names(fields: list[str]) -> str:
+    return ", ".join(f"RLM_KAFKA_{name.upper()}" for name in fields)
