@@ -96,18 +96,26 @@ demo-kafka: $(VENV)/.kafka build/.plugin ## Let a real Kafka broker keep its tie
 # --- checks -----------------------------------------------------------------------------------
 
 .PHONY: test
-test: $(VENV)/.dev ## Run all tests that embedded servers can serve
-	$(BIN)/pytest -m "not kafka and not plugin" \
-	  --ignore tests/spark --ignore tests/helm --ignore tests/minio \
+test: $(VENV)/.dev ## Run the quick tests, all but the deep ones: four minutes on two cores
+	$(BIN)/pytest -m "not deep" tests/unit tests/contract tests/behaviour \
+	  -n $(TEST_PROCESSES) --dist loadfile $(PYTEST_ARGS)
+
+.PHONY: test-unit
+test-unit: $(VENV)/.dev ## Run the tests that need no server: half a minute
+	$(BIN)/pytest -m "not deep" tests/unit -n $(TEST_PROCESSES) $(PYTEST_ARGS)
+
+.PHONY: test-deep
+test-deep: $(VENV)/.dev ## Run the deep tests: kills, faults, outages, histories, the largest segment (20 minutes)
+	$(BIN)/pytest -m deep tests/unit tests/contract tests/behaviour tests/deep \
 	  -n $(TEST_PROCESSES) --dist worksteal $(PYTEST_ARGS)
 
 .PHONY: test-model
 test-model: $(VENV)/.dev ## Hold RLMM against a model by 100,000 random operations (half an hour; MODEL_ARGS="--seed N")
-	$(BIN)/python -m tests.model $(MODEL_ARGS)
+	$(BIN)/python -m tests.deep.model $(MODEL_ARGS)
 
 .PHONY: fuzz
 fuzz: $(VENV)/.dev ## Send RLMM whatever its messages can hold for ten minutes (FUZZ_ARGS="--seed N")
-	$(BIN)/python -m tests.fuzzing --seconds 600 $(FUZZ_ARGS)
+	$(BIN)/python -m tests.deep.fuzzing --seconds 600 $(FUZZ_ARGS)
 
 # Two processes with a broker each, here and below: mostly they wait for it.
 .PHONY: test-kafka

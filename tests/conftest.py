@@ -14,6 +14,8 @@ from services.local.seaweedfs import S3Endpoint, SeaweedFS
 from services.rlmm import schema
 from tests.harness.minio import MinioServer
 
+pytest_plugins = ["tests.budget"]
+
 _MIGRATED = "migrated"
 _BUNDLED = Path(__file__).parent / "data" / "kafka-log"
 

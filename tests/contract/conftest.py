@@ -14,6 +14,15 @@ from tests.harness.http_proxy import HttpProxy
 from tests.harness.s3_operations import s3_operation
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as deep what a suite runs across the wire beside one case for each RPC."""
+    for item in items:
+        cases = getattr(getattr(item, "cls", None), "wire_cases", None)
+        if cases is not None and getattr(item, "originalname", "") not in cases.values():
+            item.add_marker("deep")
+
+
 @pytest.fixture
 def settings(s3: S3Endpoint) -> RsmSettings:
     return settings_for(s3)

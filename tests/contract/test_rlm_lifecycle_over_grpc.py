@@ -24,6 +24,7 @@ from services.api.remote_log_manager import (
 from services.rlm.servicer import RemoteLogManagerServicer
 from services.rpc.client.log import RemoteLogManagerClient
 from services.rpc.statuses import outcome_of
+from tests.contract import wire_cases
 from tests.contract.rlm_lifecycle_contract import LEADER, RlmLifecycleContract
 from tests.harness.grpc_server import served
 from tests.scenarios.ship_stack import Stack, running_stack
@@ -59,6 +60,8 @@ def served_rlm(rlm: RemoteLogManager) -> Iterator[tuple[grpc.Channel, str]]:
 
 
 class TestOverGrpc(RlmLifecycleContract):
+    wire_cases = wire_cases.RLM_LIFECYCLE
+
     @pytest.fixture
     def rlm(self, stack: Stack, log_dir: Path) -> Iterator[RemoteLogManagerClient]:
         with served_rlm(told_rlm(stack, log_dir)) as (channel, address):

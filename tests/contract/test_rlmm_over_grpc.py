@@ -19,6 +19,7 @@ from services.rlmm.limits import Limits
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.servicer import RemoteLogMetadataManagerServicer
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
+from tests.contract import wire_cases
 from tests.contract.remote_log_metadata_manager_contract import RemoteLogMetadataManagerContract
 from tests.contract.rlmm.segments import add, finished, id_of, segment
 from tests.harness.grpc_server import served
@@ -52,6 +53,8 @@ def client_over(
 
 
 class TestRemoteLogMetadataManagerClient(RemoteLogMetadataManagerContract):
+    wire_cases = wire_cases.RLMM
+
     @pytest.fixture
     def rlmm(self, client: RemoteLogMetadataManagerClient) -> RemoteLogMetadataManagerClient:
         return client

@@ -12,6 +12,7 @@ from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.factory import build_manager
 from services.rsm.servicer import add_to_server
 from services.rsm.settings import RsmSettings
+from tests.contract import wire_cases
 from tests.contract.remote_storage_manager_contract import (
     MIB,
     RemoteStorageManagerContract,
@@ -21,6 +22,8 @@ from tests.harness.grpc_server import served
 
 
 class TestOverGrpc(RemoteStorageManagerContract):
+    wire_cases = wire_cases.RSM
+
     @pytest.fixture
     def rsm(self, tmp_path: Path) -> Iterator[RemoteStorageManagerClient]:
         settings = RsmSettings(backend="filesystem", directory=tmp_path, part_size_bytes=5 * MIB)

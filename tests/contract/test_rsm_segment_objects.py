@@ -14,6 +14,7 @@ from services.rsm.factory import build_backend, build_manager
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.servicer import add_to_server
 from services.rsm.settings import RsmSettings
+from tests.contract import wire_cases
 from tests.contract.rsm_over_s3 import PART, settings_for
 from tests.contract.segment_objects_contract import LOCATION_ID, SegmentObjectsContract, Store
 from tests.harness.grpc_server import served
@@ -56,6 +57,8 @@ class TestOverS3(InProcess):
 
 
 class TestOverGrpc(OverFiles):
+    wire_cases = wire_cases.SEGMENT_OBJECTS
+
     @pytest.fixture
     def objects(self, rsm: ObjectRemoteStorageManager) -> Iterator[SegmentObjects]:
         def add(server: grpc.Server) -> None:

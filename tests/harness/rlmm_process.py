@@ -1,17 +1,16 @@
 """An RLMM as a process, and the command `sediment` beside it."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from services.local.stack import ServiceProcess, own_environment, rlmm_settings
+from services.local.stack import ServiceProcess, rlmm_settings
 from services.rpc.channels import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
+from tests.harness.sediment_command import Completed, sediment
 
 
 @dataclass(frozen=True)
@@ -21,16 +20,9 @@ class RlmmProcess:
     address: str
     client: RemoteLogMetadataManagerClient
 
-    def sediment(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    def sediment(self, *arguments: str) -> Completed:
         """Run a command that talks to it, to its end."""
-        return subprocess.run(
-            [sys.executable, "-m", "services.cli", *arguments],
-            env=own_environment({"SEDIMENT_RLMM": self.address}),
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        return sediment(*arguments, environment={"SEDIMENT_RLMM": self.address})
 
     def answers(self, *arguments: str) -> list[dict[str, Any]]:
         """What a command that must succeed prints as JSON, document by document."""

@@ -2,8 +2,6 @@
 
 import json
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +10,6 @@ import pytest
 from psycopg import sql
 
 from services.local.postgres import EmbeddedPostgres
-from services.local.stack import own_environment
 from services.rlmm.schema import (
     ROLE,
     VIEWS,
@@ -22,21 +19,13 @@ from services.rlmm.schema import (
     known_revision,
     upgrade,
 )
+from tests.harness.sediment_command import Completed, sediment
 
 PASSWORD = "not-to-be-told"
 
 
-def sediment_db(
-    command: str, database_url: str, *arguments: str
-) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "services.cli", "db", command, *arguments],
-        env=own_environment({"RLMM_DATABASE_URL": database_url}),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+def sediment_db(command: str, database_url: str, *arguments: str) -> Completed:
+    return sediment("db", command, *arguments, environment={"RLMM_DATABASE_URL": database_url})
 
 
 def execute(database_url: str, *statements: str) -> None:

@@ -23,6 +23,7 @@ from services.local.postgres import EmbeddedPostgres
 from services.local.seaweedfs import S3Endpoint
 from services.local.stack import own_environment
 from services.rlm.kafka_log.log_dir import find_partitions
+from tests.harness.sediment_command import sediment
 from tests.scenarios.world import (
     BUNDLED_LOG,
     FINISHED,
@@ -151,17 +152,6 @@ class Shipped:
         rows = [r for r in self.rows if r.topic_id_partition.topic == topic]
         assert all(row.state is FINISHED for row in rows)
         return [(row.start_offset, row.end_offset) for row in rows]
-
-
-def sediment(*arguments: object) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "services.cli", *map(str, arguments)],
-        env=own_environment({}),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
 
 
 def ship_with(world: World, log_dir: Path, faults: dict[str, Fault]) -> Shipped:

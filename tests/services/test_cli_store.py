@@ -1,30 +1,23 @@
 """`sediment store probe`: what RSM's store can do, by the settings that RSM would have."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from services.local.seaweedfs import S3Endpoint
-from services.local.stack import own_environment, rsm_settings
+from services.local.stack import rsm_settings
 from services.rsm.probe import Capability
 from tests.harness.faults import Answer
 from tests.harness.http_proxy import HttpProxy
 from tests.harness.s3_operations import s3_operation
+from tests.harness.sediment_command import Completed, sediment
 
 
-def probe(settings: Mapping[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "services.cli", "store", "probe", *arguments],
-        env=own_environment({"RSM_RETRIES": "0", **settings}),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+def probe(settings: Mapping[str, str], *arguments: str) -> Completed:
+    environment = {"RSM_RETRIES": "0", **settings}
+    return sediment("store", "probe", *arguments, environment=environment)
 
 
 @pytest.fixture

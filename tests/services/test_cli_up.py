@@ -28,24 +28,13 @@ from services.rpc.channels import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
 from tests.harness.eventually import eventually
 from tests.harness.processes import runs
+from tests.harness.sediment_command import sediment
 from tests.scenarios.world import BUNDLED_LOG, linked_log, name_topics_anew
 
 RECORDS = BUNDLED_LOG.with_name("kafka-log.records.jsonl.gz")
 SEGMENTS = 72
 PARTITIONS = 11
 Record = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
-
-
-def sediment(*arguments: object) -> "subprocess.CompletedProcess[str]":
-    """Run the command to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "services.cli", *map(str, arguments)],
-        env=own_environment({}),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
 
 
 @dataclass

@@ -1,0 +1,63 @@
+"""The cases that `make test` runs across the wire: one for each RPC. `make test-deep` runs all.
+
+In process every case of a contract runs each time; what the wire adds is conversion, and that one
+case for each RPC shows, together with the round trip of every error (test_rpc_errors.py).
+"""
+
+RLMM = {
+    "AddRemoteLogSegmentMetadata": "test_any_other_text_is_stored",
+    "AddRemoteLogSegmentMetadataBatch": "test_copies_of_several_partitions_begin_at_once",
+    "RenewCopyLeases": "test_why_a_lease_is_lost_is_told",
+    "UpdateRemoteLogSegmentMetadata": "test_request_ids_are_remembered_with_their_outcomes",
+    "UpdateRemoteLogSegmentMetadataBatch": "test_custom_metadata_is_kept_replaced_and_checked",
+    "GetRemoteLogSegmentMetadata": "test_a_partition_by_another_topic_name_is_refused",
+    "GetRemoteLogSegmentMetadataBatch": "test_each_look_up_is_answered_as_if_it_came_alone",
+    "GetRemoteLogSegmentMetadataById": (
+        "test_segments_are_found_in_any_state_ascending_by_start_offset"
+    ),
+    "GetEarliestLogOffset": "test_the_earliest_offset_is_that_of_the_first_finished_segment",
+    "GetHighestOffsetForEpoch": "test_segments_side_by_side_are_both_found",
+    "PutRemotePartitionDeleteMetadata": "test_segments_are_found_until_the_partition_is_deleted",
+    "ListRemoteLogSegments": "test_a_known_empty_partition_lists_empty",
+    "GetRemoteLogSize": "test_a_segment_that_spans_epochs_counts_whole_in_each",
+    "GetNextSegmentWithTxnIndex": "test_segments_without_a_transaction_index_are_passed_over",
+    "IsReady": "test_a_migrated_database_is_ready_for_any_partition",
+    "OnPartitionLeadershipChanges": "test_the_calls_epoch_counts_before_the_segments",
+    "OnStopPartitions": "test_stopping_touches_no_metadata",
+    "ListPartitions": "test_pages_of_partitions_follow_each_other",
+    "GetPartitionRevisions": "test_revisions_are_in_the_order_of_the_partitions",
+    "GetTopicConfig": "test_the_texts_stay_as_they_were_put",
+    "PutTopicConfig": "test_a_put_replaces_everything",
+    "ReportPartitionState": "test_a_report_makes_the_partition_known_and_is_its_state",
+    "GetPartitionState": "test_a_later_report_replaces_the_earlier_one",
+    "RaiseLogStartOffset": "test_what_has_finished_counts_where_the_report_is_behind",
+    "ScanRemoteLogSegments": "test_a_batch_has_the_columns_of_the_contract",
+    "RecordGap": "test_a_gap_hides_nothing_and_raises_nothing",
+    "ListEvents": "test_events_come_in_pages_without_gaps",
+    "ReportAnomalies": "test_an_anomaly_is_kept_as_it_was_reported",
+    "ListAnomalies": "test_pages_follow_each_other_the_first_seen_first",
+    "ImportRemoteLogSegments": "test_segments_finish_in_the_order_in_which_they_come",
+    "UndeletePartition": "test_it_can_be_marked_again_and_a_repeat_tells_of_the_latest_mark",
+    "ResetLeaderEpoch": "test_the_epoch_that_it_has_is_a_repeat",
+}
+
+RSM = {
+    "CopyLogSegmentData": "test_a_log_of_several_parts_comes_back_byte_for_byte",
+    "FetchLogSegment": "test_a_range_across_parts_is_whole",
+    "FetchIndex": "test_each_index_comes_back_byte_for_byte",
+    "DeleteLogSegmentData": "test_delete_removes_every_object",
+    "DeleteLogSegmentDataBatch": "test_a_batch_deletes_every_segment",
+}
+
+SEGMENT_OBJECTS = {
+    "ListSegmentObjects": "test_a_copy_is_three_objects_with_its_names_and_sizes",
+    "ReadSegmentManifest": "test_a_manifest_has_the_digests_of_what_was_copied",
+    "DeleteSegmentObjects": "test_objects_are_deleted_and_those_that_are_gone_too",
+    "ListMultipartUploads": "test_uploads_that_nobody_completed_are_listed_and_ended",
+    "AbortMultipartUploads": "test_an_upload_must_have_an_id",
+}
+
+RLM_LIFECYCLE = {
+    "OnLeadershipChange": "test_roles_are_taken_on_in_order",
+    "StopPartitions": "test_topic_deleted_marks_once",
+}
