@@ -14,7 +14,13 @@ from services.local.seaweedfs import S3Endpoint, SeaweedFS
 from services.rlmm import schema
 from tests.harness.minio import MinioServer
 
-pytest_plugins = ["tests.budget"]
+pytest_plugins = [
+    "pytester",
+    "tests.budget",
+    "tests.harness.deployment_fixtures",
+    "tests.harness.rlmm_fixtures",
+    "tests.harness.store_fixtures",
+]
 
 _MIGRATED = "migrated"
 _BUNDLED = Path(__file__).parent / "data" / "kafka-log"
@@ -54,8 +60,12 @@ def server_directory() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def postgres(server_directory: Path) -> Iterator[EmbeddedPostgres]:
-    """One PostgreSQL for all tests. Who stops or kills a server starts one of their own."""
-    with EmbeddedPostgres(server_directory / "postgres") as server:
+    """One PostgreSQL for all tests; a test that stops or kills a server starts its own.
+
+    It never waits for its disk: nothing here outlives the run.
+    """
+    hasty = {"fsync": "off", "full_page_writes": "off"}
+    with EmbeddedPostgres(server_directory / "postgres", hasty) as server:
         yield server
 
 

@@ -26,7 +26,7 @@ from services.api.remote_log_manager import (
 )
 from services.api.remote_log_metadata_manager import all_partitions
 from services.api.segments import RemoteLogSegmentState
-from tests.scenarios.ship_stack import Stack
+from tests.harness.ship_stack import Stack
 from tests.unit.rlm.kafka_bytes import NAME, three_segments
 
 LEADER, FOLLOWER = PartitionRole.LEADER, PartitionRole.FOLLOWER

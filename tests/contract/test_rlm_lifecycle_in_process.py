@@ -7,8 +7,8 @@ import pytest
 
 from services.rlm.manager import BrokerRemoteLogManager
 from tests.contract.rlm_lifecycle_contract import RlmLifecycleContract
-from tests.scenarios.ship_stack import Stack, running_stack
-from tests.scenarios.told_rlm import told_rlm
+from tests.harness.ship_stack import Stack, running_stack
+from tests.harness.told_rlm import told_rlm
 from tests.unit.rlm.kafka_bytes import write_log_dir
 
 

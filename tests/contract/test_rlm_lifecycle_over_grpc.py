@@ -27,8 +27,8 @@ from services.rpc.statuses import outcome_of
 from tests.contract import wire_cases
 from tests.contract.rlm_lifecycle_contract import LEADER, RlmLifecycleContract
 from tests.harness.grpc_server import served
-from tests.scenarios.ship_stack import Stack, running_stack
-from tests.scenarios.told_rlm import told_rlm
+from tests.harness.ship_stack import Stack, running_stack
+from tests.harness.told_rlm import told_rlm
 from tests.unit.rlm.kafka_bytes import NAME, TOPIC_ID, write_log_dir
 from tieredstorage.v1 import remote_log_manager_pb2 as pb
 from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc

@@ -27,8 +27,8 @@ from tests.contract.sound_rlmm_requests import (
     sound_requests,
     tp_message,
 )
-from tests.fuzzing.calling import Answer, call, statuses_in
-from tests.fuzzing.rules import reason_of
+from tests.deep.fuzzing.calling import Answer, call, statuses_in
+from tests.deep.fuzzing.rules import reason_of
 from tieredstorage.v1 import remote_log_metadata_manager_pb2 as pb
 from tieredstorage.v1 import remote_log_segment_pb2 as segment_pb
 

@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 
 from services.local.postgres import EmbeddedPostgres
 from tests.contract.sound_rlmm_requests import RPCS, rlmm_of_sound_requests, sound_requests
-from tests.fuzzing.calling import METHODS, call
+from tests.deep.fuzzing.calling import METHODS, call
 
 _INTEGERS: Final = {FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64}
 _ANSWERED_ONLY: Final = {"first_seen_ms", "last_seen_ms", "times_seen"}

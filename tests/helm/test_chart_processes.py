@@ -13,10 +13,10 @@ from services.local.process import ChildProcess
 from services.local.seaweedfs import S3Endpoint
 from services.rlmm import schema
 from tests.harness.eventually import eventually
+from tests.harness.world import linked_log
 from tests.helm.chart import Rendered, minimal, pod_spec, render
 from tests.helm.local_cluster import LocalCluster, MissingReferenceError, Secrets
 from tests.helm.test_chart_objects import Record
-from tests.scenarios.world import linked_log
 
 pytestmark = pytest.mark.helm
 

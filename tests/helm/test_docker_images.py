@@ -75,7 +75,6 @@ def test_instructions_that_these_tests_do_not_read_are_not_used() -> None:
     assert used <= known
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_image_that_is_built_has_every_command_of_the_chart(
     tmp_path: Path, record_property: Record

@@ -14,9 +14,9 @@ from services.local.seaweedfs import S3Endpoint
 from tests.data.kafka_log_content import ROUNDS, TOPICS, produce_round
 from tests.harness.kafka_broker import kafka_broker
 from tests.harness.kafka_client import Cluster
+from tests.harness.world import running_world
 from tests.kafka.kept import KEPT, produce_kept
 from tests.kafka.tiered_broker import IMPATIENT, TieredBroker, tiered
-from tests.scenarios.world import running_world
 
 
 @pytest.fixture(scope="session")

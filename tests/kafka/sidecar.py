@@ -22,8 +22,8 @@ from services.rpc.channels import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
 from tests.harness.eventually import eventually
 from tests.harness.kafka_client import Cluster, Topic
+from tests.harness.world import World
 from tests.kafka.tiered_broker import IMPATIENT
-from tests.scenarios.world import World
 
 DEADLINE_MS = 180_000
 # The session is as long as ever, though a broker that was killed is let in again only when its last

@@ -22,6 +22,7 @@ from services.local.seaweedfs import S3Endpoint
 from tests.harness.eventually import eventually, eventually_holds
 from tests.harness.kafka_broker import kafka_broker
 from tests.harness.kafka_client import Topic
+from tests.harness.world import running_world
 from tests.kafka.constant_reader import ConstantReader
 from tests.kafka.log_witness import LogWitness
 from tests.kafka.read_log import Content, ReadLog, content_of, fetch_all
@@ -30,7 +31,6 @@ from tests.kafka.short_retention import KeptBytes, KeptMs, let_broker_delete
 from tests.kafka.sidecar import BROKER_SETTINGS, DEADLINE_MS, Sidecar, running_sidecar
 from tests.kafka.tiered_broker import FINISHED, ranges_in_tier, ranges_on_disk
 from tests.kafka.traffic import RECORDS_PER_TRANSACTION, Acknowledged, Traffic
-from tests.scenarios.world import running_world
 
 # All of the story happens before the first test of it.
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(1800)]

@@ -25,7 +25,7 @@ from services.rlm.kafka_log.partition_dir import (
 from services.rlm.manager import BrokerRemoteLogManager
 from tests.harness.eventually import eventually
 from tests.harness.kafka_client import NOW, Cluster, Offsets, Record, Topic, send_batch
-from tests.scenarios.world import World
+from tests.harness.world import World
 
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 NO_END = 2**62

@@ -15,8 +15,8 @@ from services.local.postgres import EmbeddedPostgres
 from services.local.seaweedfs import S3Endpoint
 from tests.harness.kafka_broker import kafka_broker
 from tests.harness.kafka_plugin import plugin_jar
+from tests.harness.world import World, running_world
 from tests.plugin.deployment import IMPATIENT, Deployment
-from tests.scenarios.world import World, running_world
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from services.rlm.kafka_log.partition_dir import LocalSegment, list_segments
 from tests.harness.eventually import eventually, eventually_holds
 from tests.harness.kafka_client import NOW, Cluster, Record, Topic, send_batch
 from tests.harness.list_offsets import NotLeaderError, Question, list_offset
-from tests.scenarios.world import World
+from tests.harness.world import World
 
 IMPATIENT = {
     "log.retention.check.interval.ms": "200",

@@ -21,8 +21,8 @@ from sqlalchemy import create_engine, text
 from demos.kafka_broker import plugin_settings
 from services.local.postgres import EmbeddedPostgres
 from services.local.stack import ServiceProcess, rlmm_settings
+from tests.harness.world import World
 from tests.plugin.acceptance import Case, own_methods, run_acceptance, shown
-from tests.scenarios.world import World
 
 # One Maven run, which all of them wait for, starts 16 clusters.
 pytestmark = [pytest.mark.plugin, pytest.mark.timeout(900)]

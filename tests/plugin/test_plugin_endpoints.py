@@ -11,9 +11,9 @@ from demos.kafka_broker import plugin_settings
 from services.local.process import LOOPBACK, ProcessError, free_ports
 from tests.harness.eventually import eventually
 from tests.harness.kafka_broker import kafka_broker
+from tests.harness.world import World
 from tests.kafka.records import consumed
 from tests.plugin.deployment import IMPATIENT, Deployment
-from tests.scenarios.world import World
 
 pytestmark = pytest.mark.plugin
 

@@ -20,11 +20,11 @@ from tests.harness.faults import Cut, Direction
 from tests.harness.kafka_broker import kafka_broker
 from tests.harness.processes import kill_and_restart, start_with_failpoint, wait_until_dead
 from tests.harness.proxy import TcpProxy
+from tests.harness.world import SMALLEST_PART_BYTES, World, running_world
 from tests.kafka.records import consumed
 from tests.plugin.deployment import DEADLINE_MS, FINISHED, IMPATIENT, Deployment, Partition
-from tests.scenarios.world import SMALLEST_PART_BYTES, World, running_world
 
-pytestmark = [pytest.mark.plugin, pytest.mark.slow]
+pytestmark = pytest.mark.plugin
 
 SEGMENTS = 5  # of two records each, the last one active
 MANY_RECORDS = 120

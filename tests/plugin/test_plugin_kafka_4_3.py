@@ -9,9 +9,9 @@ from demos.kafka_broker import plugin_settings
 from tests.data.kafka_log_content import PAYMENTS, produce_payments
 from tests.harness.eventually import eventually_holds
 from tests.harness.kafka_broker import kafka_broker
+from tests.harness.world import World
 from tests.plugin.deployment import DEADLINE_MS, IMPATIENT, Deployment
 from tests.plugin.seen import seen
-from tests.scenarios.world import World
 
 pytestmark = pytest.mark.plugin
 

@@ -13,7 +13,7 @@ from spark_jobs.planning import IN_GRACE, ON_HOLD
 from tests.harness.tier import HOUR_MS, Tier, a_topic, ids, now_ms, segment
 from tests.spark.jobs import Jobs
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = pytest.mark.spark
 
 
 def known(tier: Tier, topic: str) -> set[int]:

@@ -72,7 +72,6 @@ def assert_one_line(swept: Swept, exit_code: int, *words: str) -> None:
     assert all(word in lines[-1] for word in words), swept.stderr
 
 
-@pytest.mark.slow
 def test_a_sweep_prints_its_report_and_says_one_line(tier: Tier, tmp_path: Path) -> None:
     [tp] = a_topic()
     doomed = tier.fill(tp, 3)
@@ -88,7 +87,6 @@ def test_a_sweep_prints_its_report_and_says_one_line(tier: Tier, tmp_path: Path)
     assert tier.rows(tp) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "until"), [(signal.SIGTERM, "*/spark.log"), (signal.SIGINT, "*/plan")]
 )
@@ -192,7 +190,6 @@ def test_paths_that_cannot_be_are_told_before_spark_starts(
     assert_one_line(sediment.sweep(tier, "retention", option, value), 2, option, value)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("this_spark")
 def test_a_table_says_what_goes_and_what_was_left_out_and_why(
     sediment: Sediment, tier: Tier, tmp_path: Path
@@ -214,7 +211,6 @@ def test_a_table_says_what_goes_and_what_was_left_out_and_why(
     assert os.listdir(tmp_path) == ["report.json"]
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("this_spark")
 def test_a_report_that_cannot_be_written_at_the_end_is_kept(tier: Tier, tmp_path: Path) -> None:
     [tp] = a_topic()

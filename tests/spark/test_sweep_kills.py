@@ -20,7 +20,7 @@ from tests.harness.tier import HOUR_MS, OFFSETS, Tier, a_topic, ids
 from tests.spark.commands import command, ended, plan_id_of, start
 from tests.spark.jobs import Done, Jobs
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = pytest.mark.spark
 KILLED = -9
 DUE = 6
 OBJECTS = 3

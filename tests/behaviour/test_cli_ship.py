@@ -1,0 +1,431 @@
+"""`sediment ship` and bad input: each fault named by path, offset and reason, nothing shipped half.
+
+Faults are made in copies of a partition of the bundled log, each under a topic of its own, and
+shipped in one go: what is wrong with one must not keep the others back.
+"""
+
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from struct import unpack_from
+from typing import Any
+
+import pytest
+
+from services.api.segments import RemoteLogSegmentMetadata
+from services.local.postgres import EmbeddedPostgres
+from services.local.seaweedfs import S3Endpoint
+from services.local.stack import own_environment
+from services.rlm.kafka_log.log_dir import find_partitions
+from tests.harness.sediment_command import sediment
+from tests.harness.world import (
+    BUNDLED_LOG,
+    FINISHED,
+    World,
+    linked_log,
+    name_topics_anew,
+    running_world,
+)
+from tests.unit.rlm.kafka_bytes import old_message, write_log_dir
+
+# Segments at 0, 72, 144, 216 and 288, the active one at 360; batches of eight records.
+ORIGINAL = BUNDLED_LOG / "clicks-0"
+BASES = (0, 72, 144, 216, 288)
+DAMAGED = 144
+NOBODY = "127.0.0.1:1"
+SECOND_BATCH = 152
+
+
+def log_of(folder: Path, base: int = DAMAGED) -> Path:
+    return folder / f"{base:020}.log"
+
+
+def first_batch_bytes(data: bytes | bytearray) -> int:
+    return int(unpack_from(">i", data, 8)[0]) + 12
+
+
+def cut_off_in_the_second_batch(folder: Path) -> Path:
+    path = log_of(folder)
+    data = path.read_bytes()
+    path.write_bytes(data[: first_batch_bytes(data) + 100])
+    return path
+
+
+def a_flipped_bit_in_the_second_batch(folder: Path) -> Path:
+    path = log_of(folder)
+    data = bytearray(path.read_bytes())
+    data[first_batch_bytes(data) + 80] ^= 1
+    path.write_bytes(data)
+    return path
+
+
+def old_format(magic: int) -> Callable[[Path], Path]:
+    def damage(folder: Path) -> Path:
+        path = log_of(folder)
+        data = path.read_bytes()
+        end = first_batch_bytes(data)
+        path.write_bytes(data[:end] + old_message(SECOND_BATCH, magic) + data[end:])
+        return path
+
+    return damage
+
+
+def no_producer_snapshot(folder: Path) -> Path:
+    path = folder / f"{DAMAGED + 72:020}.snapshot"
+    path.unlink()
+    return path
+
+
+def no_partition_metadata(folder: Path) -> Path:
+    path = folder / "partition.metadata"
+    path.unlink()
+    return path
+
+
+def no_index(folder: Path) -> Path:
+    path = log_of(folder).with_suffix(".index")
+    path.unlink()
+    return path
+
+
+def a_wrong_index(folder: Path) -> Path:
+    path = log_of(folder).with_suffix(".index")
+    path.write_bytes(b"\xff" * 8)
+    return path
+
+
+def a_wrong_time_index(folder: Path) -> Path:
+    path = log_of(folder).with_suffix(".timeindex")
+    path.write_bytes(b"\xff" * 7)
+    return path
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is done to a partition, and how it must be reported."""
+
+    damage: Callable[[Path], Path]
+    kind: str
+    offset: int | None
+    reason: str
+
+
+HOLDS_BACK = {
+    "cut": Fault(cut_off_in_the_second_batch, "TRUNCATED_BATCH", SECOND_BATCH, "batch cut off"),
+    "crc": Fault(a_flipped_bit_in_the_second_batch, "CORRUPT_BATCH", SECOND_BATCH, "wrong CRC-32C"),
+    "v0": Fault(old_format(0), "OLD_MESSAGE_FORMAT", SECOND_BATCH, "message format 0"),
+    "v1": Fault(old_format(1), "OLD_MESSAGE_FORMAT", SECOND_BATCH, "message format 1"),
+    "snapshot": Fault(no_producer_snapshot, "PRODUCER_SNAPSHOT_MISSING", DAMAGED, "missing"),
+}
+MENDED = {
+    "index": Fault(no_index, "INDEX_REBUILT", DAMAGED, "missing"),
+    "garbage": Fault(a_wrong_index, "INDEX_REBUILT", DAMAGED, "rebuilt"),
+    "time": Fault(a_wrong_time_index, "INDEX_REBUILT", DAMAGED, "rebuilt"),
+}
+NAMELESS = Fault(no_partition_metadata, "PARTITION_METADATA_MISSING", None, "missing")
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """One `sediment ship` of a log with faults."""
+
+    exit_code: int
+    report: dict[str, Any]
+    errors: str
+    rows: Sequence[RemoteLogSegmentMetadata]
+    at_fault: dict[str, Path]
+    world: World
+    log_dir: Path
+
+    def partition(self, topic: str) -> dict[str, Any]:
+        (found,) = (p for p in self.report["partitions"] if p["topic"] == topic)
+        return dict(found)
+
+    def ranges(self, topic: str) -> list[tuple[int, int]]:
+        """Of the segments that RLMM lists; fails if one of them is not finished."""
+        rows = [r for r in self.rows if r.topic_id_partition.topic == topic]
+        assert all(row.state is FINISHED for row in rows)
+        return [(row.start_offset, row.end_offset) for row in rows]
+
+
+def ship_with(world: World, log_dir: Path, faults: dict[str, Fault]) -> Shipped:
+    at_fault = {}
+    write_log_dir(log_dir)
+    for topic in ["healthy", *faults]:
+        shutil.copytree(ORIGINAL, log_dir / f"{topic}-0")
+    name_topics_anew(log_dir)
+    for topic, fault in faults.items():
+        at_fault[topic] = fault.damage(log_dir / f"{topic}-0")
+    world.log_dir = log_dir
+    done = sediment(*world.ship_command()[3:])
+    report = json.loads(done.stdout)
+    return Shipped(done.returncode, report, done.stderr, world.rows(), at_fault, world, log_dir)
+
+
+@pytest.fixture(scope="module")
+def world(
+    tmp_path_factory: pytest.TempPathFactory,
+    postgres: EmbeddedPostgres,
+    migrated_database: str,
+    s3: S3Endpoint,
+) -> Iterator[World]:
+    directory = tmp_path_factory.mktemp("bad-input")
+    name = "cli-ship"
+    s3.ensure_bucket(name)
+    url = postgres.create_database(name, template=migrated_database)
+    with running_world(directory, url, s3, name, linked_log(directory)) as made:
+        yield made
+    postgres.drop_database(name)
+    s3.remove_bucket(name)
+
+
+@pytest.fixture(scope="module")
+def held_back(world: World, tmp_path_factory: pytest.TempPathFactory) -> Shipped:
+    log_dir = tmp_path_factory.mktemp("held-back") / "log"
+    return ship_with(world, log_dir, {**HOLDS_BACK, "nameless": NAMELESS})
+
+
+@pytest.fixture(scope="module")
+def mended(world: World, tmp_path_factory: pytest.TempPathFactory) -> Shipped:
+    return ship_with(world, tmp_path_factory.mktemp("mended") / "log", MENDED)
+
+
+# What is held back
+
+
+@pytest.mark.parametrize("topic", HOLDS_BACK)
+def test_a_fault_is_named_by_path_offset_and_reason(held_back: Shipped, topic: str) -> None:
+    fault = HOLDS_BACK[topic]
+    (problem,) = held_back.partition(topic)["problems"]
+    assert problem["kind"] == fault.kind
+    assert problem["path"] == str(held_back.at_fault[topic])
+    assert problem["offset"] == fault.offset
+    assert fault.reason in problem["message"]
+    assert problem["held_segments"] == 3
+
+
+@pytest.mark.parametrize("topic", HOLDS_BACK)
+def test_a_fault_is_told_on_standard_error(held_back: Shipped, topic: str) -> None:
+    fault = HOLDS_BACK[topic]
+    told = f"{fault.kind}: {held_back.at_fault[topic]} at offset {fault.offset}: "
+    assert told in held_back.errors
+
+
+@pytest.mark.parametrize("topic", HOLDS_BACK)
+def test_nothing_is_shipped_from_the_damage_on(held_back: Shipped, topic: str) -> None:
+    assert held_back.ranges(topic) == [(0, 71), (72, 143)]
+    assert held_back.partition(topic)["copied_segments"] == 2
+
+
+def test_a_partition_without_metadata_is_named(held_back: Shipped) -> None:
+    (problem,) = held_back.report["log_dir_problems"]
+    assert problem["kind"] == NAMELESS.kind
+    assert problem["path"] == str(held_back.at_fault["nameless"])
+    assert problem["held_segments"] == 5
+
+
+def test_other_partitions_go_on(held_back: Shipped) -> None:
+    assert [first for first, _ in held_back.ranges("healthy")] == list(BASES)
+
+
+def test_held_back_segments_make_the_exit_code_one(held_back: Shipped) -> None:
+    assert held_back.exit_code == 1
+    assert "Traceback" not in held_back.errors
+
+
+def test_a_log_that_ends_below_the_tiers_log_start_is_named(world: World, tmp_path: Path) -> None:
+    log_dir = write_log_dir(tmp_path / "log")
+    folder = Path(shutil.copytree(ORIGINAL, log_dir / "replaced-0"))
+    name_topics_anew(log_dir)
+    world.log_dir = log_dir
+    assert sediment(*world.ship_command()[3:]).returncode == 0
+    (name,) = find_partitions([log_dir]).partitions
+    with world.metadata() as rlmm:
+        rlmm.raise_log_start_offset(name, 360)
+    for base in (216, 288, 360):
+        log_of(folder, base).unlink()
+    done = sediment(*world.ship_command()[3:])
+    assert done.returncode == 1
+    (problem,) = json.loads(done.stdout)["partitions"][0]["problems"]
+    assert (problem["kind"], problem["held_segments"]) == ("LOG_END_BELOW_LOG_START", 2)
+    assert (
+        f"LOG_END_BELOW_LOG_START: {folder} at offset 0: the log ends at offset 216" in done.stderr
+    )
+    assert "create it anew; holds back 2 segment(s)" in done.stderr
+
+
+def test_what_is_not_settled_is_left_out_and_told(world: World, tmp_path: Path) -> None:
+    log_dir = write_log_dir(tmp_path / "log")
+    shutil.copytree(ORIGINAL, log_dir / "crashed-0")
+    name_topics_anew(log_dir)
+    checkpoint = log_dir / "replication-offset-checkpoint"
+    checkpoint.write_text("0\n1\ncrashed 0 200\n")
+    world.log_dir = log_dir
+    done = sediment(*world.ship_command()[3:])
+    report = json.loads(done.stdout)
+    (partition,) = report["partitions"]
+    assert (done.returncode, report["outcome"]) == (1, "PARTIAL")
+    assert (partition["copied_segments"], partition["unsettled_segments"]) == (2, 3)
+    assert partition["settled_before_offset"] == 200
+    assert "crashed-0: 3 rolled segment(s) left out: they reach offset 200, below" in done.stderr
+    # Nobody is left who could say otherwise: docs/copying.md.
+    checkpoint.unlink()
+    done = sediment(*world.ship_command()[3:])
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_fault_leaves_no_object_without_a_row(held_back: Shipped, mended: Shipped) -> None:
+    rows = held_back.rows
+    ids = {row.topic_id_partition.topic_id.hex for row in rows}
+    world = held_back.world
+    keys = [
+        str(o.object_name) for o in world.s3.client().list_objects(world.bucket, recursive=True)
+    ]
+    ours = [key for key in keys if key.split("/")[0].replace("-", "") in ids]
+    assert len(ours) == 3 * len(rows)
+
+
+# What is mended
+
+
+@pytest.mark.parametrize("topic", MENDED)
+def test_a_rebuilt_index_is_reported(mended: Shipped, topic: str) -> None:
+    (problem,) = mended.partition(topic)["problems"]
+    assert problem["kind"] == "INDEX_REBUILT"
+    assert problem["path"] == str(mended.at_fault[topic])
+    assert MENDED[topic].reason in problem["message"]
+    assert problem["held_segments"] == 0
+
+
+@pytest.mark.parametrize("topic", MENDED)
+def test_a_segment_with_a_rebuilt_index_is_shipped(mended: Shipped, topic: str) -> None:
+    assert [first for first, _ in mended.ranges(topic)] == list(BASES)
+
+
+def test_a_mended_log_is_shipped_byte_for_byte(mended: Shipped) -> None:
+    mended.world.log_dir = mended.log_dir
+    mended.world.assert_all_shipped()
+
+
+def test_rebuilt_indexes_leave_the_exit_code_zero(mended: Shipped) -> None:
+    assert mended.exit_code == 0
+
+
+# What cannot be shipped at all
+
+
+def empty(directory: Path) -> Path:
+    return directory
+
+
+def missing(directory: Path) -> Path:
+    return directory / "gone"
+
+
+def not_kafkas(directory: Path) -> Path:
+    (directory / "holiday.jpg").touch()
+    return directory
+
+
+def logs_of_others(directory: Path) -> Path:
+    (directory / "syslog.log").touch()
+    return directory
+
+
+def a_partition(directory: Path) -> Path:
+    return ORIGINAL
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (missing, "no such directory"),
+        (empty, "is empty"),
+        (not_kafkas, "not a Kafka log directory: no meta.properties, no partitions"),
+        (logs_of_others, "not a Kafka log directory: no meta.properties, no partitions"),
+        (a_partition, "is a partition's folder; name the log directory above it"),
+    ],
+)
+def test_a_log_directory_that_cannot_be_used_is_named(
+    make: Callable[[Path], Path], reason: str, tmp_path: Path
+) -> None:
+    directory = make(tmp_path)
+    done = sediment("ship", directory, "--rsm", NOBODY, "--rlmm", NOBODY, "-o", "json")
+    assert done.returncode == 2
+    assert done.stderr == f"sediment: {directory}: {reason}\n"
+    assert done.stdout == ""
+
+
+def test_a_log_directory_that_is_named_twice_is_refused() -> None:
+    addresses = ("--rsm", NOBODY, "--rlmm", NOBODY)
+    done = sediment("ship", BUNDLED_LOG, BUNDLED_LOG, *addresses)
+    told = f"sediment: {BUNDLED_LOG}: is named twice, as {BUNDLED_LOG} before\n"
+    assert (done.returncode, done.stderr) == (2, told)
+
+
+def test_what_is_well_is_shipped_beside_a_log_directory_that_cannot_be_used(
+    world: World, tmp_path: Path
+) -> None:
+    world.log_dir = linked_log(tmp_path, ("profiles",))
+    name_topics_anew(world.log_dir)
+    done = sediment(*world.ship_command()[3:], tmp_path / "gone")
+    (shipped,) = json.loads(done.stdout)["partitions"]
+    assert (done.returncode, shipped["held_segments"]) == (1, 0)
+    assert shipped["copied_segments"] > 0
+    assert f"{tmp_path / 'gone'}: no such directory" in done.stderr
+
+
+@pytest.mark.parametrize("away", ["rsm", "rlmm"])
+def test_a_service_that_is_away_is_named_once(world: World, away: str, tmp_path: Path) -> None:
+    log_dir = linked_log(tmp_path)
+    name_topics_anew(log_dir)
+    addresses = {"rsm": world.rsm.address, "rlmm": world.rlmm.address, away: NOBODY}
+    done = sediment(
+        "ship",
+        log_dir,
+        *("--rsm", addresses["rsm"], "--rlmm", addresses["rlmm"]),
+        *("--retry-for-s", "0.5", "-o", "json"),
+    )
+    assert done.returncode == 3
+    assert "Traceback" not in done.stderr
+    (line,) = (line for line in done.stderr.splitlines() if "run it again" in line)
+    assert f"{away} at {NOBODY}" in line
+    assert "3 partition(s) not finished" in line
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_an_interrupted_run_says_in_one_line_what_to_do(sent: signal.Signals) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+        command = [sys.executable, "-m", "services.cli", "ship", str(BUNDLED_LOG)]
+        with subprocess.Popen(
+            [*command, "--rsm", address, "--rlmm", address, "--retry-for-s", "600"],
+            env=own_environment({}),
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as shipping:
+            nobody.accept()[0].close()  # it is under way
+            nobody.close()
+            shipping.send_signal(sent)
+            output, errors = shipping.communicate(timeout=60)
+    assert (shipping.returncode, output) == (128 + sent, "")
+    told = "interrupted; what was finished is in the tier: run it again for the rest"
+    assert errors == f"sediment: {told}\n"
+
+
+def test_a_name_that_several_topics_have_had_must_be_made_plain(
+    world: World, held_back: Shipped, mended: Shipped
+) -> None:
+    done = sediment("segments", "healthy-0", "--rlmm", world.rlmm.address)
+    assert done.returncode == 2
+    assert done.stderr.startswith("sediment: several topics have had this name; say which: ")
+    one_of_them = done.stderr.split()[-1]
+    again = sediment("segments", one_of_them, "--rlmm", world.rlmm.address, "-o", "json")
+    assert len(again.stdout.splitlines()) == 5

@@ -1,0 +1,97 @@
+"""What holds a segment and those behind it back, and nothing else."""
+
+from pathlib import Path
+
+from services.api.ids import TopicIdPartition
+from services.api.remote_log_manager import ProblemKind
+from services.api.segments import RemoteLogSegmentMetadata
+from services.rlm.copy.ship import ShipOutcome, ShipSettings, ship
+from tests.harness.ship_stack import Stack
+from tests.harness.troubled_managers import FailingRsm
+from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, in_transaction, three_segments
+
+
+def test_an_open_transaction_holds_its_segment_back(stack: Stack, log_dir: Path) -> None:
+    files = PartitionFiles(log_dir)
+    files.segment(0, [batch(0, 10)])
+    files.snapshot(10)
+    files.segment(10, [in_transaction(10, 9, 10)])
+    files.snapshot(20, {9: 10})
+    files.segment(20, [batch(20)])
+    report = stack.ship(log_dir)
+    (partition,) = report.partitions
+    assert report.outcome is ShipOutcome.PARTIAL
+    assert (partition.unsettled_segments, partition.settled_before_offset) == (1, 10)
+    assert (partition.held_segments, partition.problems) == (0, ())
+    assert stack.ranges() == [(0, 9)]
+
+
+def test_a_damaged_segment_holds_back_itself_and_those_behind_it_only(
+    stack: Stack, log_dir: Path
+) -> None:
+    sick, well = three_segments(log_dir), TopicIdPartition(NAME.topic_id, NAME.topic, 1)
+    three_segments(log_dir, well)
+    log = sick.segment(10, [batch(10, 5), batch(15, 5)[:-1]])
+    report = stack.ship(log_dir)
+    assert report.outcome is ShipOutcome.PARTIAL
+    first, second = report.partitions
+    (problem,) = first.problems
+    assert (problem.kind, problem.path, problem.offset) == (
+        ProblemKind.TRUNCATED_BATCH,
+        str(log),
+        15,
+    )
+    assert (first.copied_segments, first.held_segments) == (1, 1)
+    assert second.complete
+    assert stack.ranges() == [(0, 9)]
+    assert stack.ranges(well) == [(0, 9), (10, 19)]
+
+
+def test_a_missing_snapshot_holds_back_and_a_repaired_one_lets_go(
+    stack: Stack, log_dir: Path
+) -> None:
+    files = three_segments(log_dir)
+    files.file(10, ".snapshot").unlink()
+    report = stack.ship(log_dir)
+    assert report.outcome is ShipOutcome.FAILED
+    assert report.partitions[0].held_segments == 2
+    assert stack.segments() == []
+    files.snapshot(10)
+    assert stack.ship(log_dir).outcome is ShipOutcome.DONE
+
+
+def test_missing_leader_epochs_hold_the_partition(stack: Stack, log_dir: Path) -> None:
+    files = three_segments(log_dir)
+    (files.path / "leader-epoch-checkpoint").unlink()
+    (partition,) = stack.ship(log_dir).partitions
+    assert [p.kind for p in partition.problems] == [ProblemKind.LEADER_EPOCHS_MISSING]
+    assert partition.held_segments == 2
+
+
+def test_a_rebuilt_index_is_reported_and_shipped(stack: Stack, log_dir: Path) -> None:
+    files = three_segments(log_dir)
+    files.file(0, ".index").write_bytes(b"\0" * 7)
+    report = stack.ship(log_dir)
+    assert report.outcome is ShipOutcome.DONE
+    assert [p.kind for p in report.partitions[0].problems] == [ProblemKind.INDEX_REBUILT]
+
+
+def test_a_folder_that_becomes_unreadable_is_named_and_the_others_go_on(
+    stack: Stack, log_dir: Path
+) -> None:
+    well = three_segments(log_dir)
+    sick = three_segments(log_dir, TopicIdPartition(NAME.topic_id, NAME.topic, 1))
+    rsm = FailingRsm(stack.rsm)
+
+    def make_unreadable(_: RemoteLogSegmentMetadata) -> None:
+        if not sick.path.is_symlink():
+            sick.path.rename(log_dir / "elsewhere")
+            sick.path.symlink_to(sick.path)  # even root cannot read it
+
+    rsm.before_copy = make_unreadable
+    settings = ShipSettings(threads=1, retry_for_s=0.0)
+    first, second = ship([log_dir], rsm, stack.rlmm, settings).partitions
+    assert first.complete
+    assert stack.ranges(well.name) == [(0, 9), (10, 19)]
+    (problem,) = second.problems
+    assert (problem.kind, problem.path) == (ProblemKind.UNREADABLE, str(sick.path))

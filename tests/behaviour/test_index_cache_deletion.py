@@ -1,0 +1,73 @@
+"""What RLM deletes from the tier leaves its index cache, too, by whichever of its tasks."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from services.api.calls import MutationContext
+from services.api.ids import RemoteLogSegmentId
+from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
+from services.rlm.fetch.index_cache import IndexFileLimits
+from services.rlm.manager import BrokerRemoteLogManager
+from services.rlm.scheduler import Scheduler
+from tests.harness.retained_log import AT_ONCE, DEADLINE_S, hourly_log, keep_hours, take_turns
+from tests.harness.ship_stack import Stack, lose_rolled_segments, read
+from tests.unit.rlm.kafka_bytes import NAME
+
+
+def turn(scheduler: Scheduler) -> None:
+    scheduler.tick()
+    assert scheduler.wait_idle(DEADLINE_S)
+
+
+@pytest.fixture
+def index_dir(tmp_path: Path) -> Path:
+    return tmp_path / "indexes"
+
+
+@pytest.fixture
+def rlm(stack: Stack, log_dir: Path, index_dir: Path) -> Iterator[BrokerRemoteLogManager]:
+    """Has read all that is in the tier, which the disk has lost."""
+    hourly_log(log_dir)
+    limits = replace(AT_ONCE, index_files=IndexFileLimits(index_dir), deletion_grace_ms=0)
+    limits = replace(limits, remover_interval_s=0.0)
+    made = BrokerRemoteLogManager([log_dir], stack.rsm, stack.rlmm, limits)
+    turn(made.index_cache_scheduler)
+    take_turns(made)
+    lose_rolled_segments(log_dir)
+    assert isinstance(read(made, 0), bytes)
+    yield made
+    made.stop(0.0)
+
+
+def kept(index_dir: Path) -> set[str]:
+    return {path.name for path in index_dir.iterdir()}
+
+
+def names(ids: list[RemoteLogSegmentId]) -> set[str]:
+    return {f"{each.id.hex}.offset" for each in ids}
+
+
+def ids_of(stack: Stack, where: Callable[[int], bool]) -> list[RemoteLogSegmentId]:
+    return [s.remote_log_segment_id for s in stack.segments() if where(s.start_offset)]
+
+
+def test_what_retention_deletes(stack: Stack, rlm: BrokerRemoteLogManager, index_dir: Path) -> None:
+    assert kept(index_dir) == names(ids_of(stack, lambda start: True))
+    stack.rlmm.put_topic_config(NAME.topic_id, keep_hours(2))
+    staying = ids_of(stack, lambda start: start >= 40)
+    take_turns(rlm, rounds=2)
+    assert kept(index_dir) == names(staying)
+
+
+def test_what_goes_with_its_topic(
+    stack: Stack, rlm: BrokerRemoteLogManager, index_dir: Path
+) -> None:
+    marked = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
+    event = RemotePartitionDeleteMetadata(NAME, marked, 1, -1)
+    stack.rlmm.put_remote_partition_delete_metadata(event, MutationContext(reason="a test"))
+    for _ in range(4):
+        turn(rlm.removal_scheduler)
+    assert kept(index_dir) == set()

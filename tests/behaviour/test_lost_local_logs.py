@@ -1,0 +1,298 @@
+"""A broker that has lost its log, or the beginning of it, while the tier has more."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from struct import pack
+
+import pytest
+
+from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
+from services.api.lineage import Lineage, parse_checkpoint
+from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
+from services.api.remote_log_manager import FetchError, Problem, ProblemKind
+from services.api.remote_storage_manager import IndexType
+from services.api.segments import RemoteLogSegmentMetadata
+from services.rlm.copy.ship import ShipOutcome
+from services.rlm.manager import BrokerRemoteLogManager
+from services.workflows.deletion import Deleter
+from services.workflows.removal import remove_partition
+from tests.harness.retained_log import (
+    AT_ONCE,
+    DEADLINE_S,
+    HOUR_MS,
+    Changed,
+    hourly_log,
+    keep_hours,
+    take_turns,
+)
+from tests.harness.ship_stack import Stack, description, read
+from tests.harness.troubled_managers import raising
+from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, write_log_dir
+from tests.unit.rlm.test_candidates import lineage
+
+WHOLE_TIER = [(base, base + 9) for base in range(0, 60, 10)]
+KEPT_LONG = {"retention.ms": str(10_000 * HOUR_MS)}
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    return write_log_dir(tmp_path / "logs")
+
+
+@pytest.fixture
+def files(log_dir: Path) -> PartitionFiles:
+    return hourly_log(log_dir)
+
+
+def rlm_of(
+    stack: Stack, log_dir: Path, clock: Callable[[], float] = time.monotonic
+) -> BrokerRemoteLogManager:
+    return BrokerRemoteLogManager([log_dir], stack.rsm, stack.rlmm, AT_ONCE, clock)
+
+
+def copy(rlm: BrokerRemoteLogManager) -> None:
+    rlm.scheduler.tick()
+    assert rlm.scheduler.wait_idle(DEADLINE_S)
+
+
+def report(rlm: BrokerRemoteLogManager) -> None:
+    rlm.report_scheduler.tick()
+    assert rlm.report_scheduler.wait_idle(DEADLINE_S)
+
+
+def lose_beginning(files: PartitionFiles, kept: int, *epochs: tuple[int, int]) -> None:
+    """As a broker does: the segments below `kept` go, and the epochs that only they had."""
+    for path in files.path.glob(f"{'[0-9]' * 20}.*"):
+        if int(path.name[:20]) < kept:
+            path.unlink()
+    files.epochs(*epochs)
+
+
+def stored_lineage(stack: Stack) -> Lineage:
+    return stack.rlmm.partition_state(NAME).value.lineage
+
+
+def test_a_first_report_has_the_epochs_that_the_broker_has_forgotten(
+    stack: Stack, log_dir: Path, files: PartitionFiles
+) -> None:
+    copy(rlm_of(stack, log_dir))
+    lose_beginning(files, 50, (2, 50))
+    stack.rlmm.put_topic_config(NAME.topic_id, KEPT_LONG)
+    take_turns(rlm_of(stack, log_dir), rounds=2)
+    assert stored_lineage(stack) == lineage((0, 0), (2, 30))
+    assert stack.ranges() == WHOLE_TIER
+
+
+def test_ship_reports_them_too(stack: Stack, log_dir: Path, files: PartitionFiles) -> None:
+    copy(rlm_of(stack, log_dir))
+    lose_beginning(files, 50, (2, 50))
+    stack.ship(log_dir)
+    assert stored_lineage(stack) == lineage((0, 0), (2, 30))
+
+
+def test_what_was_copied_after_the_tier_was_looked_at_counts(
+    stack: Stack, log_dir: Path, files: PartitionFiles
+) -> None:
+    """The copy pass looks before it copies; the broker may delete before the report."""
+    rlm = rlm_of(stack, log_dir)
+    copy(rlm)
+    lose_beginning(files, 50, (2, 50))
+    report(rlm)
+    assert stored_lineage(stack) == lineage((0, 0), (2, 30))
+
+
+def test_a_first_report_names_the_offset_from_which_an_old_leader_was_overruled(
+    stack: Stack, log_dir: Path
+) -> None:
+    """An unclean election: epoch 0 wrote through 59, epoch 1 began at 51."""
+    files = hourly_log(log_dir)
+    files.epochs((0, 0))
+    copy(rlm_of(stack, log_dir))
+    files.epochs((0, 0), (1, 51))
+    for base in (60, 70, 80):
+        files.segment(base, [batch(base, 10)])
+        files.snapshot(base + 10)
+    files.segment(90, [batch(90)])
+    copy(rlm_of(stack, log_dir))
+    lose_beginning(files, 90, (1, 90))
+    take_turns(rlm_of(stack, log_dir))
+    assert stored_lineage(stack) == lineage((0, 0), (1, 51))
+
+
+def indexes_of(stack: Stack, segment: RemoteLogSegmentMetadata) -> Path:
+    segment_id = segment.remote_log_segment_id.id
+    (path,) = stack.objects.rglob(f"*{segment_id.hex}*.indexes")
+    return path
+
+
+def lost(indexes: Path) -> None:
+    indexes.unlink()
+
+
+def damaged(indexes: Path) -> None:
+    indexes.write_bytes(b"\xff" * indexes.stat().st_size)
+
+
+@pytest.mark.parametrize("harm", [lost, damaged])
+def test_where_the_tiers_epochs_cannot_be_read_nothing_is_reported(
+    stack: Stack,
+    log_dir: Path,
+    files: PartitionFiles,
+    harm: Callable[[Path], None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    copy(rlm_of(stack, log_dir))
+    lose_beginning(files, 50, (2, 50))
+    indexes = indexes_of(stack, stack.segments()[-1])
+    sound = indexes.read_bytes()
+    harm(indexes)
+    rlm = rlm_of(stack, log_dir)
+    stack.rlmm.put_topic_config(NAME.topic_id, keep_hours(2))
+    take_turns(rlm)
+    assert stack.ship(log_dir).outcome is ShipOutcome.DONE
+    assert stack.rlmm.partition_state(NAME).value.report is None
+    assert "not reported: the tier's leader epochs cannot be read" in caplog.text
+    assert stack.ranges() == WHOLE_TIER
+    indexes.write_bytes(sound)
+    take_turns(rlm)
+    assert stored_lineage(stack) == lineage((2, 40))
+    assert stack.ranges() == [(40, 49), (50, 59)]
+
+
+def test_a_history_that_does_not_reach_back_to_the_tiers_beginning_is_not_reported(
+    stack: Stack, log_dir: Path, files: PartitionFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was copied after the tier's epochs were lost knows no more than the broker did."""
+    copy(rlm_of(stack, log_dir))
+    lose_beginning(files, 50, (2, 50))
+    lost(indexes_of(stack, stack.segments()[-1]))
+    files.snapshot(65)
+    files.segment(65, [])
+    rlm = rlm_of(stack, log_dir)
+    take_turns(rlm, rounds=2)
+    assert len(stack.segments()) == 7
+    assert stack.rlmm.partition_state(NAME).value.report is None
+    assert "not reported: no leader epoch is known for offset 0 of the tier" in caplog.text
+
+
+def test_a_copy_keeps_the_history_although_the_one_before_it_has_lost_its_own(
+    stack: Stack, log_dir: Path, files: PartitionFiles
+) -> None:
+    take_turns(rlm_of(stack, log_dir))
+    lose_beginning(files, 50, (2, 50))
+    lost(indexes_of(stack, stack.segments()[-1]))
+    files.snapshot(65)
+    files.segment(65, [])
+    copy(rlm_of(stack, log_dir))
+    newest = stack.segments()[-1]
+    assert newest.end_offset == 64
+    index = b"".join(stack.rsm.fetch_index(newest, IndexType.LEADER_EPOCH))
+    assert parse_checkpoint(index.decode()) == lineage((0, 0), (2, 30))
+
+
+UNREADABLE = [RetriableRemoteStorageError("the old store is away"), RemoteStorageError("denied")]
+
+
+@pytest.mark.parametrize("error", UNREADABLE)
+def test_a_copy_gets_through_while_the_one_before_it_lies_where_nothing_can_be_read(
+    stack: Stack, log_dir: Path, files: PartitionFiles, error: RemoteStorageError
+) -> None:
+    """As where RSM writes to another location by now."""
+    take_turns(rlm_of(stack, log_dir))
+    lose_beginning(files, 50, (2, 50))
+    files.snapshot(65)
+    files.segment(65, [])
+    rsm = Changed(stack.rsm, fetch_index=raising(error))
+    copy(stack.rlm(log_dir, rsm=rsm, limits=AT_ONCE))
+    assert stack.ranges() == [*WHOLE_TIER, (60, 64)]
+    index = b"".join(stack.rsm.fetch_index(stack.segments()[-1], IndexType.LEADER_EPOCH))
+    assert parse_checkpoint(index.decode()) == lineage((0, 0), (2, 30))
+
+
+@pytest.mark.parametrize("error", UNREADABLE)
+def test_a_history_that_can_be_read_later_and_that_rlmm_has_not_is_waited_for(
+    stack: Stack, log_dir: Path, files: PartitionFiles, error: RemoteStorageError
+) -> None:
+    copy(rlm_of(stack, log_dir))  # and never reports
+    lose_beginning(files, 50, (2, 50))
+    files.snapshot(65)
+    files.segment(65, [])
+    rlm = stack.rlm(log_dir, rsm=Changed(stack.rsm, fetch_index=raising(error)), limits=AT_ONCE)
+    copy(rlm)
+    assert stack.ranges() == WHOLE_TIER
+    assert str(error) in description(rlm).problems[0].message
+    copy(rlm_of(stack, log_dir))
+    index = b"".join(stack.rsm.fetch_index(stack.segments()[-1], IndexType.LEADER_EPOCH))
+    assert parse_checkpoint(index.decode()) == lineage((0, 0), (2, 30))
+
+
+def new_log(log_dir: Path, rolled: int) -> PartitionFiles:
+    """What a broker begins on an empty disk: offset 0 again, under a later epoch."""
+    files = PartitionFiles(log_dir)
+    files.epochs((3, 0))
+    now_ms = time.time_ns() // 1_000_000
+    for base in range(0, 10 * rolled, 10):
+        files.segment(base, [batch(base, 10, payload=b"new", timestamp_ms=now_ms)])
+        files.file(base, ".timeindex").write_bytes(pack(">qi", now_ms, 9))
+        files.snapshot(base + 10)
+    files.segment(10 * rolled, [])
+    return files
+
+
+@pytest.mark.parametrize("rolled", [0, 3])
+def test_a_log_that_ends_below_the_tiers_log_start_is_held_back_and_told_of(
+    stack: Stack, log_dir: Path, files: PartitionFiles, tmp_path: Path, rolled: int
+) -> None:
+    old = rlm_of(stack, log_dir)
+    take_turns(old)
+    stack.rlmm.put_topic_config(NAME.topic_id, keep_hours(2))
+    take_turns(old)
+    before = stack.rlmm.partition_state(NAME).value
+    assert before.log_start_offset == 40
+
+    replaced = write_log_dir(tmp_path / "replaced")
+    found = new_log(replaced, rolled)
+    report = stack.ship(replaced)
+    assert report.outcome is ShipOutcome.FAILED
+    (shipped,) = report.partitions
+    assert_told(shipped.problems, found.path, held_segments=rolled)
+    assert (shipped.copied_segments, shipped.held_segments) == (0, rolled)
+
+    now_s = [0.0]
+    rlm = rlm_of(stack, replaced, lambda: now_s[0])
+    stack.rlmm.put_topic_config(NAME.topic_id, {"retention.ms": "0"})
+    for now_s[0] in (0.0, 1000.0):
+        take_turns(rlm)
+    assert_told(description(rlm).problems, found.path, held_segments=rolled)
+    assert read(rlm, 5) is FetchError.OFFSET_OUT_OF_RANGE
+    assert rlm.scheduler.seconds_since_last_success()[NAME] == 1000.0
+
+    after = stack.rlmm.partition_state(NAME).value
+    assert (after.report, after.lineage) == (before.report, before.lineage)
+    assert stack.ranges() == [(40, 49), (50, 59)]
+
+
+def assert_told(problems: tuple[Problem, ...], path: Path, held_segments: int) -> None:
+    (problem,) = problems
+    kind = ProblemKind.LOG_END_BELOW_LOG_START
+    assert (problem.kind, problem.path, problem.offset) == (kind, str(path), 0)
+    assert problem.held_segments == held_segments
+    assert f"ends at offset {10 * held_segments}, below the tier's log start 40" in problem.message
+
+
+def test_a_log_whose_partition_was_deleted_is_told_of_and_left_alone(
+    stack: Stack, log_dir: Path, files: PartitionFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    rlm = rlm_of(stack, log_dir)
+    take_turns(rlm)
+    marked = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
+    stack.rlmm.put_remote_partition_delete_metadata(
+        RemotePartitionDeleteMetadata(NAME, marked, event_timestamp_ms=0, broker_id=1)
+    )
+    assert remove_partition(stack.rlmm, stack.rsm, NAME, Deleter(), now_ms=0).is_finished
+    caplog.clear()
+    take_turns(rlm, 2)
+    for told in (description(rlm).problems, stack.ship(log_dir).partitions[0].problems):
+        assert [(p.kind, p.held_segments) for p in told] == [(ProblemKind.PARTITION_DELETED, 6)]
+    assert "a task failed" not in caplog.text

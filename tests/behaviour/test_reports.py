@@ -1,0 +1,169 @@
+"""Reports of many partitions whose leader epochs the broker has forgotten: the tier has them."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.api.errors import (
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+    ThrottledError,
+)
+from services.api.ids import TopicIdPartition
+from services.api.remote_storage_manager import IndexType
+from services.api.segments import RemoteLogSegmentMetadata
+from services.common.log import LINES_PER_WINDOW
+from services.rlm.manager import BrokerRemoteLogManager
+from tests.behaviour.test_lost_local_logs import copy, lose_beginning, report
+from tests.harness.retained_log import AT_ONCE, Changed, hourly_log, take_turns
+from tests.harness.ship_stack import Stack
+from tests.unit.rlm.kafka_bytes import NAME, write_log_dir
+
+NAMES = [replace(NAME, partition=number) for number in range(12)]
+KEPT_WHOLE = NAMES[9:]
+FORGOTTEN = NAMES[:9]
+PASSES = 10
+ALL_AT_ONCE = replace(AT_ONCE, copier_threads=len(NAMES), expiration_threads=len(NAMES))
+
+
+@pytest.fixture
+def log_dir(stack: Stack, tmp_path: Path) -> Path:
+    """All is in the tier, nothing was reported, and the brokers keep little of most."""
+    made = write_log_dir(tmp_path / "logs")
+    files = {name: hourly_log(made, name, rolled=4) for name in NAMES}
+    copy(stack.rlm(made, limits=ALL_AT_ONCE))
+    for name in FORGOTTEN:
+        lose_beginning(files[name], 40, (2, 40))
+    return made
+
+
+class Epochs:
+    """The real RSM, but for LEADER_EPOCH indexes that `error` keeps away."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.asked: list[TopicIdPartition] = []
+        self.error: Callable[[TopicIdPartition], RemoteStorageError | None] = lambda _: None
+        self._rsm = stack.rsm
+        self.rsm: Any = Changed(stack.rsm, fetch_index=self._fetch)
+
+    def _fetch(self, segment: RemoteLogSegmentMetadata, kind: IndexType) -> Iterator[bytes]:
+        name = segment.remote_log_segment_id.topic_id_partition
+        self.asked.append(name)
+        error = self.error(name)
+        if error is not None:
+            raise error
+        return self._rsm.fetch_index(segment, kind)
+
+
+@pytest.fixture
+def epochs(stack: Stack) -> Epochs:
+    return Epochs(stack)
+
+
+@pytest.fixture
+def rlm(stack: Stack, log_dir: Path, epochs: Epochs) -> BrokerRemoteLogManager:
+    """Started anew, with nothing to copy; it has looked at all of its partitions."""
+    made = stack.rlm(log_dir, rsm=epochs.rsm, limits=ALL_AT_ONCE)
+    copy(made)
+    assert epochs.asked == []
+    return made
+
+
+def reported(stack: Stack) -> list[TopicIdPartition]:
+    return [name for name in NAMES if stack.rlmm.partition_state(name).value.report is not None]
+
+
+@pytest.mark.parametrize("error", [RetriableRemoteStorageError("away"), ThrottledError("full")])
+def test_while_rsm_is_away_it_is_asked_once_a_pass_and_what_needs_it_not_is_reported(
+    stack: Stack, rlm: BrokerRemoteLogManager, epochs: Epochs, error: RemoteStorageError
+) -> None:
+    epochs.error = lambda _: error
+    report(rlm)
+    assert epochs.asked == FORGOTTEN[:1]
+    assert reported(stack) == KEPT_WHOLE
+    for _ in FORGOTTEN[1:]:
+        report(rlm)
+    assert sorted(epochs.asked, key=FORGOTTEN.index) == FORGOTTEN  # each in its turn
+    epochs.error = lambda _: None
+    report(rlm)
+    assert reported(stack) == NAMES
+
+
+def test_a_pass_that_broke_off_ends_as_retriable(
+    rlm: BrokerRemoteLogManager, epochs: Epochs, limited_log: pytest.LogCaptureFixture
+) -> None:
+    epochs.error = lambda _: RetriableRemoteStorageError("away")
+    for _ in range(PASSES):
+        report(rlm)
+    told = [r.getMessage() for r in limited_log.records]
+    assert 0 < len(told) <= LINES_PER_WINDOW
+    assert all("reporter: a task failed" in line and line.endswith("away") for line in told)
+    assert {record.exc_info for record in limited_log.records} == {None}
+
+
+def test_one_whose_store_stays_away_keeps_the_others_for_one_pass(
+    stack: Stack, rlm: BrokerRemoteLogManager, epochs: Epochs
+) -> None:
+    sick = FORGOTTEN[3]
+    away = RetriableRemoteStorageError("its location is away")
+    epochs.error = lambda name: away if name == sick else None
+    report(rlm)
+    assert reported(stack) == [*FORGOTTEN[:3], *KEPT_WHOLE]
+    report(rlm)
+    assert reported(stack) == [name for name in NAMES if name != sick]
+
+
+def test_one_whose_index_is_lost_for_good_keeps_nobody(
+    stack: Stack, rlm: BrokerRemoteLogManager, epochs: Epochs
+) -> None:
+    lost = RemoteResourceNotFoundError("no such index")
+    epochs.error = lambda name: lost if name == FORGOTTEN[0] else None
+    report(rlm)
+    assert reported(stack) == NAMES[1:]
+
+
+def test_however_many_are_lost_they_do_not_fill_the_log(
+    stack: Stack,
+    rlm: BrokerRemoteLogManager,
+    epochs: Epochs,
+    limited_log: pytest.LogCaptureFixture,
+) -> None:
+    epochs.error = lambda _: RemoteResourceNotFoundError("no such index")
+    for _ in range(PASSES):
+        report(rlm)
+    assert len(epochs.asked) == PASSES * len(FORGOTTEN)
+    told = [r for r in limited_log.records if "not reported: the tier's leader" in r.getMessage()]
+    assert len(told) == LINES_PER_WINDOW
+
+
+def test_reports_that_are_refused_again_and_again_do_not_fill_the_log(
+    stack: Stack, log_dir: Path, limited_log: pytest.LogCaptureFixture
+) -> None:
+    def busy(reports: Any) -> Any:
+        return [RetriableRemoteStorageError("the partition is locked")] * len(reports)
+
+    rlmm: Any = Changed(stack.rlmm, report_partition_state=busy)
+    rlm = BrokerRemoteLogManager([log_dir], stack.rsm, rlmm, ALL_AT_ONCE)
+    copy(rlm)
+    for _ in range(PASSES):
+        report(rlm)
+    told = [r for r in limited_log.records if "report refused" in r.getMessage()]
+    assert len(told) == LINES_PER_WINDOW
+
+
+def test_retention_fails_as_retriable_too(
+    stack: Stack,
+    rlm: BrokerRemoteLogManager,
+    epochs: Epochs,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    epochs.error = lambda _: RetriableRemoteStorageError("away")
+    stack.rlmm.put_topic_config(NAME.topic_id, {"retention.ms": "0"})
+    take_turns(rlm)
+    of_retention = [r for r in caplog.records if "expiration: a task failed" in r.getMessage()]
+    assert {record.exc_info for record in of_retention} == {None}
+    assert len(of_retention) == len(FORGOTTEN)

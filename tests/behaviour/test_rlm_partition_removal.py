@@ -1,0 +1,344 @@
+"""RLM removes partitions that were marked for deletion, whoever marked them, beside others."""
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from services.api.calls import MutationContext
+from services.api.errors import RetriableRemoteStorageError
+from services.api.ids import TopicIdPartition
+from services.api.partitions import (
+    EventQuery,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+)
+from services.api.remote_log_metadata_manager import (
+    PartitionPage,
+    PartitionSummary,
+    all_events,
+    all_partitions,
+)
+from services.common.log import LINES_PER_WINDOW
+from services.common.retry import Backoff
+from services.rlm.manager import BrokerRemoteLogManager
+from services.rlm.roles import partition_remover
+from services.rlm.roles.stopping import BatchedDeletion
+from services.workflows import removal
+from services.workflows.deletion import Deleter
+from services.workflows.removal import begin_removal
+from tests.harness.retained_log import Changed, hourly_log, take_turns
+from tests.harness.ship_stack import Stack
+from tests.harness.told_rlm import (
+    ALL_AT_ONCE,
+    LEADER,
+    TOPIC_DELETED,
+    removing_turns,
+    stop,
+    tell,
+    told_rlm,
+    turn,
+)
+from tests.harness.troubled_managers import raising
+from tests.unit.rlm.kafka_bytes import NAME
+
+NAMES = [replace(NAME, partition=number) for number in range(3)]
+LAST = TopicIdPartition(UUID("ffffffff-ffff-4fff-bfff-ffffffffffff"), "z", 0)
+MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
+WHY = MutationContext(reason="test")
+LEASED_BY = 9
+
+
+@pytest.fixture
+def rlm(stack: Stack, log_dir: Path) -> Any:
+    """Three partitions in the tier; no task of theirs runs any more."""
+    for name in NAMES:
+        hourly_log(log_dir, name, rolled=3)
+    shipped = BrokerRemoteLogManager([log_dir], stack.rsm, stack.rlmm, ALL_AT_ONCE)
+    take_turns(shipped)
+    return remover(stack)
+
+
+def remover(stack: Stack, rsm: Any = None, rlmm: Any = None, **limits: Any) -> Any:
+    """An RLM without logs: it removes, and no more."""
+    settings = replace(ALL_AT_ONCE, **limits)
+    return BrokerRemoteLogManager([], rsm or stack.rsm, rlmm or stack.rlmm, settings)
+
+
+def mark(stack: Stack, *names: TopicIdPartition) -> None:
+    for name in names:
+        event = RemotePartitionDeleteMetadata(name, MARKED, 1, -1)
+        stack.rlmm.put_remote_partition_delete_metadata(event, WHY)
+
+
+def seen_first(stack: Stack, summary: PartitionSummary) -> Changed:
+    """The real RLMM, but that its first list of partitions is of a moment before."""
+    answers = iter([PartitionPage((summary,), "")])
+    real = stack.rlmm.list_partitions
+
+    def as_it_was_first(**asked: Any) -> PartitionPage:
+        return next(answers, None) or real(**asked)
+
+    return Changed(stack.rlmm, list_partitions=as_it_was_first)
+
+
+def known(stack: Stack) -> list[TopicIdPartition]:
+    return [summary.topic_id_partition for summary in all_partitions(stack.rlmm)]
+
+
+def test_what_is_marked_is_removed_and_nothing_else(stack: Stack, rlm: Any) -> None:
+    mark(stack, NAMES[0], NAMES[2])
+    removing_turns(rlm)
+    assert known(stack) == [NAMES[1]]
+    assert len(stack.ranges(NAMES[1])) == 3
+    assert len(stack.keys()) == 3 * 3
+    states = [e.to_state for e in all_events(stack.rlmm, EventQuery(NAMES[0]))][-2:]
+    assert states == ["DELETE_SEGMENT_FINISHED", "DELETE_PARTITION_FINISHED"]
+
+
+def test_what_somebody_began_is_finished(stack: Stack, rlm: Any) -> None:
+    mark(stack, NAMES[0])
+    begin_removal(stack.rlmm, NAMES[0], Deleter(plan_id="a sweep"), 1)
+    removing_turns(remover(stack, deletion_grace_ms=2**40))
+    assert known(stack) == NAMES[1:]
+
+
+def test_the_grace_period_is_kept_by_the_clock_of_the_database(stack: Stack, rlm: Any) -> None:
+    mark(stack, NAMES[0])
+    removing_turns(remover(stack, deletion_grace_ms=3_600_000))
+    assert known(stack) == NAMES
+    assert len(stack.ranges(NAMES[0])) == 3
+
+
+def test_a_mark_that_was_taken_back_removes_nothing(stack: Stack, rlm: Any) -> None:
+    mark(stack, NAMES[0])
+    turn(rlm.removal_scheduler)
+    stack.rlmm.undelete_partition(NAMES[0])
+    removing_turns(rlm)
+    assert len(stack.ranges(NAMES[0])) == 3
+
+
+def test_a_mark_that_was_made_again_has_a_grace_period_of_its_own(stack: Stack, rlm: Any) -> None:
+    mark(stack, NAMES[0])
+    (old,) = all_partitions(stack.rlmm, delete_states=[MARKED])
+    stack.rlmm.undelete_partition(NAMES[0])
+    mark(stack, NAMES[0])
+    late = seen_first(stack, replace(old, marked_at_ms=0))
+    removing_turns(remover(stack, rlmm=late, deletion_grace_ms=3_600_000))
+    assert known(stack) == NAMES
+    assert len(stack.ranges(NAMES[0])) == 3
+
+
+def test_what_only_changed_since_it_was_listed_is_removed_all_the_same(
+    stack: Stack, rlm: Any
+) -> None:
+    mark(stack, NAMES[0])
+    (now,) = all_partitions(stack.rlmm, delete_states=[MARKED])
+    late = seen_first(stack, replace(now, revision=now.revision - 1))
+    removing_turns(remover(stack, rlmm=late), turns=4)
+    assert known(stack) == NAMES[1:]
+
+
+def test_a_partition_on_hold_stays_and_is_removed_when_the_hold_ends(
+    stack: Stack, rlm: Any
+) -> None:
+    mark(stack, NAMES[0])
+    stack.rlmm.put_topic_config(NAME.topic_id, {"sediment.hold": "true"})
+    removing_turns(rlm)
+    assert known(stack) == NAMES
+    stack.rlmm.put_topic_config(NAME.topic_id, {})
+    removing_turns(rlm)
+    assert known(stack) == NAMES[1:]
+
+
+@pytest.fixture
+def behind_the_held(stack: Stack, log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three partitions on hold, and one more that comes after them in every list; of these four
+    there is room for two."""
+    for name in (*NAMES, LAST):
+        hourly_log(log_dir, name, rolled=3)
+    take_turns(BrokerRemoteLogManager([log_dir], stack.rsm, stack.rlmm, ALL_AT_ONCE))
+    stack.rlmm.put_topic_config(NAME.topic_id, {"sediment.hold": "true"})
+    mark(stack, *NAMES, LAST)
+    monkeypatch.setattr(partition_remover, "MAX_REMOVALS", 2)
+
+
+@pytest.mark.usefixtures("behind_the_held")
+def test_what_lies_behind_many_that_are_held_is_removed(stack: Stack) -> None:
+    removing_turns(remover(stack, remover_interval_s=3600.0), turns=6)
+    assert known(stack) == NAMES
+
+
+@pytest.mark.usefixtures("behind_the_held")
+def test_what_is_held_comes_back_each_time_and_does_not_fill_the_log(
+    stack: Stack, limited_log: pytest.LogCaptureFixture
+) -> None:
+    limited_log.set_level(logging.INFO, logger="services.rlm")
+    asked: list[Any] = []
+
+    def put(*arguments: Any) -> Any:
+        asked.append(arguments)
+        return stack.rlmm.put_remote_partition_delete_metadata(*arguments)
+
+    rlmm = Changed(stack.rlmm, put_remote_partition_delete_metadata=put)
+    removing_turns(remover(stack, rlmm=rlmm), turns=60)
+    refused = [r for r in limited_log.records if "is not removed" in r.getMessage()]
+    assert len(asked) > 30
+    assert len(refused) == LINES_PER_WINDOW
+    stack.rlmm.put_topic_config(NAME.topic_id, {})
+    removing_turns(remover(stack), turns=6)
+    assert known(stack) == []
+
+
+def test_no_more_removals_wait_than_there_is_room_for(
+    stack: Stack, rlm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_remover, "MAX_REMOVALS", 2)
+    mark(stack, *NAMES)
+    away = raising(RetriableRemoteStorageError("away"))
+    rsm = Changed(stack.rsm, delete_log_segment_data_batch=away)
+    some = remover(stack, rsm=rsm)
+    removing_turns(some, turns=6)
+    waiting = set(some.removal_scheduler.seconds_since_last_success())
+    assert waiting == {partition_remover.FIND, *NAMES[:2]}
+    rsm._methods.clear()
+    removing_turns(some, turns=6)
+    assert known(stack) == []
+
+
+@pytest.fixture
+def one_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A removal takes a segment a turn."""
+    monkeypatch.setattr(removal, "MAX_DELETE_BATCH", 1)
+    monkeypatch.setattr(
+        partition_remover, "BatchedDeletion", lambda begin: BatchedDeletion(begin, size=1)
+    )
+
+
+@pytest.mark.usefixtures("one_a_turn")
+def test_a_hold_that_comes_after_a_removal_began_ends_it_for_now(stack: Stack, rlm: Any) -> None:
+    mark(stack, NAMES[0])
+    asked: list[Any] = []
+
+    def update(updates: Any) -> Any:
+        asked.append(updates)
+        return stack.rlmm.update_remote_log_segment_metadata_batch(updates)
+
+    rlmm = Changed(stack.rlmm, update_remote_log_segment_metadata_batch=update)
+    held = remover(stack, rlmm=rlmm, remover_interval_s=3600.0)
+    removing_turns(held, turns=2)
+    assert len(stack.ranges(NAMES[0])) == 2
+    stack.rlmm.put_topic_config(NAME.topic_id, {"sediment.hold": "true"})
+    asked.clear()
+    removing_turns(held, turns=4)
+    assert len(asked) == 1
+    assert held.removal_scheduler.seconds_since_last_success().keys() == {partition_remover.FIND}
+    stack.rlmm.put_topic_config(NAME.topic_id, {})
+    removing_turns(rlm, turns=5)
+    assert known(stack) == NAMES[1:]
+
+
+@pytest.mark.usefixtures("one_a_turn")
+def test_a_turn_in_which_nothing_goes_waits_its_back_off(stack: Stack, rlm: Any) -> None:
+    mark(stack, NAMES[0])
+    asked: list[Any] = []
+
+    def sick(segments: Any) -> Any:
+        asked.append(segments)
+        return [RetriableRemoteStorageError("away")] * len(segments)
+
+    slow = remover(
+        stack,
+        rsm=Changed(stack.rsm, delete_log_segment_data_batch=sick),
+        remover_interval_s=3600.0,
+        backoff=Backoff(initial_s=1000.0, max_s=1000.0),
+    )
+    removing_turns(slow, turns=5)
+    assert len(asked) == 1
+    assert NAMES[0] in slow.removal_scheduler.seconds_since_last_success()
+
+
+def test_one_that_cannot_be_removed_delays_no_other(stack: Stack, rlm: Any) -> None:
+    mark(stack, *NAMES)
+    real = stack.rsm.delete_log_segment_data_batch
+
+    def sick(segments: Any) -> Any:
+        if segments[0].remote_log_segment_id.topic_id_partition == NAMES[1]:
+            raise ValueError("whatever it likes")
+        return real(segments)
+
+    removing_turns(remover(stack, rsm=Changed(stack.rsm, delete_log_segment_data_batch=sick)))
+    assert known(stack) == [NAMES[1]]
+    removing_turns(rlm)
+    assert (known(stack), stack.keys()) == ([], [])
+
+
+def test_a_failure_comes_back(stack: Stack, rlm: Any) -> None:
+    mark(stack, NAMES[0])
+    away = Changed(stack.rlmm, list_partitions=raising(RetriableRemoteStorageError("away")))
+    back = remover(stack, rlmm=away)
+    turn(back.removal_scheduler)
+    away._methods.clear()
+    removing_turns(back)
+    assert known(stack) == NAMES[1:]
+
+
+def test_a_copy_that_another_broker_makes_under_a_lease_is_waited_for(
+    stack: Stack, rlm: Any
+) -> None:
+    tp = NAMES[0]
+    (first, *_) = stack.segments(tp)
+    copying = replace(
+        first,
+        remote_log_segment_id=replace(first.remote_log_segment_id, id=NAME.topic_id),
+        broker_id=LEASED_BY,
+        custom_metadata=None,
+        state=type(first.state).COPY_SEGMENT_STARTED,
+    )
+    stack.rlmm.add_remote_log_segment_metadata(copying, WHY, lease_ms=3_600_000)
+    mark(stack, tp)
+    removing_turns(rlm)
+    left = [segment.remote_log_segment_id for segment in stack.segments(tp)]
+    assert left == [copying.remote_log_segment_id]
+
+
+@pytest.mark.usefixtures("one_a_turn")
+def test_a_large_partition_goes_a_batch_a_turn(stack: Stack, rlm: Any) -> None:
+    mark(stack, NAMES[0])
+    turn(rlm.removal_scheduler)
+    left = []
+    for _ in range(3):
+        turn(rlm.removal_scheduler)
+        left.append(len(stack.ranges(NAMES[0])))
+    assert left == [2, 1, 0]
+    turn(rlm.removal_scheduler)
+    assert known(stack) == NAMES[1:]
+
+
+def test_several_at_once_do_no_harm(stack: Stack, rlm: Any) -> None:
+    mark(stack, *NAMES)
+    removers = [remover(stack) for _ in range(4)]
+    with ThreadPoolExecutor(len(removers)) as pool:
+        list(pool.map(lambda each: removing_turns(each, turns=6), removers))
+    removing_turns(rlm)
+    assert (known(stack), stack.keys()) == ([], [])
+    finished = [
+        event
+        for event in all_events(stack.rlmm, EventQuery(NAMES[0]))
+        if event.to_state == "DELETE_PARTITION_FINISHED"
+    ]
+    assert len(finished) == 1
+
+
+def test_a_deleted_topic_that_was_told_of_goes_altogether(
+    stack: Stack, log_dir: Path, rlm: Any
+) -> None:
+    told = told_rlm(stack, log_dir)
+    tell(told, LEADER, 2, NAMES[0])
+    assert stop(told, TOPIC_DELETED, 2, NAMES[0]) is None
+    removing_turns(told)
+    assert known(stack) == NAMES[1:]

@@ -1,0 +1,472 @@
+"""Partitions are led, followed and given up as a cluster answers: the cluster's answers are given
+by hand, RSM is on files, RLMM on PostgreSQL."""
+
+import logging
+import shutil
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from services.api.errors import NotServedError, RetriableRemoteStorageError
+from services.api.ids import TopicIdPartition
+from services.api.partitions import RemotePartitionDeleteState
+from services.api.remote_log_manager import FetchError
+from services.api.remote_log_metadata_manager import PartitionLeadership, all_partitions
+from services.api.segments import RemoteLogSegmentMetadataUpdate, RemoteLogSegmentState
+from services.rlm.collectors import LastPollCollector
+from services.rlm.kafka_admin.cluster_view import (
+    ClusterUnreachableError,
+    ClusterView,
+    NoPolicy,
+    NoTopic,
+    PartitionView,
+    PolicyView,
+    TopicView,
+)
+from services.rlm.kafka_admin.deleted_topics import MIN_POLLS
+from services.rlm.kafka_admin.poller import PolledCluster
+from services.rlm.manager import BrokerRemoteLogManager
+from services.rlm.roles.partition_roles import PartitionSource
+from tests.harness import retained_log
+from tests.harness.retained_log import Changed, hourly_log
+from tests.harness.ship_stack import Stack, read
+from tests.harness.told_rlm import ALL_AT_ONCE, FOLLOWER, LEADER, REASSIGNED, stop, tell, turn
+from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles
+
+OURS, THEIRS = 7, 8
+REGISTERED = "c"  # of the log directory's meta.properties
+EPOCH = 2  # the latest of an hourly log
+CONFIRM_S = 3600.0
+ALL = [(base, base + 9) for base in range(0, 60, 10)]
+TIERED = {"remote.storage.enable": "true"}
+MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
+DELETE_SEGMENT_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+DELETE_SEGMENT_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+
+
+def led_by(leader: int, topic_id: UUID = NAME.topic_id, epoch: int = EPOCH) -> TopicView:
+    """A topic of one partition; both brokers have replicas of it."""
+    return TopicView(topic_id, {0: PartitionView(leader, epoch, frozenset({OURS, THEIRS}))})
+
+
+@dataclass
+class AnsweringCluster:
+    """A cluster's admin API that answers what the test says; a clock beside it."""
+
+    topics: dict[str, TopicView | NoTopic] = field(default_factory=dict)
+    cleanup_policy: str | NoPolicy = "delete"
+    stable_offsets_told: dict[TopicIdPartition, int] = field(default_factory=dict)
+    asked_for_offsets: list[dict[TopicIdPartition, int]] = field(default_factory=list)
+    cluster_id: str = REGISTERED
+    is_away: bool = False
+    leader_is_away: bool = False
+    now_s: float = 0.0
+
+    def view(self, topics: Collection[str]) -> ClusterView:
+        if self.is_away:
+            raise ClusterUnreachableError("timed out")
+        answers = {name: self.topics.get(name, NoTopic.UNKNOWN) for name in topics}
+        return ClusterView(self.cluster_id, answers)
+
+    def cleanup_policies(self, topics: Collection[str]) -> PolicyView:
+        return PolicyView(self.view(topics), dict.fromkeys(topics, self.cleanup_policy))
+
+    def stable_offsets(
+        self, leader: int, epochs: Mapping[TopicIdPartition, int]
+    ) -> Mapping[TopicIdPartition, int]:
+        if self.leader_is_away:
+            raise ClusterUnreachableError("timed out")
+        assert leader == OURS
+        self.asked_for_offsets.append(dict(epochs))
+        told = self.stable_offsets_told
+        return {name: told[name] for name in epochs if name in told}
+
+
+@pytest.fixture
+def files(log_dir: Path) -> PartitionFiles:
+    return hourly_log(log_dir)
+
+
+@pytest.fixture
+def cluster() -> AnsweringCluster:
+    return AnsweringCluster({NAME.topic: led_by(OURS)})
+
+
+def polling_rlm(stack: Stack, log_dir: Path, cluster: AnsweringCluster, rlmm: Any = None) -> Any:
+    return BrokerRemoteLogManager(
+        [log_dir],
+        stack.rsm,
+        rlmm or stack.rlmm,
+        replace(ALL_AT_ONCE, poll_interval_s=0.0),
+        clock=lambda: cluster.now_s,
+        source=PartitionSource.POLLER,
+        cluster=PolledCluster(cluster, REGISTERED, CONFIRM_S),
+    )
+
+
+@pytest.fixture
+def rlm(stack: Stack, log_dir: Path, files: PartitionFiles, cluster: AnsweringCluster) -> Any:
+    tier(stack)
+    return polling_rlm(stack, log_dir, cluster)
+
+
+def tier(stack: Stack) -> None:
+    """Have the topic tiered: nobody names topics to a poller."""
+    stack.rlmm.on_partition_leadership_changes([PartitionLeadership(NAME, 0)], [], OURS)
+    stack.rlmm.put_topic_config(NAME.topic_id, TIERED)
+
+
+def poll(rlm: Any) -> None:
+    turn(rlm.poll_scheduler)
+
+
+def ask_policies(rlm: Any) -> None:
+    """Of the topics that are to be copied."""
+    turn(rlm.scheduler)
+    turn(rlm.policy_scheduler)
+
+
+def take_turns(rlm: Any, rounds: int = 1) -> None:
+    ask_policies(rlm)
+    retained_log.take_turns(rlm, rounds)
+
+
+def poll_over(rlm: Any, cluster: AnsweringCluster, seconds: float = CONFIRM_S) -> None:
+    """A few polls, the first and the last of which are as far apart."""
+    poll(rlm)
+    for _ in range(2 * MIN_POLLS):
+        cluster.now_s += seconds / (2 * MIN_POLLS)
+        poll(rlm)
+
+
+def roles(rlm: Any) -> dict[TopicIdPartition, Any]:
+    return {d.topic_id_partition: d.role for d in rlm.describe_partitions().partitions}
+
+
+def delete_states(stack: Stack) -> dict[TopicIdPartition, RemotePartitionDeleteState | None]:
+    return {s.topic_id_partition: s.delete_state for s in all_partitions(stack.rlmm)}
+
+
+def gone(files: PartitionFiles, cluster: AnsweringCluster) -> None:
+    """As when somebody deletes the topic."""
+    shutil.rmtree(files.path)
+    cluster.topics[NAME.topic] = NoTopic.UNKNOWN
+
+
+def test_before_the_first_poll_nothing_is_led(rlm: Any) -> None:
+    assert rlm.led_partitions() == []
+
+
+def bytes_read(rlm: Any, offset: int) -> bytes:
+    found = read(rlm, offset)
+    assert isinstance(found, bytes)
+    assert found
+    return found
+
+
+def test_before_the_first_poll_no_offset_is_out_of_range_that_the_log_here_may_have(
+    stack: Stack, rlm: Any, log_dir: Path, files: PartitionFiles, cluster: AnsweringCluster
+) -> None:
+    poll(rlm)
+    take_turns(rlm)
+    restarted = polling_rlm(stack, log_dir, cluster)
+    assert bytes_read(rlm, 50) == bytes_read(restarted, 50) + bytes_read(rlm, 60)
+    for offset in (60, 61, 1_000):
+        assert read(restarted, offset) is FetchError.NOT_LEADER_OR_FOLLOWER
+    poll(restarted)
+    assert read(restarted, 60) == read(rlm, 60)
+    assert read(restarted, 1_000) is FetchError.OFFSET_OUT_OF_RANGE
+
+
+def test_before_the_first_poll_what_lies_below_the_tiers_log_start_alone_is_out_of_range(
+    stack: Stack, rlm: Any, log_dir: Path, files: PartitionFiles, cluster: AnsweringCluster
+) -> None:
+    poll(rlm)
+    take_turns(rlm)
+    stack.rlmm.raise_log_start_offset(NAME, 5)
+    for segment in (stack.segments()[0], stack.segments()[2]):
+        for state in (DELETE_SEGMENT_STARTED, DELETE_SEGMENT_FINISHED):
+            update = RemoteLogSegmentMetadataUpdate(segment.remote_log_segment_id, 1, state, OURS)
+            stack.rlmm.update_remote_log_segment_metadata(update)
+    restarted = polling_rlm(stack, log_dir, cluster)
+    assert read(restarted, 4) is FetchError.OFFSET_OUT_OF_RANGE
+    # Where the tier begins above its log start, and in a hole of it, the log here has them.
+    for offset in (5, 9, 25):
+        assert read(restarted, offset) is FetchError.NOT_LEADER_OR_FOLLOWER
+    assert bytes_read(restarted, 10)
+    poll(restarted)
+    assert bytes_read(restarted, 25)
+
+
+def test_before_the_first_poll_a_log_that_the_tier_does_not_know_is_not_served_yet(
+    stack: Stack, log_dir: Path, files: PartitionFiles, cluster: AnsweringCluster
+) -> None:
+    rlm = polling_rlm(stack, log_dir, cluster)
+    assert read(rlm, 0) is FetchError.NOT_LEADER_OR_FOLLOWER
+    shutil.rmtree(files.path)
+    turn(rlm.scan_scheduler)
+    assert read(rlm, 0) is FetchError.UNKNOWN_TOPIC_ID
+
+
+def test_where_no_log_lies_the_log_ends_where_the_tier_does(
+    stack: Stack, rlm: Any, log_dir: Path, files: PartitionFiles, cluster: AnsweringCluster
+) -> None:
+    poll(rlm)
+    take_turns(rlm)
+    shutil.rmtree(files.path)
+    restarted = polling_rlm(stack, log_dir, cluster)
+    assert read(restarted, 61) is FetchError.OFFSET_OUT_OF_RANGE
+
+
+def test_what_the_cluster_says_it_leads_it_copies_under_the_leaders_epoch(
+    stack: Stack, rlm: Any, cluster: AnsweringCluster
+) -> None:
+    cluster.topics[NAME.topic] = led_by(OURS, epoch=5)
+    poll(rlm)
+    take_turns(rlm)
+    assert stack.ranges() == ALL
+    assert {segment.broker_leader_epoch for segment in stack.segments()} == {5}
+
+
+def test_nothing_is_copied_that_its_leader_does_not_call_stable(
+    stack: Stack, rlm: Any, cluster: AnsweringCluster
+) -> None:
+    """As while the end of a transaction is not on all in-sync replicas."""
+    cluster.stable_offsets_told = {NAME: 25}
+    poll(rlm)
+    take_turns(rlm, rounds=2)
+    assert stack.ranges() == ALL[:2]
+    (described,) = rlm.describe_partitions().partitions
+    assert (described.last_stable_offset, described.pending_segments) == (25, 0)
+    cluster.stable_offsets_told = {NAME: 30}
+    take_turns(rlm)
+    assert stack.ranges() == ALL[:2]
+    poll(rlm)
+    take_turns(rlm)
+    assert stack.ranges() == ALL[:3]
+    assert cluster.asked_for_offsets == [{NAME: EPOCH}] * 2
+
+
+@pytest.mark.parametrize("who", ["is_away", "leader_is_away"])
+def test_who_does_not_answer_what_is_stable_keeps_nothing_from_being_copied(
+    stack: Stack, rlm: Any, cluster: AnsweringCluster, who: str
+) -> None:
+    cluster.stable_offsets_told = {NAME: 25}
+    poll(rlm)
+    setattr(cluster, who, True)
+    poll(rlm)
+    setattr(cluster, who, False)  # for the policies
+    take_turns(rlm)
+    assert stack.ranges() == ALL
+
+
+def test_a_follower_asks_nobody_what_is_stable_and_keeps_no_leaders_word(
+    stack: Stack, rlm: Any, cluster: AnsweringCluster
+) -> None:
+    cluster.stable_offsets_told = {NAME: 25}
+    poll(rlm)
+    cluster.topics[NAME.topic] = led_by(THEIRS)
+    poll(rlm)
+    assert cluster.asked_for_offsets == [{NAME: EPOCH}]
+    (described,) = rlm.describe_partitions().partitions
+    assert described.last_stable_offset == described.log_end_offset
+
+
+def test_a_leader_that_does_not_tell_what_is_stable_is_named(
+    rlm: Any, cluster: AnsweringCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.leader_is_away = True
+    poll(rlm)
+    (told,) = [r for r in caplog.records if "settled" in r.getMessage()]
+    assert told.getMessage().endswith("up to where partitions are settled: timed out")
+
+
+def test_only_topics_that_are_said_to_be_tiered_are_copied(
+    stack: Stack, log_dir: Path, cluster: AnsweringCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="services.rlm")
+    hourly_log(log_dir)
+    rlm = polling_rlm(stack, log_dir, cluster)
+    poll(rlm)
+    take_turns(rlm, rounds=2)
+    assert (roles(rlm), stack.ranges()) == ({NAME: LEADER}, [])
+    said = [r.getMessage() for r in caplog.records if "nothing is copied" in r.getMessage()]
+    assert said == ["topic t: nothing is copied: remote.storage.enable=true is not set"]
+    tier(stack)
+    take_turns(rlm)
+    assert stack.ranges() == ALL
+
+
+def test_what_another_leads_it_follows_until_it_leads_it(
+    stack: Stack, rlm: Any, cluster: AnsweringCluster
+) -> None:
+    cluster.topics[NAME.topic] = led_by(THEIRS)
+    poll(rlm)
+    take_turns(rlm)
+    turn(rlm.follower_scheduler)
+    assert (roles(rlm), stack.ranges()) == ({NAME: FOLLOWER}, [])
+    cluster.topics[NAME.topic] = led_by(OURS, epoch=4)
+    poll(rlm)
+    take_turns(rlm)
+    assert (roles(rlm), stack.ranges()) == ({NAME: LEADER}, ALL)
+
+
+def test_a_partition_that_went_to_other_brokers_is_given_up_and_its_tier_stays(
+    stack: Stack, rlm: Any, cluster: AnsweringCluster
+) -> None:
+    poll(rlm)
+    take_turns(rlm)
+    elsewhere = PartitionView(THEIRS, None, frozenset({THEIRS}))
+    cluster.topics[NAME.topic] = TopicView(NAME.topic_id, {0: elsewhere})
+    poll_over(rlm, cluster)
+    assert rlm.led_partitions() == []
+    assert (delete_states(stack), stack.ranges()) == ({NAME: None}, ALL)
+
+
+@pytest.mark.parametrize("change", [{"is_away": True}, {"cluster_id": "another"}])
+def test_without_an_answer_of_its_cluster_it_goes_on_as_it_was(
+    stack: Stack, rlm: Any, cluster: AnsweringCluster, change: dict[str, Any]
+) -> None:
+    poll(rlm)
+    ask_policies(rlm)
+    cluster.topics[NAME.topic] = led_by(THEIRS)
+    for name, value in change.items():
+        setattr(cluster, name, value)
+    poll_over(rlm, cluster)
+    take_turns(rlm)
+    assert (roles(rlm), stack.ranges()) == ({NAME: LEADER}, ALL)
+
+
+def test_a_deleted_topic_is_marked_once_that_is_confirmed(
+    stack: Stack, rlm: Any, files: PartitionFiles, cluster: AnsweringCluster
+) -> None:
+    poll(rlm)
+    take_turns(rlm)
+    gone(files, cluster)
+    poll_over(rlm, cluster, CONFIRM_S / 2)
+    assert delete_states(stack) == {NAME: None}
+    cluster.now_s += CONFIRM_S / 2
+    poll(rlm)
+    assert delete_states(stack) == {NAME: MARKED}
+    assert rlm.led_partitions() == []
+
+
+@pytest.mark.parametrize("change", [{"is_away": True}, {"cluster_id": "another"}])
+def test_a_poll_without_an_answer_of_its_cluster_begins_the_count_anew(
+    stack: Stack,
+    rlm: Any,
+    files: PartitionFiles,
+    cluster: AnsweringCluster,
+    change: dict[str, Any],
+) -> None:
+    poll(rlm)
+    take_turns(rlm)
+    gone(files, cluster)
+    poll_over(rlm, cluster, CONFIRM_S / 2)
+    before = replace(cluster)
+    for name, value in change.items():
+        setattr(cluster, name, value)
+    poll(rlm)
+    cluster.is_away, cluster.cluster_id = before.is_away, before.cluster_id
+    poll_over(rlm, cluster, CONFIRM_S / 2)
+    assert delete_states(stack) == {NAME: None}
+
+
+def test_a_topic_whose_mark_was_taken_back_is_not_marked_again(
+    stack: Stack, rlm: Any, files: PartitionFiles, cluster: AnsweringCluster
+) -> None:
+    poll(rlm)
+    take_turns(rlm)
+    gone(files, cluster)
+    poll_over(rlm, cluster)
+    assert delete_states(stack) == {NAME: MARKED}
+    stack.rlmm.undelete_partition(NAME)
+    poll_over(rlm, cluster)
+    assert delete_states(stack) == {NAME: None}
+
+
+def test_every_partition_that_rlmm_knows_of_the_topic_is_marked_and_no_other_topics(
+    stack: Stack, rlm: Any, files: PartitionFiles, cluster: AnsweringCluster
+) -> None:
+    another_brokers = replace(NAME, partition=3)
+    of_another_cluster = replace(NAME, topic_id=uuid4())
+    poll(rlm)
+    take_turns(rlm)
+    for name in (another_brokers, of_another_cluster):
+        stack.rlmm.on_partition_leadership_changes([PartitionLeadership(name, EPOCH)], [], THEIRS)
+    gone(files, cluster)
+    poll_over(rlm, cluster)
+    expected = {NAME: MARKED, another_brokers: MARKED, of_another_cluster: None}
+    assert delete_states(stack) == expected
+
+
+def test_a_topic_made_again_under_the_name_is_led_while_the_old_one_is_marked(
+    stack: Stack, rlm: Any, log_dir: Path, files: PartitionFiles, cluster: AnsweringCluster
+) -> None:
+    poll(rlm)
+    take_turns(rlm)
+    gone(files, cluster)
+    new = replace(NAME, topic_id=uuid4())
+    hourly_log(log_dir, new)
+    cluster.topics[NAME.topic] = led_by(OURS, new.topic_id)
+    poll_over(rlm, cluster)
+    take_turns(rlm)
+    assert delete_states(stack) == {NAME: MARKED, new: None}
+    # Another topic, of which nobody has said that it is tiered.
+    assert stack.ranges(new) == []
+    stack.rlmm.put_topic_config(new.topic_id, TIERED)
+    take_turns(rlm)
+    assert stack.ranges(new) == ALL
+
+
+def test_a_mark_that_rlmm_did_not_take_is_made_by_a_later_poll(
+    stack: Stack, log_dir: Path, files: PartitionFiles, cluster: AnsweringCluster
+) -> None:
+    is_away = True
+
+    def mark(*event: Any) -> Any:
+        if is_away:
+            raise RetriableRemoteStorageError("RLMM is away")
+        return stack.rlmm.put_remote_partition_delete_metadata(*event)
+
+    rlmm = Changed(stack.rlmm, put_remote_partition_delete_metadata=mark)
+    rlm = polling_rlm(stack, log_dir, cluster, rlmm)
+    poll(rlm)
+    take_turns(rlm)
+    gone(files, cluster)
+    poll_over(rlm, cluster)
+    assert delete_states(stack) == {NAME: None}
+    is_away = False
+    poll(rlm)
+    assert delete_states(stack) == {NAME: MARKED}
+
+
+def test_how_long_ago_the_last_good_poll_was_is_a_metric(
+    rlm: Any, cluster: AnsweringCluster
+) -> None:
+    def age_s() -> float:
+        (family,) = LastPollCollector(rlm.poll_scheduler).collect()
+        (sample,) = family.samples
+        return sample.value
+
+    poll(rlm)
+    cluster.now_s += 5
+    assert age_s() == 5
+    cluster.is_away = True
+    poll(rlm)
+    cluster.now_s += 1
+    assert age_s() == 6
+    cluster.is_away = False
+    poll(rlm)
+    assert age_s() == 0
+
+
+def test_who_polls_is_not_told(rlm: Any) -> None:
+    with pytest.raises(NotServedError, match="RLM_PARTITION_SOURCE=poller"):
+        tell(rlm, LEADER, EPOCH)
+    with pytest.raises(NotServedError, match="RLM_PARTITION_SOURCE=poller"):
+        stop(rlm, REASSIGNED)

@@ -1,0 +1,320 @@
+"""What was deleted while RLM was away, or restarted, is found by what RLMM knows of the cluster.
+
+The cluster's answers are given by hand, RSM is on files, RLMM on PostgreSQL."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from services.api.errors import RetriableRemoteStorageError
+from services.api.ids import TopicIdPartition
+from services.api.remote_log_metadata_manager import PartitionLeadership, all_partitions
+from services.rlm.kafka_admin.cluster_view import ClusterView, NoTopic, PartitionView, TopicView
+from tests.behaviour.test_rlm_poller import (
+    CONFIRM_S,
+    MARKED,
+    OURS,
+    REGISTERED,
+    THEIRS,
+    AnsweringCluster,
+    delete_states,
+    gone,
+    led_by,
+    poll,
+    poll_over,
+    polling_rlm,
+    roles,
+    tier,
+)
+from tests.harness.retained_log import Changed, hourly_log, take_turns
+from tests.harness.ship_stack import Stack
+from tests.harness.told_rlm import FOLLOWER, LEADER, turn
+from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles
+
+OLDER = TopicIdPartition(uuid4(), "older", 0)
+"""Another broker's, alive, and known to RLMM before all others."""
+
+
+def known_as_of(cluster_id: str | None, stack: Stack, name: TopicIdPartition) -> None:
+    leadership = [PartitionLeadership(name, 0)]
+    stack.rlmm.on_partition_leadership_changes(leadership, [], THEIRS, cluster_id)
+
+
+def elsewhere(topic_id: UUID) -> TopicView:
+    return TopicView(topic_id, {0: PartitionView(THEIRS, 0, frozenset({THEIRS}))})
+
+
+def cluster_of(stack: Stack, name: TopicIdPartition) -> str | None:
+    (found,) = (s for s in all_partitions(stack.rlmm) if s.topic_id_partition == name)
+    return found.cluster_id
+
+
+@pytest.fixture
+def files(log_dir: Path) -> PartitionFiles:
+    return hourly_log(log_dir)
+
+
+@pytest.fixture
+def cluster() -> AnsweringCluster:
+    return AnsweringCluster(
+        {NAME.topic: led_by(OURS), OLDER.topic: elsewhere(OLDER.topic_id)},
+    )
+
+
+@pytest.fixture
+def before(stack: Stack, log_dir: Path, files: PartitionFiles, cluster: AnsweringCluster) -> Any:
+    """An RLM that has copied the topic, beside a broker of a cluster with another topic."""
+    known_as_of(REGISTERED, stack, OLDER)
+    tier(stack)
+    rlm = polling_rlm(stack, log_dir, cluster)
+    poll(rlm)
+    take_turns(rlm)
+    return rlm
+
+
+@pytest.mark.parametrize(("leader", "role"), [(OURS, LEADER), (THEIRS, FOLLOWER)])
+def test_rlm_announces_its_partitions_as_of_its_cluster(
+    stack: Stack, before: Any, log_dir: Path, cluster: AnsweringCluster, leader: int, role: Any
+) -> None:
+    new = replace(NAME, topic="new", topic_id=uuid4())
+    known_as_of(None, stack, new)
+    hourly_log(log_dir, new)
+    cluster.topics[new.topic] = led_by(leader, new.topic_id)
+    poll(before)
+    take_turns(before)
+    turn(before.follower_scheduler)
+    assert roles(before)[new] is role
+    assert cluster_of(stack, NAME) == cluster_of(stack, new) == REGISTERED
+
+
+def test_a_restart_within_the_time_counts_anew_and_then_marks(
+    stack: Stack,
+    before: Any,
+    log_dir: Path,
+    files: PartitionFiles,
+    cluster: AnsweringCluster,
+) -> None:
+    gone(files, cluster)
+    poll_over(before, cluster, CONFIRM_S / 2)
+    restarted = polling_rlm(stack, log_dir, cluster)
+    poll(restarted)
+    poll_over(restarted, cluster, CONFIRM_S * 0.9)
+    assert delete_states(stack) == {NAME: None, OLDER: None}
+    cluster.now_s += CONFIRM_S / 10
+    poll(restarted)
+    assert delete_states(stack) == {NAME: MARKED, OLDER: None}
+
+
+def test_a_topic_that_was_deleted_while_no_rlm_ran_is_marked_and_a_new_one_of_its_name_is_not(
+    stack: Stack,
+    before: Any,
+    log_dir: Path,
+    files: PartitionFiles,
+    cluster: AnsweringCluster,
+) -> None:
+    gone(files, cluster)
+    new = replace(NAME, topic_id=uuid4())
+    known_as_of(REGISTERED, stack, new)
+    cluster.topics[NAME.topic] = elsewhere(new.topic_id)
+    restarted = polling_rlm(stack, log_dir, cluster)
+    poll(restarted)
+    poll_over(restarted, cluster)
+    assert delete_states(stack) == {NAME: MARKED, new: None, OLDER: None}
+
+
+def test_what_another_rlm_marked_in_part_is_marked_whole(
+    stack: Stack, before: Any, log_dir: Path, files: PartitionFiles, cluster: AnsweringCluster
+) -> None:
+    another_brokers = replace(NAME, partition=3)
+    known_as_of(None, stack, another_brokers)
+    gone(files, cluster)
+    restarted = polling_rlm(stack, log_dir, cluster)
+    poll(restarted)
+    poll_over(restarted, cluster)
+    assert delete_states(stack) == {NAME: MARKED, another_brokers: MARKED, OLDER: None}
+
+
+@pytest.mark.parametrize(
+    "answer", [{"is_away": True}, {"cluster_id": "another"}, NoTopic.NOT_AUTHORIZED, NoTopic.FAILED]
+)
+def test_one_other_answer_begins_the_count_anew(
+    stack: Stack,
+    before: Any,
+    log_dir: Path,
+    files: PartitionFiles,
+    cluster: AnsweringCluster,
+    answer: Any,
+) -> None:
+    gone(files, cluster)
+    restarted = polling_rlm(stack, log_dir, cluster)
+    poll(restarted)
+    poll_over(restarted, cluster, CONFIRM_S / 2)
+    if isinstance(answer, NoTopic):
+        cluster.topics[NAME.topic] = answer
+    else:
+        for name, value in answer.items():
+            setattr(cluster, name, value)
+    poll(restarted)
+    cluster.is_away, cluster.cluster_id = False, REGISTERED
+    cluster.topics[NAME.topic] = NoTopic.UNKNOWN
+    poll_over(restarted, cluster, CONFIRM_S / 2)
+    assert delete_states(stack) == {NAME: None, OLDER: None}
+    poll_over(restarted, cluster, CONFIRM_S / 2)
+    assert delete_states(stack) == {NAME: MARKED, OLDER: None}
+
+
+@pytest.mark.parametrize("cluster_id", ["another", None])
+def test_what_rlmm_does_not_know_as_this_clusters_is_never_marked(
+    stack: Stack, log_dir: Path, cluster: AnsweringCluster, cluster_id: str | None
+) -> None:
+    known_as_of(REGISTERED, stack, OLDER)
+    known_as_of(cluster_id, stack, NAME)
+    cluster.topics[NAME.topic] = NoTopic.UNKNOWN
+    rlm = polling_rlm(stack, log_dir, cluster)
+    poll(rlm)
+    poll_over(rlm, cluster)
+    assert delete_states(stack) == {NAME: None, OLDER: None}
+
+
+@pytest.mark.parametrize("answer", [NoTopic.NOT_AUTHORIZED, NoTopic.FAILED])
+def test_what_the_cluster_does_not_tell_of_is_never_marked(
+    stack: Stack,
+    before: Any,
+    log_dir: Path,
+    files: PartitionFiles,
+    cluster: AnsweringCluster,
+    answer: NoTopic,
+) -> None:
+    gone(files, cluster)
+    cluster.topics[NAME.topic] = answer
+    restarted = polling_rlm(stack, log_dir, cluster)
+    poll(restarted)
+    poll_over(restarted, cluster)
+    assert delete_states(stack) == {NAME: None, OLDER: None}
+
+
+def test_what_lies_here_is_not_marked_whatever_is_answered(
+    stack: Stack, before: Any, log_dir: Path, cluster: AnsweringCluster
+) -> None:
+    cluster.topics[NAME.topic] = NoTopic.UNKNOWN
+    restarted = polling_rlm(stack, log_dir, cluster)
+    poll(restarted)
+    poll_over(restarted, cluster)
+    assert delete_states(stack) == {NAME: None, OLDER: None}
+    shutil.rmtree(log_dir / "t-0")
+    poll_over(restarted, cluster)
+    assert delete_states(stack) == {NAME: MARKED, OLDER: None}
+
+
+def test_a_cluster_that_was_formatted_anew_under_its_id_takes_nothing_from_the_tier(
+    stack: Stack,
+    before: Any,
+    log_dir: Path,
+    files: PartitionFiles,
+    cluster: AnsweringCluster,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    gone(files, cluster)
+    new = replace(NAME, topic_id=uuid4())
+    cluster.topics = {NAME.topic: elsewhere(new.topic_id)}
+    known_as_of(REGISTERED, stack, new)
+    restarted = polling_rlm(stack, log_dir, cluster)
+    poll(restarted)
+    poll_over(restarted, cluster)
+    assert delete_states(stack) == {NAME: None, OLDER: None, new: None}
+    assert "RLMM knows of 2 topics of cluster c that are not there" in caplog.text
+
+
+def test_a_mark_that_was_taken_back_is_not_made_again_by_a_restart(
+    stack: Stack, before: Any, log_dir: Path, files: PartitionFiles, cluster: AnsweringCluster
+) -> None:
+    gone(files, cluster)
+    poll_over(before, cluster)
+    assert delete_states(stack) == {NAME: MARKED, OLDER: None}
+    stack.rlmm.undelete_partition(NAME)
+    restarted = polling_rlm(stack, log_dir, cluster)
+    poll(restarted)
+    poll_over(restarted, cluster)
+    assert delete_states(stack) == {NAME: None, OLDER: None}
+
+
+def test_a_mark_that_was_taken_back_is_not_made_again_by_who_had_begun_to_count(
+    stack: Stack,
+    before: Any,
+    log_dir: Path,
+    files: PartitionFiles,
+    cluster: AnsweringCluster,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    gone(files, cluster)
+    restarted = polling_rlm(stack, log_dir, cluster)
+    poll(restarted)
+    poll_over(before, cluster, CONFIRM_S / 2)
+    poll(restarted)
+    poll_over(before, cluster, CONFIRM_S / 2)
+    assert delete_states(stack) == {NAME: MARKED, OLDER: None}
+    stack.rlmm.undelete_partition(NAME)
+    poll_over(restarted, cluster)
+    assert delete_states(stack) == {NAME: None, OLDER: None}
+    assert "not marked for deletion: its cluster in RLMM is none" in caplog.text
+
+
+def test_what_was_seen_alive_here_is_not_marked_where_rlmm_knows_it_as_another_clusters(
+    stack: Stack, log_dir: Path, files: PartitionFiles, cluster: AnsweringCluster
+) -> None:
+    known_as_of("another", stack, NAME)
+    rlm = polling_rlm(stack, log_dir, cluster)
+    poll(rlm)
+    take_turns(rlm)
+    gone(files, cluster)
+    poll_over(rlm, cluster)
+    assert (delete_states(stack), cluster_of(stack, NAME)) == ({NAME: None}, "another")
+    assert rlm.led_partitions() == []
+
+
+def test_while_rlmm_is_away_at_the_start_roles_are_told_and_it_is_asked_again(
+    stack: Stack, before: Any, log_dir: Path, files: PartitionFiles, cluster: AnsweringCluster
+) -> None:
+    led = replace(NAME, topic="led", topic_id=uuid4())
+    hourly_log(log_dir, led)
+    cluster.topics[led.topic] = led_by(OURS, led.topic_id)
+    gone(files, cluster)
+    is_away = True
+
+    def partitions(**query: Any) -> Any:
+        if is_away:
+            raise RetriableRemoteStorageError("RLMM is away")
+        return stack.rlmm.list_partitions(**query)
+
+    rlmm = Changed(stack.rlmm, list_partitions=partitions)
+    restarted = polling_rlm(stack, log_dir, cluster, rlmm)
+    poll(restarted)
+    assert [p.topic_id_partition for p in restarted.led_partitions()] == [led]
+    poll_over(restarted, cluster)
+    is_away = False
+    poll(restarted)
+    poll_over(restarted, cluster, CONFIRM_S / 2)
+    assert delete_states(stack)[NAME] is None
+    poll_over(restarted, cluster, CONFIRM_S / 2)
+    assert delete_states(stack)[NAME] is MARKED
+
+
+def test_what_is_there_is_asked_for_once_more_and_no_longer(
+    stack: Stack, before: Any, log_dir: Path, cluster: AnsweringCluster
+) -> None:
+    asked: list[set[str]] = []
+
+    def view(topics: set[str]) -> ClusterView:
+        asked.append(set(topics))
+        return cluster.view(topics)
+
+    noting: Any = Changed(cluster, view=view)
+    restarted = polling_rlm(stack, log_dir, noting)
+    for _ in range(4):
+        poll(restarted)
+    here = {NAME.topic}
+    assert asked == [here, here | {OLDER.topic}, here, here]

@@ -1,0 +1,180 @@
+"""What keeps a lease true while others change the partition, and while releases change."""
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Engine, text
+
+from services.api.calls import NO_CONTEXT, MutationOutcome
+from services.api.errors import RetriableRemoteStorageError
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition
+from services.api.remote_log_metadata_manager import SegmentUpdate, UpdateOutcome
+from services.api.segment_batches import MAX_LEASE_MS, MIN_LEASE_MS
+from services.api.segments import RemoteLogSegmentMetadata
+from services.rlmm.db import create_database_engine
+from services.rlmm.idempotency import body_digest
+from services.rlmm.manager import SqlRemoteLogMetadataManager
+from services.rlmm.schema import MIGRATIONS, check_schema, upgrade
+from tests.contract.rlmm.segments import (
+    BROKER,
+    DELETE_STARTED,
+    OTHER_BROKER,
+    segment,
+    update_to,
+)
+from tests.harness.eventually import eventually
+from tests.harness.patience import PATIENCE_MS
+from tests.harness.rlmm_database import waiting
+
+TP = TopicIdPartition(uuid4(), "orders", 0)
+
+
+@contextmanager
+def held_up(engine: Engine, *partitions: int) -> Iterator[None]:
+    """Somebody else has the locks of partition 0, or of these."""
+    lock = text("SELECT FROM partitions WHERE topic_id = :id AND partition = ANY(:n) FOR UPDATE")
+    with engine.begin() as connection:
+        connection.execute(lock, {"id": TP.topic_id, "n": list(partitions or (0,))})
+        yield
+
+
+def leased(
+    rlmm: SqlRemoteLogMetadataManager, lease_ms: int | None, partition: int = 0
+) -> RemoteLogSegmentMetadata:
+    copy = segment(replace(TP, partition=partition), 0, 9)
+    rlmm.add_remote_log_segment_metadata(copy, lease_ms=lease_ms)
+    return copy
+
+
+def is_leased(rlmm: SqlRemoteLogMetadataManager, partition: int = 0) -> bool:
+    (listed,) = rlmm.list_remote_log_segments(replace(TP, partition=partition)).segments
+    return listed.copy_leased
+
+
+def test_no_lease_is_renewed_while_somebody_judges_the_partition(
+    engine: Engine, rlmm: SqlRemoteLogMetadataManager
+) -> None:
+    """Else a deletion that was judged by the lease before would overtake the answer."""
+    copy = leased(rlmm, None)
+    with held_up(engine):
+        (outcome,) = rlmm.renew_copy_leases([copy.remote_log_segment_id], MAX_LEASE_MS, BROKER)
+        assert type(outcome) is RetriableRemoteStorageError
+        assert "orders-0: its lock is not free, try again" in str(outcome)
+    assert not is_leased(rlmm)
+
+
+def test_a_partition_that_is_held_up_holds_up_no_other(
+    engine: Engine, rlmm: SqlRemoteLogMetadataManager
+) -> None:
+    """The lock timeout of a session would be a minute here."""
+    ids = [leased(rlmm, None, number).remote_log_segment_id for number in range(3)]
+    with held_up(engine, 1):
+        outcomes = rlmm.renew_copy_leases(ids, MAX_LEASE_MS, BROKER)
+        # Before the lock is free again.
+        assert is_leased(rlmm, 0)
+        assert is_leased(rlmm, 2)
+    assert [type(outcome) for outcome in outcomes] == [
+        type(None),
+        RetriableRemoteStorageError,
+        type(None),
+    ]
+    assert rlmm.renew_copy_leases(ids, MAX_LEASE_MS, BROKER) == [None] * 3
+
+
+def test_all_locks_together_are_waited_for_no_longer_than_the_lease_allows(
+    engine: Engine, rlmm: SqlRemoteLogMetadataManager
+) -> None:
+    """A call that outlasted the leases would renew none of them."""
+    many = range(40)
+    ids = [leased(rlmm, None, number).remote_log_segment_id for number in many]
+    with held_up(engine, *many[:-1]):
+        began_s = time.monotonic()
+        outcomes = rlmm.renew_copy_leases(ids, MIN_LEASE_MS, BROKER)
+        took_s = time.monotonic() - began_s
+    assert [outcome is None for outcome in outcomes] == [False] * 39 + [True]
+    # By the lock timeout of each alone it would be 39.
+    assert took_s < 20
+
+
+@pytest.mark.parametrize("in_batch", [False, True], ids=["alone", "in a batch"])
+def test_a_lease_is_judged_at_the_time_at_which_the_lock_is_had(
+    engine: Engine, rlmm: SqlRemoteLogMetadataManager, in_batch: bool
+) -> None:
+    copy = leased(rlmm, MIN_LEASE_MS)
+    by_another = update_to(copy, DELETE_STARTED, broker_id=OTHER_BROKER)
+
+    def give_up() -> UpdateOutcome:
+        if not in_batch:
+            return rlmm.update_remote_log_segment_metadata(by_another)
+        (outcome,) = rlmm.update_remote_log_segment_metadata_batch([SegmentUpdate(by_another)])
+        return outcome
+
+    with ThreadPoolExecutor(1) as pool:
+        with held_up(engine):
+            giving_up = pool.submit(give_up)
+            eventually(lambda: waiting(engine) == 1, PATIENCE_MS)
+            # Of both transactions the lease ends before the lock and after the beginning.
+            eventually(lambda: not is_leased(rlmm), PATIENCE_MS)
+        outcome = giving_up.result()
+    assert isinstance(outcome, MutationOutcome), outcome
+
+
+def test_request_ids_are_known_again_that_the_release_before_was_asked_with() -> None:
+    """A digest is of what is written out: nothing new stands in it."""
+    told = replace(segment(TP, 0, 9), copy_leased=True)
+    assert "leased" not in repr(told)
+    assert body_digest(told, NO_CONTEXT) == body_digest(
+        replace(told, copy_leased=False), NO_CONTEXT
+    )
+
+
+# What the release before writes: it knows of no lease.
+BEGUN_BEFORE = """
+    INSERT INTO segments (topic_id, partition, segment_id, start_offset, end_offset,
+        max_timestamp_ms, leader_epochs, epoch_start_offsets, segment_size_in_bytes, txn_idx_empty,
+        state, broker_id, event_timestamp_ms, state_revision)
+    VALUES (:topic_id, 0, :segment_id, :start, :start + 9, 1, '{0}',
+        ARRAY[CAST(:start AS bigint)], 1024, true, 'COPY_SEGMENT_STARTED', 1, 1, 2)"""
+PARTITION_BEFORE = """
+    INSERT INTO topics (topic_id, name) VALUES (:topic_id, 'orders');
+    INSERT INTO partitions (topic_id, partition, revision) VALUES (:topic_id, 0, 100)"""
+
+
+def begin_as_before(engine: Engine, start: int) -> RemoteLogSegmentId:
+    segment_id = RemoteLogSegmentId(TP, uuid4())
+    values = {"topic_id": TP.topic_id, "segment_id": segment_id.id, "start": start}
+    with engine.begin() as connection:
+        connection.execute(text(BEGUN_BEFORE), values)
+    return segment_id
+
+
+def test_copies_that_the_release_before_began_have_no_lease_and_can_be_given_one(
+    empty_database_url: str,
+) -> None:
+    engine = create_database_engine(empty_database_url)
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    with engine.connect() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0003")
+    with engine.begin() as connection:
+        for statement in PARTITION_BEFORE.split(";"):
+            connection.execute(text(statement), {"topic_id": TP.topic_id})
+    early = begin_as_before(engine, 0)
+    upgrade(empty_database_url)
+    late = begin_as_before(engine, 10)
+    assert check_schema(empty_database_url) == []
+    rlmm = SqlRemoteLogMetadataManager(engine)
+    segments = rlmm.list_remote_log_segments(TP).segments
+    assert [each.copy_leased for each in segments] == [False, False]
+    assert rlmm.renew_copy_leases([early, late], MAX_LEASE_MS, BROKER) == [None, None]
+    segments = rlmm.list_remote_log_segments(TP).segments
+    assert [each.copy_leased for each in segments] == [True, True]
+    engine.dispose()

@@ -1,0 +1,273 @@
+"""The seven differences from Kafka's own metadata manager that are declared: Kafka's answer, ours.
+
+Kafka's answer is that of its cache (RemoteLogMetadataCache), as tests.deep.model has it without
+Sediment's additions.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from uuid import UUID, uuid4
+
+import pytest
+
+from services.api.errors import (
+    InvalidStateTransitionError,
+    RemoteResourceNotFoundError,
+    SegmentAlreadyExistsError,
+)
+from services.api.ids import TopicIdPartition
+from services.api.remote_log_metadata_manager import (
+    PartitionLeadership,
+    RemoteLogMetadataManager,
+    all_segments,
+)
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.rlmm.db import create_database_engine
+from services.rlmm.maintenance import MaintenancePlan, maintain
+from services.rlmm.manager import SqlRemoteLogMetadataManager
+from tests.contract.rlmm.segments import (
+    BROKER,
+    DELETE_FINISHED,
+    DELETE_STARTED,
+    FINISHED,
+    MARKED,
+    PARTITION_FINISHED,
+    PARTITION_STARTED,
+    add,
+    finished,
+    id_at,
+    id_of,
+    ids,
+    move,
+    put_deletion,
+    revision_of,
+    segment,
+)
+from tests.deep.model.kafka_cache import KafkaCache, offsets_by_epoch
+
+
+class Kafka:
+    """What a broker with Kafka's own metadata manager answers, of leader epoch 0."""
+
+    def __init__(self) -> None:
+        self.cache = KafkaCache()
+
+    def finish(self, *segments: RemoteLogSegmentMetadata) -> None:
+        """Each copy begins and finishes, in this order."""
+        for each in segments:
+            self.cache.copy_started(each)
+            self.cache.copy_finished(replace(each, state=FINISHED))
+
+    def start_deletion(self, metadata: RemoteLogSegmentMetadata) -> None:
+        self.cache.deletion_started(replace(metadata, state=DELETE_STARTED))
+
+    def id_at(self, offset: int) -> UUID | None:
+        """By the map from start offsets alone: what it names, where that holds the offset."""
+        found = self.cache.epochs[0].floor(offset)
+        if found is None:
+            return None
+        _, last = offsets_by_epoch(self.cache.segments[found])[0]
+        return found if offset <= last else None
+
+
+@pytest.fixture
+def another(database_url: str) -> Iterator[RemoteLogMetadataManager]:
+    """Another RLMM on the same database, which shares nothing else with the first."""
+    engine = create_database_engine(database_url)
+    yield SqlRemoteLogMetadataManager(engine)
+    engine.dispose()
+
+
+@pytest.fixture
+def tp() -> TopicIdPartition:
+    return TopicIdPartition(uuid4(), "orders", 0)
+
+
+def states(rlmm: RemoteLogMetadataManager, tp: TopicIdPartition) -> list[RemoteLogSegmentState]:
+    return [each.state for each in all_segments(rlmm, tp)]
+
+
+def test_1_a_reply_means_committed_and_every_later_read_by_anyone_sees_it(
+    rlmm: RemoteLogMetadataManager, another: RemoteLogMetadataManager, tp: TopicIdPartition
+) -> None:
+    # Kafka: the writer waits until its own broker has consumed the event. Each other broker has a
+    # cache of its own, which lags behind by what it has not consumed yet.
+    writers, others = Kafka(), Kafka()
+    only = segment(tp, 0, 9)
+    others.cache.copy_started(only)
+    writers.finish(only)
+    assert (writers.id_at(5), others.id_at(5)) == (id_of(only), None)
+
+    for start in range(0, 200, 10):
+        each = add(rlmm, segment(tp, start, start + 9))
+        assert ids(another, tp)[-1] == id_of(each)
+        finished_at = move(rlmm, each, FINISHED).revision
+        found = another.remote_log_segment_metadata(tp, 0, start)
+        assert found.value is not None
+        assert (id_of(found.value), found.revision) == (id_of(each), finished_at)
+
+
+def test_2_an_invalid_transition_and_an_unknown_id_are_reported_and_a_repeat_is_success(
+    rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+) -> None:
+    # Kafka logs the event and drops it: to the caller it looks done, and the cache is as before.
+    only = add(rlmm, segment(tp, 0, 9))
+    with pytest.raises(InvalidStateTransitionError):
+        move(rlmm, only, DELETE_FINISHED)
+    with pytest.raises(RemoteResourceNotFoundError):
+        move(rlmm, segment(tp, 0, 9), FINISHED)
+    assert (states(rlmm, tp), revision_of(rlmm, tp)) == ([only.state], 1)
+
+    # The same again: Kafka processes it once more; here it is told to be a repeat.
+    assert not rlmm.add_remote_log_segment_metadata(only).applied
+    assert move(rlmm, only, FINISHED, custom_metadata=b"a").applied
+    assert not move(rlmm, only, FINISHED, custom_metadata=b"a").applied
+    assert revision_of(rlmm, tp) == 2
+    # Other content in the same state: Kafka overwrites.
+    with pytest.raises(SegmentAlreadyExistsError):
+        move(rlmm, only, FINISHED, custom_metadata=b"b")
+    other = add(rlmm, segment(tp, 10, 19))
+    with pytest.raises(SegmentAlreadyExistsError):
+        rlmm.add_remote_log_segment_metadata(replace(other, end_offset=18))
+    assert revision_of(rlmm, tp) == 3
+
+
+def test_3_absent_custom_metadata_keeps_the_stored_one(
+    rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+) -> None:
+    kafka, only = Kafka(), segment(tp, 0, 9, custom_metadata=b"where its objects are")
+    kafka.finish(only)
+    # Kafka: createWithUpdates takes the update's, also where it has none.
+    kafka.start_deletion(replace(only, custom_metadata=None))
+    assert [each.custom_metadata for each in kafka.cache.listed(0)] == [None]
+
+    add(rlmm, only, FINISHED, DELETE_STARTED)
+    assert [each.custom_metadata for each in all_segments(rlmm, tp)] == [only.custom_metadata]
+
+
+class Test4WhereKafkasChoiceDoesNotHoldTheOffsetAnotherSegmentAnswers:
+    def test_behind_a_short_late_segment(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        long, short = segment(tp, 10, 200), segment(tp, 50, 60)
+        kafka = Kafka()
+        kafka.finish(long, short)
+        assert [kafka.id_at(offset) for offset in (49, 55, 61)] == [id_of(long), id_of(short), None]
+
+        for each in (long, short):
+            add(rlmm, each, FINISHED)
+        assert [id_at(rlmm, tp, 0, offset) for offset in (49, 55, 61)] == [
+            id_of(long),
+            id_of(short),
+            id_of(long),
+        ]
+
+    def test_when_a_displacing_segment_is_deleted(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        displaced, displacer = segment(tp, 10, 100), segment(tp, 5, 150)
+        kafka = Kafka()
+        kafka.finish(displaced, displacer)
+        assert kafka.id_at(50) == id_of(displacer)
+        kafka.start_deletion(displacer)
+        assert kafka.id_at(50) is None
+
+        for each in (displaced, displacer):
+            add(rlmm, each, FINISHED)
+        assert id_at(rlmm, tp, 0, 50) == id_of(displacer)
+        move(rlmm, displacer, DELETE_STARTED)
+        assert id_at(rlmm, tp, 0, 50) == id_of(displaced)
+
+    def test_a_segment_that_kafka_drops_from_the_epochs_list_stays_listed(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        long, short = segment(tp, 10, 100), segment(tp, 10, 50)
+        kafka = Kafka()
+        kafka.finish(long, short)
+        # The put replaced it, and the unreferenced do not have it: only the list of all does.
+        assert list(kafka.cache.epochs[0].offset_to_id.values()) == [id_of(short)]
+        assert [kafka.id_at(offset) for offset in (30, 51)] == [id_of(short), None]
+
+        for each in (long, short):
+            add(rlmm, each, FINISHED)
+        assert sorted(ids(rlmm, tp, 0)) == sorted([id_of(long), id_of(short)])
+        assert [id_at(rlmm, tp, 0, offset) for offset in (30, 51)] == [id_of(short), id_of(long)]
+
+
+def test_5_the_order_of_a_partitions_deletion_is_enforced(
+    rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+) -> None:
+    # Kafka stores whatever arrives. At FINISHED it forgets the partition, also one with segments,
+    # whose objects nobody knows of any more; until then copies begin as before.
+    copied = finished(rlmm, tp, 0, 9)
+    under_way = add(rlmm, segment(tp, 10, 19))
+    with pytest.raises(InvalidStateTransitionError):
+        put_deletion(rlmm, tp, PARTITION_STARTED)
+    put_deletion(rlmm, tp, MARKED)
+    with pytest.raises(InvalidStateTransitionError):
+        add(rlmm, segment(tp, 20, 29))
+    assert move(rlmm, under_way, FINISHED).applied
+    put_deletion(rlmm, tp, PARTITION_STARTED)
+    assert not put_deletion(rlmm, tp, MARKED).applied
+    with pytest.raises(InvalidStateTransitionError, match="segments"):
+        put_deletion(rlmm, tp, PARTITION_FINISHED)
+    assert id_at(rlmm, tp, 0, 5) == id_of(copied)
+    for each in (copied, under_way):
+        move(rlmm, each, DELETE_STARTED, DELETE_FINISHED)
+    assert put_deletion(rlmm, tp, PARTITION_FINISHED).applied
+    with pytest.raises(RemoteResourceNotFoundError):
+        ids(rlmm, tp)
+
+
+def test_6_the_highest_offset_of_an_epoch_is_stored_and_survives_purging(
+    rlmm: RemoteLogMetadataManager,
+    another: RemoteLogMetadataManager,
+    tp: TopicIdPartition,
+    database_url: str,
+) -> None:
+    kafka, only = Kafka(), segment(tp, 0, 99)
+    kafka.finish(only)
+    kafka.start_deletion(only)
+    kafka.cache.deletion_finished(only)
+    # Kafka keeps it in memory beyond the deletion; a broker that starts anew once the events are
+    # gone from the topic has nothing to make it of.
+    assert (kafka.cache.highest_offset(0), Kafka().cache.highest_offset(0)) == (99, None)
+
+    add(rlmm, only, FINISHED, DELETE_STARTED, DELETE_FINISHED)
+    purged = maintain(database_url, MaintenancePlan(delete_retention_ms=0))
+    assert purged.tombstones == 1
+    assert rlmm.remote_log_segment_metadata_by_id(tp, [id_of(only)]).value == ()
+    assert another.highest_offset_for_epoch(tp, 0).value == 99
+    # And what finishes later below it does not lower it.
+    finished(rlmm, tp, 0, 49)
+    assert another.highest_offset_for_epoch(tp, 0).value == 99
+
+
+class Test7APartitionIsKnownFromLeadershipAddOrMarkedOn:
+    """Kafka knows a partition once its broker leads or follows it, and answers when it has consumed
+    its events; an add to one that is not assigned fails, though the event is published."""
+
+    def test_nobody_has_told_of_it(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        with pytest.raises(RemoteResourceNotFoundError):
+            ids(rlmm, tp)
+
+    def test_by_leadership_it_lists_empty(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        rlmm.on_partition_leadership_changes([PartitionLeadership(tp, 0)], [], BROKER)
+        assert ids(rlmm, tp) == []
+        assert ids(rlmm, tp, 0) == []
+        assert rlmm.highest_offset_for_epoch(tp, 0).value is None
+        assert rlmm.remote_log_size(tp, 0).value == 0
+
+    def test_by_an_add_of_whomever(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        only = add(rlmm, segment(tp, 0, 9))
+        assert ids(rlmm, tp) == [id_of(only)]
+
+    def test_by_marked(self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition) -> None:
+        put_deletion(rlmm, tp, MARKED)
+        assert ids(rlmm, tp) == []

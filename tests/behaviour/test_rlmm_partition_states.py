@@ -1,0 +1,182 @@
+"""Reports and log starts in the database: what they cost, and what the audit trail says of them."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import Engine, event, text
+
+from services.api.calls import Call, MutationContext, serving
+from services.api.errors import DeletionRefusedError, RetriableRemoteStorageError
+from services.api.ids import TopicIdPartition
+from services.api.remote_log_metadata_manager import PartitionLeadership
+from services.rlmm.db import create_database_engine
+from services.rlmm.manager import SqlRemoteLogMetadataManager
+from tests.contract.rlmm.partition_states import lineage, report_of, taken
+from tests.contract.rlmm.segments import (
+    BROKER,
+    DELETE_STARTED,
+    MARKED,
+    finished,
+    move,
+    put_deletion,
+    revision_of,
+)
+from tests.harness.eventually import eventually
+from tests.harness.patience import PATIENT
+from tests.harness.rlmm_database import events, waiting
+
+
+@pytest.fixture
+def tp() -> TopicIdPartition:
+    return TopicIdPartition(uuid4(), "orders", 0)
+
+
+def hold(engine: Engine, tp: TopicIdPartition) -> None:
+    """Set the hold behind RLMM's back: no lock, no event."""
+    with engine.begin() as connection:
+        connection.execute(
+            text("""UPDATE topics SET config = '{"sediment.hold": "true"}' WHERE topic_id = :id"""),
+            {"id": tp.topic_id},
+        )
+
+
+class TestReports:
+    def test_what_a_report_changes_has_an_event_and_its_figures_have_none(
+        self, engine: Engine, rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        with serving(Call(actor="rlm-1", request_id="call-1")):
+            taken(rlmm, report_of(tp, 1))
+        taken(rlmm, report_of(tp, 2, log_end_offset=200))
+        taken(rlmm, report_of(tp, 2, log_end_offset=200))
+        taken(rlmm, report_of(tp, 3, lineage=lineage((0, 0), (3, 45))))
+        taken(rlmm, report_of(tp, 1, leader_epoch=4, lineage=lineage((0, 0), (3, 45))))
+        trail = events(engine, tp)
+        assert [(each.revision, each.kind, each.broker_leader_epoch) for each in trail] == [
+            (1, "LEADERSHIP", 3),
+            (2, "LINEAGE", 3),
+            (3, "LINEAGE", 3),
+            (4, "LEADERSHIP", 4),
+        ]
+        assert [(each.from_state, each.to_state) for each in trail[1:3]] == [
+            ("", "0:0 3:50"),
+            ("3:50", "3:45"),
+        ]
+        assert {each.broker_id for each in trail} == {BROKER}
+        assert [each.actor for each in trail[:2]] == ["rlm-1"] * 2
+        assert {each.repeat_count for each in trail} == {0}
+        assert revision_of(rlmm, tp) == 4
+
+    def test_figures_cost_the_lock_and_one_statement(
+        self, engine: Engine, rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        taken(rlmm, report_of(tp, 1))
+        statements: list[str] = []
+
+        @event.listens_for(engine, "before_cursor_execute")
+        def note(*args: object) -> None:
+            statements.append(str(args[2]).split()[0])
+
+        taken(rlmm, report_of(tp, 2, log_end_offset=200))
+        assert statements == ["SELECT", "INSERT"]
+
+    def test_of_two_reports_at_once_the_later_one_stays(
+        self, engine: Engine, rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        rlmm.on_partition_leadership_changes([PartitionLeadership(tp, 3)], [], BROKER)
+        reports = [report_of(tp, number, log_end_offset=100 + number) for number in range(4)]
+        with ThreadPoolExecutor(len(reports)) as pool:
+            with engine.begin() as holder:
+                holder.execute(text("SELECT 1 FROM partitions FOR UPDATE"))
+                calls = [pool.submit(rlmm.report_partition_state, [each]) for each in reports]
+                eventually(lambda: waiting(engine) == len(reports))
+            for call in calls:
+                call.result(timeout=30)
+        assert rlmm.partition_state(tp).value.report == reports[-1]
+
+    def test_a_database_that_is_busy_fails_the_call_and_keeps_what_was_taken(
+        self,
+        database_url: str,
+        engine: Engine,
+        rlmm: SqlRemoteLogMetadataManager,
+        tp: TopicIdPartition,
+    ) -> None:
+        tps = [TopicIdPartition(tp.topic_id, tp.topic, number) for number in range(3)]
+        rlmm.on_partition_leadership_changes([PartitionLeadership(each) for each in tps], [], 1)
+        impatient = create_database_engine(database_url, replace(PATIENT, lock_timeout_ms=50))
+        with engine.begin() as holder:
+            holder.execute(text("SELECT 1 FROM partitions WHERE partition = 1 FOR UPDATE"))
+            with pytest.raises(RetriableRemoteStorageError):
+                SqlRemoteLogMetadataManager(impatient).report_partition_state(
+                    [report_of(each) for each in tps]
+                )
+        impatient.dispose()
+        assert [rlmm.partition_state(each).value.report for each in tps] == [
+            report_of(tps[0]),
+            None,
+            None,
+        ]
+
+
+class TestLogStart:
+    def test_its_event_says_from_where_to_where_and_why(
+        self, engine: Engine, rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        finished(rlmm, tp, 0, 99)
+        why = MutationContext("r-1", "retention.bytes breached", "9 > 7", "plan-7", 5)
+        with serving(Call(actor="sweep", request_id="call-1")):
+            rlmm.raise_log_start_offset(tp, 40, why)
+        rlmm.raise_log_start_offset(tp, 60)
+        first, second = events(engine, tp)[2:]
+        assert (first.kind, first.from_state, first.to_state) == ("LOG_START", "0", "40")
+        assert (first.actor, first.call_id, first.request_id) == ("sweep", "call-1", "r-1")
+        assert (first.reason, first.rule_detail) == ("retention.bytes breached", "9 > 7")
+        assert (first.plan_id, first.broker_leader_epoch) == ("plan-7", 5)
+        assert (second.from_state, second.to_state) == ("40", "60")
+
+    def test_only_a_remembered_request_counts_as_its_repeat(
+        self, engine: Engine, rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        finished(rlmm, tp, 0, 99)
+        rlmm.raise_log_start_offset(tp, 40, MutationContext(request_id="one"))
+        put_deletion(rlmm, tp, MARKED)
+        rlmm.raise_log_start_offset(tp, 30)
+        rlmm.raise_log_start_offset(tp, 40, MutationContext(request_id="one"))
+        assert [each.repeat_count for each in events(engine, tp)] == [0, 0, 1, 0]
+
+    def test_of_two_that_raise_it_at_once_the_higher_one_stays(
+        self, engine: Engine, rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        finished(rlmm, tp, 0, 99)
+        with ThreadPoolExecutor(3) as pool:
+            with engine.begin() as holder:
+                holder.execute(text("SELECT 1 FROM partitions FOR UPDATE"))
+                raises = [pool.submit(rlmm.raise_log_start_offset, tp, at) for at in (20, 60, 40)]
+                eventually(lambda: waiting(engine) == len(raises))
+            for each in raises:
+                each.result(timeout=30)
+        assert rlmm.partition_state(tp).value.log_start_offset == 60
+        assert events(engine, tp)[-1].to_state == "60"
+
+    def test_a_refused_one_leaves_no_trace(
+        self, engine: Engine, rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        finished(rlmm, tp, 0, 99)
+        hold(engine, tp)
+        with pytest.raises(DeletionRefusedError):
+            rlmm.raise_log_start_offset(tp, 40, MutationContext(request_id="refused"))
+        assert [each.kind for each in events(engine, tp)] == ["SEGMENT", "SEGMENT"]
+        with engine.connect() as connection:
+            assert connection.scalar(text("SELECT count(*) FROM request_outcomes")) == 0
+
+
+def test_a_segment_marked_for_deletion_bears_the_plan_of_its_mark(
+    engine: Engine, rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition
+) -> None:
+    planned, other = finished(rlmm, tp, 0, 9), finished(rlmm, tp, 10, 19)
+    move(rlmm, planned, DELETE_STARTED, context=MutationContext(plan_id="plan-7"))
+    move(rlmm, other, DELETE_STARTED)
+    with engine.connect() as connection:
+        plans = connection.scalars(text("SELECT plan_id FROM segments ORDER BY start_offset")).all()
+    assert plans == ["plan-7", None]

@@ -1,0 +1,239 @@
+"""What RLMM's reads cost does not depend on how long a partition's history is.
+
+By the plans that PostgreSQL makes for them, and by the pages that it touches.
+"""
+
+import json
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import Connection
+
+from services.local.postgres import EmbeddedPostgres
+from services.rlmm import epoch_index, lookups
+from services.rlmm.db import create_database_engine
+from services.rlmm.listings import PageShape, SegmentQuery, page_statement, page_values
+from tests.harness.rlmm_history import OFFSETS_PER_SEGMENT, LongHistory, store_long_history
+
+SHORT, LONG = 1_000, 200_000
+MAX_MORE_BUFFERS = 16
+FORBIDDEN = frozenset({"Seq Scan", "Sort", "Incremental Sort", "Bitmap Heap Scan"})
+
+pytestmark = pytest.mark.deep
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one run of a statement took."""
+
+    buffers: int
+    """Pages of 8 KiB, each as often as it was touched."""
+    rows_read: int
+    nodes: tuple[str, ...]
+
+
+@pytest.fixture(scope="module")
+def histories(
+    postgres: EmbeddedPostgres, migrated_database: str
+) -> Iterator[dict[int, LongHistory]]:
+    """One of SHORT and one of LONG segments, each in a database of its own, never vacuumed."""
+    names = {count: f"history_{count}_{uuid.uuid4().hex}" for count in (SHORT, LONG)}
+    made = {}
+    for count, name in names.items():
+        url = postgres.create_database(name, template=migrated_database)
+        made[count] = store_long_history(url, count)
+        made[count].execute(
+            "ALTER TABLE segments SET (autovacuum_enabled = off)",
+            "ALTER TABLE segment_epochs SET (autovacuum_enabled = off)",
+        )
+    yield made
+    for name in names.values():
+        postgres.drop_database(name)
+
+
+@pytest.fixture(params=["without statistics", "analyzed"], scope="module")
+def any_statistics(
+    request: pytest.FixtureRequest, histories: dict[int, LongHistory]
+) -> dict[int, LongHistory]:
+    if request.param == "analyzed":
+        for history in histories.values():
+            history.analyze()
+    return histories
+
+
+def look_up(history: LongHistory, statement: str, offset: int) -> Cost:
+    """Of the plan that RLMM's sessions keep for the statement, whatever its values."""
+    types = {"topic_id": "uuid", "partition": "int", "leader_epoch": "int", "offset": "bigint"}
+    for number, name in enumerate(types, start=1):
+        statement = statement.replace(f"%({name})s", f"${number}")
+    engine = create_database_engine(history.database_url)
+    tp = history.tp
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"PREPARE look_up({', '.join(types.values())}) AS {statement}")
+        cost = explain(connection, f"EXECUTE look_up('{tp.topic_id}', {tp.partition}, 0, {offset})")
+    engine.dispose()
+    return cost
+
+
+def list_from(history: LongHistory, min_offset: int, leader_epoch: int | None) -> Cost:
+    query = SegmentQuery(history.tp, leader_epoch, (), min_offset)
+    engine = create_database_engine(history.database_url)
+    statement = page_statement(PageShape.of(query, None, None))
+    values = page_values(query, None, 10, None)
+    told = statement.params(values).compile(engine, compile_kwargs={"literal_binds": True})
+    with engine.connect() as connection:
+        cost = explain(connection, str(told))
+    engine.dispose()
+    return cost
+
+
+def change(history: LongHistory, statement: str) -> Cost:
+    """Of a statement for a segment in the middle, rolled back."""
+    segment = {
+        "topic_id": str(history.tp.topic_id),
+        "partition": history.tp.partition,
+        "segment_id": str(UUID(int=history.count // 2)),
+    }
+    statement = statement.replace("%(rows)s", "$1")
+    engine = create_database_engine(history.database_url)
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"PREPARE change(json) AS {statement}")
+        cost = explain(connection, f"EXECUTE change('{json.dumps([segment])}')")
+        connection.rollback()
+    engine.dispose()
+    return cost
+
+
+def explain(connection: Connection, statement: str) -> Cost:
+    [told] = connection.exec_driver_sql(
+        f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}"
+    ).scalar_one()
+    nodes = list(flattened(told["Plan"]))
+    return Cost(
+        told["Plan"]["Shared Hit Blocks"] + told["Plan"]["Shared Read Blocks"],
+        int(sum(node["Actual Rows"] * node["Actual Loops"] for node in nodes)),
+        tuple(node["Node Type"] for node in nodes),
+    )
+
+
+def flattened(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", ()):
+        yield from flattened(child)
+
+
+def require_equal_costs(costs: Sequence[Cost], forbidden: AbstractSet[str] = FORBIDDEN) -> None:
+    """The plan of the short history and that of the long one."""
+    short, long = costs
+    assert not forbidden & {*short.nodes, *long.nodes}, (short, long)
+    assert abs(long.buffers - short.buffers) <= MAX_MORE_BUFFERS, (short, long)
+    assert long.rows_read <= short.rows_read + MAX_MORE_BUFFERS, (short, long)
+
+
+OFFSETS: dict[str, Callable[[LongHistory], int]] = {
+    "hit": lambda history: history.end_offset // 4,
+    "first offset": lambda _: 0,
+    "hole": lambda history: hole_of(history) + 5,
+    "past the end": lambda history: history.end_offset + 1,
+    "far past the end": lambda history: history.end_offset * 1_000,
+}
+
+
+def hole_of(history: LongHistory) -> int:
+    return history.count // 2 * OFFSETS_PER_SEGMENT
+
+
+@pytest.fixture(scope="module")
+def with_a_hole(any_statistics: dict[int, LongHistory]) -> dict[int, LongHistory]:
+    for history in any_statistics.values():
+        history.execute(
+            "UPDATE segment_epochs SET referenced = false WHERE topic_id = %(topic_id)s"
+            f" AND partition = %(partition)s AND start_offset = {hole_of(history)}",
+            "UPDATE segment_epochs SET passable = false WHERE topic_id = %(topic_id)s AND partition"
+            f" = %(partition)s AND start_offset = {hole_of(history) + OFFSETS_PER_SEGMENT}",
+        )
+    return any_statistics
+
+
+@pytest.mark.parametrize("where", OFFSETS)
+def test_a_look_up_costs_the_same_in_any_history(
+    with_a_hole: dict[int, LongHistory], where: str
+) -> None:
+    costs = [
+        look_up(history, lookups.SEGMENT_FOR_OFFSET, OFFSETS[where](history))
+        for history in with_a_hole.values()
+    ]
+    require_equal_costs(costs)
+
+
+@pytest.mark.parametrize("where", ["first offset", "hit", "hole", "past the end"])
+def test_the_next_transaction_index_costs_the_same_in_any_history(
+    with_a_hole: dict[int, LongHistory], where: str
+) -> None:
+    costs = [
+        look_up(history, lookups.NEXT_WITH_TXN_INDEX, OFFSETS[where](history))
+        for history in with_a_hole.values()
+    ]
+    require_equal_costs(costs)
+
+
+@pytest.mark.parametrize("step", [*epoch_index.SHOW, *epoch_index.HIDE, epoch_index.FORGET])
+def test_a_finish_and_a_deletion_cost_the_same_in_any_history(
+    any_statistics: dict[int, LongHistory], step: str
+) -> None:
+    costs = [change(history, step) for history in any_statistics.values()]
+    require_equal_costs(costs, forbidden={"Seq Scan"})
+
+
+@pytest.mark.parametrize("leader_epoch", [None, 0])
+@pytest.mark.parametrize("where", ["first offset", "hit", "past the end"])
+def test_a_list_from_an_offset_on_costs_the_same_in_any_history(
+    any_statistics: dict[int, LongHistory], where: str, leader_epoch: int | None
+) -> None:
+    costs = [
+        list_from(history, OFFSETS[where](history), leader_epoch)
+        for history in any_statistics.values()
+    ]
+    # What is sorted once more is the page alone.
+    require_equal_costs(costs, forbidden={"Seq Scan"})
+
+
+def test_what_was_hidden_and_not_vacuumed_costs_no_look_up(
+    histories: dict[int, LongHistory],
+) -> None:
+    short, long = histories[SHORT], histories[LONG]
+    for history in (short, long):
+        history.execute(
+            "UPDATE segment_epochs SET referenced = false WHERE topic_id = %(topic_id)s"
+            f" AND partition = %(partition)s AND start_offset < {hole_of(history)}"
+        )
+    for offset in (hole_of(long) - 1, hole_of(long) // 2):
+        # The first look-up after it, which finds the index full of dead entries.
+        gone = look_up(long, lookups.SEGMENT_FOR_OFFSET, offset)
+        require_equal_costs([look_up(short, lookups.SEGMENT_FOR_OFFSET, hole_of(short) - 1), gone])
+
+
+def test_segments_that_a_wide_one_had_displaced_cost_no_more_to_find(
+    histories: dict[int, LongHistory],
+) -> None:
+    # A segment over all of them finished, then its deletion started.
+    for history in histories.values():
+        history.execute(
+            "UPDATE segment_epochs SET referenced = false, overlapped = true"
+            " WHERE topic_id = %(topic_id)s AND partition = %(partition)s",
+            "UPDATE highest_offsets SET longest_reach = 9999999999"
+            " WHERE topic_id = %(topic_id)s AND partition = %(partition)s",
+            # Searches go far back now, and may have to once over what has just died.
+            "VACUUM segment_epochs",
+        )
+    for where in ("hit", "hole", "past the end"):
+        costs = [
+            look_up(history, lookups.SEGMENT_FOR_OFFSET, OFFSETS[where](history))
+            for history in histories.values()
+        ]
+        require_equal_costs(costs)

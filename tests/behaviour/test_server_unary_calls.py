@@ -1,0 +1,183 @@
+"""Unary calls have so many places, of which one address has a share: whoever fills them, others and
+streams are served."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import grpc
+import pytest
+from prometheus_client import REGISTRY
+
+from services.api.errors import ThrottledError
+from services.rpc.channels import open_channel
+from services.rpc.server.server import WAITING_PER_UNARY_THREAD, Service, start_grpc
+from tests.deep.test_server_idle_streams import (
+    ELSEWHERE,
+    PATIENT,
+    SERVICE,
+    Client,
+    Streams,
+    path,
+)
+from tests.harness.eventually import eventually
+from tests.harness.idle_streams import idle_peer
+
+# Of four threads, and of the places to wait for one.
+PLACES = 4 + 4 * WAITING_PER_UNARY_THREAD
+RUNNING_OF_ONE = 3
+OF_ONE_ADDRESS = RUNNING_OF_ONE + 3 * WAITING_PER_UNARY_THREAD
+
+
+@pytest.fixture
+def service() -> Streams:
+    return Streams()
+
+
+@pytest.fixture
+def server(service: Streams) -> Iterator[ExitStack]:
+    """Drains when it is closed."""
+    with ExitStack() as server:
+        server.callback(service.release.set)
+        yield server
+
+
+@pytest.fixture
+def address(service: Streams, server: ExitStack) -> str:
+    process = Service("test", SERVICE, service.add_to, lambda: None, lambda: None, 4)
+    return start_grpc(process, PATIENT, server)
+
+
+@pytest.fixture
+def client(address: str) -> Iterator[Client]:
+    with open_channel(address) as channel:
+        client = Client(channel)
+        # Calls that wait for the connection have no order.
+        assert client.unary("LookUp") == b"found"
+        yield client
+
+
+def holds(client: Client, count: int, timeout_s: float = 60) -> list[Any]:
+    """Calls that last until they are released, or nobody waits for them."""
+    hold = client.channel.unary_unary(path("Hold"), None, None)
+    return [hold.future(b"request", timeout=timeout_s) for _ in range(count)]
+
+
+def fill(client: Client, service: Streams, timeout_s: float = 60) -> list[Any]:
+    """Take all places that one address may have, by calls that last while their caller has them."""
+    calls = holds(client, OF_ONE_ADDRESS, timeout_s)
+    for _ in range(RUNNING_OF_ONE):
+        assert service.held.acquire(timeout=30)
+    eventually(lambda: is_refused(client))
+    assert last(calls)
+    return calls
+
+
+def last(calls: list[Any]) -> bool:
+    return not any(call.done() for call in calls)
+
+
+def is_refused(client: Client) -> bool:
+    """Whether a call is, rather than waiting for its turn."""
+    (call,) = holds(client, 1, timeout_s=0.5)
+    code = call.code()
+    assert code in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.DEADLINE_EXCEEDED)
+    return code is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_streams_are_served_while_unary_calls_have_all_places(address: str, client: Client) -> None:
+    with idle_peer(address, 1, ELSEWHERE) as peer:
+        peer.open_calls(path("Hold"), 100, b"request")
+        eventually(lambda: peer.ended == 100 - OF_ONE_ADDRESS, 30_000)
+        calls = holds(client, PLACES - OF_ONE_ADDRESS)
+        eventually(lambda: is_refused(client))
+        for _ in range(20):
+            assert client.copy(b"copied") == b"6"
+            assert len(list(client.stream("Fetch", b"1"))) == 1
+        assert last(calls)
+
+
+@pytest.mark.parametrize(("method", "request_"), [("Hold", b"request"), ("LookUp", None)])
+def test_unary_calls_of_one_address_leave_those_of_others_served(
+    address: str, client: Client, method: str, request_: bytes | None
+) -> None:
+    with idle_peer(address, 20, ELSEWHERE) as peer:
+        peer.open_calls(path(method), 1000, request_)
+        for _ in range(100):
+            assert client.unary("LookUp") == b"found"
+            assert client.copy(b"copied") == b"6"
+        eventually(lambda: peer.ended >= 1000 - OF_ONE_ADDRESS, 30_000)
+        assert client.unary("LookUp") == b"found"
+
+
+def test_a_refused_unary_call_is_told_why_and_stands_in_log_and_metrics(
+    client: Client, service: Streams, caplog: pytest.LogCaptureFixture
+) -> None:
+    # One that no other test has refused: of each method the lines are bounded.
+    method = path("Parsed")
+
+    def counted() -> float:
+        labels = {"method": method, "code": "RESOURCE_EXHAUSTED"}
+        return REGISTRY.get_sample_value("sediment_rpc_seconds_count", labels) or 0
+
+    calls = fill(client, service)
+    before = counted()
+    with (
+        caplog.at_level(logging.INFO, logger="sediment.rpc"),
+        pytest.raises(ThrottledError, match="4 are served at once, 3 of one address"),
+    ):
+        client.unary("Parsed")
+    (line,) = [r.__dict__ for r in caplog.records if r.__dict__.get("method") == method]
+    assert line["code"] == "RESOURCE_EXHAUSTED"
+    assert "127.0.0.1" in line["peer"]
+    assert counted() == before + 1
+    assert last(calls)
+
+
+def cancel(calls: list[Any]) -> None:
+    for call in calls:
+        call.cancel()
+
+
+def wait_for_deadlines(calls: list[Any]) -> None:
+    for call in calls:
+        assert call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+@pytest.mark.parametrize(("end", "timeout_s"), [(cancel, 60), (wait_for_deadlines, 3)])
+def test_calls_that_nobody_waits_for_any_more_give_their_places_back_once(
+    client: Client, service: Streams, end: Callable[[list[Any]], None], timeout_s: float
+) -> None:
+    for _ in range(3):
+        calls = fill(client, service, timeout_s)
+        end(calls)
+        eventually(lambda: not is_refused(client))
+        # Those that were asked for only to see.
+        while service.held.acquire(timeout=0.1):
+            pass
+    # And no more places than there are.
+    assert last(fill(client, service))
+
+
+def test_a_call_that_leaves_while_it_waits_gives_its_place_back_at_once(
+    client: Client, service: Streams
+) -> None:
+    calls = fill(client, service)
+    waiting = calls[RUNNING_OF_ONE:]
+    waiting[0].cancel()
+    eventually(lambda: not is_refused(client))
+    # Before any that runs has ended.
+    assert last(calls[:RUNNING_OF_ONE])
+    service.release.set()
+    assert [call.result(timeout=30) for call in waiting[1:]] == [b"too late"] * len(waiting[1:])
+    assert client.unary("LookUp") == b"found"
+
+
+def test_calls_that_wait_end_with_the_drain(
+    client: Client, service: Streams, server: ExitStack
+) -> None:
+    calls = fill(client, service)
+    drained = server.pop_all()
+    drained.close()
+    assert not any(call.code() is grpc.StatusCode.OK for call in calls[RUNNING_OF_ONE:])

@@ -1,0 +1,315 @@
+"""Reads of what was shipped, in part or as a whole from the tier."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from socket import socket
+from threading import Semaphore
+
+import grpc
+import pytest
+
+from services.api.ids import TopicIdPartition
+from services.api.remote_log_manager import (
+    FetchError,
+    FetchPartition,
+    FetchRequest,
+    RecordSource,
+    RemoteLogManager,
+)
+from services.common.settings import ServiceSettings
+from services.rlm.fetch.index_cache import RemoteIndexCache
+from services.rlm.fetch.partition_fetch import PartitionBudget, PartitionFetch, RequestBudget
+from services.rlm.fetch.segment_reader import RemoteReadLimits, RemoteSegmentReader
+from services.rlm.kafka_log.errors import SegmentVanishedError
+from services.rlm.kafka_log.local_log import LocalLog, LocalPartition
+from services.rlm.kafka_log.log_dir import find_partitions
+from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
+from services.rlm.partition import new_partition
+from services.rlm.servicer import RemoteLogManagerServicer
+from services.rpc.channels import open_channel
+from services.rpc.client.log import RemoteLogManagerClient
+from services.rpc.client.metadata import RemoteLogMetadataManagerClient
+from services.rpc.server.server import Service, start_grpc
+from tests.harness.ship_stack import (
+    EVERYTHING,
+    Stack,
+    bytes_of,
+    fetch,
+    lose_rolled_segments,
+    read,
+)
+from tests.harness.troubled_managers import FailingRlmm, Hanging, SizesUnknown
+from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, three_segments
+from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc
+
+
+def test_one_lost_object_makes_exactly_its_offsets_fail(stack: Stack, log_dir: Path) -> None:
+    three_segments(log_dir)
+    stack.ship(log_dir)
+    lose_rolled_segments(log_dir)
+    stack.object_of(stack.segments()[0]).unlink()
+    rlm = stack.rlm(log_dir)
+    answers = {offset: read(rlm, offset) for offset in range(26)}
+    failed = [offset for offset, answer in answers.items() if isinstance(answer, FetchError)]
+    assert failed == list(range(10))
+    assert {answers[offset] for offset in failed} == {FetchError.UNKNOWN_SERVER_ERROR}
+    (part,) = fetch(rlm, 3)
+    assert "offset 3" in part.error_message
+    assert str(stack.segments()[0].remote_log_segment_id) in part.error_message
+
+
+def test_a_fetch_that_meets_a_lost_object_returns_what_comes_before_it(
+    stack: Stack, log_dir: Path
+) -> None:
+    files = three_segments(log_dir)
+    first = files.file(0, ".log").read_bytes()
+    stack.ship(log_dir)
+    lose_rolled_segments(log_dir)
+    stack.object_of(stack.segments()[1]).unlink()
+    assert read(stack.rlm(log_dir), 0) == first
+    assert read(stack.rlm(log_dir), 10) is FetchError.UNKNOWN_SERVER_ERROR
+
+
+def test_a_damaged_object_is_a_corrupt_message(stack: Stack, log_dir: Path) -> None:
+    three_segments(log_dir)
+    stack.ship(log_dir)
+    lose_rolled_segments(log_dir)
+    path = stack.object_of(stack.segments()[0])
+    damaged = bytearray(path.read_bytes())
+    damaged[-1] ^= 1
+    path.write_bytes(damaged)
+    rlm = stack.rlm(log_dir)
+    assert read(rlm, 5) is FetchError.CORRUPT_MESSAGE
+    assert read(rlm, 10) != FetchError.CORRUPT_MESSAGE
+
+
+def test_epochs_that_the_broker_forgot_are_read_from_the_tier(stack: Stack, log_dir: Path) -> None:
+    files = three_segments(log_dir)
+    files.epochs((0, 0), (2, 12))
+    whole = bytes_of(files.path)
+    stack.ship(log_dir)
+    lose_rolled_segments(log_dir)
+    files.epochs((2, 20))
+    assert read(stack.rlm(log_dir), 0) == whole
+
+
+@pytest.mark.parametrize(
+    ("offset", "expected"),
+    [(24, FetchError.NONE), (25, FetchError.NONE), (26, FetchError.OFFSET_OUT_OF_RANGE)],
+)
+def test_the_log_end_is_the_last_offset_that_may_be_asked_for(
+    stack: Stack, log_dir: Path, offset: int, expected: FetchError
+) -> None:
+    three_segments(log_dir)
+    stack.ship(log_dir)
+    assert fetch(stack.rlm(log_dir), offset)[-1].error is expected
+
+
+def test_below_the_log_start_is_out_of_range(stack: Stack, log_dir: Path) -> None:
+    three_segments(log_dir)
+    lose_rolled_segments(log_dir)
+    assert read(stack.rlm(log_dir), 3) is FetchError.OFFSET_OUT_OF_RANGE
+
+
+def test_an_unknown_partition_is_named(stack: Stack) -> None:
+    assert read(stack.rlm(), 0) is FetchError.UNKNOWN_TOPIC_ID
+
+
+def test_whole_batches_up_to_the_limit_and_at_least_one(stack: Stack, log_dir: Path) -> None:
+    files = three_segments(log_dir)
+    stack.ship(log_dir)
+    lose_rolled_segments(log_dir)
+    rlm = stack.rlm(log_dir)
+    size = len(batch(0, 5))
+    assert files.path.exists()
+    for limit, batches in ((1, 1), (size, 1), (2 * size - 1, 1), (2 * size, 2), (3 * size, 3)):
+        (part,) = fetch(rlm, 0, max_bytes=limit)
+        assert len(part.record_batches) == batches * size
+
+
+def test_a_read_in_the_middle_of_a_batch_begins_with_that_batch(
+    stack: Stack, log_dir: Path
+) -> None:
+    three_segments(log_dir)
+    stack.ship(log_dir)
+    lose_rolled_segments(log_dir)
+    (part,) = fetch(stack.rlm(log_dir), 7, max_bytes=1)
+    assert (part.record_batches, part.source) == (batch(5, 5), RecordSource.REMOTE)
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_batch_larger_than_a_message_is_cut_and_joins_again(
+    stack: Stack, log_dir: Path, lost: bool
+) -> None:
+    files = PartitionFiles(log_dir)
+    large = batch(0, payload=b"x" * 3_000_000)
+    files.segment(0, [large, batch(1)])
+    files.snapshot(2)
+    files.segment(2, [batch(2)])
+    stack.ship(log_dir)
+    if lost:
+        lose_rolled_segments(log_dir)
+    parts = fetch(stack.rlm(log_dir), 0, max_bytes=1)
+    assert max(len(part.record_batches) for part in parts) <= 1024 * 1024
+    assert b"".join(part.record_batches for part in parts) == large
+
+
+def test_a_request_of_several_partitions_shares_its_limit(stack: Stack, log_dir: Path) -> None:
+    second = TopicIdPartition(NAME.topic_id, NAME.topic, 1)
+    three_segments(log_dir)
+    three_segments(log_dir, second)
+    size = len(batch(0, 5))
+    wanted = tuple(FetchPartition(name, 0, EVERYTHING) for name in (NAME, second))
+    parts = list(stack.rlm(log_dir).fetch(FetchRequest(wanted, 6 * size)))
+    assert [(p.topic_id_partition, len(p.record_batches)) for p in parts] == [
+        (NAME, 5 * size),
+        (second, size),
+    ]
+
+
+def test_a_dead_database_never_slows_local_reads(stack: Stack, log_dir: Path) -> None:
+    files = three_segments(log_dir)
+    with closing(socket()) as nobody_listens:
+        nobody_listens.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{nobody_listens.getsockname()[1]}"
+        with grpc.insecure_channel(address) as channel:
+            dead = RemoteLogMetadataManagerClient(channel, address)
+            _check_local_reads_only(stack, log_dir, files, dead)
+
+
+@pytest.mark.parametrize("hung", ["fetch_log_segment", "remote_log_segment_metadata"])
+def test_a_silent_store_or_database_leaves_threads_to_local_reads(
+    stack: Stack, log_dir: Path, hung: str
+) -> None:
+    three_segments(log_dir)
+    stack.ship(log_dir)
+    for file in (log_dir / "t-0").glob(f"{0:020}.*"):
+        file.unlink()
+    hanging = Semaphore(0)
+    rsm, rlmm = Hanging(stack.rsm, hung, hanging), Hanging(stack.rlmm, hung, hanging)
+    limits = RlmLimits(read=RemoteReadLimits(threads=2, wait_s=2.0))
+    rlm = BrokerRemoteLogManager([log_dir], rsm, rlmm, limits)
+    with served_rlm(rlm, stream_threads=4) as client, ThreadPoolExecutor(5) as pool:
+        stuck = [pool.submit(read, client, 0) for _ in range(2)]
+        try:
+            for _ in stuck:
+                assert hanging.acquire(timeout=30.0)
+            refused = [pool.submit(read, client, 0) for _ in range(2)]
+            assert isinstance(pool.submit(read, client, 10).result(timeout=60.0), bytes)
+            for answer in refused:
+                assert answer.result(timeout=60.0) is FetchError.TIERED_STORAGE_NOT_AVAILABLE
+            assert not any(answer.done() for answer in stuck)
+        finally:
+            rsm.let_go()
+            rlmm.let_go()
+        assert all(isinstance(answer.result(timeout=60.0), bytes) for answer in stuck)
+
+
+@contextmanager
+def served_rlm(rlm: BrokerRemoteLogManager, stream_threads: int) -> Iterator[RemoteLogManager]:
+    name = "tieredstorage.v1.RemoteLogManager"
+    servicer = RemoteLogManagerServicer(rlm)
+    service = Service(
+        "rlm",
+        name,
+        lambda server: pb_grpc.add_RemoteLogManagerServicer_to_server(servicer, server),
+        check=lambda: None,
+        close=lambda: None,
+    )
+    settings = ServiceSettings(stream_threads=stream_threads, drain_timeout_ms=1000)
+    with ExitStack() as cleanup:
+        address = start_grpc(service, settings, cleanup)
+        channel = cleanup.enter_context(open_channel(address))
+        yield RemoteLogManagerClient(channel, address)
+
+
+def test_readers_that_miss_the_same_index_at_once_cause_one_fetch(
+    stack: Stack, log_dir: Path
+) -> None:
+    three_segments(log_dir)
+    stack.ship(log_dir)
+    segment = stack.segments()[0]
+    fetches = Semaphore(0)
+    rsm = Hanging(stack.rsm, "fetch_index", fetches)
+    cache = RemoteIndexCache(rsm, 1024 * 1024, wait_s=60.0)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(cache.offset_index, segment)
+        assert fetches.acquire(timeout=30.0)
+        second = pool.submit(cache.offset_index, segment)
+        another = fetches.acquire(timeout=0.2)
+        rsm.let_go()
+        assert not another
+        assert list(first.result(timeout=30.0)) == list(second.result(timeout=30.0))
+    assert list(cache.offset_index(segment)) == list(first.result())
+    assert not fetches.acquire(blocking=False)
+
+
+class Outdated(LocalPartition):
+    """Always shows what there was when it was first looked at."""
+
+    looks = 0
+    first: LocalLog | None = None
+
+    def look(self) -> LocalLog | None:
+        self.looks += 1
+        self.first = self.first or super().look()
+        return self.first
+
+
+def test_a_read_whose_segments_vanish_again_and_again_ends(stack: Stack, log_dir: Path) -> None:
+    three_segments(log_dir)
+    local = Outdated(find_partitions([log_dir]).partitions[NAME])
+    local.look()
+    lose_rolled_segments(log_dir)
+    partition = new_partition(NAME, local, stack.rsm, stack.rlmm)
+    cache = RemoteIndexCache(stack.rsm, 1024 * 1024)
+    remote = RemoteSegmentReader(stack.rsm, stack.rlmm, cache, RemoteReadLimits())
+    fetch_of_one = PartitionFetch(partition, remote, 0)
+    fetch_of_one.look()
+    budget = PartitionBudget(RequestBudget(EVERYTHING), EVERYTHING)
+    with pytest.raises(SegmentVanishedError):
+        list(fetch_of_one.batches(budget))
+    assert local.looks == 2 + 3
+
+
+def test_the_log_start_is_told_only_where_the_tier_was_looked_at(
+    stack: Stack, log_dir: Path
+) -> None:
+    three_segments(log_dir)
+    stack.ship(log_dir)
+    for file in (log_dir / "t-0").glob(f"{0:020}.*"):
+        file.unlink()
+    rlm = stack.rlm(log_dir)
+    assert fetch(rlm, 10)[0].log_start_offset == -1
+    assert fetch(rlm, 5)[0].log_start_offset == 0
+    assert fetch(rlm, 10)[0].log_start_offset == 0
+
+
+def _check_local_reads_only(
+    stack: Stack, log_dir: Path, files: PartitionFiles, dead: RemoteLogMetadataManagerClient
+) -> None:
+    rlm = BrokerRemoteLogManager([log_dir], stack.rsm, dead)
+    assert read(rlm, 0) == bytes_of(files.path)
+    lose_rolled_segments(log_dir)
+    assert read(rlm, 3) is FetchError.TIERED_STORAGE_NOT_AVAILABLE
+
+
+def test_a_dead_database_is_not_asked_about_what_is_still_to_come(
+    stack: Stack, log_dir: Path
+) -> None:
+    three_segments(log_dir)
+    rlm = BrokerRemoteLogManager([log_dir], stack.rsm, FailingRlmm(stack.rlmm))
+    assert read(rlm, 25) == b""
+    assert read(rlm, 26) is FetchError.OFFSET_OUT_OF_RANGE
+
+
+def test_a_segment_of_unknown_size_is_an_error_and_never_skipped(
+    stack: Stack, log_dir: Path
+) -> None:
+    three_segments(log_dir)
+    stack.ship(log_dir)
+    lose_rolled_segments(log_dir)
+    rlm = BrokerRemoteLogManager([log_dir], stack.rsm, SizesUnknown(stack.rlmm))
+    assert read(rlm, 0) is FetchError.UNKNOWN_SERVER_ERROR

@@ -1,0 +1,255 @@
+"""Requests that look sound, from their message types alone: an RPC that is new is asked too.
+
+What a field holds is decided by its type and by words in its name; the few shared messages whose
+fields must fit together are made whole.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+from hypothesis import strategies as st
+
+from services.api.ids import uuid_to_text
+from tests.deep.fuzzing.world import PLAN, World
+from tieredstorage.v1 import remote_log_metadata_manager_pb2 as pb
+from tieredstorage.v1 import remote_log_segment_pb2 as segment_pb
+
+Draw = st.DrawFn
+LAST_OFFSET = 45
+LAST_EPOCH = 3
+SETTINGS: Final = {
+    "retention.ms": "1000",
+    "retention.bytes": "-1",
+    "local.retention.ms": "500",
+    "sediment.retention.owner": "sweep",
+    "sediment.hold": "true",
+    "sediment.sweep.paused": "false",
+    "remote.storage.enable": "true",
+}
+_TEXTS = st.sampled_from(["", "why", "run-1"])
+_STRINGS: Final = FieldDescriptor.CPPTYPE_STRING
+_INTEGERS: Final = {
+    FieldDescriptor.CPPTYPE_INT32,
+    FieldDescriptor.CPPTYPE_INT64,
+    FieldDescriptor.CPPTYPE_UINT32,
+    FieldDescriptor.CPPTYPE_UINT64,
+}
+_NUMBERS: Final[dict[str, st.SearchStrategy[int]]] = {
+    "shards": st.integers(1, 4),
+    "shard": st.just(0),
+    "page_size": st.integers(0, 3),
+    "lease": st.integers(1_000, 60_000),
+    "epoch": st.integers(0, LAST_EPOCH),
+    "revision": st.integers(0, 30),
+    "offset": st.integers(0, LAST_OFFSET),
+    "_ms": st.sampled_from([0, 5_000, 6_000]),
+    "broker": st.sampled_from([-1, 1, 2]),
+}
+
+
+def sound_requests(message_type: Descriptor, world: World) -> st.SearchStrategy[Message]:
+    """Messages of the type, all of one partition as often as not."""
+
+    @st.composite
+    def request(draw: Draw) -> Message:
+        focus = draw(st.sampled_from([world.partitions[0], *world.partitions]))
+        partitions = draw(st.sampled_from([[focus], world.partitions]))
+        return _Maker(draw, world, st.sampled_from(partitions)).message(message_type)
+
+    return request()
+
+
+class _Maker:
+    """Draws the parts of one request."""
+
+    def __init__(
+        self,
+        draw: Draw,
+        world: World,
+        partitions: st.SearchStrategy[segment_pb.TopicIdPartition],
+    ) -> None:
+        self._draw = draw
+        self._world = world
+        self._partitions = partitions
+        self._named: set[str] = set()
+        self._whole: dict[Descriptor, Callable[[], Message]] = {
+            segment_pb.TopicIdPartition.DESCRIPTOR: self._partition,
+            segment_pb.RemoteLogSegmentId.DESCRIPTOR: self._segment_id,
+            segment_pb.RemoteLogSegmentMetadata.DESCRIPTOR: self._segment,
+            segment_pb.RemoteLogSegmentMetadataUpdate.DESCRIPTOR: self._update,
+            pb.PartitionReport.DESCRIPTOR: self._report,
+        }
+
+    def message(self, message_type: Descriptor) -> Message:
+        if message_type in self._whole:
+            return self._whole[message_type]()
+        made = GetMessageClass(message_type)()
+        for field in message_type.fields:
+            self._fill(made, field)
+        _set_in_order(made, "start_offset", "end_offset")
+        return made
+
+    # --- fields -------------------------------------------------------------------------------
+
+    def _fill(self, made: Any, field: FieldDescriptor) -> None:
+        if field.is_repeated:
+            self._fill_many(made, field)
+        elif field.message_type is not None:
+            if field.message_type is not segment_pb.MutationContext.DESCRIPTOR or self._chance(2):
+                getattr(made, field.name).CopyFrom(self.message(field.message_type))
+        elif not field.has_presence or self._chance(4):
+            setattr(made, field.name, self._scalar(field))
+
+    def _fill_many(self, made: Any, field: FieldDescriptor) -> None:
+        values, kind = getattr(made, field.name), field.message_type
+        if kind is not None and kind.GetOptions().map_entry:
+            names = self._draw(st.sets(st.sampled_from(sorted(SETTINGS)), max_size=3))
+            values.update({name: SETTINGS[name] for name in sorted(names)})
+        elif kind is not None:
+            values.extend(self.message(kind) for _ in range(self._draw(st.integers(1, 3))))
+        else:
+            least = 0 if field.enum_type is not None else 1
+            values.extend(self._scalar(field) for _ in range(self._draw(st.integers(least, 2))))
+
+    def _scalar(self, field: FieldDescriptor) -> object:
+        if field.enum_type is not None:
+            first = 1 if field.is_repeated or self._chance(8, of=9) else 0
+            return self._draw(st.sampled_from(range(first, len(field.enum_type.values))))
+        if field.cpp_type == _STRINGS:
+            return self._bytes() if field.type == FieldDescriptor.TYPE_BYTES else self._text(field)
+        if field.cpp_type in _INTEGERS:
+            words = [word for word in _NUMBERS if word in field.name]
+            return self._draw(_NUMBERS[words[0]] if words else st.integers(0, 50))
+        return self._draw(st.booleans())
+
+    def _text(self, field: FieldDescriptor) -> str:
+        name = field.name
+        if name == "topic_id":
+            return self._draw(self._partitions).topic_id
+        if name == "topic":
+            return self._draw(st.sampled_from(["", *self._world.topics]))
+        if name == "page_token":
+            return self._draw(st.sampled_from([""] * 9 + self._world.page_tokens))
+        if name in ("id", "ids", "segment_id"):
+            return self._attempt()
+        if name == "kind":
+            return "LOST_BEFORE_COPY"
+        if name == "plan_id":
+            return self._draw(st.sampled_from(["", PLAN]))
+        return self._draw(st.sampled_from(["r1", "r2"]) if name == "request_id" else _TEXTS)
+
+    def _bytes(self) -> bytes:
+        return self._draw(st.sampled_from([b"", b"x", bytes(128)]))
+
+    # --- messages -----------------------------------------------------------------------------
+
+    def _partition(self) -> segment_pb.TopicIdPartition:
+        return self._draw(self._partitions)
+
+    def _attempt(self) -> str:
+        known = [each.remote_log_segment_id.id for each in self._world.segments]
+        if self._chance(3, of=4):
+            return self._draw(st.sampled_from(known))
+        return uuid_to_text(self._draw(st.uuids(version=4)))
+
+    def _segment_id(self) -> segment_pb.RemoteLogSegmentId:
+        return self._known().remote_log_segment_id if self._chance(3, of=4) else self._new_id()
+
+    def _new_id(self) -> segment_pb.RemoteLogSegmentId:
+        return segment_pb.RemoteLogSegmentId(
+            topic_id_partition=self._partition(), id=uuid_to_text(self._draw(st.uuids(version=4)))
+        )
+
+    def _known(self) -> segment_pb.RemoteLogSegmentMetadata:
+        """One of the partition, where it has any, and that the request does not name yet."""
+        partition = self._partition()
+        others = [
+            each
+            for each in self._world.segments
+            if each.remote_log_segment_id.id not in self._named
+        ]
+        its = [s for s in others if s.remote_log_segment_id.topic_id_partition == partition]
+        found = self._draw(st.sampled_from(its or others))
+        self._named.add(found.remote_log_segment_id.id)
+        return found
+
+    def _segment(self) -> segment_pb.RemoteLogSegmentMetadata:
+        if self._chance(4):
+            return self._known()
+        draw = self._draw
+        start = draw(st.integers(0, LAST_OFFSET))
+        end = start + draw(st.integers(0, 15))
+        made = segment_pb.RemoteLogSegmentMetadata(
+            remote_log_segment_id=self._new_id(),
+            start_offset=start,
+            end_offset=end,
+            max_timestamp_ms=draw(st.sampled_from([-1, 1_000])),
+            broker_id=draw(_NUMBERS["broker"]),
+            event_timestamp_ms=5_000,
+            segment_size_in_bytes=draw(st.sampled_from([-1, 0, 1_000])),
+            segment_leader_epochs=self._epochs(start, end),
+            state=segment_pb.REMOTE_LOG_SEGMENT_STATE_COPY_SEGMENT_STARTED,
+            txn_idx_empty=draw(st.booleans()),
+        )
+        if self._chance(4):
+            made.custom_metadata = self._bytes()
+        if self._chance(4):
+            made.broker_leader_epoch = draw(st.integers(2, LAST_EPOCH))
+        return made
+
+    def _update(self) -> segment_pb.RemoteLogSegmentMetadataUpdate:
+        states = (
+            segment_pb.REMOTE_LOG_SEGMENT_STATE_COPY_SEGMENT_FINISHED,
+            segment_pb.REMOTE_LOG_SEGMENT_STATE_DELETE_SEGMENT_STARTED,
+            segment_pb.REMOTE_LOG_SEGMENT_STATE_DELETE_SEGMENT_FINISHED,
+        )
+        made = segment_pb.RemoteLogSegmentMetadataUpdate(
+            remote_log_segment_id=self._segment_id(),
+            event_timestamp_ms=6_000,
+            state=self._draw(st.sampled_from(states)),
+            broker_id=self._draw(_NUMBERS["broker"]),
+        )
+        if self._chance(4):
+            made.custom_metadata = self._bytes()
+        return made
+
+    def _epochs(self, start: int, end: int) -> list[segment_pb.SegmentLeaderEpoch]:
+        epochs = sorted(self._draw(st.sets(st.integers(0, LAST_EPOCH), min_size=1, max_size=3)))
+        later = sorted(self._draw(st.integers(start, end)) for _ in epochs[1:])
+        return [
+            segment_pb.SegmentLeaderEpoch(leader_epoch=epoch, start_offset=offset)
+            for epoch, offset in zip(epochs, [start, *later], strict=True)
+        ]
+
+    def _report(self) -> pb.PartitionReport:
+        draw = self._draw
+        end = draw(st.integers(LAST_OFFSET, LAST_OFFSET + 60))
+        return pb.PartitionReport(
+            topic_id_partition=self._partition(),
+            broker_id=draw(_NUMBERS["broker"]),
+            leader_epoch=LAST_EPOCH,
+            report_number=draw(st.integers(1, 50)),
+            leader_epochs=self._epochs(0, LAST_OFFSET),
+            local_log_start_offset=draw(st.integers(0, LAST_OFFSET)),
+            log_end_offset=end,
+            high_watermark=draw(st.integers(0, end)),
+            last_stable_offset=draw(st.integers(0, end)),
+            only_local_bytes=draw(st.integers(0, 1_000)),
+            copied_through_offset=draw(st.integers(-1, LAST_OFFSET)),
+        )
+
+    def _chance(self, part: int, of: int | None = None) -> bool:
+        """One in `part`; with `of`, `part` of so many."""
+        favourable, all_ = (1, part) if of is None else (part, of)
+        return self._draw(st.integers(1, all_)) > all_ - favourable
+
+
+def _set_in_order(made: Any, first: str, last: str) -> None:
+    names = made.DESCRIPTOR.fields_by_name
+    if first in names and last in names:
+        low, high = sorted((getattr(made, first), getattr(made, last)))
+        setattr(made, first, low)
+        setattr(made, last, high)

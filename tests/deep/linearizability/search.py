@@ -1,0 +1,288 @@
+"""Is there one order of a partition's operations that explains all that its clients saw?
+
+The search of Wing and Gong with Lowe's memory of where it has been. Three things keep it short:
+
+* Replies carry revisions: where one names the next revision, only its operation can come next.
+* What changes nothing (reads, refusals, repeats) is placed at once where its reply is the model's:
+  it takes nothing from what follows. Who repeats can never be who changes later. (But for an
+  announcement that meets a reset of the leader epoch: it is answered with nothing, and what was no
+  news may become news.)
+* Of lost operations only those matter that changed something, and they may come at any time after
+  they were invoked.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from tests.deep.linearizability.model import Step, mutated
+from tests.deep.linearizability.model_reads import answered
+from tests.deep.linearizability.operations import (
+    Add,
+    Announce,
+    Answered,
+    Changed,
+    Event,
+    Listed,
+    PutDeletion,
+    RaiseLogStart,
+    Read,
+    Record,
+    Refused,
+    ResetLeaderEpoch,
+    Undelete,
+    Update,
+    UpdateBatch,
+)
+from tests.deep.linearizability.partition import Partition
+from tests.deep.linearizability.wording import brief
+
+MAX_NODES = 200_000
+"""Branches of one search; beyond it the answer is "undecided", which no test accepts."""
+
+
+class NotLinearizableError(AssertionError):
+    """No order explains the history.
+
+    Attributes:
+        unexplained: the operations one of which had to come next where the search came furthest.
+    """
+
+    def __init__(self, message: str, unexplained: Sequence[Record] = ()) -> None:
+        super().__init__(message)
+        self.unexplained = tuple(unexplained)
+
+
+class UndecidedError(Exception):
+    """The search was given up: too many operations were lost at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Attributes:
+    changes: the mutations that changed something, in their order.
+    final: the partition after them.
+    nodes: how many branches the search looked at.
+    """
+
+    changes: tuple[Record, ...]
+    final: Partition
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """Where the search is. Bits of `done` are places in `answered`, of `used` places in `lost`."""
+
+    partition: Partition
+    done: int = 0
+    used: int = 0
+    first: int = 0
+    changes: tuple["Record", ...] = ()
+    branched: bool = False
+
+    def key(self) -> tuple[object, ...]:
+        return (self.done, self.used, self.partition.key())
+
+
+class Search:
+    """For an order of one partition's operations."""
+
+    def __init__(self, records: Sequence[Record], trail: Sequence[Event] | None) -> None:
+        by_time = sorted(records, key=lambda record: record.invoked_ns)
+        self._answered = [record for record in by_time if not record.is_lost]
+        self._lost = [record for record in by_time if record.is_lost and not record.is_read]
+        self._trail = trail
+        self._claims = _claims(self._answered)
+        self._unsettled = _meeting_a_reset(self._answered, self._lost)
+        self._nodes = 0
+        self._furthest = _Node(Partition())
+
+    def order(self) -> Order:
+        """Raises NotLinearizableError where there is none, UndecidedError where none was found."""
+        waiting, seen = [_Node(Partition())], set[tuple[object, ...]]()
+        while waiting:
+            node = self._settled(waiting.pop())
+            if self._is_end(node):
+                return Order(node.changes, node.partition, self._nodes)
+            self._nodes += 1
+            if self._nodes > MAX_NODES:
+                raise UndecidedError(f"no order found in {MAX_NODES} branches")
+            if node.done.bit_count() >= self._furthest.done.bit_count():
+                self._furthest = node
+            if node.branched:
+                if node.key() in seen:
+                    continue
+                seen.add(node.key())
+            following = list(self._following(node))
+            branched = node.branched or len(following) > 1
+            waiting += [replace(each, branched=branched) for each in reversed(following)]
+        raise self._failure()
+
+    def _is_end(self, node: _Node) -> bool:
+        is_told = self._trail is None or node.partition.revision == len(self._trail)
+        return is_told and node.first == len(self._answered)
+
+    def _open(self, node: _Node) -> tuple[list[int], int]:
+        """The answered operations of which any may come next: none was invoked after another of
+        them, or any other that is left, had completed. And that time, for the lost ones."""
+        places, horizon_ns = [], 2**63
+        for place in range(node.first, len(self._answered)):
+            record = self._answered[place]
+            if record.invoked_ns > horizon_ns:
+                break
+            if not node.done >> place & 1:
+                places.append(place)
+                horizon_ns = min(horizon_ns, record.completed_ns)
+        return places, horizon_ns
+
+    def _settled(self, node: _Node) -> _Node:
+        """The node after everything that changes nothing and fits here."""
+        done, first = node.done, node.first
+        while True:
+            before = done
+            for place in self._open(replace(node, done=done, first=first))[0]:
+                fits = _fits_unchanged(node.partition, self._answered[place])
+                if fits and place not in self._unsettled:
+                    done |= 1 << place
+            while done >> first & 1:
+                first += 1
+            if done == before:
+                return replace(node, done=done, first=first)
+
+    def _following(self, node: _Node) -> Iterator[_Node]:
+        """The nodes after one more change, or after what is not settled at once."""
+        places, horizon_ns = self._open(node)
+        for place in self._unsettled.intersection(places):
+            if _fits_unchanged(node.partition, self._answered[place]):
+                yield replace(node, done=node.done | 1 << place)
+        for place in places:
+            record = self._answered[place]
+            step = _change(node.partition, record)
+            if step and step.reply == record.reply and self._is_as_told(step, record):
+                yield self._after(node, step, record, done=1 << place)
+        for place, record in enumerate(self._lost):
+            if record.invoked_ns > horizon_ns:
+                break
+            step = None if node.used >> place & 1 else _change(node.partition, record)
+            if step and self._is_as_told(step, record):
+                yield self._after(node, step, record, used=1 << place)
+
+    def _after(
+        self, node: _Node, step: Step, record: Record, done: int = 0, used: int = 0
+    ) -> _Node:
+        return replace(
+            node,
+            partition=step.partition,
+            done=node.done | done,
+            used=node.used | used,
+            changes=(*node.changes, record),
+        )
+
+    def _is_as_told(self, step: Step, record: Record) -> bool:
+        """Neither another reply nor the audit trail tells another story of these revisions."""
+        for event in step.events:
+            claimers = self._claims.get(event.revision)
+            if claimers and record.number not in claimers and event.request_id not in claimers:
+                return False
+            if self._trail is not None:
+                told = event.revision <= len(self._trail) and self._trail[event.revision - 1]
+                if told != event:
+                    return False
+        return True
+
+    def _failure(self) -> NotLinearizableError:
+        node = self._furthest
+        left = [self._answered[place] for place in self._open(node)[0]]
+        lines = [f"no order explains this at revision {node.partition.revision}:"]
+        for record in left:
+            lines += [f"  {record}", f"    the model's answer: {brief(_model_reply(node, record))}"]
+        if not left:
+            lines.append("  every reply is explained; the audit trail goes on with")
+            told = self._trail or ()
+            lines += [f"    {brief(event)}" for event in told[node.partition.revision :][:3]]
+        if node.changes:
+            lines.append("  the last changes before it:")
+            lines += [f"    {record}" for record in node.changes[-5:]]
+        return NotLinearizableError("\n".join(lines), left)
+
+
+def _meeting_a_reset(answered: Sequence[Record], lost: Sequence[Record]) -> frozenset[int]:
+    """The places of announcements during which a leader epoch may have been reset."""
+    resets = [each for each in (*answered, *lost) if isinstance(each.operation, ResetLeaderEpoch)]
+    return frozenset(
+        place
+        for place, record in enumerate(answered)
+        if isinstance(record.operation, Announce)
+        and any(
+            reset.invoked_ns < record.completed_ns
+            and (reset.is_lost or record.invoked_ns < reset.completed_ns)
+            for reset in resets
+        )
+    )
+
+
+def _claims(records: Sequence[Record]) -> dict[int, set[int | str]]:
+    """By revision, who may have made it where replies name it: numbers of the records that do, and
+    their request ids, under which an earlier attempt may have done it whose answer was lost."""
+    claims = defaultdict[int, set[int | str]](set)
+    for record in records:
+        if not isinstance(record.reply, Changed):
+            continue
+        request_ids = _request_ids(record)
+        for outcome, request_id in zip(record.reply.outcomes, request_ids, strict=True):
+            if not isinstance(outcome, Refused) and outcome.applied:
+                claims[outcome.revision] |= {record.number} | (
+                    set() if request_id is None else {request_id}
+                )
+    return claims
+
+
+def _request_ids(record: Record) -> list[str | None]:
+    """One for each outcome."""
+    match record.operation:
+        case Update(item):
+            return [item.context.request_id]
+        case UpdateBatch(items):
+            return [item.context.request_id for item in items]
+        case Add(context=context) | PutDeletion(context=context):
+            return [context.request_id]
+        case (
+            Undelete(context=context)
+            | RaiseLogStart(context=context)
+            | ResetLeaderEpoch(context=context)
+        ):
+            return [context.request_id]
+    return []
+
+
+def _fits_unchanged(partition: Partition, record: Record) -> bool:
+    """Whether the operation is answered so here, and changes nothing."""
+    operation = record.operation
+    if isinstance(operation, Read):
+        return _may_be_of(partition, record) and answered(partition, operation) == record.reply
+    step = mutated(partition, operation)
+    return not step.events and step.reply == record.reply
+
+
+def _may_be_of(partition: Partition, record: Record) -> bool:
+    """Whether the revision fits: cheaper than the whole answer."""
+    match record.reply:
+        case Answered(revision=revision):
+            return revision == partition.revision
+        case Listed(page):
+            return page.revision == partition.revision
+    return True
+
+
+def _change(partition: Partition, record: Record) -> Step | None:
+    if isinstance(record.operation, Read):
+        return None
+    step = mutated(partition, record.operation)
+    return step if step.events else None
+
+
+def _model_reply(node: _Node, record: Record) -> object:
+    if isinstance(record.operation, Read):
+        return answered(node.partition, record.operation)
+    return mutated(node.partition, record.operation).reply

@@ -1,0 +1,398 @@
+"""`sediment up`, and the commands that find it: real processes, as an operator runs them."""
+
+import base64
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthStub
+
+from demos.stage import link_log_dir, unlink_segments
+from services.api.remote_log_manager import PartitionDescription, RemoteLogManager, all_descriptions
+from services.cli.fetch import PrintedRecord, records
+from services.local.data_directory import StackEndpoints
+from services.local.stack import own_environment
+from services.rpc.channels import open_channel
+from services.rpc.client.log import RemoteLogManagerClient
+from tests.harness.eventually import eventually
+from tests.harness.processes import runs
+from tests.harness.sediment_command import sediment
+from tests.harness.world import BUNDLED_LOG, linked_log, name_topics_anew
+
+RECORDS = BUNDLED_LOG.with_name("kafka-log.records.jsonl.gz")
+SEGMENTS = 72
+PARTITIONS = 11
+Record = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]
+
+
+@dataclass
+class Up:
+    """A running `sediment up`, on a directory of its own."""
+
+    process: "subprocess.Popen[str]"
+    endpoints: StackEndpoints
+    data_dir: Path
+
+    def run(self, *arguments: object) -> "subprocess.CompletedProcess[str]":
+        return sediment(*arguments, "--data-dir", self.data_dir)
+
+    def lines(self, *arguments: object) -> list[dict[str, Any]]:
+        """What a command that must succeed prints with -o json."""
+        done = self.run(*arguments, "-o", "json")
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    @contextmanager
+    def rlm(self) -> Iterator[RemoteLogManager]:
+        with open_channel(self.endpoints.rlm) as channel:
+            yield RemoteLogManagerClient(channel, self.endpoints.rlm)
+
+    def wait_until_shipped(self) -> list[PartitionDescription]:
+        def shipped() -> list[PartitionDescription]:
+            with self.rlm() as rlm:
+                found = list(all_descriptions(rlm))
+            return found if sum(d.remote_segments for d in found) >= SEGMENTS else []
+
+        return eventually(shipped, deadline_ms=200_000)
+
+
+@contextmanager
+def running_up(data_dir: Path, *options: object) -> Iterator[Up]:
+    """Runs until the test ends it, or else is killed."""
+    command = [sys.executable, "-m", "services.cli", "up", "--data-dir", data_dir, "-o", "json"]
+    with subprocess.Popen(
+        [*map(str, command), *map(str, options)],
+        env=own_environment({}),
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        try:
+            yield Up(process, StackEndpoints(**json.loads(line)), data_dir)
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def log_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The whole bundled log, as links."""
+    path = tmp_path_factory.mktemp("up") / "log"
+    link_log_dir(BUNDLED_LOG, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def up(server_directory: Path, log_dir: Path) -> Iterator[Up]:
+    with running_up(server_directory / "up", "--log-dir", log_dir) as made:
+        made.wait_until_shipped()
+        yield made
+
+
+# The endpoints
+
+
+def test_up_prints_where_everything_is(up: Up) -> None:
+    e = up.endpoints
+    assert set(e.pids) == {"rsm", "rlmm", "rlm", "postgres", "s3"}
+    assert all(getattr(e, f.name) for f in fields(e) if f.name != "s3_prefix")
+    for address in (e.rsm_health, e.rlmm_health, e.rlm_health):
+        with grpc.insecure_channel(address) as channel:
+            answer = HealthStub(channel).Check(HealthCheckRequest(), timeout=10)
+        assert answer.status == HealthCheckResponse.SERVING
+
+
+def test_a_second_up_on_the_same_directory_is_refused_with_one_line(up: Up) -> None:
+    done = up.run("up")
+    assert done.returncode == 2
+    told = f"sediment: {up.data_dir}: another stack is running on this directory"
+    assert done.stderr.splitlines()[-1].startswith(told)
+    assert "Traceback" not in done.stderr
+
+
+def test_up_names_a_log_directory_that_cannot_be_used(tmp_path: Path) -> None:
+    done = sediment("up", "--data-dir", tmp_path / "data", "--log-dir", tmp_path / "gone")
+    assert done.returncode == 2
+    assert done.stderr == f"sediment: {tmp_path / 'gone'}: no such directory\n"
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("options", [(), ("--fresh",)])
+def test_up_leaves_a_directory_of_others_as_it_is(tmp_path: Path, options: tuple[str, ...]) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    done = sediment("up", "--data-dir", tmp_path, *options)
+    assert done.returncode == 2
+    told = f"sediment: {tmp_path} holds thesis.txt and is no data directory of Sediment's; "
+    assert done.stderr.splitlines()[-1].startswith(told)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("below", ["log", "log/data", "."])
+def test_up_keeps_no_data_in_around_or_at_a_log_directory(tmp_path: Path, below: str) -> None:
+    link_log_dir(BUNDLED_LOG, tmp_path / "log")
+    before = sorted(tmp_path.rglob("*"))
+    data_dir = tmp_path / below
+    done = sediment("up", "--fresh", "--data-dir", data_dir, "--log-dir", tmp_path / "log")
+    assert done.returncode == 2
+    told = f"sediment: {data_dir}: the log directory {tmp_path / 'log'} is the same, lies in it or"
+    assert done.stderr.splitlines()[-1].startswith(told)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("command", [("up",), ("up", "--fresh"), ("segments", "clicks-0")])
+@pytest.mark.parametrize("directory", ["file", "file/data", "/proc/data", "/dev/null"])
+def test_a_data_directory_that_can_be_none_is_named_in_one_line(
+    tmp_path: Path, directory: str, command: tuple[str, ...]
+) -> None:
+    (tmp_path / "file").touch()
+    done = sediment(*command, "--data-dir", tmp_path / directory)
+    assert done.returncode == 2
+    told = done.stderr.splitlines()[-1]
+    assert told.startswith("sediment: ")
+    assert str(tmp_path / directory) in told
+    assert "Traceback" not in done.stderr
+
+
+# Looking at it
+
+
+def test_partitions_lists_every_partition_of_the_log(up: Up) -> None:
+    found = up.lines("partitions")
+    names = {f"{p['topic']}-{p['partition']}" for p in found if p["local_segments"]}
+    folders = {path.parent.name for path in BUNDLED_LOG.glob("[!_]*/partition.metadata")}
+    assert names == folders
+    clicks = next(p for p in found if (p["topic"], p["partition"]) == ("clicks", 1))
+    assert (clicks["log_start_offset"], clicks["log_end_offset"]) == (5, 400)
+    assert (clicks["remote_segments"], clicks["pending_segments"]) == (5, 0)
+    assert clicks["copied_through_offset"] == 367
+    assert clicks["role"] == "LEADER"
+
+
+def test_partitions_are_shown_as_a_table(up: Up) -> None:
+    done = up.run("partitions")
+    assert done.returncode == 0
+    (row,) = (line for line in done.stdout.splitlines() if "clicks-1" in line)
+    cells = [cell.strip() for cell in row.split("│")]
+    assert (cells[2], cells[4]) == ("5-399", "367")
+
+
+def test_segments_lists_the_segments_of_a_partition_without_a_gap(up: Up) -> None:
+    found = up.lines("segments", "orders.eu-west-0")
+    assert [s["state"] for s in found] == ["COPY_SEGMENT_FINISHED"] * 7
+    starts = [s["start_offset"] for s in found]
+    assert starts == [0, *(s["end_offset"] + 1 for s in found[:-1])]
+
+
+def test_segments_are_shown_as_a_table_with_nothing_cut_off(up: Up) -> None:
+    found = up.lines("segments", "profiles-0")
+    done = up.run("segments", "profiles-0")
+    assert done.returncode == 0
+    rows = [line for line in done.stdout.splitlines() if "COPY_SEGMENT_FINISHED" in line]
+    assert [s["segment_id"] for s in found] == [r.split("│")[-2].strip() for r in rows]
+
+
+def test_a_partition_is_found_by_its_topic_id_too(up: Up) -> None:
+    (clicks,) = (p for p in up.lines("partitions") if (p["topic"], p["partition"]) == ("clicks", 0))
+    assert len(up.lines("segments", f"{clicks['topic_id']}:clicks-0")) == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "nobody-0",
+            "no partition nobody-0 is known; `sediment topics list` lists the topics that are. One "
+            "that was removed is named TOPIC_ID:nobody-0, and `sediment partitions -o json` tells "
+            "the ids",
+        ),
+        ("clicks", "'clicks' is not TOPIC-PARTITION, for example orders-0"),
+        ("x:clicks-0", "topic id: must be 22 characters of URL-safe base64 or a UUID, is 'x'"),
+    ],
+)
+def test_a_partition_that_is_none_is_named(up: Up, name: str, message: str) -> None:
+    done = up.run("segments", name)
+    assert (done.returncode, done.stderr) == (2, f"sediment: {message}\n")
+
+
+def test_a_command_without_an_up_says_what_to_do(tmp_path: Path) -> None:
+    done = sediment("partitions", "--data-dir", tmp_path)
+    told = (
+        f"sediment: no `sediment up` is running on {tmp_path}; start it, name its --data-dir, or "
+        "use --rlm HOST:PORT\n"
+    )
+    assert (done.returncode, done.stderr) == (2, told)
+
+
+# Reading records
+
+
+def expected_records() -> dict[tuple[str, int], list[Record]]:
+    """What a real consumer read of each partition."""
+    found: dict[tuple[str, int], list[Record]] = defaultdict(list)
+    with gzip.open(RECORDS, "rt") as lines:
+        for line in map(json.loads, lines):
+            headers = [(name, _decoded(value)) for name, value in line["headers"]]
+            key, value = _decoded(line["key"]), _decoded(line["value"])
+            record = (line["offset"], line["timestamp_ms"], key, value, headers)
+            found[line["topic"], line["partition"]].append(record)
+    return found
+
+
+def _decoded(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)
+
+
+def as_record(printed: PrintedRecord) -> Record:
+    headers = [(h["name"], _bytes_of(h, "value")) for h in printed["headers"]]
+    key, value = _bytes_of(printed, "key"), _bytes_of(printed, "value")
+    return printed["offset"], printed["timestamp_ms"], key, value, headers
+
+
+def _bytes_of(printed: dict[str, Any], name: str) -> bytes | None:
+    if name in printed:
+        return None if printed[name] is None else str(printed[name]).encode()
+    return _decoded(printed[f"{name}_base64"])
+
+
+def test_fetch_prints_what_a_consumer_read(up: Up) -> None:
+    printed = up.lines("fetch", "profiles-0", "--offset", 100, "--max-records", 50)
+    expected = [r for r in expected_records()["profiles", 0] if r[0] >= 100]
+    assert list(map(as_record, printed)) == expected[:50]
+
+
+def test_fetch_prints_ten_records_as_lines(up: Up) -> None:
+    done = up.run("fetch", "clicks-0", "--offset", 195)
+    assert done.returncode == 0
+    rows = [line.split("\t") for line in done.stdout.splitlines()]
+    expected = expected_records()["clicks", 0][195:205]
+    assert [(int(row[0]), row[3], row[4].encode()) for row in rows] == [
+        (offset, "null", value) for offset, _, _, value, _ in expected
+    ]
+
+
+def test_fetch_of_an_offset_that_is_deleted_is_named(up: Up) -> None:
+    done = up.run("fetch", "clicks-1", "--offset", 4)
+    assert done.returncode == 3
+    told = "sediment: clicks-1 at offset 4: OFFSET_OUT_OF_RANGE: "
+    assert done.stderr.startswith(told)
+    assert done.stdout == ""
+
+
+def test_every_record_is_printed_from_disk_and_then_from_the_tier(up: Up, log_dir: Path) -> None:
+    expected = expected_records()
+    descriptions = [d for d in up.wait_until_shipped() if d.local_segments]
+    assert len(descriptions) == PARTITIONS
+    with up.rlm() as rlm:
+        for found in descriptions:
+            tp = found.topic_id_partition
+            printed = list(records(rlm, tp, found.log_start_offset))
+            assert list(map(as_record, printed)) == expected[tp.topic, tp.partition]
+        removed = 0
+        for found in descriptions:
+            tp = found.topic_id_partition
+            folder = log_dir / f"{tp.topic}-{tp.partition}"
+            removed += unlink_segments(folder, found.copied_through_offset)
+            printed = list(records(rlm, tp, found.log_start_offset))
+            assert list(map(as_record, printed)) == expected[tp.topic, tp.partition]
+            if found.remote_segments:
+                assert printed[0]["source"] == "REMOTE"
+        assert removed == SEGMENTS
+
+
+# Shipping to it
+
+
+@pytest.fixture
+def late_log(tmp_path: Path) -> Path:
+    """A log that RLM does not know, with a topic of its own."""
+    log_dir = linked_log(tmp_path, ("profiles",))
+    (log_dir / "profiles-0").rename(log_dir / "late-0")
+    settled = log_dir / "replication-offset-checkpoint"
+    offsets = settled.read_text()
+    settled.unlink()  # a link to the bundled log's
+    settled.write_text(offsets.replace("profiles 0", "late 0"))
+    name_topics_anew(log_dir)
+    return log_dir
+
+
+def test_ship_finds_a_running_up_and_ships_once(up: Up, late_log: Path) -> None:
+    (first,) = up.lines("ship", late_log)
+    (second,) = up.lines("ship", late_log)
+    assert first["outcome"] == second["outcome"] == "DONE"
+    (before,), (after,) = first["partitions"], second["partitions"]
+    assert (before["topic"], before["copied_segments"]) == ("late", 10)
+    assert (after["copied_segments"], after["present_segments"]) == (0, 10)
+
+
+def test_ship_shows_a_table(up: Up, late_log: Path) -> None:
+    done = up.run("ship", late_log)
+    assert done.returncode == 0
+    (row,) = (line for line in done.stdout.splitlines() if "late-0" in line)
+    assert [cell.strip() for cell in row.split("│")[1:3]] == ["late-0", "10"]
+    assert done.stderr.startswith("DONE: 10 segments, ")
+
+
+# Its life
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(900)
+def test_the_tier_outlives_every_end_of_up_but_fresh(server_directory: Path) -> None:
+    data_dir = server_directory / "outliving"
+    with running_up(data_dir, "--log-dir", BUNDLED_LOG) as first:
+        first.wait_until_shipped()
+        first.process.send_signal(signal.SIGTERM)
+        output, errors = first.process.communicate(timeout=120)
+        assert (first.process.returncode, output) == (0, ""), errors
+        assert not [name for name, pid in first.endpoints.pids.items() if runs(pid)]
+        assert sediment("partitions", "--data-dir", data_dir).returncode == 2
+    with running_up(data_dir) as second:
+        kept = second.lines("segments", "profiles-0")
+        assert len(kept) == 10
+        os.kill(second.process.pid, signal.SIGKILL)
+    with running_up(data_dir) as third:
+        assert third.lines("segments", "profiles-0") == kept
+        printed = third.lines("fetch", "profiles-0", "--offset", 0, "--max-records", 1000)
+        expected = expected_records()["profiles", 0]
+        assert list(map(as_record, printed)) == expected[: len(printed)]
+        assert len(printed) > 700
+        third.process.send_signal(signal.SIGINT)
+        assert third.process.wait(120) == 0
+    with running_up(data_dir, "--fresh") as fourth:
+        assert fourth.lines("partitions") == []
+        os.kill(fourth.endpoints.pids["rsm"], signal.SIGKILL)
+        _, errors = fourth.process.communicate(timeout=120)
+        assert fourth.process.returncode == 3
+        assert "a part has ended, see " in errors
+        assert "rsm.log" in errors
+
+
+def test_a_ctrl_c_while_up_starts_stops_it_in_order(server_directory: Path) -> None:
+    data_dir = server_directory / "interrupted"
+    command = [sys.executable, "-m", "services.cli", "up", "--data-dir", data_dir]
+    with subprocess.Popen(
+        [*map(str, command)],
+        env=own_environment({}),
+        text=True,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as up:
+        eventually((data_dir / "postgres").exists)
+        os.killpg(up.pid, signal.SIGINT)  # as a terminal sends it, to all of them
+        _, errors = up.communicate(timeout=120)
+    assert (up.returncode, errors.splitlines()[-1]) == (0, "stopping ...")

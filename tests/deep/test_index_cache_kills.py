@@ -1,0 +1,64 @@
+"""Kill -9 at each step of keeping an index: what was kept is found again, nothing torn is."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from services.api.errors import RemoteStorageError
+from tests.deep.test_kill_and_rerun import INDEX_CACHE
+from tests.harness.cached_reads import CachedReads, cached_reads
+from tests.harness.eventually import eventually
+from tests.harness.processes import kill_and_restart, start_with_failpoint, wait_until_dead
+from tests.harness.world import World
+
+NTH = 3
+
+
+def wait_until_scanned(reads: CachedReads, files: int) -> None:
+    eventually(lambda: reads.counted()["files"] == files)
+
+
+@pytest.mark.parametrize("name", INDEX_CACHE)
+def test_rlm_killed_while_it_keeps_an_index(world: World, tmp_path: Path, name: str) -> None:
+    index_dir = tmp_path / "indexes"
+    with cached_reads(world, tmp_path / "rlm", index_dir) as reads:
+        start_with_failpoint(reads.rlm, name, NTH)
+        with suppress(RemoteStorageError, AssertionError):
+            reads.read_all()
+        wait_until_dead(reads.rlm)
+        kept = NTH if name == "index_cache.file_renamed" else NTH - 1
+        unfinished = list(index_dir.glob("*.tmp"))
+        assert len(unfinished) == (0 if name == "index_cache.file_renamed" else 1)
+        for path in unfinished:
+            os.utime(path, (0, 0))  # a minute must have passed
+        kill_and_restart(reads.rlm)
+        wait_until_scanned(reads, kept)
+        eventually(lambda: list(index_dir.glob("*.tmp")) == [])
+        reads.read_all()
+        counted = reads.counted()
+        assert counted['hits_total{layer="file"}'] == kept
+        assert counted["damaged_files_total"] == 0
+        assert counted["files"] == kept + counted["misses_total"]
+
+
+def test_each_damaged_file_is_fetched_again_after_a_restart(world: World, tmp_path: Path) -> None:
+    index_dir = tmp_path / "indexes"
+    with cached_reads(world, tmp_path / "rlm", index_dir) as reads:
+        reads.rlm.start()
+        reads.read_all()
+        files = sorted(index_dir.iterdir())
+        reads.rlm.kill()
+        for at, path in enumerate(files):
+            content = bytearray(path.read_bytes())
+            content[at % len(content)] ^= 1
+            path.write_bytes(content)
+        reads.rlm.start()
+        wait_until_scanned(reads, len(files))
+        reads.read_all()
+        counted = reads.counted()
+        assert counted["damaged_files_total"] == counted["misses_total"] == len(files) > 1
+        reads.read_all()
+        assert reads.counted()['hits_total{layer="file"}'] == len(files)
+        assert 1 <= len(reads.log_lines()) <= len(files)

@@ -1,0 +1,81 @@
+"""An RLM process that has nothing here but its index cache: all that it serves is in the tier."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.request import urlopen
+
+from services.api.ids import TopicIdPartition
+from services.api.remote_log_manager import FetchError
+from services.local.stack import ServiceProcess, rlm_settings
+from services.rlm.kafka_log.log_dir import find_partitions
+from services.rpc.channels import open_channel
+from services.rpc.client.log import RemoteLogManagerClient
+from tests.harness.ship_stack import bytes_of, fetch, lose_rolled_segments
+from tests.harness.world import World
+
+PREFIX = "sediment_rlm_index_cache"
+# So that files are read, and not memory, which holds none then.
+NO_MEMORY = {"RLM_REMOTE_LOG_INDEX_CACHE_MEMORY_BYTES": "1"}
+
+
+@dataclass
+class CachedReads:
+    """
+    Attributes:
+        logs: the first offset and the bytes of the partitions that begin with a whole segment, as
+            their broker had them.
+    """
+
+    rlm: ServiceProcess
+    logs: Mapping[TopicIdPartition, tuple[int, bytes]] = field(repr=False)
+
+    def read_all(self) -> None:
+        """Whatever the cache does, each partition is read from its first byte to its last."""
+        with open_channel(self.rlm.address) as channel:
+            client = RemoteLogManagerClient(channel, self.rlm.address)
+            for name, (start_offset, log) in self.logs.items():
+                parts = fetch(client, start_offset, name)
+                assert parts[0].error is FetchError.NONE, f"{name}: {parts[0].error_message}"
+                assert b"".join(part.record_batches for part in parts) == log
+
+    def counted(self) -> dict[str, float]:
+        """Of the index cache, by the metrics' names without their common beginning."""
+        with urlopen(f"http://{self.rlm.announcement.metrics}/metrics", timeout=60) as answer:
+            lines = str(answer.read(), "utf-8").splitlines()
+        found = (line.rpartition(" ") for line in lines if line.startswith(PREFIX))
+        return {name.removeprefix(f"{PREFIX}_"): float(value) for name, _, value in found}
+
+    def log_lines(self) -> list[str]:
+        """Warnings of the index cache."""
+        text = self.rlm.process.log_path.read_text()
+        return [line for line in text.splitlines() if '"WARNING"' in line and "index cache" in line]
+
+
+@contextmanager
+def cached_reads(
+    world: World, directory: Path, index_dir: Path, **settings: str
+) -> Iterator[CachedReads]:
+    """Ships the world's log, which its disk then loses, and has an RLM for it, not started yet."""
+    found = find_partitions([world.log_dir]).partitions
+    logs = {
+        name: (start_offset, log)
+        for name, folder in found.items()
+        for start_offset, log in [_log_in(folder.path)]
+        if folder.log_start_offset in (None, start_offset)
+    }
+    assert len(logs) > 1
+    world.ship()
+    lose_rolled_segments(world.log_dir)
+    addresses = world.rsm.address, world.rlmm.address
+    told = rlm_settings(*addresses, [world.log_dir], 200, index_dir)
+    rlm = ServiceProcess("rlm", {**told, **NO_MEMORY, **settings}, directory)
+    try:
+        yield CachedReads(rlm, logs)
+    finally:
+        rlm.kill()
+
+
+def _log_in(folder: Path) -> tuple[int, bytes]:
+    return min(int(log.stem) for log in folder.glob("*.log")), bytes_of(folder)

@@ -1,0 +1,39 @@
+"""PostgreSQL and an S3 store for one module of tests, in which they die: import the fixtures."""
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from services.local.postgres import EmbeddedPostgres
+from services.local.seaweedfs import SeaweedFS
+from services.rlmm import schema
+from tests.harness.world import World, running_world
+
+
+@pytest.fixture(scope="module")
+def own_postgres(server_directory: Path) -> Iterator[EmbeddedPostgres]:
+    with EmbeddedPostgres(server_directory / f"pg-{uuid.uuid4().hex[:8]}") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def own_s3(server_directory: Path) -> Iterator[SeaweedFS]:
+    server = SeaweedFS(server_directory / f"s3-{uuid.uuid4().hex[:8]}")
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="module")
+def own_world(
+    tmp_path_factory: pytest.TempPathFactory, own_postgres: EmbeddedPostgres, own_s3: SeaweedFS
+) -> Iterator[World]:
+    """RSM and RLMM over these; with a log that a test is still to give."""
+    directory = tmp_path_factory.mktemp("own")
+    database_url = own_postgres.create_database("own")
+    schema.upgrade(database_url)
+    own_s3.endpoint.ensure_bucket("own")
+    with running_world(directory, database_url, own_s3.endpoint, "own", directory) as made:
+        yield made

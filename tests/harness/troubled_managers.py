@@ -1,0 +1,244 @@
+"""Wrappers round the real managers that make one kind of trouble and know nothing else."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from threading import Event, Semaphore
+from typing import Any
+
+from services.api.calls import NO_CONTEXT, AtRevision, MutationContext, MutationOutcome
+from services.api.errors import InvalidStateTransitionError, RetriableRemoteStorageError
+from services.api.ids import TopicIdPartition
+from services.api.remote_storage_manager import LogSegmentData, SegmentChunk
+from services.api.segments import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+)
+from services.rlmm.manager import SqlRemoteLogMetadataManager
+from services.rsm.manager import ObjectRemoteStorageManager
+from tests.harness.ship_stack import FINISHED
+
+
+class FailingRsm:
+    """The real RSM, but for one copy or delete."""
+
+    def __init__(self, rsm: ObjectRemoteStorageManager) -> None:
+        self._rsm = rsm
+        self.before_copy: Callable[[RemoteLogSegmentMetadata], None] = lambda _: None
+        self.after_copy: Callable[[bytes | None], bytes | None] = lambda answer: answer
+        self.before_delete: Callable[[], None] = lambda: None
+
+    def copy_log_segment_data(
+        self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
+    ) -> bytes | None:
+        self.before_copy(metadata)
+        return self.after_copy(self._rsm.copy_log_segment_data(metadata, data))
+
+    def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
+        self.before_delete()
+        self._rsm.delete_log_segment_data(metadata)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rsm, name)
+
+
+class FailingRlmm:
+    """Away, whatever is asked."""
+
+    def __init__(self, rlmm: SqlRemoteLogMetadataManager) -> None:
+        self._rlmm = rlmm
+
+    def __getattr__(self, name: str) -> Any:
+        assert callable(getattr(self._rlmm, name))
+        return raising(RetriableRemoteStorageError("away"))
+
+
+class GapsRefused:
+    """The real RLMM, but that it takes no gap."""
+
+    def __init__(self, rlmm: SqlRemoteLogMetadataManager) -> None:
+        self._rlmm = rlmm
+
+    def record_gap(self, *args: Any, **kwargs: Any) -> Any:
+        raise InvalidStateTransitionError("held")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rlmm, name)
+
+
+class GapsUnanswered:
+    """The real RLMM; some of the calls that record a gap, counted from 1, are not answered.
+
+    Args:
+        is_recorded: the call takes effect all the same.
+    """
+
+    def __init__(
+        self, rlmm: SqlRemoteLogMetadataManager, *, is_recorded: bool, unanswered: set[int]
+    ) -> None:
+        self._rlmm = rlmm
+        self._is_recorded = is_recorded
+        self._unanswered = unanswered
+        self.calls = 0
+
+    def record_gap(self, *args: Any, **kwargs: Any) -> Any:
+        self.calls += 1
+        is_answered = self.calls not in self._unanswered
+        if is_answered or self._is_recorded:
+            outcome = self._rlmm.record_gap(*args, **kwargs)
+        if not is_answered:
+            raise RetriableRemoteStorageError("the connection broke")
+        return outcome
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rlmm, name)
+
+
+class SilentRlmm:
+    """The real RLMM, until it is silent; counts what it is asked for its segments."""
+
+    def __init__(self, rlmm: SqlRemoteLogMetadataManager) -> None:
+        self._rlmm = rlmm
+        self.is_silent = False
+        self.lists = 0
+
+    def list_remote_log_segments(self, *args: Any, **kwargs: Any) -> Any:
+        self.lists += 1
+        if self.is_silent:
+            raise RetriableRemoteStorageError("silent")
+        return self._rlmm.list_remote_log_segments(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rlmm, name)
+
+
+class Hanging:
+    """The real manager; calls of one name hang, each counted, until they are let go."""
+
+    def __init__(self, manager: object, name: str, hanging: Semaphore) -> None:
+        self._manager = manager
+        self._name = name
+        self._hanging = hanging
+        self._let_go = Event()
+
+    def let_go(self) -> None:
+        self._let_go.set()
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._manager, name)
+
+        def hang(*args: Any, **kwargs: Any) -> Any:
+            self._hanging.release()
+            assert self._let_go.wait(60.0)
+            return method(*args, **kwargs)
+
+        return hang if name == self._name else method
+
+
+class Recording:
+    """The real RLMM; keeps what each change came with."""
+
+    def __init__(self, rlmm: SqlRemoteLogMetadataManager) -> None:
+        self._rlmm = rlmm
+        self.adds: list[MutationContext] = []
+        self.updates: list[tuple[RemoteLogSegmentState, MutationContext]] = []
+
+    def add_remote_log_segment_metadata(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        context: MutationContext = NO_CONTEXT,
+        *,
+        lease_ms: int | None = None,
+    ) -> MutationOutcome:
+        self.adds.append(context)
+        return self._rlmm.add_remote_log_segment_metadata(metadata, context, lease_ms=lease_ms)
+
+    def update_remote_log_segment_metadata(
+        self, update: RemoteLogSegmentMetadataUpdate, context: MutationContext = NO_CONTEXT
+    ) -> MutationOutcome:
+        self.updates.append((update.state, context))
+        return self._rlmm.update_remote_log_segment_metadata(update, context)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rlmm, name)
+
+
+class SizesUnknown:
+    """The real RLMM, of segments whose copier did not know their size."""
+
+    def __init__(self, rlmm: SqlRemoteLogMetadataManager) -> None:
+        self._rlmm = rlmm
+
+    def remote_log_segment_metadata(
+        self, name: TopicIdPartition, epoch: int, offset: int
+    ) -> AtRevision[RemoteLogSegmentMetadata | None]:
+        found = self._rlmm.remote_log_segment_metadata(name, epoch, offset)
+        assert found.value is not None
+        return replace(found, value=replace(found.value, segment_size_in_bytes=-1))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rlmm, name)
+
+
+class LateFinish:
+    """The real RLMM; the first COPY_SEGMENT_FINISHED is answered UNAVAILABLE and takes effect only
+    just before the next change."""
+
+    def __init__(self, rlmm: SqlRemoteLogMetadataManager) -> None:
+        self._rlmm = rlmm
+        self._late: list[tuple[RemoteLogSegmentMetadataUpdate, MutationContext]] = []
+        self._delayed = False
+
+    def update_remote_log_segment_metadata(
+        self, update: RemoteLogSegmentMetadataUpdate, context: MutationContext = NO_CONTEXT
+    ) -> MutationOutcome:
+        if update.state is FINISHED and not self._delayed:
+            self._delayed = True
+            self._late.append((update, context))
+            raise RetriableRemoteStorageError("the connection broke")
+        while self._late:
+            self._rlmm.update_remote_log_segment_metadata(*self._late.pop())
+        return self._rlmm.update_remote_log_segment_metadata(update, context)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rlmm, name)
+
+
+def raising(error: Exception) -> Callable[..., Any]:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    return fail
+
+
+@dataclass
+class FailingOnce:
+    """Raises `error` the first time."""
+
+    error: Exception
+    calls: list[object] = field(default_factory=list)
+
+    def __call__(self, *arguments: object) -> None:
+        self.calls.append(arguments)
+        if len(self.calls) == 1:
+            raise self.error
+
+
+class CutWhileCopied(FailingRsm):
+    """Cuts the log file when its first chunk was taken."""
+
+    def __init__(self, rsm: ObjectRemoteStorageManager, log: Path) -> None:
+        super().__init__(rsm)
+        self._log = log
+
+    def copy_log_segment_data(
+        self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
+    ) -> bytes | None:
+        def chunks() -> Iterator[SegmentChunk]:
+            for number, chunk in enumerate(data.chunks):
+                yield chunk
+                if number == 0:
+                    self._log.write_bytes(b"")
+
+        return super().copy_log_segment_data(metadata, LogSegmentData(data.files, chunks()))
