@@ -23,7 +23,12 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
 
-from services.api.errors import InvalidRequestError, RemoteStorageError, RetriableRemoteStorageError
+from services.api.errors import (
+    ConcurrentUpdateError,
+    InvalidRequestError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+)
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.common.failpoints import failpoint
 from services.rlmm.rows import SEGMENT_COLUMNS
@@ -136,6 +141,7 @@ _STALE = frozenset({"0A000", "26000", "42P05"})
 nothing happened, and after a rollback, or in a new session, it is prepared anew."""
 
 _DISK_FULL = "53100"
+_UNIQUE_VIOLATION = "23505"
 
 _NOT_READY = frozenset({"25006", "25P03", "25P04", "42P01", "42703"})
 """A standby, an idle or a long transaction ended, no such table or column (the schema is not ours
@@ -150,8 +156,13 @@ T = TypeVar("T")
 class Transactions:
     """Runs work against the database; whatever goes wrong there is raised as our own error."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, require_usable: Callable[[], None] = lambda: None) -> None:
+        """
+        Args:
+            require_usable: called before each change; raises if the schema is not one to write to.
+        """
         self._engine = engine
+        self._require_usable = require_usable
         self._sessions = sessionmaker(engine)
         # BEGIN and ROLLBACK round a single SELECT would be two more round trips.
         self._autocommitting = engine.execution_options(isolation_level="AUTOCOMMIT")
@@ -165,6 +176,7 @@ class Transactions:
             RetriableRemoteStorageError: unreachable or busy; the change may have been committed.
         """
         with errors_named():
+            self._require_usable()
             return again_where_rolled_back(lambda: self._change_once(work))
 
     def _change_once(self, work: Callable[[Session], T]) -> T:
@@ -294,6 +306,10 @@ def _our_error(e: SQLAlchemyError | psycopg.Error) -> RemoteStorageError:
     )
     if state == _DISK_FULL:
         return RetriableRemoteStorageError(f"the metadata database's disk is full ({state})")
+    if state.startswith(_UNIQUE_VIOLATION):
+        return ConcurrentUpdateError(
+            f"the database has another row where this change writes ({state}); read again and retry"
+        )
     if isinstance(e, retriable) or state in _NOT_READY:
         return RetriableRemoteStorageError(
             f"the metadata database cannot be reached, is busy or is not ready ({state})"

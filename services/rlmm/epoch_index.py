@@ -142,7 +142,7 @@ _OWN = """
         LIMIT 1
     ) AS s
     LEFT JOIN LATERAL (
-        SELECT highest_offset, longest_reach FROM highest_offsets
+        SELECT highest_offset, greatest(longest_reach, 0) AS longest_reach FROM highest_offsets
         WHERE topic_id = own.topic_id AND partition = own.partition
             AND leader_epoch = own.leader_epoch
         LIMIT 1

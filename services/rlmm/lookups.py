@@ -77,7 +77,7 @@ def _segment_at(offset: str) -> str:
                 ) AS e
                 CROSS JOIN LATERAL ({_segment("e.segment_id")}
                 ) AS s
-                WHERE reach.digits <= length(CAST(epoch.longest_reach AS text))
+                WHERE reach.digits <= length(CAST(greatest(epoch.longest_reach, 0) AS text))
             )
             SELECT segment_id FROM candidate WHERE finished_revision = (
                 SELECT (max(ARRAY[coalesce(broker_leader_epoch, -1), finished_revision]))[2]
@@ -90,7 +90,7 @@ def _segment_at(offset: str) -> str:
         LEFT JOIN LATERAL (
             SELECT segment_id, end_offset FROM segment_epochs
             WHERE {_OF_EPOCH} AND referenced
-                AND start_offset BETWEEN {offset} - epoch.longest_reach AND {offset}
+                AND start_offset BETWEEN {offset} - greatest(epoch.longest_reach, 0) AND {offset}
             ORDER BY start_offset DESC LIMIT 1
         ) AS floor ON floor.end_offset >= {offset}
         WHERE {_OF_EPOCH}"""

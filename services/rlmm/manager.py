@@ -91,7 +91,8 @@ class SqlRemoteLogMetadataManager:
     """
 
     def __init__(self, engine: Engine, limits: Limits | None = None) -> None:
-        self._transactions = Transactions(engine)
+        self._transactions = Transactions(engine, self._require_usable)
+        self._is_usable = False
         self._limits = limits or Limits()
         self._database = f"{engine.url.host}:{engine.url.port}/{engine.url.database}"
         alone = partial(change_alone, self._transactions)
@@ -472,12 +473,13 @@ class SqlRemoteLogMetadataManager:
             return e
 
     def check(self) -> None:
-        """Is the database usable at all?
+        """Check that the database can be reached and has a schema that this release works on.
 
         Raises:
             RetriableRemoteStorageError: it is unreachable, or its schema is older than this
                 release's.
         """
+        self._is_usable = False
         try:
             revision = self._schema_revision()
         except RetriableRemoteStorageError as e:
@@ -487,6 +489,15 @@ class SqlRemoteLogMetadataManager:
                 f"{self._database}: the database has schema revision {revision}, this release "
                 f"needs {known_revision()}; `sediment db upgrade` makes it"
             )
+        self._is_usable = True
+
+    def _require_usable(self) -> None:
+        """Refuse changes of a database that failed the last check, until it passes one.
+
+        The server's readiness checks every second; that costs a change nothing.
+        """
+        if not self._is_usable:
+            self.check()
 
     def _schema_revision(self) -> str | None:
         """As it is asked for every second, without Alembic: what that does first takes 10 ms."""

@@ -473,11 +473,13 @@ def _change_some(
     except RetriableRemoteStorageError:
         raise  # the database's: it would be every other item's too
     except RemoteStorageError as e:
-        if len(partitions) == 1:
+        if len(items) == 1:
             return dict.fromkeys(items, e)
+    # What the database refuses together is done apart, so that no item stops another.
+    parts = partitions if len(partitions) > 1 else [{place: items[place]} for place in items]
     outcomes: Outcomes = {}
-    for partition in partitions:
-        outcomes |= _change_some(transactions, [partition], work)
+    for part in parts:
+        outcomes |= _change_some(transactions, [part], work)
     return outcomes
 
 

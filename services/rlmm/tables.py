@@ -336,7 +336,7 @@ class HighestOffsetRow(Base):
     highest_offset: Mapped[int] = mapped_column(comment="last offset ever finished, inclusive")
     longest_reach: Mapped[int] = mapped_column(
         comment="largest end minus start of one segment: no search goes further back than that"
-    )
+    )  # -1 while only segments without offsets in the epoch have finished; counts as 0.
 
 
 class GapRow(Base):

@@ -1,7 +1,7 @@
 """The schema: how it comes to be, and what RLMM does on one that it does not know."""
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
@@ -13,11 +13,13 @@ from sqlalchemy import Connection, Engine, text
 from services.api.errors import InvalidRequestError, RemoteStorageError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import PartitionLeadership
+from services.api.segment_batches import SegmentAddition, SegmentImport
 from services.local.postgres import EmbeddedPostgres
 from services.rlmm.db import DatabaseLimits, create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.schema import current_revision, known_revision, upgrade
 from services.rlmm.tables import Base
+from tests.contract.rlmm.segments import segment
 
 TP = TopicIdPartition(uuid4(), "orders", 0)
 
@@ -127,6 +129,39 @@ def test_the_schema_of_an_earlier_release_is_upgraded_first(
         connection.execute(text("UPDATE alembic_version SET version_num = '0001'"))
     with pytest.raises(RetriableRemoteStorageError, match="0001"):
         SqlRemoteLogMetadataManager(engine).check()
+
+
+CHANGES: dict[str, Callable[[SqlRemoteLogMetadataManager], object]] = {
+    "add": lambda rlmm: rlmm.add_remote_log_segment_metadata(segment(TP, 10, 19)),
+    "add batch": lambda rlmm: rlmm.add_remote_log_segment_metadata_batch(
+        [SegmentAddition(segment(TP, 10, 19))]
+    ),
+    "leadership": lambda rlmm: rlmm.on_partition_leadership_changes(
+        [PartitionLeadership(TP, 7)], [], 1
+    ),
+    "import": lambda rlmm: rlmm.import_remote_log_segments([SegmentImport((segment(TP, 10, 19),))]),
+    "settings": lambda rlmm: rlmm.put_topic_config(TP.topic_id, {"retention.ms": "1"}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_an_older_schema_takes_no_changes(
+    empty_database_url: str, engine: Engine, change: str
+) -> None:
+    upgrade(empty_database_url)
+    before = SqlRemoteLogMetadataManager(engine)
+    before.add_remote_log_segment_metadata(segment(TP, 0, 9))
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '0001'"))
+    assert not before.is_ready(TP)
+    for manager in (before, SqlRemoteLogMetadataManager(engine)):
+        with pytest.raises(RetriableRemoteStorageError, match=r"0001.*sediment db upgrade"):
+            CHANGES[change](manager)
+        assert len(manager.list_remote_log_segments(TP).segments) == 1
+    with engine.begin() as connection:
+        version = {"v": known_revision()}
+        connection.execute(text("UPDATE alembic_version SET version_num = :v"), version)
+    CHANGES[change](before)
 
 
 def test_a_database_without_the_schema_is_retriable(engine: Engine) -> None:

@@ -45,7 +45,14 @@ from tests.contract.rlmm.lists import (
     TableE,
 )
 from tests.contract.rlmm.log_start import LogStartBounds, LogStartGuards, LogStarts
-from tests.contract.rlmm.look_ups import LookUpInput, OverlapsBeyondKafka, TableA, TableF, TableG
+from tests.contract.rlmm.look_ups import (
+    EpochsWithoutOffsets,
+    LookUpInput,
+    OverlapsBeyondKafka,
+    TableA,
+    TableF,
+    TableG,
+)
 from tests.contract.rlmm.partition_deletion import AfterDeletion, DeletionOrder, TableD
 from tests.contract.rlmm.partition_states import ReportedLineage, Reports
 from tests.contract.rlmm.repairs import LeaderEpochResets, Undeletion
@@ -66,6 +73,7 @@ class RemoteLogMetadataManagerContract(
     TableG,
     TableH,
     OverlapsBeyondKafka,
+    EpochsWithoutOffsets,
     LookUpInput,
     Filters,
     Revisions,

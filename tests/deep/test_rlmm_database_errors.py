@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from services.api.calls import AtRevision, MutationOutcome
-from services.api.errors import RetriableRemoteStorageError
+from services.api.errors import ConcurrentUpdateError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import SegmentUpdate
 from services.api.segment_batches import SegmentAddition, SegmentImport, SegmentLookup
@@ -210,3 +210,34 @@ def test_a_session_that_ends_within_a_batch_is_retriable(
     holder.dispose()
     outcomes = rlmm.update_remote_log_segment_metadata_batch(updates)
     assert [isinstance(each, MutationOutcome) for each in outcomes] == [True, True]
+
+
+def test_an_item_that_breaks_a_rule_of_the_schema_stops_no_other_of_its_partition(
+    engine: Engine, rlmm: SqlRemoteLogMetadataManager, tps: list[TopicIdPartition]
+) -> None:
+    copies = [segment(tps[0], start, start + 9) for start in (0, 10, 20)]
+    for copy in copies:
+        rlmm.add_remote_log_segment_metadata(copy)
+    refused = copies[1].remote_log_segment_id.id
+    with engine.begin() as connection:
+        connection.execute(
+            text(
+                "CREATE FUNCTION refuse_one() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+                f"IF NEW.segment_id = '{refused}' THEN "
+                "RAISE EXCEPTION 'as the test asks' USING ERRCODE = 'unique_violation'; "
+                "END IF; RETURN NEW; END $$"
+            )
+        )
+        connection.execute(
+            text(
+                "CREATE TRIGGER refuse_one BEFORE UPDATE ON segments "
+                "FOR EACH ROW EXECUTE FUNCTION refuse_one()"
+            )
+        )
+    updates = [SegmentUpdate(update_to(copy, FINISHED)) for copy in copies]
+    outcomes = rlmm.update_remote_log_segment_metadata_batch(updates)
+    assert [type(outcome) for outcome in outcomes] == [
+        MutationOutcome,
+        ConcurrentUpdateError,
+        MutationOutcome,
+    ]

@@ -2,10 +2,11 @@
 
 import pytest
 
-from services.api.calls import MutationContext
+from services.api.calls import AtRevision, MutationContext, MutationOutcome
 from services.api.errors import InvalidRequestError, RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, SegmentUpdate
+from services.api.segment_batches import SegmentLookup
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.validation import INT64_MAX
 from tests.contract.rlmm.segments import (
@@ -20,6 +21,7 @@ from tests.contract.rlmm.segments import (
     ids,
     move,
     segment,
+    update_to,
 )
 
 UNREACHABLE_ROWS_OF_TABLE_F = (
@@ -329,6 +331,51 @@ class TableG(RlmmContractPart):
     ) -> None:
         finished(rlmm, tp, 0, INT64_MAX, txn_idx_empty=True)
         assert rlmm.next_segment_with_txn_index(tp, 0, 5).value is None
+
+
+class EpochsWithoutOffsets(RlmmContractPart):
+    """Segments that a leader epoch has no offsets of: it starts where the next one does."""
+
+    def test_a_segment_replaces_one_without_offsets_at_its_start(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        empty = [finished(rlmm, tp, 10, 20, {0: 10, 1: 10}), finished(rlmm, tp, 4, 8, {0: 4, 1: 4})]
+        whole = finished(rlmm, tp, 4, 8, {0: 4})
+        assert [id_at(rlmm, tp, 0, offset) for offset in (3, 4, 8, 9)] == [
+            None,
+            id_of(whole),
+            id_of(whole),
+            None,
+        ]
+        assert id_at(rlmm, tp, 1, 4) == id_of(empty[1])
+        assert sorted(ids(rlmm, tp, 0)) == sorted(map(id_of, [*empty, whole]))
+
+    def test_no_item_of_a_batch_fails_for_it(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        finished(rlmm, tp, 10, 20, {0: 10, 1: 10})
+        finished(rlmm, tp, 4, 8, {0: 4, 1: 4})
+        copies = [add(rlmm, segment(tp, 4, 8)), add(rlmm, segment(tp, 30, 39))]
+        updates = [SegmentUpdate(update_to(each, FINISHED)) for each in copies]
+        outcomes = rlmm.update_remote_log_segment_metadata_batch(updates)
+        assert [isinstance(each, MutationOutcome) for each in outcomes] == [True, True]
+
+    @pytest.mark.parametrize("offset", [0, 101, INT64_MAX])
+    def test_no_offset_is_found_in_them(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, offset: int
+    ) -> None:
+        finished(rlmm, tp, 101, 101, {0: 101, 1: 101})
+        assert id_at(rlmm, tp, 0, offset) is None
+        assert rlmm.next_segment_with_txn_index(tp, 0, offset).value is None
+
+    def test_a_batch_of_look_ups_answers_all_its_items(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        whole = finished(rlmm, tp, 101, 101, {0: 101, 1: 101})
+        lookups = [SegmentLookup(tp, 0, INT64_MAX), SegmentLookup(tp, 1, 101)]
+        found = rlmm.remote_log_segment_metadata_batch(lookups)
+        values = [each.value for each in found if isinstance(each, AtRevision)]
+        assert [None if each is None else id_of(each) for each in values] == [None, id_of(whole)]
 
 
 class LookUpInput(RlmmContractPart):
