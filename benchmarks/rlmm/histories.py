@@ -96,8 +96,7 @@ _MADE = f"""
             ELSE ARRAY[n * {OFFSETS_PER_SEGMENT}] END AS epoch_start_offsets,
         CASE WHEN n < border_1 THEN 0 WHEN n < border_2 THEN 1 ELSE 2 END AS broker_leader_epoch,
         2 * n + 2 AS finished_revision,
-        2 * (segments + array_position(gone, n)) AS gone_revision,
-        n - 1 = ANY(gone) AS is_after_gone
+        2 * (segments + array_position(gone, n)) AS gone_revision
     FROM histories AS h CROSS JOIN LATERAL generate_series(0, segments - 1) AS n
     ORDER BY n, h.topic_id, h.partition"""
 
@@ -123,10 +122,9 @@ _SEGMENTS = f"""
 
 _SEGMENT_EPOCHS = """
     INSERT INTO segment_epochs (topic_id, partition, segment_id, leader_epoch, segment_start_offset,
-        start_offset, end_offset, referenced, overlapped, passable)
+        start_offset, end_offset, referenced, overlapped)
     SELECT topic_id, partition, segment_id, leader_epoch, made.start_offset, epoch_start_offset,
-        coalesce(epoch_start_offsets[place + 1] - 1, end_offset), true, false,
-        txn_idx_empty AND cardinality(leader_epochs) = 1 AND NOT is_after_gone
+        coalesce(epoch_start_offsets[place + 1] - 1, end_offset), true, false
     FROM made CROSS JOIN LATERAL unnest(leader_epochs, epoch_start_offsets) WITH ORDINALITY
         AS epoch (leader_epoch, epoch_start_offset, place)
     WHERE gone_revision IS NULL"""

@@ -308,8 +308,12 @@ class RemoteLogMetadataManager(Protocol):
     def next_segment_with_txn_index(
         self, topic_id_partition: TopicIdPartition, epoch: int, offset: int
     ) -> AtRevision[RemoteLogSegmentMetadata | None]:
-        """The first segment from (epoch, offset) on, within the epoch, whose transaction index is
-        not known to be empty; None at the first gap and at the epoch's end (KIP-1058)."""
+        """Return the finished segment with records of `epoch` and a transaction index that ends at
+        or after `offset` and starts first; None if there is none up to the epoch's end (KIP-1058).
+
+        A declared difference: Kafka stops at the first gap. Who goes on from the end of each answer
+        meets all segments that it would meet at Kafka's, and perhaps more.
+        """
         ...
 
     def earliest_log_offset(self, topic_id_partition: TopicIdPartition) -> AtRevision[int | None]:

@@ -24,7 +24,6 @@ _STEPS = {
     "request_outcomes": "request ids forgotten",
     "events": "old events purged",
     "anomalies": "anomalies forgotten that no run sees any more",
-    "passable": "segments found that searches may pass over, or no longer",
 }
 
 
@@ -76,10 +75,9 @@ def maintain_database(
     delete_retention_ms: int,
     events_days: int,
     anomalies_days: int,
-    find_passable: bool,
     output: Format,
 ) -> None:
-    plan = MaintenancePlan(delete_retention_ms, events_days, anomalies_days, find_passable)
+    plan = MaintenancePlan(delete_retention_ms, events_days, anomalies_days)
     with counter() as show:
         report = maintain(database_url, plan, lambda step, rows: show(_STEPS[step], rows))
     if output is Format.JSON:
@@ -157,13 +155,6 @@ def maintain_command(
     anomalies_days: Annotated[
         int, typer.Option(min=1, help="How long an anomaly stays that no run sees any more, days.")
     ] = 90,
-    find_passable: Annotated[
-        bool,
-        typer.Option(
-            "--find-passable",
-            help="Also look at every segment once; after an upgrade from schema 0002.",
-        ),
-    ] = False,
     output: JsonOrTable = Format.TABLE,
 ) -> None:
     """Purge what nobody needs any more; safe beside traffic, at any time and twice at once.
@@ -174,6 +165,4 @@ def maintain_command(
     """
     pass
 
-    maintain_database(
-        database_url, delete_retention_ms, events_days, anomalies_days, find_passable, output
-    )
+    maintain_database(database_url, delete_retention_ms, events_days, anomalies_days, output)

@@ -27,23 +27,14 @@ _DISPLACE_APPENDED = f"""
             ORDER BY start_offset LIMIT 1
         ) AS displaced))"""
 
-_LAST_BEFORE = f"""
-    SELECT first.leader_epoch, before.end_offset
-    FROM {_FIRST}
-    CROSS JOIN LATERAL (
-        SELECT end_offset FROM segment_epochs
-        WHERE {_IN_EPOCH_OF_FIRST} AND referenced AND start_offset < first.start_offset
-        ORDER BY start_offset DESC LIMIT 1
-    ) AS before"""
-
-_ADD = """
+_INSERT = """
     INSERT INTO segment_epochs (
         topic_id, partition, segment_id, leader_epoch, segment_start_offset, start_offset,
-        end_offset, passable, referenced, overlapped)
-    SELECT added.*, true, false
+        end_offset, referenced, overlapped)
+    SELECT added.*, %(referenced)s, false
     FROM json_to_recordset(%(rows)s) AS added (
         topic_id uuid, partition int, segment_id uuid, leader_epoch int,
-        segment_start_offset bigint, start_offset bigint, end_offset bigint, passable boolean)"""
+        segment_start_offset bigint, start_offset bigint, end_offset bigint)"""
 
 _RAISE_APPENDED_OFFSETS = """
     INSERT INTO highest_offsets AS h (
@@ -57,19 +48,17 @@ _RAISE_APPENDED_OFFSETS = """
         longest_reach = greatest(h.longest_reach, excluded.longest_reach)"""
 
 
-def show_appended(session: Session, segments: Sequence[RemoteLogSegmentMetadata]) -> None:
-    """visibility.note_copies_started and visibility.show of each, in their order.
+def publish_appended(session: Session, segments: Sequence[RemoteLogSegmentMetadata]) -> None:
+    """Add and publish segments of one partition, in their order, with as few statements as one.
 
-    All are of one partition. In each of its epochs each has offsets, and they begin above all that
-    finished there before it.
+    In each of its epochs each segment has offsets, and they begin above all that finished there
+    before it.
     """
     connection = session.connection()
-    firsts = list(_first_of_each_epoch(segments))
-    run(connection, _DISPLACE_APPENDED, firsts)
-    last_ends = {row.leader_epoch: row.end_offset for row in run(connection, _LAST_BEFORE, firsts)}
-    rows = list(_rows(segments, last_ends))
-    for statement in (_ADD, _RAISE_APPENDED_OFFSETS):
-        run(connection, statement, rows)
+    run(connection, _DISPLACE_APPENDED, list(_first_of_each_epoch(segments)))
+    rows = _rows(segments)
+    run(connection, _INSERT, rows, {"referenced": True})
+    run(connection, _RAISE_APPENDED_OFFSETS, rows)
 
 
 def _first_of_each_epoch(segments: Sequence[RemoteLogSegmentMetadata]) -> Iterator[JsonRow]:
@@ -82,43 +71,29 @@ def _first_of_each_epoch(segments: Sequence[RemoteLogSegmentMetadata]) -> Iterat
                 yield {**key, "leader_epoch": epoch, "start_offset": start}
 
 
-def _rows(
-    segments: Sequence[RemoteLogSegmentMetadata], last_ends: dict[int, int]
-) -> Iterator[JsonRow]:
-    """Of segment_epochs.
-
-    Args:
-        last_ends: by leader epoch, where what is referenced before the first segment ends.
-    """
-    last_ends = dict(last_ends)
-    for segment in segments:
-        for epoch, start, end in segment.epoch_ranges():
-            goes_on = last_ends.get(epoch) == start - 1
-            last_ends[epoch] = end
-            yield {
-                **segment_row(segment.remote_log_segment_id),
-                "leader_epoch": epoch,
-                "segment_start_offset": segment.start_offset,
-                "start_offset": start,
-                "end_offset": end,
-                "passable": segment.txn_idx_empty and goes_on and end == segment.end_offset,
-            }
+def _rows(segments: Iterable[RemoteLogSegmentMetadata]) -> list[JsonRow]:
+    """Return a row of segment_epochs for each epoch of each segment."""
+    return [
+        {
+            **segment_row(segment.remote_log_segment_id),
+            "leader_epoch": epoch,
+            "segment_start_offset": segment.start_offset,
+            "start_offset": start,
+            "end_offset": end,
+        }
+        for segment in segments
+        for epoch, start, end in segment.epoch_ranges()
+    ]
 
 
-REACH_DIGITS = "length((end_offset - start_offset)::text)"
+RANGE_CLASS = "length((end_offset - start_offset)::text)"
 """SQL for the class of a row with start_offset and end_offset; in an index, so it
 stands as PostgreSQL prints it."""
 
-_LONGEST_REACHES = [(digits, min(10**digits - 1, INT64_MAX)) for digits in range(1, 20)]
+_LONGEST_RANGES = [(digits, min(10**digits - 1, INT64_MAX)) for digits in range(1, 20)]
 
-REACH_CLASSES = "(VALUES " + ", ".join(f"({d}, {longest})" for d, longest in _LONGEST_REACHES) + ")"
+RANGE_CLASSES = "(VALUES " + ", ".join(f"({d}, {longest})" for d, longest in _LONGEST_RANGES) + ")"
 """SQL for all classes that there can be: digits, the longest reach of so many digits."""
-
-
-def _after(ranges: str) -> str:
-    """SQL for the offset after a range. As both ends of one, it leaves ORDER BY something to say,
-    which an equality would not."""
-    return f"(least({ranges}.end_offset, {INT64_MAX - 1}) + 1)"
 
 
 # What finishes, at most one segment of each partition: its ranges, and what has finished in their
@@ -127,7 +102,7 @@ def _after(ranges: str) -> str:
 # these rows while the partition is locked. Without statistics every index looks as good to it, also
 # one that reads a whole epoch: ORDER BY tells it which one.)
 _OWN = """
-    SELECT own.*, s.segment_end_offset, s.txn_idx_empty, h.highest_offset, h.longest_reach
+    SELECT own.*, h.highest_offset, h.longest_reach
     FROM json_to_recordset(%(rows)s) AS finishing (topic_id uuid, partition int, segment_id uuid)
     CROSS JOIN LATERAL (
         SELECT ctid AS own_ctid, segment_epochs.* FROM segment_epochs
@@ -135,12 +110,6 @@ _OWN = """
             AND segment_id = finishing.segment_id
         ORDER BY leader_epoch OFFSET 0
     ) AS own
-    CROSS JOIN LATERAL (
-        SELECT end_offset AS segment_end_offset, txn_idx_empty FROM segments
-        WHERE topic_id = own.topic_id AND partition = own.partition
-            AND segment_id = own.segment_id
-        LIMIT 1
-    ) AS s
     LEFT JOIN LATERAL (
         SELECT highest_offset, greatest(longest_reach, 0) AS longest_reach FROM highest_offsets
         WHERE topic_id = own.topic_id AND partition = own.partition
@@ -182,32 +151,8 @@ _DISPLACE = f"""
     ) AS near
     WHERE e.ctid = near.near_ctid"""
 
-# What starts right after a segment that finishes later than it may be passed over now.
-_MAKE_NEXT_PASSABLE = f"""
-    UPDATE segment_epochs SET passable = true
-    WHERE ctid = ANY(ARRAY(
-        SELECT next.next_ctid
-        FROM ({_OWN}
-        ) AS own
-        CROSS JOIN LATERAL (
-            SELECT ctid AS next_ctid, segment_id, end_offset FROM segment_epochs
-            WHERE {_IN_ITS_EPOCH} AND referenced AND NOT passable
-                AND start_offset BETWEEN {_after("own")} AND {_after("own")}
-                AND start_offset <= end_offset
-            ORDER BY start_offset LIMIT 1
-        ) AS next
-        CROSS JOIN LATERAL (
-            SELECT end_offset, txn_idx_empty FROM segments
-            WHERE topic_id = own.topic_id AND partition = own.partition
-                AND segment_id = next.segment_id
-            LIMIT 1
-        ) AS s
-        WHERE own.end_offset = own.segment_end_offset AND own.end_offset < own.highest_offset
-            AND s.end_offset = next.end_offset AND s.txn_idx_empty))"""
-
 _REFERENCE = f"""
-    UPDATE segment_epochs AS e SET
-        referenced = true, overlapped = own.is_overlapped, passable = own.is_passable
+    UPDATE segment_epochs AS e SET referenced = true, overlapped = own.is_overlapped
     FROM (
         SELECT own_ctid,
             coalesce(highest_offset >= start_offset, false) AND EXISTS (
@@ -216,13 +161,7 @@ _REFERENCE = f"""
                     AND start_offset BETWEEN own.start_offset - own.longest_reach
                         AND own.end_offset
                     AND end_offset >= own.start_offset
-            ) AS is_overlapped,
-            txn_idx_empty AND end_offset = segment_end_offset AND start_offset <= end_offset
-                AND coalesce(start_offset - 1 = (
-                    SELECT end_offset FROM segment_epochs
-                    WHERE {_IN_ITS_EPOCH} AND referenced AND start_offset < own.start_offset
-                    ORDER BY start_offset DESC LIMIT 1
-                ), false) AS is_passable
+            ) AS is_overlapped
         FROM ({_OWN}
         ) AS own
     ) AS own
@@ -237,33 +176,7 @@ _RAISE_HIGHEST_OFFSETS = f"""
         highest_offset = greatest(h.highest_offset, excluded.highest_offset),
         longest_reach = greatest(h.longest_reach, excluded.longest_reach)"""
 
-SHOW = (_DISPLACE, _MAKE_NEXT_PASSABLE, _REFERENCE, _RAISE_HIGHEST_OFFSETS)
-
-# What starts right after what is to be hidden starts after a gap. Not where it is to be hidden too,
-# so that no row is written twice.
-_MAKE_NEXT_IMPASSABLE = f"""
-    WITH key AS MATERIALIZED (
-        SELECT * FROM json_to_recordset(%(rows)s) AS key (
-            topic_id uuid, partition int, segment_id uuid)
-    )
-    UPDATE segment_epochs SET passable = false
-    WHERE ctid = ANY(ARRAY(
-        SELECT next.ctid
-        FROM key
-        CROSS JOIN LATERAL (
-            SELECT leader_epoch, end_offset FROM segment_epochs
-            WHERE topic_id = key.topic_id AND partition = key.partition
-                AND segment_id = key.segment_id AND (referenced OR overlapped)
-            ORDER BY leader_epoch OFFSET 0
-        ) AS hidden
-        CROSS JOIN LATERAL (
-            SELECT ctid, segment_id FROM segment_epochs
-            WHERE topic_id = key.topic_id AND partition = key.partition
-                AND leader_epoch = hidden.leader_epoch AND referenced AND passable
-                AND start_offset BETWEEN {_after("hidden")} AND {_after("hidden")}
-            ORDER BY start_offset LIMIT 1
-        ) AS next
-        WHERE (key.topic_id, key.partition, next.segment_id) NOT IN (SELECT * FROM key)))"""
+PUBLISH = (_DISPLACE, _REFERENCE, _RAISE_HIGHEST_OFFSETS)
 
 _KEYS = """ARRAY(
         SELECT e.ctid
@@ -275,57 +188,33 @@ _KEYS = """ARRAY(
             ORDER BY leader_epoch OFFSET 0
         ) AS e)"""
 
-_UNREFERENCE = f"""
+UNPUBLISH = f"""
     UPDATE segment_epochs SET referenced = false, overlapped = false WHERE ctid = ANY({_KEYS})"""
 
-HIDE = (_MAKE_NEXT_IMPASSABLE, _UNREFERENCE)
-FORGET = f"DELETE FROM segment_epochs WHERE ctid = ANY({_KEYS})"
-
-_NOTE = """
-    INSERT INTO segment_epochs (
-        topic_id, partition, segment_id, leader_epoch, segment_start_offset, start_offset,
-        end_offset, referenced, overlapped)
-    SELECT noted.*, false, false
-    FROM json_to_recordset(%(rows)s) AS noted (
-        topic_id uuid, partition int, segment_id uuid, leader_epoch int,
-        segment_start_offset bigint, start_offset bigint, end_offset bigint)"""
+DELETE = f"DELETE FROM segment_epochs WHERE ctid = ANY({_KEYS})"
 
 
-def note_copies_started(session: Session, segments: Iterable[RemoteLogSegmentMetadata]) -> None:
-    """Lists by epoch show the segments; look-ups do not."""
-    rows = [
-        {
-            **segment_row(metadata.remote_log_segment_id),
-            "leader_epoch": epoch,
-            "segment_start_offset": metadata.start_offset,
-            "start_offset": start,
-            "end_offset": end,
-        }
-        for metadata in segments
-        for epoch, start, end in metadata.epoch_ranges()
-    ]
-    run(session.connection(), _NOTE, rows)
+def add(session: Session, segments: Iterable[RemoteLogSegmentMetadata]) -> None:
+    """Add segments whose copies begin: lists by epoch show them, look-ups do not."""
+    run(session.connection(), _INSERT, _rows(segments), {"referenced": False})
 
 
-def show(session: Session, segment_ids: Collection[RemoteLogSegmentId]) -> None:
-    """The segments, each of another partition, finished: look-ups may find them from now on.
+def publish(session: Session, segment_ids: Collection[RemoteLogSegmentId]) -> None:
+    """Let look-ups find segments that finish; each is of another partition.
 
-    The order matters: neighbours are flagged while they are still referenced, and all look at the
-    highest offset before it rises.
+    The order of the statements matters: neighbours are flagged while they are still referenced,
+    and all statements read the highest offset before it rises.
     """
     rows = [segment_row(segment_id) for segment_id in segment_ids]
-    for statement in SHOW:
+    for statement in PUBLISH:
         run(session.connection(), statement, rows)
 
 
-def hide(session: Session, segment_ids: Collection[RemoteLogSegmentId]) -> None:
-    """The segments' deletion started: look-ups no longer find them."""
-    rows = [segment_row(segment_id) for segment_id in segment_ids]
-    for statement in HIDE:
-        run(session.connection(), statement, rows)
+def unpublish(session: Session, segment_ids: Collection[RemoteLogSegmentId]) -> None:
+    """Hide segments from look-ups when their deletion starts."""
+    run(session.connection(), UNPUBLISH, [segment_row(segment_id) for segment_id in segment_ids])
 
 
-def forget(session: Session, segment_ids: Collection[RemoteLogSegmentId]) -> None:
-    """The segments are deleted: lists by epoch no longer show them."""
-    rows = [segment_row(segment_id) for segment_id in segment_ids]
-    run(session.connection(), FORGET, rows)
+def delete(session: Session, segment_ids: Collection[RemoteLogSegmentId]) -> None:
+    """Remove deleted segments from lists by epoch."""
+    run(session.connection(), DELETE, [segment_row(segment_id) for segment_id in segment_ids])

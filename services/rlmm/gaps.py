@@ -14,7 +14,7 @@ from services.api.ids import TopicIdPartition, uuid_to_text
 from services.api.lineage import Lineage
 from services.api.partitions import MAX_GAPS, OffsetGap
 from services.rlmm.audit import count_repeat, record
-from services.rlmm.epoch_index import REACH_CLASSES, REACH_DIGITS
+from services.rlmm.epoch_index import RANGE_CLASS, RANGE_CLASSES
 from services.rlmm.guards import FINISHED, fence, require_expected, unknown_partition
 from services.rlmm.rows import AnyRow
 from services.rlmm.tables import EventRow, GapRow, PartitionRow
@@ -124,10 +124,10 @@ HOLDER = f"""
     ) AS within)
     UNION ALL
     (SELECT holds.*
-    FROM {REACH_CLASSES} AS reach (digits, longest)
+    FROM {RANGE_CLASSES} AS range (digits, longest)
     CROSS JOIN LATERAL ({_FINISHED_SEGMENT}
-            AND {REACH_DIGITS} = reach.digits
-            AND start_offset BETWEEN %(start)s - reach.longest AND %(start)s
+            AND {RANGE_CLASS} = range.digits
+            AND start_offset BETWEEN %(start)s - range.longest AND %(start)s
             AND end_offset >= %(start)s
         LIMIT 1
     ) AS holds)

@@ -29,7 +29,7 @@ from services.api.remote_log_metadata_manager import PartitionPage, PartitionSum
 from services.api.segments import RemoteLogSegmentState
 from services.api.validation import require_int32, require_int64
 from services.rlmm import limits
-from services.rlmm.epoch_index import REACH_CLASSES, REACH_DIGITS
+from services.rlmm.epoch_index import RANGE_CLASS, RANGE_CLASSES
 from services.rlmm.guards import check_topic_name, unknown_partition
 from services.rlmm.limits import Position, check_text, fitting, segment_size_bytes
 from services.rlmm.partitions import KNOWN
@@ -46,7 +46,7 @@ from services.rlmm.tables import (
 
 # As text: SQLAlchemy would compile a statement with its own VALUES anew for each call.
 _REACHES = (
-    text(f"SELECT * FROM {REACH_CLASSES} AS class (digits, longest)")
+    text(f"SELECT * FROM {RANGE_CLASSES} AS class (digits, longest)")
     .columns(digits=Integer, longest=BigInteger)
     .subquery("reach")
 )
@@ -187,7 +187,7 @@ _OF_PARTITION = and_(SegmentRow.topic_id == _TOPIC_ID, SegmentRow.partition == _
 def _first_start() -> ColumnElement[int]:
     """No segment that reaches the least offset starts earlier: the start of the first that holds
     it."""
-    digits: ColumnElement[int] = literal_column(REACH_DIGITS)
+    digits: ColumnElement[int] = literal_column(RANGE_CLASS)
     most = select(func.max(digits)).select_from(SegmentRow).where(_OF_PARTITION).scalar_subquery()
     holds = (
         select(SegmentRow.start_offset)

@@ -1,36 +1,32 @@
 """Answer reads of one thing: a segment by offset, by id, the highest offset, sizes, revisions."""
 
 import re
-from collections.abc import Iterator, Sequence
-from functools import partial
-from typing import TypeAlias
+from collections.abc import Sequence
 from uuid import UUID
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from services.api.calls import AtRevision
 from services.api.errors import RemoteStorageError, ThrottledError
 from services.api.ids import TopicIdPartition
 from services.api.segment_batches import LookupOutcome, SegmentLookup
 from services.api.segments import RemoteLogSegmentMetadata
-from services.api.validation import INT64_MAX
 from services.rlmm.db import (
     IS_KNOWN,
     PARTITIONS,
     SEGMENT,
     JsonRow,
     Transactions,
-    again_where_rolled_back,
     key_of,
     partition_row,
     run,
     stream,
 )
-from services.rlmm.epoch_index import REACH_CLASSES, REACH_DIGITS
+from services.rlmm.epoch_index import RANGE_CLASS, RANGE_CLASSES
 from services.rlmm.guards import check_topic_name, unknown_partition
 from services.rlmm.limits import MAX_PAGE_BYTES, SEGMENT_BYTES
 from services.rlmm.rows import COPY_LEASED, SEGMENT_COLUMNS, AnyRow, segment_from_row
-from services.rlmm.tables import STOP
+from services.rlmm.tables import HAS_TXN_INDEX
 
 
 def _segment(segment_id: str) -> str:
@@ -67,17 +63,17 @@ def _segment_at(offset: str) -> str:
         SELECT coalesce(floor.segment_id, (
             WITH candidate AS MATERIALIZED (
                 SELECT e.segment_id, s.broker_leader_epoch, s.finished_revision
-                FROM {REACH_CLASSES} AS reach (digits, longest)
+                FROM {RANGE_CLASSES} AS range (digits, longest)
                 CROSS JOIN LATERAL (
                     SELECT segment_id FROM segment_epochs
-                    WHERE {_OF_EPOCH} AND overlapped AND {REACH_DIGITS} = reach.digits
-                        AND start_offset BETWEEN {offset} - reach.longest AND {offset}
+                    WHERE {_OF_EPOCH} AND overlapped AND {RANGE_CLASS} = range.digits
+                        AND start_offset BETWEEN {offset} - range.longest AND {offset}
                         AND end_offset >= {offset}
                     OFFSET 0
                 ) AS e
                 CROSS JOIN LATERAL ({_segment("e.segment_id")}
                 ) AS s
-                WHERE reach.digits <= length(CAST(greatest(epoch.longest_reach, 0) AS text))
+                WHERE range.digits <= length(CAST(greatest(epoch.longest_reach, 0) AS text))
             )
             SELECT segment_id FROM candidate WHERE finished_revision = (
                 SELECT (max(ARRAY[coalesce(broker_leader_epoch, -1), finished_revision]))[2]
@@ -108,56 +104,27 @@ SEGMENT_FOR_OFFSET = f"""
     ) AS s ON true
     WHERE {_IS_KNOWN_PARTITION}"""
 
-# From the segment `chain`, one of the map that shares no offset with another: the offset after the
-# last segment before the next stop. Up to there a search would pass from each segment to the one
-# that starts where it ends.
-_PAST_THE_PASSABLE = f"""
-        SELECT last.end_offset + 1
-        FROM (
-            SELECT segment_id, start_offset, end_offset, overlapped FROM segment_epochs
-            WHERE {_OF_EPOCH} AND referenced AND start_offset <= chain.end_offset
-            ORDER BY start_offset DESC LIMIT 1
-        ) AS own
-        CROSS JOIN LATERAL (
-            SELECT coalesce(min(start_offset), {INT64_MAX}) AS start_offset FROM segment_epochs
-            WHERE {_OF_EPOCH} AND {STOP} AND start_offset > own.start_offset
-        ) AS stop
-        CROSS JOIN LATERAL (
-            SELECT end_offset FROM segment_epochs
-            WHERE {_OF_EPOCH} AND referenced AND start_offset < stop.start_offset
-                AND end_offset < {INT64_MAX}
-            ORDER BY start_offset DESC LIMIT 1
-        ) AS last
-        WHERE own.segment_id = chain.segment_id AND own.end_offset = chain.end_offset
-            AND NOT own.overlapped"""
-
-# From segment to segment, as a broker would ask: the next look-up is for the offset after the
-# segment's last one (of the whole segment, as in Kafka: beyond the epoch's end there is nothing).
+# The segment with a transaction index that ends at or after the offset and starts first. Unlike
+# Kafka's search, which goes from segment to segment, it does not stop at a gap: a reader gets the
+# aborted transactions of more segments than it needs, which is harmless. A segment that it returns
+# hides no other one that Kafka would return: either it ends earlier, or it holds the same offsets.
 NEXT_WITH_TXN_INDEX = f"""
-    WITH RECURSIVE chain AS (
-        SELECT s.segment_id, s.txn_idx_empty, s.end_offset
-        FROM ({_segment_at("%(offset)s")}
-        ) AS found
-        CROSS JOIN LATERAL ({_segment("found.segment_id")}
-        ) AS s
-        UNION ALL
-        SELECT s.segment_id, s.txn_idx_empty, s.end_offset
-        FROM chain
-        CROSS JOIN LATERAL (
-            SELECT coalesce(({_PAST_THE_PASSABLE}
-            ), chain.end_offset + 1) AS next_offset
-            OFFSET 0
-        ) AS after
-        CROSS JOIN LATERAL ({_segment_at("after.next_offset")}
-        ) AS found
-        CROSS JOIN LATERAL ({_segment("found.segment_id")}
-        ) AS s
-        WHERE chain.txn_idx_empty AND chain.end_offset < {INT64_MAX}
-    )
     SELECT t.name AS topic, p.revision, {SEGMENT}
     FROM {PARTITIONS}
-    LEFT JOIN chain ON NOT chain.txn_idx_empty
-    LEFT JOIN LATERAL ({_segment("chain.segment_id")}
+    LEFT JOIN LATERAL (
+        SELECT found.*
+        FROM highest_offsets AS epoch
+        CROSS JOIN {RANGE_CLASSES} AS range (digits, longest)
+        CROSS JOIN LATERAL (
+            SELECT {", ".join(SEGMENT_COLUMNS)} FROM segments
+            WHERE topic_id = %(topic_id)s AND partition = %(partition)s
+                AND {HAS_TXN_INDEX} AND {RANGE_CLASS} = range.digits
+                AND start_offset BETWEEN %(offset)s - range.longest AND epoch.highest_offset
+                AND end_offset >= %(offset)s AND %(leader_epoch)s = ANY(leader_epochs)
+            ORDER BY start_offset, segment_id LIMIT 1
+        ) AS found
+        WHERE {_OF_EPOCH}
+        ORDER BY found.start_offset, found.segment_id LIMIT 1
     ) AS s ON true
     WHERE {_IS_KNOWN_PARTITION}"""
 
@@ -304,11 +271,11 @@ _OF_PARTITION = """s.topic_id = p.topic_id AND s.partition = p.partition
 EARLIEST = f"""
     SELECT t.name AS topic, p.revision, coalesce(
         (SELECT p.log_start_offset
-            FROM {REACH_CLASSES} AS reach (digits, longest)
+            FROM {RANGE_CLASSES} AS range (digits, longest)
             CROSS JOIN LATERAL (
                 SELECT FROM segments AS s
-                WHERE {_OF_PARTITION} AND {REACH_DIGITS} = reach.digits
-                    AND s.start_offset BETWEEN p.log_start_offset - reach.longest
+                WHERE {_OF_PARTITION} AND {RANGE_CLASS} = range.digits
+                    AND s.start_offset BETWEEN p.log_start_offset - range.longest
                         AND p.log_start_offset
                     AND s.end_offset >= p.log_start_offset
                 LIMIT 1
@@ -366,84 +333,3 @@ def revisions(connection: Connection, tps: Sequence[TopicIdPartition]) -> list[i
         check_topic_name(tps[row.place], row.topic, f"partitions[{row.place}].topic")
         found[row.place] = row.revision
     return found
-
-
-Keys: TypeAlias = dict[str, UUID | int]
-BATCH = 2_000
-EPOCHS_PER_STATEMENT = 1_000
-
-_EPOCHS = f"""
-    SELECT topic_id, partition, leader_epoch FROM highest_offsets
-    WHERE (topic_id, partition, leader_epoch) > (:topic_id, :partition, :leader_epoch)
-    ORDER BY topic_id, partition, leader_epoch LIMIT {EPOCHS_PER_STATEMENT}"""
-
-_BEFORE_ALL: Keys = {"topic_id": UUID(int=0), "partition": -1, "leader_epoch": -1}
-
-_LOCK = """
-    SELECT 1 FROM partitions WHERE topic_id = :topic_id AND partition = :partition FOR UPDATE"""
-
-# As services.rlmm.epoch_index has it.
-_FIND = f"""
-    WITH page AS MATERIALIZED (
-        SELECT segment_id, start_offset, end_offset, passable FROM segment_epochs
-        WHERE topic_id = :topic_id AND partition = :partition AND leader_epoch = :leader_epoch
-            AND referenced AND start_offset > :after
-        ORDER BY start_offset LIMIT {BATCH}
-    ), found AS (
-        SELECT page.segment_id, page.passable AS was_passable,
-            s.txn_idx_empty AND s.end_offset = page.end_offset
-                AND page.start_offset <= page.end_offset
-                AND coalesce(page.start_offset - 1 = (
-                    SELECT end_offset FROM segment_epochs
-                    WHERE topic_id = :topic_id AND partition = :partition
-                        AND leader_epoch = :leader_epoch AND referenced
-                        AND start_offset < page.start_offset
-                    ORDER BY start_offset DESC LIMIT 1), false) AS passable
-        FROM page
-        CROSS JOIN LATERAL (
-            SELECT txn_idx_empty, end_offset FROM segments
-            WHERE topic_id = :topic_id AND partition = :partition AND segment_id = page.segment_id
-            LIMIT 1
-        ) AS s
-    ), changed AS (
-        UPDATE segment_epochs AS e SET passable = found.passable
-        FROM found
-        WHERE e.topic_id = :topic_id AND e.partition = :partition
-            AND e.segment_id = found.segment_id AND e.leader_epoch = :leader_epoch
-            AND found.passable <> found.was_passable
-        RETURNING 1
-    )
-    SELECT (SELECT count(*) FROM changed) AS changed,
-        (SELECT max(start_offset) FROM page) AS last"""
-
-
-def find_passable_segments(connection: Connection) -> Iterator[int]:
-    """Set segment_epochs.passable to what it should be; yields how many rows each batch changed.
-
-    Each batch holds the lock of its partition, as every change of the partition does.
-    """
-    for keys in _epochs(connection):
-        after: int | None = -1
-        while after is not None:
-            done = again_where_rolled_back(partial(_find, connection, {**keys, "after": after}))
-            yield done.changed
-            after = done.last
-
-
-def _find(connection: Connection, keys: Keys) -> AnyRow:
-    with connection.begin():
-        connection.execute(text(_LOCK), keys)
-        return connection.execute(text(_FIND), keys).one()
-
-
-def _epochs(connection: Connection) -> Iterator[Keys]:
-    """The leader epochs of all partitions, in the order of their keys."""
-    last = _BEFORE_ALL
-    while True:
-        with connection.begin():
-            epochs = connection.execute(text(_EPOCHS), last).all()
-        for epoch in epochs:
-            last = dict(epoch._mapping)
-            yield last
-        if len(epochs) < EPOCHS_PER_STATEMENT:
-            return

@@ -11,7 +11,6 @@ from services.api.errors import RetriableRemoteStorageError
 from services.api.validation import require
 from services.rlmm.db import again_where_rolled_back
 from services.rlmm.idempotency import REMEMBERED_FOR
-from services.rlmm.lookups import find_passable_segments
 from services.rlmm.schema import connected, is_usable, known_revision, revision_in, try_lock
 
 BATCH = 2_000
@@ -35,14 +34,11 @@ class MaintenancePlan:
         events_days: how long the audit trail goes back at least; a partition's latest event stays
             for ever.
         anomalies_days: how long an anomaly stays that no run sees any more.
-        find_passable: also look again at which segments a search for a transaction index may pass
-            over; needed once after an upgrade from a schema that did not know it (0002).
     """
 
     delete_retention_ms: int = 86_400_000
     events_days: int = 90
     anomalies_days: int = 90
-    find_passable: bool = False
 
     def __post_init__(self) -> None:
         require(
@@ -68,7 +64,6 @@ class MaintenanceReport:
     request_outcomes: int = 0
     events: int = 0
     anomalies: int = 0
-    passable: int = 0
 
 
 def maintain(
@@ -102,9 +97,6 @@ def maintain(
             ),
             events=count("events", _purge_events(connection, timedelta(days=plan.events_days))),
             anomalies=count("anomalies", _purge(connection, _ANOMALIES, anomaly_age)),
-            passable=count("passable", find_passable_segments(connection))
-            if plan.find_passable
-            else 0,
         )
 
 

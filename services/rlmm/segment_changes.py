@@ -22,7 +22,6 @@ from services.api.validation import require, within
 from services.rlmm import epoch_index
 from services.rlmm import segment_batch as statements
 from services.rlmm.db import PartitionKey, Transactions, key_of
-from services.rlmm.epoch_index import show_appended
 from services.rlmm.guards import PartitionView, fence, may_move, raise_leader_epoch, unknown_segment
 from services.rlmm.limits import Limits, check_storable
 from services.rlmm.locked_partitions import LockedPartitions, make_known
@@ -53,20 +52,20 @@ def note_in_order(session: Session, segments: Sequence[RemoteLogSegmentMetadata]
     """Have lists and look-ups answer as if the segments had been added, and the finished ones had
     finished, in this order."""
     copies = [s for s in segments if s.state not in (FINISHED, DELETE_FINISHED)]
-    epoch_index.note_copies_started(session, copies)
+    epoch_index.add(session, copies)
     finished = [s for s in segments if s.state is FINISHED]
     for run in _runs(finished, _highest_offsets(session, finished)):
         if len(run) > 1:
-            show_appended(session, run)
+            epoch_index.publish_appended(session, run)
         else:
-            epoch_index.note_copies_started(session, run)
-            epoch_index.show(session, [run[0].remote_log_segment_id])
+            epoch_index.add(session, run)
+            epoch_index.publish(session, [run[0].remote_log_segment_id])
 
 
 def _runs(
     segments: Sequence[RemoteLogSegmentMetadata], highest_offsets: dict[int, int]
 ) -> Iterator[list[RemoteLogSegmentMetadata]]:
-    """As show_appended takes them; what does not go on so is a run by itself.
+    """As publish_appended takes them; what does not go on so is a run by itself.
 
     Args:
         highest_offsets: by leader epoch, what had finished before the first segment.
@@ -163,7 +162,7 @@ class _Additions:
         if self._added:
             session = self._batch.session
             statements.add_segments(session, self._added)
-            epoch_index.note_copies_started(session, [each.metadata for each in self._added])
+            epoch_index.add(session, [each.metadata for each in self._added])
         return outcomes
 
     def _judged(self, asked: Asked[SegmentAddition]) -> Outcome:
@@ -237,9 +236,9 @@ def _added_before(stored: AnyRow, metadata: RemoteLogSegmentMetadata) -> int:
 DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 
 _VISIBILITY = {
-    FINISHED: epoch_index.show,
-    DELETE_STARTED: epoch_index.hide,
-    DELETE_FINISHED: epoch_index.forget,
+    FINISHED: epoch_index.publish,
+    DELETE_STARTED: epoch_index.unpublish,
+    DELETE_FINISHED: epoch_index.delete,
 }
 
 Updates: TypeAlias = Mapping[int, Asked[SegmentUpdate]]

@@ -36,7 +36,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from services.api.anomalies import AnomalyKind
 from services.api.partitions import RemotePartitionDeleteState
 from services.api.segments import RemoteLogSegmentState
-from services.rlmm.epoch_index import REACH_DIGITS
+from services.rlmm.epoch_index import RANGE_CLASS
 
 NAMING_CONVENTION = {
     "pk": "pk_%(table_name)s",
@@ -83,9 +83,8 @@ LIVE = text("state <> 'DELETE_SEGMENT_FINISHED'")
 
 TOMBSTONE = text("state = 'DELETE_SEGMENT_FINISHED'")
 
-STOP = text("CASE WHEN overlapped THEN true ELSE referenced AND NOT passable END")
-"""Of what a segment has in an epoch: a search for a transaction index may not pass over it. Written
-so that the planner does not take the index on it for what is overlapped alone."""
+HAS_TXN_INDEX = "state = 'COPY_SEGMENT_FINISHED' AND NOT txn_idx_empty"
+"""Of a finished segment that may have a transaction index; a literal, as LIVE is."""
 
 
 class TopicRow(Base):
@@ -172,11 +171,21 @@ class SegmentRow(Base):
             "reach",
             "topic_id",
             "partition",
-            text(REACH_DIGITS),
+            text(RANGE_CLASS),
             "start_offset",
             postgresql_where=LIVE,
         ),
         Index("tombstones", "changed_at", postgresql_where=TOMBSTONE),
+        # For searches of the next transaction index.
+        Index(
+            "txn_index",
+            "topic_id",
+            "partition",
+            text(RANGE_CLASS),
+            "start_offset",
+            "segment_id",
+            postgresql_where=text(HAS_TXN_INDEX),
+        ),
     )
 
     # Which segment this is.
@@ -251,8 +260,7 @@ class SegmentEpochRow(Base):
     """The offsets that a live segment has in one of its leader epochs.
 
     `referenced` and `overlapped` are true only of segments in COPY_SEGMENT_FINISHED, and of each
-    of these at least one is: what is displaced is flagged as overlapped. `passable` says something
-    only of what is referenced and not overlapped.
+    of these at least one is: what is displaced is flagged as overlapped.
     """
 
     __tablename__ = "segment_epochs"
@@ -286,18 +294,9 @@ class SegmentEpochRow(Base):
             "topic_id",
             "partition",
             "leader_epoch",
-            text(REACH_DIGITS),
+            text(RANGE_CLASS),
             "start_offset",
             postgresql_where=text("overlapped"),
-        ),
-        # Where a search for a transaction index has to look.
-        Index(
-            "stops",
-            "topic_id",
-            "partition",
-            "leader_epoch",
-            "start_offset",
-            postgresql_where=STOP,
         ),
     )
 
@@ -314,9 +313,10 @@ class SegmentEpochRow(Base):
     overlapped: Mapped[bool] = mapped_column(
         comment="when it or a neighbour finished, both had offsets in common"
     )
+    # Neither read nor written since schema 0008. The release before writes it while it runs beside
+    # this one, so that only the next schema may drop it.
     passable: Mapped[bool] = mapped_column(
-        server_default=text("false"),
-        comment="the segment ends here, has no transaction index, and one ends right before it",
+        server_default=text("false"), comment="not used since schema 0008"
     )
 
 

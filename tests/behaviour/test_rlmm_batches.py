@@ -12,7 +12,11 @@ import pytest
 from sqlalchemy import Engine, text
 
 from services.api.calls import MutationContext, MutationOutcome
-from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
+from services.api.errors import (
+    ConcurrentUpdateError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+)
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.remote_log_metadata_manager import (
     PartitionLeadership,
@@ -273,7 +277,7 @@ def test_a_partition_that_the_database_refuses_stops_no_other(
     updates = [SegmentUpdate(update_to(metadata, DELETE_STARTED)) for metadata in made]
     outcomes = rlmm.update_remote_log_segment_metadata_batch(updates)
     assert outcomes[0] == outcomes[2] == MutationOutcome(applied=True, revision=3)
-    assert type(outcomes[1]) is RemoteStorageError
+    assert type(outcomes[1]) is ConcurrentUpdateError
     states = [stored(engine, tp)["segments"][0]["state"] for tp in tps]
     assert states == ["DELETE_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED", "DELETE_SEGMENT_STARTED"]
 

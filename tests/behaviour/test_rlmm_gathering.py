@@ -11,7 +11,6 @@ from services.api.calls import MutationContext, MutationOutcome
 from services.api.errors import (
     ConcurrentUpdateError,
     InvalidStateTransitionError,
-    RemoteStorageError,
     RetriableRemoteStorageError,
 )
 from services.api.ids import TopicIdPartition
@@ -205,7 +204,7 @@ def test_where_the_database_refuses_a_statement_only_the_one_at_fault_is_refused
             {"id": tps[1].topic_id},
         )
     results = gated.meeting(*(to(FINISHED, metadata) for metadata in made))
-    assert type(results.pop(1)) is RemoteStorageError
+    assert type(results.pop(1)) is ConcurrentUpdateError
     assert results == [MutationOutcome(applied=True, revision=3)] * (len(tps) - 1)
 
 

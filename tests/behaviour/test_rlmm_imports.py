@@ -139,7 +139,7 @@ def look_up_rows(engine: Engine, tp: TopicIdPartition) -> Sequence[Any]:
         epochs = connection.execute(
             text(
                 "SELECT leader_epoch, segment_id, segment_start_offset, start_offset, end_offset, "
-                f"referenced, overlapped, passable FROM segment_epochs {of_partition} "
+                f"referenced, overlapped FROM segment_epochs {of_partition} "
                 "ORDER BY leader_epoch, segment_id"
             ),
             keys,

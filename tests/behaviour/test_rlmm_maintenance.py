@@ -14,7 +14,7 @@ from services.api.errors import (
 )
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.rlmm import lookups, maintenance
+from services.rlmm import maintenance
 from services.rlmm.maintenance import MaintenancePlan, MaintenanceReport, maintain
 from tests.contract.rlmm.anomalies import anomaly
 from tests.contract.rlmm.segments import (
@@ -28,7 +28,6 @@ from tests.contract.rlmm.segments import (
     put_deletion,
     segment,
 )
-from tests.harness import look_up_oracle
 from tests.harness.eventually import eventually
 from tests.harness.rlmm_database import events, waiting
 
@@ -232,7 +231,7 @@ def test_a_second_maintenance_leaves_it_to_the_first(database_url: str, engine: 
 def test_beside_traffic_nothing_is_lost(
     rlmm: RemoteLogMetadataManager, database_url: str, engine: Engine
 ) -> None:
-    plan = MaintenancePlan(delete_retention_ms=0, find_passable=True)
+    plan = MaintenancePlan(delete_retention_ms=0)
 
     def change(partition: int) -> None:
         tp = TopicIdPartition(TP.topic_id, "orders", partition)
@@ -253,34 +252,6 @@ def test_beside_traffic_nothing_is_lost(
         assert len(rlmm.list_remote_log_segments(tp).segments) == 10
         assert revisions(engine, tp) == list(range(1, 61))
     assert count(engine, "segments") == 40
-    statement = "segment_epochs WHERE referenced AND NOT passable"
-    assert count(engine, statement) == 4
-
-
-def test_what_may_be_passed_over_is_found_anew(
-    rlmm: RemoteLogMetadataManager, database_url: str, engine: Engine
-) -> None:
-    copies = [
-        finished(rlmm, TP, s, s + 9, txn_idx_empty=s != 30) for s in (0, 10, 20, 30, 40, 60, 70)
-    ]
-    finished(rlmm, TP, 80, 99, {0: 80, 1: 90}, txn_idx_empty=True)
-    move(rlmm, copies[1], DELETE_STARTED)
-    kept = passable_starts(engine)
-    # Not known, as after an upgrade; or wrong, as the release before leaves it.
-    for wrong in ("false", "true"):
-        age(engine, f"UPDATE segment_epochs SET passable = {wrong}")
-        assert maintain(database_url, MaintenancePlan(find_passable=True)).passable > 0
-        assert passable_starts(engine) == kept == [40, 70]
-        assert maintain(database_url, MaintenancePlan(find_passable=True)).passable == 0
-    found = look_up_oracle.answers(engine, lookups.NEXT_WITH_TXN_INDEX, TP, 0, 100)
-    expected = look_up_oracle.answers(engine, look_up_oracle.NEXT_WITH_TXN_INDEX, TP, 0, 100)
-    assert found == expected
-
-
-def passable_starts(engine: Engine) -> list[int]:
-    statement = "SELECT start_offset FROM segment_epochs WHERE referenced AND passable"
-    with engine.connect() as connection:
-        return sorted(connection.scalars(text(statement)))
 
 
 def test_anomalies_go_when_no_run_has_seen_them_for_long(
@@ -314,15 +285,3 @@ def test_a_plan_that_makes_no_sense_is_refused(
 def test_a_database_without_the_schema_is_not_maintained(empty_database_url: str) -> None:
     with pytest.raises(RetriableRemoteStorageError, match="db upgrade"):
         maintain(empty_database_url, MaintenancePlan())
-
-
-def test_epochs_of_several_pages_are_looked_at(
-    rlmm: RemoteLogMetadataManager, database_url: str, engine: Engine
-) -> None:
-    epochs = 2 * lookups.EPOCHS_PER_STATEMENT + 3
-    finished(rlmm, TP, 0, epochs - 1, {epoch: epoch for epoch in range(epochs)})
-    finished(rlmm, TP, epochs, epochs + 9, {epochs - 1: epochs}, txn_idx_empty=True)
-    finished(rlmm, OTHER, 0, 9, txn_idx_empty=True)
-    finished(rlmm, OTHER, 10, 19, txn_idx_empty=True)
-    age(engine, "UPDATE segment_epochs SET passable = false")
-    assert maintain(database_url, MaintenancePlan(find_passable=True)).passable == 2

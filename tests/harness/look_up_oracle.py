@@ -41,6 +41,13 @@ _OF_SEGMENT = "s.topic_id = :topic_id AND s.partition = :partition"
 
 SEGMENT_FOR_OFFSET = _segment_at("probe.at")
 NEXT_WITH_TXN_INDEX = f"""
+    SELECT s.segment_id FROM segments AS s
+    WHERE {_OF_SEGMENT} AND s.state = 'COPY_SEGMENT_FINISHED' AND NOT s.txn_idx_empty
+        AND :leader_epoch = ANY(s.leader_epochs) AND s.end_offset >= probe.at
+        AND s.start_offset <= (SELECT highest_offset FROM highest_offsets WHERE {_OF_EPOCH})
+    ORDER BY s.start_offset, s.segment_id LIMIT 1"""
+
+KAFKAS_NEXT_WITH_TXN_INDEX = f"""
     WITH RECURSIVE chain AS (
         SELECT s.segment_id, s.txn_idx_empty, s.end_offset
         FROM ({_segment_at("probe.at")}) AS found

@@ -21,9 +21,8 @@ _SEGMENTS = """
 
 _EPOCHS = """
     INSERT INTO segment_epochs (topic_id, partition, segment_id, leader_epoch,
-        segment_start_offset, start_offset, end_offset, referenced, overlapped, passable)
-    SELECT topic_id, partition, segment_id, 0, start_offset, start_offset, end_offset, true, false,
-        start_offset > 0
+        segment_start_offset, start_offset, end_offset, referenced, overlapped)
+    SELECT topic_id, partition, segment_id, 0, start_offset, start_offset, end_offset, true, false
     FROM segments WHERE topic_id = %(topic_id)s AND partition = %(partition)s"""
 
 

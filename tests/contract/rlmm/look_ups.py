@@ -311,12 +311,24 @@ class TableG(RlmmContractPart):
         finished(rlmm, tp, 30, 39, {1: 30}, txn_idx_empty=False)
         assert rlmm.next_segment_with_txn_index(tp, 0, offset).value is None
 
-    def test_a_gap_ends_the_search(
+    def test_a_gap_does_not_end_the_search(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         finished(rlmm, tp, 0, 9, txn_idx_empty=True)
-        finished(rlmm, tp, 11, 19, txn_idx_empty=False)
-        assert rlmm.next_segment_with_txn_index(tp, 0, 0).value is None
+        beyond = finished(rlmm, tp, 11, 19, txn_idx_empty=False)
+        for offset in (0, 10, 11, 19):
+            found = rlmm.next_segment_with_txn_index(tp, 0, offset).value
+            assert found is not None
+            assert id_of(found) == id_of(beyond)
+
+    def test_a_wide_segment_that_a_short_one_displaced_is_found(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        wide = finished(rlmm, tp, 0, 99, txn_idx_empty=False)
+        finished(rlmm, tp, 40, 59, txn_idx_empty=True)
+        found = rlmm.next_segment_with_txn_index(tp, 0, 50).value
+        assert found is not None
+        assert id_of(found) == id_of(wide)
 
     def test_a_segment_that_spans_epochs_ends_the_search_in_the_earlier_one(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition

@@ -62,7 +62,7 @@ def _listed(partition: Partition, query: ListSegments) -> list[RemoteLogSegmentM
         and (not query.states or each.state in query.states)
         and (query.min_offset is None or each.end_offset >= query.min_offset)
     ]
-    return sorted(found, key=lambda each: (each.start_offset, each.remote_log_segment_id.id))
+    return sorted(found, key=_by_start)
 
 
 def _ranges(metadata: RemoteLogSegmentMetadata) -> dict[int, tuple[int, int]]:
@@ -110,11 +110,18 @@ def _is_of_older_leader(one: RemoteLogSegmentMetadata, other: RemoteLogSegmentMe
 def _next_with_txn_index(
     partition: Partition, leader_epoch: int, offset: int
 ) -> RemoteLogSegmentMetadata | None:
-    seen: set[UUID] = set()
-    while (found := _segment_at(partition, leader_epoch, offset)) is not None:
-        if not found.txn_idx_empty:
-            return found
-        assert found.remote_log_segment_id.id not in seen
-        seen.add(found.remote_log_segment_id.id)
-        offset = found.end_offset + 1
-    return None
+    highest = partition.epochs.get(leader_epoch, LeaderEpoch()).highest_offset
+    found = [
+        stored.metadata
+        for stored in partition.segments.values()
+        if stored.metadata.state is FINISHED
+        and not stored.metadata.txn_idx_empty
+        and leader_epoch in _ranges(stored.metadata)
+        and stored.metadata.end_offset >= offset
+        and stored.metadata.start_offset <= highest
+    ]
+    return min(found, key=_by_start, default=None)
+
+
+def _by_start(metadata: RemoteLogSegmentMetadata) -> tuple[int, UUID]:
+    return metadata.start_offset, metadata.remote_log_segment_id.id

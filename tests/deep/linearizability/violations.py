@@ -324,12 +324,12 @@ def displaced_segment_found_before_the_one_that_displaced_it(story: Story) -> Re
     return story.tell(LookUp(0, 5), replace(found, revision=4))
 
 
-def transaction_index_sought_beyond_a_gap(story: Story) -> Record:
-    story.tell(add(1, 0, 9, txn_idx_empty=True))
+def transaction_index_passed_over(story: Story) -> Record:
+    story.tell(add(1, 0, 9))
     story.tell(move(1, FINISHED))
-    story.tell(add(2, 20, 29))
+    story.tell(add(2, 10, 19))
     story.tell(move(2, FINISHED))
-    found = story.tell(LookUp(0, 25)).reply
+    found = story.tell(LookUp(0, 15)).reply
     return story.tell(NextWithTxnIndex(0, 5), found)
 
 
@@ -427,7 +427,7 @@ VIOLATIONS: tuple[Violation, ...] = (
     size_of_finished_segments_only,
     update_that_erases_custom_metadata,
     displaced_segment_found_before_the_one_that_displaced_it,
-    transaction_index_sought_beyond_a_gap,
+    transaction_index_passed_over,
     log_start_that_falls,
     not_modified_since_a_revision_that_is_not_the_present_one,
     tombstone_that_comes_back,

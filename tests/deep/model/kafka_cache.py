@@ -121,10 +121,20 @@ class KafkaCache:
         return reduce(_preferred, holders) if holders else None
 
     def next_with_txn_index(self, epoch: int, offset: int) -> RemoteLogSegmentMetadata | None:
-        found = self.segment_for_offset(epoch, offset)
-        while found is not None and found.txn_idx_empty:
-            found = self.segment_for_offset(epoch, found.end_offset + 1)
-        return found
+        """The one that ends at or after the offset and starts first. Kafka's search goes from
+        segment to segment and stops at a gap: a declared difference."""
+        highest = self.highest_offset(epoch)
+        found = [
+            each
+            for each in self.segments.values()
+            if each.state is FINISHED
+            and not each.txn_idx_empty
+            and epoch in offsets_by_epoch(each)
+            and each.end_offset >= offset
+            and highest is not None
+            and each.start_offset <= highest
+        ]
+        return min(found, key=_by_start, default=None)
 
     def listed(self, epoch: int | None) -> list[RemoteLogSegmentMetadata]:
         """Ascending by start offset, then by id; None: of all epochs."""
@@ -133,7 +143,7 @@ class KafkaCache:
         else:
             state = self.epochs.get(epoch, LeaderEpochState())
             found = [self.segments[segment_id] for segment_id in state.listed]
-        return sorted(found, key=lambda each: (each.start_offset, each.remote_log_segment_id.id))
+        return sorted(found, key=_by_start)
 
     def size_in_bytes(self, epoch: int) -> int:
         """A size that is not known (-1) counts nothing."""
@@ -141,6 +151,10 @@ class KafkaCache:
 
     def highest_offset(self, epoch: int) -> int | None:
         return self.epochs.get(epoch, LeaderEpochState()).highest_offset
+
+
+def _by_start(segment: RemoteLogSegmentMetadata) -> tuple[int, UUID]:
+    return segment.start_offset, segment.remote_log_segment_id.id
 
 
 def _holds(segment: RemoteLogSegmentMetadata, epoch: int, offset: int) -> bool:
