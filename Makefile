@@ -132,7 +132,7 @@ test-plugin: $(VENV)/.dev build/.plugin ## Run the tests of a real broker that t
 .PHONY: test-minio
 test-minio: minio ## Run the tests of RSM over real MinIO (Go 1.24)
 	TEST_S3=minio $(BIN)/pytest tests/minio tests/contract/test_rsm_*.py \
-	  tests/deep/test_kill_and_reconcile.py \
+	  tests/deep/test_rsm_*.py tests/deep/test_kill_and_reconcile.py \
 	  --ignore tests/contract/test_rsm_over_grpc.py \
 	  --ignore tests/deep/test_rsm_largest_segment.py \
 	  --deselect tests/contract/test_rsm_in_process.py::TestOverFilesystem \

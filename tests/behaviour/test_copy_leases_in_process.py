@@ -284,6 +284,7 @@ def test_a_process_ends_its_own_attempts_at_once(stack: Stack, log_dir: Path) ->
     assert stack.ranges() == WHOLE
 
 
+@pytest.mark.deep
 def test_a_copy_that_takes_longer_than_its_lease_keeps_it(stack: Stack, log_dir: Path) -> None:
     rsm, rlmm = FailingRsm(stack.rsm), Watched(stack.rlmm)
 
@@ -299,6 +300,7 @@ def test_a_copy_that_takes_longer_than_its_lease_keeps_it(stack: Stack, log_dir:
     assert rlmm.asked_for == [FINISHED, FINISHED]
 
 
+@pytest.mark.deep
 def test_an_outage_that_is_shorter_than_the_lease_costs_nothing(
     stack: Stack, log_dir: Path
 ) -> None:

@@ -373,6 +373,7 @@ def test_who_is_told_waits_to_be_told(stack: Stack, log_dir: Path, files: Partit
     assert stack.ranges() == ALL
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("failpoint", ["deletion.log_start_raised", "deletion.marked_some"])
 def test_an_rlm_that_was_killed_while_it_disabled_goes_on(
     world: World, tmp_path: Path, failpoint: str

@@ -634,6 +634,7 @@ def test_one_partition_that_cannot_be_given_up_stops_no_other(stack: Stack, log_
     assert marked == [names[0], names[2], names[3]]
 
 
+@pytest.mark.deep
 def test_partitions_that_are_locked_for_long_stop_no_other(stack: Stack, log_dir: Path) -> None:
     names = [replace(NAME, partition=number) for number in range(1000)]
     locked = {*names[:7], *names[500:520], names[999]}

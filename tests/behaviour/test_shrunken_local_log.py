@@ -48,6 +48,7 @@ def shrink(files: PartitionFiles) -> None:
     assert [s.base_offset for s in list_segments(files.path)] == [LOCAL_START]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("settings", [{}, NONE_BREACHED], ids=["nothing set", "none breached"])
 @pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
 def test_the_tier_keeps_what_the_broker_has_forgotten(

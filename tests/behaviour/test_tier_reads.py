@@ -179,6 +179,7 @@ def test_a_dead_database_never_slows_local_reads(stack: Stack, log_dir: Path) ->
             _check_local_reads_only(stack, log_dir, files, dead)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("hung", ["fetch_log_segment", "remote_log_segment_metadata"])
 def test_a_silent_store_or_database_leaves_threads_to_local_reads(
     stack: Stack, log_dir: Path, hung: str

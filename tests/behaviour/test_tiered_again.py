@@ -293,6 +293,7 @@ def is_shipped(world: World) -> bool:
     return len(rows) == expected and {row.state for row in rows} == {FINISHED}
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "failpoint",
     [
@@ -325,6 +326,7 @@ def test_an_rlm_that_was_killed_while_it_disabled(
         assert [rlmm.partition_state(name).value.gaps for name in names] == [()] * len(names)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("failpoint", ["copy.started_registered", "copy.finished_registered"])
 def test_an_rlm_that_was_killed_while_it_copied_anew(
     world: World, tmp_path: Path, failpoint: str

@@ -108,6 +108,7 @@ def test_a_view_asks_for_no_policies() -> None:
     assert broker.config_requests == []
 
 
+@pytest.mark.deep
 def test_an_answer_may_be_of_many_partitions() -> None:
     partitions = [partition(number, 1, 4, [1, 2, 3]) for number in range(60_000)]
     with MetadataBroker(lambda names: metadata([topic("wide", uuid4(), *partitions)])) as broker:
@@ -251,6 +252,7 @@ def test_a_broker_that_hangs_up_has_not_answered() -> None:
         admin(broker.address).view([])
 
 
+@pytest.mark.deep
 def test_nothing_is_left_of_views_that_fail_and_of_views_that_do_not() -> None:
     nobody = nobodys_address()
     with socket.create_server((LOOPBACK, 0)) as silent, MetadataBroker(all_there) as broker:

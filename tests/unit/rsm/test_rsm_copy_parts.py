@@ -67,6 +67,7 @@ def written(uploader: Uploader, key: str, content: bytes) -> None:
         upload.write(content)
 
 
+@pytest.mark.deep
 def test_an_object_of_too_many_parts_is_cut_into_larger_ones(tmp_path: Path) -> None:
     store, content = NotingStore(tmp_path), some_bytes(MAX_PARTS * 3 + 1)
     with closing(Uploader(store, PartBuffers(4, 3, 60_000), 2, Waiting())) as uploader:

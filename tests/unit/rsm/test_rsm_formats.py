@@ -254,6 +254,7 @@ anything = st.recursive(
 )
 
 
+@pytest.mark.deep
 @given(manifests, anything, st.data())
 def test_a_manifest_with_anything_in_a_place_is_refused_or_can_be_used(
     manifest: Manifest, value: object, data: st.DataObject
@@ -289,6 +290,7 @@ def a_segment_of(epochs: int, custom_metadata: bytes = b"") -> RemoteLogSegmentM
     )
 
 
+@pytest.mark.deep
 def test_the_longest_manifest_that_is_written_is_read_back() -> None:
     metadata = a_segment_of(MAX_LEADER_EPOCHS, bytes(MAX_COPIED_CUSTOM_METADATA_BYTES))
     require_fits(metadata, INT32_MAX)

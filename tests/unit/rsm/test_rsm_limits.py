@@ -280,6 +280,7 @@ def test_keys_whose_caller_is_gone_are_not_deleted_again(clock: MovedClock) -> N
     assert "SlowDown" in str(failures["a"])
 
 
+@pytest.mark.deep
 def test_the_pace_comes_back_after_a_store_was_busy_for_long() -> None:
     """Eight callers, of which each waits for half a minute and asks again."""
     clock = SharedClock(callers=8)

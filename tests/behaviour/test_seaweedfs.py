@@ -64,6 +64,7 @@ def test_a_bucket_is_removed_with_its_objects(server: SeaweedFS) -> None:
     assert not server.endpoint.client().bucket_exists("removed")
 
 
+@pytest.mark.deep
 def test_nothing_is_left_in_the_directory_for_temporary_files(server: SeaweedFS) -> None:
     sockets = set(server.sockets())
     assert any(path.exists() for path in sockets)
