@@ -6,7 +6,7 @@ import java.util.Queue;
 /**
  * Lets few changes be under way at a time; the others begin in their order as these end. A broker
  * that removes a partition asks for a change of each of its segments at once, thousands of them,
- * and gives the removal up for good where RLMM turns a single one away.
+ * and gives the removal up for good if RLMM refuses a single one.
  */
 final class ChangeQueue {
     /** RLMM serves all its callers with a few more threads than this; a partition's changes wait. */

@@ -11,7 +11,7 @@ import java.util.function.Supplier;
 
 import org.apache.kafka.common.TopicIdPartition;
 
-/** The two calls of {@link LeadershipNotices}. No leader epoch is told: the interface has none. */
+/** The two calls of {@link LeadershipNotices}. No leader epoch is sent: the interface has none. */
 final class LeadershipCalls implements LeadershipNotices.Sender {
     private final Supplier<RemoteLogMetadataManagerBlockingV2Stub> stub;
     private final int brokerId;

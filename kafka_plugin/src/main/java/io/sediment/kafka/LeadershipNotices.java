@@ -65,7 +65,7 @@ final class LeadershipNotices implements AutoCloseable {
         this.thread.start();
     }
 
-    /** Never throws, never waits. A taken partition stays so while its new role is told. */
+    /** Never throws, never waits. A taken partition stays so while its new role is sent. */
     synchronized void announce(Set<TopicIdPartition> leaders, Set<TopicIdPartition> followers) {
         leaders.forEach(partition -> announce(partition, Role.LEADER));
         followers.forEach(partition -> announce(partition, Role.FOLLOWER));
@@ -88,7 +88,7 @@ final class LeadershipNotices implements AutoCloseable {
         return taken.contains(partition);
     }
 
-    /** Drops what was not told yet. Idempotent. */
+    /** Drops what was not sent yet. Idempotent. */
     @Override
     public void close() {
         synchronized (this) {
@@ -130,7 +130,7 @@ final class LeadershipNotices implements AutoCloseable {
         return !closed;
     }
 
-    /** False: something is left that has to be told again. */
+    /** False: something is left to send again. */
     private boolean tell() {
         try {
             Set<TopicIdPartition> gone = nextStopped();
@@ -191,7 +191,7 @@ final class LeadershipNotices implements AutoCloseable {
     }
 
     private synchronized void took(TopicIdPartition partition, Role role) {
-        // News of the partition that came meanwhile is told next, or it was stopped.
+        // A role that came meanwhile is sent next, unless the partition was stopped.
         if (pending.remove(partition, role)) {
             taken.add(partition);
             refused.remove(partition);

@@ -32,7 +32,7 @@ final class MetadataManagerConfig extends ServiceConfig {
         brokerId = nodeId == UNKNOWN ? getInt(BROKER_ID) : nodeId;
     }
 
-    /** The broker's id; -1 where the broker did not say. */
+    /** The broker's id; -1 if the broker did not set it. */
     int brokerId() {
         return brokerId;
     }

@@ -24,7 +24,7 @@ final class MetadataService implements AutoCloseable {
     private static final long READINESS_NANOS = TimeUnit.SECONDS.toNanos(1);
     /**
      * Changes are repeated while RLMM is away or full: all are idempotent, and Kafka copies a whole
-     * segment again where it cannot say that the last copy finished. The call's deadline ends it.
+     * segment again if it cannot say that the last copy finished. The call's deadline ends it.
      */
     private static final Map<String, ?> REPEAT_CHANGES = Map.of("methodConfig", List.of(Map.of(
         "name", List.of(
@@ -85,7 +85,7 @@ final class MetadataService implements AutoCloseable {
         return calls.make(name, () -> read.answer(blockingStub()), convert);
     }
 
-    /** What IsReady says, at most a second ago where it said yes; any failure of it is a no. */
+    /** Return IsReady's answer, a yes for up to a second; any failure is a no. */
     boolean isReady(TopicIdPartition partition) {
         Long lastNanos = readyAtNanos;
         long nowNanos = System.nanoTime();
@@ -107,7 +107,7 @@ final class MetadataService implements AutoCloseable {
 
     /**
      * Begins a change, in its turn; completes when it is committed, or with a
-     * {@link RemoteStorageException}. Its deadline counts from where its turn has come.
+     * {@link RemoteStorageException}. Its deadline counts from when its turn comes.
      *
      * @param name the RPC, for messages
      */

@@ -21,7 +21,7 @@ import java.util.function.LongSupplier;
  */
 final class Patience implements ClientInterceptor {
     // Ten copies of a broker may wait behind six (RSM's defaults): of 1 GiB each they are through
-    // in this time where the store takes 10 MiB/s.
+    // in this time if the store takes 10 MiB/s.
     private static final Duration COPY_TURN = Duration.ofMinutes(30);
     private static final Duration READ_TURN = Duration.ofMinutes(5);
 
@@ -30,7 +30,7 @@ final class Patience implements ClientInterceptor {
     private final LongSupplier clock;
     private volatile Long takenUpNanos;
 
-    /** By this clock, which tells nanoseconds as {@link System#nanoTime} does. */
+    /** By this clock, in nanoseconds as {@link System#nanoTime} does. */
     Patience(Duration turn, Duration progress, LongSupplier clock) {
         turnNanos = turn.toNanos();
         progressNanos = progress.toNanos();

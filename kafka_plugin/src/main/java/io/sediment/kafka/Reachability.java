@@ -73,13 +73,13 @@ final class Reachability implements ClientInterceptor {
             && !(status.getCause() instanceof TimeoutException);
     }
 
-    /** Says nothing more: calls that end because the channel is closed tell nothing. */
+    /** Logs nothing more: calls that end because the channel is closed show nothing. */
     synchronized void silence() {
         silent = true;
     }
 
     private synchronized void missed(String failure) {
-        // A service that comes and goes is told of once a minute.
+        // A service that comes and goes is logged once a minute.
         if (!silent && reachable && System.nanoTime() - lastWarnNanos >= WARN_INTERVAL_NANOS) {
             reachable = false;
             lastWarnNanos = System.nanoTime();

@@ -153,7 +153,7 @@ public final class SedimentRemoteLogMetadataManager implements RemoteLogMetadata
      * The segments that are not yet DELETE_SEGMENT_FINISHED, ascending by start offset. Comes in
      * pages: a later one that cannot be had is one of Kafka's unchecked retriable exceptions.
      *
-     * @throws RemoteStorageException also where the topic's settings forbid the broker to delete
+     * @throws RemoteStorageException also if the topic's settings forbid the broker to delete
      */
     @Override
     public Iterator<RemoteLogSegmentMetadata> listRemoteLogSegments(

@@ -83,7 +83,7 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager 
     }
 
     /**
-     * The log between two bytes, both inclusive; ends at the end of the file where that is first.
+     * The log between two bytes, both inclusive; ends at the end of the file if that is first.
      *
      * @throws RemoteResourceNotFoundException if the segment is not in the store
      * @throws IllegalArgumentException if a position is negative or the end is below the start

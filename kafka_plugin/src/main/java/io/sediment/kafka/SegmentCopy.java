@@ -49,7 +49,7 @@ final class SegmentCopy {
      * Sends the segment and waits until it is stored. Holds a few chunks in memory.
      *
      * @return what the service wants to be kept with the segment's metadata
-     * @throws RemoteStorageException if a file cannot be read or the service refuses; where a
+     * @throws RemoteStorageException if a file cannot be read or the service refuses; if a
      *     repeat may succeed, a {@link RetriableRemoteStorageException}
      */
     Optional<CustomMetadata> run(RemoteLogSegmentMetadata metadata, LogSegmentData data)

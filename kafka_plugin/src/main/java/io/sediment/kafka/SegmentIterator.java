@@ -41,7 +41,7 @@ final class SegmentIterator implements Iterator<RemoteLogSegmentMetadata> {
      * One page.
      *
      * @param segments may be empty though a page follows
-     * @param nextPageToken empty where no page follows
+     * @param nextPageToken empty if no page follows
      */
     record Page(List<RemoteLogSegmentMetadata> segments, String nextPageToken) {
     }

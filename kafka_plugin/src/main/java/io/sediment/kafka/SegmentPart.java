@@ -26,7 +26,7 @@ record SegmentPart(SegmentFile file, String name, long sizeBytes, Source source)
         InputStream open() throws IOException;
     }
 
-    /** The parts in the order of {@link SegmentFile}; a transaction index where there is one. */
+    /** The parts in the order of {@link SegmentFile}; a transaction index if there is one. */
     static List<SegmentPart> of(LogSegmentData data) throws IOException {
         List<SegmentPart> parts = new ArrayList<>();
         parts.add(of(SegmentFile.SEGMENT_FILE_LOG, data.logSegment()));

@@ -9,7 +9,7 @@ import org.apache.kafka.common.config.ConfigDef;
 import org.apache.kafka.common.config.ConfigException;
 
 /**
- * What both plugins are told. The broker strips its prefix from the keys; it is put back here, so
+ * The settings of both plugins. The broker strips its prefix from the keys; it is put back here, so
  * that every message names the property that an operator wrote.
  */
 abstract class ServiceConfig extends AbstractConfig {

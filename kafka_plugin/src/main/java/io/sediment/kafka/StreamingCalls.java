@@ -31,7 +31,7 @@ final class StreamingCalls {
                 continue;
             }
         } catch (StatusException | TimeoutException e) {
-            // It has ended, as it was told.
+            // It has ended, as requested.
         } catch (InterruptedException e) {
             interrupted = true;
         } finally {

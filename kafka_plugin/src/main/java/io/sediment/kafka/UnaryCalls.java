@@ -5,7 +5,7 @@ import java.util.function.Function;
 
 import org.apache.kafka.server.log.remote.storage.RemoteStorageException;
 
-/** Makes calls of one request and one answer, each with a deadline, and tells Kafka what failed. */
+/** Makes unary calls, each with a deadline, and maps failures to Kafka's exceptions. */
 final class UnaryCalls {
     private final Failures failures;
 
