@@ -106,7 +106,7 @@ test-unit: $(VENV)/.dev ## Run the tests that need no server: half a minute
 
 .PHONY: test-deep
 test-deep: $(VENV)/.dev ## Run the deep tests: kills, faults, outages, histories, the largest segment (20 minutes)
-	$(BIN)/pytest -m deep tests/unit tests/contract tests/behaviour tests/deep \
+	HYPOTHESIS_PROFILE=deep $(BIN)/pytest -m "deep or property" tests/unit tests/contract tests/behaviour tests/deep \
 	  -n $(TEST_PROCESSES) --dist worksteal $(PYTEST_ARGS)
 
 .PHONY: test-model

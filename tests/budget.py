@@ -26,10 +26,12 @@ def _is_bounded(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what lies in tests/deep as deep, before `-m` selects."""
+    """Mark what lies in tests/deep as deep, and property tests as such, before `-m` selects."""
     for item in items:
         if _DEEP in item.path.parents:
             item.add_marker("deep")
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker("property")
 
 
 @pytest.hookimpl(wrapper=True)

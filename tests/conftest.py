@@ -7,12 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from services.common.log import RepeatFilter
 from services.local.postgres import EmbeddedPostgres
 from services.local.seaweedfs import S3Endpoint, SeaweedFS
 from services.rlmm import schema
 from tests.harness.minio import MinioServer
+
+# Property tests try few examples in `make test` and many in `make test-deep`.
+settings.register_profile("quick", max_examples=25, deadline=None)
+settings.register_profile("deep", max_examples=300, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 pytest_plugins = [
     "pytester",
