@@ -48,36 +48,26 @@ class ServiceSettings(BaseSettings):
         default=16,
         ge=1,
         le=512,
-        description="Unary calls served at once by one process. Three times as many may wait; "
-        "what comes then is refused, to be tried again.",
+        description="Unary calls served at once by one process. Three times as many may wait for "
+        "a thread; further ones are refused and may be retried.",
     )
     stream_threads: int = Field(
-        default=8, ge=1, le=512, description="Streams to callers served at once by one process."
-    )
-    address_share_percent: int = Field(
-        default=75,
+        default=8,
         ge=1,
-        le=100,
-        description="How much of the threads for unary calls, for streams in and for streams out, "
-        "and of the places to wait for one, a single address may have, %; 100: all, as where a "
-        "proxy stands before the service. Of global IPv6 addresses those of one /64 count as one, "
-        "private ones (fc00::/7, fe80::/10, ::1) each alone.",
+        le=512,
+        description="Streams to callers served at once by one process. Twice as many may wait for "
+        "a thread; further ones are refused and may be retried.",
     )
     stream_idle_timeout_ms: int = Field(
         default=60_000,
         ge=1,
-        description="How long a stream may wait for its peer, which sends or takes nothing, ms; "
-        "then it is cancelled.",
-    )
-    busy_stream_idle_timeout_ms: int = Field(
-        default=10_000,
-        ge=1,
-        description="The same while another stream waits for its thread, ms.",
+        description="How long a stream may wait for a peer that sends or takes nothing, ms; then "
+        "it is cancelled.",
     )
     default_deadline_ms: int = Field(
         default=30_000,
         ge=1,
-        description="How long a unary call may take whose caller names no deadline, ms.",
+        description="How long a unary call may take if its caller names no deadline, ms.",
     )
     drain_timeout_ms: int = Field(
         default=10_000, ge=0, description="How long SIGTERM waits for calls under way, ms."

@@ -12,7 +12,6 @@ from services.api.validation import INT64_MAX
 from services.common.settings import Address, ServiceSettings
 from services.rlm.kafka_admin.security import KafkaSecurity, SaslMechanism, SecurityProtocol
 from services.rlm.roles.partition_roles import PartitionSource
-from services.rpc.server.admission import share_of
 
 _INT32_MAX = 2**31 - 1
 
@@ -238,11 +237,10 @@ class RlmSettings(ServiceSettings):
 
     @model_validator(mode="after")
     def _leave_threads_to_local_reads(self) -> Self:
-        of_one_address = share_of(self.stream_threads, self.address_share_percent)
-        if self.remote_log_reader_threads >= of_one_address:
+        if self.remote_log_reader_threads >= self.stream_threads:
             raise ValueError(
-                "RLM_REMOTE_LOG_READER_THREADS must be below what one address may have of "
-                f"RLM_STREAM_THREADS (RLM_ADDRESS_SHARE_PERCENT), which is {of_one_address}"
+                "RLM_REMOTE_LOG_READER_THREADS must be below RLM_STREAM_THREADS "
+                f"({self.stream_threads}), so that local reads always find a thread"
             )
         return self
 

@@ -109,9 +109,7 @@ def server() -> Iterator[Served]:
         pb_grpc.add_RemoteStorageManagerServicer_to_server(servicer, server)
 
     service = Service("test", NAME, add, lambda: None, lambda: None, client_stream_threads=1)
-    settings = ServiceSettings(
-        unary_threads=1, stream_threads=1, address_share_percent=100, drain_timeout_ms=1000
-    )
+    settings = ServiceSettings(unary_threads=1, stream_threads=1, drain_timeout_ms=1000)
     with ExitStack() as cleanup:
         address = start_grpc(service, settings, cleanup)
         channel = cleanup.enter_context(open_channel(address))

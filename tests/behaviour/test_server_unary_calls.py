@@ -1,5 +1,4 @@
-"""Unary calls have so many places, of which one address has a share: whoever fills them, others and
-streams are served."""
+"""Unary calls have a bound of their own: beyond it they are refused, and streams are served."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -12,11 +11,11 @@ from prometheus_client import REGISTRY
 
 from services.api.errors import ThrottledError
 from services.rpc.channels import open_channel
-from services.rpc.server.server import WAITING_PER_UNARY_THREAD, Service, start_grpc
+from services.rpc.server.server import Service, start_grpc
 from tests.deep.test_server_idle_streams import (
-    ELSEWHERE,
     PATIENT,
     SERVICE,
+    UNARY_CALLS,
     Client,
     Streams,
     path,
@@ -24,10 +23,7 @@ from tests.deep.test_server_idle_streams import (
 from tests.harness.eventually import eventually
 from tests.harness.idle_streams import idle_peer
 
-# Of four threads, and of the places to wait for one.
-PLACES = 4 + 4 * WAITING_PER_UNARY_THREAD
-RUNNING_OF_ONE = 3
-OF_ONE_ADDRESS = RUNNING_OF_ONE + 3 * WAITING_PER_UNARY_THREAD
+RUNNING = 4
 
 
 @pytest.fixture
@@ -65,9 +61,9 @@ def holds(client: Client, count: int, timeout_s: float = 60) -> list[Any]:
 
 
 def fill(client: Client, service: Streams, timeout_s: float = 60) -> list[Any]:
-    """Take all places that one address may have, by calls that last while their caller has them."""
-    calls = holds(client, OF_ONE_ADDRESS, timeout_s)
-    for _ in range(RUNNING_OF_ONE):
+    """Take all room for unary calls, by calls that last while their caller has them."""
+    calls = holds(client, UNARY_CALLS, timeout_s)
+    for _ in range(RUNNING):
         assert service.held.acquire(timeout=30)
     eventually(lambda: is_refused(client))
     assert last(calls)
@@ -86,32 +82,28 @@ def is_refused(client: Client) -> bool:
     return code is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-def test_streams_are_served_while_unary_calls_have_all_places(address: str, client: Client) -> None:
-    with idle_peer(address, 1, ELSEWHERE) as peer:
-        peer.open_calls(path("Hold"), 100, b"request")
-        eventually(lambda: peer.ended == 100 - OF_ONE_ADDRESS, 30_000)
-        calls = holds(client, PLACES - OF_ONE_ADDRESS)
-        eventually(lambda: is_refused(client))
+def test_streams_are_served_while_unary_calls_have_all_room(
+    client: Client, service: Streams
+) -> None:
+    calls = fill(client, service)
+    for _ in range(20):
+        assert client.copy(b"copied") == b"6"
+        assert len(list(client.stream("Fetch", b"1"))) == 1
+    assert last(calls)
+
+
+def test_a_thousand_unary_calls_take_the_room_of_their_kind_and_no_more(
+    address: str, client: Client
+) -> None:
+    with idle_peer(address, 20) as peer:
+        peer.open_calls(path("Hold"), 1000, b"request")
+        eventually(lambda: peer.ended == 1000 - UNARY_CALLS, 30_000)
         for _ in range(20):
             assert client.copy(b"copied") == b"6"
-            assert len(list(client.stream("Fetch", b"1"))) == 1
-        assert last(calls)
+        assert peer.ended == 1000 - UNARY_CALLS
 
 
-@pytest.mark.parametrize(("method", "request_"), [("Hold", b"request"), ("LookUp", None)])
-def test_unary_calls_of_one_address_leave_those_of_others_served(
-    address: str, client: Client, method: str, request_: bytes | None
-) -> None:
-    with idle_peer(address, 20, ELSEWHERE) as peer:
-        peer.open_calls(path(method), 1000, request_)
-        for _ in range(100):
-            assert client.unary("LookUp") == b"found"
-            assert client.copy(b"copied") == b"6"
-        eventually(lambda: peer.ended >= 1000 - OF_ONE_ADDRESS, 30_000)
-        assert client.unary("LookUp") == b"found"
-
-
-def test_a_refused_unary_call_is_told_why_and_stands_in_log_and_metrics(
+def test_a_refused_unary_call_gets_the_reason_and_is_logged_and_counted(
     client: Client, service: Streams, caplog: pytest.LogCaptureFixture
 ) -> None:
     # One that no other test has refused: of each method the lines are bounded.
@@ -125,7 +117,10 @@ def test_a_refused_unary_call_is_told_why_and_stands_in_log_and_metrics(
     before = counted()
     with (
         caplog.at_level(logging.INFO, logger="sediment.rpc"),
-        pytest.raises(ThrottledError, match="4 are served at once, 3 of one address"),
+        pytest.raises(
+            ThrottledError,
+            match=r"^too many concurrent unary calls \(limit 4\) and the queue is full; retry in a",
+        ),
     ):
         client.unary("Parsed")
     (line,) = [r.__dict__ for r in caplog.records if r.__dict__.get("method") == method]
@@ -160,18 +155,22 @@ def test_calls_that_nobody_waits_for_any_more_give_their_places_back_once(
     assert last(fill(client, service))
 
 
-def test_a_call_that_leaves_while_it_waits_gives_its_place_back_at_once(
-    client: Client, service: Streams
-) -> None:
+def test_calls_that_wait_are_served_in_the_end(client: Client, service: Streams) -> None:
     calls = fill(client, service)
-    waiting = calls[RUNNING_OF_ONE:]
-    waiting[0].cancel()
-    eventually(lambda: not is_refused(client))
-    # Before any that runs has ended.
-    assert last(calls[:RUNNING_OF_ONE])
     service.release.set()
-    assert [call.result(timeout=30) for call in waiting[1:]] == [b"too late"] * len(waiting[1:])
+    assert [call.result(timeout=30) for call in calls] == [b"too late"] * len(calls)
     assert client.unary("LookUp") == b"found"
+
+
+def test_a_call_that_leaves_while_it_waits_is_not_served(client: Client, service: Streams) -> None:
+    calls = fill(client, service)
+    calls[-1].cancel()
+    service.release.set()
+    assert [call.result(timeout=30) for call in calls[:-1]] == [b"too late"] * (len(calls) - 1)
+    assert client.unary("LookUp") == b"found"
+    for _ in range(len(calls) - 1 - RUNNING):
+        assert service.held.acquire(timeout=30)
+    assert not service.held.acquire(blocking=False)
 
 
 def test_calls_that_wait_end_with_the_drain(
@@ -180,4 +179,4 @@ def test_calls_that_wait_end_with_the_drain(
     calls = fill(client, service)
     drained = server.pop_all()
     drained.close()
-    assert not any(call.code() is grpc.StatusCode.OK for call in calls[RUNNING_OF_ONE:])
+    assert not any(call.code() is grpc.StatusCode.OK for call in calls[RUNNING:])

@@ -15,17 +15,21 @@ import pytest
 
 from services.api.calls import current_call
 from services.api.errors import InvalidRequestError, RetriableRemoteStorageError, ThrottledError
+from services.common.log import LINES_PER_WINDOW
 from services.common.settings import ServiceSettings
 from services.rpc.channels import open_channel
-from services.rpc.server.server import Service, start_grpc
+from services.rpc.server.server import (
+    WAITING_PER_STREAM_THREAD,
+    WAITING_PER_UNARY_THREAD,
+    Service,
+    start_grpc,
+)
 from services.rpc.statuses import rpc_errors_as_ours
 from tests.harness.eventually import eventually
 from tests.harness.idle_streams import idle_peer
 
 SERVICE = "test.Streams"
 IDLE_MS = 1_000
-# Also this machine: all of 127/8 is.
-ELSEWHERE = "127.0.0.2"
 MIB = 1024 * 1024
 
 
@@ -95,6 +99,13 @@ class Client:
             )
             return reply
 
+    def stream_of_a_mebibyte(self, method: str) -> None:
+        if method == "Copy":
+            assert self.copy(bytes(MIB)) == b"%d" % MIB
+        else:
+            with rpc_errors_as_ours("server"):
+                assert [len(data) for data in self.stream(method, b"1")] == [MIB]
+
     def open_copy(self, done: Event) -> Any:
         """A copy that sends one message, and no other until `done`."""
 
@@ -140,7 +151,6 @@ def settings() -> ServiceSettings:
         unary_threads=4,
         stream_threads=4,
         stream_idle_timeout_ms=IDLE_MS,
-        busy_stream_idle_timeout_ms=IDLE_MS,
         default_deadline_ms=IDLE_MS,
         drain_timeout_ms=2_000,
     )
@@ -167,7 +177,7 @@ def test_a_copy_that_sends_nothing_more_is_ended_and_may_be_repeated(
         done.set()
         (line,) = eventually(lambda: caplog.records)
     assert line.__dict__["code"] == "DEADLINE_EXCEEDED"
-    told = re.search(r"the peer has done nothing for (\d+\.\d) s", line.__dict__["why"])
+    told = re.search(r"the peer was idle for (\d+\.\d) s", line.__dict__["why"])
     assert told is not None
     # The watchdog looks now and then, on a busy machine late.
     assert IDLE_MS / 1000 <= float(told[1]) <= round(time.monotonic() - began_s, 1)
@@ -187,7 +197,6 @@ def test_a_reader_that_takes_nothing_more_is_ended(client: Client, service: Stre
 UNHURRIED_MS = 4_000
 UNHURRIED = ServiceSettings(
     stream_idle_timeout_ms=UNHURRIED_MS,
-    busy_stream_idle_timeout_ms=UNHURRIED_MS,
     drain_timeout_ms=2_000,
 )
 
@@ -265,56 +274,51 @@ PATIENT = ServiceSettings(
     unary_threads=4,
     stream_threads=4,
     stream_idle_timeout_ms=600_000,
-    busy_stream_idle_timeout_ms=600_000,
     default_deadline_ms=600_000,
     drain_timeout_ms=1_000,
 )
-BUSY = PATIENT.model_copy(update={"busy_stream_idle_timeout_ms": IDLE_MS})
-# Of 4 threads and 8 places to wait.
-OF_ONE_ADDRESS = 3 + 6
+# In 4 threads and in the queue.
+STREAMS = 4 + 4 * WAITING_PER_STREAM_THREAD
+UNARY_CALLS = 4 + 4 * WAITING_PER_UNARY_THREAD
+KIND = {"Copy": "stream-in", "Fetch": "stream-out"}
 
 
 @pytest.mark.parametrize("settings", [PATIENT])
-@pytest.mark.parametrize("method", ["Copy", "Fetch"])
-def test_a_thousand_idle_streams_leave_others_served(
-    address: str, client: Client, method: str
+@pytest.mark.parametrize(("method", "other"), [("Copy", "Fetch"), ("Fetch", "Copy")])
+def test_a_thousand_idle_streams_take_the_room_of_their_kind_and_no_more(
+    address: str, client: Client, method: str, other: str
 ) -> None:
-    with idle_peer(address, 20, ELSEWHERE) as peer:
+    with idle_peer(address, 20) as peer:
         peer.open_calls(path(method), 1000)
+        eventually(lambda: peer.ended == 1000 - STREAMS, 30_000)
         for _ in range(100):
             assert client.unary("LookUp") == b"found"
-            assert client.copy(bytes(MIB), bytes(MIB)) == b"%d" % (2 * MIB)
-            assert len(list(client.stream("Fetch", b"2"))) == 2
-        eventually(lambda: peer.ended == 1000 - OF_ONE_ADDRESS, 30_000)
+            client.stream_of_a_mebibyte(other)
+        text = rf"too many concurrent {KIND[method]} calls \(limit 4\) and the queue is full; retry"
+        with pytest.raises(ThrottledError, match=text):
+            client.stream_of_a_mebibyte(method)
+        assert _threads_named(KIND[method]) == 4
+        assert peer.ended == 1000 - STREAMS
 
 
-@pytest.mark.parametrize("settings", [PATIENT])
-def test_who_has_all_that_one_address_may_have_is_told_so_at_once(client: Client) -> None:
-    done = Event()
-    # Calls that wait for the connection have no order.
-    assert client.unary("LookUp") == b"found"
-    idle = [client.open_copy(done) for _ in range(OF_ONE_ADDRESS)]
-    with pytest.raises(ThrottledError, match="3 of one address"):
-        client.copy(b"one more")
-    done.set()
-    assert [copy.result(timeout=30) for copy in idle] == [b"5"] * OF_ONE_ADDRESS
-    assert client.copy(b"again") == b"5"
-
-
-@pytest.mark.parametrize("settings", [BUSY])
-def test_idle_streams_give_way_to_one_that_waits_behind_them(address: str, client: Client) -> None:
+@pytest.mark.parametrize("method", ["Copy", "Fetch"])
+def test_a_thousand_idle_streams_are_gone_when_they_have_been_idle_for_long_enough(
+    address: str, client: Client, method: str
+) -> None:
     with idle_peer(address, 20) as peer:
-        peer.open_calls(path("Copy"), 1000)
-        # All but those that nobody waits for.
-        eventually(lambda: peer.ended == 1000 - 3, 60_000)
-        assert client.copy(b"served") == b"6"
+        began_s = time.monotonic()
+        peer.open_calls(path(method), 1000)
+        eventually(lambda: peer.ended == 1000, 60_000)
+        # Those in the queue got their turns one after the other.
+        assert time.monotonic() - began_s >= IDLE_MS / 1000 * (1 + WAITING_PER_STREAM_THREAD)
+        client.stream_of_a_mebibyte(method)
 
 
 @pytest.mark.parametrize("settings", [PATIENT])
 def test_streams_that_wait_are_let_in_when_idle_ones_leave(address: str, client: Client) -> None:
     with idle_peer(address, 1) as peer, ThreadPoolExecutor(1) as pool:
-        peer.open_calls(path("Copy"), OF_ONE_ADDRESS - 1)
-        eventually(lambda: _threads_named("stream-in") == 3)
+        peer.open_calls(path("Copy"), STREAMS - 1)
+        eventually(lambda: _threads_named("stream-in") == 4)
         copy = pool.submit(client.copy, b"waits")
         with pytest.raises(TimeoutError):
             copy.result(timeout=1)
@@ -322,31 +326,25 @@ def test_streams_that_wait_are_let_in_when_idle_ones_leave(address: str, client:
         assert copy.result(timeout=30) == b"5"
 
 
-@pytest.mark.parametrize("settings", [PATIENT])
-def test_calls_whose_requests_do_not_come_hold_up_the_others_for_moments_only(
+def test_calls_whose_requests_do_not_come_are_ended_and_others_served(
     address: str, client: Client
 ) -> None:
-    def served() -> bool:
-        try:
-            return client.unary("LookUp") == b"found"
-        except RetriableRemoteStorageError:
-            return False  # The places to wait are taken, for now.
-
-    with idle_peer(address, 20, ELSEWHERE) as peer:
+    with idle_peer(address, 20) as peer:
         peer.open_calls(path("LookUp"), 1000)
-        eventually(served, 30_000)
-        # Up to half of the threads may wait for long.
-        eventually(lambda: peer.ended >= 1000 - 2, 30_000)
-        assert served()
+        eventually(lambda: peer.ended >= 1000 - UNARY_CALLS, 30_000)
+        assert client.copy(b"copied") == b"6"
+        eventually(lambda: peer.ended == 1000, 60_000)
+        assert client.unary("LookUp") == b"found"
 
 
 @pytest.mark.parametrize("settings", [PATIENT])
-def test_refused_calls_fill_no_log(address: str, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, logger="sediment.rpc"), idle_peer(address, 20) as peer:
+def test_refused_calls_fill_no_log(address: str, limited_log: pytest.LogCaptureFixture) -> None:
+    limited_log.set_level(logging.INFO, logger="sediment.rpc")
+    with idle_peer(address, 20) as peer:
         peer.open_calls(path("Copy"), 1000)
-        eventually(lambda: peer.ended == 1000 - OF_ONE_ADDRESS, 30_000)
-        refused = [r for r in caplog.records if r.__dict__["code"] == "RESOURCE_EXHAUSTED"]
-    assert 0 < len(refused) < 100
+        eventually(lambda: peer.ended == 1000 - STREAMS, 30_000)
+        refused = [r for r in limited_log.records if "RESOURCE_EXHAUSTED" in r.getMessage()]
+    assert len(refused) == LINES_PER_WINDOW
 
 
 # The end
@@ -358,8 +356,8 @@ def test_streams_under_way_may_end_within_the_drain(service: Streams) -> None:
         client = _draining_client(service, 60_000, outside, cleanup)
         under_way = client.stream("Slow", b"")
         assert service.held.acquire(timeout=30)
-        idle = [client.open_copy(done) for _ in range(OF_ONE_ADDRESS)]
-        eventually(lambda: _threads_named("stream-in") == 3)
+        idle = [client.open_copy(done) for _ in range(STREAMS)]
+        eventually(lambda: _threads_named("stream-in") == 4)
         with ThreadPoolExecutor(1) as pool:
             draining = pool.submit(cleanup.close)
             # A server that drains refuses; how, is gRPC's to say.
@@ -378,8 +376,8 @@ def test_idle_streams_end_with_the_drain(service: Streams) -> None:
     with ExitStack() as outside, ExitStack() as cleanup:
         client = _draining_client(service, 3_000, outside, cleanup)
         assert client.unary("LookUp") == b"found"
-        idle = [client.open_copy(done) for _ in range(OF_ONE_ADDRESS)]
-        eventually(lambda: _threads_named("stream-in") == 3)
+        idle = [client.open_copy(done) for _ in range(STREAMS)]
+        eventually(lambda: _threads_named("stream-in") == 4)
         started = time.monotonic()
         cleanup.close()
         assert time.monotonic() - started > 2.5

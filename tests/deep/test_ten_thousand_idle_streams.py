@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from signal import SIGTERM
 
+import psutil
 import pytest
 
-from services.api.errors import RetriableRemoteStorageError
+from services.api.errors import RetriableRemoteStorageError, ThrottledError
 from services.rpc.channels import open_channel
 from services.rpc.client.storage import RemoteStorageManagerClient
 from services.rpc.server.server import HEALTH_THREADS, WAITING_PER_STREAM_THREAD
@@ -19,11 +20,11 @@ from tests.harness.idle_streams import idle_peer
 RSM = "/tieredstorage.v1.RemoteStorageManager"
 HEALTH = "/grpc.health.v1.Health"
 CONNECTIONS = 100
-ELSEWHERE = "127.0.0.2"
+MOST_GROWTH_BYTES = 64 * 1024 * 1024
 LOG = bytes(range(256)) * 4 * 4096
+IDLE_MS = 20_000
 SETTINGS = {
-    # Idle streams are to be there until the end of a test, however long it takes.
-    "RSM_STREAM_IDLE_TIMEOUT_MS": "600000",
+    "RSM_STREAM_IDLE_TIMEOUT_MS": str(IDLE_MS),
     # For a read that is under way at SIGTERM.
     "RSM_DRAIN_TIMEOUT_MS": "20000",
 }
@@ -52,36 +53,50 @@ def be_served(rsm: Running, client: RemoteStorageManagerClient) -> None:
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("method", ["CopyLogSegmentData", "FetchLogSegment"])
-def test_ten_thousand_idle_streams_leave_others_and_probes_served(
-    rsm: Running, client: RemoteStorageManagerClient, method: str
+@pytest.mark.parametrize(
+    ("method", "kind"), [("CopyLogSegmentData", "stream-in"), ("FetchLogSegment", "stream-out")]
+)
+def test_ten_thousand_idle_streams_are_refused_or_ended_and_cost_little(
+    rsm: Running, client: RemoteStorageManagerClient, method: str, kind: str
 ) -> None:
     be_served(rsm, client)
-    with idle_peer(rsm.address, CONNECTIONS, ELSEWHERE) as peer:
+    segment = copied(client, Files(LOG))
+    before_bytes = rss_bytes(rsm)
+    with idle_peer(rsm.address, CONNECTIONS) as peer:
         peer.open_calls(f"{RSM}/{method}", 10_000)
         # Of those that come at one moment gRPC itself cancels some, whoever's they are.
         eventually(lambda: peer.ended > 9_900, 60_000)
+        with pytest.raises(ThrottledError, match=f"too many concurrent {kind} calls"):
+            copied(client, Files(LOG)) if kind == "stream-in" else fetched(client, segment)
         for _ in range(20):
-            be_served(rsm, client)
+            assert rsm.status() == SERVING
+            assert client.delete_log_segment_data_batch([a_segment()]) == [None]
         assert peer.ended < 10_000
+        assert rss_bytes(rsm) - before_bytes < MOST_GROWTH_BYTES
+        # The idle ones in the queue get their turns one after the other.
+        turns = 1 + WAITING_PER_STREAM_THREAD
+        eventually(lambda: peer.ended == 10_000, (turns * IDLE_MS + 60_000))
+        be_served(rsm, client)
     assert len(rsm.log().splitlines()) < 200
 
 
-# A Watch needs its request, that of a Check is not sent.
-@pytest.mark.parametrize(
-    ("method", "request_", "left"),
-    [
-        ("Check", None, HEALTH_THREADS.unary),
-        ("Watch", b"", HEALTH_THREADS.streams_out * (1 + WAITING_PER_STREAM_THREAD)),
-    ],
-)
-def test_probes_that_never_end_leave_room_for_others(
-    rsm: Running, method: str, request_: bytes | None, left: int
-) -> None:
+def rss_bytes(rsm: Running) -> int:
+    return int(psutil.Process(rsm.process.pid).memory_info().rss)
+
+
+def test_probes_that_never_send_their_request_leave_room_for_others(rsm: Running) -> None:
     with idle_peer(rsm.health, 20) as peer:
-        peer.open_calls(f"{HEALTH}/{method}", 2000, request_)
-        # As long as more Checks than threads are left, a probe may be refused.
-        eventually(lambda: peer.ended > 2000 - left, 60_000)
+        peer.open_calls(f"{HEALTH}/Check", 2000)
+        eventually(lambda: peer.ended == 2000, 60_000)
+        for _ in range(20):
+            assert rsm.status() == SERVING
+
+
+def test_watches_that_never_end_leave_room_for_checks(rsm: Running) -> None:
+    watches = HEALTH_THREADS.streams_out * (1 + WAITING_PER_STREAM_THREAD)
+    with idle_peer(rsm.health, 20) as peer:
+        peer.open_calls(f"{HEALTH}/Watch", 2000, b"")
+        eventually(lambda: peer.ended >= 2000 - watches, 60_000)
         for _ in range(20):
             assert rsm.status() == SERVING
 
@@ -92,7 +107,7 @@ def test_sigterm_ends_a_service_that_is_full_of_idle_streams(
     segment = copied(client, Files(LOG * 8))
     reading = client.fetch_log_segment(segment, 0)
     first = next(reading)
-    with idle_peer(rsm.address, 20, ELSEWHERE) as peer:
+    with idle_peer(rsm.address, 20) as peer:
         peer.open_calls(f"{RSM}/CopyLogSegmentData", 1000)
         peer.open_calls(f"{RSM}/FetchLogSegment", 1000)
         eventually(lambda: peer.ended > 1900, 60_000)

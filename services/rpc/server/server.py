@@ -16,19 +16,18 @@ from grpc_reflection.v1alpha import reflection
 
 from services.common.settings import ServiceSettings
 from services.rpc.channels import CHANNEL_OPTIONS
-from services.rpc.server.admission import Places, share_of
-from services.rpc.server.interceptor import CallInterceptor, Streams, UnaryCalls
+from services.rpc.server.admission import AdmissionQueue, Watchdog
+from services.rpc.server.interceptor import REFUSAL_THREADS, CallInterceptor, CallKinds
 from services.rpc.server.metrics import start_metrics_server
 from services.rpc.server.readiness import Readiness, watch_readiness
-from services.rpc.server.watchdog import CallGroup, ServedCall, Watchdog
 
 # Calls that may wait for a thread: a stream holds one for long, a unary call as a rule does not.
 WAITING_PER_STREAM_THREAD = 2
 WAITING_PER_UNARY_THREAD = 3
 MAX_CALLS_OF_A_CONNECTION = 256
 
-# While more than half of the threads that one address may have wait for requests.
-BUSY_REQUEST_TIMEOUT_S = 0.5
+# A health request is tiny, and probes must find a thread even if somebody opens empty calls.
+HEALTH_REQUEST_TIMEOUT_S = 1.0
 
 # For gRPC to let go of calls that it has ended.
 ENDED_CALLS_TIMEOUT_S = 30.0
@@ -117,7 +116,8 @@ def start_grpc(service: Service, settings: ServiceSettings, cleanup: ExitStack) 
     threads = Threads(
         settings.unary_threads, service.client_stream_threads, settings.stream_threads
     )
-    server = _create_server(threads, settings, cleanup)
+    request_timeout_s = settings.default_deadline_ms / 1000
+    server = _create_server(threads, request_timeout_s, settings, cleanup)
     service.add_to(server)
     reflection.enable_server_reflection([service.full_name, reflection.SERVICE_NAME], server)
     address = _bind(server, settings.listen_address)
@@ -134,61 +134,49 @@ def _drain(server: grpc.Server, timeout_s: float) -> None:
         )
 
 
-def _create_server(threads: Threads, settings: ServiceSettings, cleanup: ExitStack) -> grpc.Server:
-    watchdog = Watchdog()
-    unary_of_one = share_of(threads.unary, settings.address_share_percent)
-    unary_group = CallGroup(_patience_with_requests(unary_of_one, settings))
-    watchdog.watch(unary_group)
-    # It watches until the last call under way has ended.
-    cleanup.enter_context(watchdog)
-    streams_in = _streams("stream-in", threads.streams_in, settings, watchdog, cleanup)
-    streams_out = _streams("stream-out", threads.streams_out, settings, watchdog, cleanup)
-    unary_pool = cleanup.enter_context(ThreadPoolExecutor(threads.unary, "unary"))
-    unary_places = Places(
-        unary_pool, threads.unary, WAITING_PER_UNARY_THREAD, settings.address_share_percent
+def _create_server(
+    threads: Threads, request_timeout_s: float, settings: ServiceSettings, cleanup: ExitStack
+) -> grpc.Server:
+    """`request_timeout_s`: how long a unary call may take to send its request."""
+    idle_timeout_s = settings.stream_idle_timeout_ms / 1000
+    kinds = CallKinds(
+        AdmissionQueue(
+            "unary",
+            threads.unary,
+            WAITING_PER_UNARY_THREAD * threads.unary,
+            request_timeout_s,
+            settings.default_deadline_ms / 1000,
+        ),
+        *(
+            AdmissionQueue(kind, count, WAITING_PER_STREAM_THREAD * count, idle_timeout_s)
+            for kind, count in (
+                ("stream-in", threads.streams_in),
+                ("stream-out", threads.streams_out),
+            )
+        ),
     )
-    unary = UnaryCalls(unary_places, unary_group, settings.default_deadline_ms / 1000)
+    queues = [kinds.unary, kinds.streams_in, kinds.streams_out]
+    # It watches until the last call under way has ended.
+    cleanup.enter_context(Watchdog(queues))
+    for queue in queues:
+        cleanup.enter_context(queue.pool)
+    refusals = cleanup.enter_context(ThreadPoolExecutor(REFUSAL_THREADS, "refusal"))
     return grpc.server(
-        unary_pool,
-        interceptors=[CallInterceptor(unary, streams_in, streams_out)],
+        refusals,
+        interceptors=[CallInterceptor(kinds, refusals)],
         options=[
             *CHANNEL_OPTIONS,
             ("grpc.so_reuseport", 0),
             # Our clients ask every 30 s whether a quiet peer is still there. gRPC takes more than
             # one in five minutes for an attack, and hangs up.
             ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
-            # What a connection asks for beyond that waits at the peer, and costs nothing here.
+            # Further calls of a connection wait at the peer, and cost nothing here.
             ("grpc.max_concurrent_streams", MAX_CALLS_OF_A_CONNECTION),
         ],
-        # Calls are counted by their places. A limit of gRPC's own would be one for all kinds.
+        # gRPC's own limit is one for all kinds of call, and is checked after the interceptor: the
+        # count of a call that it refused would never be given back.
         maximum_concurrent_rpcs=None,
     )
-
-
-def _streams(
-    name: str, threads: int, settings: ServiceSettings, watchdog: Watchdog, cleanup: ExitStack
-) -> Streams:
-    pool = cleanup.enter_context(ThreadPoolExecutor(threads, name))
-    places = Places(pool, threads, WAITING_PER_STREAM_THREAD, settings.address_share_percent)
-    patience_s = settings.stream_idle_timeout_ms / 1000
-    busy_patience_s = min(patience_s, settings.busy_stream_idle_timeout_ms / 1000)
-
-    def patience_with(call: ServedCall, waiting: int) -> float:
-        return busy_patience_s if places.wants_thread_of(call.address) else patience_s
-
-    group = CallGroup(patience_with)
-    watchdog.watch(group)
-    return Streams(places, group)
-
-
-def _patience_with_requests(
-    threads: int, settings: ServiceSettings
-) -> Callable[[ServedCall, int], float]:
-    """How long a unary call may keep its thread waiting for its request, s. As a rule the request
-    comes with the call."""
-    patience_s = settings.default_deadline_ms / 1000
-    busy_patience_s = min(patience_s, BUSY_REQUEST_TIMEOUT_S)
-    return lambda call, waiting: busy_patience_s if 2 * waiting > threads else patience_s
 
 
 def _bind(server: grpc.Server, address: str) -> str:
@@ -212,7 +200,7 @@ def _start_health(
     servicer.set("", _NOT_SERVING)
     servicer.set(LIVENESS, _SERVING)
     # Sharing the port with another process would have it answer for us.
-    server = _create_server(HEALTH_THREADS, settings, cleanup)
+    server = _create_server(HEALTH_THREADS, HEALTH_REQUEST_TIMEOUT_S, settings, cleanup)
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     address = _bind(server, settings.health_address)
     server.start()

@@ -17,12 +17,10 @@ def test_reads_of_the_tier_leave_threads_to_local_reads_by_default() -> None:
     assert settings().remote_log_reader_threads < settings().stream_threads
 
 
-def test_as_many_reads_of_the_tier_as_streams_of_one_address_are_refused() -> None:
-    assert settings(remote_log_reader_threads=2, stream_threads=4).stream_threads == 4
+def test_as_many_reads_of_the_tier_as_streams_are_refused() -> None:
+    assert settings(remote_log_reader_threads=3, stream_threads=4).stream_threads == 4
     with pytest.raises(ValidationError, match="RLM_REMOTE_LOG_READER_THREADS must be below"):
-        settings(remote_log_reader_threads=3, stream_threads=4)
-    everything = settings(remote_log_reader_threads=3, stream_threads=4, address_share_percent=100)
-    assert everything.stream_threads == 4
+        settings(remote_log_reader_threads=4, stream_threads=4)
 
 
 @pytest.mark.parametrize("lease_ms", [0, 999, 3_600_001])

@@ -1,18 +1,18 @@
 """What a call knows of its caller."""
 
-import math
+from collections.abc import Iterator
 from typing import cast
 
 import grpc
 import pytest
 
 from services.api.calls import current_call
+from services.rpc.server.admission import AdmissionQueue, ServedCall
 from services.rpc.server.interceptor import one_call
-from services.rpc.server.watchdog import CallGroup, ServedCall
 
 
 class DeafContext:
-    """gRPC's, to which no event of the call's end has come."""
+    """A context that gRPC has not told of the end of its call."""
 
     def __init__(self) -> None:
         self.left_s = 1e17
@@ -40,33 +40,29 @@ def context() -> DeafContext:
 
 
 @pytest.fixture
-def served(context: DeafContext) -> ServedCall:
-    return ServedCall(cast(grpc.ServicerContext, context), "")
+def served(context: DeafContext) -> Iterator[ServedCall]:
+    queue = AdmissionQueue("unary", 1, 0, idle_timeout_s=60, default_deadline_s=60)
+    with queue.pool, one_call("/m", cast(grpc.ServicerContext, context), queue) as served:
+        yield served
 
 
-def test_nobody_waits_after_the_deadline_whatever_grpc_heard(
+@pytest.mark.usefixtures("served")
+def test_nobody_waits_after_the_deadline_even_if_grpc_has_not_noticed(context: DeafContext) -> None:
+    assert current_call().is_active()
+    context.left_s = 0
+    assert not current_call().is_active()
+
+
+@pytest.mark.usefixtures("served")
+def test_the_time_left_is_up_to_the_earlier_of_both_deadlines(context: DeafContext) -> None:
+    assert 0 < current_call().left_s() <= 60
+    context.left_s = 5
+    assert current_call().left_s() == 5
+
+
+def test_nobody_waits_for_a_call_that_was_cancelled(
     context: DeafContext, served: ServedCall
 ) -> None:
-    with one_call("/m", cast(grpc.ServicerContext, context), a_group(), served):
-        assert current_call().is_active()
-        context.left_s = 0
-        assert not current_call().is_active()
-
-
-def test_what_is_left_is_the_time_to_the_deadline_whoever_set_it(context: DeafContext) -> None:
-    served = ServedCall(cast(grpc.ServicerContext, context), "", deadline_s=60)
-    with one_call("/m", cast(grpc.ServicerContext, context), a_group(), served):
-        assert 0 < current_call().left_s() <= 60
-        context.left_s = 5
-        assert current_call().left_s() == 5
-
-
-def test_nobody_waits_for_a_call_that_was_ended(context: DeafContext, served: ServedCall) -> None:
-    with one_call("/m", cast(grpc.ServicerContext, context), a_group(), served):
-        served.end("the peer has done nothing")
-        assert context.cancelled
-        assert not current_call().is_active()
-
-
-def a_group() -> CallGroup:
-    return CallGroup(lambda call, waiting: math.inf)
+    served.cancel("the peer was idle")
+    assert context.cancelled
+    assert not current_call().is_active()
