@@ -330,6 +330,7 @@ def test_indexes_of_deleted_segments_are_removed(
     assert rsm.fetches == before
 
 
+@pytest.mark.deep
 def test_many_readers_of_a_small_cache_whose_files_get_damaged(
     rsm: CountedRsm, opens: Opens, directory: Path
 ) -> None:

@@ -62,7 +62,7 @@ def test_a_caller_who_leaves_in_a_pause_ends_it(clock: MovedClock) -> None:
 
 
 def test_breaks_that_bring_a_mebibyte_each_do_not_fill_the_log(
-    clock: MovedClock, caplog: pytest.LogCaptureFixture
+    clock: MovedClock, limited_log: pytest.LogCaptureFixture
 ) -> None:
     chunks, size = 1000, CHUNK_BYTES
 
@@ -71,7 +71,7 @@ def test_breaks_that_bring_a_mebibyte_each_do_not_fill_the_log(
         if position < (chunks - 1) * size:
             raise BrokenBodyError("cut")
 
-    with caplog.at_level(logging.INFO):
+    with limited_log.at_level(logging.INFO):
         read = sum(map(len, Resumes(1, clock.waiting).resumed(get, 0, "what")))
     assert read == chunks * size
-    assert len([line for line in caplog.messages if "asking for the rest" in line]) < 100
+    assert len([line for line in limited_log.messages if "asking for the rest" in line]) < 100
