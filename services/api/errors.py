@@ -9,6 +9,8 @@
     ├── InvalidStateTransitionError        FAILED_PRECONDITION  look again; retry is useless
     ├── FencedLeaderEpochError             FAILED_PRECONDITION  an older leader than the partition's
     ├── DeletionRefusedError               FAILED_PRECONDITION  a hold, an owner, a lease
+    ├── StoreNotFoundError                 FAILED_PRECONDITION  no such bucket or directory
+    ├── StoreAccessDeniedError             FAILED_PRECONDITION  the store refuses RSM's credentials
     ├── ConcurrentUpdateError              ABORTED              expected revision did not match
     ├── CorruptSegmentError                DATA_LOSS            bytes do not match their digest
     ├── ThrottledError                     RESOURCE_EXHAUSTED   quota or full queue
@@ -91,6 +93,20 @@ class DeletionRefusedError(RemoteStorageError):
 
     status = "FAILED_PRECONDITION"
     reason = "DELETION_REFUSED"
+
+
+class StoreNotFoundError(RemoteStorageError):
+    """The bucket or directory does not exist; fails until an operator creates or corrects it."""
+
+    status = "FAILED_PRECONDITION"
+    reason = "STORE_NOT_FOUND"
+
+
+class StoreAccessDeniedError(RemoteStorageError):
+    """The store denies RSM access; fails until an operator corrects credentials or rights."""
+
+    status = "FAILED_PRECONDITION"
+    reason = "STORE_ACCESS_DENIED"
 
 
 class ConcurrentUpdateError(RemoteStorageError):

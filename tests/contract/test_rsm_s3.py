@@ -9,7 +9,13 @@ import pytest
 from crc32c import crc32c
 from pydantic import SecretStr
 
-from services.api.errors import CorruptSegmentError, RemoteStorageError, RetriableRemoteStorageError
+from services.api.errors import (
+    CorruptSegmentError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+    StoreAccessDeniedError,
+    StoreNotFoundError,
+)
 from services.api.remote_storage_manager import IndexType, RemoteStorageManager
 from services.rsm.backends.protocol import Part, StorageBackend
 from services.rsm.factory import build_backend, build_manager
@@ -57,9 +63,17 @@ def test_a_copy_of_three_parts_is_seven_requests(
     )
 
 
+MANIFEST = 1
+"""Read once for a segment, by the first read that is verified."""
+
+
 def test_a_fetch_is_one_get(rsm: RemoteStorageManager, proxy: HttpProxy) -> None:
-    fetched(rsm, copied(rsm, Files(some_bytes(PART))))
+    metadata = copied(rsm, Files(some_bytes(PART)))
+    fetched(rsm, metadata, 0, 99)
     assert_requests(proxy, PutObject=3, GetObject=1)
+    for _ in range(2):
+        fetched(rsm, metadata)
+    assert_requests(proxy, PutObject=3, GetObject=3 + MANIFEST)
 
 
 @pytest.mark.parametrize("others", [b"index", b""])
@@ -69,8 +83,9 @@ def test_an_index_is_one_get(
 ) -> None:
     indexes = {**dict.fromkeys(IndexType, others), IndexType.TRANSACTION: content}
     metadata = copied(rsm, Files(b"log", indexes))
-    assert index(rsm, metadata, IndexType.TRANSACTION) == content
-    assert_requests(proxy, PutObject=3, GetObject=1)
+    for _ in range(2):
+        assert index(rsm, metadata, IndexType.TRANSACTION) == content
+    assert_requests(proxy, PutObject=3, GetObject=2 + (MANIFEST if content else 0))
 
 
 def test_a_batch_of_334_segments_is_deleted_in_two_requests(
@@ -230,19 +245,19 @@ def test_check_leaves_nothing(settings: RsmSettings, stored_keys: StoredKeys) ->
 
 def test_check_names_the_missing_bucket_and_the_endpoint(settings: RsmSettings) -> None:
     missing = settings.model_copy(update={"bucket": "no-such-bucket"})
-    with pytest.raises(RemoteStorageError, match=rf"no-such-bucket.*{settings.endpoint}"):
+    with pytest.raises(StoreNotFoundError, match=rf"no-such-bucket.*{settings.endpoint}"):
         build_backend(missing).check()
 
 
 def test_a_missing_bucket_is_never_a_missing_segment(settings: RsmSettings) -> None:
     assert_every_call_raises(
-        RemoteStorageError, settings.model_copy(update={"bucket": "no-such-bucket"})
+        StoreNotFoundError, settings.model_copy(update={"bucket": "no-such-bucket"})
     )
 
 
 def test_refused_credentials_are_an_error_for_good(settings: RsmSettings) -> None:
     wrong = settings.model_copy(update={"secret_key": SecretStr("wrong")})
-    assert_every_call_raises(RemoteStorageError, wrong)
+    assert_every_call_raises(StoreAccessDeniedError, wrong)
 
 
 def test_a_store_that_refuses_connections_is_retriable(
@@ -276,6 +291,6 @@ def assert_every_call_raises(error: type[RemoteStorageError], settings: RsmSetti
             lambda: manager.delete_log_segment_data(metadata),
         ]
         for call in calls:
-            with pytest.raises(RemoteStorageError) as caught:
+            with pytest.raises(RemoteStorageError, match=settings.bucket) as caught:
                 call()
             assert caught.type is error, caught.value

@@ -14,6 +14,8 @@ from services.api.errors import (
     RemoteResourceNotFoundError,
     RemoteStorageError,
     RetriableRemoteStorageError,
+    StoreAccessDeniedError,
+    StoreNotFoundError,
 )
 from services.rsm.backends.protocol import (
     MAX_SMALL_OBJECT_BYTES,
@@ -43,9 +45,12 @@ class FilesystemStorage:
 
     def check(self) -> None:
         if not self._root.is_dir():
-            raise RemoteStorageError(f"directory {str(self._root)!r}: there is no such directory")
+            raise StoreNotFoundError(self._without_root())
         if not os.access(self._root, os.R_OK | os.W_OK | os.X_OK):
-            raise RemoteStorageError(f"directory {str(self._root)!r}: may not be read and written")
+            raise StoreAccessDeniedError(
+                f"directory {str(self._root)!r} may not be read and written by RSM; correct its "
+                "owner or mode, or RSM_DIRECTORY"
+            )
 
     def check_and_get(self, key: str) -> bytes:
         self.check()
@@ -213,7 +218,16 @@ class FilesystemStorage:
                 raise RemoteResourceNotFoundError(text) from e
             if e.errno in _RETRIABLE_ERRNO:
                 raise RetriableRemoteStorageError(text) from e
+            if not self._root.is_dir():
+                raise StoreNotFoundError(f"{text}; {self._without_root()}") from e
+            if isinstance(e, PermissionError):
+                text += f"; correct owner or mode below directory {str(self._root)!r}"
+                raise StoreAccessDeniedError(text) from e
             raise RemoteStorageError(text) from e
+
+    def _without_root(self) -> str:
+        root = str(self._root)
+        return f"there is no such directory {root!r}; mount or create it, or correct RSM_DIRECTORY"
 
 
 def _unless_gone(error: OSError) -> None:

@@ -15,6 +15,7 @@ from services.api.errors import (
     RemoteResourceNotFoundError,
     RemoteStorageError,
     RetriableRemoteStorageError,
+    StoreNotFoundError,
 )
 from services.rsm.active_copies import Waiting
 from services.rsm.backends.protocol import (
@@ -113,11 +114,12 @@ class S3Storage:
         with s3_errors(what):
             exists = self._client.bucket_exists(self._bucket)
         if not exists:
-            raise RemoteStorageError(f"{what}: there is no such bucket")
+            text = f"{what}: there is no such bucket; create it, or correct RSM_BUCKET"
+            raise StoreNotFoundError(text)
 
     def check_and_get(self, key: str) -> bytes:
         # The answer to a GET tells a missing bucket from a missing object.
-        return self._get(key, f"GET {key} of bucket {self._bucket!r} at {self._target.endpoint}")
+        return self._get(key, f"GET {self._target.named(key)} at {self._target.endpoint}")
 
     def put(self, key: str, data: bytes | memoryview, crc: int | None = None) -> None:
         self._requests.put(key, data, crc)
@@ -143,7 +145,7 @@ class S3Storage:
         self._requests.abort_upload(upload)
 
     def get(self, key: str) -> bytes:
-        return self._get(key, f"GET {key}")
+        return self._get(key, f"GET {self._target.named(key)}")
 
     def _get(self, key: str, what: str) -> bytes:
         with s3_errors(what):
@@ -161,26 +163,27 @@ class S3Storage:
         def get(position: int) -> Generator[bytes, None, None]:
             return self._get_range(key, position, end)
 
-        return self._resumes.resumed(get, start, f"GET {key} from {start} to {end}")
+        what = f"GET {self._target.named(key)} from {start} to {end}"
+        return self._resumes.resumed(get, start, what)
 
     def _get_range(self, key: str, start: int, end: int) -> Generator[bytes, None, None]:
-        what, size = f"GET {key} from {start} to {end}", end - start + 1
+        what = f"GET {self._target.named(key)} from {start} to {end}"
         response = self._requests.get_range(key, start, end)
         try:
             require_object(response, what)
             require_range(response, start, end, what)
-            yield from read_body(response, size, what)
+            yield from read_body(response, end - start + 1, what)
         finally:
             _release(response)
 
     def list_keys(self, prefix: str) -> Iterator[str]:
-        with s3_errors(f"listing {prefix}"):
+        with s3_errors(f"listing {self._target.named(prefix)}"):
             for item in self._client.list_objects(self._bucket, prefix, recursive=True):
                 if item.object_name is not None:
                     yield item.object_name
 
     def list_objects(self, prefix: str, after: str) -> Iterator[StoredObject]:
-        with s3_errors(f"listing {prefix}"):
+        with s3_errors(f"listing {self._target.named(prefix)}"):
             for item in self._client.list_objects(
                 self._bucket, prefix, recursive=True, start_after=after or None
             ):
@@ -189,7 +192,7 @@ class S3Storage:
 
     def describe(self, key: str) -> StoredObject | None:
         try:
-            with s3_errors(f"HEAD {key}"):
+            with s3_errors(f"HEAD {self._target.named(key)}"):
                 return _stored(key, self._client.stat_object(self._bucket, key))
         except RemoteResourceNotFoundError:
             return None

@@ -167,6 +167,10 @@ class S3Target:
     def url(self) -> str:
         return f"{'https' if self.secure else 'http'}://{self.endpoint}/{self.bucket}"
 
+    def named(self, key: str) -> str:
+        """Name an object, or a prefix of keys, in an error."""
+        return f"{key} of bucket {self.bucket!r}"
+
 
 class SignedRequests:
     """Sends signed requests for one bucket, path style. Errors as of StorageBackend."""
@@ -185,7 +189,7 @@ class SignedRequests:
     def put(self, key: str, data: bytes | memoryview, crc: int | None = None) -> None:
         crc = crc32c(data) if crc is None else crc
         response = self.request("PUT", key, body=data, headers=checksum(crc))
-        _require_put(response, crc, key)
+        _require_put(response, crc, self._target.named(key))
 
     def put_if_none_match(self, key: str, data: bytes) -> bool:
         """False: the key is taken, and not by a try of this request. Of a store that
@@ -194,9 +198,11 @@ class SignedRequests:
         if response.status == HTTPStatus.PRECONDITION_FAILED:
             if _was_always_refused(response):
                 return False
-            text = f"PUT {key}: it is taken, perhaps by an earlier try of the same"
+            text = (
+                f"PUT {self._target.named(key)}: it is taken, perhaps by an earlier try of the same"
+            )
             raise RetriableRemoteStorageError(text) from NoAnswerError()
-        _require_put(response, crc32c(data), key)
+        _require_put(response, crc32c(data), self._target.named(key))
         return True
 
     def honours_if_none_match(self, key: str) -> bool:
@@ -207,13 +213,13 @@ class SignedRequests:
         if response.status == HTTPStatus.PRECONDITION_FAILED:
             return True
         if response.status in (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_IMPLEMENTED):
-            what = f"PUT {key} with If-None-Match"
+            what = f"PUT {self._target.named(key)} with If-None-Match"
             error = error_for(_code(response, what), response.status, what)
             if isinstance(error, RetriableRemoteStorageError):
                 raise error
             return False
-        _raise_unless_success(response, f"PUT {key}")
-        _require_written(response, crc32c(b"second"), key)
+        _raise_unless_success(response, f"PUT {self._target.named(key)}")
+        _require_written(response, crc32c(b"second"), self._target.named(key))
         return False
 
     def _put_if_none_match(self, key: str, data: bytes) -> BaseHTTPResponse:
@@ -223,7 +229,8 @@ class SignedRequests:
     def get_range(self, key: str, start: int, end: int) -> BaseHTTPResponse:
         """The answer, of which only the head has been read; whoever takes it must release it. Costs
         half of what the SDK's get_object does before it asks."""
-        headers, what = {"Range": f"bytes={start}-{end}"}, f"GET {key} from {start} to {end}"
+        headers = {"Range": f"bytes={start}-{end}"}
+        what = f"GET {self._target.named(key)} from {start} to {end}"
         response = self.request("GET", key, headers=headers, preload_content=False)
         if response.status < 300:
             return response
@@ -239,14 +246,14 @@ class SignedRequests:
 
     def delete(self, key: str) -> None:
         """Delete one object. RemoteResourceNotFoundError where a store says that there is none."""
-        _require_empty(self._send("DELETE", key), f"DELETE {key}")
+        _require_empty(self._send("DELETE", key), f"DELETE {self._target.named(key)}")
 
     def delete_many(self, keys: Sequence[str]) -> Mapping[str, RemoteStorageError]:
         """Delete up to MAX_DELETE_KEYS objects; answer those that may still be there, and why.
 
         A key is gone where the store says so of this key: not merely where it names no error.
         """
-        what = f"deleting {len(keys)} objects"
+        what = f"deleting {len(keys)} objects of bucket {self._target.bucket!r}"
         body = _delete_body(keys)
         md5 = hashlib.md5(body, usedforsecurity=False).digest()
         headers = {"Content-MD5": base64.b64encode(md5).decode("ascii")}
@@ -259,9 +266,11 @@ class SignedRequests:
         }
         gone |= {key for key, code in codes.items() if code == "NoSuchKey"}
         return {
-            key: error_for(codes[key], response.status, f"deleting {key}")
+            key: error_for(codes[key], response.status, f"deleting {self._target.named(key)}")
             if key in codes
-            else RetriableRemoteStorageError(f"deleting {key}: the object store says nothing of it")
+            else RetriableRemoteStorageError(
+                f"deleting {self._target.named(key)}: the store's answer does not name it"
+            )
             for key in keys
             if key not in gone
         }
@@ -269,7 +278,9 @@ class SignedRequests:
     def begin_upload(self, key: str) -> Upload:
         headers = {"x-amz-checksum-algorithm": "CRC32C"}
         response = self._send("POST", key, {"uploads": ""}, headers=headers)
-        result = _parsed(response, "InitiateMultipartUploadResult", f"POST {key}")
+        result = _parsed(
+            response, "InitiateMultipartUploadResult", f"POST {self._target.named(key)}"
+        )
         return Upload(key, _text(result, "UploadId"))
 
     def upload_part(self, upload: Upload, part: Part) -> UploadedPart:
@@ -277,12 +288,14 @@ class SignedRequests:
         crc = crc32c(part.data) if part.crc is None else part.crc
         query = {"partNumber": str(part.number), "uploadId": upload.upload_id}
         response = self._send("PUT", upload.key, query, body=part.data, headers=checksum(crc))
-        return UploadedPart(part.number, _require_written(response, crc, upload.key), crc)
+        return UploadedPart(
+            part.number, _require_written(response, crc, self._target.named(upload.key)), crc
+        )
 
     def complete_upload(self, upload: Upload, parts: Sequence[UploadedPart]) -> None:
         query = {"uploadId": upload.upload_id}
         response = self._send("POST", upload.key, query, body=_complete_body(parts))
-        what = f"completing the upload of {upload.key}"
+        what = f"completing the upload of {self._target.named(upload.key)}"
         _parsed(response, "CompleteMultipartUploadResult", what)
 
     def abort_upload(self, upload: Upload) -> None:
@@ -290,7 +303,7 @@ class SignedRequests:
             raise ValueError(f"{upload.key}: some stores would delete the object itself")
         query = {"uploadId": upload.upload_id}
         response = self.request("DELETE", upload.key, query)
-        what = f"ending the upload of {upload.key}"
+        what = f"ending the upload of {self._target.named(upload.key)}"
         if response.status != 404 or _code(response, what) != "NoSuchUpload":
             _raise_unless_success(response, what)
             _require_empty(response, what)
@@ -301,7 +314,7 @@ class SignedRequests:
         truncated = True
         while truncated:
             response = self._send("GET", "", query)
-            what = f"listing the uploads of {prefix}"
+            what = f"listing the uploads of {self._target.named(prefix)}"
             page = _parsed(response, "ListMultipartUploadsResult", what)
             for element in page.iterfind("{*}Upload"):
                 with s3_errors(what):
@@ -325,7 +338,7 @@ class SignedRequests:
         headers: Mapping[str, str] | None = None,
     ) -> BaseHTTPResponse:
         response = self.request(method, key, query, body, headers)
-        _raise_unless_success(response, f"{method} {key or self._target.bucket}")
+        _raise_unless_success(response, f"{method} {self._target.named(key)}")
         return response
 
     def request(
@@ -346,7 +359,7 @@ class SignedRequests:
         signed = self._sign(method, url, headers or {}, body)
         if body is not None:
             signed["Content-Length"] = str(len(body))
-        with s3_errors(f"{method} {key or self._target.bucket}"):
+        with s3_errors(f"{method} {self._target.named(key)}"):
             # A POST that deletes is repeated elsewhere (see ObjectDeletes).
             is_upload = method == "POST" and "delete" not in (query or {})
             return self._pool.urlopen(

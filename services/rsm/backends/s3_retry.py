@@ -17,6 +17,8 @@ from services.api.errors import (
     RemoteResourceNotFoundError,
     RemoteStorageError,
     RetriableRemoteStorageError,
+    StoreAccessDeniedError,
+    StoreNotFoundError,
 )
 from services.rsm.active_copies import Waiting
 from services.rsm.backends.protocol import NoAnswerError
@@ -128,6 +130,19 @@ _RETRIABLE_CODES = frozenset(
     }
 )
 
+_ACCESS_CODES = frozenset(
+    {
+        "AccessDenied",
+        "AccountProblem",
+        "AllAccessDisabled",
+        "ExpiredToken",
+        "InvalidAccessKeyId",
+        "InvalidToken",
+        "NotSignedUp",
+        "SignatureDoesNotMatch",
+    }
+)
+
 # 499: the store takes us for gone, as where our body ended early.
 _RETRIABLE_STATUSES = frozenset({408, 429, 499, 500})
 
@@ -139,6 +154,13 @@ def error_for(code: str | None, status: int, what: str) -> RemoteStorageError:
         text += "; set the clock of this host, or the store's"
     if code == "NoSuchKey":
         return RemoteResourceNotFoundError(text)
+    if code == "NoSuchBucket":
+        return StoreNotFoundError(f"{text}; create the bucket, or correct RSM_BUCKET")
+    if code in _ACCESS_CODES or (code is None and status in (401, 403)):
+        return StoreAccessDeniedError(
+            f"{text}; correct RSM_ACCESS_KEY and RSM_SECRET_KEY, or what the bucket's policy "
+            "allows them"
+        )
     if code == "InvalidRange" or status == 416:
         # Ranges are asked for within what was written: bytes have been lost.
         return CorruptSegmentError(text)

@@ -74,8 +74,7 @@ def test_reads_without_a_manifest_do_not_fill_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = RsmSettings(backend="filesystem", directory=tmp_path, verify_reads="always")
-    caplog.handler.addFilter(RepeatFilter())
-    with closing(build_manager(settings)) as rsm:
+    with caplog.filtering(RepeatFilter()), closing(build_manager(settings)) as rsm:
         rsm.check()
         segment = of_an_older_release(copied(rsm, Files(b"log")))
         next(tmp_path.rglob("*.manifest")).unlink()

@@ -13,10 +13,10 @@ from services.api.calls import Call, serving
 from services.api.errors import (
     CorruptSegmentError,
     InvalidRequestError,
-    RemoteResourceNotFoundError,
     RemoteStorageError,
     RetriableRemoteStorageError,
     SegmentAlreadyExistsError,
+    StoreNotFoundError,
 )
 from services.api.remote_storage_manager import IndexType, LogSegmentData, SegmentChunk
 from services.rsm.backends.filesystem import FilesystemStorage
@@ -275,12 +275,10 @@ def test_a_missing_directory_is_named_by_check(tmp_path: Path) -> None:
 def test_a_missing_directory_is_never_a_missing_segment(tmp_path: Path) -> None:
     with closing(manager_over(FilesystemStorage(tmp_path / "nowhere"))) as rsm:
         for metadata in (a_segment(), replace(a_segment(), custom_metadata=CUSTOM_METADATA)):
-            with pytest.raises(RemoteStorageError) as caught:
+            with pytest.raises(StoreNotFoundError, match="/nowhere"):
                 fetched(rsm, metadata)
-            assert caught.type is not RemoteResourceNotFoundError
-            with pytest.raises(RemoteStorageError) as caught:
+            with pytest.raises(StoreNotFoundError, match="/nowhere"):
                 rsm.delete_log_segment_data(metadata)
-            assert caught.type is RemoteStorageError
 
 
 CUSTOM_METADATA = bytes.fromhex("010001" + "00c0ffee00c0ffee" + "00000003" + "00000001" * 5)

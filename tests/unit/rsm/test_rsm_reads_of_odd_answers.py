@@ -13,6 +13,7 @@ from services.api.errors import (
     RemoteResourceNotFoundError,
     RemoteStorageError,
     RetriableRemoteStorageError,
+    StoreNotFoundError,
 )
 from services.rsm.backends.protocol import StorageBackend
 from services.rsm.factory import build_backend
@@ -150,8 +151,8 @@ def store_that_answers(answer: Odd) -> Iterator[tuple[StorageBackend, list[str]]
         ),
         pytest.param(
             Odd(404, "", 40, b"<Error><Code>NoSuchBucket</Code></Error>", kind="application/xml"),
-            RemoteStorageError,
-            "404 NoSuchBucket",
+            StoreNotFoundError,
+            r"bucket '[a-z]+' from 2 to 5: .*404 NoSuchBucket; create the bucket",
             id="no such bucket",
         ),
     ],

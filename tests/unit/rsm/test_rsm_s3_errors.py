@@ -7,6 +7,8 @@ from services.api.errors import (
     RemoteResourceNotFoundError,
     RemoteStorageError,
     RetriableRemoteStorageError,
+    StoreAccessDeniedError,
+    StoreNotFoundError,
 )
 from services.rsm.backends.s3_retry import error_for, s3_errors
 
@@ -42,8 +44,12 @@ from services.rsm.backends.s3_retry import error_for, s3_errors
         ("NoSuchUpload", 404, RetriableRemoteStorageError),
         ("NoSuchKey", 404, RemoteResourceNotFoundError),
         ("InvalidRange", 416, CorruptSegmentError),
-        ("NoSuchBucket", 404, RemoteStorageError),
-        ("AccessDenied", 403, RemoteStorageError),
+        ("NoSuchBucket", 404, StoreNotFoundError),
+        ("AccessDenied", 403, StoreAccessDeniedError),
+        ("InvalidAccessKeyId", 403, StoreAccessDeniedError),
+        ("SignatureDoesNotMatch", 403, StoreAccessDeniedError),
+        (None, 403, StoreAccessDeniedError),
+        ("InvalidObjectState", 403, RemoteStorageError),
         ("NotImplemented", 501, RemoteStorageError),
         (None, 400, RemoteStorageError),
     ],
