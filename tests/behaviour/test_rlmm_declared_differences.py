@@ -1,9 +1,12 @@
-"""The seven differences from Kafka's own metadata manager that are declared: Kafka's answer, ours.
+"""The declared differences from Kafka's own metadata manager: Kafka's answer, then ours.
+
+The numbers are those of the table in docs/spi-mapping.md, which a test compares.
 
 Kafka's answer is that of its cache (RemoteLogMetadataCache), as tests.deep.model has it without
 Sediment's additions.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from uuid import UUID, uuid4
@@ -11,6 +14,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from services.api.errors import (
+    InvalidRequestError,
     InvalidStateTransitionError,
     RemoteResourceNotFoundError,
     SegmentAlreadyExistsError,
@@ -44,6 +48,7 @@ from tests.contract.rlmm.segments import (
     segment,
 )
 from tests.deep.model.kafka_cache import KafkaCache, offsets_by_epoch
+from tests.shape import ROOT
 
 
 class Kafka:
@@ -271,3 +276,93 @@ class Test7APartitionIsKnownFromLeadershipAddOrMarkedOn:
     def test_by_marked(self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition) -> None:
         put_deletion(rlmm, tp, MARKED)
         assert ids(rlmm, tp) == []
+
+
+def test_8_a_search_for_a_transaction_index_does_not_stop_at_a_gap(
+    rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+) -> None:
+    before, beyond = segment(tp, 0, 9, txn_idx_empty=True), segment(tp, 20, 29)
+    kafka = Kafka()
+    kafka.finish(before, beyond)
+    # Kafka looks up the offset after each segment that has no index, and finds nothing at 10.
+    assert kafka.id_at(before.end_offset + 1) is None
+
+    for each in (before, beyond):
+        add(rlmm, each, FINISHED)
+    found = rlmm.next_segment_with_txn_index(tp, 0, 0).value
+    assert found is not None
+    assert id_of(found) == id_of(beyond)
+
+
+def test_9_an_unknown_size_counts_as_0(
+    rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+) -> None:
+    # Kafka adds -1.
+    finished(rlmm, tp, 0, 9, segment_size_in_bytes=100)
+    finished(rlmm, tp, 10, 19, segment_size_in_bytes=-1)
+    assert rlmm.remote_log_size(tp, 0).value == 100
+
+
+class Test10NumbersThatCannotBeAreRefused:
+    """Kafka checks that the start offset is not negative, that the end is not below it, and that
+    there is a leader epoch. It stores all of these."""
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            ("max_timestamp_ms", -2),
+            ("segment_size_in_bytes", -2),
+            ("broker_id", -2),
+            ("event_timestamp_ms", -1),
+        ],
+    )
+    def test_a_number_below_its_least(self, tp: TopicIdPartition, field: str, value: int) -> None:
+        with pytest.raises(InvalidRequestError, match=f"^{field}: "):
+            segment(tp, 0, 9, **{field: value})
+
+    @pytest.mark.parametrize(
+        "epochs",
+        [
+            pytest.param({-1: 0}, id="negative epoch"),
+            pytest.param({0: -1}, id="negative start"),
+            pytest.param({0: 5, 1: 3}, id="descending starts"),
+            pytest.param({0: 0, 1: 10}, id="start beyond the end"),
+        ],
+    )
+    def test_leader_epochs(self, tp: TopicIdPartition, epochs: dict[int, int]) -> None:
+        with pytest.raises(InvalidRequestError):
+            segment(tp, 0, 9, epochs)
+
+    @pytest.mark.parametrize(("epoch", "offset"), [(-1, 0), (0, -1)])
+    def test_look_ups(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, epoch: int, offset: int
+    ) -> None:
+        # Kafka finds nothing there.
+        finished(rlmm, tp, 0, 9)
+        with pytest.raises(InvalidRequestError):
+            rlmm.remote_log_segment_metadata(tp, epoch, offset)
+
+
+def test_11_a_deleted_segments_id_is_remembered_until_its_tombstone_is_purged(
+    rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, database_url: str
+) -> None:
+    # Kafka forgets it at once, and takes the same id for a new segment.
+    kafka, only = Kafka(), segment(tp, 0, 9)
+    kafka.finish(only)
+    kafka.start_deletion(only)
+    kafka.cache.deletion_finished(only)
+    assert kafka.cache.segments == {}
+
+    add(rlmm, only, FINISHED, DELETE_STARTED, DELETE_FINISHED)
+    assert not move(rlmm, only, DELETE_STARTED).applied
+    with pytest.raises(InvalidStateTransitionError):
+        add(rlmm, only)
+    maintain(database_url, MaintenancePlan(delete_retention_ms=0))
+    assert rlmm.add_remote_log_segment_metadata(only).applied
+
+
+def test_each_difference_in_the_documentation_has_its_test_here() -> None:
+    page = (ROOT / "docs" / "spi-mapping.md").read_text()
+    declared = {int(number) for number in re.findall(r"^\| (\d+) \| ", page, re.MULTILINE)}
+    tested = {int(number) for name in globals() for number in re.findall(r"^[Tt]est_?(\d+)", name)}
+    assert declared == tested == set(range(1, 12))
