@@ -1,57 +1,74 @@
 """Record the audit trail, and list it a page at a time."""
 
+from dataclasses import dataclass
 from uuid import UUID
 
-from sqlalchemy import Connection, update
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection
 
-from services.api.calls import MutationContext, current_call
+from services.api.calls import Call, MutationContext
 from services.api.partitions import EventPage, EventQuery, PartitionEvent
 from services.rlmm import limits
-from services.rlmm.db import PARTITIONS
+from services.rlmm.db import PARTITIONS, JsonRow, PartitionKey, partition_row
 from services.rlmm.guards import check_topic_name, unknown_partition
 from services.rlmm.limits import Position, check_text, fitting
 from services.rlmm.rows import AnyRow, ms_of
-from services.rlmm.tables import EventRow, PartitionRow
 
 NO_BROKER = -1
 """Broker id of what no broker did."""
 
 
-def record(
-    session: Session, partition: PartitionRow, event: EventRow, context: MutationContext
-) -> int:
-    """Give the locked partition its next revision, carried by `event`, and answer it.
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A change of a partition: what changed, by which broker."""
 
-    The caller says in `event` what changed; who, why and when are filled in here.
-    """
-    partition.revision += 1
-    event.topic_id = partition.topic_id
-    event.partition = partition.partition
-    event.revision = partition.revision
-    call = current_call()
-    event.actor = call.actor
-    event.call_id = call.request_id
-    event.request_id = context.request_id
-    event.reason = context.reason
-    event.rule_detail = context.rule_detail
-    event.plan_id = context.plan_id
-    session.add(event)
-    return partition.revision
+    kind: str
+    from_state: str | None = None
+    to_state: str | None = None
+    broker_id: int = NO_BROKER
+    broker_leader_epoch: int | None = None
+    segment_id: UUID | None = None
+    key: str | None = None
 
 
-def count_repeat(session: Session, partition: PartitionRow, revision: int) -> None:
-    """A further call asked for what the event of `revision` had done."""
-    session.execute(
-        update(EventRow)
-        .where(
-            EventRow.topic_id == partition.topic_id,
-            EventRow.partition == partition.partition,
-            EventRow.revision == revision,
-        )
-        .values(repeat_count=EventRow.repeat_count + 1)
-        .execution_options(synchronize_session=False)
-    )
+RECORD = """
+    INSERT INTO events (
+        kind, actor, call_id, topic_id, partition, revision, from_state, to_state, segment_id, key,
+        request_id, reason, rule_detail, plan_id, broker_id, broker_leader_epoch)
+    SELECT changed.*
+    FROM json_to_recordset(%(rows)s) AS changed (
+        kind text, actor text, call_id text, topic_id uuid, partition int, revision bigint,
+        from_state text, to_state text, segment_id uuid, key text, request_id text, reason text,
+        rule_detail text, plan_id text, broker_id int, broker_leader_epoch int)"""
+
+COUNT_REPEATS = """
+    UPDATE events AS e SET repeat_count = e.repeat_count + repeated.times
+    FROM json_to_recordset(%(rows)s) AS repeated (
+        topic_id uuid, partition int, revision bigint, times bigint)
+    WHERE e.topic_id = repeated.topic_id AND e.partition = repeated.partition
+        AND e.revision = repeated.revision"""
+
+
+def event_row(
+    key: PartitionKey, revision: int, event: Event, context: MutationContext, call: Call
+) -> JsonRow:
+    """Return the row of RECORD for an event that carries a revision of its partition."""
+    return {
+        **partition_row(key),
+        "kind": event.kind,
+        "revision": revision,
+        "actor": call.actor,
+        "call_id": call.request_id,
+        "from_state": event.from_state,
+        "to_state": event.to_state,
+        "segment_id": None if event.segment_id is None else event.segment_id.hex,
+        "key": event.key,
+        "request_id": context.request_id,
+        "reason": context.reason,
+        "rule_detail": context.rule_detail,
+        "plan_id": context.plan_id,
+        "broker_id": event.broker_id,
+        "broker_leader_epoch": event.broker_leader_epoch,
+    }
 
 
 MAX_EXAMINED = 20_000

@@ -13,11 +13,12 @@ from services.api.errors import InvalidStateTransitionError
 from services.api.ids import TopicIdPartition, uuid_to_text
 from services.api.lineage import Lineage
 from services.api.partitions import MAX_GAPS, OffsetGap
-from services.rlmm.audit import count_repeat, record
+from services.rlmm.audit import Event
 from services.rlmm.epoch_index import RANGE_CLASS, RANGE_CLASSES
-from services.rlmm.guards import FINISHED, fence, require_expected, unknown_partition
+from services.rlmm.guards import FINISHED, fence, unknown_partition
+from services.rlmm.idempotency import PartitionChange
 from services.rlmm.rows import AnyRow
-from services.rlmm.tables import EventRow, GapRow, PartitionRow
+from services.rlmm.tables import GapRow, PartitionRow
 
 Gaps = Iterable[tuple[int, int, str]] | None
 """What `column` answers: start, end and kind of each; None for none."""
@@ -143,31 +144,25 @@ class GapRecord:
     broker_id: int
 
 
-def record_gap(
-    session: Session, partition: PartitionRow, change: GapRecord, context: MutationContext
-) -> MutationOutcome:
+def record_gap(change: PartitionChange, loss: GapRecord) -> MutationOutcome:
     """Record the range, joined to those that it overlaps or touches, or find that it is there."""
-    tp, gap = change.topic_id_partition, change.gap
+    session, partition, context = change.session, change.partition, change.context
+    tp, gap = loss.topic_id_partition, loss.gap
     if partition.delete_state == FINISHED.value:
         raise unknown_partition(tp)
     first, last = max(gap.start_offset, partition.log_start_offset), gap.end_offset
     rows = rows_of(session, partition)
     if _is_not_kept(rows, first, last):
-        return MutationOutcome(applied=False, revision=partition.revision)
+        return change.unchanged()
     for row in rows:
         if row.start_offset <= first and last <= row.end_offset:
-            count_repeat(session, partition, row.revision)
-            return MutationOutcome(applied=False, revision=row.revision)
+            return change.records.repeat(partition, row.revision)
     fence(partition, tp, context.broker_leader_epoch)
     _require_lost(session, partition, tp, first, last)
-    require_expected(session, partition, context)
-    event = EventRow(
-        kind="GAP",
-        to_state=f"{gap.kind} {gap.start_offset}-{gap.end_offset}",
-        broker_id=change.broker_id,
-        broker_leader_epoch=context.broker_leader_epoch,
-    )
-    revision = record(session, partition, event, context)
+    change.guards.require_expected(context)
+    range_text = f"{gap.kind} {gap.start_offset}-{gap.end_offset}"
+    epoch = context.broker_leader_epoch
+    outcome = change.record(Event("GAP", None, range_text, loss.broker_id, epoch))
     joined = [row for row in rows if row.start_offset <= last + 1 and first <= row.end_offset + 1]
     union = GapRow(
         topic_id=partition.topic_id,
@@ -176,10 +171,10 @@ def record_gap(
         end_offset=max([last, *(row.end_offset for row in joined)]),
         kind=gap.kind,
         leader_epoch=_leader_epoch(partition, context, joined),
-        revision=revision,
+        revision=outcome.revision,
     )
     put_instead(session, partition, [row.start_offset for row in joined], union)
-    return MutationOutcome(applied=True, revision=revision)
+    return outcome
 
 
 def _leader_epoch(

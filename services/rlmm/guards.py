@@ -63,17 +63,6 @@ def topic_of(session: Session, partition: PartitionView) -> TopicRow:
     return session.get_one(TopicRow, partition.topic_id)
 
 
-def require_expected(session: Session, partition: PartitionView, context: MutationContext) -> None:
-    """Refuse a change that was decided on another revision than the present one.
-
-    Raises:
-        ConcurrentUpdateError: not the context's expected_revision or expected_config_revision.
-    """
-    check_expected(
-        partition.partition, partition.revision, lambda: topic_of(session, partition), context
-    )
-
-
 def check_expected(
     partition: int, revision: int, topic_of: Callable[[], Topic], context: MutationContext
 ) -> None:
@@ -94,20 +83,6 @@ def check_expected(
         )
 
 
-def require_may_delete(
-    session: Session, partition: PartitionView, context: MutationContext
-) -> None:
-    """Refuse to delete what has been copied where the topic's settings forbid it.
-
-    Raises:
-        DeletionRefusedError: the topic is on hold; or the partition's removal has not begun, and
-            the context's retention owner is not the topic's or is a sweep that is paused.
-    """
-    topic = topic_of(session, partition)
-    caller = context.retention_owner
-    check_may_delete(topic.name, topic_config(topic.config), partition.delete_state, caller)
-
-
 def require_owner_may_delete(
     connection: Connection, tp: TopicIdPartition, owner: RetentionOwner
 ) -> None:
@@ -124,12 +99,6 @@ def require_owner_may_delete(
     ).one_or_none()
     if found is not None:
         check_may_delete(found.name, topic_config(found.config), found.delete_state, owner)
-
-
-def require_no_hold(session: Session, partition: PartitionView) -> None:
-    """Raise DeletionRefusedError where the topic is on hold."""
-    topic = topic_of(session, partition)
-    _check_no_hold(topic.name, topic_config(topic.config))
 
 
 def check_may_delete(
@@ -229,6 +198,10 @@ class Guards:
         """Raise DeletionRefusedError where the topic's settings forbid it."""
         topic, caller = self._topic().name, context.retention_owner
         check_may_delete(topic, self._config(), self.partition.delete_state, caller)
+
+    def require_no_hold(self) -> None:
+        """Raise DeletionRefusedError if the topic is on hold."""
+        _check_no_hold(self._topic().name, self._config())
 
 
 def may_move(

@@ -1,119 +1,218 @@
-"""Answer a repeated request id with its first outcome."""
+"""Apply changes once: answer a repeated request id, and record events, repeats and answers."""
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import TypeAlias
 
-from sqlalchemy import func, select
-from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from services.api.calls import MutationContext, MutationOutcome
-from services.api.partitions import RemotePartitionDeleteMetadata
-from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
+from services.api.calls import NO_CONTEXT, Call, MutationContext, MutationOutcome, current_call
+from services.api.topic_config import topic_config
 from services.api.validation import require
-from services.rlmm.audit import count_repeat
-from services.rlmm.gaps import GapRecord
-from services.rlmm.partition_states import LogStartRaise
-from services.rlmm.repairs import LeaderEpochReset, Undeletion
-from services.rlmm.tables import NOW, PartitionRow, RequestOutcomeRow
+from services.rlmm.audit import COUNT_REPEATS, RECORD, Event, event_row
+from services.rlmm.db import JsonRow, PartitionKey, partition_row, run, when_needed
+from services.rlmm.guards import Guards, PartitionView, topic_of
+from services.rlmm.rows import AnyRow
+from services.rlmm.tables import PartitionRow
 
 REMEMBERED_FOR = timedelta(days=1)
 
-Body = (
-    RemoteLogSegmentMetadata
-    | RemoteLogSegmentMetadataUpdate
-    | RemotePartitionDeleteMetadata
-    | LogStartRaise
-    | GapRecord
-    | Undeletion
-    | LeaderEpochReset
-)
+REMEMBERED = """
+    SELECT o.topic_id, o.partition, o.request_id, o.body_digest, o.revision
+    FROM json_to_recordset(%(rows)s) AS wanted (topic_id uuid, partition int, request_id text)
+    JOIN request_outcomes AS o USING (topic_id, partition, request_id)
+    WHERE o.at > now() - %(for)s"""
+
+# A row with such an id can only be one that is too old to count.
+REMEMBER = """
+    INSERT INTO request_outcomes (topic_id, partition, request_id, body_digest, revision)
+    SELECT topic_id, partition, request_id, decode(body_digest, 'hex'), revision
+    FROM json_to_recordset(%(rows)s) AS answered (
+        topic_id uuid, partition int, request_id text, body_digest text, revision bigint)
+    ON CONFLICT (topic_id, partition, request_id) DO UPDATE SET
+        body_digest = excluded.body_digest, revision = excluded.revision, at = clock_timestamp()"""
 
 
-def applied_once(
-    session: Session,
-    partition: PartitionRow,
-    body: Body,
-    context: MutationContext,
-    apply: Callable[[], MutationOutcome],
-    *,
-    counts_repeats: bool = True,
-) -> MutationOutcome:
-    """The remembered outcome of the call's request id, or that of `apply()`.
+def body_digest(body: object, context: MutationContext) -> bytes:
+    """Digest the repr of all that the client sent but the request id and the expectations.
 
-    A refusal leaves through an exception, which undoes the transaction: it is not remembered.
-
-    Args:
-        counts_repeats: a repeat's revision is that of the event which it repeats.
-
-    Raises:
-        InvalidRequestError: the request id came with another body before.
-    """
-    digest = body_digest(body, context)
-    revision = _remembered(session, partition, context, digest)
-    if revision is not None:
-        count_repeat(session, partition, revision)
-        return MutationOutcome(applied=True, revision=revision)
-    outcome = apply()
-    if not outcome.applied:
-        if counts_repeats:
-            count_repeat(session, partition, outcome.revision)
-    elif context.request_id is not None:
-        _remember(session, partition, context.request_id, digest, outcome.revision)
-    return outcome
-
-
-def body_digest(body: Body, context: MutationContext) -> bytes:
-    """Of all that the caller said but the request id and the expectations.
-
-    Expectations say when a change may be made, not which change it is: who lost the answer and
-    reads the present revision before it asks again still asks for the same.
+    Expectations decide when a change may be made, not which change it is: a client that lost the
+    answer, and reads the present revision before it retries, still asks for the same change.
     """
     why = replace(context, request_id=None, expected_revision=None, expected_config_revision=None)
     return hashlib.sha256(repr((body, why)).encode()).digest()
 
 
-def require_same_body(request_id: str, remembered_digest: bytes, digest: bytes) -> None:
-    same = remembered_digest == digest
-    require(same, "context.request_id", f"{request_id!r} came with another body before")
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    body_digest: bytes
+    revision: int
 
 
-def _remembered(
-    session: Session, partition: PartitionRow, context: MutationContext, digest: bytes
-) -> int | None:
-    if context.request_id is None:
-        return None
-    row = session.execute(
-        select(RequestOutcomeRow.body_digest, RequestOutcomeRow.revision).where(
-            RequestOutcomeRow.topic_id == partition.topic_id,
-            RequestOutcomeRow.partition == partition.partition,
-            RequestOutcomeRow.request_id == context.request_id,
-            RequestOutcomeRow.at > func.now() - REMEMBERED_FOR,
+_RequestKey: TypeAlias = tuple[PartitionKey, str | None]
+
+
+class Records:
+    """The events, repeats and answers of one transaction, whose partitions are locked.
+
+    Nothing is written before `write`.
+    """
+
+    def __init__(
+        self, session: Session, calls: Iterable[tuple[PartitionKey, MutationContext]] = ()
+    ) -> None:
+        """
+        Args:
+            calls: the contexts of all changes, each with its partition.
+        """
+        self._session = session
+        remembered = self._ask_for_answers(calls)
+        self._answers = when_needed(lambda: _answers(remembered))
+        self._events: list[JsonRow] = []
+        self._new_answers: dict[_RequestKey, _Answer] = {}
+        self._repeats: Counter[tuple[PartitionKey, int]] = Counter()
+
+    def answered_before(
+        self, partition: PartitionView, body: object, context: MutationContext
+    ) -> MutationOutcome | None:
+        """Return the outcome that the context's request id had before, in this transaction too.
+
+        Raises:
+            InvalidRequestError: the request id came with another body before.
+        """
+        if context.request_id is None:
+            return None
+        key = _key_of(partition)
+        answer = self._answers().get((key, context.request_id))
+        if answer is None:
+            return None
+        require(
+            answer.body_digest == body_digest(body, context),
+            "context.request_id",
+            f"{context.request_id!r} was used for another request before; choose a new one",
         )
-    ).one_or_none()
-    if row is None:
-        return None
-    require_same_body(context.request_id, row.body_digest, digest)
-    revision: int = row.revision
-    return revision
+        self._repeats[key, answer.revision] += 1
+        return MutationOutcome(applied=True, revision=answer.revision)
+
+    def repeat(self, partition: PartitionView, revision: int) -> MutationOutcome:
+        """Count a repeat of the change that the event of `revision` recorded."""
+        self._repeats[_key_of(partition), revision] += 1
+        return MutationOutcome(applied=False, revision=revision)
+
+    def change(
+        self,
+        partition: PartitionView,
+        event: Event,
+        body: object = None,
+        context: MutationContext = NO_CONTEXT,
+        call: Call | None = None,
+    ) -> MutationOutcome:
+        """Give the partition its next revision and record `event` with it.
+
+        Args:
+            call: that asked for the change; None: the current one.
+        """
+        partition.revision += 1
+        key, revision = _key_of(partition), partition.revision
+        self._events.append(event_row(key, revision, event, context, call or current_call()))
+        if context.request_id is not None:
+            answer = _Answer(body_digest(body, context), revision)
+            request = key, context.request_id
+            self._answers()[request] = self._new_answers[request] = answer
+        return MutationOutcome(applied=True, revision=revision)
+
+    def write(self) -> None:
+        connection = self._session.connection()
+        if self._events:
+            run(connection, RECORD, self._events)
+        if self._new_answers:
+            run(connection, REMEMBER, [_answer_row(*each) for each in self._new_answers.items()])
+        if self._repeats:
+            # All that change several events do it in one order, the purge too.
+            repeats = sorted(self._repeats.items())
+            run(connection, COUNT_REPEATS, [_repeat_row(*each) for each in repeats])
+
+    def _ask_for_answers(
+        self, calls: Iterable[tuple[PartitionKey, MutationContext]]
+    ) -> Iterable[AnyRow]:
+        wanted = [
+            {**partition_row(key), "request_id": context.request_id}
+            for key, context in calls
+            if context.request_id is not None
+        ]
+        if not wanted:
+            return ()
+        return run(self._session.connection(), REMEMBERED, wanted, {"for": REMEMBERED_FOR})
 
 
-def _remember(
-    session: Session, partition: PartitionRow, request_id: str, digest: bytes, revision: int
-) -> None:
-    outcome = insert(RequestOutcomeRow).values(
-        topic_id=partition.topic_id,
-        partition=partition.partition,
-        request_id=request_id,
-        body_digest=digest,
-        revision=revision,
-    )
-    # A row with this id can only be one that is older than a day.
-    session.execute(
-        outcome.on_conflict_do_update(
-            index_elements=["topic_id", "partition", "request_id"],
-            set_={"body_digest": digest, "revision": revision, "at": NOW},
-        )
-    )
+def _key_of(partition: PartitionView) -> PartitionKey:
+    return partition.topic_id, partition.partition
+
+
+def _answers(rows: Iterable[AnyRow]) -> dict[_RequestKey, _Answer]:
+    return {
+        ((row.topic_id, row.partition), row.request_id): _Answer(row.body_digest, row.revision)
+        for row in rows
+    }
+
+
+def _answer_row(request: _RequestKey, answer: _Answer) -> JsonRow:
+    key, request_id = request
+    return {
+        **partition_row(key),
+        "request_id": request_id,
+        "body_digest": answer.body_digest.hex(),
+        "revision": answer.revision,
+    }
+
+
+def _repeat_row(event: tuple[PartitionKey, int], times: int) -> JsonRow:
+    key, revision = event
+    return {**partition_row(key), "revision": revision, "times": times}
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionChange:
+    """One change of a locked partition, in its transaction."""
+
+    session: Session
+    partition: PartitionRow
+    body: object
+    context: MutationContext
+    guards: Guards
+    records: Records
+
+    def record(self, event: Event) -> MutationOutcome:
+        """Give the partition its next revision and record `event` with it."""
+        return self.records.change(self.partition, event, self.body, self.context)
+
+    def unchanged(self) -> MutationOutcome:
+        """Answer a repeat that repeats no event in particular."""
+        return MutationOutcome(applied=False, revision=self.partition.revision)
+
+
+def apply_idempotently(
+    session: Session,
+    partition: PartitionRow,
+    body: object,
+    context: MutationContext,
+    apply: Callable[[PartitionChange], MutationOutcome],
+) -> MutationOutcome:
+    """Return the remembered outcome of the context's request id, or that of `apply`.
+
+    A refusal leaves through an exception, which rolls the transaction back: it is not remembered.
+
+    Raises:
+        InvalidRequestError: the request id came with another body before.
+    """
+    records = Records(session, [(_key_of(partition), context)])
+    outcome = records.answered_before(partition, body, context)
+    if outcome is None:
+        topic = when_needed(lambda: topic_of(session, partition))
+        guards = Guards(partition, topic, lambda: topic_config(topic().config))
+        outcome = apply(PartitionChange(session, partition, body, context, guards, records))
+    records.write()
+    return outcome

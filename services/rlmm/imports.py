@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from sqlalchemy.orm import Session
 
-from services.api.calls import MutationContext, current_call
+from services.api.calls import MutationContext
 from services.api.errors import (
     InvalidStateTransitionError,
     RemoteStorageError,
@@ -27,11 +27,13 @@ from services.api.topic_config import topic_config
 from services.api.validation import require, require_count, within
 from services.rlmm import guards, partitions
 from services.rlmm import segment_batch as statements
+from services.rlmm.audit import Event
 from services.rlmm.db import Transactions, when_needed
 from services.rlmm.guards import topic_of
+from services.rlmm.idempotency import Records
 from services.rlmm.limits import Limits, check_storable
 from services.rlmm.rows import event_key, segment_from_row
-from services.rlmm.segment_batch import Addition, BatchRecords, SegmentEvent
+from services.rlmm.segment_batch import Addition
 from services.rlmm.segment_changes import note_in_order
 from services.rlmm.tables import PartitionRow
 
@@ -110,7 +112,7 @@ class _Import:
 
     def done(self) -> ImportedSegments:
         segments = self.item.segments
-        records = BatchRecords(self.session, calls=())
+        records = Records(self.session)
         known = _stored(self.session, segments)
         for index, segment in enumerate(segments):
             before = known.get(segment.remote_log_segment_id)
@@ -134,17 +136,18 @@ class _Import:
         is_on_hold = topic_config(self._topic().config).hold
         return segment if is_on_hold else replace(segment, state=DELETE_STARTED)
 
-    def _add(self, segment: RemoteLogSegmentMetadata, records: BatchRecords) -> Addition:
+    def _add(self, segment: RemoteLogSegmentMetadata, records: Records) -> Addition:
         guards.raise_leader_epoch(self.partition, segment.broker_leader_epoch)
-        event = SegmentEvent(
-            segment.remote_log_segment_id,
-            from_state=None,
-            to_state=segment.state.value,
-            key=event_key(segment),
-            broker_id=segment.broker_id,
-            broker_leader_epoch=segment.broker_leader_epoch,
+        event = Event(
+            "SEGMENT",
+            None,
+            segment.state.value,
+            segment.broker_id,
+            segment.broker_leader_epoch,
+            segment.remote_log_segment_id.id,
+            event_key(segment),
         )
-        outcome = records.change(self.partition, event, segment, self.item.context, current_call())
+        outcome = records.change(self.partition, event, segment, self.item.context)
         addition = Addition(segment, outcome.revision)
         self._new.append(addition)
         return addition

@@ -70,7 +70,7 @@ from services.rlmm import (
 from services.rlmm.db import Transactions
 from services.rlmm.group_commit import Gathering
 from services.rlmm.guards import require_owner_may_delete
-from services.rlmm.idempotency import Body, applied_once
+from services.rlmm.idempotency import PartitionChange, Records, apply_idempotently
 from services.rlmm.imports import import_all
 from services.rlmm.limits import Limits, check_storable, check_text
 from services.rlmm.listings import SegmentQuery
@@ -240,11 +240,13 @@ class SqlRemoteLogMetadataManager:
 
         def work(session: Session) -> None:
             partitions.lock_topics(session, [change.topic_id_partition for change in changes])
+            records = Records(session)
             for change in changes:
                 try:
-                    partitions.announce(session, change, broker_id)
+                    partitions.announce(session, records, change, broker_id)
                 except InvalidRequestError as e:
                     raise InvalidRequestError(f"{_place(change, leaders, followers)}.{e}") from e
+            records.write()
             if cluster_id is not None:
                 topic_ids = {change.topic_id_partition.topic_id for change in changes}
                 partitions.note_cluster(session, topic_ids, cluster_id)
@@ -270,15 +272,11 @@ class SqlRemoteLogMetadataManager:
     ) -> MutationOutcome:
         require_int64(log_start_offset, "log_start_offset")
         change = partition_states.LogStartRaise(topic_id_partition, log_start_offset)
-        return self._change_once(
+        return self._change_partition(
             change,
             context,
             lambda session: partitions.lock_known(session, topic_id_partition),
-            lambda session, partition: partition_states.raise_log_start(
-                session, partition, change, context
-            ),
-            # A lower offset repeats no event in particular.
-            counts_repeats=False,
+            lambda locked: partition_states.raise_log_start(locked, change),
         )
 
     def put_remote_partition_delete_metadata(
@@ -292,14 +290,11 @@ class SqlRemoteLogMetadataManager:
             with within("metadata"):
                 return known_or_new(session, tp)
 
-        return self._change_once(
+        return self._change_partition(
             metadata,
             context,
             lock,
-            lambda session, partition: partitions.move_deletion(
-                session, partition, metadata, context
-            ),
-            counts_repeats=False,  # of deletions that it knows, it does so itself
+            lambda locked: partitions.move_deletion(locked, metadata),
         )
 
     def partition_state(self, topic_id_partition: TopicIdPartition) -> AtRevision[PartitionState]:
@@ -355,12 +350,11 @@ class SqlRemoteLogMetadataManager:
         require(gap.kind in GAP_KINDS, "gap.kind", f"must be {known}, is {gap.kind[:64]!r}")
         require_int32(broker_id, "broker_id", at_least=-1)
         change = gaps.GapRecord(topic_id_partition, gap, broker_id)
-        return self._change_once(
+        return self._change_partition(
             change,
             context,
             lambda session: partitions.lock_known(session, topic_id_partition),
-            lambda session, partition: gaps.record_gap(session, partition, change, context),
-            counts_repeats=False,
+            lambda locked: gaps.record_gap(locked, change),
         )
 
     def undelete_partition(
@@ -372,12 +366,11 @@ class SqlRemoteLogMetadataManager:
             partitions.lock_topics(session, [topic_id_partition])
             return partitions.lock_known(session, topic_id_partition)
 
-        return self._change_once(
+        return self._change_partition(
             change,
             context,
             lock,
-            lambda session, partition: repairs.undelete(session, partition, change, context),
-            counts_repeats=False,
+            lambda locked: repairs.undelete(locked, change),
         )
 
     def reset_leader_epoch(
@@ -389,14 +382,11 @@ class SqlRemoteLogMetadataManager:
         if leader_epoch is not None:
             require_int32(leader_epoch, "leader_epoch")
         change = repairs.LeaderEpochReset(topic_id_partition, leader_epoch)
-        return self._change_once(
+        return self._change_partition(
             change,
             context,
             lambda session: partitions.lock_known(session, topic_id_partition),
-            lambda session, partition: repairs.reset_leader_epoch(
-                session, partition, change, context
-            ),
-            counts_repeats=False,
+            lambda locked: repairs.reset_leader_epoch(locked, change),
         )
 
     def topic_config(self, topic_id: UUID) -> StoredTopicConfig:
@@ -436,28 +426,18 @@ class SqlRemoteLogMetadataManager:
             )
         )
 
-    def _change_once(
+    def _change_partition(
         self,
-        body: Body,
+        body: object,
         context: MutationContext,
         lock: Callable[[Session], PartitionRow],
-        apply: Callable[[Session, PartitionRow], MutationOutcome],
-        *,
-        counts_repeats: bool = True,
+        apply: Callable[[PartitionChange], MutationOutcome],
     ) -> MutationOutcome:
-        """`apply` to the partition that `lock` gives, in one transaction; see applied_once."""
+        """Lock a partition and apply one change to it, in one transaction."""
         check_storable(context)
 
         def work(session: Session) -> MutationOutcome:
-            partition = lock(session)
-            return applied_once(
-                session,
-                partition,
-                body,
-                context,
-                lambda: apply(session, partition),
-                counts_repeats=counts_repeats,
-            )
+            return apply_idempotently(session, lock(session), body, context, apply)
 
         return self._transactions.change(work)
 

@@ -20,7 +20,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.dml import ReturningInsert
 
-from services.api.calls import NO_CONTEXT, AtRevision, MutationContext, MutationOutcome
+from services.api.calls import AtRevision, MutationOutcome
 from services.api.errors import (
     ConcurrentUpdateError,
     InvalidRangeError,
@@ -31,21 +31,19 @@ from services.api.lineage import Lineage
 from services.api.partitions import NOTHING_COPIED, PartitionReport, PartitionState
 from services.api.segments import segment_leader_epochs
 from services.rlmm import gaps
-from services.rlmm.audit import NO_BROKER, record
+from services.rlmm.audit import NO_BROKER, Event
 from services.rlmm.guards import (
     FINISHED,
     check_topic_name,
     fence,
-    require_expected,
-    require_may_delete,
     unknown_partition,
 )
+from services.rlmm.idempotency import PartitionChange, Records
 from services.rlmm.partitions import KNOWN, lock_or_create, note_leader
 from services.rlmm.rows import EPOCH, AnyRow, ms_of
 from services.rlmm.tables import (
     NOW,
     Base,
-    EventRow,
     HighestOffsetRow,
     PartitionRow,
     PartitionStateRow,
@@ -162,20 +160,18 @@ def take_report(session: Session, report: PartitionReport) -> AtRevision[Partiti
     stored = session.execute(STORE_IF_LATER, row_of(report)).one_or_none()
     if stored is None:
         raise _out_of_order(session, partition, report)
-    note_leader(session, partition, report.leader_epoch, report.broker_id)
+    records = Records(session)
+    note_leader(records, partition, report.leader_epoch, report.broker_id)
     known = _lineage(stored.leader_epochs, stored.epoch_start_offsets)
     lineage = known.merged_with_report(report.lineage).from_offset(partition.log_start_offset)
     if lineage != known:
         _store_lineage(session, partition, lineage)
         gaps.forget_overwritten(session, partition, lineage)
-        event = EventRow(
-            kind="LINEAGE",
-            from_state=_missing_in(lineage, known),
-            to_state=_missing_in(known, lineage),
-            broker_id=report.broker_id,
-            broker_leader_epoch=report.leader_epoch,
+        lost, new = _missing_in(lineage, known), _missing_in(known, lineage)
+        records.change(
+            partition, Event("LINEAGE", lost, new, report.broker_id, report.leader_epoch)
         )
-        record(session, partition, event, NO_CONTEXT)
+    records.write()
     reported_at_ms = ms_of(stored.reported_at)
     state = PartitionState(
         partition.log_start_offset,
@@ -318,19 +314,18 @@ class LogStartRaise:
     log_start_offset: int
 
 
-def raise_log_start(
-    session: Session, partition: PartitionRow, change: LogStartRaise, context: MutationContext
-) -> MutationOutcome:
+def raise_log_start(change: PartitionChange, rise: LogStartRaise) -> MutationOutcome:
     """Raise the log start, or find that it is there; see
     RemoteLogMetadataManager.raise_log_start_offset."""
-    tp, old, new = change.topic_id_partition, partition.log_start_offset, change.log_start_offset
+    session, partition, context = change.session, change.partition, change.context
+    tp, old, new = rise.topic_id_partition, partition.log_start_offset, rise.log_start_offset
     if partition.delete_state == FINISHED.value:
         raise unknown_partition(tp)
     if new <= old:
-        return MutationOutcome(applied=False, revision=partition.revision)
+        return change.unchanged()
     fence(partition, tp, context.broker_leader_epoch)
-    require_expected(session, partition, context)
-    require_may_delete(session, partition, context)
+    change.guards.require_expected(context)
+    change.guards.require_may_delete(context)
     end = _end_offset(session, partition)
     if new > end:
         raise InvalidRangeError(
@@ -340,14 +335,8 @@ def raise_log_start(
     partition.log_start_offset = new
     cut_lineage(session, partition)
     gaps.forget_below(session, partition, new)
-    event = EventRow(
-        kind="LOG_START",
-        from_state=str(old),
-        to_state=str(new),
-        broker_id=NO_BROKER,
-        broker_leader_epoch=context.broker_leader_epoch,
-    )
-    return MutationOutcome(applied=True, revision=record(session, partition, event, context))
+    epoch = context.broker_leader_epoch
+    return change.record(Event("LOG_START", str(old), str(new), broker_leader_epoch=epoch))
 
 
 def _end_offset(session: Session, partition: PartitionRow) -> int:

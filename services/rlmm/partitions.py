@@ -18,7 +18,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from services.api.calls import NO_CONTEXT, MutationContext, MutationOutcome
+from services.api.calls import MutationOutcome
 from services.api.errors import InvalidStateTransitionError
 from services.api.ids import TopicIdPartition
 from services.api.partitions import (
@@ -29,7 +29,7 @@ from services.api.partitions import (
 from services.api.remote_log_metadata_manager import MAX_CLUSTER_ID_LENGTH, PartitionLeadership
 from services.api.validation import require
 from services.rlmm import gaps
-from services.rlmm.audit import count_repeat, record
+from services.rlmm.audit import Event
 from services.rlmm.guards import (
     FINISHED,
     MARKED,
@@ -37,10 +37,9 @@ from services.rlmm.guards import (
     check_topic_name,
     fence,
     raise_leader_epoch,
-    require_expected,
-    require_no_hold,
     unknown_partition,
 )
+from services.rlmm.idempotency import PartitionChange, Records
 from services.rlmm.limits import check_text
 from services.rlmm.tables import LIVE, NOW, EventRow, PartitionRow, SegmentRow, TopicRow
 
@@ -104,58 +103,52 @@ def lock_topics(session: Session, tps: Iterable[TopicIdPartition]) -> None:
     )
 
 
-def announce(session: Session, leadership: PartitionLeadership, broker_id: int) -> None:
+def announce(
+    session: Session, records: Records, leadership: PartitionLeadership, broker_id: int
+) -> None:
     """Take note of a partition's leader. A deleted partition stays deleted: its topic id never
     comes back. Nothing new is not an event, so that announcing idle partitions costs no write."""
     partition = lock_or_create(session, leadership.topic_id_partition)
     if partition.delete_state != FINISHED.value:
-        note_leader(session, partition, leadership.leader_epoch, broker_id)
+        note_leader(records, partition, leadership.leader_epoch, broker_id)
 
 
 def note_leader(
-    session: Session, partition: PartitionRow, leader_epoch: int | None, broker_id: int
+    records: Records, partition: PartitionRow, leader_epoch: int | None, broker_id: int
 ) -> None:
     """An event, where the partition becomes known by this or its highest leader epoch rises."""
     is_new = partition.revision == 0
     if raise_leader_epoch(partition, leader_epoch) or is_new:
-        event = EventRow(kind="LEADERSHIP", broker_id=broker_id, broker_leader_epoch=leader_epoch)
-        record(session, partition, event, NO_CONTEXT)
+        event = Event("LEADERSHIP", broker_id=broker_id, broker_leader_epoch=leader_epoch)
+        records.change(partition, event)
 
 
 def move_deletion(
-    session: Session,
-    partition: PartitionRow,
-    metadata: RemotePartitionDeleteMetadata,
-    context: MutationContext,
+    change: PartitionChange, metadata: RemotePartitionDeleteMetadata
 ) -> MutationOutcome:
     """Take the partition's deletion to `metadata.state`, or find that it is there already."""
+    session, partition, epoch = change.session, change.partition, change.context.broker_leader_epoch
     tp, target = metadata.topic_id_partition, metadata.state
     if target is MARKED:
-        fence(partition, tp, context.broker_leader_epoch)
+        fence(partition, tp, epoch)
     present = partition.delete_state
     if present is not None and target.value in (present, MARKED.value):
-        return _repeated(session, partition, target)
+        return _repeated(change, target)
     before = delete_predecessor(target)
     if present != (before.value if before else None):
         raise InvalidStateTransitionError(f"partition {tp}: {present} to {target.value}")
     if target is FINISHED and _has_live_segments(session, partition):
         raise InvalidStateTransitionError(f"partition {tp} still has segments")
-    require_expected(session, partition, context)
+    change.guards.require_expected(change.context)
     if target is STARTED:
-        require_no_hold(session, partition)
+        change.guards.require_no_hold()
     elif target is MARKED:
         partition.marked_at = NOW
     else:
         gaps.forget_all(session, partition)
     partition.delete_state = target.value
-    event = EventRow(
-        kind="PARTITION_DELETE",
-        from_state=present,
-        to_state=target.value,
-        broker_id=metadata.broker_id,
-        broker_leader_epoch=context.broker_leader_epoch,
-    )
-    return MutationOutcome(applied=True, revision=record(session, partition, event, context))
+    event = Event("PARTITION_DELETE", present, target.value, metadata.broker_id, epoch)
+    return change.record(event)
 
 
 def _has_live_segments(session: Session, partition: PartitionRow) -> bool:
@@ -167,13 +160,12 @@ def _has_live_segments(session: Session, partition: PartitionRow) -> bool:
     return bool(session.scalar(select(segments)))
 
 
-def _repeated(
-    session: Session, partition: PartitionRow, state: RemotePartitionDeleteState
-) -> MutationOutcome:
+def _repeated(change: PartitionChange, state: RemotePartitionDeleteState) -> MutationOutcome:
     """A further call for `state`: counted on its event, the latest of a mark that was taken back
     and made again. Where the audit trail no longer has it, the present revision answers, whose
     event is another."""
-    revision = session.scalar(
+    partition = change.partition
+    revision = change.session.scalar(
         select(func.max(EventRow.revision)).where(
             EventRow.topic_id == partition.topic_id,
             EventRow.partition == partition.partition,
@@ -182,9 +174,8 @@ def _repeated(
         )
     )
     if revision is None:
-        return MutationOutcome(applied=False, revision=partition.revision)
-    count_repeat(session, partition, revision)
-    return MutationOutcome(applied=False, revision=revision)
+        return change.unchanged()
+    return change.records.repeat(partition, revision)
 
 
 def check_cluster_id(cluster_id: str) -> None:

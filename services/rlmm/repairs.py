@@ -2,15 +2,13 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy.orm import Session
-
-from services.api.calls import MutationContext, MutationOutcome
+from services.api.calls import MutationOutcome
 from services.api.errors import InvalidStateTransitionError
 from services.api.ids import TopicIdPartition
 from services.rlmm import partition_states, partitions
-from services.rlmm.audit import NO_BROKER, record
-from services.rlmm.guards import FINISHED, MARKED, require_expected, unknown_partition
-from services.rlmm.tables import EventRow, PartitionRow
+from services.rlmm.audit import Event
+from services.rlmm.guards import FINISHED, MARKED, unknown_partition
+from services.rlmm.idempotency import PartitionChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,56 +26,43 @@ class LeaderEpochReset:
     leader_epoch: int | None
 
 
-def undelete(
-    session: Session, partition: PartitionRow, change: Undeletion, context: MutationContext
-) -> MutationOutcome:
+def undelete(change: PartitionChange, undeletion: Undeletion) -> MutationOutcome:
     """Take the mark back; see RemoteLogMetadataManager.undelete_partition.
 
     A mark changes nothing else of a partition, so that there is nothing else to take back. RLMs
     that watch the topic are to leave it alone from now on, so that its cluster is forgotten.
     """
-    tp, present = change.topic_id_partition, partition.delete_state
+    tp, partition = undeletion.topic_id_partition, change.partition
+    present = partition.delete_state
     if present == FINISHED.value:
         raise unknown_partition(tp)
     if present is None:
-        return MutationOutcome(applied=False, revision=partition.revision)
+        return change.unchanged()
     if present != MARKED.value:
         raise InvalidStateTransitionError(
             f"partition {tp} is in {present}: its segments are going already"
         )
-    require_expected(session, partition, context)
+    change.guards.require_expected(change.context)
     partition.delete_state = None
     partition.marked_at = None
-    partitions.forget_cluster(session, partition.topic_id)
-    event = EventRow(
-        kind="PARTITION_DELETE",
-        from_state=present,
-        broker_id=NO_BROKER,
-        broker_leader_epoch=context.broker_leader_epoch,
-    )
-    return MutationOutcome(applied=True, revision=record(session, partition, event, context))
+    partitions.forget_cluster(change.session, partition.topic_id)
+    epoch = change.context.broker_leader_epoch
+    return change.record(Event("PARTITION_DELETE", present, broker_leader_epoch=epoch))
 
 
-def reset_leader_epoch(
-    session: Session, partition: PartitionRow, change: LeaderEpochReset, context: MutationContext
-) -> MutationOutcome:
+def reset_leader_epoch(change: PartitionChange, reset: LeaderEpochReset) -> MutationOutcome:
     """Set the highest broker leader epoch; see RemoteLogMetadataManager.reset_leader_epoch."""
-    old, new = partition.highest_broker_leader_epoch, change.leader_epoch
+    partition, new = change.partition, reset.leader_epoch
+    old = partition.highest_broker_leader_epoch
     if partition.delete_state == FINISHED.value:
-        raise unknown_partition(change.topic_id_partition)
+        raise unknown_partition(reset.topic_id_partition)
     if new == old:
-        return MutationOutcome(applied=False, revision=partition.revision)
-    require_expected(session, partition, context)
+        return change.unchanged()
+    change.guards.require_expected(change.context)
     partition.highest_broker_leader_epoch = new
-    partition_states.overrule_report(session, partition, new)
-    event = EventRow(
-        kind="LEADER_EPOCH_RESET",
-        from_state=_text(old),
-        to_state=_text(new),
-        broker_id=NO_BROKER,
-        broker_leader_epoch=new,
-    )
-    return MutationOutcome(applied=True, revision=record(session, partition, event, context))
+    partition_states.overrule_report(change.session, partition, new)
+    event = Event("LEADER_EPOCH_RESET", _text(old), _text(new), broker_leader_epoch=new)
+    return change.record(event)
 
 
 def _text(leader_epoch: int | None) -> str | None:

@@ -21,6 +21,7 @@ from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentStat
 from services.api.validation import require, within
 from services.rlmm import epoch_index
 from services.rlmm import segment_batch as statements
+from services.rlmm.audit import Event
 from services.rlmm.db import PartitionKey, Transactions, key_of
 from services.rlmm.guards import PartitionView, fence, may_move, raise_leader_epoch, unknown_segment
 from services.rlmm.limits import Limits, check_storable
@@ -34,7 +35,6 @@ from services.rlmm.segment_batch import (
     Outcomes,
     SegmentBatch,
     SegmentChange,
-    SegmentEvent,
     change_all,
     change_in,
     change_sound,
@@ -184,13 +184,14 @@ class _Additions:
             return records.repeat(locked.row, _added_before(stored, metadata))
         locked.guards.require_expected(context)
         raise_leader_epoch(locked.row, epoch)
-        event = SegmentEvent(
-            segment_id_of(item),
-            from_state=None,
-            to_state=metadata.state.value,
-            key=event_key(metadata),
-            broker_id=metadata.broker_id,
-            broker_leader_epoch=epoch,
+        event = Event(
+            "SEGMENT",
+            None,
+            metadata.state.value,
+            metadata.broker_id,
+            epoch,
+            metadata.remote_log_segment_id.id,
+            event_key(metadata),
         )
         outcome = records.change(locked.row, event, metadata, context, call)
         self._added.append(Addition(metadata, outcome.revision, item.lease_ms))
@@ -345,16 +346,17 @@ class _Moves:
                 write(session, moved)
 
 
-def _event(item: SegmentUpdate, stored: AnyRow) -> SegmentEvent:
+def _event(item: SegmentUpdate, stored: AnyRow) -> Event:
     segment_id, own = segment_id_of(item), stored.broker_leader_epoch
     epoch = item.context.broker_leader_epoch
-    return SegmentEvent(
-        segment_id,
-        from_state=stored.state,
-        to_state=item.update.state.value,
-        key=event_key_of(segment_id.topic_id_partition, stored.end_offset, own),
-        broker_id=item.update.broker_id,
-        broker_leader_epoch=own if epoch is None else epoch,
+    return Event(
+        "SEGMENT",
+        stored.state,
+        item.update.state.value,
+        item.update.broker_id,
+        own if epoch is None else epoch,
+        segment_id.id,
+        event_key_of(segment_id.topic_id_partition, stored.end_offset, own),
     )
 
 

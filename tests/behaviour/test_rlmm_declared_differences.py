@@ -9,6 +9,7 @@ Sediment's additions.
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -316,7 +317,7 @@ class Test10NumbersThatCannotBeAreRefused:
             ("event_timestamp_ms", -1),
         ],
     )
-    def test_a_number_below_its_least(self, tp: TopicIdPartition, field: str, value: int) -> None:
+    def test_a_number_below_its_least(self, tp: TopicIdPartition, field: str, value: Any) -> None:
         with pytest.raises(InvalidRequestError, match=f"^{field}: "):
             segment(tp, 0, 9, **{field: value})
 
