@@ -1,4 +1,4 @@
-"""Check that what the documentation points to is there: pages, headings, decisions and files."""
+"""Check that pages, headings, decisions, files, settings and metrics in the documentation exist."""
 
 import re
 from pathlib import Path
@@ -10,11 +10,14 @@ from hatch_build import ROOT
 PAGES = sorted(
     [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("helm/*.md")],
 )
+CURRENT = [p for p in PAGES if p.name not in {"config.md", "metrics.md", "CHANGELOG.md"}]
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#]*)(?:#([^)]*))?\)")
 NAMED_FILE = re.compile(
     r"`((?:services|spark_jobs|demos|tests|benchmarks|protos)/[\w./-]+\.(?:py|proto|yaml))`"
 )
 DECISION = re.compile(r"(?:ADR |docs/adr/)(\d{4})(?!\d)")
+SETTING = re.compile(r"(?<![\w*])(?:RSM|RLMM|RLM)_[A-Z0-9_]+")
+METRIC = re.compile(r"`(sediment_(?:rpc|rsm|rlmm|rlm)_[a-z_]+[a-z])")
 CODE = ("services", "spark_jobs", "demos", "tests", "benchmarks", "protos", "kafka_plugin")
 
 
@@ -40,6 +43,16 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
     named = NAMED_FILE.findall(page.read_text())
 
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("page", CURRENT, ids=lambda page: str(page.relative_to(ROOT)))
+def test_settings_and_metrics_that_a_page_names_exist(page: Path) -> None:
+    text = page.read_text()
+    settings = (ROOT / "docs/config.md").read_text()
+    metrics = (ROOT / "docs/metrics.md").read_text()
+
+    assert [name for name in SETTING.findall(text) if f"`{name}" not in settings] == []
+    assert [name for name in METRIC.findall(text) if f"`{name}" not in metrics] == []
 
 
 def test_decisions_that_code_names_exist() -> None:
