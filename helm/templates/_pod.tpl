@@ -120,8 +120,14 @@ envFrom:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- $secrets := include (printf "sediment.secrets.%s" .component) .root | trim }}
-{{- if or .env $secrets .values.extraEnv }}
 env:
+  # glibc returns large blocks when they are freed, and keeps few others.
+  - name: MALLOC_ARENA_MAX
+    value: "2"
+  - name: MALLOC_MMAP_THRESHOLD_
+    value: "2097152"
+  - name: MALLOC_TRIM_THRESHOLD_
+    value: "4194304"
   {{- range $name, $value := .env }}
   - name: {{ $name }}
     value: {{ $value | quote }}
@@ -132,7 +138,6 @@ env:
   {{- with .values.extraEnv }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
-{{- end }}
 ports:
   {{- range $name, $port := $ports }}
   - name: {{ $.portPrefix }}{{ $name }}

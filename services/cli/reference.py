@@ -16,10 +16,10 @@ from services.rlm.collectors import TopicGauge
 from services.rlm.metrics import TopicCounter
 from services.rlm.settings import RlmSettings
 from services.rlmm.settings import RlmmSettings
-from services.rpc.server import metrics as rpc_metrics
+from services.rpc.server import interceptor
 from services.rsm.settings import RsmSettings
 
-_MODULES = (rpc_metrics, metrics, collectors)
+_MODULES = (interceptor, metrics, collectors)
 """Those that declare metrics."""
 
 _HEADER = """# Settings

@@ -6,7 +6,6 @@ import grpc
 from prometheus_client import REGISTRY
 
 from services.common.log import configure_logging
-from services.common.process import return_large_blocks
 from services.common.retry import Backoff
 from services.rlm.collectors import (
     EXPIRATION_SECONDS_SINCE_LAST_SUCCESS,
@@ -42,7 +41,6 @@ from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc
 
 def main() -> None:
     settings = RlmSettings.from_environment()
-    return_large_blocks()
     configure_logging(settings.log_level)
     with ExitStack() as channels:
         rsm = channels.enter_context(open_channel(settings.rsm_address))

@@ -3,7 +3,6 @@
 import grpc
 
 from services.common.log import configure_logging
-from services.common.process import return_large_blocks
 from services.rpc.server.server import Service, serve
 from services.rsm.factory import build_manager
 from services.rsm.servicer import add_to_server
@@ -12,7 +11,6 @@ from services.rsm.settings import RsmSettings
 
 def main() -> None:
     settings = RsmSettings.from_environment()
-    return_large_blocks()
     configure_logging(settings.log_level)
     manager = build_manager(settings, checked_first=True)
 

@@ -9,6 +9,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from services.local.stack import ALLOCATOR
 from tests.helm.chart import CHART, Object, Rendered, lint, minimal, pod_spec, render, values_files
 from tests.helm.local_cluster import selects
 
@@ -93,7 +94,8 @@ def test_the_sidecar_is_told_what_the_daemon_set_would_be() -> None:
     daemon_settings = render(values).one("ConfigMap", "sediment-rlm")["data"]
     data = render(FILES["sidecar"]).one("ConfigMap", "sediment-rlm-sidecar")["data"]
     (container,) = pod_spec(yaml.safe_load(data["patch.yaml"]) | {"kind": ""})["containers"]
-    assert {entry["name"]: entry["value"] for entry in container["env"]} == daemon_settings
+    env = {entry["name"]: entry["value"] for entry in container["env"]}
+    assert env == {**daemon_settings, **ALLOCATOR}
 
 
 def test_each_selector_finds_the_pods_of_one_workload(rendered: Rendered) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from services.local.stack import ALLOCATOR
 from services.rsm.deadline import CLEAN_UP_S
 from services.rsm.settings import RsmSettings
 from tests.helm.chart import (
@@ -235,7 +236,7 @@ def test_a_key_of_a_component_wins_over_the_default_and_maps_are_merged() -> Non
     shared = {"kubernetes.io/arch": "amd64"}
     assert selectors == {"rsm": shared, "rlmm": {**shared, "example.com/zone": "a"}}
     (rlmm,) = pod_spec(rendered.one("Deployment", "kafka-tier-rlmm"))["containers"]
-    assert [entry["name"] for entry in rlmm["env"]] == ["RLMM_DATABASE_URL"]
+    assert [entry["name"] for entry in rlmm["env"]] == [*ALLOCATOR, "RLMM_DATABASE_URL"]
 
 
 def test_a_setting_restarts_its_own_service_and_no_other() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from services.local.stack import ALLOCATOR
 from tests.helm.chart import minimal, pod_spec, render, values_files
 from tests.helm.dockerfile import (
     ROOT,
@@ -49,6 +50,14 @@ def test_the_image_runs_as_the_user_that_the_chart_names(name: str) -> None:
     # With a name, without which Hadoop does not start.
     (made,) = arguments_of(final, "RUN")
     assert f"useradd --uid {user} --gid {group} " in made
+
+
+def test_image_chart_and_local_stack_set_the_same_allocator() -> None:
+    of_the_image = arguments_of(stages(SERVICES)[-1], "ENV")[-1]
+    assert dict(pair.split("=") for pair in of_the_image.split()) == ALLOCATOR
+    (container,) = pod_spec(render(minimal()).one("Deployment", "sediment-rsm"))["containers"]
+    env = {entry["name"]: entry["value"] for entry in container["env"] if "value" in entry}
+    assert env == ALLOCATOR
 
 
 def test_the_spark_image_is_the_services_image_and_more() -> None:

@@ -13,12 +13,12 @@ from dataclasses import asdict, dataclass
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
+from prometheus_client import start_http_server
 
 from services.common.settings import ServiceSettings
 from services.rpc.channels import CHANNEL_OPTIONS
 from services.rpc.server.admission import AdmissionQueue, Watchdog
 from services.rpc.server.interceptor import REFUSAL_THREADS, CallInterceptor, CallKinds
-from services.rpc.server.metrics import start_metrics_server
 from services.rpc.server.readiness import Readiness, watch_readiness
 
 # Calls that may wait for a thread: a stream holds one for long, a unary call as a rule does not.
@@ -98,7 +98,7 @@ def serve(service: Service, settings: ServiceSettings) -> None:
         cleanup.callback(service.close)
         # Started before the calls that they tell of, so that they end after them.
         health_servicer, health_address = _start_health(settings, cleanup)
-        metrics_address = _start_metrics(settings.metrics_address, cleanup)
+        metrics_address = start_metrics(settings.metrics_address, cleanup)
         address = start_grpc(service, settings, cleanup)
         announcement = Announcement(service.name, address, health_address, metrics_address)
         line = json.dumps(asdict(announcement))
@@ -208,11 +208,14 @@ def _start_health(
     return servicer, address
 
 
-def _start_metrics(address: str, cleanup: ExitStack) -> str:
+def start_metrics(address: str, cleanup: ExitStack) -> str:
+    """Serve the metrics of this process until `cleanup` unwinds; return its HOST:PORT."""
     host, _, port = address.rpartition(":")
     try:
-        served_port, stop = start_metrics_server(host.strip("[]"), int(port))
+        server, thread = start_http_server(int(port), host.strip("[]"))
     except OSError as e:
         raise SystemExit(f"cannot listen on {address}: {e.strerror}") from e
-    cleanup.callback(stop)
-    return f"{host}:{served_port}"
+    cleanup.callback(thread.join)
+    cleanup.callback(server.server_close)
+    cleanup.callback(server.shutdown)
+    return f"{host}:{server.server_port}"
