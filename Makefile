@@ -168,8 +168,8 @@ types: $(VENV)/.dev $(VENV)/.spark ## mypy --strict over everything
 
 .PHONY: docs
 docs: $(VENV)/.dev ## Write docs/config.md, docs/metrics.md, the chart's schema and its README from their sources
-	$(BIN)/python -m services.cli.reference config > docs/config.md.new && mv docs/config.md.new docs/config.md
-	$(BIN)/python -m services.cli.reference metrics > docs/metrics.md.new && mv docs/metrics.md.new docs/metrics.md
+	$(BIN)/python -m tests.reference config > docs/config.md.new && mv docs/config.md.new docs/config.md
+	$(BIN)/python -m tests.reference metrics > docs/metrics.md.new && mv docs/metrics.md.new docs/metrics.md
 	$(BIN)/python -m tests.helm.reference
 
 .PHONY: check

@@ -1,5 +1,1 @@
-"""The operator's command `sediment`.
-
-Each command has a module of its own and imports what it needs when it runs: `sediment --help` must
-not wait for gRPC.
-"""
+"""The operator's command `sediment`: one file per command or group of commands."""

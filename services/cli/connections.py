@@ -1,4 +1,4 @@
-"""Connect a command to services: by address, or of a running `sediment up`."""
+"""Connect a command to the services, and the options that say where they are."""
 
 import re
 from collections.abc import Iterator
@@ -20,6 +20,11 @@ from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.client.storage import RemoteStorageManagerClient, SegmentObjectsClient
 
 _TOPIC_PARTITION = re.compile(r"(?:(?P<id>[^:]+):)?(?P<topic>.+)-(?P<partition>\d{1,10})")
+
+
+def command_group(help: str | None = None) -> typer.Typer:
+    """Return what a file's commands register with."""
+    return typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=help)
 
 
 @contextmanager
@@ -55,29 +60,32 @@ def connected_rlm(address: str | None, data_dir: Path | None) -> Iterator[Remote
 
 
 def address_of(service: str, data_dir: Path | None) -> str:
-    """HOST:PORT of rsm, rlmm or rlm in the `sediment up` that runs here.
+    """Return HOST:PORT of rsm, rlmm or rlm in the `sediment up` that runs on this machine.
 
     Raises:
-        CommandError: none runs.
+        CommandError: no `sediment up` is running, or it does not run this service.
     """
     endpoints = running_stack(data_dir)
     if endpoints is None:
         raise CommandError(
-            f"no `sediment up` is running on {data_dir or default_directory()}; start it, name its "
-            f"--data-dir, or use --{service} HOST:PORT"
+            f"no `sediment up` is running on {data_dir or default_directory()}; start one, point "
+            f"--data-dir at its directory, or pass --{service} HOST:PORT"
         )
     address = str(getattr(endpoints, service))
     if not address:
-        raise CommandError(f"what runs here has no {service}; use --{service} HOST:PORT")
+        raise CommandError(
+            f"the stack on {endpoints.data_directory} runs no {service.upper()}; "
+            f"pass --{service} HOST:PORT"
+        )
     return address
 
 
 def find_partition(manager: RemoteLogMetadataManager, name: str) -> TopicIdPartition:
-    """The known partition that `name` means: TOPIC-PARTITION, or TOPIC_ID:TOPIC-PARTITION.
+    """Find a partition by TOPIC-PARTITION or TOPIC_ID:TOPIC-PARTITION.
 
     Raises:
-        CommandError: not of this form, not known, or the name of several topics.
-        InvalidRequestError: TOPIC_ID is none.
+        CommandError: the name has another form, is unknown, or belongs to several topics.
+        InvalidRequestError: TOPIC_ID is not an id.
     """
     match = _TOPIC_PARTITION.fullmatch(name)
     if match is None:
@@ -87,45 +95,50 @@ def find_partition(manager: RemoteLogMetadataManager, name: str) -> TopicIdParti
         return TopicIdPartition(uuid_from_text(match["id"], "topic id"), topic, partition)
     found = [
         summary.topic_id_partition
-        for summary in all_partitions(manager)
-        if summary.topic_id_partition.topic == topic
-        and summary.topic_id_partition.partition == partition
+        for summary in all_partitions(manager, topic=topic)
+        if summary.topic_id_partition.partition == partition
     ]
     if not found:
         raise CommandError(
-            f"no partition {name} is known; `sediment topics list` lists the topics that are. One "
-            f"that was removed is named TOPIC_ID:{name}, and `sediment partitions -o json` tells "
-            "the ids"
+            f"the tier has no partition {name}; `sediment topics list` lists its topics. For a "
+            f"partition that was removed, pass TOPIC_ID:{name}; `sediment partitions -o json` "
+            "shows topic ids"
         )
     if len(found) > 1:
         ids = ", ".join(f"{uuid_to_text(tp.topic_id)}:{name}" for tp in found)
-        raise CommandError(f"several topics have had this name; say which: {ids}")
+        raise CommandError(f"several topics have had the name {topic}; pass one of {ids}")
     return found[0]
 
 
-JsonOrTable = Annotated[Format, typer.Option("-o", "--output", help="For people or for scripts.")]
+JsonOrTable = Annotated[
+    Format, typer.Option("-o", "--output", help="A table for people or JSON for scripts.")
+]
 
 DataDir = Annotated[
     Path | None,
     typer.Option(
-        help="Where `sediment up` keeps its data; by default the user's data directory, root's is "
-        "/var/tmp/sediment."
+        help="Data directory of `sediment up`. Default: the user's data directory, or "
+        "/var/tmp/sediment for root."
     ),
 ]
 
 TopicPartition = Annotated[
     str,
     typer.Argument(
-        metavar="TOPIC-PARTITION", help="For example orders-0; TOPIC_ID:orders-0 where names recur."
+        metavar="TOPIC-PARTITION",
+        help="For example orders-0, or TOPIC_ID:orders-0 if several topics have had this name.",
     ),
 ]
 
 Topic = Annotated[
     str,
-    typer.Argument(metavar="TOPIC", help="For example orders; TOPIC_ID:orders where names recur."),
+    typer.Argument(
+        metavar="TOPIC",
+        help="For example orders, or TOPIC_ID:orders if several topics have had this name.",
+    ),
 ]
 
-_ADDRESS_HELP = "HOST:PORT; by default that of a running `sediment up`."
+_ADDRESS_HELP = "HOST:PORT. Default: that of the running `sediment up`."
 Rsm = Annotated[str | None, typer.Option(envvar="SEDIMENT_RSM", help=_ADDRESS_HELP)]
 Rlmm = Annotated[str | None, typer.Option(envvar="SEDIMENT_RLMM", help=_ADDRESS_HELP)]
 Rlm = Annotated[str | None, typer.Option(envvar="SEDIMENT_RLM", help=_ADDRESS_HELP)]
@@ -135,7 +148,7 @@ Locations = Annotated[
     typer.Option(
         min=0,
         max=65_535,
-        help="A registered location of RSM to look at; may be repeated. By default the one that "
-        "new segments go to.",
+        help="Number of a registered storage location of RSM; may be repeated. Default: the "
+        "location that receives new segments.",
     ),
 ]

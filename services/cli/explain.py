@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
+from typing import Annotated
 from uuid import UUID
+
+import typer
 
 from services.api.errors import RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition, uuid_from_text, uuid_to_text
@@ -19,7 +21,15 @@ from services.api.retention_explained import (
     explain_segment,
 )
 from services.api.segments import RemoteLogSegmentMetadata
-from services.cli.connections import connected_rlmm, find_partition
+from services.cli.connections import (
+    DataDir,
+    JsonOrTable,
+    Rlmm,
+    TopicPartition,
+    command_group,
+    connected_rlmm,
+    find_partition,
+)
 from services.cli.explain_facts import (
     PartitionFacts,
     SegmentFacts,
@@ -35,11 +45,20 @@ from services.cli.explain_facts import (
     segment_facts,
     segment_text,
     size_rule_text,
-    time_text,
     verdict_text,
 )
-from services.cli.output import CommandError, Format, print_json, print_table, say, size_text
-from services.cli.segments import change_text
+from services.cli.output import (
+    CommandError,
+    Format,
+    print_json,
+    print_table,
+    say,
+    size_text,
+    time_text,
+)
+from services.cli.segments import change_text, event_as_json
+
+app = command_group()
 
 Json = dict[str, object]
 
@@ -135,11 +154,6 @@ def segment_as_json(segment: RemoteLogSegmentMetadata) -> Json:
             [e.leader_epoch, e.start_offset] for e in segment.segment_leader_epochs
         ],
     }
-
-
-def event_as_json(event: PartitionEvent) -> Json:
-    segment_id = "" if event.segment_id is None else uuid_to_text(event.segment_id)
-    return {**asdict(event), "segment_id": segment_id}
 
 
 def _event_or_none(event: PartitionEvent | None) -> Json | None:
@@ -279,16 +293,39 @@ def _event_row(event: PartitionEvent) -> tuple[object, ...]:
     return change_text(event), event_text(event)
 
 
-def run(
-    topic_partition: str,
-    segment: str,
-    offset: int | None,
-    rlmm: str | None,
-    data_dir: Path | None,
-    output: Format,
+@app.command()
+def explain(
+    topic_partition: TopicPartition,
+    segment: Annotated[
+        str,
+        typer.Argument(
+            metavar="SEGMENT",
+            show_default=False,
+            help="A segment's id; put -- before an id that starts with a dash. Default: explain "
+            "the partition.",
+        ),
+    ] = "",
+    offset: Annotated[
+        int | None, typer.Option(min=0, help="Explain the segments that hold or held this offset.")
+    ] = None,
+    rlmm: Rlmm = None,
+    data_dir: DataDir = None,
+    output: JsonOrTable = Format.TABLE,
 ) -> None:
+    """Explain why a segment is kept, expires or was deleted.
+
+    Applies the rules of `sediment retention` and reads the audit trail; changes nothing. For a
+    partition that was removed, pass TOPIC_ID:orders-0.
+
+    \b
+    Exit codes:
+      0  shown
+      2  the partition, segment or offset is unknown
+      3  RLMM could not be reached, or a partition changes faster than it can be
+         read
+    """
     if segment and offset is not None:
-        raise CommandError("SEGMENT and --offset: say one of the two")
+        raise CommandError("SEGMENT and --offset exclude each other; pass one of the two")
     id = uuid_from_text(segment, "SEGMENT") if segment else None
     with connected_rlmm(rlmm, data_dir) as manager:
         name = find_partition(manager, topic_partition)

@@ -1,7 +1,6 @@
 """Read from RLMM what `sediment explain` explains, and put verdicts into sentences."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from uuid import UUID
 
 from services.api.errors import RemoteResourceNotFoundError
@@ -25,8 +24,8 @@ from services.api.retention_explained import (
 )
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.topic_config import UNLIMITED, RetentionOwner, StoredTopicConfig
-from services.cli.output import disabled_text, size_text
-from services.cli.retention import read_partition
+from services.cli.output import size_text, time_text
+from services.cli.retention import disabled_text, read_partition
 from spark_jobs.options import REMOVAL_GRACE_MS
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED.value
@@ -147,17 +146,6 @@ def deleted_segment_at(
 
 
 _DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
-
-
-def time_text(timestamp_ms: int) -> str:
-    """-1, as of a segment whose records bear no time: "-"."""
-    if timestamp_ms < 0:
-        return "-"
-    try:
-        at = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
-    except (ValueError, OverflowError, OSError):
-        return f"{timestamp_ms} ms, after the year 9999"
-    return at.isoformat(timespec="milliseconds")
 
 
 def segment_text(segment: RemoteLogSegmentMetadata) -> str:

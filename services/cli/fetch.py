@@ -1,13 +1,13 @@
-"""`sediment fetch`: prints records like a console consumer."""
+"""`sediment fetch`: print records like a console consumer."""
 
 import base64
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import groupby, islice
 from operator import attrgetter
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from kafka.record import MemoryRecords
 
 from services.api.ids import TopicIdPartition
@@ -18,25 +18,42 @@ from services.api.remote_log_manager import (
     RecordSource,
     RemoteLogManager,
 )
-from services.cli.connections import connected_rlm, connected_rlmm, find_partition
+from services.cli.connections import (
+    DataDir,
+    JsonOrTable,
+    Rlm,
+    Rlmm,
+    TopicPartition,
+    command_group,
+    connected_rlm,
+    connected_rlmm,
+    find_partition,
+)
 from services.cli.output import EXIT_FAILED, CommandError, Format, print_json
+
+app = command_group()
 
 FETCH_BYTES = 1024 * 1024
 
-# A record as JSON shows it: key, value and headers as text where they are UTF-8, else in base64
-# under the name with "_base64" behind it.
+# A record as JSON shows it: key, value and headers as text if they are UTF-8, else as base64 under
+# the name with the suffix "_base64".
 PrintedRecord = dict[str, Any]
 
 
-def run(
-    topic_partition: str,
-    offset: int,
-    max_records: int,
-    rlm: str | None,
-    rlmm: str | None,
-    data_dir: Path | None,
-    output: Format,
+@app.command()
+def fetch(
+    topic_partition: TopicPartition,
+    offset: Annotated[int, typer.Option(min=0, help="The first offset to print.")],
+    max_records: Annotated[int, typer.Option(min=1, help="Print at most this many.")] = 10,
+    rlm: Rlm = None,
+    rlmm: Rlmm = None,
+    data_dir: DataDir = None,
+    output: JsonOrTable = Format.TABLE,
 ) -> None:
+    """Print records from the tier and from local disk.
+
+    Like a console consumer, wherever RLM finds them. Each record shows where it was read.
+    """
     with connected_rlmm(rlmm, data_dir) as metadata:
         tp = find_partition(metadata, topic_partition)
     with connected_rlm(rlm, data_dir) as manager:
@@ -50,18 +67,17 @@ def run(
 def records(
     manager: RemoteLogManager, tp: TopicIdPartition, offset: int
 ) -> Iterator[PrintedRecord]:
-    """As `decoded`, to be printed."""
+    """Read records from `offset` on, in the form that is printed."""
     return (_printed(record, source) for record, source in decoded(manager, tp, offset))
 
 
 def decoded(
     manager: RemoteLogManager, tp: TopicIdPartition, offset: int
 ) -> Iterator[tuple[Any, RecordSource | None]]:
-    """Every record from `offset` to the end of the log, read as it is asked for, and where it was
-    read. As the decoder has it: offset, timestamp, key, value, headers.
+    """Read the records from `offset` to the end of the log, each with the place it was read from.
 
     Raises:
-        CommandError: the fetch of this partition failed; names the offset.
+        CommandError: a fetch failed; names the offset.
     """
     while True:
         runs, log_end = _fetch_once(manager, tp, offset)
@@ -82,7 +98,7 @@ def decoded(
 def _fetch_once(
     manager: RemoteLogManager, tp: TopicIdPartition, offset: int
 ) -> tuple[list[tuple[RecordSource | None, bytes]], int]:
-    """What one fetch brings, whole batches by where they were read, and where the log ends."""
+    """Fetch once: return whole batches by the place they were read from, and the log's end."""
     request = FetchRequest((FetchPartition(tp, offset, FETCH_BYTES),), FETCH_BYTES)
     parts = list(manager.fetch(request))
     for part in parts:

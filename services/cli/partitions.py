@@ -1,11 +1,9 @@
-"""`sediment partitions`: what an RLM ships and serves, and what puts a partition right by hand."""
+"""`sediment partitions`: show what an RLM ships and serves, and repair a partition by hand."""
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -36,11 +34,28 @@ from services.cli.output import (
     print_table,
     say,
     size_text,
+    time_text,
 )
 from services.cli.topics import find_topic
 
+app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
-def run(rlm: str | None, data_dir: Path | None, output: Format) -> None:
+NO_LEADER_EPOCH = -1
+NOT_MARKED = "not marked for deletion"
+_ATTEMPTS = 5
+
+
+@app.callback()
+def partitions(
+    context: typer.Context,
+    rlm: Rlm = None,
+    data_dir: DataDir = None,
+    output: JsonOrTable = Format.TABLE,
+) -> None:
+    """Show what an RLM ships and serves; repair a partition."""
+    if context.invoked_subcommand is not None:
+        _refuse_options(context)
+        return
     with connected_rlm(rlm, data_dir) as manager:
         descriptions = list(all_descriptions(manager))
         log_dir_problems = manager.describe_partitions(page_size=1).log_dir_problems
@@ -48,12 +63,130 @@ def run(rlm: str | None, data_dir: Path | None, output: Format) -> None:
         for description in descriptions:
             print_json(as_json(description))
     else:
-        print_descriptions(descriptions)
+        _print_descriptions(descriptions)
     for problem in [*log_dir_problems, *(p for d in descriptions for p in d.problems)]:
         say(problem_text(problem))
 
 
-def print_descriptions(descriptions: list[PartitionDescription]) -> None:
+def _refuse_options(context: typer.Context) -> None:
+    """Refuse options in front of a subcommand: they are those of the list, and would be ignored."""
+    for option in context.command.params:
+        source = context.get_parameter_source(option.name or "")
+        if source is not None and source.name == "COMMANDLINE":
+            raise typer.BadParameter(
+                f"put it after {context.invoked_subcommand}, if that command has it",
+                context,
+                param_hint=option.opts[0],
+            )
+
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise typer.BadParameter("give a reason, for readers of the audit trail")
+    return text
+
+
+_Number = Annotated[int, typer.Argument(metavar="PARTITION", min=0, help="The partition's number.")]
+
+_Reason = Annotated[
+    str,
+    typer.Option(
+        metavar="TEXT",
+        callback=_not_blank,
+        help="Why; recorded in the audit trail (`sediment events`).",
+    ),
+]
+
+
+@app.command()
+def undelete(
+    topic: Topic,
+    partition: _Number,
+    reason: _Reason,
+    rlmm: Rlmm = None,
+    data_dir: DataDir = None,
+    output: JsonOrTable = Format.TABLE,
+) -> None:
+    """Take back a partition's mark for deletion.
+
+    Possible only until its removal begins. Safe to repeat.
+
+    \b
+    Exit codes:
+      0  the partition is not marked for deletion
+      2  the partition is unknown, was removed or marked again meanwhile, or its
+         segments are already being deleted; nothing was changed
+      3  RLMM could not be reached
+    """
+    with connected_rlmm(rlmm, data_dir) as manager, _known_all_along(topic, partition):
+        found = _find_partition(manager, topic, partition)
+        tp = found.topic_id_partition
+
+        def read() -> Shown:
+            return _mark_of(_find_partition(manager, topic, partition))
+
+        def take_back(revision: int) -> MutationOutcome:
+            context = MutationContext(reason=reason, expected_revision=revision)
+            return manager.undelete_partition(tp, context)
+
+        shown = _mark_of(found)
+        try:
+            outcome = _change_what_is_shown(tp, shown, read, take_back)
+        except InvalidStateTransitionError as e:
+            raise CommandError(f"{tp.topic}-{partition} cannot be restored: {e}") from e
+    done = f"was {shown.text}; the mark is removed"
+    _report(tp, outcome, done if outcome.applied else f"was {NOT_MARKED}", output)
+
+
+@app.command()
+def reset_epoch(
+    topic: Topic,
+    partition: _Number,
+    epoch: Annotated[
+        int,
+        typer.Option(min=NO_LEADER_EPOCH, help="The new highest leader epoch; -1 for none."),
+    ],
+    reason: _Reason,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    rlmm: Rlmm = None,
+    data_dir: DataDir = None,
+    output: JsonOrTable = Format.TABLE,
+) -> None:
+    """Reset a partition's highest broker leader epoch.
+
+    For use after a broker sent a wrong one. Leaders of lower epochs are refused: one that is too
+    high locks out the right leader, one that is too low admits leaders that were replaced. Shows
+    the current epoch and asks for confirmation on a terminal.
+
+    \b
+    Exit codes:
+      0  the epoch is set
+      2  the partition is unknown, the change was not confirmed, or the epoch
+         changed meanwhile; nothing was changed
+      3  RLMM could not be reached
+    """
+    leader_epoch = None if epoch == NO_LEADER_EPOCH else epoch
+    with connected_rlmm(rlmm, data_dir) as manager, _known_all_along(topic, partition):
+        tp = _find_partition(manager, topic, partition).topic_id_partition
+
+        def highest() -> Shown:
+            state = manager.partition_state(tp)
+            return Shown(_epoch_text(state.value.highest_broker_leader_epoch), state.revision)
+
+        def reset(revision: int) -> MutationOutcome:
+            context = MutationContext(reason=reason, expected_revision=revision)
+            return manager.reset_leader_epoch(tp, leader_epoch, context)
+
+        shown = highest()
+        change = f"from {shown.text} to {_epoch_text(leader_epoch)}"
+        if not yes:
+            _confirm(tp, leader_epoch, change)
+        outcome = _change_what_is_shown(tp, shown, highest, reset)
+    now = change if outcome.applied else f"{shown.text}, as before"
+    _report(tp, outcome, f"highest broker leader epoch: {now}", output)
+
+
+def _print_descriptions(descriptions: list[PartitionDescription]) -> None:
     columns = (
         "partition",
         "readable offsets",
@@ -105,75 +238,9 @@ def problem_text(problem: Problem) -> str:
     return f"{problem.kind.value}: {problem.path}{at}: {problem.message}{held}"
 
 
-NO_LEADER_EPOCH = -1
-NOT_MARKED = "not marked for deletion"
-_ATTEMPTS = 5
-
-
-def undelete(
-    topic: str,
-    partition: int,
-    reason: str,
-    rlmm: str | None,
-    data_dir: Path | None,
-    output: Format,
-) -> None:
-    """Take the mark for deletion of one partition back."""
-    with connected_rlmm(rlmm, data_dir) as manager, _known_all_along(topic, partition):
-        found = _find_partition(manager, topic, partition)
-        tp = found.topic_id_partition
-
-        def look() -> Shown:
-            return _mark_of(_find_partition(manager, topic, partition))
-
-        def take_back(revision: int) -> MutationOutcome:
-            context = MutationContext(reason=reason, expected_revision=revision)
-            return manager.undelete_partition(tp, context)
-
-        shown = _mark_of(found)
-        try:
-            outcome = _change_what_is_shown(tp, shown, look, take_back)
-        except InvalidStateTransitionError as e:
-            raise CommandError(f"{tp.topic}-{partition} cannot be brought back: {e}") from e
-    done = f"it was {shown.text}, and is not any more"
-    _tell(tp, outcome, done if outcome.applied else f"it was {NOT_MARKED}", output)
-
-
-def reset_epoch(
-    topic: str,
-    partition: int,
-    epoch: int,
-    reason: str,
-    yes: bool,
-    rlmm: str | None,
-    data_dir: Path | None,
-    output: Format,
-) -> None:
-    """Set the highest broker leader epoch of one partition; NO_LEADER_EPOCH: none is known."""
-    leader_epoch = None if epoch == NO_LEADER_EPOCH else epoch
-    with connected_rlmm(rlmm, data_dir) as manager, _known_all_along(topic, partition):
-        tp = _find_partition(manager, topic, partition).topic_id_partition
-
-        def highest() -> Shown:
-            state = manager.partition_state(tp)
-            return Shown(_epoch_text(state.value.highest_broker_leader_epoch), state.revision)
-
-        def reset(revision: int) -> MutationOutcome:
-            context = MutationContext(reason=reason, expected_revision=revision)
-            return manager.reset_leader_epoch(tp, leader_epoch, context)
-
-        shown = highest()
-        change = f"from {shown.text} to {_epoch_text(leader_epoch)}"
-        if not yes:
-            _ask(tp, leader_epoch, change)
-        outcome = _change_what_is_shown(tp, shown, highest, reset)
-    now = change if outcome.applied else f"{shown.text}, as it was before"
-    _tell(tp, outcome, f"highest broker leader epoch: {now}", output)
-
-
 @dataclass(frozen=True)
 class Shown:
-    """What an administrator decides on, and the partition's revision when it was read."""
+    """A value that an administrator decides on, and the revision at which it was read."""
 
     text: str
     revision: int
@@ -182,24 +249,27 @@ class Shown:
 def _change_what_is_shown(
     tp: TopicIdPartition,
     shown: Shown,
-    look: Callable[[], Shown],
+    read: Callable[[], Shown],
     change: Callable[[int], MutationOutcome],
 ) -> MutationOutcome:
-    """`change` at the revision that was shown, or at a later one that shows the same: copies and
-    reports may go on meanwhile."""
+    """Change the partition at the revision that was shown, or at a later one with the same value.
+
+    Copies and reports raise the revision meanwhile.
+    """
     latest = shown
     for _ in range(_ATTEMPTS):
         try:
             return change(latest.revision)
         except ConcurrentUpdateError:
-            latest = look()
+            latest = read()
         if latest.text != shown.text:
             raise CommandError(
-                f"{tp.topic}-{tp.partition} was changed meanwhile, from {shown.text} to "
-                f"{latest.text}; nothing was changed by this command"
+                f"{tp.topic}-{tp.partition} changed meanwhile from {shown.text} to {latest.text}; "
+                "this command changed nothing"
             )
     raise CommandError(
-        f"{tp.topic}-{tp.partition}: others change it at the same time; try again", EXIT_FAILED
+        f"{tp.topic}-{tp.partition} keeps changing at the same time; run the command again",
+        EXIT_FAILED,
     )
 
 
@@ -214,8 +284,7 @@ def _known_all_along(topic: str, partition: int) -> Iterator[None]:
 def _mark_of(summary: PartitionSummary) -> Shown:
     text = NOT_MARKED
     if summary.marked_at_ms is not None:
-        at = datetime.fromtimestamp(summary.marked_at_ms / 1000, UTC)
-        text = f"marked for deletion at {at.isoformat(timespec='milliseconds')}"
+        text = f"marked for deletion at {time_text(summary.marked_at_ms)}"
     return Shown(text, summary.revision)
 
 
@@ -223,15 +292,17 @@ def _epoch_text(leader_epoch: int | None) -> str:
     return "none" if leader_epoch is None else str(leader_epoch)
 
 
-def _ask(tp: TopicIdPartition, leader_epoch: int | None, change: str) -> None:
-    who = "any broker" if leader_epoch is None else f"any broker of leader epoch {leader_epoch} on"
+def _confirm(tp: TopicIdPartition, leader_epoch: int | None, change: str) -> None:
+    epochs = (
+        "any leader epoch" if leader_epoch is None else f"leader epoch {leader_epoch} or higher"
+    )
     what = (
-        f"highest broker leader epoch {change}: this lets {who} change what the tier has of "
-        f"{tp.topic}-{tp.partition}, one that was overruled too"
+        f"changing the highest broker leader epoch {change} lets every broker with {epochs} change "
+        f"the tiered data of {tp.topic}-{tp.partition}, also a leader that was replaced"
     )
     if not sys.stdin.isatty():
-        raise CommandError(f"{what}; say --yes to do it")
-    if not typer.confirm(f"{what}. Do it?", err=True):
+        raise CommandError(f"{what}; pass --yes to confirm")
+    if not typer.confirm(f"{what}. Continue?", err=True):
         raise CommandError("nothing was changed")
 
 
@@ -249,7 +320,7 @@ def _find_partition(
     )
 
 
-def _tell(tp: TopicIdPartition, outcome: MutationOutcome, text: str, output: Format) -> None:
+def _report(tp: TopicIdPartition, outcome: MutationOutcome, text: str, output: Format) -> None:
     if output is Format.JSON:
         print_json(
             {
@@ -262,95 +333,3 @@ def _tell(tp: TopicIdPartition, outcome: MutationOutcome, text: str, output: For
         )
         return
     say(f"{tp.topic}-{tp.partition}: {text} (revision {outcome.revision})")
-
-
-partitions = typer.Typer(invoke_without_command=True)
-
-
-def _not_blank(text: str) -> str:
-    if not text.strip():
-        raise typer.BadParameter("say why, for who reads the audit trail")
-    return text
-
-
-_Number = Annotated[int, typer.Argument(metavar="PARTITION", min=0, help="Its number.")]
-
-_Reason = Annotated[
-    str,
-    typer.Option(
-        metavar="TEXT",
-        callback=_not_blank,
-        help="Why; goes into the audit trail, `sediment events`.",
-    ),
-]
-
-
-@partitions.callback()
-def show(
-    context: typer.Context,
-    rlm: Rlm = None,
-    data_dir: DataDir = None,
-    output: JsonOrTable = Format.TABLE,
-) -> None:
-    """Show what an RLM ships and serves: local, remote, held back. Or put a partition right."""
-    if context.invoked_subcommand is not None:
-        _refuse_options(context)
-        return
-    pass
-
-    run(rlm, data_dir, output)
-
-
-def _refuse_options(context: typer.Context) -> None:
-    """They are those of the list: the command behind them would not see them."""
-    for option in context.command.params:
-        source = context.get_parameter_source(option.name or "")
-        if source is not None and source.name == "COMMANDLINE":
-            raise typer.BadParameter(
-                f"say it behind {context.invoked_subcommand}, where that command has it",
-                context,
-                param_hint=option.opts[0],
-            )
-
-
-@partitions.command("undelete")
-def undelete_command(
-    topic: Topic,
-    partition: _Number,
-    reason: _Reason,
-    rlmm: Rlmm = None,
-    data_dir: DataDir = None,
-    output: JsonOrTable = Format.TABLE,
-) -> None:
-    """Bring back a partition that is marked for deletion.
-
-    Only as long as its removal has not begun. Safe to repeat. Exit code 0: it is not being deleted
-    (any more). 2: not known, removed or marked anew meanwhile, or its segments are going already;
-    nothing was changed. 3: RLMM could not be reached.
-    """
-    pass
-
-    undelete(topic, partition, reason, rlmm, data_dir, output)
-
-
-@partitions.command("reset-epoch")
-def reset_epoch_command(
-    topic: Topic,
-    partition: _Number,
-    epoch: Annotated[int, typer.Option(min=-1, help="The highest from now on; -1: none is known.")],
-    reason: _Reason,
-    yes: Annotated[bool, typer.Option("--yes", help="Really do it, unasked.")] = False,
-    rlmm: Rlmm = None,
-    data_dir: DataDir = None,
-    output: JsonOrTable = Format.TABLE,
-) -> None:
-    """Set a partition's highest broker leader epoch, after a broker gave a wrong one.
-
-    Leaders of lower epochs are refused; a wrong one that is too high locks the right leader out,
-    and a reset that is too low lets overruled ones in. Shows the present one and asks first, on a
-    terminal. Exit code 0: it is set. 2: not known, not agreed to, or another one by then; nothing
-    was changed. 3: RLMM could not be reached.
-    """
-    pass
-
-    reset_epoch(topic, partition, epoch, reason, yes, rlmm, data_dir, output)

@@ -1,21 +1,29 @@
-"""`sediment reconcile`, `sediment scrub` and `sediment anomalies`: bucket against metadata."""
+"""`sediment reconcile`, `scrub` and `anomalies`: compare the object store with the metadata."""
 
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from pathlib import Path
 from threading import Event
+from typing import Annotated
 from uuid import UUID, uuid4
 
-from rich.console import Console
+import typer
 
 from services.api.anomalies import AnomalyKind, AnomalyQuery, SeenAnomaly
 from services.api.errors import InvalidRequestError
 from services.api.ids import uuid_from_text, uuid_to_text
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_anomalies
-from services.cli.connections import connected_rlmm, connected_rsm, connected_segment_objects
+from services.cli.connections import (
+    DataDir,
+    JsonOrTable,
+    Locations,
+    Rlmm,
+    Rsm,
+    command_group,
+    connected_rlmm,
+    connected_rsm,
+    connected_segment_objects,
+)
 from services.cli.output import (
     EXIT_FAILED,
     EXIT_PARTIAL,
@@ -26,6 +34,7 @@ from services.cli.output import (
     print_table,
     say,
     size_text,
+    time_text,
 )
 from services.cli.topics import find_topic
 from services.rsm.active_copies import Waiting
@@ -33,11 +42,28 @@ from services.rsm.deadline import RateLimit
 from services.workflows.reconcile import Reconciled, Reconciliation, ReconciliationPlan
 from services.workflows.scrub import Pace, Scrub, Scrubbed, ScrubPlan
 
+app = command_group()
 
-def list_anomalies(
-    kinds: Sequence[str], topic: str, rlmm: str | None, data_dir: Path | None, output: Format
+
+@app.command()
+def anomalies(
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this kind, for example ORPHAN_OBJECTS; may be repeated."),
+    ] = None,
+    topic: Annotated[
+        str, typer.Option(metavar="TOPIC", help="Only this topic: its name or its id.")
+    ] = "",
+    rlmm: Rlmm = None,
+    data_dir: DataDir = None,
+    output: JsonOrTable = Format.TABLE,
 ) -> None:
-    wanted = tuple(_kind(kind) for kind in kinds)
+    """List the problems that reconcile and scrub found.
+
+    Oldest first. Topics are shown by id, because objects can belong to a topic that RLMM does not
+    know.
+    """
+    wanted = tuple(_kind(text) for text in kind or [])
     with connected_rlmm(rlmm, data_dir) as manager:
         topic_id = _topic_id(manager, topic) if topic else None
         found = all_anomalies(manager, AnomalyQuery(wanted, topic_id))
@@ -55,11 +81,11 @@ def _kind(text: str) -> AnomalyKind:
         return AnomalyKind(text.upper())
     except ValueError:
         known = ", ".join(kind.value for kind in AnomalyKind)
-        raise CommandError(f"--kind: {text!r} is none of {known}") from None
+        raise CommandError(f"--kind: unknown kind {text!r}; use one of {known}") from None
 
 
 def _topic_id(manager: RemoteLogMetadataManager, text: str) -> UUID:
-    """Of a topic that is known, by its name; of any, by its id."""
+    """Find the id of a topic that RLMM knows by name, or take any topic's id as it is."""
     try:
         return uuid_from_text(text, "--topic")
     except InvalidRequestError:
@@ -91,15 +117,11 @@ def _anomaly_as_row(seen: SeenAnomaly) -> tuple[object, ...]:
         uuid_to_text(anomaly.segment_id),
         anomaly.object_key or "-",
         anomaly.detail or "-",
-        _time_text(seen.first_seen_ms),
-        _time_text(seen.last_seen_ms),
+        time_text(seen.first_seen_ms, "seconds"),
+        time_text(seen.last_seen_ms, "seconds"),
         seen.times_seen,
         seen.run_id,
     )
-
-
-def _time_text(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")
 
 
 _FOR_AN_OPERATOR = (
@@ -109,18 +131,39 @@ _FOR_AN_OPERATOR = (
 )
 
 
+@app.command()
 def reconcile(
-    delete: bool,
-    grace_ms: int,
-    locations: Sequence[int],
-    rsm: str | None,
-    rlmm: str | None,
-    data_dir: Path | None,
-    output: Format,
-) -> int:
-    """The exit code."""
+    delete: Annotated[
+        bool,
+        typer.Option(
+            "--delete",
+            help="Delete orphaned objects and abort unfinished uploads that an earlier run saw at "
+            "least a grace period ago. Without it they are only reported.",
+        ),
+    ] = False,
+    grace_ms: Annotated[
+        int, typer.Option(min=0, help="Ignore objects and uploads younger than this, ms.")
+    ] = 86_400_000,
+    location: Locations = None,
+    rsm: Rsm = None,
+    rlmm: Rlmm = None,
+    data_dir: DataDir = None,
+    output: JsonOrTable = Format.TABLE,
+) -> None:
+    """Compare the object store with the metadata.
+
+    `sediment anomalies` lists what was found. Nothing is deleted after a single observation, and a
+    complete copy without metadata is never deleted: a rebuild of the metadata can use it.
+
+    \b
+    Exit codes:
+      0  no problems, or only ones that this or a later run repairs
+      1  objects are missing, complete copies have no metadata, or something
+         could not be deleted
+      3  a service failed; run the command again
+    """
     now_ms = time.time_ns() // 1_000_000
-    plan = ReconciliationPlan(uuid4().hex, now_ms, grace_ms, delete, locations)
+    plan = ReconciliationPlan(uuid4().hex, now_ms, grace_ms, delete, location or [0])
     with (
         connected_rsm(rsm, data_dir) as store,
         connected_segment_objects(rsm, data_dir) as objects,
@@ -133,15 +176,15 @@ def reconcile(
     if output is Format.JSON:
         print_json(_as_json(plan, done))
     else:
-        print_table("Reconciled", ("what", "how many"), _rows(done))
+        print_table("Reconciled", ("what", "count"), _rows(done))
         for failure in _failures(done):
-            Console(stderr=True).print(failure, markup=False, highlight=False)
+            say(failure)
     amiss = _failures(done) or any(done.anomalies[kind] for kind in _FOR_AN_OPERATOR)
-    return EXIT_PARTIAL if amiss else 0
+    raise typer.Exit(EXIT_PARTIAL if amiss else 0)
 
 
 def _failures(done: Reconciled) -> list[str]:
-    """What could not be read, and what not deleted."""
+    """List what could not be read and what could not be deleted."""
     return [*done.unread, *done.deletions.failures]
 
 
@@ -152,7 +195,7 @@ def _rows(done: Reconciled) -> list[tuple[object, ...]]:
         *((kind.value, f"{done.anomalies[kind]:,}") for kind in AnomalyKind),
         ("objects deleted", f"{done.deletions.objects:,}"),
         ("left for the next run", f"{done.deletions.left:,}"),
-        ("uploads ended", f"{done.deletions.uploads:,}"),
+        ("uploads aborted", f"{done.deletions.uploads:,}"),
         ("failures", f"{len(_failures(done)):,}"),
     ]
 
@@ -178,25 +221,49 @@ _KINDS = (AnomalyKind.CORRUPT_OBJECT, AnomalyKind.MISSING_OBJECTS)
 _MIB = 1024 * 1024
 
 
-@dataclass(frozen=True)
-class ScrubOptions:
-    """What is looked at: a part as I/N, topics by NAME or TOPIC_ID:NAME (none: all), locations."""
-
-    part: str
-    topics: Sequence[str]
-    locations: Sequence[int]
-
-
+@app.command()
 def scrub(
-    options: ScrubOptions,
-    rate_bytes_per_s: int,
-    rsm: str | None,
-    rlmm: str | None,
-    data_dir: Path | None,
-    output: Format,
-) -> int:
-    """The exit code."""
-    part, parts = _part(options.part)
+    rate: Annotated[
+        int,
+        typer.Option(
+            min=0, metavar="BYTES_PER_S", help="Read at most this many bytes/s; 0 for no limit."
+        ),
+    ] = 32 * 1024 * 1024,
+    part: Annotated[
+        str,
+        typer.Option(
+            metavar="I/N",
+            help="Only part I of N parts of about the same size; a segment stays in its part.",
+        ),
+    ] = "1/1",
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Only this topic, for example orders, or TOPIC_ID:orders if several topics have "
+            "had this name; may be repeated."
+        ),
+    ] = None,
+    location: Locations = None,
+    rsm: Rsm = None,
+    rlmm: Rlmm = None,
+    data_dir: DataDir = None,
+    output: JsonOrTable = Format.TABLE,
+) -> None:
+    """Read stored segments and verify their checksums.
+
+    Only finished segments. `sediment anomalies` lists the damaged and missing ones; nothing else is
+    changed.
+
+    \b
+    Exit codes:
+      0  every segment is as it was copied
+      1  a segment is damaged or missing
+      2  an option is wrong
+      3  no damage found, but something could not be read (it is named), or a
+         service failed; run the command again
+    """
+    number, parts = _part(part)
+    topics, locations = topic or [], tuple(location or [0])
     with (
         connected_rsm(rsm, data_dir) as store,
         connected_segment_objects(rsm, data_dir) as objects,
@@ -208,27 +275,29 @@ def scrub(
             count("segments", done.segments)
             count("MiB", done.read_bytes // _MIB)
 
-        topic_ids = frozenset(find_topic(metadata, text).topic_id for text in options.topics)
-        plan = ScrubPlan(uuid4().hex, part, parts, topic_ids or None, tuple(options.locations))
-        pace = Pace(_turns_at(rate_bytes_per_s), Event().wait)
+        topic_ids = frozenset(find_topic(metadata, text).topic_id for text in topics)
+        plan = ScrubPlan(uuid4().hex, number, parts, topic_ids or None, locations)
+        pace = Pace(_rate_limit(rate), Event().wait)
         done = Scrub(metadata, store, objects, plan, pace, show).run()
     if output is Format.JSON:
-        print_json(_scrub_as_json(plan, options, rate_bytes_per_s, done))
+        print_json(_scrub_as_json(plan, topics, rate, done))
     else:
         _print_scrub(done)
     if done.damaged:
-        return EXIT_PARTIAL
-    return 0 if done.is_complete else EXIT_FAILED
+        raise typer.Exit(EXIT_PARTIAL)
+    raise typer.Exit(0 if done.is_complete else EXIT_FAILED)
 
 
 def _part(text: str) -> tuple[int, int]:
     found = _PART.fullmatch(text)
     if found is None:
-        raise CommandError(f"--part: {text!r} is not I/N, for example 3/28")
+        raise CommandError(
+            f"--part: {text!r} is not I/N; for example, 3/28 is the third of 28 parts"
+        )
     return int(found[1]), int(found[2])
 
 
-def _turns_at(bytes_per_s: int) -> Callable[[int], None]:
+def _rate_limit(bytes_per_s: int) -> Callable[[int], None]:
     return RateLimit(bytes_per_s, Waiting()).take if bytes_per_s else lambda _: None
 
 
@@ -240,24 +309,24 @@ def _print_scrub(done: Scrubbed) -> None:
         *((kind.value, f"{done.anomalies[kind]:,}") for kind in _KINDS),
         ("not checked", f"{done.unchecked:,}"),
         ("deleted meanwhile", f"{done.gone:,}"),
-        ("listings that broke off", f"{done.unlisted:,}"),
+        ("incomplete listings", f"{done.unlisted:,}"),
         ("read", size_text(done.read_bytes)),
     ]
-    print_table("Scrubbed", ("what", "how many"), rows)
+    print_table("Scrubbed", ("what", "count"), rows)
     for reason in done.reasons:
         say(reason)
     if done.is_cut_short:
-        say("the store was away for too long: what follows was not looked at; run it again")
+        say("stopped early because the store stayed unreachable; run the command again")
 
 
 def _scrub_as_json(
-    plan: ScrubPlan, options: ScrubOptions, rate_bytes_per_s: int, done: Scrubbed
+    plan: ScrubPlan, topics: Sequence[str], rate_bytes_per_s: int, done: Scrubbed
 ) -> dict[str, object]:
     return {
         "run_id": plan.run_id,
         "part": plan.part,
         "parts": plan.parts,
-        "topics": list(options.topics),
+        "topics": list(topics),
         "locations": list(plan.locations),
         "rate_bytes_per_s": rate_bytes_per_s,
         "segments": done.segments,

@@ -1,8 +1,11 @@
-"""`sediment retention`: what the rules of retention would delete now. Changes nothing."""
+"""`sediment retention`: show what the rules of retention would delete now."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Annotated
+
+import typer
+from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from services.api.calls import AtRevision
 from services.api.errors import ConcurrentUpdateError, RemoteResourceNotFoundError
@@ -10,25 +13,27 @@ from services.api.ids import TopicIdPartition, uuid_to_text
 from services.api.partitions import PartitionState
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_partitions
 from services.api.retention import Deletion, RetentionPlan
-from services.api.topic_config import StoredTopicConfig
-from services.cli.connections import connected_rlmm, find_partition
-from services.cli.output import (
-    CommandError,
-    Format,
-    disabled_text,
-    print_json,
-    print_table,
-    say,
-    size_text,
+from services.api.topic_config import StoredTopicConfig, TopicConfig
+from services.cli.connections import (
+    DataDir,
+    JsonOrTable,
+    Rlmm,
+    command_group,
+    connected_rlmm,
+    find_partition,
 )
+from services.cli.output import CommandError, Format, print_json, print_table, say, size_text
 from services.rlm.retention.snapshot import Snapshot, take_snapshot
+from services.rlm.roles.stopping import kept_because
+
+app = command_group()
 
 _ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class _Judged:
-    """A partition, and what retention asks for in it."""
+class _Evaluated:
+    """A partition and what retention would delete of it."""
 
     name: TopicIdPartition
     state: AtRevision[PartitionState]
@@ -37,20 +42,44 @@ class _Judged:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Why its plan is not all that goes, or not what one would expect."""
+        """Explain why more or less goes than the rules seem to say."""
         disabled = disabled_text(self.topic.config)
         return self.plan.notes if disabled is None else (disabled, *self.plan.notes)
 
 
-def run(topic_partitions: list[str], rlmm: str | None, data_dir: Path | None, out: Format) -> None:
+@app.command()
+def retention(
+    topic_partitions: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="TOPIC-PARTITION",
+            help="For example orders-0, or TOPIC_ID:orders-0 if several topics have had this name. "
+            "Default: every partition.",
+        ),
+    ] = None,
+    rlmm: Rlmm = None,
+    data_dir: DataDir = None,
+    output: JsonOrTable = Format.TABLE,
+) -> None:
+    """Show what retention would delete now.
+
+    Changes nothing. Uses the latest report of each partition's leader, whose age is shown.
+
+    \b
+    Exit codes:
+      0  shown
+      2  a partition is unknown
+      3  RLMM could not be reached, or a partition changes faster than it can be
+         read
+    """
     with connected_rlmm(rlmm, data_dir) as manager:
-        names = [find_partition(manager, text) for text in topic_partitions]
-        judged = _judge_these(manager, names) if names else _judge_all(manager)
-        if out is Format.JSON:
-            for one in judged:
+        names = [find_partition(manager, text) for text in topic_partitions or []]
+        evaluated = _evaluate_these(manager, names) if names else _evaluate_all(manager)
+        if output is Format.JSON:
+            for one in evaluated:
                 print_json(_as_json(one))
             return
-        found = list(judged)
+        found = list(evaluated)
     _print_summary(found)
     for one in found if names else ():
         _print_deletions(one)
@@ -59,71 +88,80 @@ def run(topic_partitions: list[str], rlmm: str | None, data_dir: Path | None, ou
             say(f"{_text(one.name)}: {note}")
 
 
-def _judge_these(
+def _evaluate_these(
     manager: RemoteLogMetadataManager, names: Sequence[TopicIdPartition]
-) -> Iterator[_Judged]:
+) -> Iterator[_Evaluated]:
     for name in names:
         try:
-            yield _judge(manager, name)
+            yield _evaluate(manager, name)
         except RemoteResourceNotFoundError as e:
             raise CommandError(str(e)) from e
 
 
-def _judge_all(manager: RemoteLogMetadataManager) -> Iterator[_Judged]:
-    """Of those that are being deleted everything goes, whatever retention says."""
+def _evaluate_all(manager: RemoteLogMetadataManager) -> Iterator[_Evaluated]:
+    """Evaluate every partition, except those that are being deleted as a whole."""
     for summary in all_partitions(manager):
         if summary.delete_state is not None:
             continue
         try:
-            yield _judge(manager, summary.topic_id_partition)
+            yield _evaluate(manager, summary.topic_id_partition)
         except RemoteResourceNotFoundError:
             continue  # deleted since it was listed
 
 
-def _judge(manager: RemoteLogMetadataManager, name: TopicIdPartition) -> _Judged:
-    """By the report that is stored; RLM itself reports anew before it deletes."""
+def _evaluate(manager: RemoteLogMetadataManager, name: TopicIdPartition) -> _Evaluated:
+    """Evaluate a partition by its stored report; RLM sends a new report before it deletes."""
     topic, snapshot = read_partition(manager, name)
     state = AtRevision(snapshot.state, snapshot.revision)
-    return _Judged(name, state, topic, snapshot.plan(topic.config))
+    return _Evaluated(name, state, topic, snapshot.plan(topic.config))
 
 
+@retry(
+    retry=retry_if_exception_type(ConcurrentUpdateError),
+    stop=stop_after_attempt(_ATTEMPTS),
+    reraise=True,
+)
 def read_partition(
     manager: RemoteLogMetadataManager, name: TopicIdPartition
 ) -> tuple[StoredTopicConfig, Snapshot]:
-    """All that retention judges a partition by.
+    """Read everything that retention needs of a partition, at one revision.
 
     Raises:
         ConcurrentUpdateError: the partition changes faster than it can be read.
     """
-    attempt = 0
-    while True:
-        attempt += 1
-        topic = manager.topic_config(name.topic_id)
-        state = manager.partition_state(name)
-        try:
-            return topic, take_snapshot(manager, name, state)
-        except ConcurrentUpdateError:
-            if attempt == _ATTEMPTS:
-                raise
+    topic = manager.topic_config(name.topic_id)
+    return topic, take_snapshot(manager, name, manager.partition_state(name))
 
 
-def _print_summary(found: Sequence[_Judged]) -> None:
+def disabled_text(config: TopicConfig) -> str | None:
+    """Explain that all of a topic goes because tiering is disabled; None if it does not go."""
+    if config.remote_storage_enable is not False or kept_because(config):
+        return None
+    return (
+        "remote.storage.enable=false, remote.log.delete.on.disable=true: its leader's RLM "
+        "deletes all of it, on these settings or when StopPartitions asks for it "
+        "(docs/retention.md), whatever retention would keep; until then remote.storage.enable=true "
+        "undoes it and sediment.hold prevents it"
+    )
+
+
+def _print_summary(found: Sequence[_Evaluated]) -> None:
     columns = (
         "partition",
         "log start",
         "new log start",
         "to delete",
         "bytes",
-        "kept by",
+        "retention by",
         "latest report",
     )
-    print_table("Retention, if it ran now", columns, map(_as_row, found))
+    print_table("Retention now", columns, map(_as_row, found))
     segments = sum(len(one.plan.deletions) for one in found)
     size = size_text(sum(one.plan.deleted_size_bytes for one in found))
-    say(f"{segments} segments, {size} due; nothing was changed")
+    say(f"{segments} segments ({size}) are due; nothing was changed")
 
 
-def _as_row(one: _Judged) -> tuple[object, ...]:
+def _as_row(one: _Evaluated) -> tuple[object, ...]:
     log_start = one.state.value.log_start_offset
     raised = one.plan.log_start_offset
     age_ms = one.state.value.report_age_ms
@@ -133,13 +171,13 @@ def _as_row(one: _Judged) -> tuple[object, ...]:
         log_start if raised is None else raised,
         len(one.plan.deletions),
         one.plan.deleted_size_bytes,
-        _owner(one.topic) or "rlm, by default",
+        _owner(one.topic) or "rlm (default)",
         "none" if age_ms is None else f"{age_ms // 1000} s ago",
     )
 
 
-def _print_deletions(one: _Judged) -> None:
-    columns = ("offsets", "bytes", "why", "figures", "segment id")
+def _print_deletions(one: _Evaluated) -> None:
+    columns = ("offsets", "bytes", "rule", "detail", "segment id")
     print_table(_text(one.name), columns, map(_deletion_row, one.plan.deletions))
 
 
@@ -154,7 +192,7 @@ def _deletion_row(deletion: Deletion) -> tuple[object, ...]:
     )
 
 
-def _as_json(one: _Judged) -> dict[str, object]:
+def _as_json(one: _Evaluated) -> dict[str, object]:
     config, state = one.topic.config, one.state.value
     return {
         "topic_id": uuid_to_text(one.name.topic_id),

@@ -1,20 +1,39 @@
 """`sediment segments` and `sediment events`: list a partition's segments and its audit trail."""
 
 from dataclasses import asdict
-from datetime import UTC, datetime
-from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from services.api.ids import uuid_from_text, uuid_to_text
 from services.api.partitions import EventQuery, PartitionEvent
 from services.api.remote_log_metadata_manager import all_events, all_segments
 from services.api.segments import RemoteLogSegmentMetadata
-from services.cli.connections import connected_rlmm, find_partition
-from services.cli.output import Format, print_json, print_table
+from services.cli.connections import (
+    DataDir,
+    JsonOrTable,
+    Rlmm,
+    TopicPartition,
+    command_group,
+    connected_rlmm,
+    find_partition,
+)
+from services.cli.output import Format, print_json, print_table, time_text
+
+app = command_group()
 
 
-def list_segments(
-    topic_partition: str, rlmm: str | None, data_dir: Path | None, output: Format
+@app.command()
+def segments(
+    topic_partition: TopicPartition,
+    rlmm: Rlmm = None,
+    data_dir: DataDir = None,
+    output: JsonOrTable = Format.TABLE,
 ) -> None:
+    """List a partition's segments in the tier.
+
+    In every state: being copied, finished, being deleted.
+    """
     with connected_rlmm(rlmm, data_dir) as manager:
         tp = find_partition(manager, topic_partition)
         found = all_segments(manager, tp)
@@ -50,42 +69,45 @@ def _segment_as_row(segment: RemoteLogSegmentMetadata) -> tuple[object, ...]:
         epochs,
         segment.segment_size_in_bytes,
         segment.state.value,
-        _time_text(segment.max_timestamp_ms),
+        time_text(segment.max_timestamp_ms),
         uuid_to_text(segment.remote_log_segment_id.id),
     )
-
-
-def _time_text(timestamp_ms: int) -> str:
-    if timestamp_ms < 0:
-        return "-"
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 _NAMED_STATES = ("SEGMENT", "PARTITION_DELETE")
 
 
-def list_events(
-    topic_partition: str,
-    segment: str,
-    plan: str,
-    after_revision: int,
-    rlmm: str | None,
-    data_dir: Path | None,
-    output: Format,
+@app.command()
+def events(
+    topic_partition: TopicPartition,
+    segment: Annotated[
+        str, typer.Option(metavar="ID", help="Only the events of this segment.")
+    ] = "",
+    plan: Annotated[str, typer.Option(metavar="ID", help="Only the events of this sweep.")] = "",
+    after_revision: Annotated[
+        int, typer.Option(min=0, help="Only events after this revision.")
+    ] = 0,
+    rlmm: Rlmm = None,
+    data_dir: DataDir = None,
+    output: JsonOrTable = Format.TABLE,
 ) -> None:
+    """Show who changed a partition, when and why.
+
+    For a partition that was deleted, pass TOPIC_ID:orders-0.
+    """
     segment_id = uuid_from_text(segment, "--segment") if segment else None
     with connected_rlmm(rlmm, data_dir) as manager:
         tp = find_partition(manager, topic_partition)
         found = all_events(manager, EventQuery(tp, after_revision, segment_id, plan))
         if output is Format.JSON:
             for event in found:
-                print_json(_event_as_json(event))
+                print_json(event_as_json(event))
         else:
-            columns = ("revision", "at", "what", "segment id", "by", "why", "plan", "repeats")
+            columns = ("revision", "time", "change", "segment id", "by", "reason", "plan", "times")
             print_table(f"{tp.topic}-{tp.partition}", columns, map(_event_as_row, found))
 
 
-def _event_as_json(event: PartitionEvent) -> dict[str, object]:
+def event_as_json(event: PartitionEvent) -> dict[str, object]:
     segment_id = "" if event.segment_id is None else uuid_to_text(event.segment_id)
     return {**asdict(event), "segment_id": segment_id}
 
@@ -93,7 +115,7 @@ def _event_as_json(event: PartitionEvent) -> dict[str, object]:
 def _event_as_row(event: PartitionEvent) -> tuple[object, ...]:
     return (
         event.revision,
-        datetime.fromtimestamp(event.at_ms / 1000, UTC).isoformat(timespec="milliseconds"),
+        time_text(event.at_ms),
         change_text(event),
         "-" if event.segment_id is None else uuid_to_text(event.segment_id),
         event.actor if event.broker_id < 0 else f"{event.actor}, broker {event.broker_id}",
@@ -104,7 +126,7 @@ def _event_as_row(event: PartitionEvent) -> tuple[object, ...]:
 
 
 def change_text(event: PartitionEvent) -> str:
-    """The states that it led from and to; where these are no names, behind the kind."""
+    """Name the change by its states; by its kind too if these are values and not names."""
     if not event.from_state and not event.to_state:
         return event.kind
     if event.from_state:

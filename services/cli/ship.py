@@ -1,18 +1,32 @@
-"""`sediment ship`: one pass over log directories, to the services' RSM and RLMM."""
+"""`sediment ship`: make one pass over log directories, to an RSM and an RLMM."""
 
 import signal
+import threading
+from collections import defaultdict
 from pathlib import Path
 from threading import Event
+from types import TracebackType
+from typing import Annotated, Self
 
-from services.api.ids import uuid_to_text
+import typer
+
+from services.api.ids import TopicIdPartition, uuid_to_text
 from services.api.remote_log_manager import Problem, ProblemKind
-from services.cli.connections import connected_rlmm, connected_rsm
+from services.cli.connections import (
+    DataDir,
+    JsonOrTable,
+    Rlmm,
+    Rsm,
+    command_group,
+    connected_rlmm,
+    connected_rsm,
+)
 from services.cli.output import (
     EXIT_FAILED,
     EXIT_PARTIAL,
     CommandError,
     Format,
-    ShipBar,
+    bytes_bar,
     print_json,
     print_table,
     say,
@@ -20,34 +34,57 @@ from services.cli.output import (
 )
 from services.cli.partitions import problem_as_json, problem_text
 from services.rlm.copy.segment import CopyLimits
-from services.rlm.copy.ship import PartitionShipReport, ShipOutcome, ShipReport, ShipSettings, ship
+from services.rlm.copy.ship import PartitionShipReport, ShipOutcome, ShipReport, ShipSettings
+from services.rlm.copy.ship import ship as ship_once
 
-_TOLD_GAPS = 10
+app = command_group()
+
+_SHOWN_GAPS = 10
 _ENDED_BY_SIGNAL = 128
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-def run(
-    log_dirs: list[Path],
-    rsm: str | None,
-    rlmm: str | None,
-    data_dir: Path | None,
-    retry_for_s: float,
-    copy_lease_ms: int,
-    output: Format,
-) -> int:
-    """Answer the exit code that the report deserves.
+@app.command()
+def ship(
+    log_dirs: Annotated[
+        list[Path],
+        typer.Argument(metavar="LOG_DIR", help="Kafka log directories: the broker's log.dirs."),
+    ],
+    rsm: Rsm = None,
+    rlmm: Rlmm = None,
+    data_dir: DataDir = None,
+    retry_for_s: Annotated[
+        float, typer.Option(min=0, help="How long to retry while a service is down, seconds.")
+    ] = 60.0,
+    copy_lease_ms: Annotated[
+        int,
+        typer.Option(
+            min=1_000,
+            max=3_600_000,
+            help="Lease of a copy, ms. If this run is killed, the next one waits this long for "
+            "the copy that was in progress.",
+        ),
+    ] = 30_000,
+    output: JsonOrTable = Format.TABLE,
+) -> None:
+    """Copy every rolled segment that is not in the tier yet, once.
 
-    Raises:
-        LogDirError: no log directory can be used.
-        CommandError: a signal ended it.
+    \b
+    Exit codes:
+      0         every rolled segment is in the tier
+      1         some segments are held back, some were lost before they could be
+                copied (recorded as known gaps), or one of several log
+                directories cannot be used; each is named
+      2         no log directory can be used, or one is named twice
+      3         a service stayed unreachable; run the command again
+      130, 143  interrupted; run the command again
     """
     cancelled = _cancelled_by_signals()
     with connected_rsm(rsm, data_dir) as storage, connected_rlmm(rlmm, data_dir) as metadata:
         limits = CopyLimits(lease_ms=copy_lease_ms)
         settings = ShipSettings(retry_for_s=retry_for_s, limits=limits)
         with ShipBar() as bar:
-            report = ship(log_dirs, storage, metadata, settings, bar, cancelled=cancelled)
+            report = ship_once(log_dirs, storage, metadata, settings, bar, cancelled=cancelled)
     if output is Format.JSON:
         print_json(_as_json(report))
     else:
@@ -56,11 +93,62 @@ def run(
         if partition.leaves_out:
             say(_unsettled_text(partition))
     _say_problems(report)
-    return _exit_code(report)
+    raise typer.Exit(_exit_code(report))
+
+
+class ShipBar:
+    """Show the progress of a pass (satisfies services.rlm.copy.report.Progress).
+
+    It has no end: the bytes to copy of a partition are known only when its turn comes, and a sum
+    over the partitions so far would look like the whole.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._planned: dict[TopicIdPartition, int] = defaultdict(int)
+        self._sent: dict[TopicIdPartition, int] = defaultdict(int)
+        self._segments = 0
+        self._bar = bytes_bar()
+        self._task = self._bar.add_task("shipping", total=None)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def planned(self, name: TopicIdPartition, segments: int, size_bytes: int) -> None:
+        with self._lock:
+            self._planned[name] = self._sent[name] + size_bytes
+            self._show()
+
+    def sent(self, name: TopicIdPartition, size_bytes: int) -> None:
+        with self._lock:
+            self._sent[name] += size_bytes
+            self._show()
+
+    def copied(self, name: TopicIdPartition, start_offset: int, size_bytes: int) -> None:
+        with self._lock:
+            self._segments += 1
+            self._show()
+
+    def text(self) -> str:
+        """Return the text in front of the bar."""
+        found = size_text(sum(self._planned.values()))
+        return f"shipped {self._segments} segments; {found} found to ship so far"
+
+    def _show(self) -> None:
+        self._bar.update(self._task, completed=sum(self._sent.values()), description=self.text())
 
 
 def _cancelled_by_signals() -> Event:
-    """Set by SIGTERM and SIGINT, which raise CommandError too; one more ends us at once."""
+    """Return an event that SIGTERM and SIGINT set; a second signal ends the process at once."""
     cancelled = Event()
 
     def end(number: int, _: object) -> None:
@@ -68,7 +156,7 @@ def _cancelled_by_signals() -> Event:
             signal.signal(each, signal.SIG_DFL)
         cancelled.set()
         raise CommandError(
-            "interrupted; what was finished is in the tier: run it again for the rest",
+            "interrupted; finished segments are in the tier, run the command again for the rest",
             _ENDED_BY_SIGNAL + number,
         )
 
@@ -89,7 +177,7 @@ def _problems(report: ShipReport) -> list[Problem]:
 
 
 def _say_problems(report: ShipReport) -> None:
-    """Each problem; a service that is away is one, however many partitions had to wait for it."""
+    """Print each problem; an unreachable service once, however many partitions wait for it."""
     problems = _problems(report)
     for problem in problems:
         if problem.kind is not ProblemKind.STORE_UNAVAILABLE:
@@ -97,11 +185,11 @@ def _say_problems(report: ShipReport) -> None:
     away = [problem for problem in problems if problem.kind is ProblemKind.STORE_UNAVAILABLE]
     for message in sorted({problem.message for problem in away}):
         waiting = sum(problem.message == message for problem in away)
-        say(f"{message}; {waiting} partition(s) not finished: run it again")
+        say(f"{message}; {waiting} partition(s) are not finished; run the command again")
 
 
 def _print(report: ShipReport) -> None:
-    columns = ("partition", "shipped now", "bytes", "there before", "held back", "not settled")
+    columns = ("partition", "shipped", "bytes", "already there", "held back", "not settled")
     print_table("Shipped", columns, map(_as_row, report.partitions))
     copied = sum(partition.copied_segments for partition in report.partitions)
     size = size_text(sum(partition.copied_bytes for partition in report.partitions))
@@ -113,19 +201,19 @@ def _print(report: ShipReport) -> None:
 
 def _known_gaps_text(report: PartitionShipReport) -> str:
     tp, gaps = report.topic_id_partition, report.known_gaps
-    told = ", ".join(f"{first}-{last}" for first, last in gaps[:_TOLD_GAPS])
-    others = f" and {len(gaps) - _TOLD_GAPS} more" if len(gaps) > _TOLD_GAPS else ""
-    return f"{tp.topic}-{tp.partition}: known gaps, lost before their copy: {told}{others}"
+    shown = ", ".join(f"{first}-{last}" for first, last in gaps[:_SHOWN_GAPS])
+    others = f" and {len(gaps) - _SHOWN_GAPS} more" if len(gaps) > _SHOWN_GAPS else ""
+    return f"{tp.topic}-{tp.partition}: known gaps (lost before they were copied): {shown}{others}"
 
 
 def _unsettled_text(report: PartitionShipReport) -> str:
     tp = report.topic_id_partition
     return (
-        f"{tp.topic}-{tp.partition}: {report.unsettled_segments} rolled segment(s) left out: they "
-        f"reach offset {report.settled_before_offset}, below which the log is known to be settled "
-        "(no open transaction, and all in-sync replicas have it by the broker's "
-        "replication-offset-checkpoint), and no broker runs on the directory that would settle "
-        "more. Start it and run this again; where it is gone for good, see docs/copying.md"
+        f"{tp.topic}-{tp.partition}: {report.unsettled_segments} rolled segment(s) not copied: "
+        f"they reach offset {report.settled_before_offset}, and only lower offsets are known to be "
+        "settled (no open transaction, and replicated by the broker's "
+        "replication-offset-checkpoint). Start the broker of this directory, then run the command "
+        "again; if the broker is gone for good, see docs/copying.md"
     )
 
 

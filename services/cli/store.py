@@ -1,18 +1,32 @@
-"""`sediment store`: the object store, as RSM would find it."""
+"""`sediment store`: check the object store as RSM would."""
 
 import typer
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
-from services.cli.connections import JsonOrTable
+from services.cli.connections import JsonOrTable, command_group
 from services.cli.output import EXIT_PARTIAL, CommandError, Format, print_json, print_table, say
 from services.rsm.factory import build_locations, build_start_up
 from services.rsm.probe import WITHOUT, ProbeReport
 from services.rsm.settings import RsmSettings
 from services.rsm.startup import StartUp
 
+app = command_group("Check the object store behind RSM.")
 
-def probe_store(output: Format) -> int:
-    """The exit code."""
+
+@app.command()
+def probe(output: JsonOrTable = Format.TABLE) -> None:
+    """Test which features the store of RSM has.
+
+    Reads RSM's settings from the environment (RSM_*). Writes a few test objects below the prefix
+    and deletes them again; writes nothing if the prefix belongs to another deployment.
+
+    \b
+    Exit codes:
+      0  RSM can use the store, possibly with fewer features
+      1  RSM would refuse the store
+      2  the settings are invalid
+      3  the store could not be reached
+    """
     start_up = _start_up()
     try:
         report = start_up.inspect()
@@ -23,12 +37,12 @@ def probe_store(output: Format) -> int:
             print_json({"usable": False, "problem": str(e)})
         else:
             say(f"RSM would refuse this store: {e}")
-        return EXIT_PARTIAL
+        raise typer.Exit(EXIT_PARTIAL) from e
     if output is Format.JSON:
         print_json(report.as_json())
     else:
         _print(report)
-    return EXIT_PARTIAL if report.refused else 0
+    raise typer.Exit(EXIT_PARTIAL if report.refused else 0)
 
 
 def _start_up() -> StartUp:
@@ -55,20 +69,3 @@ def _print(report: ProbeReport) -> None:
         say(f"without {finding.capability}: {WITHOUT[finding.capability]}")
     if report.refused:
         say("RSM would refuse this store")
-
-
-store = typer.Typer(no_args_is_help=True, help="The object store behind RSM.")
-
-
-@store.command()
-def probe(output: JsonOrTable = Format.TABLE) -> None:
-    """Try what RSM's store can do, with RSM's settings from the environment (RSM_*).
-
-    On objects of its own below the prefix, which it removes; nothing is marked, and nothing is
-    written where there is another deployment's marker. Exit code 0: RSM would use it, though
-    perhaps with less. 1: RSM would refuse it. 2: the settings cannot be used. 3: the store could
-    not be reached.
-    """
-    pass
-
-    raise typer.Exit(probe_store(output))

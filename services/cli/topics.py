@@ -1,10 +1,12 @@
-"""`sediment topics`: what is set for a topic, and its end."""
+"""`sediment topics`: list, configure and delete topics."""
 
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Annotated
 from uuid import UUID
+
+import typer
 
 from services.api.calls import MutationContext
 from services.api.errors import ConcurrentUpdateError, RemoteResourceNotFoundError
@@ -16,16 +18,25 @@ from services.api.remote_log_metadata_manager import (
     all_partitions,
 )
 from services.api.topic_config import StoredTopicConfig
-from services.cli.connections import connected_rlmm
+from services.cli.connections import (
+    DataDir,
+    JsonOrTable,
+    Rlmm,
+    Topic,
+    command_group,
+    connected_rlmm,
+)
 from services.cli.output import EXIT_FAILED, CommandError, Format, print_json, print_table, say
 from services.workflows.deletion import UNKNOWN_BROKER
+
+app = command_group("List, configure and delete topics.")
 
 _ATTEMPTS = 5
 
 
 @dataclass
 class KnownTopic:
-    """A known topic."""
+    """A topic in the tier and its partitions."""
 
     topic_id: UUID
     name: str
@@ -36,7 +47,11 @@ class KnownTopic:
         return sum(p.delete_state is not None for p in self.partitions)
 
 
-def list_topics(rlmm: str | None, data_dir: Path | None, output: Format) -> None:
+@app.command("list")
+def list_topics(
+    rlmm: Rlmm = None, data_dir: DataDir = None, output: JsonOrTable = Format.TABLE
+) -> None:
+    """List the topics in the tier with their settings."""
     with connected_rlmm(rlmm, data_dir) as manager:
         found = [(topic, manager.topic_config(topic.topic_id)) for topic in _topics(manager)]
     if output is Format.JSON:
@@ -57,46 +72,74 @@ def list_topics(rlmm: str | None, data_dir: Path | None, output: Format) -> None
     print_table("Topics", columns, rows)
 
 
-def show_topic(name: str, rlmm: str | None, data_dir: Path | None, output: Format) -> None:
+@app.command("show")
+def show_topic(
+    name: Topic, rlmm: Rlmm = None, data_dir: DataDir = None, output: JsonOrTable = Format.TABLE
+) -> None:
+    """Show the settings of a topic."""
     with connected_rlmm(rlmm, data_dir) as manager:
         topic = find_topic(manager, name)
         _print(topic, manager.topic_config(topic.topic_id), output)
 
 
+@app.command("set")
 def set_topic(
-    name: str,
-    assignments: Sequence[str],
-    unset: Sequence[str],
-    rlmm: str | None,
-    data_dir: Path | None,
-    output: Format,
+    name: Topic,
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="For example retention.ms=604800000."),
+    ] = None,
+    unset: Annotated[
+        list[str] | None, typer.Option(metavar="KEY", help="Remove a setting; may be repeated.")
+    ] = None,
+    rlmm: Rlmm = None,
+    data_dir: DataDir = None,
+    output: JsonOrTable = Format.TABLE,
 ) -> None:
-    """Change some settings of a topic, and leave its others."""
-    changes = _parsed(assignments)
-    both = sorted(set(changes) & set(unset))
+    """Set or unset settings of a topic; keep its others.
+
+    \b
+    Exit codes:
+      0  stored
+      2  unknown topic or setting, bad value, or settings that contradict each
+         other; nothing was changed
+      3  RLMM could not be reached
+    """
+    changes, removed = _parsed(settings or []), unset or []
+    both = sorted(set(changes) & set(removed))
     if both:
-        raise CommandError(f"{both[0]}: to be set and to be unset; say one of the two")
-    if not changes and not unset:
-        raise CommandError("nothing to set: name settings as KEY=VALUE, or use --unset KEY")
+        raise CommandError(f"{both[0]} is both set and unset; pass one of the two")
+    if not changes and not removed:
+        raise CommandError("nothing to change: pass KEY=VALUE or --unset KEY")
     with connected_rlmm(rlmm, data_dir) as manager:
         topic = find_topic(manager, name)
-        before, after = _put(manager, topic, changes, unset)
+        before, after = _put(manager, topic, changes, removed)
         _print(topic, after, output)
     if after.revision == before.revision:
-        say(f"topic {topic.name}: it was so before")
+        say(f"topic {topic.name} already has these settings; nothing was changed")
 
 
+@app.command("delete")
 def delete_topic(
-    name: str, yes: bool, rlmm: str | None, data_dir: Path | None, output: Format
+    name: Topic,
+    yes: Annotated[bool, typer.Option("--yes", help="Confirm the deletion.")] = False,
+    rlmm: Rlmm = None,
+    data_dir: DataDir = None,
+    output: JsonOrTable = Format.TABLE,
 ) -> None:
-    """Mark every partition of a topic for deletion; what deletes them then is a removal."""
+    """Mark all partitions of a topic for deletion.
+
+    Nothing can be added to them from then on. Every RLM removes their data and metadata once they
+    have been marked for RLM_DELETION_GRACE_MS (an hour); so does `sediment sweep removal --apply`.
+    Until then `sediment partitions undelete` takes the mark back. Safe to repeat.
+    """
     with connected_rlmm(rlmm, data_dir) as manager:
         topic = find_topic(manager, name)
         if not yes:
             raise CommandError(
-                f"this deletes all that the tier has of topic {topic.name} "
-                f"({uuid_to_text(topic.topic_id)}), {len(topic.partitions)} partition(s), for "
-                "good; say --yes to do it"
+                f"this permanently deletes everything that the tier holds of topic {topic.name} "
+                f"({uuid_to_text(topic.topic_id)}), {len(topic.partitions)} partition(s); pass "
+                "--yes to confirm"
             )
         marked = sum(_mark(manager, summary) for summary in topic.partitions)
     if output is Format.JSON:
@@ -111,12 +154,12 @@ def delete_topic(
         return
     say(
         f"topic {topic.name}: {marked} of {len(topic.partitions)} partition(s) marked for deletion"
-        f"{'' if marked else '; they were before'}"
+        f"{'' if marked else '; all of them were marked before'}"
     )
 
 
 def _topics(manager: RemoteLogMetadataManager, name: str = "") -> list[KnownTopic]:
-    """The known topics, or those of a name, by name and id."""
+    """List the topics in the tier, or those of one name, ordered by name and id."""
     found: dict[UUID, KnownTopic] = {}
     for summary in all_partitions(manager, topic=name):
         tp = summary.topic_id_partition
@@ -126,11 +169,11 @@ def _topics(manager: RemoteLogMetadataManager, name: str = "") -> list[KnownTopi
 
 
 def find_topic(manager: RemoteLogMetadataManager, text: str) -> KnownTopic:
-    """The known topic that is meant: NAME, or TOPIC_ID:NAME.
+    """Find a topic by NAME or TOPIC_ID:NAME.
 
     Raises:
-        CommandError: not known, or the name of several topics.
-        InvalidRequestError: TOPIC_ID is none.
+        CommandError: the topic is unknown, or several topics have had this name.
+        InvalidRequestError: TOPIC_ID is not an id.
     """
     id_text, colon, name = text.rpartition(":")
     found = _topics(manager, name) if name else []
@@ -138,10 +181,10 @@ def find_topic(manager: RemoteLogMetadataManager, text: str) -> KnownTopic:
         topic_id = uuid_from_text(id_text, "topic id")
         found = [topic for topic in found if topic.topic_id == topic_id]
     if not found:
-        raise CommandError(f"no topic {text} is known; `sediment topics list` lists them")
+        raise CommandError(f"the tier has no topic {text}; `sediment topics list` lists its topics")
     if len(found) > 1:
         ids = ", ".join(f"{uuid_to_text(topic.topic_id)}:{name}" for topic in found)
-        raise CommandError(f"several topics have had this name; say which: {ids}")
+        raise CommandError(f"several topics have had the name {name}; pass one of {ids}")
     return found[0]
 
 
@@ -152,7 +195,7 @@ def _parsed(assignments: Sequence[str]) -> dict[str, str]:
         if not key or not equals:
             raise CommandError(f"{text!r} is not KEY=VALUE, for example retention.ms=604800000")
         if key in changes:
-            raise CommandError(f"{key}: to be set twice; say one value")
+            raise CommandError(f"{key} is set twice; pass one value")
         changes[key] = value
     return changes
 
@@ -163,12 +206,14 @@ def _put(
     changes: Mapping[str, str],
     unset: Sequence[str],
 ) -> tuple[StoredTopicConfig, StoredTopicConfig]:
-    """What was stored before, and what is now; nobody else's change in between is lost."""
+    """Change settings at the revision they were read at; return them before and after."""
     for _ in range(_ATTEMPTS):
         before = manager.topic_config(topic.topic_id)
         missing = [key for key in unset if key not in before.entries]
         if missing:
-            raise CommandError(f"{missing[0]}: not set for topic {topic.name}, nothing to unset")
+            raise CommandError(
+                f"{missing[0]} is not set for topic {topic.name}; nothing was changed"
+            )
         kept = {key: value for key, value in before.entries.items() if key not in unset}
         context = MutationContext(reason="sediment topics set")
         try:
@@ -179,12 +224,13 @@ def _put(
             continue
         return before, after
     raise CommandError(
-        f"topic {topic.name}: others change its settings at the same time; try again", EXIT_FAILED
+        f"topic {topic.name}: its settings keep changing at the same time; run the command again",
+        EXIT_FAILED,
     )
 
 
 def _mark(manager: RemoteLogMetadataManager, summary: PartitionSummary) -> bool:
-    """Whether this call marked it."""
+    """Mark a partition for deletion; return whether this call did."""
     event = RemotePartitionDeleteMetadata(
         summary.topic_id_partition,
         RemotePartitionDeleteState.DELETE_PARTITION_MARKED,
@@ -202,7 +248,7 @@ def _print(topic: KnownTopic, stored: StoredTopicConfig, output: Format) -> None
     if output is Format.JSON:
         print_json(_as_json(topic, stored))
         return
-    title = f"{topic.name}, settings of revision {stored.revision}"
+    title = f"{topic.name}, settings at revision {stored.revision}"
     print_table(title, ("setting", "value"), sorted(stored.entries.items()))
     deleting = f", {topic.deleting} of them being deleted" if topic.deleting else ""
     say(f"topic id {uuid_to_text(topic.topic_id)}, {len(topic.partitions)} partition(s){deleting}")

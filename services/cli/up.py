@@ -1,26 +1,44 @@
-"""`sediment up`: the embedded stack in the foreground."""
+"""`sediment up`: run the embedded stack in the foreground."""
 
 import signal
 from dataclasses import asdict
 from pathlib import Path
 from threading import Event
+from typing import Annotated
 
+import typer
+
+from services.cli.connections import DataDir, JsonOrTable, command_group
 from services.cli.output import EXIT_FAILED, CommandError, Format, print_json, print_table, say
 from services.local.stack import EmbeddedStack
 from services.rlm.kafka_log.log_dir import find_partitions
 
+app = command_group()
+
 WATCH_INTERVAL_S = 1.0
 
 
-def run(log_dirs: list[Path], data_dir: Path | None, fresh: bool, output: Format) -> None:
-    """Return on SIGTERM or SIGINT, with everything stopped and the data kept.
+@app.command()
+def up(
+    log_dir: Annotated[
+        list[Path] | None,
+        typer.Option(help="A Kafka log directory for RLM to ship and serve; may be repeated."),
+    ] = None,
+    data_dir: DataDir = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Delete what earlier runs stored, then start.")
+    ] = False,
+    output: JsonOrTable = Format.TABLE,
+) -> None:
+    """Run PostgreSQL, an S3 server and the services on this machine.
 
-    Raises:
-        LogDirError: RLM could not start on these.
-        CommandError: a part of it ended by itself; the rest is stopped too.
+    Runs in the foreground until Ctrl-C or SIGTERM and keeps its data for the next run. It uses only
+    a data directory that was new or empty at its first run; any other directory is refused and left
+    unchanged, with --fresh too.
     """
+    log_dirs = log_dir or []
     if log_dirs:
-        find_partitions(log_dirs)
+        find_partitions(log_dirs)  # refuse what RLM could not start with before anything starts
     stopping = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
@@ -30,8 +48,11 @@ def run(log_dirs: list[Path], data_dir: Path | None, fresh: bool, output: Format
         if output is Format.JSON:
             print_json(endpoints)
         else:
-            print_table("Sediment is up; Ctrl-C stops it", ("what", "where"), endpoints.items())
+            print_table("Sediment is up; Ctrl-C stops it", ("name", "value"), endpoints.items())
         while not stopping.wait(WATCH_INTERVAL_S):
             if ended := stack.ended():
-                raise CommandError(f"a part has ended, see {', '.join(ended)}", EXIT_FAILED)
+                raise CommandError(
+                    f"part of the stack ended unexpectedly; see its log: {', '.join(ended)}",
+                    EXIT_FAILED,
+                )
         say("stopping ...")

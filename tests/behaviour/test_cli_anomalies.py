@@ -73,5 +73,5 @@ def test_some_of_them_may_be_asked_for(
 
 def test_what_is_not_known_is_refused_in_one_line(rlmm: RlmmProcess) -> None:
     line = rlmm.refusal("anomalies", "--kind=ODD")
-    assert line.startswith("sediment: --kind: 'ODD' is none of ORPHAN_OBJECTS, ")
-    assert "no topic nobody is known" in rlmm.refusal("anomalies", "--topic=nobody")
+    assert line.startswith("sediment: --kind: unknown kind 'ODD'; use one of ORPHAN_OBJECTS, ")
+    assert "the tier has no topic nobody" in rlmm.refusal("anomalies", "--topic=nobody")

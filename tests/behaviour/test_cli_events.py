@@ -75,8 +75,8 @@ def test_a_deleted_partition_is_named_by_its_topic_id(
 ) -> None:
     put_deletion(rlmm.client, tp, MARKED, PARTITION_STARTED, PARTITION_FINISHED)
     refusal = rlmm.refusal("events", f"{tp.topic}-0")
-    assert f"no partition {tp.topic}-0 is known" in refusal
-    assert f"removed is named TOPIC_ID:{tp.topic}-0" in refusal
+    assert f"the tier has no partition {tp.topic}-0;" in refusal
+    assert f"was removed, pass TOPIC_ID:{tp.topic}-0" in refusal
     printed = rlmm.answers("events", f"{uuid_to_text(tp.topic_id)}:{tp.topic}-0")
     assert [event["to_state"] for event in printed][-1] == "DELETE_PARTITION_FINISHED"
 

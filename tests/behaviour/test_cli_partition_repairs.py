@@ -90,8 +90,8 @@ def test_what_is_done_is_said_in_one_line(rlmm: RlmmProcess, tp: TopicIdPartitio
     name = f"{uuid_to_text(tp.topic_id)}:{tp.topic}"
     when = r"\d{4}-\d\d-\d\dT[\d:]{8}\.\d{3}\+00:00"
     for text in (
-        f"it was marked for deletion at {when}, and is not any more",
-        "it was not marked for deletion",
+        f"was marked for deletion at {when}; the mark is removed",
+        "was not marked for deletion",
     ):
         done = rlmm.sediment("partitions", "undelete", name, "1", WHY)
         assert (done.returncode, done.stdout) == (0, "")
@@ -103,7 +103,7 @@ def test_what_is_going_already_is_refused_in_one_line(
 ) -> None:
     put_deletion(rlmm.client, tp, MARKED, PARTITION_STARTED)
     line = rlmm.refusal("partitions", "undelete", tp.topic, "1", WHY)
-    assert f"{tp.topic}-1 cannot be brought back: " in line
+    assert f"{tp.topic}-1 cannot be restored: " in line
     assert "its segments are going already" in line
 
 
@@ -114,7 +114,7 @@ def test_a_partition_that_is_not_known_is_refused_in_one_line(
     verb, *options = command
     line = rlmm.refusal("partitions", verb, tp.topic, "7", WHY, *options)
     assert line.endswith(f"topic {tp.topic} has no partition 7 in the tier; it has 2, 0 to 1")
-    assert "no topic nobody is known" in rlmm.refusal(
+    assert "the tier has no topic nobody" in rlmm.refusal(
         "partitions", verb, "nobody", "7", WHY, *options
     )
 
@@ -124,9 +124,9 @@ def test_a_leader_epoch_is_reset_when_asked_for_twice(
 ) -> None:
     command = ("partitions", "reset-epoch", tp.topic, "1", "--epoch=5", WHY)
     line = rlmm.refusal(*command)
-    assert "highest broker leader epoch from 900 to 5: " in line
-    assert "any broker of leader epoch 5 on" in line
-    assert line.endswith("say --yes to do it")
+    assert "highest broker leader epoch from 900 to 5 " in line
+    assert "every broker with leader epoch 5 or higher" in line
+    assert line.endswith("pass --yes to confirm")
     assert revision_of(rlmm.client, tp) == 1
     (done,) = rlmm.answers(*command, "--yes")
     assert (done["applied"], done["revision"]) == (True, 2)
@@ -149,7 +149,7 @@ def test_no_epoch_at_all_may_be_set(rlmm: RlmmProcess, tp: TopicIdPartition) -> 
     told = "highest broker leader epoch: from 900 to none (revision 2)"
     assert done.stderr == f"{tp.topic}-1: {told}\n"
     again = rlmm.sediment("partitions", "reset-epoch", tp.topic, "1", "--epoch=-1", WHY, "--yes")
-    assert again.stderr.endswith(": none, as it was before (revision 2)\n")
+    assert again.stderr.endswith(": none, as before (revision 2)\n")
     assert highest_is_below(rlmm, tp, 0)
 
 
@@ -169,7 +169,7 @@ def test_an_empty_reason_is_none(
     verb, *options = command
     done = rlmm.sediment("partitions", verb, tp.topic, "1", f"--reason={reason}", *options)
     assert done.returncode == 2
-    assert "say why" in done.stderr
+    assert "give a reason" in done.stderr
     assert delete_states(rlmm, tp)[1] is MARKED
 
 
@@ -180,8 +180,8 @@ def test_on_a_terminal_a_reset_is_asked_about(
     rlmm: RlmmProcess, tp: TopicIdPartition, answer: str, code: int, revision: int
 ) -> None:
     done = reset_when_asked(rlmm, tp, answer)
-    assert "epoch from 900 to 5: " in done.stderr
-    assert "Do it? [y/N]" in done.stderr
+    assert "epoch from 900 to 5 " in done.stderr
+    assert "Continue? [y/N]" in done.stderr
     assert (done.returncode, revision_of(rlmm.client, tp)) == (code, revision)
     assert ("nothing was changed" in done.stderr) is (answer == "n")
 
@@ -194,7 +194,7 @@ def test_what_changed_while_it_was_asked_about_is_not_reset(
 
     done = reset_when_asked(rlmm, tp, "y", raise_it)
     assert done.returncode == 2
-    line = f"{tp.topic}-1 was changed meanwhile, from 900 to 901; nothing was changed by this"
+    line = f"{tp.topic}-1 changed meanwhile from 900 to 901; this command changed nothing"
     assert line in done.stderr
     assert highest_is_below(rlmm, tp, 901)
     assert not highest_is_below(rlmm, tp, 900)
@@ -208,7 +208,7 @@ def test_what_goes_on_while_it_was_asked_about_stops_no_reset(
     assert highest_is_below(rlmm, tp, 5)
 
 
-def test_what_is_removed_while_it_was_asked_about_is_told_in_one_line(
+def test_what_is_removed_while_it_was_asked_about_is_reported_in_one_line(
     rlmm: RlmmProcess, tp: TopicIdPartition
 ) -> None:
     def remove() -> None:
@@ -260,5 +260,5 @@ def test_an_option_before_the_command_is_refused(
     put_deletion(rlmm.client, tp, MARKED)
     done = rlmm.sediment("partitions", *option, "undelete", tp.topic, "1", WHY)
     assert done.returncode == 2
-    assert "say it behind undelete" in done.stderr
+    assert "put it after undelete" in done.stderr
     assert delete_states(rlmm, tp)[1] is MARKED

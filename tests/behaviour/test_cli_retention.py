@@ -160,9 +160,9 @@ def test_the_table_shows_what_is_due(rlmm: RlmmProcess, tp: TopicIdPartition) ->
     put(rlmm, tp, retention_ms="3600000")
     done = rlmm.sediment("retention", text(tp))
     assert done.returncode == 0
-    assert "rlm, by default" in done.stdout
+    assert "rlm (default)" in done.stdout
     assert "10-19" in done.stdout
-    assert done.stderr.splitlines() == ["2 segments, 200 B due; nothing was changed"]
+    assert done.stderr.splitlines() == ["2 segments (200 B) are due; nothing was changed"]
 
 
 def test_without_names_it_tells_of_all_that_are_not_being_deleted(

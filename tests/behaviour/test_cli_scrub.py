@@ -107,7 +107,7 @@ def topic_of(rlmm: RlmmProcess, name: str) -> str:
         (("--part", "3"), "--part: '3' is not I/N"),
         (("--part", "3/2"), "part: must be 1 to 2"),
         (("--part", "0/2"), "part: must be 1 to 2"),
-        (("--topic", "nobody"), "no topic nobody is known"),
+        (("--topic", "nobody"), "the tier has no topic nobody"),
         (("--location", "7"), "location 7 is not registered"),
     ],
 )

@@ -273,7 +273,7 @@ def test_what_is_not_settled_is_left_out_and_told(world: World, tmp_path: Path) 
     assert (done.returncode, report["outcome"]) == (1, "PARTIAL")
     assert (partition["copied_segments"], partition["unsettled_segments"]) == (2, 3)
     assert partition["settled_before_offset"] == 200
-    assert "crashed-0: 3 rolled segment(s) left out: they reach offset 200, below" in done.stderr
+    assert "crashed-0: 3 rolled segment(s) not copied: they reach offset 200, and" in done.stderr
     # Nobody is left who could say otherwise: docs/copying.md.
     checkpoint.unlink()
     done = sediment(*world.ship_command()[3:])
@@ -394,9 +394,9 @@ def test_a_service_that_is_away_is_named_once(world: World, away: str, tmp_path:
     )
     assert done.returncode == 3
     assert "Traceback" not in done.stderr
-    (line,) = (line for line in done.stderr.splitlines() if "run it again" in line)
+    (line,) = (line for line in done.stderr.splitlines() if "run the command again" in line)
     assert f"{away} at {NOBODY}" in line
-    assert "3 partition(s) not finished" in line
+    assert "3 partition(s) are not finished" in line
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
@@ -416,8 +416,8 @@ def test_an_interrupted_run_says_in_one_line_what_to_do(sent: signal.Signals) ->
             shipping.send_signal(sent)
             output, errors = shipping.communicate(timeout=60)
     assert (shipping.returncode, output) == (128 + sent, "")
-    told = "interrupted; what was finished is in the tier: run it again for the rest"
-    assert errors == f"sediment: {told}\n"
+    said = "interrupted; finished segments are in the tier, run the command again for the rest"
+    assert errors == f"sediment: {said}\n"
 
 
 def test_a_name_that_several_topics_have_had_must_be_made_plain(
@@ -425,7 +425,7 @@ def test_a_name_that_several_topics_have_had_must_be_made_plain(
 ) -> None:
     done = sediment("segments", "healthy-0", "--rlmm", world.rlmm.address)
     assert done.returncode == 2
-    assert done.stderr.startswith("sediment: several topics have had this name; say which: ")
+    assert done.stderr.startswith("sediment: several topics have had the name ")
     one_of_them = done.stderr.split()[-1]
     again = sediment("segments", one_of_them, "--rlmm", world.rlmm.address, "-o", "json")
     assert len(again.stdout.splitlines()) == 5

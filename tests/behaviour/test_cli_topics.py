@@ -63,7 +63,8 @@ def test_the_same_again_changes_nothing_and_says_so(rlmm: RlmmProcess, topic: st
     command = ("topics", "set", topic, "sediment.hold=true")
     rlmm.answers(*command)
     done = rlmm.sediment(*command)
-    assert done.stderr.splitlines()[-1] == f"topic {topic}: it was so before"
+    said = done.stderr.splitlines()[-1]
+    assert said == f"topic {topic} already has these settings; nothing was changed"
     assert rlmm.answers("topics", "show", topic)[0]["revision"] == 1
 
 
@@ -76,10 +77,10 @@ def test_the_same_again_changes_nothing_and_says_so(rlmm: RlmmProcess, topic: st
         (["cleanup.policy=compact"], "cleanup.policy"),
         (["retention.ms"], "'retention.ms' is not KEY=VALUE"),
         (["=1"], "'=1' is not KEY=VALUE"),
-        (["retention.ms=1", "retention.ms=2"], "retention.ms: to be set twice"),
-        (["sediment.hold=true", "--unset=sediment.hold"], "sediment.hold: to be set and"),
-        (["--unset=retention.ms"], "retention.ms: not set for topic"),
-        ([], "nothing to set"),
+        (["retention.ms=1", "retention.ms=2"], "retention.ms is set twice"),
+        (["sediment.hold=true", "--unset=sediment.hold"], "sediment.hold is both set and unset"),
+        (["--unset=retention.ms"], "retention.ms is not set for topic"),
+        ([], "nothing to change"),
     ],
 )
 def test_what_cannot_be_set_is_named_and_nothing_changes(
@@ -99,13 +100,13 @@ def topic_id_of(rlmm: RlmmProcess, name: str) -> UUID:
 def test_an_unknown_topic_is_refused(rlmm: RlmmProcess, command: list[str]) -> None:
     verb, *rest = command
     line = rlmm.refusal("topics", verb, "nobody", *rest)
-    assert line == "sediment: no topic nobody is known; `sediment topics list` lists them"
+    assert line == "sediment: the tier has no topic nobody; `sediment topics list` lists its topics"
 
 
 def test_of_several_topics_of_a_name_the_id_says_which(rlmm: RlmmProcess, topic: str) -> None:
     again = f"{uuid_to_text(make_topic(rlmm, topic))}:{topic}"
     line = rlmm.refusal("topics", "set", topic, "retention.ms=1")
-    assert line.startswith("sediment: several topics have had this name; say which: ")
+    assert line.startswith(f"sediment: several topics have had the name {topic}; pass one of ")
     assert again in line
     rlmm.answers("topics", "set", again, "retention.ms=1")
     assert stored(rlmm, again) == {"retention.ms": "1"}
@@ -125,7 +126,7 @@ def delete_states(rlmm: RlmmProcess, name: str) -> list[RemotePartitionDeleteSta
 
 
 def test_a_topic_is_deleted_only_when_asked_for_twice(rlmm: RlmmProcess, topic: str) -> None:
-    assert "say --yes" in rlmm.refusal("topics", "delete", topic)
+    assert "pass --yes" in rlmm.refusal("topics", "delete", topic)
     assert delete_states(rlmm, topic) == [None, None]
 
 
@@ -162,7 +163,7 @@ def test_what_another_sets_at_the_same_time_is_kept(rlmm: RlmmProcess, topic: st
     assert dict(after.entries) == {"sediment.hold": "true", "retention.ms": "5"}
 
 
-def test_an_rlmm_that_is_away_is_told_in_one_line(tmp_path: Path) -> None:
+def test_an_rlmm_that_is_away_is_reported_in_one_line(tmp_path: Path) -> None:
     nobody = RlmmProcess("127.0.0.1:1", None)  # type: ignore[arg-type]  # is not asked anything
     done = nobody.sediment("topics", "list")
     assert done.returncode == 3

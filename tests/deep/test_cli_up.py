@@ -215,9 +215,9 @@ def test_a_partition_is_found_by_its_topic_id_too(up: Up) -> None:
     [
         (
             "nobody-0",
-            "no partition nobody-0 is known; `sediment topics list` lists the topics that are. One "
-            "that was removed is named TOPIC_ID:nobody-0, and `sediment partitions -o json` tells "
-            "the ids",
+            "the tier has no partition nobody-0; `sediment topics list` lists its topics. For a "
+            "partition that was removed, pass TOPIC_ID:nobody-0; `sediment partitions -o json` "
+            "shows topic ids",
         ),
         ("clicks", "'clicks' is not TOPIC-PARTITION, for example orders-0"),
         ("x:clicks-0", "topic id: must be 22 characters of URL-safe base64 or a UUID, is 'x'"),
@@ -231,8 +231,8 @@ def test_a_partition_that_is_none_is_named(up: Up, name: str, message: str) -> N
 def test_a_command_without_an_up_says_what_to_do(tmp_path: Path) -> None:
     done = sediment("partitions", "--data-dir", tmp_path)
     told = (
-        f"sediment: no `sediment up` is running on {tmp_path}; start it, name its --data-dir, or "
-        "use --rlm HOST:PORT\n"
+        f"sediment: no `sediment up` is running on {tmp_path}; start one, point "
+        "--data-dir at its directory, or pass --rlm HOST:PORT\n"
     )
     assert (done.returncode, done.stderr) == (2, told)
 
@@ -377,7 +377,7 @@ def test_the_tier_outlives_every_end_of_up_but_fresh(server_directory: Path) -> 
         os.kill(fourth.endpoints.pids["rsm"], signal.SIGKILL)
         _, errors = fourth.process.communicate(timeout=120)
         assert fourth.process.returncode == 3
-        assert "a part has ended, see " in errors
+        assert "part of the stack ended unexpectedly; see its log: " in errors
         assert "rsm.log" in errors
 
 

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from services.api.errors import InvalidRequestError
 from services.cli.main import main
-from services.cli.sweep import sweep as sweep_commands
+from services.cli.sweep import app as sweep_commands
 from spark_jobs import launch, partition_removal_sweep, retention_sweep
 from spark_jobs.options import SweepOptions
 from spark_jobs.report import SweepError, SweepReport
@@ -205,7 +205,7 @@ def test_a_table_says_what_goes_and_what_was_left_out_and_why(
     swept = sediment.sweep(tier, "retention", *topics, "-o", "table", "--report", str(report))
     assert swept.exit_code == 0, swept.stderr
     assert f"{unfit.topic}-0: retention.bytes not applied" in swept.stderr
-    assert "1 partition(s) left alone: sediment.sweep.paused is set" in swept.stderr
+    assert "1 partition(s) skipped: sediment.sweep.paused is set" in swept.stderr
     assert "PLANNED: 2 segments planned" in swept.stderr
     assert json.loads(report.read_text())["totals"]["planned_segments"] == 2
     assert os.listdir(tmp_path) == ["report.json"]

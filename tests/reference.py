@@ -25,13 +25,13 @@ _MODULES = (interceptor, metrics, collectors)
 _HEADER = """# Settings
 
 Each service reads its settings once, from its environment. A variable with a service's prefix that
-is not listed here stops the service: a typing mistake never passes for a default. Written by
+is not listed here stops the service, so that a typing mistake is never ignored. Written by
 `make docs`.
 """
 
 
 def config_markdown() -> str:
-    """The whole page."""
+    """Return the whole page."""
     services = (("RSM", RsmSettings), ("RLMM", RlmmSettings), ("RLM", RlmSettings))
     lines = [_HEADER]
     for name, settings in services:
@@ -62,7 +62,7 @@ def _default(field: FieldInfo) -> str:
 
 
 def _bounds(field: FieldInfo) -> str:
-    """ " (1 to 512)", where the field has bounds."""
+    """Return a field's bounds, as in " (1 to 512)", or an empty string."""
     low = next((m.ge for m in field.metadata if hasattr(m, "ge")), None)
     high = next((m.le for m in field.metadata if hasattr(m, "le")), None)
     if low is None:
@@ -74,22 +74,22 @@ PREFIX = "sediment_"
 
 _METRICS_HEADER = """# Metrics
 
-Each process serves these for Prometheus at `/metrics` of its metrics address, beside those that
-every Python process has (`python_*`, `process_*`). Written by `make docs`.
+Each process serves these for Prometheus at `/metrics` of its metrics address, together with the
+metrics of every Python process (`python_*`, `process_*`). Written by `make docs`.
 
-A gauge of a topic is the sum over the partitions that the process leads, as Kafka's are, unless it
-says otherwise; what a process does not lead it does not tell of. Kafka's rates are `rate()` of the
-counters. A histogram has `_bucket`, `_sum` and `_count`.
+A gauge with the label `topic` is the sum over the partitions that the process leads, like Kafka's,
+unless its text says otherwise; a process publishes nothing about partitions it does not lead.
+Kafka's rates are `rate()` of the counters. A histogram has `_bucket`, `_sum` and `_count`.
 
-A counter of a topic is there, from 0 on, while the process leads a partition of the topic, and gone
-with the last one; what concerns any other topic, as reads of one that is led elsewhere, has
-`topic="(other)"`. A sum over all topics is `sum(rate(...))`; a counter without labels is of the
-process, and never gets less.
+A counter with the label `topic` exists, starting at 0, while the process leads a partition of the
+topic. Anything else, such as reads of a topic that is led elsewhere, counts as `topic="(other)"`.
+The sum over all topics is `sum(rate(...))`. A counter without labels counts for the whole process
+and never decreases.
 """
 
 _KAFKA_HEADER = """## Kafka's names
 
-What Kafka's brokers tell of tiered storage (KIP-405, 963, 1018, 1257), and where it is here.
+The metrics of tiered storage in Kafka's brokers (KIP-405, 963, 1018, 1257) and their names here.
 
 | Kafka | here |
 |---|---|"""
@@ -99,25 +99,25 @@ _KAFKA_NAME = re.compile(r"\(Kafka: ([\w-]+)\)")
 _OTHERWISE_HERE = (
     (
         "RemoteLogReaderFetchRateAndTimeMs",
-        "not there yet; `sediment_rpc_seconds` has the time of whole fetches, local ones too",
+        "missing; `sediment_rpc_seconds` has the time of whole fetches, local ones included",
     ),
     (
         "BuildRemoteLogAuxStateRequestsPerSec, ...ErrorsPerSec",
-        "not there yet: RLM does not serve BuildRemoteLogAuxState",
+        "missing: RLM does not serve BuildRemoteLogAuxState",
     ),
     (
         "remote-fetch-throttle-time-avg, -max; quota RLM_FETCH",
-        "not there yet: RLM has no quota of fetches",
+        "missing: RLM has no fetch quota",
     ),
     ("quota RLM_COPY", "`rate(sediment_rlm_copied_bytes_total[1m])`"),
     (
         "ExpiresPerSec of DelayedRemoteFetchMetrics; size of the purgatory RemoteFetch",
-        "no such thing: a fetch waits in no purgatory, "
-        "`sediment_rlm_remote_log_reader_task_queue_size` says how many wait",
+        "none: fetches do not wait in a purgatory; "
+        "`sediment_rlm_remote_log_reader_task_queue_size` is the number of waiting fetches",
     ),
     (
         "ExpiresPerSec of DelayedRemoteListOffsetsMetrics; size of the purgatory RemoteListOffsets",
-        "not there yet: RLM does not serve ListOffsets",
+        "missing: RLM does not serve ListOffsets",
     ),
 )
 
@@ -140,12 +140,12 @@ class _Declared:
 
     @property
     def shown_name(self) -> str:
-        """As it is scraped."""
+        """Return the name as Prometheus scrapes it."""
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
 
 def metrics_markdown() -> str:
-    """The whole page."""
+    """Return the whole page."""
     declared = sorted(set(_declared()), key=lambda metric: metric.name)
     lines = [_METRICS_HEADER]
     for title, prefix in _SECTIONS:
@@ -170,6 +170,7 @@ def _row(metric: _Declared) -> str:
 
 
 def _declared() -> Iterator[_Declared]:
+    """Yield the metrics that these modules declare."""
     for module in _MODULES:
         for value in vars(module).values():
             if isinstance(value, TopicGauge):
@@ -177,10 +178,10 @@ def _declared() -> Iterator[_Declared]:
             elif isinstance(value, TopicCounter):
                 yield _Declared(value.name, "counter", value.labels, value.meaning)
             elif isinstance(value, MetricWrapperBase):
-                (told,) = value.describe()
+                (metric,) = value.describe()
                 # No public name for the labels of a metric that has no values yet.
                 labels = tuple(value._labelnames)
-                yield _Declared(told.name, told.type, labels, told.documentation)
+                yield _Declared(metric.name, metric.type, labels, metric.documentation)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from pathlib import Path
 
 from prometheus_client import REGISTRY
 
-from services.cli.reference import PREFIX, metrics_markdown
 from services.common.fair_queue import FairQueue
 from services.common.retry import Backoff
 from services.rlm.collectors import (
@@ -18,9 +17,10 @@ from services.rlm.collectors import (
 from services.rlm.metrics import TopicCounts
 from services.rlm.partition import Uncopied, new_partition
 from services.rlm.scheduler import Scheduler
+from tests.reference import PREFIX, metrics_markdown
 from tests.unit.rlm.kafka_bytes import NAME
 
-PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 
 def described() -> list[str]:

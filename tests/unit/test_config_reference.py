@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from services.cli.reference import config_markdown
 from services.rlm.roles.partition_roles import PartitionSource
+from tests.reference import config_markdown
 
-PAGE = Path(__file__).parents[3] / "docs" / "config.md"
+PAGE = Path(__file__).parents[2] / "docs" / "config.md"
 
 
 def test_the_page_is_up_to_date() -> None:
