@@ -14,17 +14,16 @@ from services.rsm.backends.protocol import StorageBackend
 from services.rsm.backends.s3 import S3Storage, http_pool, s3_steps
 from services.rsm.backends.s3_http import S3Target, SignedRequests
 from services.rsm.deadline import Limits
-from services.rsm.locations import (
-    Location,
-    Locations,
+from services.rsm.locations import Location, Locations
+from services.rsm.manager import ObjectRemoteStorageManager
+from services.rsm.probe import StoreProbe
+from services.rsm.settings import (
     RegisteredLocation,
+    RsmSettings,
     described,
     other_locations,
     read_key,
 )
-from services.rsm.manager import ObjectRemoteStorageManager
-from services.rsm.probe import StoreProbe
-from services.rsm.settings import RsmSettings
 from services.rsm.startup import StartUp
 from services.rsm.upload import PartBuffers
 from services.rsm.verification import ReadVerification

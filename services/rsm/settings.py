@@ -1,15 +1,24 @@
 """What RSM is told through its environment."""
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, SecretStr, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
 from pydantic_settings import SettingsConfigDict
 
 from services.common.settings import ServiceSettings
+from services.rsm.verification import VerifyReads
 
-VerifyReads = Literal["off", "sampled", "always"]
 _MIB = 1024 * 1024
 
 _REQUIRED = {
@@ -174,3 +183,149 @@ class RsmSettings(ServiceSettings):
             names = ", ".join(f"RSM_{name.upper()}" for name in missing)
             raise ValueError(f"RSM_BACKEND={self.backend} also needs {names}")
         return self
+
+
+_NEEDED = {"s3": ("endpoint", "region", "bucket"), "filesystem": ("directory",)}
+
+
+Place = tuple[str, ...]
+"""What tells one place from another."""
+
+
+class RegisteredLocation(BaseModel):
+    """One [[location]] of the file.
+
+    Attributes:
+        access_key_file, secret_key_file: hold the credentials; without them RSM's own are used.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    id: int = Field(ge=1, le=MAX_LOCATION_ID, strict=True)
+    backend: Literal["s3", "filesystem"]
+    prefix: str = Field(default="", pattern=PREFIX_PATTERN, max_length=MAX_PREFIX_LENGTH)
+    directory: Path | None = None
+    endpoint: str = Field(default="", pattern=ENDPOINT_PATTERN)
+    region: str = ""
+    bucket: BucketName = ""
+    secure: bool = Field(default=True, strict=True)
+    access_key_file: Path | None = None
+    secret_key_file: Path | None = None
+
+    @model_validator(mode="after")
+    def _has_what_the_backend_needs(self) -> Self:
+        missing = [name for name in _NEEDED[self.backend] if not getattr(self, name)]
+        if missing:
+            raise ValueError(f'backend = "{self.backend}" also needs {", ".join(missing)}')
+        if (self.access_key_file is None) != (self.secret_key_file is None):
+            raise ValueError("access_key_file and secret_key_file go together")
+        return self
+
+
+class _LocationsFile(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    location: list[RegisteredLocation] = []
+
+
+def other_locations(settings: RsmSettings) -> list[RegisteredLocation]:
+    """What the file lists but the current location; nothing where no file is set.
+
+    The current one may be listed too, exactly as the settings describe it, so that a location can
+    be registered everywhere before it becomes the current one.
+
+    Raises:
+        SystemExit: the file cannot be read, has an unknown key, a bad value, a number twice, or a
+            place under two numbers; the text says which.
+    """
+    if settings.locations_file is None:
+        return []
+    what = f"RSM_LOCATIONS_FILE: {settings.locations_file}"
+    listed = _read(settings.locations_file, what)
+    _require_unique_numbers(listed, what)
+    current = place_of(settings)
+    for location in listed:
+        if location.id == settings.location_id and place_of(location) != current:
+            raise SystemExit(
+                f"{what}: location {location.id} is {described(location)} here, and by the "
+                f"settings the current one, {described(settings)}: give a new place a number of "
+                "its own in RSM_LOCATION_ID"
+            )
+    others = [location for location in listed if location.id != settings.location_id]
+    _require_unique_places({current: settings.location_id}, others, what)
+    return others
+
+
+def place_of(location: RegisteredLocation | RsmSettings) -> Place:
+    """Equal for two descriptions of one place."""
+    if location.backend == "filesystem":
+        directory = location.directory or Path()
+        return (location.backend, str(directory.resolve()), location.prefix)
+    return (location.backend, location.endpoint.lower(), location.bucket, location.prefix)
+
+
+def described(location: RegisteredLocation | RsmSettings) -> str:
+    """A place for people; names no credential."""
+    if location.backend == "filesystem":
+        return f"prefix {location.prefix!r} of directory {str(location.directory)!r}"
+    return f"prefix {location.prefix!r} of bucket {location.bucket!r} at {location.endpoint}"
+
+
+def read_key(path: Path) -> str:
+    """A credential from a file of its own.
+
+    Raises:
+        SystemExit: it cannot be read, or is empty.
+    """
+    try:
+        key = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as e:
+        raise SystemExit(f"{path}: cannot be read ({type(e).__name__})") from e
+    if not key:
+        raise SystemExit(f"{path}: is empty, should hold a key")
+    return key
+
+
+def _read(path: Path, what: str) -> list[RegisteredLocation]:
+    try:
+        document = tomllib.loads(path.read_text())
+        return _LocationsFile.model_validate(document).location
+    except OSError as e:
+        raise SystemExit(f"{what}: {e.strerror}") from e
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+        raise SystemExit(f"{what}: not TOML: {e}") from e
+    except ValidationError as e:
+        complaints = e.errors(include_input=False)
+        raise SystemExit(
+            "\n".join(f"{what}: {_named(c['loc'])}{_said(c['type'], c['msg'])}" for c in complaints)
+        ) from e
+
+
+def _named(location: tuple[int | str, ...]) -> str:
+    """("location", 1, "id") -> "location entry 2, id: "."""
+    words = [f"entry {part + 1}," if isinstance(part, int) else part for part in location]
+    return f"{' '.join(words).rstrip(',')}: " if words else ""
+
+
+def _said(kind: str, message: str) -> str:
+    return "unknown key" if kind == "extra_forbidden" else message.removeprefix("Value error, ")
+
+
+def _require_unique_numbers(listed: list[RegisteredLocation], what: str) -> None:
+    seen: set[int] = set()
+    for location in listed:
+        if location.id in seen:
+            raise SystemExit(f"{what}: id {location.id} is given to two locations")
+        seen.add(location.id)
+
+
+def _require_unique_places(
+    ids: dict[Place, int], others: list[RegisteredLocation], what: str
+) -> None:
+    for location in others:
+        first = ids.setdefault(place_of(location), location.id)
+        if first != location.id:
+            raise SystemExit(
+                f"{what}: locations {first} and {location.id} are the same place, "
+                f"{described(location)}"
+            )

@@ -4,6 +4,7 @@ import itertools
 import logging
 from collections.abc import Callable, Generator
 from contextlib import closing
+from typing import Literal
 
 from crc32c import crc32c
 
@@ -13,8 +14,8 @@ from services.api.segments import RemoteLogSegmentMetadata
 from services.rsm.digests import DigestCache, SegmentDigests
 from services.rsm.layout import CustomMetadata
 from services.rsm.locations import Location
-from services.rsm.settings import VerifyReads
 
+VerifyReads = Literal["off", "sampled", "always"]
 SAMPLE_EVERY = 16
 _log = logging.getLogger(__name__)
 

@@ -357,38 +357,14 @@ def test_a_refused_store_is_tried_again_once_it_was_away(
     assert stored_keys() == [f"{settings.prefix}.sediment"]
 
 
-def test_a_probe_that_is_cut_off_runs_again_after_pauses_that_grow(
-    settings: RsmSettings, proxy: ForgetfulProxy
+def test_a_probe_that_is_cut_off_runs_again_at_the_next_check(
+    settings: RsmSettings, proxy: ForgetfulProxy, start_up: StartUp
 ) -> None:
-    now_s = 100.0
-    locations = build_locations(settings)
-    start_up = build_start_up(settings, locations, now_s=lambda: now_s)
     proxy.faults.add(Answer(503), operation="CreateMultipartUpload", times=2)
-    for pause_s in (2, 4):
-        for early_s in (0.0, pause_s - 0.1):
-            now_s += early_s
-            proxy.forget_requests()
-            with pytest.raises(RetriableRemoteStorageError):
-                start_up.check()
-            assert ("PutObject" in proxy.counts()) == (early_s == 0.0)
-        now_s += 0.1
+    for _ in range(2):
+        with pytest.raises(RetriableRemoteStorageError):
+            start_up.check()
+        with pytest.raises(RetriableRemoteStorageError, match="not ready"):
+            start_up.require_open()
     start_up.check()
-
-
-def test_the_pauses_begin_anew_once_a_probe_has_ended(
-    settings: RsmSettings, proxy: ForgetfulProxy
-) -> None:
-    now_s = 100.0
-    start_up = build_start_up(settings, build_locations(settings), now_s=lambda: now_s)
-    for _ in range(3):
-        proxy.forgotten = "range"
-        proxy.faults.add(Answer(503), operation="CreateMultipartUpload")
-        with pytest.raises(RetriableRemoteStorageError):
-            start_up.check()
-        now_s += 2.1
-        with pytest.raises(RemoteStorageError, match="ranges"):
-            start_up.check()
-        # Refused, away and back: it is probed anew.
-        proxy.faults.add(Answer(503), operation="HeadBucket")
-        with pytest.raises(RetriableRemoteStorageError):
-            start_up.check()
+    start_up.require_open()

@@ -9,8 +9,7 @@ import pytest
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.backends.s3 import S3Storage
 from services.rsm.factory import build_locations
-from services.rsm.locations import other_locations
-from services.rsm.settings import RsmSettings
+from services.rsm.settings import RsmSettings, other_locations
 
 S3: dict[str, Any] = {
     "backend": "s3",
