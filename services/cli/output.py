@@ -25,7 +25,7 @@ from services.api.errors import InvalidRequestError, RemoteStorageError
 from services.local.data_directory import DataDirectoryError
 from services.local.postgres import ClusterError
 from services.local.process import ProcessError
-from services.rlm.kafka_log.errors import LogDirError
+from services.rlm.kafka_log.partition_dir import LogDirError
 
 EXIT_PARTIAL = 1
 EXIT_USAGE = 2

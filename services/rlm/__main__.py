@@ -26,7 +26,7 @@ from services.rlm.kafka_admin.client import KafkaAdmin
 from services.rlm.kafka_admin.deleted_topics import read_cluster_id
 from services.rlm.kafka_admin.poller import PolledCluster
 from services.rlm.kafka_admin.security import KafkaSecurityError
-from services.rlm.kafka_log.errors import LogDirError
+from services.rlm.kafka_log.partition_dir import LogDirError
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from services.rlm.retention.local_files import LogDirLocks
 from services.rlm.roles.partition_roles import PartitionSource

@@ -20,9 +20,8 @@ from services.common.retry import RETRIABLE_ERRORS
 from services.rlm.copy.gaps import known_gap_problem, lost_problem, lost_ranges
 from services.rlm.copy.report import Range
 from services.rlm.copy.rules import candidate_log_segments, copied_through_offset
-from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
 from services.rlm.kafka_log.local_log import LocalLog, LocalPartition, log_end_problem
-from services.rlm.kafka_log.partition_dir import LocalSegment
+from services.rlm.kafka_log.partition_dir import LocalSegment, LogFileError, SegmentVanishedError
 from services.rlm.partition import LED_BY_LOG, Partition
 from services.rlm.tier_state import OffsetRanges, Tier
 
@@ -70,7 +69,7 @@ class PageDescriber:
         problems, now = list(partition.copy.problems), list[Problem]()
         local, log, is_fresh = partition.role.local, None, False
         try:
-            log = local.look() if local else None
+            log = local.read() if local else None
             is_fresh = self._refresh(partition, problems)
             if local is not None and log is not None and is_fresh:
                 now += _log_end(local, log, partition.tier.last_seen)

@@ -187,7 +187,7 @@ class BrokerRemoteLogManager:
         )
         remote = RemoteSegmentReader(rsm, rlmm, self._index_cache, limits.read)
         self._fetcher = Fetcher(self._roles.partition, remote, self.topic_counts)
-        self.remote_readers = remote.turns
+        self.remote_readers = remote.queue
         self._static = StaticSource(self._roles) if source is PartitionSource.STATIC else None
         if self._static is not None:
             self._static.tell(self._directories.partitions)
@@ -282,7 +282,7 @@ class BrokerRemoteLogManager:
     def on_leadership_change(self, delta: LeadershipDelta) -> list[LifecycleOutcome]:
         names = [change.topic_id_partition for change in delta.changes]
         self._require_told(names)
-        self._directories.look_for(names)
+        self._directories.scan_for(names)
         return self._roles.apply(delta)
 
     def stop_partitions(self, stops: PartitionStops) -> list[LifecycleOutcome]:
@@ -337,7 +337,7 @@ class BrokerRemoteLogManager:
 
     def _scan(self) -> None:
         """Find logs that came, and forget those that went."""
-        self._directories.look()
+        self._directories.scan()
         self._roles.look_for_folders()
         if self._static is not None:
             self._static.tell(self._directories.partitions)

@@ -22,8 +22,8 @@ from services.api.remote_log_metadata_manager import (
     RemoteLogMetadataManager,
     ReportOutcome,
 )
-from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
 from services.rlm.kafka_log.local_log import LocalLog
+from services.rlm.kafka_log.partition_dir import LogFileError, SegmentVanishedError
 from services.rlm.partition import DraftReport, Leadership, Partition, SentReport
 from services.rlm.tier_state import Tier
 
@@ -100,7 +100,7 @@ def _led_log(partition: Partition) -> _LedLog | None:
     leadership = partition.role.leadership
     if leadership is None or not leadership.is_leader:
         return None
-    log = partition.role.local.look() if partition.role.local else None
+    log = partition.role.local.read() if partition.role.local else None
     if log is None or log.lineage_problem is not None or leadership.is_overtaken(log.lineage):
         return None
     return _LedLog(log, leadership.epoch_of(log.lineage) or 0)

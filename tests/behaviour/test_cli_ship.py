@@ -257,7 +257,7 @@ def test_a_log_that_ends_below_the_tiers_log_start_is_named(world: World, tmp_pa
     assert (
         f"LOG_END_BELOW_LOG_START: {folder} at offset 0: the log ends at offset 216" in done.stderr
     )
-    assert "create it anew; holds back 2 segment(s)" in done.stderr
+    assert "create it again; holds back 2 segment(s)" in done.stderr
 
 
 def test_what_is_not_settled_is_left_out_and_told(world: World, tmp_path: Path) -> None:
@@ -365,7 +365,7 @@ def test_a_log_directory_that_cannot_be_used_is_named(
 def test_a_log_directory_that_is_named_twice_is_refused() -> None:
     addresses = ("--rsm", NOBODY, "--rlmm", NOBODY)
     done = sediment("ship", BUNDLED_LOG, BUNDLED_LOG, *addresses)
-    told = f"sediment: {BUNDLED_LOG}: is named twice, as {BUNDLED_LOG} before\n"
+    told = f"sediment: {BUNDLED_LOG}: is named twice, also as {BUNDLED_LOG}\n"
     assert (done.returncode, done.stderr) == (2, told)
 
 

@@ -19,7 +19,7 @@ from services.api.remote_log_manager import FetchError
 from services.api.segment_batches import imports_of
 from services.rlm.collectors import PoolCollector, RetentionCollector, TopicCollector
 from services.rlm.fetch.segment_reader import RemoteReadLimits
-from services.rlm.kafka_log.errors import SegmentVanishedError
+from services.rlm.kafka_log.partition_dir import SegmentVanishedError
 from services.rlm.manager import BrokerRemoteLogManager
 from services.rlm.metrics import OTHER_TOPICS
 from tests.harness.eventually import eventually

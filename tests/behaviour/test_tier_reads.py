@@ -22,9 +22,9 @@ from services.common.settings import ServiceSettings
 from services.rlm.fetch.index_cache import RemoteIndexCache
 from services.rlm.fetch.partition_fetch import PartitionBudget, PartitionFetch, RequestBudget
 from services.rlm.fetch.segment_reader import RemoteReadLimits, RemoteSegmentReader
-from services.rlm.kafka_log.errors import SegmentVanishedError
 from services.rlm.kafka_log.local_log import LocalLog, LocalPartition
 from services.rlm.kafka_log.log_dir import find_partitions
+from services.rlm.kafka_log.partition_dir import SegmentVanishedError
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from services.rlm.partition import new_partition
 from services.rlm.servicer import RemoteLogManagerServicer
@@ -253,22 +253,22 @@ class Outdated(LocalPartition):
     looks = 0
     first: LocalLog | None = None
 
-    def look(self) -> LocalLog | None:
+    def read(self) -> LocalLog | None:
         self.looks += 1
-        self.first = self.first or super().look()
+        self.first = self.first or super().read()
         return self.first
 
 
 def test_a_read_whose_segments_vanish_again_and_again_ends(stack: Stack, log_dir: Path) -> None:
     three_segments(log_dir)
     local = Outdated(find_partitions([log_dir]).partitions[NAME])
-    local.look()
+    local.read()
     lose_rolled_segments(log_dir)
     partition = new_partition(NAME, local, stack.rsm, stack.rlmm)
     cache = RemoteIndexCache(stack.rsm, 1024 * 1024)
     remote = RemoteSegmentReader(stack.rsm, stack.rlmm, cache, RemoteReadLimits())
     fetch_of_one = PartitionFetch(partition, remote, 0)
-    fetch_of_one.look()
+    fetch_of_one.find_bounds()
     budget = PartitionBudget(RequestBudget(EVERYTHING), EVERYTHING)
     with pytest.raises(SegmentVanishedError):
         list(fetch_of_one.batches(budget))

@@ -82,7 +82,7 @@ def assert_whole_logs(world: World, before: dict[TopicIdPartition, list[int]]) -
     for name, segments in here(world):
         bases = [segment.base_offset for segment in segments]
         assert bases == before[name][-len(bases) :]
-        log = LocalPartition(find_partitions([world.log_dir]).partitions[name]).look()
+        log = LocalPartition(find_partitions([world.log_dir]).partitions[name]).read()
         assert log is not None
         assert log.last_stable_offset == log.log_end_offset
 

@@ -11,9 +11,8 @@ import pytest
 from demos.kafka_broker import KafkaBroker
 from services.api.ids import TopicIdPartition
 from services.local.process import ProcessError
-from services.rlm.kafka_log.errors import LogDirError
 from services.rlm.kafka_log.log_dir import find_partitions
-from services.rlm.kafka_log.partition_dir import list_segments
+from services.rlm.kafka_log.partition_dir import LogDirError, list_segments
 from services.rlm.retention import local_files
 from services.rlm.retention.local_files import LogDirLocks, delete_segment_files
 from tests.data.kafka_log_content import RecordMaker

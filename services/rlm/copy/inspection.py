@@ -9,12 +9,12 @@ from services.api.lineage import Lineage, checkpoint_text
 from services.api.remote_log_manager import Problem, ProblemKind
 from services.api.remote_storage_manager import SegmentFile
 from services.api.segments import MAX_SEGMENT_SIZE_IN_BYTES, SegmentLeaderEpoch
-from services.rlm.kafka_log.batches import Batch, FileWindow, walk_batches
-from services.rlm.kafka_log.errors import BatchError, LogFileError
+from services.rlm.kafka_log.batches import Batch, BatchError, FileWindow, walk_batches
 from services.rlm.kafka_log.indexes import SegmentIndexes
 from services.rlm.kafka_log.partition_dir import (
     LEADER_EPOCH_CHECKPOINT,
     LocalSegment,
+    LogFileError,
     read_producer_snapshot,
     reading_segment,
 )

@@ -40,8 +40,7 @@ from services.common.failpoints import failpoint
 from services.common.retry import RETRIABLE_ERRORS, Backoff
 from services.rlm.copy.inspection import InspectedSegment
 from services.rlm.copy.leases import CopyCancelledError, CopyLease, CopyLeases, LeaseLostError
-from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
-from services.rlm.kafka_log.partition_dir import reading_segment
+from services.rlm.kafka_log.partition_dir import LogFileError, SegmentVanishedError, reading_segment
 from services.rlm.metrics import COPIES_WAITING_FOR_RSM
 
 BytesSent = Callable[[int], None]

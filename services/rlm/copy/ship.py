@@ -19,9 +19,9 @@ from services.rlm.copy.report import NoProgress, PassReport, Progress, Range
 from services.rlm.copy.rules import CopyRules
 from services.rlm.copy.segment import CopyLimits, SegmentCopier
 from services.rlm.copy.task import CopyTask
-from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
 from services.rlm.kafka_log.local_log import LocalPartition
 from services.rlm.kafka_log.log_dir import PartitionDir, find_partitions, is_held_by_another
+from services.rlm.kafka_log.partition_dir import LogFileError, SegmentVanishedError
 from services.rlm.partition import Partition, new_partition
 from services.rlm.reporting import LineageUnknownError, Reporter, report_of
 from services.rlm.topic_configs import TopicConfigs

@@ -43,9 +43,13 @@ from services.rlm.copy.rules import (
     uncopied_log_segments,
 )
 from services.rlm.copy.segment import SegmentCopier
-from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
 from services.rlm.kafka_log.local_log import LocalLog, LocalPartition, log_end_problem
-from services.rlm.kafka_log.partition_dir import LocalSegment, reading
+from services.rlm.kafka_log.partition_dir import (
+    LocalSegment,
+    LogFileError,
+    SegmentVanishedError,
+    reading,
+)
 from services.rlm.metrics import COPY_THROTTLE_SECONDS
 from services.rlm.partition import Leadership, Partition, Uncopied, uncopied_of
 from services.rlm.reporting import announce
@@ -195,7 +199,7 @@ class CopyTask:
         self._partition.copy.note(tuple(report.problems))
 
     def _pass(self, local: LocalPartition, leadership: Leadership, report: PassReport) -> None:
-        log = local.look()
+        log = local.read()
         if log is None:
             self._partition.copy.uncopied = Uncopied()
             report.folder_is_gone = not local.is_there()
@@ -247,7 +251,7 @@ class CopyTask:
         """All is as a pass saw it that had nothing to do."""
         if self._resting is None:
             return False
-        log = local.look()
+        log = local.read()
         return log is not None and self._resting == self._seen(log, leadership)
 
     def _seen(self, log: LocalLog, leadership: Leadership) -> _Resting | None:

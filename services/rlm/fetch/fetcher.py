@@ -1,4 +1,4 @@
-"""Answer a fetch: partition by partition, cut into parts that fit a message."""
+"""Answer a fetch, partition by partition, in parts that fit a message."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -23,8 +23,8 @@ from services.rlm.fetch.partition_fetch import (
     UnknownPartitionError,
 )
 from services.rlm.fetch.segment_reader import LostSegmentError, RemoteSegmentReader, TierRead
-from services.rlm.kafka_log.batches import Batch
-from services.rlm.kafka_log.errors import BatchError, LogFileError, SegmentVanishedError
+from services.rlm.kafka_log.batches import Batch, BatchError
+from services.rlm.kafka_log.partition_dir import LogFileError, SegmentVanishedError
 from services.rlm.metrics import TopicCounts
 from services.rlm.partition import Partition
 
@@ -47,7 +47,7 @@ _ERRORS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], FetchError],
     (NotServedHereError, FetchError.NOT_LEADER_OR_FOLLOWER),
     (RETRIABLE_ERRORS, FetchError.TIERED_STORAGE_NOT_AVAILABLE),
     ((BatchError, CorruptSegmentError), FetchError.CORRUPT_MESSAGE),
-    # Of a leader-epoch index: it belongs to no offset, and no offset may look as if it never was.
+    # A leader-epoch index: the offset exists, so the error must not be OFFSET_OUT_OF_RANGE.
     (RemoteResourceNotFoundError, FetchError.UNKNOWN_SERVER_ERROR),
 )
 
@@ -55,7 +55,7 @@ _log = logging.getLogger(__name__)
 
 
 class Fetcher:
-    """Serves fetches over the partitions that `partition_of` knows or makes known. Thread-safe."""
+    """Serve fetches of the partitions that `partition_of` knows or creates. Thread-safe."""
 
     def __init__(
         self,
@@ -68,8 +68,8 @@ class Fetcher:
         self._counts = counts
 
     def fetch(self, request: FetchRequest) -> Iterator[FetchPart]:
-        """As RemoteLogManager.fetch. A read that fails after it returned batches just ends: the
-        next fetch, from the next offset, is told why."""
+        """As RemoteLogManager.fetch. A read that fails after it returned batches just ends; the
+        next fetch, from the next offset, returns the error."""
         total = RequestBudget(request.max_bytes)
         for wanted in request.partitions:
             budget = PartitionBudget(total, wanted.max_bytes)
@@ -83,7 +83,7 @@ class Fetcher:
         parts = _Parts(name)
         tier_read = TierRead(self._counts, name.topic)
         try:
-            parts.bounds = fetch.look()
+            parts.bounds = fetch.find_bounds()
             fetch.check_range(parts.bounds)
             for source, batch in fetch.batches(budget):
                 tier_read.got(source, batch.size_bytes)
@@ -98,7 +98,7 @@ class Fetcher:
 
 
 class _Parts:
-    """Gathers batches of one partition into parts of up to MAX_PART_BYTES."""
+    """Join batches of one partition to parts of up to MAX_PART_BYTES."""
 
     def __init__(self, name: TopicIdPartition) -> None:
         self._name = name
@@ -117,7 +117,7 @@ class _Parts:
         self._gathered_bytes += batch.size_bytes
 
     def finish(self) -> Iterator[FetchPart]:
-        """What is left; of a partition without batches one part without."""
+        """Return the rest; for a partition without batches, one empty part."""
         yield from self._flush()
         if self.empty:
             yield self._part(b"", None)
@@ -134,7 +134,7 @@ class _Parts:
         if not pieces:
             return
         joined = pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
-        # Only a batch that is larger than a part is alone, and is cut.
+        # Only a batch larger than a part is alone in `joined`; it is split.
         for at in range(0, len(joined), MAX_PART_BYTES):
             yield self._part(bytes(joined[at : at + MAX_PART_BYTES]), self._source)
 

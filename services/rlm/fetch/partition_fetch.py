@@ -1,4 +1,4 @@
-"""Read one partition from an offset on: local segments first, below them the tier."""
+"""Read one partition from an offset: local segments first, below them the tier."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -13,21 +13,20 @@ from services.api.lineage import Lineage
 from services.api.remote_log_manager import RecordSource
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rlm.fetch.segment_reader import LostSegmentError, RemoteSegmentReader, local_batches
-from services.rlm.kafka_log.batches import Batch
-from services.rlm.kafka_log.errors import BatchError, SegmentVanishedError
+from services.rlm.kafka_log.batches import Batch, BatchError
 from services.rlm.kafka_log.local_log import LocalLog
-from services.rlm.kafka_log.partition_dir import LocalSegment
+from services.rlm.kafka_log.partition_dir import LocalSegment, SegmentVanishedError
 from services.rlm.partition import Partition
 from services.rlm.tier_state import Tier
 
 
 @dataclass
 class RequestBudget:
-    """Of all partitions together.
+    """Limit the bytes of all partitions of a request.
 
     Attributes:
-        left_bytes: what is left of the request's limit.
-        empty: nothing was returned yet: the next batch is, whatever its size.
+        left_bytes: the rest of the request's limit.
+        empty: nothing was returned yet, so the next batch is, whatever its size.
     """
 
     left_bytes: int
@@ -35,7 +34,7 @@ class RequestBudget:
 
 
 class PartitionBudget:
-    """Of one partition, within its request."""
+    """Limit the bytes of one partition, within its request."""
 
     def __init__(self, request: RequestBudget, max_bytes: int) -> None:
         self._request = request
@@ -47,7 +46,7 @@ class PartitionBudget:
         return max(min(self._left_bytes, self._request.left_bytes), 0)
 
     def takes(self, size_bytes: int) -> bool:
-        """Count a batch in, if it still fits; the first that does not ends the partition."""
+        """Count a batch if it still fits; the first that does not fit ends the partition."""
         if size_bytes > self.left_bytes and not self._request.empty:
             self.exhausted = True
             return False
@@ -61,15 +60,19 @@ _ATTEMPTS = 3
 
 
 class OffsetOutOfRangeError(Exception):
-    """The offset is below the log start, beyond the log end, or in a hole between segments. One
-    between the high watermark and the log end is none such, as in Kafka (LocalLog.read): nothing is
-    there yet."""
+    """The offset is below the log start, beyond the log end, or in a hole between segments.
+
+    An offset between the high watermark and the log end is in range, as in Kafka (LocalLog.read),
+    with no records yet.
+    """
 
 
 class NotServedHereError(Exception):
-    """The tier does not have the offset, and whether the log does is not known: it lies here, but
-    this broker has no role for it, or none yet. Not out of range: a consumer that is told so begins
-    anew at an end of the log. Only what lies below the tier's log start is nowhere."""
+    """The tier does not have the offset, and this broker has the log but no role for it (yet).
+
+    This is not OFFSET_OUT_OF_RANGE, on which a consumer starts again at an end of the log. Only
+    offsets below the tier's log start are certainly gone.
+    """
 
 
 class UnknownPartitionError(Exception):
@@ -78,12 +81,12 @@ class UnknownPartitionError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What of a partition can be read.
+    """Which offsets of a partition can be read.
 
     Attributes:
         log_start_offset: the first offset, in the tier or here, not below the tier's log start;
-            -1: the tier was not looked at yet.
-        high_watermark: the offset after the last one.
+            -1: the tier's state was not read yet.
+        high_watermark: the offset after the last readable one.
         log_end_offset: the offset after the last one that is here or in the tier.
     """
 
@@ -94,7 +97,7 @@ class Bounds:
 
 
 class PartitionFetch:
-    """One read of one partition. Single use."""
+    """Read one partition once. Single use."""
 
     def __init__(self, partition: Partition, remote: RemoteSegmentReader, offset: int) -> None:
         self._partition = partition
@@ -103,32 +106,34 @@ class PartitionFetch:
         self._log: LocalLog | None = None
         self._tier = Tier()
 
-    def look(self) -> Bounds:
-        """Find out what there is; of an offset that is here, or that is still to come, the tier is
-        not asked, so that a dead store or database never slows it.
+    def find_bounds(self) -> Bounds:
+        """Read the log and, if the offset is below it, the tier's state.
+
+        Local and future offsets need no tier, so that a dead store or database never slows them.
 
         Raises:
             UnknownPartitionError.
-            NotServedHereError: the tier does not know it, and its log lies here.
-            RetriableRemoteStorageError: the tier must be asked and cannot be.
+            NotServedHereError: the tier does not know the partition, and its log is here.
+            RetriableRemoteStorageError: the tier is needed and cannot be reached.
         """
         local = self._partition.role.local
-        self._log = local.look() if local else None
+        self._log = local.read() if local else None
         self._tier = self._partition.tier.last_seen
         if self._log is None or self._offset < self._log.log_start_offset:
             self._refresh_tier()
         if self._log is None and not self._tier.known:
             text = f"{self._partition.topic_id_partition} is not known here"
             if self._partition.role.log_is_not_served:
-                raise NotServedHereError(f"{text} yet, and its log lies here")
+                raise NotServedHereError(f"{text} yet, but its log is here; retry in a few seconds")
             raise UnknownPartitionError(text)
         return self._bounds()
 
     def check_range(self, bounds: Bounds) -> None:
-        """
+        """Check that the offset to fetch is within `bounds`.
+
         Raises:
-            OffsetOutOfRangeError: the offset to fetch is outside of `bounds`.
-            NotServedHereError: it is, but the log that lies here may have it.
+            OffsetOutOfRangeError: it is not.
+            NotServedHereError: it is not, but the log here may have it.
         """
         if self._offset < bounds.log_start_offset:
             raise self._not_there(
@@ -139,14 +144,14 @@ class PartitionFetch:
                 f"offset {self._offset} is beyond the log end offset {bounds.log_end_offset}"
             )
         if self._partition.role.log_is_not_served and self._offset == bounds.log_end_offset:
-            # Nobody knows whether it is the end, at which a consumer would wait.
+            # It may not be the log's end, so a consumer must not wait there.
             raise self._not_there(f"the tier ends below offset {self._offset}")
 
     def batches(self, budget: PartitionBudget) -> Iterator[tuple[RecordSource, Batch]]:
-        """Whole batches from the offset on, until the budget ends or the high watermark is reached.
+        """Read whole batches from the offset, to the end of the budget or the high watermark.
 
         Raises:
-            OffsetOutOfRangeError, NotServedHereError: no segment holds the offset that comes next.
+            OffsetOutOfRangeError, NotServedHereError: no segment contains the next offset.
             LostSegmentError, BatchError, LogFileError, RemoteStorageError: it cannot be read.
         """
         vanished, vanished_at = 0, -1
@@ -159,13 +164,13 @@ class PartitionFetch:
                 else:
                     yield from self._from_tier(budget)
             except SegmentVanishedError:
-                # What was deleted here since is in the tier, or lost. One after the other may go
-                # while this goes on: only where it gets no further something is wrong.
+                # What was deleted here since is in the tier, or lost. Segments may vanish one after
+                # the other; it is an error only if the read makes no progress.
                 vanished = vanished + 1 if vanished_at == self._offset else 1
                 vanished_at = self._offset
                 if vanished > _ATTEMPTS or self._partition.role.local is None:
                     raise
-                self._log = self._partition.role.local.look()
+                self._log = self._partition.role.local.read()
                 self._refresh_tier()
 
     def _bounds(self) -> Bounds:
@@ -175,13 +180,13 @@ class PartitionFetch:
         if self._log is None:
             end = self._tier.end_offset
             return Bounds(min(starts, default=end), end, end, end)
-        # As in Kafka the log start bounds every read: what retention expired is gone for readers
-        # though the broker's disk may have it still. A local read goes by the log start that was
-        # seen last, at most a copy pass ago: to ask for it would tie local reads to the database.
+        # As in Kafka the log start bounds every read: readers do not get what retention expired,
+        # though the broker's disk may still have it. A local read uses the last known log start, of
+        # the last copy pass at the latest: a request for it would make it depend on the database.
         known = self._tier.known is not None
         start = max(min(starts), self._tier.log_start_offset) if known else -1
         log, tier = self._log, self._tier
-        # What was copied was settled then, whatever is written down here by now.
+        # What was copied was settled then, whatever the checkpoint says now.
         copied_end = max(tier.covered(log.lineage).last + 1, tier.log_start_offset)
         settled = min(copied_end, log.log_end_offset)
         return Bounds(
@@ -192,13 +197,13 @@ class PartitionFetch:
         )
 
     def _refresh_tier(self) -> None:
-        with self._remote.turn():
-            self._refresh_tier_in_turn()
+        with self._remote.acquire_slot():
+            self._refresh_tier_in_slot()
 
-    def _refresh_tier_in_turn(self) -> None:
+    def _refresh_tier_in_slot(self) -> None:
         try:
             self._tier = self._partition.tier.refresh()
-        except InvalidRequestError as e:  # the topic's id belongs to another name
+        except InvalidRequestError as e:  # the topic id has another name
             raise UnknownPartitionError(str(e)) from e
 
     def _local(
@@ -211,7 +216,7 @@ class PartitionFetch:
         following = min(segment.next_base_offset or end_offset, end_offset)
         if budget.exhausted or self._offset >= following:
             return
-        # A segment's file is missing behind this one, or the log was compacted.
+        # The next segment's file is missing, or the log was compacted.
         hole = self._find_remote(self._offset)
         if hole is None:
             self._offset = following
@@ -221,7 +226,7 @@ class PartitionFetch:
     def _from_tier(self, budget: PartitionBudget) -> Iterator[tuple[RecordSource, Batch]]:
         segment = self._find_remote(self._offset)
         if segment is None:
-            raise self._not_there(f"no segment holds offset {self._offset}")
+            raise self._not_there(f"no segment contains offset {self._offset}")
         yield from self._segment_of_tier(segment, budget)
 
     def _segment_of_tier(
@@ -245,7 +250,7 @@ class PartitionFetch:
     ) -> OffsetOutOfRangeError | NotServedHereError | LostSegmentError:
         now = self._find_remote(self._offset)
         if now is None or now.remote_log_segment_id != segment.remote_log_segment_id:
-            return self._not_there(f"offset {self._offset} was deleted while it was read")
+            return self._not_there(f"offset {self._offset} was deleted during the read")
         return LostSegmentError(
             f"offset {self._offset}: segment {segment.remote_log_segment_id} "
             f"({segment.start_offset} to {segment.end_offset}) is not in the store"
@@ -255,15 +260,14 @@ class PartitionFetch:
         log_start_offset = self._tier.log_start_offset
         if self._partition.role.log_is_not_served and self._offset >= log_start_offset:
             return NotServedHereError(
-                f"{text}, and this RLM has no role for the log that lies here; ask again, or the "
-                "leader's"
+                f"{text}, and this RLM has no role for the log here; retry, or ask the leader's RLM"
             )
         return OffsetOutOfRangeError(text)
 
     def _find_remote(self, offset: int) -> RemoteLogSegmentMetadata | None:
-        with self._remote.turn():
+        with self._remote.acquire_slot():
             if self._tier.newest is None:
-                self._refresh_tier_in_turn()
+                self._refresh_tier_in_slot()
             local = self._log.lineage if self._log else Lineage()
             lineage = self._partition.tier.lineage.merged(self._tier, local)
             name = self._partition.topic_id_partition

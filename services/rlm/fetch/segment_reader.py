@@ -19,13 +19,13 @@ from services.common.fair_queue import FairQueue, Slot
 from services.rlm.fetch.index_cache import RemoteIndexCache
 from services.rlm.kafka_log.batches import (
     Batch,
+    BatchError,
     FileWindow,
     StreamWindow,
     Window,
     verified,
     walk_batches,
 )
-from services.rlm.kafka_log.errors import BatchError
 from services.rlm.kafka_log.indexes import OFFSET_ENTRY
 from services.rlm.kafka_log.local_log import LocalLog
 from services.rlm.kafka_log.partition_dir import LocalSegment, reading_segment
@@ -42,8 +42,8 @@ TakesBatch = Callable[[int], bool]
 
 @dataclass(frozen=True, slots=True)
 class SegmentBytes:
-    """A segment to read: `window` up to `end_position` (exclusive), and no batch that has
-    `end_offset` or what follows it."""
+    """A segment to read: `window` up to `end_position` (exclusive), and only batches below
+    `end_offset`."""
 
     window: Window
     base_offset: int
@@ -54,15 +54,15 @@ class SegmentBytes:
 def batches_from(
     segment: SegmentBytes, offset: int, entry: IndexEntry | None, takes: TakesBatch
 ) -> Iterator[Batch]:
-    """Every batch, verified, from the one that holds `offset`, or the next one behind it, on.
+    """Read and verify the batches from the one that contains `offset`, or follows it.
 
     Args:
-        takes: is asked with a batch's size before its bytes are read; the first no ends the walk.
-        entry: the greatest entry of the offset index at or below `offset`; one that does not point
-            at its batch is not believed, and the walk begins at the segment's beginning.
+        takes: called with a batch's size before its bytes are read; the first False ends the read.
+        entry: the greatest entry of the offset index at or below `offset`; if it does not point at
+            its batch, the read starts at the segment's beginning.
 
     Raises:
-        BatchError: a damaged batch.
+        BatchError: a batch is damaged.
     """
     position = entry[1] if entry is not None and _is_true(segment, entry) else 0
     batches = walk_batches(
@@ -89,9 +89,9 @@ def _is_true(segment: SegmentBytes, entry: IndexEntry) -> bool:
 
 
 def entry_in_file(path: Path, base_offset: int, offset: int) -> IndexEntry | None:
-    """Look `offset` up in a local offset index without reading it whole; None: begin at 0.
+    """Look up `offset` in a local offset index without reading all of it; None: start at 0.
 
-    An active segment's index is preallocated: the entries of zeroes at its end stand for none.
+    An active segment's index is preallocated: entries of zeros at its end are unused.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -122,11 +122,10 @@ _SKIPPED_AHEAD_BYTES = 64 * 1024
 def local_batches(
     log: LocalLog, segment: LocalSegment, offset: int, end_offset: int, takes: TakesBatch
 ) -> Iterator[Batch]:
-    """The batches of a local segment from `offset` on, up to what is whole in it, below
-    `end_offset`.
+    """Read the complete batches of a local segment from `offset` to `end_offset` (exclusive).
 
     Raises:
-        BatchError: a damaged batch.
+        BatchError: a batch is damaged.
         LogFileError: UNREADABLE.
         SegmentVanishedError: the broker deleted it.
     """
@@ -143,7 +142,7 @@ class RemoteReadLimits:
     """
     Attributes:
         threads: remote reads at once.
-        wait_s: how long one waits for its turn, seconds (Kafka: remote.fetch.max.wait.ms).
+        wait_s: how long a read waits for a free slot, seconds (Kafka: remote.fetch.max.wait.ms).
     """
 
     threads: int = 10
@@ -151,7 +150,7 @@ class RemoteReadLimits:
 
 
 class RemoteSegmentReader:
-    """Reads segments of the tier. Thread-safe; so many at once, the others wait for their turn."""
+    """Read segments of the tier, a limited number at once. Thread-safe."""
 
     def __init__(
         self,
@@ -164,14 +163,14 @@ class RemoteSegmentReader:
         self._rlmm = rlmm
         self._cache = cache
         name = f"concurrent remote reads (limit {limits.threads})"
-        self.turns = FairQueue(name, limits.threads)
+        self.queue = FairQueue(name, limits.threads)
         self._wait_s = limits.wait_s
 
     def find(
         self, name: TopicIdPartition, lineage: Lineage, offset: int
     ) -> RemoteLogSegmentMetadata | None:
-        """The finished segment that holds `offset` in this lineage; None in a partition that is not
-        known, too. The caller has the turn.
+        """Find the finished segment that contains `offset` in this lineage; None also if the
+        partition is unknown. The caller holds a slot.
 
         Raises:
             RetriableRemoteStorageError: RLMM or its database cannot be reached.
@@ -187,23 +186,26 @@ class RemoteSegmentReader:
     def batches(
         self, segment: RemoteLogSegmentMetadata, offset: int, takes: TakesBatch, wanted_bytes: int
     ) -> Generator[Batch, None, None]:
-        """The batches of a remote segment from `offset` on; close it to end the read early.
+        """Read the batches of a remote segment from `offset`; close it to end the read early.
 
         Args:
             takes: as of batches_from.
-            wanted_bytes: about what will be taken; the store is asked for little more.
+            wanted_bytes: about how much will be read; little more is requested from the store.
 
         Raises:
-            BatchError: a damaged batch.
+            BatchError: a batch is damaged.
             RemoteResourceNotFoundError: the log or its index is not in the store.
-            CorruptSegmentError: the index is not one.
-            RetriableRemoteStorageError: the store cannot be reached, or no turn came in time.
-            RemoteStorageError: who copied the segment did not say how large it is.
+            CorruptSegmentError: the index is not valid.
+            RetriableRemoteStorageError: the store cannot be reached, or no slot became free in
+                time.
+            RemoteStorageError: the metadata has no size of the segment.
         """
         size = segment.segment_size_in_bytes
         if size < 0:
-            raise RemoteStorageError(f"{segment.remote_log_segment_id}: its size is not known")
-        with self.turn():
+            raise RemoteStorageError(
+                f"segment {segment.remote_log_segment_id} cannot be read: its metadata has no size"
+            )
+        with self.acquire_slot():
             entry = self._cache.offset_index(segment).lookup(offset)
 
             def open_range(start_position: int, end_position: int) -> Iterator[bytes]:
@@ -214,24 +216,28 @@ class RemoteSegmentReader:
                 source = SegmentBytes(window, segment.start_offset, size)
                 yield from batches_from(source, offset, entry, takes)
 
-    def turn(self) -> Slot:
-        """Whatever asks store or metadata for a reader does so inside: the threads that are left
-        always serve local reads.
+    def acquire_slot(self) -> Slot:
+        """Wait for one of the slots for remote reads.
+
+        Every request to store or metadata for a reader holds one, so that enough threads are left
+        for local reads.
 
         Raises:
-            RetriableRemoteStorageError: none came in time.
+            RetriableRemoteStorageError: none became free in time.
         """
-        return self.turns.acquire(timeout_s=self._wait_s)
+        return self.queue.acquire(timeout_s=self._wait_s)
 
 
 class LostSegmentError(Exception):
-    """A finished segment's objects are not in the store: data is lost, and must not look like an
-    offset that never was."""
+    """A finished segment's objects are not in the store: data is lost, which must not look like an
+    offset that never existed."""
 
 
 class TierRead:
-    """Single use. A fetch that the log here answers counts nothing; nor is an offset that is out of
-    range an error of the tier.
+    """Count one fetch in the tier's metrics. Single use.
+
+    A fetch that the local log answers is not counted, and an offset out of range is not an error of
+    the tier.
 
     Source: RemoteLogReader.
     """
@@ -242,13 +248,13 @@ class TierRead:
         self._has_begun = False
 
     def got(self, source: RecordSource, size_bytes: int) -> None:
-        """A batch is to be served."""
+        """Count a batch that is returned."""
         if source is RecordSource.REMOTE:
             self._begin()
             self._counts.add(REMOTE_FETCH_BYTES, self._topic, size_bytes)
 
     def failed(self, error: Exception) -> None:
-        """The fetch has, whatever failed it."""
+        """Count a failed fetch if the tier failed it."""
         if isinstance(error, (RemoteStorageError, LostSegmentError)):
             self._begin()
             self._counts.add(REMOTE_FETCH_ERRORS, self._topic)

@@ -15,8 +15,7 @@ from services.api.remote_log_metadata_manager import (
 )
 from services.rlm.kafka_admin.cluster_view import ClusterView, NoTopic, TopicView
 from services.rlm.kafka_log.checkpoints import META_PROPERTIES
-from services.rlm.kafka_log.errors import LogDirError, LogFileError
-from services.rlm.kafka_log.partition_dir import read_side_file
+from services.rlm.kafka_log.partition_dir import LogDirError, LogFileError, read_side_file
 
 _CLUSTER_ID = re.compile(r"^cluster\.id[ \t]*=[ \t]*(\S+)\s*$", re.MULTILINE)
 

@@ -185,7 +185,7 @@ class ClusterPoller:
             LogDirError: the log directories cannot be read.
         """
         try:
-            self._directories.look()
+            self._directories.scan()
             here = frozenset(self._directories.partitions)
             view = self._ask(here)
         except BaseException:

@@ -1,4 +1,4 @@
-"""Walk record batches of format v2: 61-byte headers and CRCs, in files and in streams."""
+"""Read record batches of format v2, their headers and CRCs, from files and from streams."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -10,24 +10,38 @@ from typing import NamedTuple, Protocol, Self
 from crc32c import crc32c
 
 from services.api.remote_log_manager import ProblemKind
-from services.rlm.kafka_log.errors import BatchError
 
 READ_AHEAD_BYTES = 1024 * 1024
+
+
+class BatchError(Exception):
+    """The bytes at a position are not the expected record batch.
+
+    Attributes:
+        position: of the first wrong byte, in the file.
+        offset: the record offset that the batch begins at, or that was expected.
+    """
+
+    def __init__(self, kind: ProblemKind, position: int, offset: int, reason: str) -> None:
+        super().__init__(f"{reason} (position {position}, offset {offset})")
+        self.kind = kind
+        self.position = position
+        self.offset = offset
 
 
 class Window(Protocol):
     """A segment's bytes, read forward."""
 
     def read(self, position: int, length: int) -> memoryview:
-        """The `length` bytes from `position` on, fewer only at the end of the file. They last."""
+        """Read `length` bytes at `position`, fewer only at the end of the file. They stay valid."""
         ...
 
 
 class FileWindow:
-    """A window over a file.
+    """Read a file forward.
 
-    Reads instead of mapping the file: one that a broker truncates under a mapping kills the process
-    with SIGBUS, here the read just ends.
+    It does not map the file: if a broker truncates a mapped file, the process dies by SIGBUS; a
+    read just ends.
     """
 
     def __init__(self, path: Path, read_ahead_bytes: int = READ_AHEAD_BYTES) -> None:
@@ -70,14 +84,14 @@ class FileWindow:
 
 
 RangeReader = Callable[[int, int], Iterator[bytes]]
-"""Opens a stream over a range of a segment: positions of its first and its last byte."""
+"""Open a stream over a range of a segment, given the positions of its first and last byte."""
 
 
 class StreamWindow:
-    """A window over ranged streams, which it opens as they are needed.
+    """Read a segment forward through streams over ranges of it.
 
-    A range is as long as the reader is going to need, so that the store sends no bytes in vain;
-    at its end the next one is opened.
+    A range is about as long as the reader needs, so that the store sends few bytes too many; at its
+    end the next one is opened.
     """
 
     def __init__(self, open_range: RangeReader, size_bytes: int, read_ahead_bytes: int) -> None:
@@ -100,7 +114,7 @@ class StreamWindow:
         return self._data[at : at + length]
 
     def close(self) -> None:
-        """End the stream under way, early or not."""
+        """Close the open stream, early or not."""
         close = getattr(self._stream, "close", None)
         if close is not None:
             close()
@@ -112,7 +126,7 @@ class StreamWindow:
         self._data, self._start = memoryview(b""), position
 
     def _pull(self, position: int, length: int) -> None:
-        """Make `_data` begin at `position` and hold `length` bytes, if the file has them."""
+        """Fill `_data` with `length` bytes from `position` on, if the file has them."""
         pieces = [self._data[position - self._start :]]
         have = len(pieces[0])
         reopened = False
@@ -133,7 +147,7 @@ class StreamWindow:
 HEADER_BYTES = 61
 
 MAX_BATCH_BYTES = 128 * 1024 * 1024
-"""A longer batch is taken for a damaged length: it would be read into memory."""
+"""A longer batch counts as damaged, because a batch is read into memory."""
 
 _HEADER = Struct(">qiibIhiqqqhii")
 _LENGTH_COUNTED_FROM = 12
@@ -152,9 +166,9 @@ class Batch(NamedTuple):
     Attributes:
         position: of its first byte in the segment.
         last_offset: inclusive.
-        max_timestamp_ms: -1 where its records have none.
-        producer_id: -1 where the producer has none.
-        data: the whole batch where the walk verifies, else at least its header.
+        max_timestamp_ms: -1 if its records have none.
+        producer_id: -1 if the producer has none.
+        data: the whole batch if it was verified, otherwise at least its header.
     """
 
     position: int
@@ -182,15 +196,15 @@ class Batch(NamedTuple):
 def walk_batches(
     window: Window, position: int, end_position: int, next_offset: int, *, verify: bool
 ) -> Iterator[Batch]:
-    """Every batch from `position`, where one must begin, up to `end_position` (exclusive).
+    """Read the batches from `position`, where one must begin, to `end_position` (exclusive).
 
     Args:
-        next_offset: no batch may begin below it; nor below the end of the batch before.
-        verify: read each batch whole and check its CRC-32C. False: do so with control batches
-            only, and of the others read the header.
+        next_offset: no batch may begin below it, nor below the end of the previous batch.
+        verify: read each batch completely and check its CRC-32C. False: do so with control batches
+            only, and read just the header of the others.
 
     Raises:
-        BatchError: a batch that is cut off (TRUNCATED_BATCH), has a wrong CRC, length or offset
+        BatchError: a batch is cut off (TRUNCATED_BATCH), has a wrong CRC, length or offset
             (CORRUPT_BATCH), or is of magic 0 or 1 (OLD_MESSAGE_FORMAT).
     """
     while position < end_position:
@@ -200,7 +214,7 @@ def walk_batches(
                 ProblemKind.CORRUPT_BATCH,
                 position,
                 batch.base_offset,
-                f"batch {batch.base_offset} to {batch.last_offset} where {next_offset} is next",
+                f"batch {batch.base_offset} to {batch.last_offset}, expected {next_offset} next",
             )
         yield batch
         next_offset = batch.last_offset + 1
@@ -208,7 +222,7 @@ def walk_batches(
 
 
 def verified(window: Window, batch: Batch) -> Batch:
-    """The batch with all of its bytes, which match their CRC-32C.
+    """Read the whole batch and check its CRC-32C.
 
     Raises:
         BatchError: TRUNCATED_BATCH, CORRUPT_BATCH.
@@ -249,13 +263,13 @@ def _whole(window: Window, position: int, size: int, offset: int, crc: int) -> m
 
 
 def _no_header(data: memoryview, position: int, next_offset: int) -> BatchError:
-    """Formats 0 and 1 have their magic at the same place and may be shorter than a v2 header."""
+    """Tell an older format from damage: its magic has the same place, its header may be shorter."""
     if len(data) <= _MAGIC_AT or data[_MAGIC_AT] == _MAGIC:
         return _truncated(position, next_offset, len(data), HEADER_BYTES)
     base = int.from_bytes(data[:8], "big", signed=True)
     magic = data[_MAGIC_AT]
-    if magic in (0, 1) and any(data[:_MAGIC_AT]):  # all zeroes is a hole that a crash left
-        reason = f"message format {magic}; only 2 can be shipped"
+    if magic in (0, 1) and any(data[:_MAGIC_AT]):  # all zeros: a hole that a crash left
+        reason = f"message format {magic}; only format 2 can be copied"
         return BatchError(ProblemKind.OLD_MESSAGE_FORMAT, position, base, reason)
     return BatchError(ProblemKind.CORRUPT_BATCH, position, base, "not a record batch")
 

@@ -9,8 +9,12 @@ from pathlib import Path
 from services.api.errors import InvalidRequestError
 from services.api.ids import TopicIdPartition, uuid_from_text
 from services.api.remote_log_manager import ProblemKind
-from services.rlm.kafka_log.errors import LogFileError
-from services.rlm.kafka_log.partition_dir import Looks, looks_of, read_side_file
+from services.rlm.kafka_log.partition_dir import (
+    Fingerprint,
+    LogFileError,
+    fingerprint_of,
+    read_side_file,
+)
 
 META_PROPERTIES = "meta.properties"
 PARTITION_METADATA = "partition.metadata"
@@ -21,7 +25,7 @@ _METADATA_FIELD = re.compile(r"^(\w+):\s*(\S*)\s*$", re.MULTILINE)
 
 
 def read_broker_id(log_dir: Path) -> int | None:
-    """node.id (KRaft) or broker.id of meta.properties; None where the file or the line is missing.
+    """Read node.id (KRaft) or broker.id from meta.properties; None if the file or line is missing.
 
     Raises:
         LogFileError: UNREADABLE.
@@ -32,7 +36,7 @@ def read_broker_id(log_dir: Path) -> int | None:
 
 
 def read_partition_metadata(directory: Path, topic: str, partition: int) -> TopicIdPartition:
-    """The partition's full name, with the topic id of its partition.metadata.
+    """Read the partition's topic id from its partition.metadata.
 
     Raises:
         LogFileError: PARTITION_METADATA_MISSING, PARTITION_METADATA_INVALID, UNREADABLE.
@@ -40,7 +44,7 @@ def read_partition_metadata(directory: Path, topic: str, partition: int) -> Topi
     path = directory / PARTITION_METADATA
     data = read_side_file(path)
     if data is None:
-        reason = "missing: without it the topic's id is not known"
+        reason = "missing, so that the topic's id is not known"
         raise LogFileError(ProblemKind.PARTITION_METADATA_MISSING, path, reason)
     fields = dict(_METADATA_FIELD.findall(data.decode("utf-8", "replace")))
     try:
@@ -53,23 +57,23 @@ def read_partition_metadata(directory: Path, topic: str, partition: int) -> Topi
 
 
 def read_log_start_offsets(log_dir: Path) -> dict[tuple[str, int], int]:
-    """(topic, partition) to its log start offset, of the logs that are listed; an absent file lists
-    none.
+    """Read the listed log start offsets by topic and partition; a missing file lists none.
 
     Raises:
-        LogFileError: UNREADABLE, also where the file is damaged.
+        LogFileError: UNREADABLE, also if the file is damaged.
     """
     return read_offset_checkpoint(log_dir / LOG_START_OFFSETS) or {}
 
 
 def read_offset_checkpoint(path: Path) -> dict[tuple[str, int], int] | None:
-    """(topic, partition) to its offset; None where there is no such file. An empty one, as a broker
-    makes it when it first starts, lists none.
+    """Read offsets by topic and partition; None if there is no such file.
+
+    A broker creates an empty file when it first starts; that lists none.
 
     Source: OffsetCheckpointFile, CheckpointFile.
 
     Raises:
-        LogFileError: UNREADABLE, also where the file is damaged.
+        LogFileError: UNREADABLE, also if the file is damaged.
     """
     data = read_side_file(path)
     if not data:
@@ -79,83 +83,83 @@ def read_offset_checkpoint(path: Path) -> dict[tuple[str, int], int] | None:
         words = [line.split(" ") for line in lines if line]
         offsets = {(topic, int(partition)): int(offset) for topic, partition, offset in words}
         if version != "0":
-            raise ValueError(f"its version is {version!r}, not 0")
+            raise ValueError(f"version must be 0, is {version!r}")
         if int(count) != len(words):
-            raise ValueError(f"{count} entries announced, {len(words)} there")
+            raise ValueError(f"announces {count} entries and has {len(words)}")
     except ValueError as e:
         raise LogFileError(ProblemKind.UNREADABLE, path, f"damaged: {e}") from e
     return offsets
 
 
-_LOOKS_EVERY_S = 1.0
+_REFRESH_EVERY_S = 1.0
 
 
 class HighWatermarks:
-    """The replication-offset-checkpoint of one log directory. Thread-safe.
+    """Read the replication-offset-checkpoint of one log directory. Thread-safe.
 
-    The broker puts another file in its place every few seconds
-    (replica.high.watermark.checkpoint.interval.ms) and when it stops. It is looked at once a second
-    at most, however many partitions ask, and read when it is another one.
+    The broker replaces the file every few seconds (replica.high.watermark.checkpoint.interval.ms)
+    and when it stops. It is checked once a second at most, however many partitions ask, and read if
+    it changed.
 
-    What it says lags behind what the broker knows. It is a bound that is never too high: a high
-    watermark does not fall but where a leader was elected uncleanly.
+    Its offsets lag behind the broker's and are never too high: a high watermark falls only with an
+    unclean leader election.
 
     Args:
-        clock: seconds that only grow.
+        clock: monotonic seconds.
     """
 
     def __init__(self, log_dir: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = log_dir / HIGH_WATERMARKS
         self._clock = clock
         self._lock = threading.Lock()
-        self._looked_at_s: float | None = None
-        self._read_as: Looks | None = None
+        self._checked_at_s: float | None = None
+        self._read_as: Fingerprint | None = None
         self._offsets: Mapping[tuple[str, int], int] | None = None
         self._failure: LogFileError | None = None
 
-    def look(self) -> None:
-        """Look at the file now.
+    def refresh(self) -> None:
+        """Check the file now.
 
         Raises:
-            LogFileError: UNREADABLE, also where the file is damaged.
+            LogFileError: UNREADABLE, also if the file is damaged.
         """
         with self._lock:
-            self._look()
+            self._refresh()
             self._require_readable()
 
     def of(self, topic: str, partition: int) -> int | None:
-        """The high watermark: the offset behind the last record that every in-sync replica has.
-        None: there is no such file, so that no broker replicates what lies here.
+        """Return the high watermark: the offset after the last record that every in-sync replica
+        has. None: there is no such file, so no broker replicates these logs.
 
         Raises:
-            LogFileError: HIGH_WATERMARK_UNKNOWN where the file does not list the partition;
-                UNREADABLE, also where it is damaged.
+            LogFileError: HIGH_WATERMARK_UNKNOWN if the file does not list the partition;
+                UNREADABLE, also if it is damaged.
         """
         with self._lock:
-            looked_at_s = self._looked_at_s
-            if looked_at_s is None or self._clock() - looked_at_s >= _LOOKS_EVERY_S:
-                self._look()
+            checked_at_s = self._checked_at_s
+            if checked_at_s is None or self._clock() - checked_at_s >= _REFRESH_EVERY_S:
+                self._refresh()
             self._require_readable()
             offsets = self._offsets
         if offsets is None:
             return None
         if (topic, partition) not in offsets:
             reason = (
-                f"does not list {topic}-{partition}: which of its records all replicas have is not "
-                "known until the broker, within seconds, has written it down"
+                f"does not list {topic}-{partition}: it is not known which of its records all "
+                "replicas have; the broker writes that within seconds"
             )
             raise LogFileError(ProblemKind.HIGH_WATERMARK_UNKNOWN, self._path, reason)
         return offsets[topic, partition]
 
-    def _look(self) -> None:
-        looks = looks_of(self._path)
-        self._looked_at_s = self._clock()
-        if looks is not None and looks == self._read_as:
+    def _refresh(self) -> None:
+        fingerprint = fingerprint_of(self._path)
+        self._checked_at_s = self._clock()
+        if fingerprint is not None and fingerprint == self._read_as:
             return
         self._read_as = self._offsets = self._failure = None
         try:
             self._offsets = read_offset_checkpoint(self._path)
-            self._read_as = looks
+            self._read_as = fingerprint
         except LogFileError as e:
             self._failure = e
 

@@ -20,13 +20,13 @@ INDEX_INTERVAL_BYTES = 4096
 
 
 class OffsetIndex:
-    """Where in a segment to begin to look for an offset.
+    """Find the position in a segment to start reading at for an offset.
 
     Args:
-        segment_size_bytes: None: one was made of this data before, which is not checked again.
+        segment_size_bytes: None: the data was checked before.
 
     Raises:
-        ValueError: not whole entries; entries that do not ascend in offset and position; one
+        ValueError: incomplete entries; entries that do not ascend in offset and position; an entry
             outside of the segment.
     """
 
@@ -50,12 +50,12 @@ class OffsetIndex:
         return (self.entry(number) for number in range(self._count))
 
     def entry(self, number: int) -> tuple[int, int]:
-        """(last offset of a batch, position of that batch)."""
+        """Read an entry: last offset and position of a batch."""
         relative, position = OFFSET_ENTRY.unpack_from(self._data, number * OFFSET_ENTRY.size)
         return self._base_offset + relative, position
 
     def lookup(self, offset: int) -> tuple[int, int] | None:
-        """The greatest entry at or below `offset`; None: begin at position 0."""
+        """Find the greatest entry at or below `offset`; None: start at position 0."""
         at = bisect_right(range(self._count), offset, key=lambda number: self.entry(number)[0])
         return self.entry(at - 1) if at else None
 
@@ -66,7 +66,7 @@ def _check_offset_index(data: bytes, segment_size_bytes: int) -> None:
     before = (-1, -1)
     for entry in OFFSET_ENTRY.iter_unpack(data):
         if entry[0] <= before[0] or entry[1] <= before[1]:
-            raise ValueError(f"entry {entry} stands behind {before}")
+            raise ValueError(f"entry {entry} follows {before}")
         before = entry[0], entry[1]
     if before[1] >= segment_size_bytes > 0:
         raise ValueError(f"position {before[1]} in a segment of {segment_size_bytes} bytes")
@@ -76,15 +76,15 @@ def check_time_index(data: bytes, base_offset: int, end_offset: int, max_timesta
     """Check a rolled segment's time index.
 
     Raises:
-        ValueError: not whole entries; timestamps or offsets that do not ascend, offsets outside of
-            the segment, or a last entry that is not the segment's greatest timestamp.
+        ValueError: incomplete entries; timestamps or offsets that do not ascend, offsets outside of
+            the segment, or a last entry without the segment's greatest timestamp.
     """
     if len(data) % TIME_ENTRY.size:
         raise ValueError(f"{len(data)} bytes are not whole entries of {TIME_ENTRY.size}")
     before = (-1, 0)
     for timestamp, relative in TIME_ENTRY.iter_unpack(data):
         if timestamp <= before[0] or relative < before[1]:
-            raise ValueError(f"entry {(timestamp, relative)} stands behind {before}")
+            raise ValueError(f"entry {(timestamp, relative)} follows {before}")
         before = timestamp, relative
     if base_offset + before[1] > end_offset:
         raise ValueError(f"offset {base_offset + before[1]} is beyond the segment")
@@ -93,10 +93,10 @@ def check_time_index(data: bytes, base_offset: int, end_offset: int, max_timesta
 
 
 class IndexBuilder:
-    """Builds both indexes of a segment while its batches are walked, as a broker does.
+    """Build both indexes of a segment from its batches, as a broker does.
 
-    A broker that was restarted in the middle of a segment counts the interval anew from there, so
-    its own file may have other entries than these; each set is right.
+    A broker that was restarted in the middle of a segment counts the interval from there, so its
+    own file may have other entries; both sets are right.
     """
 
     def __init__(self, base_offset: int, interval_bytes: int = INDEX_INTERVAL_BYTES) -> None:
@@ -123,7 +123,7 @@ class IndexBuilder:
         return bytes(self._offsets)
 
     def time_index(self) -> bytes:
-        """With the final entry that a segment gets when it is rolled; call it last."""
+        """Return the time index with the final entry of a rolled segment; call it last."""
         self._append_time()
         return bytes(self._times)
 
@@ -135,10 +135,10 @@ class IndexBuilder:
 
 
 def largest_timestamp_ms(segment: LocalSegment) -> int | None:
-    """The largest timestamp of a rolled segment's records, with which its time index ends; where
-    that does not say, when the log was last written to. None: the segment cannot be read.
+    """Read the largest timestamp of a rolled segment from its time index, or the log's mtime if the
+    index has none. None: the segment cannot be read.
 
-    It is believed unseen: who copies the segment reads it through, and finds out.
+    The value is not checked here; copying the segment reads it completely and does.
 
     Source: LogSegment.largestTimestamp.
     """
@@ -149,7 +149,7 @@ def largest_timestamp_ms(segment: LocalSegment) -> int | None:
 
 
 def _last_entry_ms(segment: LocalSegment) -> int | None:
-    """None: no index, not whole entries, or an end that was never written (zeros)."""
+    """Read the last timestamp; None: no index, incomplete entries, or an unwritten end (zeros)."""
     try:
         fd = os.open(segment.file(".timeindex"), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -174,7 +174,7 @@ _SUFFIXES = {
 
 
 class SegmentIndexes:
-    """Compares a segment's index files with its batches, which are to be given in order.
+    """Compare a segment's index files with its batches, given in order.
 
     Raises:
         LogFileError: UNREADABLE.
@@ -186,21 +186,21 @@ class SegmentIndexes:
         self._built = IndexBuilder(segment.base_offset)
         self._aborted: list[AbortedTxn] = []
         self._offsets = _OffsetIndexCheck(self._on_disk[SegmentFile.OFFSET], segment)
-        self._mended: list[Problem] = []
+        self._rebuilt: list[Problem] = []
 
     @property
     def max_timestamp_ms(self) -> int:
         return self._built.max_timestamp_ms
 
     def observe(self, batch: Batch, aborted: AbortedTxn | None) -> None:
-        """Take the next batch, and the transaction that it aborted."""
+        """Add the next batch, and the transaction that it aborted."""
         self._built.observe(batch)
         self._offsets.observe(batch)
         if aborted is not None:
             self._aborted.append(aborted)
 
     def finish(self) -> tuple[dict[SegmentFile, bytes], tuple[Problem, ...]]:
-        """The files, and one INDEX_REBUILT for each that is not the broker's own."""
+        """Return the files, and an INDEX_REBUILT for each that is not the broker's own."""
         transactions = b"".join(entry.to_bytes() for entry in self._aborted)
         files = {
             SegmentFile.OFFSET: self._choose(
@@ -214,7 +214,7 @@ class SegmentIndexes:
             files[SegmentFile.TRANSACTION] = self._choose(
                 SegmentFile.TRANSACTION, transactions, self._check_transactions
             )
-        return files, tuple(self._mended)
+        return files, tuple(self._rebuilt)
 
     def _choose(self, file: SegmentFile, rebuilt: bytes, check: Callable[[bytes], None]) -> bytes:
         data = self._on_disk[file]
@@ -223,7 +223,7 @@ class SegmentIndexes:
                 raise ValueError("missing or empty")
             check(data)
         except ValueError as e:
-            self._mended.append(_rebuilt(self._segment.file(_SUFFIXES[file]), str(e)))
+            self._rebuilt.append(_rebuilt_problem(self._segment.file(_SUFFIXES[file]), str(e)))
             return rebuilt
         return data
 
@@ -238,7 +238,7 @@ class SegmentIndexes:
 
 
 class _OffsetIndexCheck:
-    """Each entry must point at the first byte of a batch and bear its last offset."""
+    """Check that each entry has the position and the last offset of a batch."""
 
     def __init__(self, data: bytes | None, segment: LocalSegment) -> None:
         self._error: ValueError | None = None
@@ -265,6 +265,6 @@ class _OffsetIndexCheck:
             raise self._error
 
 
-def _rebuilt(path: Path, reason: str) -> Problem:
+def _rebuilt_problem(path: Path, reason: str) -> Problem:
     message = f"index rebuilt from the segment: {reason}"
     return Problem(ProblemKind.INDEX_REBUILT, str(path), message)

@@ -1,4 +1,4 @@
-"""One partition's log on the local disk, as it is at one moment."""
+"""Read one partition's log on the local disk."""
 
 import os
 import threading
@@ -10,15 +10,16 @@ from services.api.ids import TopicIdPartition
 from services.api.lineage import Lineage
 from services.api.remote_log_manager import Problem, ProblemKind
 from services.rlm.kafka_log.checkpoints import read_partition_metadata
-from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
 from services.rlm.kafka_log.log_dir import PartitionDir
 from services.rlm.kafka_log.partition_dir import (
     LEADER_EPOCH_CHECKPOINT,
+    Fingerprint,
     LocalSegment,
-    Looks,
+    LogFileError,
+    SegmentVanishedError,
+    fingerprint_of,
     is_settled,
     list_segments,
-    looks_of,
     read_lineage,
     reading,
     reading_segment,
@@ -30,21 +31,21 @@ _ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True)
 class LocalLog:
-    """What the disk has of a partition.
+    """The state of a partition's log on the disk, at one moment.
 
     Attributes:
         segments: at least one; the last one is active.
-        lineage: empty where `lineage_problem` says why.
+        lineage: empty if there is a `lineage_problem`.
         log_start_offset: the first offset that may be read here.
         last_stable_offset: below it every record is settled: all in-sync replicas have it, and no
-            transaction that is open began before it. Nothing else is copied.
-        log_end_offset: the offset that the next record will get.
-        active_end_position: where the last whole batch of the active segment ends.
-        removed_before_offset: the log start that the broker wrote down; it does so only where
+            open transaction began before it. Nothing else is copied.
+        log_end_offset: the offset of the next record.
+        active_end_position: where the last complete batch of the active segment ends.
+        removed_before_offset: the log start of the broker's checkpoint, which it writes only if
             records were deleted on request (DeleteRecords) and some are still in the first segment.
-        high_watermark: the offset behind the last record that all in-sync replicas have, as the
-            broker last wrote it down; the log's end where no broker has.
-        high_watermark_problem: why it is not known, and is taken for the log's start.
+        high_watermark: the offset after the last record that all in-sync replicas have, as the
+            broker last wrote it; the log's end if no broker has written one.
+        high_watermark_problem: why it is not known, so that the log's start is used.
     """
 
     segments: tuple[LocalSegment, ...]
@@ -67,16 +68,16 @@ class LocalLog:
         return sum(segment.size_bytes for segment in self.segments)
 
     def from_offset(self, log_start_offset: int) -> "LocalLog":
-        """This log as the tier's log start bounds it: what lies below is neither read nor copied,
-        though the broker still has it.
+        """Raise the log start to the tier's: what is below is neither read nor copied, though the
+        broker still has it.
 
-        Source: UnifiedLog.maybeIncrementLogStartOffset, which takes the local log start along.
+        Source: UnifiedLog.maybeIncrementLogStartOffset, which moves the local log start too.
         """
         start = min(max(self.log_start_offset, log_start_offset), self.log_end_offset)
         return replace(self, log_start_offset=start)
 
     def segment_for(self, offset: int) -> LocalSegment | None:
-        """The segment in whose range `offset` lies; None where it is not here."""
+        """Find the segment that contains `offset`; None if there is none here."""
         if not self.log_start_offset <= offset < self.log_end_offset:
             return None
         at = bisect_right(self.segments, offset, key=lambda segment: segment.base_offset)
@@ -84,11 +85,11 @@ class LocalLog:
 
 
 @dataclass(frozen=True, slots=True)
-class _FolderLooks:
+class _FolderFingerprint:
     """
     Attributes:
-        inode: another one where another topic's folder has its name.
-        mtime_ns: moves with the names in it.
+        inode: differs if another topic's folder has the name.
+        mtime_ns: changes with the names in it.
     """
 
     inode: int
@@ -96,10 +97,10 @@ class _FolderLooks:
 
 
 class LocalPartition:
-    """Looks at a partition's folder again and again, reading only what is new. Thread-safe.
+    """Read a partition's folder repeatedly, each time only what is new. Thread-safe.
 
-    What lies at its path may be the log of another topic by now, made anew under the name: that is
-    none of this partition's (KIP-516).
+    If the topic was deleted and created again, the path has the log of another topic id by now,
+    which does not belong to this partition (KIP-516).
     """
 
     def __init__(self, found: PartitionDir) -> None:
@@ -107,7 +108,7 @@ class LocalPartition:
         self._lock = threading.Lock()
         self._tail = LogTail()
         self._segments: tuple[LocalSegment, ...] = ()
-        self._listed_as: _FolderLooks | None = None
+        self._listed_as: _FolderFingerprint | None = None
         self._checkpoint = _Checkpoint(found.path)
         self._log: LocalLog | None = None
 
@@ -117,47 +118,47 @@ class LocalPartition:
 
     @property
     def last_seen(self) -> LocalLog | None:
-        """The log as it was looked at last; None: it was not yet."""
+        """The log as it was last read; None: it was not read yet."""
         return self._log
 
-    def look(self) -> LocalLog | None:
-        """The log as it is now, the same object for as long as nothing changes; None where nothing
-        is left of it.
+    def read(self) -> LocalLog | None:
+        """Read the log's current state; the same object as long as nothing changes, None if nothing
+        is left.
 
         Raises:
-            LogFileError: UNREADABLE; PARTITION_METADATA_MISSING, PARTITION_METADATA_INVALID where
-                it is not known whose log lies there.
-            SegmentVanishedError: segments vanish faster than they can be looked at.
+            LogFileError: UNREADABLE; PARTITION_METADATA_MISSING, PARTITION_METADATA_INVALID if it
+                is not known whose log it is.
+            SegmentVanishedError: segments vanish faster than they can be read.
         """
         with self._lock:
             for _ in range(_ATTEMPTS):
                 try:
-                    return self._look()
+                    return self._read()
                 except FileNotFoundError:
                     return None
                 except SegmentVanishedError:
                     self._listed_as = None
-            raise SegmentVanishedError(f"{self.found.path}: segments vanish while it is read")
+            raise SegmentVanishedError(f"{self.found.path}: segments vanish during each read")
 
     def require_there(self) -> None:
-        """The folder is still the partition's, and all that was read in it before has been.
+        """Check that the folder is still the partition's; then so was all that was read before.
 
         Raises:
-            FileNotFoundError: nothing lies there, or the log of another topic id.
+            FileNotFoundError: the folder is missing, or has the log of another topic id.
             LogFileError: UNREADABLE, PARTITION_METADATA_MISSING, PARTITION_METADATA_INVALID.
         """
         path, name = self.found.path, self.topic_id_partition
         try:
-            lies_here = read_partition_metadata(path, name.topic, name.partition)
+            found_here = read_partition_metadata(path, name.topic, name.partition)
         except LogFileError as e:
             if e.kind is ProblemKind.PARTITION_METADATA_MISSING and not path.exists():
                 raise FileNotFoundError(str(path)) from e
             raise
-        if lies_here != name:
-            raise FileNotFoundError(f"{path}: now a log of topic id {lies_here.topic_id}")
+        if found_here != name:
+            raise FileNotFoundError(f"{path}: now a log of topic id {found_here.topic_id}")
 
     def is_there(self) -> bool:
-        """As require_there; a folder that cannot be looked at is there."""
+        """Tell whether require_there succeeds; a folder that cannot be read counts as there."""
         try:
             self.require_there()
         except FileNotFoundError:
@@ -166,7 +167,7 @@ class LocalPartition:
             return True
         return True
 
-    def _look(self) -> LocalLog | None:
+    def _read(self) -> LocalLog | None:
         folder = self._folder()
         segments = self._list(folder)
         if not segments:
@@ -182,8 +183,8 @@ class LocalPartition:
         start = min(max(segments[0].base_offset, removed_before), end)
         high_watermark, unknown = self._high_watermark(start, end, len(segments) - 1)
         if self._folder().inode != folder.inode:
-            raise SegmentVanishedError(f"{self.found.path}: another folder since it was listed")
-        # The lowest of all that is known: no bound makes up for another one.
+            raise SegmentVanishedError(f"{self.found.path}: replaced during a read")
+        # The lowest of all bounds that are known.
         last_stable_offset = min(self._tail.last_stable_offset, high_watermark)
         log = LocalLog(
             segments,
@@ -201,13 +202,13 @@ class LocalPartition:
             self._log = log
         return self._log
 
-    def _folder(self) -> _FolderLooks:
+    def _folder(self) -> _FolderFingerprint:
         with reading(self.found.path):
-            told = os.stat(self.found.path)
-        return _FolderLooks(told.st_ino, told.st_mtime_ns)
+            status = os.stat(self.found.path)
+        return _FolderFingerprint(status.st_ino, status.st_mtime_ns)
 
-    def _list(self, folder: _FolderLooks) -> tuple[LocalSegment, ...]:
-        """The segments; an unchanged folder is not listed again, only its active log measured."""
+    def _list(self, folder: _FolderFingerprint) -> tuple[LocalSegment, ...]:
+        """List the segments; in an unchanged folder only the active log is measured."""
         if folder == self._listed_as and self._segments:
             active = self._segments[-1]
             path = active.log_path
@@ -224,8 +225,8 @@ class LocalPartition:
         return self._segments
 
     def _was_cut(self, base_offset: int, end_before: int, lineage: Lineage) -> bool:
-        """Whether the active segment was cut below where it ended when it was looked at last. It
-        may have grown past that by now; what it has from the cut on is of a later leader."""
+        """Tell whether the active segment was truncated below its end at the last read. It may have
+        grown past that since; what follows the cut was written by a later leader."""
         if self._log is None or lineage == self._log.lineage:
             return False
         seen = self._log.lineage.between(base_offset, end_before)
@@ -234,8 +235,8 @@ class LocalPartition:
     def _high_watermark(
         self, start: int, end: int, rolled_segments: int
     ) -> tuple[int, Problem | None]:
-        """Within the log, as in Kafka (UnifiedLog.updateHighWatermark); what is not known is the
-        log's start (Partition.createLog)."""
+        """Bound the high watermark to the log, as in Kafka (UnifiedLog.updateHighWatermark); an
+        unknown one is the log's start (Partition.createLog)."""
         name = self.found.topic_id_partition
         try:
             written = self.found.high_watermarks.of(name.topic, name.partition)
@@ -251,48 +252,48 @@ class LocalPartition:
 
 
 class _Checkpoint:
-    """The leader epochs of a folder, read again when their file is another one. Not thread-safe."""
+    """Read the leader epochs of a folder again if their file changed. Not thread-safe."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._path = directory / LEADER_EPOCH_CHECKPOINT
-        self._read_as: Looks | None = None
+        self._read_as: Fingerprint | None = None
         self._lineage = Lineage()
 
     def lineage(self) -> Lineage:
         """As read_lineage."""
-        looks = looks_of(self._path)
-        if looks is None or looks != self._read_as:
+        fingerprint = fingerprint_of(self._path)
+        if fingerprint is None or fingerprint != self._read_as:
             self._read_as = None
             self._lineage = read_lineage(self._directory)
-            self._read_as = looks
+            self._read_as = fingerprint
         return self._lineage
 
 
 def log_end_problem(local: LocalPartition, log: LocalLog, log_start_offset: int) -> Problem | None:
-    """Why nothing of the log may be copied under the tier's log start; None: it may be.
+    """Describe why nothing of the log may be copied, if it ends below the tier's log start.
 
-    A log start is only raised to what all in-sync replicas had reached. A log that ends below it
-    has lost its tail, or is a new one on an empty disk: its offsets mean other records than those
-    that were there. Kafka (LogLoader) would delete such a log and begin anew at the log start; the
-    files are the broker's, so that here a person decides.
+    A log start is raised only to what all in-sync replicas had reached. A log that ends below it
+    has lost its tail, or is a new one on an empty disk: its offsets mean other records than before.
+    Kafka (LogLoader) would delete such a log and start again at the log start. Here the files are
+    the broker's, so a person decides.
 
     Raises:
         LogFileError, SegmentVanishedError: the folder cannot be read now.
     """
     if log.log_end_offset >= log_start_offset:
         return None
-    # The log start may be younger than the look, and the log have grown up to it since.
-    now = local.look()
+    # The log start may be newer than the read, and the log may have grown up to it since.
+    now = local.read()
     if now is None or now.log_end_offset >= log_start_offset:
         return None
     reason = (
         f"the log ends at offset {now.log_end_offset}, below the tier's log start "
-        f"{log_start_offset}: it is not the log that was copied (a replaced disk, a lost tail, a "
-        "leader that was elected uncleanly), and none of it is copied nor can be read here; bring "
-        "the partition's log back from a replica or a backup. What producers have written to it "
-        "since is on the brokers only: move it to another topic before their retention takes it, "
-        "and only then delete this one and create it anew"
+        f"{log_start_offset}: it is not the log that was copied (a replaced disk, a lost tail, an "
+        "unclean leader election), so RLM neither copies nor serves it; restore the partition's "
+        "log from a replica or a backup. What producers have written to it since is on the brokers "
+        "only: move it to another topic before their retention deletes it, and only then delete "
+        "this topic and create it again"
     )
     kind = ProblemKind.LOG_END_BELOW_LOG_START
     return Problem(

@@ -25,8 +25,13 @@ from services.rlm.kafka_log.checkpoints import (
     read_log_start_offsets,
     read_partition_metadata,
 )
-from services.rlm.kafka_log.errors import LogDirError, LogFileError
-from services.rlm.kafka_log.partition_dir import Looks, list_segments, looks_of
+from services.rlm.kafka_log.partition_dir import (
+    Fingerprint,
+    LogDirError,
+    LogFileError,
+    fingerprint_of,
+    list_segments,
+)
 from services.rlm.problem_log import ProblemLog
 
 _PARTITION_DIR = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>0|[1-9]\d{0,9})")
@@ -38,7 +43,7 @@ class PartitionDir:
     """A partition of a log directory.
 
     Attributes:
-        log_start_offset: of log-start-offset-checkpoint; None where that does not list it.
+        log_start_offset: of log-start-offset-checkpoint; None if that does not list it.
         high_watermarks: of the log directory, for all of its partitions.
     """
 
@@ -48,39 +53,39 @@ class PartitionDir:
     high_watermarks: HighWatermarks
 
 
-_FolderLooks = tuple[Looks, Looks]
-"""Of the folder, and of its partition.metadata."""
+_Fingerprints = tuple[Fingerprint, Fingerprint]
+"""Those of the folder and of its partition.metadata."""
 
 
 @dataclass
 class LogDirs:
-    """What was found.
+    """The result of a scan.
 
     Attributes:
         broker_id: of meta.properties.
         problems: directories that cannot be used while others can, and folders of partitions that
-            cannot be shipped.
-        seen: what each folder looked like in which a partition was found.
+            cannot be copied.
+        seen: the fingerprints of each folder in which a partition was found.
         high_watermarks: of each log directory.
     """
 
     broker_id: int
     partitions: dict[TopicIdPartition, PartitionDir] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
-    seen: dict[Path, tuple[_FolderLooks, TopicIdPartition]] = field(default_factory=dict)
+    seen: dict[Path, tuple[_Fingerprints, TopicIdPartition]] = field(default_factory=dict)
     high_watermarks: dict[Path, HighWatermarks] = field(default_factory=dict)
 
 
 def find_partitions(log_dirs: Sequence[Path], before: LogDirs | None = None) -> LogDirs:
-    """Every partition in `log_dirs` but internal topics' (`__*`); nothing of `-delete`, `-future`
-    and `-stray` folders.
+    """Find the partitions in `log_dirs`, except internal topics' (`__*`) and folders named
+    `-delete`, `-future` and `-stray`.
 
     Args:
-        before: what was found last: of a folder that has not changed since, nothing is read again.
+        before: the last result: unchanged folders are not read again.
 
     Raises:
         LogDirError: none of the directories can be used (missing, empty, unreadable, not Kafka's),
-            one is named twice, or they do not tell one broker's id.
+            one is named twice, or they have no broker id or several.
     """
     usable, problems, last_error = [], [], None
     for log_dir in log_dirs:
@@ -115,7 +120,7 @@ def _check_is_kafkas(log_dir: Path) -> None:
     if META_PROPERTIES in names:
         return
     if any(_PARTITION_DIR.fullmatch(name) and _has_log(log_dir / name) for name in names):
-        reason = f"has partitions but no {META_PROPERTIES}, which tells the broker's id"
+        reason = f"has partitions but no {META_PROPERTIES} with the broker's id"
         raise LogDirError(log_dir, reason)
     if any(map(_LOG_FILE.fullmatch, names)):
         raise LogDirError(log_dir, "is a partition's folder; name the log directory above it")
@@ -123,12 +128,12 @@ def _check_is_kafkas(log_dir: Path) -> None:
 
 
 def _check_are_different(log_dirs: Sequence[Path]) -> None:
-    """Each of its partitions would be taken for one that lies in two log directories."""
+    """Refuse a directory that is named twice: its partitions would seem to be in two places."""
     seen: dict[str, Path] = {}
     for log_dir in log_dirs:
         real = os.path.realpath(log_dir)
         if real in seen:
-            raise LogDirError(log_dir, f"is named twice, as {seen[real]} before")
+            raise LogDirError(log_dir, f"is named twice, also as {seen[real]}")
         seen[real] = log_dir
 
 
@@ -150,7 +155,9 @@ def _broker_id(log_dirs: Sequence[Path]) -> int:
 
 
 def _scan(
-    log_dir: Path, found: LogDirs, before: Mapping[Path, tuple[_FolderLooks, TopicIdPartition]]
+    log_dir: Path,
+    found: LogDirs,
+    before: Mapping[Path, tuple[_Fingerprints, TopicIdPartition]],
 ) -> None:
     try:
         starts = read_log_start_offsets(log_dir)
@@ -159,20 +166,20 @@ def _scan(
         found.problems.append(e.problem(held_segments=0))
     high_watermarks = found.high_watermarks[log_dir]
     try:
-        high_watermarks.look()
+        high_watermarks.refresh()
     except LogFileError as e:
         found.problems.append(e.problem(held_segments=0))
     others = {(name.topic, name.partition): p.path for name, p in found.partitions.items()}
     for path, topic, partition in _partition_folders(log_dir):
-        seen = _folder_looks(path)
+        seen = _folder_fingerprints(path)
         seen_before, name = before.get(path, (None, None))
         try:
             if name is None or seen is None or seen != seen_before:
-                if not _is_to_be_shipped(path):
+                if not _has_something_to_copy(path):
                     continue
                 name = read_partition_metadata(path, topic, partition)
             if (topic, partition) in others:
-                reason = f"the same partition lies in {others[topic, partition]}"
+                reason = f"the same partition is also in {others[topic, partition]}"
                 raise LogFileError(ProblemKind.PARTITION_METADATA_INVALID, path, reason)
         except LogFileError as e:
             if path.exists():
@@ -191,13 +198,13 @@ def _partition_folders(log_dir: Path) -> Iterator[tuple[Path, str, int]]:
             yield log_dir / name, match["topic"], int(match["partition"])
 
 
-def _folder_looks(path: Path) -> _FolderLooks | None:
-    folder, metadata = looks_of(path), looks_of(path / PARTITION_METADATA)
+def _folder_fingerprints(path: Path) -> _Fingerprints | None:
+    folder, metadata = fingerprint_of(path), fingerprint_of(path / PARTITION_METADATA)
     return None if folder is None or metadata is None else (folder, metadata)
 
 
-def _is_to_be_shipped(path: Path) -> bool:
-    """Of a folder without a log there is nothing to ship, whoever made it."""
+def _has_something_to_copy(path: Path) -> bool:
+    """Tell whether a folder has a log, or cannot be read."""
     return path.is_dir() and (_has_log(path) or not os.access(path, os.R_OK | os.X_OK))
 
 
@@ -223,11 +230,10 @@ _FLOCK = "hhqqi"
 
 
 def is_held_by_another(log_dir: Path) -> bool:
-    """Whether another process, a broker as a rule, holds the lock now. Takes nothing, so that a
-    broker that starts at this moment is not kept out. False where that cannot be seen, as from
-    another machine.
+    """Tell whether another process, usually a broker, holds the lock now.
 
-    Not for a process that may hold the lock itself: it would lose it.
+    It does not take the lock, so that a broker can start at the same moment. False if that cannot
+    be seen, as from another machine. A process that holds the lock itself would lose it.
     """
     try:
         fd = os.open(log_dir / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
@@ -244,7 +250,7 @@ def is_held_by_another(log_dir: Path) -> bool:
 
 
 class LogDirectories:
-    """The broker's log directories, as they were looked through last. Thread-safe.
+    """Scan the broker's log directories and keep the last result. Thread-safe.
 
     Raises:
         LogDirError: none of the directories can be used.
@@ -266,11 +272,11 @@ class LogDirectories:
     def folder_of(self, name: TopicIdPartition) -> PartitionDir | None:
         return self._found.partitions.get(name)
 
-    def look(self) -> None:
-        """Look through them again.
+    def scan(self) -> None:
+        """Scan the directories again.
 
         Raises:
-            LogDirError: none can be used now; what was found before stands.
+            LogDirError: none can be used now; the last result is kept.
         """
         with self._lock:
             try:
@@ -281,9 +287,8 @@ class LogDirectories:
             self._found, self.problems = found, tuple(found.problems)
             self._problem_log.log("the log directories", self.problems)
 
-    def look_for(self, names: Collection[TopicIdPartition]) -> None:
-        """Look again if one of these is not known to lie here; where that cannot be done now, the
-        next look finds it."""
+    def scan_for(self, names: Collection[TopicIdPartition]) -> None:
+        """Scan again if one of these was not found yet; a failure is left to the next scan."""
         if self._log_dirs and any(self.folder_of(name) is None for name in names):
             with suppress(LogDirError):
-                self.look()
+                self.scan()

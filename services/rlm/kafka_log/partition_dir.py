@@ -12,37 +12,72 @@ from crc32c import crc32c
 
 from services.api.errors import InvalidRequestError
 from services.api.lineage import Lineage, parse_checkpoint
-from services.api.remote_log_manager import ProblemKind
-from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError, unreadable
+from services.api.remote_log_manager import Problem, ProblemKind
+
+
+class LogDirError(Exception):
+    """A log directory cannot be used: it is missing, empty, unreadable or not Kafka's."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class LogFileError(Exception):
+    """A file of a partition is missing or is not what its name says."""
+
+    def __init__(
+        self, kind: ProblemKind, path: Path, reason: str, offset: int | None = None
+    ) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.kind = kind
+        self.path = path
+        self.reason = reason
+        self.offset = offset
+
+    def problem(self, held_segments: int) -> Problem:
+        return Problem(self.kind, str(self.path), self.reason, self.offset, held_segments)
+
+
+class SegmentVanishedError(Exception):
+    """The broker deleted a segment during a read; list the directory again."""
+
+
+def unreadable(path: Path, error: OSError) -> LogFileError:
+    """Make an UNREADABLE error of `path`."""
+    return LogFileError(ProblemKind.UNREADABLE, path, error.strerror or type(error).__name__)
+
 
 _GRANULARITY_NS = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Looks:
-    """
+class Fingerprint:
+    """Tell whether a file changed, without reading it.
+
     Attributes:
-        ctime_ns: moves with contents, rights and owner; nobody can set it back.
+        ctime_ns: changes with contents, rights and owner; nobody can set it back.
     """
 
     inode: int
     ctime_ns: int
 
 
-def looks_of(path: Path) -> Looks | None:
-    """To be asked before it is read; None: that does not tell whether it changes, or it cannot be
-    looked at."""
+def fingerprint_of(path: Path) -> Fingerprint | None:
+    """Take a file's fingerprint before it is read; None: it cannot be examined, or changed too
+    recently to notice another change."""
     try:
-        told = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    if not is_settled(told.st_ctime_ns):
+    if not is_settled(status.st_ctime_ns):
         return None
-    return Looks(told.st_ino, told.st_ctime_ns)
+    return Fingerprint(status.st_ino, status.st_ctime_ns)
 
 
 def is_settled(changed_ns: int) -> bool:
-    """Whether another change would show in the time: not within the clock's granularity."""
+    """Tell whether another change would get another time; not within the clock's granularity."""
     return time.time_ns() - changed_ns > _GRANULARITY_NS
 
 
@@ -53,10 +88,10 @@ VERSION = 1
 
 
 def open_transactions(snapshot: bytes) -> dict[int, int]:
-    """Producer id to the first offset of its open transaction, of those that have one.
+    """Read the open transactions of a producer snapshot: first offset by producer id.
 
     Raises:
-        ValueError: another version, a wrong CRC, or a count that does not fit the length.
+        ValueError: another version, a wrong CRC, or a count that does not match the length.
     """
     if len(snapshot) < _PREFIX.size:
         raise ValueError(f"only {len(snapshot)} bytes")
@@ -66,7 +101,7 @@ def open_transactions(snapshot: bytes) -> dict[int, int]:
     if crc32c(snapshot[_CRC_COVERS_FROM:]) != crc:
         raise ValueError("wrong CRC-32C")
     if len(snapshot) != _PREFIX.size + count * _ENTRY.size:
-        raise ValueError(f"{count} producers announced in {len(snapshot)} bytes")
+        raise ValueError(f"announces {count} producers in {len(snapshot)} bytes")
     entries = _ENTRY.iter_unpack(snapshot[_PREFIX.size :])
     return {producer: first for producer, *_, first in entries if first >= 0}
 
@@ -122,8 +157,10 @@ def snapshot_path(directory: Path, offset: int) -> Path:
 
 
 def list_segments(directory: Path) -> tuple[LocalSegment, ...]:
-    """The segments by base offset, the last one active. Files that vanish meanwhile are left out;
-    so are `.deleted`, `.cleaned` and `.swap`, which are not a log's any more or not yet.
+    """List the segments by base offset, the last one active.
+
+    Files that vanish meanwhile are left out; so are `.deleted`, `.cleaned` and `.swap`, which are
+    not part of the log.
 
     Raises:
         LogFileError: UNREADABLE.
@@ -138,7 +175,7 @@ def list_segments(directory: Path) -> tuple[LocalSegment, ...]:
 
 
 def list_snapshots(directory: Path) -> list[int]:
-    """The offsets of the producer snapshots, ascending.
+    """List the offsets of the producer snapshots, ascending.
 
     Raises:
         LogFileError: UNREADABLE.
@@ -147,7 +184,7 @@ def list_snapshots(directory: Path) -> list[int]:
 
 
 def read_side_file(path: Path) -> bytes | None:
-    """An index, a snapshot or a checkpoint; None where it does not exist.
+    """Read an index, a snapshot or a checkpoint; None if it does not exist.
 
     Raises:
         LogFileError: UNREADABLE.
@@ -164,10 +201,10 @@ def read_side_file(path: Path) -> bytes | None:
 
 
 def read_producer_snapshot(path: Path) -> tuple[bytes, dict[int, int]]:
-    """The file, and producer id to first offset of the transactions that are open in it.
+    """Read a producer snapshot: its bytes, and its open transactions.
 
     Raises:
-        LogFileError: PRODUCER_SNAPSHOT_MISSING where it does not exist or is damaged; UNREADABLE.
+        LogFileError: PRODUCER_SNAPSHOT_MISSING if it does not exist or is damaged; UNREADABLE.
     """
     data = read_side_file(path)
     try:
@@ -180,11 +217,11 @@ def read_producer_snapshot(path: Path) -> tuple[bytes, dict[int, int]]:
 
 
 def read_lineage(directory: Path) -> Lineage:
-    """The partition's leader epochs.
+    """Read the partition's leader epochs.
 
     Raises:
-        LogFileError: LEADER_EPOCHS_MISSING where the file does not exist, is empty of epochs or is
-            damaged; UNREADABLE.
+        LogFileError: LEADER_EPOCHS_MISSING if the file does not exist, has no epochs or is damaged;
+            UNREADABLE.
     """
     path = directory / LEADER_EPOCH_CHECKPOINT
     data = read_side_file(path)
@@ -201,7 +238,7 @@ def read_lineage(directory: Path) -> Lineage:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turns the system's refusals into UNREADABLE of `path`, but for a file that is not there."""
+    """Turn an OSError into UNREADABLE of `path`, except for a missing file."""
     try:
         yield
     except FileNotFoundError:
@@ -212,16 +249,16 @@ def reading(path: Path) -> Iterator[None]:
 
 @contextmanager
 def reading_segment(path: Path) -> Iterator[None]:
-    """As `reading`; a segment that is gone is a SegmentVanishedError."""
+    """Do as `reading`; a missing segment is a SegmentVanishedError."""
     try:
         with reading(path):
             yield
     except FileNotFoundError as e:
-        raise SegmentVanishedError(f"{path}: gone while it was being read") from e
+        raise SegmentVanishedError(f"{path}: deleted during a read") from e
 
 
 def _files(directory: Path, suffix: str) -> Sequence[tuple[int, int]]:
-    """(offset, size) of the files named by a 20-digit offset and `suffix`."""
+    """List offset and size of the files named by a 20-digit offset and `suffix`."""
     found = []
     with reading(directory), os.scandir(directory) as entries:
         for entry in entries:

@@ -1,14 +1,14 @@
-"""Find open and aborted transactions, the end of a log, and what is stable in it."""
+"""Find a log's open and aborted transactions, its end and its last stable offset."""
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from struct import Struct
 from typing import NamedTuple
 
-from services.rlm.kafka_log.batches import HEADER_BYTES, Batch, FileWindow, walk_batches
-from services.rlm.kafka_log.errors import BatchError, LogFileError
+from services.rlm.kafka_log.batches import HEADER_BYTES, Batch, BatchError, FileWindow, walk_batches
 from services.rlm.kafka_log.partition_dir import (
     LocalSegment,
+    LogFileError,
     list_snapshots,
     read_producer_snapshot,
     reading_segment,
@@ -21,7 +21,7 @@ _CONTROL_KEY = Struct(">hh")
 
 
 class Marker(Enum):
-    """The two control records that end a transaction, by their type number."""
+    """A control record that ends a transaction, by its type number."""
 
     ABORT = 0
     COMMIT = 1
@@ -40,10 +40,10 @@ class AbortedTxn(NamedTuple):
 
 
 def parse_aborted_txns(data: bytes) -> list[AbortedTxn]:
-    """The entries of a transaction index.
+    """Read the entries of a transaction index.
 
     Raises:
-        ValueError: not whole entries, or not version 0.
+        ValueError: incomplete entries, or not version 0.
     """
     if len(data) % ABORTED_TXN_BYTES:
         raise ValueError(f"{len(data)} bytes are not whole entries of {ABORTED_TXN_BYTES}")
@@ -56,7 +56,7 @@ def parse_aborted_txns(data: bytes) -> list[AbortedTxn]:
 
 
 class Transactions:
-    """The transactions that are open at the place which a walk over the log has reached.
+    """Track which transactions are open, batch by batch.
 
     Attributes:
         open: producer id to the first offset of its open transaction.
@@ -66,7 +66,7 @@ class Transactions:
         self.open = dict(open_transactions or {})
 
     def observe(self, batch: Batch) -> AbortedTxn | None:
-        """Take the next batch of the log; the transaction that it aborted, if it did."""
+        """Add the next batch of the log; return the transaction that it aborted, if any."""
         if batch.producer_id < 0 or not batch.is_transactional:
             return None
         if not batch.is_control:
@@ -76,7 +76,7 @@ class Transactions:
         if marker is None:
             return None
         first = self.open.pop(batch.producer_id, None)
-        # A marker that ends no data leaves no trace in the index.
+        # A marker of a transaction without data has no entry in the index.
         if first is None or marker is Marker.COMMIT:
             return None
         last = batch.base_offset
@@ -84,12 +84,12 @@ class Transactions:
         return AbortedTxn(batch.producer_id, first, last, stable)
 
     def last_stable_offset(self, log_end_offset: int) -> int:
-        """The first offset of the oldest open transaction, else `log_end_offset`."""
+        """Return the first offset of the oldest open transaction, or else `log_end_offset`."""
         return min(self.open.values(), default=log_end_offset)
 
 
 def control_marker(batch: Batch) -> Marker | None:
-    """The marker in a control batch; None for the other kinds of control record."""
+    """Read the marker of a control batch; None for other kinds of control record."""
     record = batch.data[HEADER_BYTES:]
     _, at = _varint(record, 0)  # length of the record
     at += 1  # attributes
@@ -103,7 +103,7 @@ def control_marker(batch: Batch) -> Marker | None:
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    """The zig-zag number at `at`, and where it ends; (0, end) beyond the end of the data."""
+    """Read the zig-zag number at `at`, and where it ends; (0, end) beyond the end of the data."""
     value = shift = 0
     while at < len(data):
         byte = data[at]
@@ -119,14 +119,14 @@ HEADERS_READ_AHEAD_BYTES = 64 * 1024
 
 
 class LogTail:
-    """Follows the end of one partition's log; each look reads only what is new. Not thread-safe.
+    """Follow the end of one partition's log, reading only what is new. Not thread-safe.
 
-    The active segment ends before the first batch that is not whole: a live broker may be writing
-    it, a crashed one may have left it, and neither is trouble.
+    The active segment ends before the first incomplete batch: a live broker may be writing it, or a
+    crashed one may have left it; neither is a problem.
 
     Attributes:
-        log_end_offset: the offset that the next record will get.
-        end_position: where the last whole batch of the active segment ends.
+        log_end_offset: the offset of the next record.
+        end_position: where the last complete batch of the active segment ends.
     """
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class LogTail:
         return self._transactions.last_stable_offset(self.log_end_offset)
 
     def follow(self, segments: Sequence[LocalSegment]) -> None:
-        """Read on to the end of `segments`, of which there is at least one.
+        """Read to the end of `segments`, of which there is at least one.
 
         Raises:
             SegmentVanishedError: list the directory again.
@@ -172,12 +172,12 @@ class LogTail:
 
 
 def transactions_at(segments: Sequence[LocalSegment], offset: int) -> Transactions:
-    """The transactions that are open at `offset`: of the newest valid producer snapshot at or
-    below it, and of the batches from there on.
+    """Find the transactions that are open at `offset`, from the newest valid producer snapshot not
+    above it and the batches that follow.
 
-    Without a snapshot the walk begins at the log's start with none open, as a broker's recovery
-    does. What follows a damaged batch in a rolled segment is not looked at: such a segment is held
-    back, and everything behind it too.
+    Without a snapshot it starts at the log's start with none open, as a broker's recovery does. It
+    skips what follows a damaged batch in a rolled segment: such a segment is not copied, nor is
+    anything after it.
 
     Raises:
         SegmentVanishedError: list the directory again.

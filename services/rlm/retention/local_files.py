@@ -11,9 +11,14 @@ from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import ProblemKind
 from services.common.failpoints import failpoint
 from services.rlm.kafka_log.checkpoints import META_PROPERTIES, read_partition_metadata
-from services.rlm.kafka_log.errors import LogDirError, LogFileError
 from services.rlm.kafka_log.log_dir import LOCK_FILE, PartitionDir
-from services.rlm.kafka_log.partition_dir import LocalSegment, reading, snapshot_path
+from services.rlm.kafka_log.partition_dir import (
+    LocalSegment,
+    LogDirError,
+    LogFileError,
+    reading,
+    snapshot_path,
+)
 
 _REMEDY = (
     "stop the broker (or the other RLM) that runs on the directory, or leave "

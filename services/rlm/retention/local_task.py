@@ -20,11 +20,13 @@ from services.api.topic_config import (
 from services.common.cancellation import Flag
 from services.rlm.kafka_log.batches import HEADER_BYTES
 from services.rlm.kafka_log.checkpoints import LOG_START_OFFSETS
-from services.rlm.kafka_log.errors import LogDirError, LogFileError, SegmentVanishedError
 from services.rlm.kafka_log.indexes import largest_timestamp_ms
 from services.rlm.kafka_log.local_log import LocalLog, LocalPartition, log_end_problem
 from services.rlm.kafka_log.partition_dir import (
     LocalSegment,
+    LogDirError,
+    LogFileError,
+    SegmentVanishedError,
     read_producer_snapshot,
     reading_segment,
 )
@@ -267,7 +269,7 @@ class LocalRetentionTask:
     ) -> None:
         folder.require_owned()
         finish_deletions(local.found.path, folder.fd)
-        log = local.look()
+        log = local.read()
         if log is None or len(log.segments) == 1 or leadership.is_overtaken(log.lineage):
             return
         # All that decides is read anew, the log before the tier: RLMM's answers are its present.

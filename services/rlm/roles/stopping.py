@@ -29,7 +29,7 @@ from services.api.remote_storage_manager import MAX_DELETE_BATCH, RemoteStorageM
 from services.api.retention import Deletion, DeletionReason
 from services.api.segments import RemoteLogSegmentState
 from services.api.topic_config import RetentionOwner, StoredTopicConfig, TopicConfig
-from services.rlm.kafka_log.errors import LogFileError, SegmentVanishedError
+from services.rlm.kafka_log.partition_dir import LogFileError, SegmentVanishedError
 from services.rlm.partition import Partition
 from services.rlm.reporting import LineageUnknownError, Reporter, report_of
 from services.rlm.scheduler import PassFailedError
@@ -311,7 +311,7 @@ class TierDeletion:
         """Who deletes, and the local log start, which RLMM takes for one only where it was told how
         far the log goes."""
         name = partition.topic_id_partition
-        log = partition.role.local.look() if partition.role.local else None
+        log = partition.role.local.read() if partition.role.local else None
         report = report_of(partition, self.broker_id)
         if log is None or report is None:
             raise InvalidStateTransitionError(

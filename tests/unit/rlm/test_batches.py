@@ -8,11 +8,11 @@ from services.rlm.kafka_log.batches import (
     HEADER_BYTES,
     MAX_BATCH_BYTES,
     Batch,
+    BatchError,
     FileWindow,
     StreamWindow,
     walk_batches,
 )
-from services.rlm.kafka_log.errors import BatchError
 from tests.unit.rlm.kafka_bytes import batch, old_message
 
 

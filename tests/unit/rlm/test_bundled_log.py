@@ -24,7 +24,7 @@ LOCAL = {
 
 
 def log_of(folder: str) -> LocalLog:
-    log = LOCAL[folder].look()
+    log = LOCAL[folder].read()
     assert log is not None
     return log
 

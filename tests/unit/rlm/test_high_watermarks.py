@@ -8,10 +8,9 @@ import pytest
 from services.api.remote_log_manager import ProblemKind
 from services.rlm.kafka_log import checkpoints as module
 from services.rlm.kafka_log.checkpoints import HighWatermarks, read_offset_checkpoint
-from services.rlm.kafka_log.errors import LogFileError
 from services.rlm.kafka_log.local_log import LocalLog, LocalPartition
 from services.rlm.kafka_log.log_dir import find_partitions
-from services.rlm.kafka_log.partition_dir import looks_of
+from services.rlm.kafka_log.partition_dir import LogFileError, fingerprint_of
 from tests.harness.eventually import eventually
 from tests.unit.rlm.kafka_bytes import (
     NAME,
@@ -73,7 +72,7 @@ def test_a_partition_that_is_not_listed_is_not_known(
     tmp_path: Path, watermarks: HighWatermarks, text: str
 ) -> None:
     (tmp_path / FILE).write_text(text)
-    watermarks.look()
+    watermarks.refresh()
     with pytest.raises(LogFileError, match="does not list t-0") as caught:
         watermarks.of("t", 0)
     assert caught.value.kind is ProblemKind.HIGH_WATERMARK_UNKNOWN
@@ -93,14 +92,14 @@ def test_a_damaged_one_is_named_to_everybody(
             tmp_path / FILE,
         )
     with pytest.raises(LogFileError, match="damaged"):
-        watermarks.look()
+        watermarks.refresh()
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("junk\n", "damaged: its version is 'junk', not 0"),
-        ("0\n2\nt 0 5\n", "damaged: 2 entries announced, 1 there"),
+        ("junk\n", "damaged: version must be 0, is 'junk'"),
+        ("0\n2\nt 0 5\n", "damaged: announces 2 entries and has 1"),
     ],
 )
 def test_what_is_damaged_is_told(tmp_path: Path, text: str, reason: str) -> None:
@@ -128,12 +127,12 @@ def test_it_is_read_again_only_when_it_is_another_file(
     tmp_path: Path, watermarks: HighWatermarks, reads: list[Path]
 ) -> None:
     path = high_watermarks(tmp_path, {("t", 0): 5})
-    eventually(lambda: looks_of(path))
+    eventually(lambda: fingerprint_of(path))
     for _ in range(3):
-        watermarks.look()
+        watermarks.refresh()
     assert len(reads) == 1
     high_watermarks(tmp_path, {("t", 0): 7})
-    watermarks.look()
+    watermarks.refresh()
     assert (watermarks.of("t", 0), len(reads)) == (7, 2)
 
 
@@ -142,9 +141,9 @@ def test_one_that_was_damaged_is_believed_when_it_is_written_anew(
 ) -> None:
     (tmp_path / FILE).write_text("?")
     with pytest.raises(LogFileError):
-        watermarks.look()
+        watermarks.refresh()
     high_watermarks(tmp_path, {("t", 0): 5})
-    watermarks.look()
+    watermarks.refresh()
     assert watermarks.of("t", 0) == 5
 
 
@@ -169,7 +168,7 @@ def test_a_damaged_one_is_a_problem_of_its_directory(tmp_path: Path) -> None:
 
 
 def looked(partition: LocalPartition) -> LocalLog:
-    log = partition.look()
+    log = partition.read()
     assert log is not None
     return log
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from services.rlm.kafka_admin.deleted_topics import read_cluster_id
-from services.rlm.kafka_log.errors import LogDirError
+from services.rlm.kafka_log.partition_dir import LogDirError
 
 
 def log_dir(parent: Path, name: str, properties: str) -> Path:

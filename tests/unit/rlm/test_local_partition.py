@@ -9,10 +9,14 @@ from services.api.remote_log_manager import ProblemKind
 from services.api.segments import SegmentLeaderEpoch
 from services.rlm.kafka_log import local_log
 from services.rlm.kafka_log.checkpoints import HighWatermarks
-from services.rlm.kafka_log.errors import LogFileError
 from services.rlm.kafka_log.local_log import LocalLog, LocalPartition
 from services.rlm.kafka_log.log_dir import PartitionDir
-from services.rlm.kafka_log.partition_dir import LEADER_EPOCH_CHECKPOINT, looks_of, read_lineage
+from services.rlm.kafka_log.partition_dir import (
+    LEADER_EPOCH_CHECKPOINT,
+    LogFileError,
+    fingerprint_of,
+    read_lineage,
+)
 from tests.harness.eventually import eventually
 from tests.unit.rlm.kafka_bytes import (
     PartitionFiles,
@@ -54,7 +58,7 @@ def counted(name: str, reads: list[str]) -> Callable[[Path], object]:
 
 
 def look(partition: LocalPartition) -> LocalLog:
-    log = partition.look()
+    log = partition.read()
     assert log is not None
     return log
 
@@ -118,7 +122,7 @@ def test_leader_epochs_that_changed_long_before_the_next_look_are_seen(
 ) -> None:
     settled(partition, reads)
     files.epochs((0, 0), (1, 22))
-    eventually(lambda: looks_of(files.path / LEADER_EPOCH_CHECKPOINT))
+    eventually(lambda: fingerprint_of(files.path / LEADER_EPOCH_CHECKPOINT))
     assert look(partition).lineage.entries[-1] == SegmentLeaderEpoch(1, 22)
 
 
@@ -150,7 +154,7 @@ def test_the_log_of_a_topic_that_was_made_anew_is_not_the_partitions(
 ) -> None:
     settled(partition, reads)
     three_segments(files.path.parent, deleted(files))
-    assert partition.look() is None
+    assert partition.read() is None
     assert not partition.is_there()
 
 
@@ -163,7 +167,7 @@ def test_a_topic_that_is_made_anew_while_its_log_is_looked_at_is_not_the_partiti
         return read_lineage(directory)
 
     monkeypatch.setattr(local_log, "read_lineage", made_anew_meanwhile)
-    assert partition.look() is None
+    assert partition.read() is None
 
 
 def test_a_folder_that_does_not_tell_its_topics_id_yet_is_unreadable(
@@ -173,6 +177,6 @@ def test_a_folder_that_does_not_tell_its_topics_id_yet_is_unreadable(
     made = three_segments(files.path.parent, deleted(files))
     (made.path / "partition.metadata").unlink()
     with pytest.raises(LogFileError) as raised:
-        partition.look()
+        partition.read()
     assert raised.value.kind is ProblemKind.PARTITION_METADATA_MISSING
     assert partition.is_there()

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from services.rlm.kafka_log.errors import LogFileError
 from services.rlm.kafka_log.local_log import LocalPartition
 from services.rlm.kafka_log.log_dir import find_partitions
-from services.rlm.kafka_log.partition_dir import list_segments
+from services.rlm.kafka_log.partition_dir import LogFileError, list_segments
 from services.rlm.retention import local_files
 from services.rlm.retention.local_files import delete_segment_files, finish_deletions
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, three_segments, write_log_dir
@@ -73,11 +72,11 @@ def test_killed_anywhere_the_folder_is_a_log_and_the_next_pass_ends_it(
             raise Killed
 
     partition = find_partitions([files.path.parent]).partitions[NAME]
-    before = LocalPartition(partition).look()
+    before = LocalPartition(partition).read()
     monkeypatch.setattr(local_files, "failpoint", failpoint)
     with pytest.raises(Killed):
         delete_first(files)
-    log = LocalPartition(partition).look()
+    log = LocalPartition(partition).read()
     assert before is not None
     assert log is not None
     assert (log.log_start_offset, log.log_end_offset) == (10, 25)

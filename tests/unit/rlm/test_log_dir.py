@@ -7,9 +7,14 @@ from services.api.ids import TopicIdPartition, uuid_to_text
 from services.api.remote_log_manager import ProblemKind
 from services.rlm.kafka_log import log_dir as log_dir_module
 from services.rlm.kafka_log.checkpoints import read_log_start_offsets, read_partition_metadata
-from services.rlm.kafka_log.errors import LogDirError, LogFileError
 from services.rlm.kafka_log.log_dir import find_partitions
-from services.rlm.kafka_log.partition_dir import list_segments, looks_of, read_lineage
+from services.rlm.kafka_log.partition_dir import (
+    LogDirError,
+    LogFileError,
+    fingerprint_of,
+    list_segments,
+    read_lineage,
+)
 from tests.harness.eventually import eventually
 from tests.unit.rlm.kafka_bytes import (
     NAME,
@@ -38,7 +43,7 @@ def test_a_directory_that_is_named_twice_is_refused(log_dir: Path, tmp_path: Pat
     for again in (log_dir, link, log_dir / ".." / log_dir.name):
         with pytest.raises(LogDirError) as caught:
             find_partitions([log_dir, again])
-        assert str(caught.value) == f"{again}: is named twice, as {log_dir} before"
+        assert str(caught.value) == f"{again}: is named twice, also as {log_dir}"
 
 
 def test_a_missing_directory_is_named(tmp_path: Path) -> None:
@@ -133,7 +138,7 @@ def read_of(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 def settle(*paths: Path) -> None:
     """Until another change of them would show."""
-    eventually(lambda: all(looks_of(path) is not None for path in paths))
+    eventually(lambda: all(fingerprint_of(path) is not None for path in paths))
 
 
 def test_a_folder_that_has_not_changed_is_not_read_again(

@@ -22,7 +22,7 @@ def local(files: PartitionFiles) -> LocalPartition:
 
 
 def test_a_log_that_ends_at_the_log_start_has_only_expired(local: LocalPartition) -> None:
-    log = local.look()
+    log = local.read()
     assert log is not None
     assert log_end_problem(local, log, 25) is None
 
@@ -30,7 +30,7 @@ def test_a_log_that_ends_at_the_log_start_has_only_expired(local: LocalPartition
 def test_a_log_that_ends_below_the_log_start_is_another(
     files: PartitionFiles, local: LocalPartition
 ) -> None:
-    log = local.look()
+    log = local.read()
     assert log is not None
     problem = log_end_problem(local, log, 26)
     assert problem is not None
@@ -40,13 +40,13 @@ def test_a_log_that_ends_below_the_log_start_is_another(
     )
     assert (problem.offset, problem.held_segments) == (0, 2)
     assert "ends at offset 25, below the tier's log start 26" in problem.message
-    assert "bring the partition's log back" in problem.message
+    assert "restore the partition's log" in problem.message
 
 
 def test_a_log_that_has_grown_since_it_was_looked_at_is_the_same(
     files: PartitionFiles, local: LocalPartition
 ) -> None:
-    log = local.look()
+    log = local.read()
     assert log is not None
     files.segment(20, [batch(20, 5), batch(25)])
     assert log_end_problem(local, log, 26) is None

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from services.rlm.kafka_log import partition_dir
-from services.rlm.kafka_log.partition_dir import looks_of
+from services.rlm.kafka_log.partition_dir import fingerprint_of
 from tests.harness.eventually import eventually
 
 
@@ -26,13 +26,13 @@ def test_while_another_change_might_not_show_nothing_is_told(
     changed_ns, now_ns = path.stat().st_ctime_ns, [0]
     monkeypatch.setattr(partition_dir, "time", SimpleNamespace(time_ns=lambda: now_ns[0]))
     now_ns[0] = changed_ns + 100_000_000
-    assert looks_of(path) is None
+    assert fingerprint_of(path) is None
     now_ns[0] += 1
-    assert looks_of(path) is not None
+    assert fingerprint_of(path) is not None
 
 
 def test_what_is_not_there_looks_like_nothing(tmp_path: Path) -> None:
-    assert looks_of(tmp_path / "none") is None
+    assert fingerprint_of(tmp_path / "none") is None
 
 
 def replace_file(path: Path) -> None:
@@ -53,7 +53,7 @@ def write_and_set_the_time_back(path: Path) -> None:
     ids=["replaced", "written", "rights"],
 )
 def test_a_change_shows(path: Path, change: Callable[[Path], None]) -> None:
-    before = eventually(lambda: looks_of(path))
-    assert looks_of(path) == before
+    before = eventually(lambda: fingerprint_of(path))
+    assert fingerprint_of(path) == before
     change(path)
-    assert eventually(lambda: looks_of(path)) != before
+    assert eventually(lambda: fingerprint_of(path)) != before
