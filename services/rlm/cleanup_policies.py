@@ -1,4 +1,4 @@
-"""Know how a cluster cleans up its topics (cleanup.policy), as it answered last."""
+"""Cache the cleanup.policy of topics, as the cluster last answered."""
 
 import logging
 import threading
@@ -18,32 +18,22 @@ from services.rlm.kafka_admin.cluster_view import (
 from services.rlm.scheduler import PassFailedError
 
 MAX_AGE_S = 300.0
-
-
-ASKED_AGAIN_AFTER_S = 10.0
-"""What was not answered."""
-
-
-FORGOTTEN_AFTER_S = 3600.0
-"""Since somebody asked for it last."""
-
+RETRY_AFTER_S = 10.0
+UNUSED_AFTER_S = 3600.0
+"""A policy that nobody wanted for so long is dropped."""
 
 _COMPACT = "compact"
-
-
-_NOT_YET = NoPolicy("not asked yet")
-
-
+_NOT_YET = NoPolicy("not requested yet")
 _log = logging.getLogger(__name__)
 
 
 def is_compacted(policy: str | NoPolicy) -> bool:
-    """Whether compaction is among what is done to the topic, as far as is known."""
+    """Tell whether the topic is known to be compacted."""
     return isinstance(policy, str) and _COMPACT in [each.strip() for each in policy.split(",")]
 
 
 def is_awaited(policy: str | NoPolicy) -> bool:
-    """Whether it is not known yet, and will be told."""
+    """Tell whether the policy is not known yet, but a later answer may have it."""
     return isinstance(policy, NoPolicy) and not policy.is_refused
 
 
@@ -51,7 +41,7 @@ def is_awaited(policy: str | NoPolicy) -> bool:
 class _Topic:
     """
     Attributes:
-        policy: the last that was told; what refuses to tell, or does not answer, takes none back.
+        policy: the last known; a refusal or a missing answer does not replace it.
     """
 
     name: str
@@ -61,12 +51,13 @@ class _Topic:
 
 
 class CleanupPolicies:
-    """Of the topics that somebody asks for, as they were some minutes ago at most; where the
-    cluster cannot be asked, as they were last. Thread-safe.
+    """Cache the policies of the topics that are in use. Thread-safe.
+
+    They are some minutes old at most; while the cluster does not answer, the last ones are kept.
 
     Args:
-        registered_id: of the cluster; what another one answers is not believed.
-        clock: seconds that only grow.
+        registered_id: of the cluster; answers of another one are refused.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -80,22 +71,22 @@ class CleanupPolicies:
         self._clock = clock
         self._lock = threading.Lock()
         self._topics: dict[UUID, _Topic] = {}
-        self._has_said_refused = False
+        self._has_logged_refused = False
 
     def of(self, name: TopicIdPartition) -> str | NoPolicy:
-        """The cleanup.policy of the partition's topic. Never waits: what is not known is asked for
-        by the next `ask`."""
+        """Return the cleanup.policy of the partition's topic. Never waits: the next `refresh`
+        requests what is not known."""
         now_s = self._clock()
         with self._lock:
             topic = self._topics.setdefault(name.topic_id, _Topic(name.topic, now_s))
             topic.wanted_s = now_s
             return topic.policy
 
-    def ask(self) -> None:
-        """Ask the cluster, in one go, for what is new or too old; nothing, where nothing is.
+    def refresh(self) -> None:
+        """Request the policies that are unknown or too old, if any.
 
         Raises:
-            PassFailedError: the cluster did not answer, or not for all that is not known yet.
+            PassFailedError: the cluster did not answer, or a policy is still unknown.
         """
         now_s = self._clock()
         due = self._due(now_s)
@@ -104,18 +95,18 @@ class CleanupPolicies:
         try:
             view = self._admin.cleanup_policies(set(due.values()))
         except ClusterUnreachableError as e:
-            raise PassFailedError(f"the cluster does not tell cleanup policies: {e}") from e
+            raise PassFailedError(f"cannot read cleanup.policy of {len(due)} topics: {e}") from e
         if view.cluster.cluster_id != self._registered_id:
             raise PassFailedError(
-                f"RLM_BOOTSTRAP_SERVERS: cluster {view.cluster.cluster_id} answers; the log "
-                f"directories are of cluster {self._registered_id}"
+                f"RLM_BOOTSTRAP_SERVERS is of cluster {view.cluster.cluster_id}, RLM_LOG_DIRS of "
+                f"cluster {self._registered_id}; correct one of them"
             )
         answers = {topic_id: _answer(view, topic_id, name) for topic_id, name in due.items()}
-        self._tell_refused(due, answers)
+        self._log_refused(due, answers)
         unknown = self._take(answers, now_s)
         if unknown:
             raise PassFailedError(
-                f"{len(unknown)} topics are not copied before their cleanup.policy is known; the "
+                f"{len(unknown)} topics are not copied until their cleanup.policy is known; the "
                 f"first: {unknown[0]}"
             )
 
@@ -124,7 +115,7 @@ class CleanupPolicies:
             return {key: each.name for key, each in self._topics.items() if _is_due(each, now_s)}
 
     def _take(self, answers: Mapping[UUID, str | NoPolicy], now_s: float) -> list[str]:
-        """Those that are not known yet, each with why."""
+        """Store the answers; list the topics that are still unknown, with the reason."""
         unknown = []
         with self._lock:
             for topic_id, answer in answers.items():
@@ -133,13 +124,13 @@ class CleanupPolicies:
                 topic.policy = _of_both(topic.policy, answer)
                 if isinstance(topic.policy, NoPolicy) and not topic.policy.is_refused:
                     unknown.append(f"{topic.name}: {topic.policy.reason}")
-            # Only here: where the cluster is away the last answers are all there is.
+            # Only after an answer: without one the last policies are all there is.
             for topic_id, topic in list(self._topics.items()):
-                if now_s - topic.wanted_s > FORGOTTEN_AFTER_S:
+                if now_s - topic.wanted_s > UNUSED_AFTER_S:
                     del self._topics[topic_id]
         return unknown
 
-    def _tell_refused(
+    def _log_refused(
         self, names: Mapping[UUID, str], answers: Mapping[UUID, str | NoPolicy]
     ) -> None:
         refused = [
@@ -147,13 +138,13 @@ class CleanupPolicies:
             for topic_id, answer in answers.items()
             if isinstance(answer, NoPolicy) and answer.is_refused
         ]
-        if refused and not self._has_said_refused:
-            self._has_said_refused = True
+        if refused and not self._has_logged_refused:
+            self._has_logged_refused = True
             _log.warning(
-                "the brokers do not tell the cleanup.policy of topic %s, and perhaps of others: "
-                "whether such a topic is compacted is not known, and it is tiered as if it were "
-                "not; allow RLM's user DESCRIBE_CONFIGS of its topics, or see to it that no "
-                "compacted one has remote.storage.enable=true (told once)",
+                "not authorized to read the cleanup.policy of topic %s, and perhaps of others, so "
+                "RLM tiers them as if they were not compacted; grant RLM's user DESCRIBE_CONFIGS "
+                "on its topics, or make sure that no compacted topic has "
+                "remote.storage.enable=true (logged once)",
                 min(refused),
             )
 
@@ -161,24 +152,23 @@ class CleanupPolicies:
 def _is_due(topic: _Topic, now_s: float) -> bool:
     if topic.asked_s is None:
         return True
-    max_age_s = ASKED_AGAIN_AFTER_S if is_awaited(topic.policy) else MAX_AGE_S
+    max_age_s = RETRY_AFTER_S if is_awaited(topic.policy) else MAX_AGE_S
     return now_s - topic.asked_s >= max_age_s
 
 
 def _of_both(before: str | NoPolicy, answer: str | NoPolicy) -> str | NoPolicy:
-    """What holds after one more answer: a policy that is told, else the last that was told, else
-    that it is refused."""
+    """Choose what holds after an answer: its policy, else the last policy, else a refusal."""
     if isinstance(answer, str) or isinstance(before, str):
         return answer if isinstance(answer, str) else before
     return answer if answer.is_refused or not before.is_refused else before
 
 
 def _answer(view: PolicyView, topic_id: UUID, name: str) -> str | NoPolicy:
-    """Under its name another topic may be there by now."""
+    """Read a topic's policy; another topic may have its name by now."""
     topic = view.cluster.topics.get(name)
     if not isinstance(topic, TopicView):
-        told = "nothing" if topic is None else topic.value
-        return NoPolicy(f"the topic is not seen: {told}")
+        reason = "no answer" if topic is None else topic.value
+        return NoPolicy(f"the cluster does not show the topic: {reason}")
     if topic.topic_id != topic_id:
         return NoPolicy("another topic has its name")
     return view.cleanup_policies.get(name, NoPolicy("no answer"))

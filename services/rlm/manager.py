@@ -198,7 +198,7 @@ class BrokerRemoteLogManager:
             disabled = DisabledTopics(self._roles, self._topic_configs, self._stopping)
             self.expiration_scheduler.schedule(_DISABLED, disabled.look)
         if self._policies is not None:
-            self.policy_scheduler.schedule(_POLICIES, self._policies.ask)
+            self.policy_scheduler.schedule(_POLICIES, self._policies.refresh)
         if log_dirs:
             self.scan_scheduler.schedule(_SCAN, self._scan)
             self.report_scheduler.schedule(_REPORTS, self._report)

@@ -281,8 +281,8 @@ def test_a_leader_that_does_not_tell_what_is_stable_is_named(
 ) -> None:
     cluster.leader_is_away = True
     poll(rlm)
-    (told,) = [r for r in caplog.records if "settled" in r.getMessage()]
-    assert told.getMessage().endswith("up to where partitions are settled: timed out")
+    (told,) = [r for r in caplog.records if "stable offsets" in r.getMessage()]
+    assert told.getMessage().endswith("cannot read last stable offsets: timed out")
 
 
 def test_only_topics_that_are_said_to_be_tiered_are_copied(

@@ -226,7 +226,7 @@ def test_a_cluster_that_was_formatted_anew_under_its_id_takes_nothing_from_the_t
     poll(restarted)
     poll_over(restarted, cluster)
     assert delete_states(stack) == {NAME: None, OLDER: None, new: None}
-    assert "RLMM knows of 2 topics of cluster c that are not there" in caplog.text
+    assert "RLMM knows 2 topics of cluster c that do not exist" in caplog.text
 
 
 def test_a_mark_that_was_taken_back_is_not_made_again_by_a_restart(
@@ -260,7 +260,7 @@ def test_a_mark_that_was_taken_back_is_not_made_again_by_who_had_begun_to_count(
     stack.rlmm.undelete_partition(NAME)
     poll_over(restarted, cluster)
     assert delete_states(stack) == {NAME: None, OLDER: None}
-    assert "not marked for deletion: its cluster in RLMM is none" in caplog.text
+    assert "its cluster in RLMM is none: it is not marked for deletion" in caplog.text
 
 
 def test_what_was_seen_alive_here_is_not_marked_where_rlmm_knows_it_as_another_clusters(

@@ -1,4 +1,4 @@
-"""What a cluster has answered about topics, and how it cleans them up."""
+"""Define the answers of a cluster about its topics, and the interface that requests them."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -10,15 +10,16 @@ from services.api.ids import TopicIdPartition
 
 
 class ClusterUnreachableError(Exception):
-    """The cluster did not answer, or not as one cluster; nothing is known of now."""
+    """The cluster did not answer, or its answers are incomplete or of several clusters."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """
+    """Who leads and replicates a partition.
+
     Attributes:
         leader: the leading broker; None: there is none now.
-        leader_epoch: of that leader; None: not known now.
+        leader_epoch: of that leader; None: unknown.
         replicas: the brokers that the partition is assigned to.
     """
 
@@ -29,17 +30,17 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """A topic that there is, by partition."""
+    """An existing topic, by partition."""
 
     topic_id: UUID
     partitions: Mapping[int, PartitionView]
 
 
 class NoTopic(Enum):
-    """Why a name was not answered with a topic.
+    """Why the answer for a name is no topic.
 
-    UNKNOWN: who may describe it asked for it by name, and there is none of this name.
-    NOT_AUTHORIZED: whether there is one is not told. FAILED: no answer now.
+    UNKNOWN: no topic has this name, and RLM may describe it. NOT_AUTHORIZED: RLM may not know
+    whether there is one. FAILED: no answer now.
     """
 
     UNKNOWN = "UNKNOWN"
@@ -52,7 +53,7 @@ class ClusterView:
     """Answers of one cluster.
 
     Attributes:
-        topics: by name, each name that was asked for.
+        topics: by name, for each requested name.
     """
 
     cluster_id: str
@@ -61,10 +62,10 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True)
 class NoPolicy:
-    """Why a topic's cleanup.policy was not told.
+    """Why a topic's cleanup.policy is not known.
 
     Attributes:
-        is_refused: who asks may not know it (DESCRIBE_CONFIGS); False: no answer now.
+        is_refused: RLM may not know it (DESCRIBE_CONFIGS); False: no answer now.
     """
 
     reason: str
@@ -73,11 +74,11 @@ class NoPolicy:
 
 @dataclass(frozen=True, slots=True)
 class PolicyView:
-    """What a broker answered of topics, and right after that of how they are cleaned up.
+    """A broker's answer about topics, and its answer right after that about their policies.
 
     Attributes:
-        cleanup_policies: by name, as Kafka writes them: "delete", "compact,delete". What is not
-            here was not answered.
+        cleanup_policies: by name, as Kafka writes them: "delete", "compact,delete". Missing ones
+            were not answered.
     """
 
     cluster: ClusterView
@@ -88,17 +89,17 @@ class ClusterAdmin(Protocol):
     """The admin API of a cluster."""
 
     def view(self, topics: Collection[str]) -> ClusterView:
-        """Ask for each of these topics, by name; never for a list of all, which leaves out what
-        the asker may not see. Asking creates no topic.
+        """Request each of these topics by name, and never all of them: that answer would leave out
+        what RLM may not see. A request creates no topic.
 
         Raises:
-            ClusterUnreachableError: no whole answer; it comes in bounded time.
+            ClusterUnreachableError: no complete answer in bounded time.
         """
         ...
 
     def cleanup_policies(self, topics: Collection[str]) -> PolicyView:
-        """Ask how each of these topics is cleaned up (cleanup.policy, the cluster's default
-        included), and for what `view` asks, of one broker.
+        """Request the cleanup.policy of each of these topics, including the cluster's default, and
+        what `view` requests, from one broker.
 
         Raises:
             ClusterUnreachableError: as `view`.
@@ -108,13 +109,15 @@ class ClusterAdmin(Protocol):
     def stable_offsets(
         self, leader: int, epochs: Mapping[TopicIdPartition, int]
     ) -> Mapping[TopicIdPartition, int]:
-        """The last stable offset of each of these partitions, asked of the broker that leads them
-        (ListOffsets of the latest offset, read_committed): below it all in-sync replicas have every
-        record, and the end of every transaction. Left out are those of which it says nothing, as
-        where it does not lead one under this leader epoch.
+        """Request the last stable offset of each of these partitions from the broker that leads
+        them (ListOffsets of the latest offset, read_committed).
+
+        Below it all in-sync replicas have every record, and the end of every transaction.
+        Partitions without an answer are left out, such as those that the broker does not lead under
+        this epoch.
 
         Args:
-            epochs: by partition, the leader epoch that its leader was seen in.
+            epochs: by partition, the leader epoch in which its leader was seen.
 
         Raises:
             ClusterUnreachableError: the broker did not answer, or no view has named it yet.

@@ -1,4 +1,4 @@
-"""Decide when a topic counts as deleted, among polled topics and those that RLMM remembers."""
+"""Decide when a topic counts as deleted, of those that were polled or that RLMM knows."""
 
 import logging
 import re
@@ -21,10 +21,10 @@ _CLUSTER_ID = re.compile(r"^cluster\.id[ \t]*=[ \t]*(\S+)\s*$", re.MULTILINE)
 
 
 def read_cluster_id(log_dirs: Sequence[Path]) -> str:
-    """cluster.id of the meta.properties of these directories; those that have none now are passed.
+    """Read cluster.id from the directories' meta.properties; directories without one are skipped.
 
     Raises:
-        LogDirError: none names it, or they name several.
+        LogDirError: none has one, or they have several.
     """
     ids: dict[str, Path] = {}
     for log_dir in log_dirs:
@@ -37,21 +37,21 @@ def read_cluster_id(log_dirs: Sequence[Path]) -> str:
         if found:
             ids.setdefault(found[1], path)
     if len(ids) > 1:
-        told = ", ".join(f"{cluster_id} in {path}" for cluster_id, path in ids.items())
-        raise LogDirError(log_dirs[0], f"log directories of several clusters: {told}")
+        names = ", ".join(f"{cluster_id} in {path}" for cluster_id, path in ids.items())
+        raise LogDirError(log_dirs[0], f"log directories of several clusters: {names}")
     if not ids:
-        raise LogDirError(log_dirs[0] / META_PROPERTIES, "names no cluster.id")
+        raise LogDirError(log_dirs[0] / META_PROPERTIES, "has no cluster.id")
     return next(iter(ids))
 
 
 MIN_POLLS = 5
-"""So many answers at least, however short the time is to be: one long pause of this process between
-two of them is not an hour of answers."""
+"""The least number of answers, however short the time: two answers with a long pause between them
+are not an hour of answers."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicName:
-    """A topic by its id, which never comes back, and the name that it keeps for its life."""
+    """A topic: its id, which is never used again, and its name, which never changes."""
 
     topic_id: UUID
     name: str
@@ -59,14 +59,14 @@ class TopicName:
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """The cluster has answered without a break, since then, that the topic is not there."""
+    """Since when, and in how many polls in a row, the cluster answers that a topic is gone."""
 
     since_s: float
     polls: int
 
 
 Watched = Mapping[TopicName, Doubt | None]
-"""Topics that were in the cluster; None: nothing says that they are not so now."""
+"""Topics that were in the cluster; None: the last answer did not say that one is gone."""
 
 
 def watched_after(
@@ -76,13 +76,13 @@ def watched_after(
     registered_cluster_id: str,
     now_s: float,
 ) -> dict[TopicName, Doubt | None]:
-    """What is to be watched after one more poll.
+    """List the topics to watch after a poll.
 
     Args:
-        here: the topics whose logs lie in the log directories. The broker gives up the log of a
-            deleted topic, so that one that lies here is alive, whatever is answered.
+        here: the topics whose logs are in the log directories. The broker removes the log of a
+            deleted topic, so these exist, whatever the answer is.
         view: None: the poll failed.
-        now_s: seconds that only grow.
+        now_s: monotonic seconds.
     """
     if view is None or view.cluster_id != registered_cluster_id:
         return dict.fromkeys(watched)
@@ -91,7 +91,7 @@ def watched_after(
         answer = view.topics.get(topic.name, NoTopic.FAILED)
         if isinstance(answer, TopicView) and answer.topic_id == topic.topic_id:
             if topic in here:
-                after[topic] = None  # else another broker's to watch
+                after[topic] = None  # Otherwise another broker's RLM watches it.
         elif topic in watched:
             is_gone = answer is NoTopic.UNKNOWN or isinstance(answer, TopicView)
             doubts = is_gone and topic not in here
@@ -100,7 +100,7 @@ def watched_after(
 
 
 def confirmed(watched: Watched, confirm_s: float, now_s: float) -> list[TopicName]:
-    """The topics that are deleted: the answers were as many, and over as long, as they must."""
+    """List the topics that were answered as gone often enough and for long enough."""
     return sorted(
         topic
         for topic, doubt in watched.items()
@@ -113,16 +113,16 @@ def _once_more(doubt: Doubt | None, now_s: float) -> Doubt:
 
 
 MAX_RECALLED_TOPICS = 10_000
-"""Twenty requests of one poll. Most are there, and are not asked for again."""
+"""Twenty requests in one poll. Most topics exist and are not requested again."""
 
 _log = logging.getLogger(__name__)
 
 
 class RecalledTopics:
-    """What RLMM knows of one cluster and is not being deleted. Not thread-safe.
+    """Find topics of a cluster that RLMM knows and the cluster no longer has. Not thread-safe.
 
     Args:
-        most: topics that are kept in memory and asked for.
+        most: the most topics to keep in memory and to request.
     """
 
     def __init__(
@@ -137,22 +137,22 @@ class RecalledTopics:
 
     @property
     def names(self) -> set[str]:
-        """What is to be asked for: not sorted yet."""
+        """The topics to request, which were not answered yet."""
         return {topic.name for topic in self._known_since_ms}
 
     def read(self) -> None:
-        """Ask RLMM, unless it has answered before.
+        """Read the topics from RLMM, once.
 
         Raises:
-            RemoteStorageError: it did not answer with all of them.
+            RemoteStorageError: RLMM did not answer with all of them.
         """
         if not self._is_read:
             self._known_since_ms = self._read()
             self._is_read = True
 
     def missing(self, view: ClusterView) -> set[TopicName]:
-        """Those that are to be watched from this view on: the cluster had them, and does not answer
-        with them. Each is told once; one that is there is another broker's to watch, or is seen.
+        """List the topics to watch from this view on: the cluster had them and no longer answers
+        with them. Each is listed once. One that exists is watched by another broker's RLM.
 
         Args:
             view: of this cluster.
@@ -165,22 +165,22 @@ class RecalledTopics:
         found = {t for t, since_ms in known.items() if oldest is not None and since_ms >= oldest}
         for topic in found:
             del known[topic]
-        # What was not answered for may yet be there, and older than the rest.
+        # A topic without an answer may exist, and be older than the rest.
         if not any(_answer(topic, view) is NoTopic.FAILED for topic in known):
-            self._forget_the_rest()
+            self._drop_the_rest()
         return found
 
     def _note_alive(self, since_ms: int) -> None:
         oldest = self._oldest_alive_ms
         self._oldest_alive_ms = since_ms if oldest is None else min(oldest, since_ms)
 
-    def _forget_the_rest(self) -> None:
+    def _drop_the_rest(self) -> None:
         if self._known_since_ms:
             first = min(self._known_since_ms)
             _log.warning(
-                "RLMM knows of %d topics of cluster %s that are not there, from before it knew of "
-                "any that is, the first: %s:%s; the cluster may have been formatted anew under its "
-                "id, so they are kept: `sediment topics delete` where they were deleted",
+                "RLMM knows %d topics of cluster %s that do not exist and are older than all that "
+                "do, the first: %s:%s; the cluster may have been formatted again under its id, so "
+                "they are kept: run `sediment topics delete` for those that were deleted",
                 len(self._known_since_ms),
                 self._cluster_id,
                 uuid_to_text(first.topic_id),
@@ -193,15 +193,15 @@ class RecalledTopics:
         for summary in all_partitions(
             self._rlmm, cluster_id=self._cluster_id, page_size=MAX_PAGE_SIZE
         ):
-            # A release of RLMM that knows of no clusters answers with all there is.
+            # A release of RLMM without clusters answers with all topics.
             if summary.cluster_id != self._cluster_id or summary.delete_state is not None:
                 continue
             name, since_ms = summary.topic_id_partition, summary.known_since_ms
             topic = TopicName(name.topic_id, name.topic)
             if topic not in found and len(found) == self._most:
                 _log.warning(
-                    "RLMM knows of more than %d topics of cluster %s: of the others only those are "
-                    "found deleted whose logs this RLM sees",
+                    "RLMM knows more than %d topics of cluster %s: deletions of the others are "
+                    "noticed only if this RLM has seen their logs",
                     self._most,
                     self._cluster_id,
                 )

@@ -1,4 +1,4 @@
-"""Poll the cluster for leaders and followers, and pass role changes on."""
+"""Poll the cluster for leaders and followers, and apply role changes."""
 
 import logging
 import time
@@ -39,14 +39,15 @@ from services.rlm.scheduler import PassFailedError
 from services.workflows.paging import batches
 
 Roles = Mapping[TopicIdPartition, LeadershipChange]
-"""What was told last of each partition."""
+"""The last applied change of each partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoleChanges:
-    """
+    """The differences between applied roles and a view.
+
     Attributes:
-        changes: roles to take on, or to keep under a later leader epoch.
+        changes: roles to begin, or to keep under a later leader epoch.
         reassigned: partitions that are no longer this broker's.
     """
 
@@ -55,21 +56,20 @@ class RoleChanges:
 
 
 def role_changes(
-    told: Roles, here: Iterable[TopicIdPartition], view: ClusterView, broker_id: int
+    applied: Roles, here: Iterable[TopicIdPartition], view: ClusterView, broker_id: int
 ) -> RoleChanges:
-    """What is other in `view` than what was told.
+    """Compare the applied roles with `view`.
 
-    A partition of which the view tells nothing, or not enough, keeps the role that was told last:
-    its topic cannot be seen, has no leader now, or is there under another id. Whether a topic was
-    deleted is not decided here (confirmed_deletions.py).
+    A partition keeps its role if the view has too little about it: its topic cannot be seen, has no
+    leader now, or has another id. deleted_topics.py decides whether a topic was deleted.
 
     Args:
-        here: the partitions whose logs lie in the log directories.
+        here: the partitions whose logs are in the log directories.
     """
     changes, reassigned = [], []
-    for name in sorted({*told, *here}):
+    for name in sorted({*applied, *here}):
         found = _partition_of(view, name)
-        before = told.get(name)
+        before = applied.get(name)
         if found is None:
             continue
         if broker_id not in found.replicas:
@@ -82,11 +82,11 @@ def role_changes(
     return RoleChanges(tuple(changes), tuple(reassigned))
 
 
-def led_epochs(told: Roles, view: ClusterView, broker_id: int) -> dict[TopicIdPartition, int]:
-    """The leader epochs of the partitions that this broker leads, by what was told and by `view`;
-    of each topic's name one id."""
+def led_epochs(applied: Roles, view: ClusterView, broker_id: int) -> dict[TopicIdPartition, int]:
+    """List the leader epochs of the partitions that this broker leads, by the applied roles and by
+    `view`; for each topic's name one id."""
     led = {}
-    for name, change in told.items():
+    for name, change in applied.items():
         found = _partition_of(view, name)
         if found is not None and found.leader == broker_id and change.leader_epoch is not None:
             led[name] = change.leader_epoch
@@ -106,12 +106,12 @@ def _change(
     if found.leader is None:
         return None
     if found.leader != broker_id:
-        # A follower acts under no leader epoch; the log tells it when one is needed.
+        # A follower acts under no leader epoch; it reads one from the log when needed.
         follower = LeadershipChange(name, None, PartitionRole.FOLLOWER)
         return None if before == follower else follower
     epoch = found.leader_epoch
-    # Without the epoch that it is led under, one that was deposed would go on under the epoch of
-    # the next leader, which its log learns from that one.
+    # Without its own epoch, a deposed leader would continue under the next leader's epoch, which
+    # it replicates into its log.
     if epoch is None:
         return None
     if before is not None and before.leader_epoch is not None and epoch < before.leader_epoch:
@@ -129,9 +129,8 @@ class PolledCluster:
     """The cluster that a broker belongs to.
 
     Attributes:
-        registered_id: as the broker's log directories name it; what another cluster answers is
-            not believed.
-        confirm_s: over how long it must have been answered that a topic is not there.
+        registered_id: of the broker's log directories; answers of another cluster are refused.
+        confirm_s: how long the cluster must answer that a topic does not exist.
     """
 
     admin: ClusterAdmin
@@ -150,11 +149,13 @@ class PollObserver(Protocol):
 
 
 class ClusterPoller:
-    """A source of partitions. What it has told, and which topics it has seen alive, it knows since
-    the process began; a restart asks and counts anew, and asks RLMM which topics there were.
+    """Apply the roles that the cluster answers, and give up deleted topics.
+
+    Applied roles and seen topics are kept in memory. After a restart it polls and counts again, and
+    asks RLMM which topics there were.
 
     Args:
-        clock: seconds that only grow.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -170,18 +171,18 @@ class ClusterPoller:
         self._roles = roles
         self._rlmm = rlmm
         self._clock = clock
-        self._told: dict[TopicIdPartition, LeadershipChange] = {}
+        self._applied: dict[TopicIdPartition, LeadershipChange] = {}
         self._watched: dict[TopicName, Doubt | None] = {}
         self._recalled = RecalledTopics(rlmm, cluster.registered_id)
         self._not_seen: set[TopicName] = set()
-        """Of those that are watched: RLMM's word alone says that they were this cluster's."""
+        """Watched topics that only RLMM says were this cluster's."""
 
     def poll(self) -> None:
-        """Ask once, and tell of what is other than before. Where the cluster does not answer, or
-        another one does, the roles stay as they were told last.
+        """Poll once and apply what changed. If the cluster does not answer, or another one does,
+        the roles stay.
 
         Raises:
-            PassFailedError: it does not answer; not all that was told was taken.
+            PassFailedError: it does not answer, or not every change was applied.
             LogDirError: the log directories cannot be read.
         """
         try:
@@ -193,42 +194,42 @@ class ClusterPoller:
             self._roles.note_stable_offsets({})
             raise
         self._note(view, {_topic_of(name) for name in here})
-        refused = [*self._tell(here, view), *self._give_up_deleted()]
+        refused = [*self._apply(here, view), *self._give_up_deleted()]
         unread, unasked = self._recall(), self._ask_stable_offsets(view)
         if refused:
-            raise PassFailedError(f"{len(refused)} partitions; the first: {refused[0]}")
+            raise PassFailedError(f"{len(refused)} role changes failed; the first: {refused[0]}")
         if unread is not None:
-            raise PassFailedError(f"which topics RLMM knows of this cluster: {unread}")
+            raise PassFailedError(f"cannot list this cluster's topics in RLMM: {unread}")
         if unasked is not None:
-            raise PassFailedError(f"up to where partitions are settled: {unasked}")
+            raise PassFailedError(f"cannot read last stable offsets: {unasked}")
 
     def _ask(self, here: Collection[TopicIdPartition]) -> ClusterView:
-        names = {name.topic for name in here} | {name.topic for name in self._told}
+        names = {name.topic for name in here} | {name.topic for name in self._applied}
         names |= {topic.name for topic in self._watched} | self._recalled.names
         registered = self._cluster.registered_id
         try:
             view = self._cluster.admin.view(names)
         except ClusterUnreachableError as e:
-            raise PassFailedError(f"the cluster does not tell who leads what: {e}") from e
+            raise PassFailedError(f"cannot poll the cluster for leaders: {e}") from e
         if view.cluster_id != registered:
             raise PassFailedError(
-                f"RLM_BOOTSTRAP_SERVERS: cluster {view.cluster_id} answers; the log directories "
-                f"are of cluster {registered}"
+                f"RLM_BOOTSTRAP_SERVERS is of cluster {view.cluster_id}, RLM_LOG_DIRS of cluster "
+                f"{registered}; correct one of them"
             )
         return view
 
     def _ask_stable_offsets(self, view: ClusterView) -> ClusterUnreachableError | None:
-        """Of what this broker leads. What is not told now bounds nothing: the log itself, and what
-        the broker wrote down of its replicas, do without it."""
-        told: Mapping[TopicIdPartition, int] = {}
-        epochs = led_epochs(self._told, view, self._directories.broker_id)
+        """Read the last stable offsets of what this broker leads. An unknown one bounds nothing:
+        the log and the broker's checkpoints are enough."""
+        offsets: Mapping[TopicIdPartition, int] = {}
+        epochs = led_epochs(self._applied, view, self._directories.broker_id)
         try:
             if epochs:
-                told = self._cluster.admin.stable_offsets(self._directories.broker_id, epochs)
+                offsets = self._cluster.admin.stable_offsets(self._directories.broker_id, epochs)
         except ClusterUnreachableError as e:
             return e
         finally:
-            self._roles.note_stable_offsets(told)
+            self._roles.note_stable_offsets(offsets)
         return None
 
     def _note(self, view: ClusterView | None, here: Collection[TopicName]) -> None:
@@ -240,21 +241,21 @@ class ClusterPoller:
         self._not_seen &= self._watched.keys()
 
     def _recall(self) -> RemoteStorageError | None:
-        """For the next poll, after this one's roles: RLMM may be away, and be long in saying so."""
+        """Read topics for the next poll, after this one's roles: RLMM may be slow to fail."""
         try:
             self._recalled.read()
         except RemoteStorageError as e:
             return e
         return None
 
-    def _tell(self, here: Iterable[TopicIdPartition], view: ClusterView) -> _Refusals:
-        found = role_changes(self._told, here, view, self._directories.broker_id)
+    def _apply(self, here: Iterable[TopicIdPartition], view: ClusterView) -> _Refusals:
+        found = role_changes(self._applied, here, view, self._directories.broker_id)
         refused: _Refusals = []
         for changes in batches(found.changes, MAX_LEADERSHIP_CHANGES):
             outcomes = self._roles.apply(LeadershipDelta(changes))
             for change, outcome in zip(changes, outcomes, strict=True):
                 if outcome is None:
-                    self._told[change.topic_id_partition] = change
+                    self._applied[change.topic_id_partition] = change
                 else:
                     refused.append(outcome)
         return refused + self._stop(found.reassigned, StopReason.REASSIGNED)
@@ -269,7 +270,7 @@ class ClusterPoller:
         return refused
 
     def _give_up(self, topic: TopicName) -> _Refusals:
-        """Mark what RLMM knows of the topic. Of the rest only the tasks end."""
+        """Mark the topic's partitions in RLMM for deletion; others just lose their role."""
         try:
             found = [
                 summary
@@ -282,27 +283,30 @@ class ClusterPoller:
         if self._is_ours(topic, {summary.cluster_id for summary in found}):
             known = [summary.topic_id_partition for summary in found]
             _log.warning(
-                "topic %s:%s was deleted: the cluster has answered so for %d s; %d partitions are "
-                "marked for deletion",
+                "topic %s:%s was deleted: the cluster has answered so for %d s; marking %d "
+                "partitions for deletion",
                 uuid_to_text(topic.topic_id),
                 topic.name,
                 self._cluster.confirm_s,
                 len(known),
             )
-        told = [name for name in self._told if _topic_of(name) == topic and name not in known]
+        others = [name for name in self._applied if _topic_of(name) == topic and name not in known]
         refused = self._stop(known, StopReason.TOPIC_DELETED)
-        return refused + self._stop(told, StopReason.REASSIGNED)
+        return refused + self._stop(others, StopReason.REASSIGNED)
 
     def _is_ours(self, topic: TopicName, clusters: Collection[str | None]) -> bool:
-        """By what RLMM says now of the topic's cluster. Where that is none, the topic is ours if it
-        was seen here; else somebody took a mark back meanwhile."""
+        """Tell whether RLMM has the topic as this cluster's.
+
+        Without a cluster in RLMM the topic is ours if it was seen here; otherwise an operator took
+        back a mark meanwhile.
+        """
         registered = self._cluster.registered_id
         ours = {registered} if topic in self._not_seen else {registered, None}
         others = sorted(cluster or "none" for cluster in clusters if cluster not in ours)
         if others:
             _log.warning(
-                "topic %s:%s is not in cluster %s any more, and not marked for deletion: its "
-                "cluster in RLMM is %s; `sediment topics delete` if it was deleted",
+                "topic %s:%s is no longer in cluster %s, but its cluster in RLMM is %s: it is not "
+                "marked for deletion; run `sediment topics delete` if it was deleted",
                 uuid_to_text(topic.topic_id),
                 topic.name,
                 registered,
@@ -317,7 +321,7 @@ class ClusterPoller:
             outcomes += self._roles.stop(PartitionStops(stops))
         for name, outcome in zip(names, outcomes, strict=True):
             if outcome is None:
-                self._told.pop(name, None)
+                self._applied.pop(name, None)
         return [outcome for outcome in outcomes if outcome is not None]
 
 

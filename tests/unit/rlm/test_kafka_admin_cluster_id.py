@@ -28,5 +28,5 @@ def test_two_clusters_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("properties", ["", "node.id=1\n", "cluster.id=\nversion=1\n"])
 def test_no_cluster_is_refused(tmp_path: Path, properties: str) -> None:
-    with pytest.raises(LogDirError, match=r"names no cluster.id"):
+    with pytest.raises(LogDirError, match=r"has no cluster.id"):
         read_cluster_id([log_dir(tmp_path, "a", properties)])

@@ -9,9 +9,9 @@ import pytest
 
 from services.api.ids import TopicIdPartition
 from services.rlm.cleanup_policies import (
-    ASKED_AGAIN_AFTER_S,
-    FORGOTTEN_AFTER_S,
     MAX_AGE_S,
+    RETRY_AFTER_S,
+    UNUSED_AFTER_S,
     CleanupPolicies,
     is_awaited,
     is_compacted,
@@ -102,7 +102,7 @@ def test_only_what_will_be_told_is_awaited() -> None:
 
 
 def test_nobody_is_asked_for_what_nobody_wants(cluster: Cluster, policies: CleanupPolicies) -> None:
-    policies.ask()
+    policies.refresh()
     assert cluster.asked == []
 
 
@@ -110,7 +110,7 @@ def test_what_is_wanted_is_asked_for_in_one_request_and_known_after_it(
     cluster: Cluster, policies: CleanupPolicies
 ) -> None:
     assert [is_awaited(policies.of(name)) for name in (CLICKS, CLICKS_1, ORDERS)] == [True] * 3
-    policies.ask()
+    policies.refresh()
     assert cluster.asked == [{"clicks", "orders"}]
     assert [policies.of(name) for name in (CLICKS, CLICKS_1, ORDERS)] == [
         "delete",
@@ -123,15 +123,15 @@ def test_only_what_is_new_or_too_old_is_asked_for(
     cluster: Cluster, policies: CleanupPolicies
 ) -> None:
     policies.of(CLICKS)
-    policies.ask()
+    policies.refresh()
     cluster.now_s += MAX_AGE_S - 1
     policies.of(ORDERS)
-    policies.ask()
-    policies.ask()
+    policies.refresh()
+    policies.refresh()
     cluster.policies["clicks"] = "compact"
     cluster.now_s += 1
     assert policies.of(CLICKS) == "delete"
-    policies.ask()
+    policies.refresh()
     assert policies.of(CLICKS) == "compact"
     assert cluster.asked == [{"clicks"}, {"orders"}, {"clicks"}]
 
@@ -141,14 +141,14 @@ def test_without_an_answer_of_its_cluster_the_last_one_holds(
     cluster: Cluster, policies: CleanupPolicies, change: dict[str, object]
 ) -> None:
     policies.of(ORDERS)
-    policies.ask()
+    policies.refresh()
     for name, value in change.items():
         setattr(cluster, name, value)
     cluster.policies["orders"] = "delete"
-    cluster.now_s += MAX_AGE_S + FORGOTTEN_AFTER_S + 1
+    cluster.now_s += MAX_AGE_S + UNUSED_AFTER_S + 1
     policies.of(CLICKS)
-    with pytest.raises(PassFailedError, match=r"timed out|cluster another answers"):
-        policies.ask()
+    with pytest.raises(PassFailedError, match=r"timed out|is of cluster another"):
+        policies.refresh()
     assert policies.of(ORDERS) == "compact"
     assert is_awaited(policies.of(CLICKS))
 
@@ -158,10 +158,10 @@ def test_who_is_not_told_any_more_knows_what_was_told_last(
     cluster: Cluster, policies: CleanupPolicies, answer: NoPolicy
 ) -> None:
     policies.of(ORDERS)
-    policies.ask()
+    policies.refresh()
     cluster.policies["orders"] = answer
     cluster.now_s += MAX_AGE_S
-    policies.ask()
+    policies.refresh()
     assert policies.of(ORDERS) == "compact"
 
 
@@ -172,19 +172,19 @@ def test_a_refusal_is_said_once_and_holds_until_somebody_tells(
     with caplog.at_level(logging.WARNING, logger="services.rlm"):
         for name in (CLICKS, ORDERS):
             policies.of(name)
-            policies.ask()
+            policies.refresh()
             cluster.now_s += MAX_AGE_S
-        policies.ask()
+        policies.refresh()
     (said,) = caplog.messages
-    assert "do not tell the cleanup.policy of topic clicks" in said
+    assert "not authorized to read the cleanup.policy of topic clicks" in said
     assert "DESCRIBE_CONFIGS" in said
     cluster.policies["clicks"] = FAILED
     cluster.now_s += MAX_AGE_S
-    policies.ask()
+    policies.refresh()
     assert policies.of(CLICKS) == REFUSED
     cluster.policies["clicks"] = "compact"
     cluster.now_s += MAX_AGE_S
-    policies.ask()
+    policies.refresh()
     assert policies.of(CLICKS) == "compact"
 
 
@@ -194,11 +194,11 @@ def test_what_was_not_answered_is_told_of_and_soon_asked_for_again(
     cluster.policies["clicks"] = FAILED
     policies.of(CLICKS)
     with pytest.raises(PassFailedError, match=r"1 topics are not copied .*: clicks: not now"):
-        policies.ask()
-    policies.ask()
-    cluster.now_s += ASKED_AGAIN_AFTER_S
+        policies.refresh()
+    policies.refresh()
+    cluster.now_s += RETRY_AFTER_S
     cluster.policies["clicks"] = "delete"
-    policies.ask()
+    policies.refresh()
     assert policies.of(CLICKS) == "delete"
     assert len(cluster.asked) == 2
 
@@ -209,11 +209,11 @@ def test_of_a_topic_that_has_its_name_now_nothing_is_believed(
     cluster.ids["clicks"] = uuid4()
     policies.of(CLICKS)
     with pytest.raises(PassFailedError, match="clicks: another topic has its name"):
-        policies.ask()
+        policies.refresh()
     del cluster.ids["clicks"]
-    cluster.now_s += ASKED_AGAIN_AFTER_S
-    with pytest.raises(PassFailedError, match="clicks: the topic is not seen: UNKNOWN"):
-        policies.ask()
+    cluster.now_s += RETRY_AFTER_S
+    with pytest.raises(PassFailedError, match="clicks: the cluster does not show the topic"):
+        policies.refresh()
     assert is_awaited(policies.of(CLICKS))
 
 
@@ -221,10 +221,10 @@ def test_what_nobody_wants_any_more_is_forgotten(
     cluster: Cluster, policies: CleanupPolicies
 ) -> None:
     policies.of(CLICKS)
-    policies.ask()
-    cluster.now_s += FORGOTTEN_AFTER_S + 1
+    policies.refresh()
+    cluster.now_s += UNUSED_AFTER_S + 1
     policies.of(ORDERS)
-    policies.ask()
+    policies.refresh()
     cluster.now_s += MAX_AGE_S
-    policies.ask()
+    policies.refresh()
     assert cluster.asked == [{"clicks"}, {"clicks", "orders"}, {"orders"}]

@@ -91,7 +91,7 @@ def test_what_was_known_before_all_that_is_there_may_be_from_before_the_cluster_
     assert topics.missing(view(answers)) == watched
     left = 3 - len(still_there) - len(watched)
     (line,) = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    assert line.startswith(f"RLMM knows of {left} topics of cluster {OURS} that are not there")
+    assert line.startswith(f"RLMM knows {left} topics of cluster {OURS} that do not exist")
     assert "AAAAAAAAAAAAAAAAAAAAAQ:o" in line
     # Later it makes no difference what is there.
     answers[OLDEST] = alive(OLDEST)
