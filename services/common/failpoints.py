@@ -1,4 +1,4 @@
-"""Named places at which a test can kill the process; a no-op unless armed."""
+"""Kill the process at a named place if a test asks for it."""
 
 import itertools
 import os
@@ -14,7 +14,7 @@ FAILPOINTS: dict[str, str] = {
     "index_cache.file_renamed": "RLM gave such a file its name, and has not counted it yet.",
     "cleanup.delete_started": "RLM registered DELETE_SEGMENT_STARTED of its own dangling copy.",
     "cleanup.objects_deleted": "RSM deleted a dangling copy; DELETE_SEGMENT_FINISHED is to come.",
-    "gap.recorded": "RLMM has a LOST_BEFORE_COPY gap; RLM has told nobody of it yet.",
+    "gap.recorded": "RLMM has a LOST_BEFORE_COPY gap; RLM has not reported it yet.",
     "deletion.log_start_raised": "The log start is raised; no segment is marked yet.",
     "deletion.marked_some": "Some segments are DELETE_SEGMENT_STARTED; none is deleted yet.",
     "deletion.objects_deleted": "RSM deleted a batch; DELETE_SEGMENT_FINISHED is to come.",
@@ -43,10 +43,12 @@ _passes = itertools.count(1)
 
 
 if _armed and _armed not in FAILPOINTS:
-    raise SystemExit(f"SEDIMENT_FAILPOINT: unknown {_armed!r}; one of {', '.join(FAILPOINTS)}")
+    raise SystemExit(
+        f"SEDIMENT_FAILPOINT: unknown failpoint {_armed!r}; use one of {', '.join(FAILPOINTS)}"
+    )
 
 
 def failpoint(name: str) -> None:
-    """Pass the place `name`, which must be in FAILPOINTS; die here if a test asked for it."""
+    """Mark the place `name` of FAILPOINTS; kill the process here if a test armed it."""
     if name == _armed and next(_passes) == int(_nth or 1):
         os.kill(os.getpid(), signal.SIGKILL)

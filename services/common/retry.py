@@ -1,4 +1,4 @@
-"""Delays between attempts, and which errors are worth another."""
+"""Decide which errors to retry, and when."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -13,12 +13,11 @@ RETRIABLE_ERRORS = (RetriableRemoteStorageError, ThrottledError, ConcurrentUpdat
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Exponential, more or less by chance, so that partitions do not come back together.
+    """Grow delays exponentially, with jitter so that partitions do not retry together.
 
     Attributes:
-        initial_s, max_s: the wait after the first failure, and the longest one, seconds, before
-            jitter.
-        jitter: each wait is longer or shorter by up to this share of it; 0 to 0.5.
+        initial_s, max_s: the first and the longest delay before jitter, seconds.
+        jitter: each delay is longer or shorter by up to this share of it; 0 to 0.5.
     """
 
     initial_s: float = 1.0
@@ -27,7 +26,7 @@ class Backoff:
     chance: Random = field(default_factory=Random)
 
     def delay_s(self, failures: int) -> float:
-        """The wait after so many failures in a row, at least one."""
+        """Return the delay after so many failures in a row, at least one."""
         # Beyond 2^31 every maximum is reached; much larger powers overflow a float.
         full = min(self.max_s, ldexp(self.initial_s, min(failures - 1, 31)))
         return full * self.chance.uniform(1.0 - self.jitter, 1.0 + self.jitter)
@@ -35,17 +34,17 @@ class Backoff:
 
 INTERVAL_S = 0.2
 
-# A round that is later than this says that the process itself did not run, not that peers are late.
+# A round that is later than this shows that this process did not run, not that peers are late.
 _STOPPED_S = 10 * INTERVAL_S
 
 
-def rounds_in_time(
+def timely_rounds(
     pause: Callable[[float], bool], clock: Callable[[], float] = time.monotonic
 ) -> Iterator[float]:
-    """When each round is, s on `clock`; a round that comes late is left out.
+    """Yield the time of each round, s on `clock`, and skip rounds that come late.
 
-    What peers did while this process was stopped is here by the next round. `pause` waits for so
-    many seconds, and answers True when there are to be no more rounds.
+    After a late round this process has yet to read what peers did while it was stopped. `pause`
+    waits for so many seconds, and returns True to end the rounds.
     """
     last = clock()
     while not pause(INTERVAL_S):

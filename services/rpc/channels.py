@@ -9,7 +9,7 @@ CHUNK_BYTES = 1024 * 1024
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    # How far a sender may run ahead of a reader, on each stream. Left alone gRPC measures the
+    # How far a sender may run ahead of a reader, per stream. By default gRPC measures the
     # connection and allows tens of MiB on a fast one: eight copies to a slow store fill memory.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", CHUNK_BYTES),
@@ -17,14 +17,14 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 
 
 def open_channel(address: str) -> grpc.Channel:
-    """A channel to HOST:PORT; connects when first used and again whenever it broke."""
+    """Return a channel to HOST:PORT that connects when first used, and again when it breaks."""
     return grpc.insecure_channel(
         address,
         options=[
             *CHANNEL_OPTIONS,
             ("grpc.keepalive_time_ms", 30_000),
             ("grpc.keepalive_timeout_ms", 10_000),
-            # gRPC waits up to two minutes between attempts otherwise.
+            # By default gRPC waits up to two minutes between attempts.
             ("grpc.max_reconnect_backoff_ms", 2_000),
         ],
     )

@@ -1,4 +1,4 @@
-"""Errors of services.api as google.rpc.Status, and back: the one place that maps them.
+"""Map errors of services.api to google.rpc.Status and back; nothing else maps them.
 
 Out: the class gives status and reason. Back: by ErrorInfo.reason, never by the status alone,
 because a transport invents statuses of its own.
@@ -24,8 +24,8 @@ from services.api.errors import (
 DOMAIN = "sediment"
 
 _NOT_SERVED_THERE = (
-    "what listens there does not serve this call; is it the address of another service, as where "
-    "those of RSM and RLMM are swapped, or of an older release?"
+    "the server at this address does not serve this call; check that it is not the address of "
+    "another service (RSM's and RLMM's swapped) and not of an older release"
 )
 
 _log = logging.getLogger("sediment.rpc")
@@ -38,16 +38,16 @@ def status_code(error: RemoteStorageError) -> grpc.StatusCode:
 
 
 def status_of(error: RemoteStorageError) -> status_pb2.Status:
-    """The error's status and message, and ErrorInfo with its reason.
+    """Return the error's status and message, and ErrorInfo with its reason.
 
-    Details of a bare RemoteStorageError may hold paths, SQL or addresses: they go to the log, and
-    the caller gets a fixed text with the request id.
+    Details of a bare RemoteStorageError may hold paths, SQL or addresses: they are logged, and the
+    caller gets a fixed text with the request id.
     """
     message = str(error)
     if type(error) is RemoteStorageError:
         request_id = current_call().request_id
         _log_cause(error, request_id)
-        message = f"internal error (request id {request_id}); the service's log has the cause"
+        message = f"internal error; find the cause in the service's log by request id {request_id}"
     info = any_pb2.Any()
     info.Pack(error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN))
     return status_pb2.Status(code=status_code(error).value[0], message=message, details=[info])
@@ -60,8 +60,11 @@ def _log_cause(error: RemoteStorageError, request_id: str) -> None:
 
 
 def error_of(status: status_pb2.Status) -> RemoteStorageError:
-    """The error that `status_of` was given. Without our reason the call may have taken effect, so
-    it is retriable, but for UNIMPLEMENTED: a server that has no such method did nothing."""
+    """Return the error that `status_of` was given.
+
+    Without our reason the call may have taken effect, so the error is retriable; not so for
+    UNIMPLEMENTED: a server without the method did nothing.
+    """
     for detail in status.details:
         info = error_details_pb2.ErrorInfo()
         if detail.Unpack(info) and info.domain == DOMAIN and info.reason in _CLASS_BY_REASON:
@@ -73,18 +76,18 @@ def error_of(status: status_pb2.Status) -> RemoteStorageError:
 
 
 def status_of_outcome(outcome: RemoteStorageError | None) -> status_pb2.Status:
-    """Of one item of a batch; None, that it was done, is OK."""
+    """Return the status of one item of a batch; None (done) is OK."""
     return status_pb2.Status() if outcome is None else status_of(outcome)
 
 
 def outcome_of(status: status_pb2.Status) -> RemoteStorageError | None:
-    """What status_of_outcome was given."""
+    """Return what status_of_outcome was given."""
     return None if status.code == code_pb2.OK else error_of(status)
 
 
 @contextmanager
-def rpc_errors_as_ours(peer: str) -> Iterator[None]:
-    """Raise a failed call's error class; `peer` says whom was called where the transport failed."""
+def map_rpc_errors(peer: str) -> Iterator[None]:
+    """Raise a failed call's class of services.api.errors; `peer` names the server in messages."""
     try:
         yield
     except grpc.RpcError as e:
@@ -97,7 +100,7 @@ def _error_of_call(error: grpc.RpcError, peer: str) -> RemoteStorageError:
     try:
         status = rpc_status.from_call(error)
     except ValueError:
-        # The trailing status contradicts the call's own: believe neither.
+        # The trailing status contradicts the call's own: trust neither.
         status = None
     if status is not None:
         return error_of(status)

@@ -23,7 +23,7 @@ def length_to_wire(length: int) -> bytes:
 
 
 def read_length(message: bytes, at: int) -> tuple[int, int] | None:
-    """The length that begins at byte `at`, and where it ends; None: none does."""
+    """Return the length at byte `at` and the position behind it; None if there is none."""
     length = 0
     for index, byte in enumerate(message[at : at + _LONGEST_BYTES]):
         length |= (byte & (_MORE - 1)) << 7 * index
@@ -36,20 +36,19 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
 def replacing_handlers(server: grpc.Server, instead: "Mapping[str, Handler]") -> grpc.Server:
-    """For generated code to add its handlers to, of which `instead` takes some one's places, by
-    name of the method."""
+    """Return a server for generated code that replaces the handlers of the methods in `instead`."""
     return cast(grpc.Server, _Replacing(server, instead))
 
 
 class _Replacing:
-    """What generated code calls of a server."""
+    """The methods of a server that generated code calls."""
 
     def __init__(self, server: grpc.Server, instead: "Mapping[str, Handler]") -> None:
         self._server = server
         self._instead = instead
 
     def add_generic_rpc_handlers(self, handlers: object) -> None:
-        """Dropped: the same handlers come again by their names, and are replaced there."""
+        """Do nothing: the same handlers are added again by name, and are replaced there."""
 
     def add_registered_method_handlers(
         self, service: str, handlers: "Mapping[str, Handler]"
@@ -69,7 +68,7 @@ _FILES = {number: file for file, number in _NUMBERS.items()}
 
 
 def copied_chunk_to_wire(chunk: SegmentChunk) -> bytes:
-    """A message that has only this chunk."""
+    """Encode a CopyLogSegmentDataRequest with only this chunk."""
     head = b"".join((_FILE, _NUMBERS[chunk.file], _COPIED_DATA, length_to_wire(len(chunk.data))))
     size = length_to_wire(len(head) + len(chunk.data))
     return b"".join((_CHUNK, size, head, chunk.data))
@@ -82,8 +81,11 @@ def request_to_wire(request: pb.CopyLogSegmentDataRequest | SegmentChunk) -> byt
 
 
 def request_from_wire(message: bytes) -> pb.CopyLogSegmentDataRequest | SegmentChunk:
-    """The chunk of a message, as a view into it, or else the message; raises protobuf's
-    DecodeError where it is none."""
+    """Decode the chunk of a message as a view into it, or else the message.
+
+    Raises:
+        DecodeError: of protobuf, if it is no such message.
+    """
     chunk = _chunk_from_wire(message)
     return pb.CopyLogSegmentDataRequest.FromString(message) if chunk is None else chunk
 
@@ -91,13 +93,13 @@ def request_from_wire(message: bytes) -> pb.CopyLogSegmentDataRequest | SegmentC
 def copy_handler(
     behavior: Callable[[Iterator[pb.CopyLogSegmentDataRequest | SegmentChunk], Any], Any],
 ) -> Handler:
-    """Serves a copy; `behavior` takes its requests as request_from_wire reads them."""
+    """Return a handler of copies whose `behavior` gets requests as request_from_wire reads them."""
     serialize = pb.CopyLogSegmentDataResponse.SerializeToString
     return grpc.stream_unary_rpc_method_handler(behavior, request_from_wire, serialize)
 
 
 def copying_method(channel: grpc.Channel) -> Any:
-    """As of generated code, but that it is given what request_to_wire has written."""
+    """Return the client's method for copies, which takes requests that request_to_wire wrote."""
     return channel.stream_unary(
         "/tieredstorage.v1.RemoteStorageManager/CopyLogSegmentData",
         request_serializer=None,
@@ -125,12 +127,12 @@ _DATA = b"\x0a"
 
 
 def fetched_chunk_to_wire(data: bytes) -> bytes:
-    """A message of which `data`, not empty, is field 1 and the only one."""
+    """Encode a FetchLogSegmentResponse with `data`, which is not empty."""
     return b"".join((_DATA, length_to_wire(len(data)), data))
 
 
 def fetched_chunk_from_wire(message: bytes) -> bytes:
-    """The `data` of a message; raises protobuf's DecodeError where it is none."""
+    """Decode the `data` of a message; raises protobuf's DecodeError if it is no such message."""
     length = read_length(message, 1) if message[:1] == _DATA else None
     if length is not None and sum(length) == len(message):
         return message[length[1] :]
@@ -140,13 +142,13 @@ def fetched_chunk_from_wire(message: bytes) -> bytes:
 def chunks_handler(
     behavior: Callable[[pb.FetchLogSegmentRequest, grpc.ServicerContext], Iterator[bytes]],
 ) -> Handler:
-    """Serves a stream of such messages; `behavior` yields the chunks themselves."""
+    """Return a handler of fetches whose `behavior` yields the chunks themselves."""
     parse = pb.FetchLogSegmentRequest.FromString
     return grpc.unary_stream_rpc_method_handler(behavior, parse, fetched_chunk_to_wire)
 
 
 def fetching_method(channel: grpc.Channel) -> Any:
-    """As of generated code, but that it streams the chunks themselves."""
+    """Return the client's method for fetches, which streams the chunks themselves."""
     return channel.unary_stream(
         "/tieredstorage.v1.RemoteStorageManager/FetchLogSegment",
         request_serializer=pb.FetchLogSegmentRequest.SerializeToString,

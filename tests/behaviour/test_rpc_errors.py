@@ -131,7 +131,7 @@ def test_another_service_under_the_address_is_named_as_such() -> None:
     with served(lambda server: None, "none") as (channel, address):
         client = RemoteStorageManagerClient(channel, address)
         files = Files(b"log", dict.fromkeys(IndexType, b"index"))
-        named = f"^rsm at {re.escape(address)}: .* RSM and RLMM are swapped"
+        named = f"^rsm at {re.escape(address)}: .* the address of another service"
         for call in (
             lambda: client.delete_log_segment_data(SEGMENT),
             lambda: client.copy_log_segment_data(SEGMENT, files.data()),

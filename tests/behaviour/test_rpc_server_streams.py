@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from services.api.errors import RetriableRemoteStorageError
-from services.rpc.client.calls import Silence, SilenceWatch, call_stream
+from services.rpc.client.calls import ReadIdleTimeout, TimeoutWatch, call_stream
 from tests.harness.eventually import eventually
 from tests.harness.grpc_server import served
 from tieredstorage.v1 import remote_storage_manager_pb2 as pb
@@ -16,6 +16,7 @@ from tieredstorage.v1 import remote_storage_manager_pb2_grpc as pb_grpc
 
 NAME = "tieredstorage.v1.RemoteStorageManager"
 NEVER_S = 300.0
+SIXTY_FOUR_KIB = bytes(64 * 1024)
 # For a busy machine: until the call is taken up, and its first messages are there.
 SHORT_S = 5.0
 
@@ -35,7 +36,7 @@ class Sender:
         for number in range(1, 1_000_000):
             if number == self.stalls:
                 self.goes_on.wait(NEVER_S)
-            yield pb.FetchIndexResponse(data=b"index")
+            yield pb.FetchIndexResponse(data=SIXTY_FOUR_KIB)  # a few fill the window
 
 
 @pytest.fixture
@@ -103,13 +104,13 @@ class Ended:
 
 
 def watching() -> int:
-    return sum(thread.name == "silence-watch" for thread in threading.enumerate())
+    return sum(thread.name == "timeout-watch" for thread in threading.enumerate())
 
 
 def test_one_thread_watches_all_calls_while_there_are_any() -> None:
     eventually(lambda: watching() == 0, deadline_ms=60_000)
-    watch, calls = SilenceWatch(), [Ended() for _ in range(5)]
-    silences = [Silence(call, NEVER_S, 0.1) for call in calls]
+    watch, calls = TimeoutWatch(), [Ended() for _ in range(5)]
+    silences = [ReadIdleTimeout(call, NEVER_S, 0.1) for call in calls]
     for silence in silences[1:]:
         watch.add(silence)
     assert watching() == 1
@@ -125,17 +126,17 @@ def test_one_thread_watches_all_calls_while_there_are_any() -> None:
 
 def test_a_reader_that_has_a_message_waits_for_none() -> None:
     call = Ended()
-    silence = Silence(call, 0.0, NEVER_S)
+    silence = ReadIdleTimeout(call, 0.0, NEVER_S)
 
     def is_ended() -> bool:
-        silence.end_call_if_too_long()
+        silence.cancel_if_overdue()
         return call.cancelled.is_set()
 
     silence.end()
     assert not is_ended()
     silence.begin()
     eventually(is_ended)
-    assert silence.ended_because == "has sent nothing for 0.0 s"
+    assert silence.cancel_reason == "has sent nothing for 0.0 s"
 
 
 class JumpingClock:
@@ -154,7 +155,7 @@ class JumpingClock:
 
 def test_a_round_that_comes_late_judges_nobody() -> None:
     clock, call = JumpingClock(), Ended()
-    watch, silence = SilenceWatch(clock), Silence(call, 0.0, 0.0)
+    watch, silence = TimeoutWatch(clock), ReadIdleTimeout(call, 0.0, 0.0)
     watch.add(silence)
     eventually(lambda: clock.looks >= 8, deadline_ms=60_000)
     assert not call.cancelled.is_set()

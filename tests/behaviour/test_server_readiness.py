@@ -84,4 +84,8 @@ def test_a_check_that_hangs_makes_the_service_not_ready_and_holds_up_no_end(
     assert not for_ever.is_set()
     for_ever.set()
     lines = [r.getMessage() for r in caplog.records]
-    assert lines == ["ready", "not ready: a check has not ended within 5 s", "stopping"]
+    assert lines == [
+        "ready",
+        "not ready: a readiness check has not finished within 5 s",
+        "stopping",
+    ]

@@ -1,4 +1,4 @@
-"""A stream that waits for a thread of the server waits for its turn: no lack of progress."""
+"""A stream that waits in the server's queue is not one without progress."""
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -73,13 +73,13 @@ class Client:
         self._copy = channel.stream_unary(f"/{SERVICE}/Copy", write, parse)
         self._fetch = channel.unary_stream(f"/{SERVICE}/Fetch", write, parse)
 
-    def call(self, kind: str, timeout_s: float, turn_timeout_s: float, chunks: int = 4) -> bytes:
+    def call(self, kind: str, timeout_s: float, queue_timeout_s: float, chunks: int = 4) -> bytes:
         if kind == "copy":
             messages = [CHUNK] * chunks
-            reply = call_with_stream(self._copy, messages, "server", timeout_s, turn_timeout_s)
+            reply = call_with_stream(self._copy, messages, "server", timeout_s, queue_timeout_s)
             value: bytes = reply.value
             return value
-        messages = list(call_stream(self._fetch, CHUNK, "server", timeout_s, turn_timeout_s))
+        messages = list(call_stream(self._fetch, CHUNK, "server", timeout_s, queue_timeout_s))
         return b"%d" % len(messages)
 
 
@@ -131,7 +131,7 @@ def assert_waits(answer: "Future[bytes]", for_s: float) -> None:
 
 
 @pytest.mark.parametrize(("kind", "answer"), [("copy", b"4"), ("fetch", b"1")])
-def test_the_wait_for_a_thread_is_no_lack_of_progress(
+def test_waiting_in_the_queue_is_not_a_lack_of_progress(
     client: Client, turns: Turns, kind: str, answer: bytes
 ) -> None:
     with ThreadPoolExecutor(1) as pool:
@@ -142,13 +142,12 @@ def test_the_wait_for_a_thread_is_no_lack_of_progress(
 
 
 @pytest.mark.parametrize("kind", ["copy", "fetch"])
-def test_a_turn_that_never_comes_is_not_waited_for_without_end(
-    client: Client, turns: Turns, kind: str
-) -> None:
+def test_the_wait_in_the_queue_has_a_limit(client: Client, turns: Turns, kind: str) -> None:
     with (
         one_that_has_the_thread(kind, client, turns),
         pytest.raises(
-            RetriableRemoteStorageError, match=r"^server: has not taken the call up for 1\.0 s$"
+            RetriableRemoteStorageError,
+            match=r"^server: has not begun to serve the call within 1\.0 s;",
         ),
     ):
         client.call(kind, NEVER_S, 1.0)
@@ -157,7 +156,7 @@ def test_a_turn_that_never_comes_is_not_waited_for_without_end(
 @pytest.mark.parametrize(
     ("kind", "what"), [("copy", "has made no progress"), ("fetch", "has sent nothing")]
 )
-def test_a_stream_that_was_taken_up_has_to_go_on(
+def test_a_stream_that_is_served_must_make_progress(
     client: Client, turns: Turns, kind: str, what: str
 ) -> None:
     with pytest.raises(RetriableRemoteStorageError, match=rf"^server: {what} for 1\.0 s$"):
@@ -165,7 +164,7 @@ def test_a_stream_that_was_taken_up_has_to_go_on(
     assert turns.held.acquire(timeout=60)
 
 
-def test_who_reads_has_taken_the_call_up_without_a_word(
+def test_a_server_that_reads_is_known_to_serve_the_call(
     client_of_the_last_release: Client, turns: Turns
 ) -> None:
     turns.reads = 8
@@ -173,7 +172,7 @@ def test_who_reads_has_taken_the_call_up_without_a_word(
         client_of_the_last_release.call("copy", 1.0, LONG_S, chunks=100)
 
 
-def test_a_copy_that_goes_on_may_last_longer_than_a_turn_without_a_word(
+def test_a_copy_with_progress_may_last_longer_than_the_wait_in_the_queue(
     client_of_the_last_release: Client, turns: Turns
 ) -> None:
     turns.pause_s = SHORT_S / 10
@@ -186,7 +185,7 @@ def test_a_copy_that_goes_on_may_last_longer_than_a_turn_without_a_word(
 
 
 @pytest.mark.parametrize(("kind", "answer"), [("copy", b"1"), ("fetch", b"1")])
-def test_a_server_that_says_nothing_before_its_answer_has_the_longer_time(
+def test_a_server_that_sends_nothing_before_its_response_has_the_longer_time(
     client_of_the_last_release: Client, turns: Turns, kind: str, answer: bytes
 ) -> None:
     with ThreadPoolExecutor(1) as pool:

@@ -24,7 +24,7 @@ from services.rpc.server.server import (
     Service,
     start_grpc,
 )
-from services.rpc.statuses import rpc_errors_as_ours
+from services.rpc.statuses import map_rpc_errors
 from tests.harness.eventually import eventually
 from tests.harness.idle_streams import idle_peer
 
@@ -93,7 +93,7 @@ class Client:
         self.channel = channel
 
     def copy(self, *chunks: bytes) -> bytes:
-        with rpc_errors_as_ours("server"):
+        with map_rpc_errors("server"):
             reply: bytes = self.channel.stream_unary(path("Copy"), None, None)(
                 iter(chunks), timeout=60
             )
@@ -103,7 +103,7 @@ class Client:
         if method == "Copy":
             assert self.copy(bytes(MIB)) == b"%d" % MIB
         else:
-            with rpc_errors_as_ours("server"):
+            with map_rpc_errors("server"):
                 assert [len(data) for data in self.stream(method, b"1")] == [MIB]
 
     def open_copy(self, done: Event) -> Any:
@@ -119,7 +119,7 @@ class Client:
         return self.channel.unary_stream(path(method), None, None)(request)
 
     def unary(self, method: str, timeout_s: float | None = 60) -> bytes:
-        with rpc_errors_as_ours("server"):
+        with map_rpc_errors("server"):
             call = self.channel.unary_unary(path(method), None, None)
             reply: bytes = call(b"request", timeout=timeout_s)
             return reply
@@ -172,7 +172,7 @@ def test_a_copy_that_sends_nothing_more_is_ended_and_may_be_repeated(
     began_s = time.monotonic()
     with caplog.at_level(logging.INFO, logger="sediment.rpc"):
         copy = client.open_copy(done)
-        with pytest.raises(RetriableRemoteStorageError), rpc_errors_as_ours("server"):
+        with pytest.raises(RetriableRemoteStorageError), map_rpc_errors("server"):
             copy.result(timeout=30)
         done.set()
         (line,) = eventually(lambda: caplog.records)
@@ -190,7 +190,7 @@ def test_a_reader_that_takes_nothing_more_is_ended(client: Client, service: Stre
     next(stream)
     assert service.given_up.acquire(timeout=30)
     assert service.fetched < 100
-    with pytest.raises(RetriableRemoteStorageError), rpc_errors_as_ours("server"):
+    with pytest.raises(RetriableRemoteStorageError), map_rpc_errors("server"):
         list(stream)
 
 
@@ -256,7 +256,7 @@ def test_a_call_that_ends_without_its_request_is_named(client: Client, method: s
         assert client.copy() == b"0"
         return
     call = client.channel.stream_unary(path(method), None, None)
-    with pytest.raises(InvalidRequestError, match="ended without one"), rpc_errors_as_ours("s"):
+    with pytest.raises(InvalidRequestError, match="ended without one"), map_rpc_errors("s"):
         call(iter(()), timeout=60)
 
 
@@ -382,7 +382,7 @@ def test_idle_streams_end_with_the_drain(service: Streams) -> None:
         cleanup.close()
         assert time.monotonic() - started > 2.5
         for copy in idle:
-            with pytest.raises(RetriableRemoteStorageError), rpc_errors_as_ours("server"):
+            with pytest.raises(RetriableRemoteStorageError), map_rpc_errors("server"):
                 copy.result(timeout=30)
         done.set()
     assert _threads_named("stream-in") == _threads_named("watchdog") == 0

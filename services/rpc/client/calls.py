@@ -1,4 +1,4 @@
-"""What every client does the same way: deadline, request id, errors, streams that stall."""
+"""Make calls: deadline, request id, errors as ours, an end of streams that stall."""
 
 import logging
 import time
@@ -12,9 +12,9 @@ import grpc
 
 from services.api.calls import IN_PROCESS, current_call
 from services.api.errors import RetriableRemoteStorageError
-from services.common.retry import rounds_in_time
+from services.common.retry import timely_rounds
 from services.rpc.channels import CHUNK_BYTES, REQUEST_ID_KEY
-from services.rpc.statuses import rpc_errors_as_ours
+from services.rpc.statuses import map_rpc_errors
 
 # gRPC asks for the next message once all but 64 KiB of the last are on their way, and a peer that
 # reads nothing has room for "grpc.http2.lookahead_bytes".
@@ -22,7 +22,7 @@ _UNREAD_AT_MOST_BYTES = 2 * CHUNK_BYTES
 
 
 class Message(Protocol):
-    """What protobuf generates."""
+    """A message that protobuf generated."""
 
     def ByteSize(self) -> int: ...
 
@@ -31,13 +31,13 @@ T = TypeVar("T", bound=Message | bytes)
 
 
 class Source(Generic[T]):
-    """Iterates once over `items`, and keeps what became of that.
+    """Iterate once over `items` and record errors and progress.
 
     gRPC asks for the items in a thread of its own, as fast as the peer takes them.
 
     Attributes:
-        error: with which `items` failed; gRPC only says that the stream was cancelled.
-        was_read: more was taken than fits in between, so that somebody must have read of it.
+        error: with which `items` failed; gRPC only reports that the stream was cancelled.
+        was_read: more was taken than gRPC buffers, so the server must have read some of it.
     """
 
     def __init__(self, items: Iterable[T]) -> None:
@@ -69,7 +69,7 @@ class Source(Generic[T]):
             self.was_read = self._taken_bytes > _UNREAD_AT_MOST_BYTES
 
     def idle_s(self) -> float:
-        """For how long nobody has asked for the next item; 0 while `items` makes one."""
+        """Return how long nobody has asked for the next item; 0 while `items` makes one."""
         handed_out_at = self._handed_out_at
         return 0.0 if handed_out_at is None else time.monotonic() - handed_out_at
 
@@ -79,136 +79,138 @@ _log = logging.getLogger("sediment.rpc")
 
 
 class Cancellable(Protocol):
-    """A call; once it is cancelled, who waits for it hears of that."""
+    """A call; whoever waits for it gets an error once it is cancelled."""
 
     def cancel(self) -> object: ...
 
 
 class StreamedCall(Cancellable, Protocol):
-    """A call with many answers."""
+    """A call with many responses."""
 
     def initial_metadata(self) -> object:
-        """Waits for them, or for the end of the call."""
+        """Wait for the metadata, or for the end of the call."""
 
 
 class Watched(Protocol):
-    """What a SilenceWatch looks at."""
+    """A timeout that a TimeoutWatch checks."""
 
-    def end_call_if_too_long(self) -> None: ...
+    def cancel_if_overdue(self) -> None: ...
 
 
-class Silence:
-    """Of one call: how long its reader has waited for the next message, the first in its turn.
+class ReadIdleTimeout:
+    """Cancel a streamed call whose next message does not come in time.
+
+    Until the server is known to serve the call, which may wait in its queue, another limit holds.
 
     Attributes:
-        ended_because: why the call was ended; empty: it was not.
+        cancel_reason: why the call was cancelled; empty if it was not.
     """
 
     __slots__ = (
         "_call",
         "_limit_s",
         "_listens",
-        "_taken_up_at",
-        "_turn_limit_s",
+        "_queue_limit_s",
+        "_served_since",
         "_waiting_since",
-        "ended_because",
+        "cancel_reason",
     )
 
-    def __init__(self, call: StreamedCall, limit_s: float, turn_limit_s: float) -> None:
-        """The reader waits for the first message. `turn_limit_s` is for the time until the server
-        is known to have taken the call up."""
+    def __init__(self, call: StreamedCall, limit_s: float, queue_limit_s: float) -> None:
+        """The reader waits for the first message. `queue_limit_s` holds until the server is known
+        to serve the call."""
         self._call = call
         self._limit_s = limit_s
-        self._turn_limit_s = turn_limit_s
+        self._queue_limit_s = queue_limit_s
         self._waiting_since: float | None = time.monotonic()
-        self._taken_up_at: float | None = None
+        self._served_since: float | None = None
         self._listens = False
-        self.ended_because = ""
+        self.cancel_reason = ""
 
     def begin(self) -> None:
-        """The reader waits for another message."""
+        """Note that the reader waits for another message."""
         self._waiting_since = time.monotonic()
 
     def end(self) -> None:
-        """It has one, and the server nothing to do with how long it keeps it."""
-        if self._taken_up_at is None:
-            self._taken_up_at = self._waiting_since
+        """Note that it has one; how long it keeps that is not up to the server."""
+        if self._served_since is None:
+            self._served_since = self._waiting_since
         self._waiting_since = None
 
-    def end_call_if_too_long(self) -> None:
+    def cancel_if_overdue(self) -> None:
         since = self._waiting_since
-        if since is None or self.ended_because:
+        if since is None or self.cancel_reason:
             return
         now = time.monotonic()
-        if self._taken_up_at is None:
-            if now - since > self._turn_limit_s:
-                self._end(_not_taken_up(self._turn_limit_s))
+        if self._served_since is None:
+            if now - since > self._queue_limit_s:
+                self._end(_not_served(self._queue_limit_s))
             elif now - since > _LISTEN_AFTER_S and not self._listens:
-                Thread(target=self._listen, name="taken-up", daemon=True).start()
+                Thread(target=self._listen, name="note-served", daemon=True).start()
                 self._listens = True
-        elif now - max(since, self._taken_up_at) > self._limit_s:
+        elif now - max(since, self._served_since) > self._limit_s:
             self._end(f"has sent nothing for {self._limit_s} s")
 
     def _listen(self) -> None:
-        # gRPC tells it only to who waits for it. A reader that did would have its first message
-        # later, and as a rule that comes at once.
+        # gRPC passes the metadata only to a thread that waits for them. If the reader did, it would
+        # get its first message later, and that usually comes at once.
         with suppress(grpc.RpcError):
             self._call.initial_metadata()
-        self._taken_up_at = time.monotonic()
+        self._served_since = time.monotonic()
 
-    def _end(self, because: str) -> None:
-        self.ended_because = because
+    def _end(self, reason: str) -> None:
+        self.cancel_reason = reason
         self._call.cancel()
 
 
-class Standstill:
-    """Of one call to which its caller streams: how long the server has taken nothing.
+class SendStallTimeout:
+    """Cancel a call to which its caller streams if the server takes nothing for too long.
 
     Attributes:
-        ended_because: why the call was ended; empty: it was not.
+        cancel_reason: why the call was cancelled; empty if it was not.
     """
 
-    __slots__ = ("_call", "_limit_s", "_source", "_taken_up_at", "_turn_limit_s", "ended_because")
+    __slots__ = ("_call", "_limit_s", "_queue_limit_s", "_served_since", "_source", "cancel_reason")
 
     def __init__(
-        self, call: Cancellable, source: Source[Any], limit_s: float, turn_limit_s: float
+        self, call: Cancellable, source: Source[Any], limit_s: float, queue_limit_s: float
     ) -> None:
-        """`turn_limit_s` is for the time until the server is known to have taken the call up: by
-        its word, or because it reads."""
+        """`queue_limit_s` holds until the server is known to serve the call: from its initial
+        metadata, or because it reads."""
         self._call = call
         self._source = source
         self._limit_s = limit_s
-        self._turn_limit_s = turn_limit_s
-        self._taken_up_at: float | None = None
-        self.ended_because = ""
+        self._queue_limit_s = queue_limit_s
+        self._served_since: float | None = None
+        self.cancel_reason = ""
 
-    def taken_up(self) -> None:
-        self._taken_up_at = time.monotonic()
+    def note_served(self) -> None:
+        self._served_since = time.monotonic()
 
-    def end_call_if_too_long(self) -> None:
-        taken_up_at, idle_s = self._taken_up_at, self._source.idle_s()
-        if taken_up_at is not None:
-            idle_s = min(idle_s, time.monotonic() - taken_up_at)
+    def cancel_if_overdue(self) -> None:
+        served_since, idle_s = self._served_since, self._source.idle_s()
+        if served_since is not None:
+            idle_s = min(idle_s, time.monotonic() - served_since)
         elif not self._source.was_read:
-            self._end_if(idle_s > self._turn_limit_s, _not_taken_up(self._turn_limit_s))
+            self._end_if(idle_s > self._queue_limit_s, _not_served(self._queue_limit_s))
             return
         self._end_if(idle_s > self._limit_s, f"has made no progress for {self._limit_s} s")
 
-    def _end_if(self, too_long: bool, because: str) -> None:
-        if too_long and not self.ended_because:
-            self.ended_because = because
+    def _end_if(self, too_long: bool, reason: str) -> None:
+        if too_long and not self.cancel_reason:
+            self.cancel_reason = reason
             self._call.cancel()
 
 
-def _not_taken_up(limit_s: float) -> str:
-    return f"has not taken the call up for {limit_s} s"
+def _not_served(limit_s: float) -> str:
+    return f"has not begun to serve the call within {limit_s} s; retry later"
 
 
-class SilenceWatch:
-    """Looks at all calls of a process again and again, in a thread that is there while any is."""
+class TimeoutWatch:
+    """Check all calls of a process periodically, in a thread that runs while there is any."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` is that of its rounds."""
+        """`clock` times the rounds."""
         self._clock = clock
         self._lock = Lock()
         self._watched: set[Watched] = set()
@@ -219,7 +221,7 @@ class SilenceWatch:
             self._watched.add(watched)
             # In a process that was forked the thread of its parent is not alive.
             if self._thread is None or not self._thread.is_alive():
-                self._thread = Thread(target=self._run, name="silence-watch", daemon=True)
+                self._thread = Thread(target=self._run, name="timeout-watch", daemon=True)
                 self._thread.start()
 
     def remove(self, watched: Watched) -> None:
@@ -227,7 +229,7 @@ class SilenceWatch:
             self._watched.discard(watched)
 
     def _run(self) -> None:
-        for _ in rounds_in_time(Event().wait, self._clock):
+        for _ in timely_rounds(Event().wait, self._clock):
             with self._lock:
                 all_watched = list(self._watched)
                 if not all_watched:
@@ -235,27 +237,27 @@ class SilenceWatch:
                     return
             for watched in all_watched:
                 try:
-                    watched.end_call_if_too_long()
+                    watched.cancel_if_overdue()
                 except Exception:  # noqa: BLE001 - logged below
-                    # Such as no thread to listen. All others must be watched still.
-                    _log.exception("a call could not be looked at, and will be again")
+                    # For example, no thread to listen. The others must still be checked.
+                    _log.exception("the timeout of a call could not be checked; checking it again")
 
 
-SILENCE_WATCH = SilenceWatch()
+TIMEOUT_WATCH = TimeoutWatch()
 Response_co = TypeVar("Response_co", covariant=True)
 Response = TypeVar("Response")
 UNARY_TIMEOUT_S = 30.0
 
-# Of the wait for a thread. Twelve copies of one address may wait behind six (RSM's defaults): of
-# 1 GiB each they are through in this time where the store takes 10 MiB/s.
-COPY_TURN_TIMEOUT_S = 1800.0
+# For a thread. Sixteen copies may wait behind eight (RSM's defaults): of 1 GiB each they are done
+# in this time if the store takes 14 MiB/s.
+COPY_QUEUE_TIMEOUT_S = 1800.0
 
-# As long as our own callers of a service wait for what it reads elsewhere: FETCH_TIMEOUT_S of RLM.
-READ_TURN_TIMEOUT_S = 300.0
+# As long as our own clients of RLM wait for what it reads from RSM (FETCH_TIMEOUT_S).
+READ_QUEUE_TIMEOUT_S = 300.0
 
 
 class Unary(Protocol[Response_co]):
-    """A generated method that answers once, to one message or to an iterator of them."""
+    """A generated method with one response, for one message or an iterator of them."""
 
     def __call__(self, request: Any, /, *, timeout: float, metadata: Any) -> Response_co: ...
 
@@ -263,8 +265,8 @@ class Unary(Protocol[Response_co]):
 def call_once(
     method: Unary[Response], request: object, peer: str, timeout_s: float = UNARY_TIMEOUT_S
 ) -> Response:
-    """Call and wait for the answer; a failed call raises its class of services.api.errors."""
-    with rpc_errors_as_ours(peer):
+    """Call and wait for the response; a failed call raises its class of services.api.errors."""
+    with map_rpc_errors(peer):
         return method(request, timeout=timeout_s, metadata=_call_metadata())
 
 
@@ -273,32 +275,33 @@ def call_with_stream(
     messages: Iterable[Message | bytes],
     peer: str,
     progress_timeout_s: float,
-    turn_timeout_s: float = COPY_TURN_TIMEOUT_S,
+    queue_timeout_s: float = COPY_QUEUE_TIMEOUT_S,
 ) -> Any:
-    """Stream `messages` to the peer and wait for its one answer, for as long as the peer goes on.
+    """Stream `messages` to the peer and return its response, however long that takes.
 
     Raises:
         RetriableRemoteStorageError: for `progress_timeout_s` the peer has taken no message, or has
-            not answered after the last one; or it has not taken the call up for `turn_timeout_s`.
+            not responded after the last one; or it has not begun to serve the call within
+            `queue_timeout_s`.
         Exception: with which `messages` failed; the call ends with it.
     """
     source = Source(messages)
-    with rpc_errors_as_ours(peer):
+    with map_rpc_errors(peer):
         call = method.future(iter(source), metadata=_call_metadata())
-        standstill = Standstill(call, source, progress_timeout_s, turn_timeout_s)
+        stall_timeout = SendStallTimeout(call, source, progress_timeout_s, queue_timeout_s)
         try:
-            SILENCE_WATCH.add(standstill)
-            # They are there once the call has been taken up, or is over.
+            TIMEOUT_WATCH.add(stall_timeout)
+            # They come when the server begins to serve the call, or when the call is over.
             call.initial_metadata()
-            standstill.taken_up()
+            stall_timeout.note_served()
             return call.result()
         except (grpc.RpcError, grpc.FutureCancelledError):
             if source.error is not None:
                 raise source.error from None
-            _raise_if(standstill.ended_because, peer)
+            _raise_if(stall_timeout.cancel_reason, peer)
             raise
         finally:
-            SILENCE_WATCH.remove(standstill)
+            TIMEOUT_WATCH.remove(stall_timeout)
             call.cancel()
 
 
@@ -307,40 +310,40 @@ def call_stream(
     request: object,
     peer: str,
     timeout_s: float,
-    turn_timeout_s: float = READ_TURN_TIMEOUT_S,
+    queue_timeout_s: float = READ_QUEUE_TIMEOUT_S,
 ) -> Iterator[Any]:
-    """The messages of a server stream; leaving the iterator early cancels the call.
+    """Yield the messages of a server stream; leaving the iterator early cancels the call.
 
     It may last for as long as its reader likes.
 
     Raises:
         RetriableRemoteStorageError: the reader has waited for `timeout_s` for the next message, or
-            for `turn_timeout_s` until the peer took the call up.
+            for `queue_timeout_s` until the peer began to serve the call.
     """
-    with rpc_errors_as_ours(peer):
+    with map_rpc_errors(peer):
         call: Any = method(request, metadata=_call_metadata())
-        silence = Silence(call, timeout_s, turn_timeout_s)
+        read_idle_timeout = ReadIdleTimeout(call, timeout_s, queue_timeout_s)
         try:
-            SILENCE_WATCH.add(silence)
+            TIMEOUT_WATCH.add(read_idle_timeout)
             for message in call:
-                silence.end()
+                read_idle_timeout.end()
                 yield message
-                silence.begin()
+                read_idle_timeout.begin()
         except grpc.RpcError:
-            _raise_if(silence.ended_because, peer)
+            _raise_if(read_idle_timeout.cancel_reason, peer)
             raise
         finally:
-            SILENCE_WATCH.remove(silence)
+            TIMEOUT_WATCH.remove(read_idle_timeout)
             call.cancel()
 
 
-def _raise_if(ended_because: str, peer: str) -> None:
-    """The reason for which we ended a call of ours; gRPC only says that it was cancelled."""
-    if ended_because:
-        raise RetriableRemoteStorageError(f"{peer}: {ended_because}") from None
+def _raise_if(cancel_reason: str, peer: str) -> None:
+    """Raise the reason for which we cancelled a call; gRPC only reports that it was cancelled."""
+    if cancel_reason:
+        raise RetriableRemoteStorageError(f"{peer}: {cancel_reason}") from None
 
 
 def _call_metadata() -> list[tuple[str, str]]:
-    """Passes on the id of the call that is being served, so that the logs of all can be joined."""
+    """Pass on the id of the call that is being served, so that logs can be joined by it."""
     call = current_call()
     return [(REQUEST_ID_KEY, uuid4().hex if call is IN_PROCESS else call.request_id)]

@@ -1,4 +1,4 @@
-"""RemoteLogManager over gRPC."""
+"""Call RemoteLogManager over gRPC."""
 
 from collections.abc import Iterator, Sequence
 
@@ -25,15 +25,15 @@ from services.rpc.statuses import outcome_of
 from tieredstorage.v1 import remote_log_manager_pb2 as pb
 from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc
 
-# Of the wait for the next part.
+# For the next part.
 FETCH_TIMEOUT_S = 300.0
 
-# A large partition that is not tiered any more has all of its segments marked.
+# RLM marks all segments of a large partition that is no longer tiered.
 STOP_TIMEOUT_S = 300.0
 
 
 class RemoteLogManagerClient:
-    """Satisfies services.api.remote_log_manager.RemoteLogManager; thread-safe."""
+    """Implement RemoteLogManager by calls to a server. Thread-safe."""
 
     def __init__(self, channel: grpc.Channel, peer: str) -> None:
         self._stub = pb_grpc.RemoteLogManagerStub(channel)

@@ -1,4 +1,4 @@
-"""RemoteStorageManager over gRPC."""
+"""Call RemoteStorageManager over gRPC."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -37,7 +37,7 @@ FETCH_TIMEOUT_S = 60.0
 
 
 class RemoteStorageManagerClient:
-    """Satisfies services.api.remote_storage_manager.RemoteStorageManager; thread-safe."""
+    """Implement RemoteStorageManager by calls to a server. Thread-safe."""
 
     def __init__(
         self,
@@ -47,8 +47,12 @@ class RemoteStorageManagerClient:
         copy_timeout_s: float = COPY_TIMEOUT_S,
         fetch_timeout_s: float = FETCH_TIMEOUT_S,
     ) -> None:
-        """For how long RSM may make no progress with a copy, and send nothing of a fetch; neither
-        is bounded as a whole."""
+        """Neither call is bounded as a whole.
+
+        Args:
+            copy_timeout_s: how long RSM may make no progress with a copy.
+            fetch_timeout_s: how long RSM may send nothing of a fetch.
+        """
         self._stub = pb_grpc.RemoteStorageManagerStub(channel)
         self._copy = copying_method(channel)
         self._fetch = fetching_method(channel)
@@ -107,7 +111,7 @@ def _conforms(client: RemoteStorageManagerClient) -> RemoteStorageManager:
 
 
 class SegmentObjectsClient:
-    """Satisfies services.api.remote_storage_manager.SegmentObjects; thread-safe."""
+    """Implement SegmentObjects by calls to a server. Thread-safe."""
 
     def __init__(self, channel: grpc.Channel, peer: str) -> None:
         self._stub = pb_grpc.RemoteStorageManagerStub(channel)

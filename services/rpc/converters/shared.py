@@ -46,7 +46,7 @@ class WireEnum(Protocol[V_co]):
 
 
 class EnumConverter(Generic[E, V]):
-    """Our enum and the wire's, whose names are ours behind a prefix."""
+    """Convert between our enum and the wire's, which has our names behind a prefix."""
 
     def __init__(self, ours: type[E], wire: WireEnum[V], prefix: str) -> None:
         self._to_wire = {member: wire.Value(prefix + member.name) for member in ours}
@@ -95,7 +95,7 @@ T = TypeVar("T")
 
 
 def items_from_proto(messages: Iterable[M], field: str, read: Callable[[M], T]) -> tuple[T, ...]:
-    """`read` of each; an InvalidRequestError of one is named by its index in `field`."""
+    """Read each message; an InvalidRequestError names its index in `field`."""
     items: list[T] = []
     try:
         for message in messages:
@@ -106,14 +106,14 @@ def items_from_proto(messages: Iterable[M], field: str, read: Callable[[M], T]) 
 
 
 def require_set(message: Message, field: str) -> None:
-    """Raise InvalidRequestError where the message field `field` is absent."""
+    """Raise InvalidRequestError if the message field `field` is absent."""
     require(message.HasField(field), field, "must be set")
 
 
 # Batches and pages name the same few partitions again and again.
 @lru_cache(maxsize=4096)
 def topic_id_partition_to_proto(tp: TopicIdPartition) -> pb.TopicIdPartition:
-    """Not to be changed, as others have it too; as a field of another message it is copied."""
+    """Return a message that callers share: copy it, do not change it."""
     return pb.TopicIdPartition(
         topic_id=uuid_to_text(tp.topic_id), topic=tp.topic, partition=tp.partition
     )
@@ -151,8 +151,10 @@ def metadata_to_proto(metadata: RemoteLogSegmentMetadata) -> pb.RemoteLogSegment
 def write_metadata(
     metadata: RemoteLogSegmentMetadata, message: pb.RemoteLogSegmentMetadata
 ) -> None:
-    """Into a message without content, in its place within a greater one: a message that is made by
-    itself is copied there, which takes as long as making it."""
+    """Write into an empty message within a larger one.
+
+    A message made by itself would be copied there, which takes as long as making it.
+    """
     segment_id = metadata.remote_log_segment_id
     tp = topic_id_partition_to_proto(segment_id.topic_id_partition)
     message.remote_log_segment_id.topic_id_partition.CopyFrom(tp)
@@ -276,7 +278,7 @@ def context_to_proto(context: MutationContext) -> pb.MutationContext:
 
 
 def context_from_proto(message: pb.MutationContext) -> MutationContext:
-    """An absent context reads as an empty one."""
+    """Read a context; an absent one is empty."""
     has_epoch = message.HasField("broker_leader_epoch")
     expects = message.HasField("expected_revision")
     expects_config = message.HasField("expected_config_revision")

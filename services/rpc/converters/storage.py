@@ -38,17 +38,17 @@ from services.rpc.converters.shared import (
 from tieredstorage.v1 import remote_log_segment_pb2 as segment_pb
 from tieredstorage.v1 import remote_storage_manager_pb2 as pb
 
-# Of a few leader epochs. Longer ones are not kept: who sends them must not fill memory.
+# Enough for a few leader epochs. Longer ones are not cached, so that no client can fill memory.
 _KEPT_BYTES = 1024
 
 CopyRequest: TypeAlias = pb.CopyLogSegmentDataRequest | SegmentChunk
-"""A chunk goes without its message (see services.rpc.wire)."""
+"""A chunk is passed without its message (see services.rpc.wire)."""
 
 
 def read_segment_from_proto(
     message: segment_pb.RemoteLogSegmentMetadata,
 ) -> RemoteLogSegmentMetadata:
-    """As metadata_from_proto; sooner, as readers ask for the same few segments again and again."""
+    """Read metadata from a cache: readers request the same few segments again and again."""
     if message.ByteSize() > _KEPT_BYTES:
         return metadata_from_proto(message)
     return _read_segment(message.SerializeToString())
@@ -62,7 +62,7 @@ def _read_segment(written: bytes) -> RemoteLogSegmentMetadata:
 def copy_to_proto(
     metadata: RemoteLogSegmentMetadata, data: LogSegmentData
 ) -> Iterator[CopyRequest]:
-    """The header, then the chunks, taken from `data` as the stream asks for them."""
+    """Yield the header, then the chunks, taken from `data` as the stream requests them."""
     files = [
         pb.SegmentFileHeader(
             file=segment_file.to_proto(f.file), size_bytes=f.size_bytes, crc32c=f.crc32c

@@ -11,7 +11,7 @@ from typing import Self
 import grpc
 
 from services.api.errors import ThrottledError
-from services.common.retry import rounds_in_time
+from services.common.retry import timely_rounds
 
 _NEVER = math.inf
 
@@ -144,7 +144,7 @@ class Watchdog:
         self._thread.join()
 
     def _run(self) -> None:
-        for now in rounds_in_time(self._stopping.wait):
+        for now in timely_rounds(self._stopping.wait):
             for queue in self._queues:
                 try:
                     queue.cancel_overdue(now)

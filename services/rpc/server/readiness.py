@@ -1,4 +1,4 @@
-"""Check whether a service is ready, and report it to health, log and standard output."""
+"""Check periodically whether a service is ready, and report it."""
 
 import logging
 import sys
@@ -12,21 +12,24 @@ from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 
 INTERVAL_S = 1.0
 
-# Longer than that a check says by itself that something is wrong.
-CHECK_PATIENCE_S = 5.0
+# A check that takes longer counts as failed.
+CHECK_TIMEOUT_S = 5.0
 _log = logging.getLogger("sediment.server")
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 class Readiness:
-    """Tells what checks find, of the log's lines those that are news."""
+    """Report the results of checks to health, and changes to log and standard output."""
 
     def __init__(
         self, name: str, full_name: str, health_servicer: health.HealthServicer, announcement: str
     ) -> None:
-        """`announcement` is the line for standard output once a check has passed; `full_name` is
-        the gRPC service's."""
+        """
+        Args:
+            full_name: of the gRPC service.
+            announcement: the line for standard output when the first check has passed.
+        """
         self._name = name
         self._full_name = full_name
         self._health = health_servicer
@@ -37,7 +40,7 @@ class Readiness:
         self._is_ended = False
 
     def found(self, error: Exception | None) -> None:
-        """What a check found; None: nothing is wrong. After `end` nothing is told any more."""
+        """Report a check's error, or None if it passed. After `end` nothing is reported."""
         with self._lock:
             if self._is_ended:
                 return
@@ -56,13 +59,13 @@ class Readiness:
                 self._before = trouble
 
     def end(self) -> None:
-        """Not ready, from now on."""
+        """Report the service as not ready from now on."""
         with self._lock:
             self._is_ended = True
             self._set(_NOT_SERVING)
 
     def _set(self, status: health_pb2.HealthCheckResponse.ServingStatus.ValueType) -> None:
-        """Liveness stays as it is: a process that drains must not be killed for it."""
+        """Set readiness but not liveness: a process that drains must not be killed for it."""
         self._health.set("", status)
         self._health.set(self._full_name, status)
 
@@ -70,17 +73,17 @@ class Readiness:
 def watch_readiness(
     check: Callable[[], None], readiness: Readiness, stopping: threading.Event
 ) -> None:
-    """Check until `stopping` is set. Returns then at once, though a check may hang."""
+    """Check until `stopping` is set; return then at once, even if a check hangs."""
     checks = _Checks(check, readiness, stopping)
     checks.start()
     while not stopping.wait(INTERVAL_S):
-        if checks.lasts_s() > CHECK_PATIENCE_S:
-            text = f"a check has not ended within {CHECK_PATIENCE_S:.0f} s"
+        if checks.lasts_s() > CHECK_TIMEOUT_S:
+            text = f"a readiness check has not finished within {CHECK_TIMEOUT_S:.0f} s"
             readiness.found(RetriableRemoteStorageError(text))
 
 
 class _Checks(threading.Thread):
-    """One check after another. No thread waits for this one: what it waits for may never come."""
+    """Run one check after another. Nothing joins this thread: a check may never return."""
 
     def __init__(
         self, check: Callable[[], None], readiness: Readiness, stopping: threading.Event
@@ -92,7 +95,7 @@ class _Checks(threading.Thread):
         self._began_at: float | None = None
 
     def lasts_s(self) -> float:
-        """How long the check under way has lasted; 0: there is none."""
+        """Return how long the running check has taken; 0 if none runs."""
         began_at = self._began_at
         return 0.0 if began_at is None else time.monotonic() - began_at
 
@@ -105,7 +108,7 @@ class _Checks(threading.Thread):
             self._stopping.wait(INTERVAL_S)
 
     def _error(self) -> Exception | None:
-        """What is wrong with what the service needs, or with the check itself; None: nothing."""
+        """Run the check and return its error, or None."""
         try:
             self._check()
         except Exception as e:  # noqa: BLE001 - a boundary: no check may end the process

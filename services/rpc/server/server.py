@@ -39,18 +39,18 @@ _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What a service gives to its process.
+    """Describe a service to its process.
 
     Attributes:
         name: "rsm", "rlmm" or "rlm".
         full_name: of the gRPC service, for health and reflection.
         add_to: registers the servicer with a server.
-        check: raises RemoteStorageError where what the service needs cannot be used. While it
-            lasts for long, the service is not ready; it may still be under way at `close`.
-        close: frees what the service holds; called once, after the last call.
-        client_stream_threads: calls served at once of which the caller streams to us.
-        stop_waiting: ends the waits of calls that outlasted the drain, those to come as well;
-            called once, before their threads are waited for.
+        check: raises RemoteStorageError if a dependency of the service cannot be used. The service
+            is not ready while a check takes too long; a check may still run at `close`.
+        close: releases what the service holds; called once, after the last call.
+        client_stream_threads: calls served at once whose callers stream to us.
+        stop_waiting: ends the waits of calls that outlasted the drain, and later waits as well;
+            called once, before their threads are joined.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """Calls of each kind that a server serves at once."""
+    """The calls of each kind that a server serves at once."""
 
     unary: int
     streams_in: int
@@ -77,7 +77,7 @@ HEALTH_THREADS = Threads(unary=16, streams_in=1, streams_out=8)
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """The line that a service prints once it is ready; addresses are HOST:PORT."""
+    """The line that a service prints when it is ready; addresses are HOST:PORT."""
 
     service: str
     address: str
@@ -86,17 +86,17 @@ class Announcement:
 
 
 def serve(service: Service, settings: ServiceSettings) -> None:
-    """Serve until SIGTERM or SIGINT; then refuse new calls, let those under way end, return.
+    """Serve until SIGTERM or SIGINT, then refuse new calls and drain the active ones.
 
     Prints the Announcement as one line of JSON on standard output when `check` first passes. Until
-    then, and whenever it fails again, health says NOT_SERVING and the log says why.
+    then, and whenever it fails again, health is NOT_SERVING and the log has the reason.
     """
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     with ExitStack() as cleanup:
         cleanup.callback(service.close)
-        # Started before the calls that they tell of, so that they end after them.
+        # Started before the service, so that they end after it.
         health_servicer, health_address = _start_health(settings, cleanup)
         metrics_address = start_metrics(settings.metrics_address, cleanup)
         address = start_grpc(service, settings, cleanup)
@@ -104,7 +104,7 @@ def serve(service: Service, settings: ServiceSettings) -> None:
         line = json.dumps(asdict(announcement))
         readiness = Readiness(service.name, service.full_name, health_servicer, line)
         cleanup.callback(readiness.end)
-        # Modules and connections stay: the collector need not look at them again and again.
+        # Modules and connections stay: the collector need not scan them again and again.
         gc.collect()
         gc.freeze()
         watch_readiness(service.check, readiness, stopping)
@@ -112,7 +112,7 @@ def serve(service: Service, settings: ServiceSettings) -> None:
 
 
 def start_grpc(service: Service, settings: ServiceSettings, cleanup: ExitStack) -> str:
-    """Serve the service's gRPC until `cleanup` unwinds, which drains it; answer its HOST:PORT."""
+    """Serve gRPC until `cleanup` unwinds, which drains it; return its HOST:PORT."""
     threads = Threads(
         settings.unary_threads, service.client_stream_threads, settings.stream_threads
     )
@@ -130,7 +130,9 @@ def start_grpc(service: Service, settings: ServiceSettings, cleanup: ExitStack) 
 def _drain(server: grpc.Server, timeout_s: float) -> None:
     if not server.stop(timeout_s).wait(timeout_s + ENDED_CALLS_TIMEOUT_S):
         _log.warning(
-            "calls that were ended after the drain are under way still: going without them"
+            "calls are still active %.0f s after they were cancelled at the end of the drain; "
+            "stopping without them",
+            ENDED_CALLS_TIMEOUT_S,
         )
 
 
@@ -166,6 +168,7 @@ def _create_server(
         interceptors=[CallInterceptor(kinds, refusals)],
         options=[
             *CHANNEL_OPTIONS,
+            # Another process on the same port would answer for us.
             ("grpc.so_reuseport", 0),
             # Our clients ask every 30 s whether a quiet peer is still there. gRPC takes more than
             # one in five minutes for an attack, and hangs up.
@@ -180,26 +183,28 @@ def _create_server(
 
 
 def _bind(server: grpc.Server, address: str) -> str:
-    """Bind and answer HOST:PORT with the port that was given.
+    """Bind and return HOST:PORT with the actual port.
 
     Raises:
-        SystemExit: somebody else listens there, or it is no address of this machine.
+        SystemExit: the port is taken, or it is not an address of this machine.
     """
     try:
         port = server.add_insecure_port(address)
     except RuntimeError as e:
-        raise SystemExit(f"cannot listen on {address}") from e
+        raise SystemExit(
+            f"cannot listen on {address}: the port is taken, or it is not an address of this "
+            f"machine; set another listen or health address"
+        ) from e
     return f"{address.rpartition(':')[0]}:{port}"
 
 
 def _start_health(
     settings: ServiceSettings, cleanup: ExitStack
 ) -> tuple[health.HealthServicer, str]:
-    # Not "non-blocking": each Watch has a thread then, and there are only so many.
+    # Blocking: each Watch holds a thread, and their number is bounded.
     servicer = health.HealthServicer(experimental_non_blocking=False)
     servicer.set("", _NOT_SERVING)
     servicer.set(LIVENESS, _SERVING)
-    # Sharing the port with another process would have it answer for us.
     server = _create_server(HEALTH_THREADS, HEALTH_REQUEST_TIMEOUT_S, settings, cleanup)
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     address = _bind(server, settings.health_address)
