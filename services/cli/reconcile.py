@@ -37,8 +37,8 @@ from services.cli.output import (
     time_text,
 )
 from services.cli.topics import find_topic
-from services.rsm.active_copies import Waiting
-from services.rsm.deadline import RateLimit
+from services.common.fair_queue import TokenBucket
+from services.rsm.deadline import BURST_S
 from services.workflows.reconcile import Reconciled, Reconciliation, ReconciliationPlan
 from services.workflows.scrub import Pace, Scrub, Scrubbed, ScrubPlan
 
@@ -298,7 +298,9 @@ def _part(text: str) -> tuple[int, int]:
 
 
 def _rate_limit(bytes_per_s: int) -> Callable[[int], None]:
-    return RateLimit(bytes_per_s, Waiting()).take if bytes_per_s else lambda _: None
+    if not bytes_per_s:
+        return lambda _: None
+    return TokenBucket(bytes_per_s, bytes_per_s * BURST_S, name="bytes per second").take
 
 
 def _print_scrub(done: Scrubbed) -> None:

@@ -25,7 +25,7 @@ from services.api.remote_storage_manager import (
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import require
 from services.common.failpoints import failpoint
-from services.rsm.active_copies import CommitTurn, CopiesUnderWay
+from services.rsm.active_copies import ActiveCopies
 from services.rsm.backends.protocol import had_no_answer
 from services.rsm.deadline import ByteRate
 from services.rsm.delete import ObjectDeletes
@@ -88,7 +88,7 @@ class SegmentCopier:
         uploader: Uploader,
         deletes: ObjectDeletes,
         rate: ByteRate,
-        under_way: CopiesUnderWay,
+        active_copies: ActiveCopies,
         require_open: Callable[[], None] = lambda: None,
     ) -> None:
         """`require_open` raises while the store is not known to be ours: from then on a copy under
@@ -98,14 +98,14 @@ class SegmentCopier:
         self._uploader = uploader
         self._deletes = deletes
         self._rate = rate
-        self._under_way = under_way
+        self._active_copies = active_copies
         self._require_open = require_open
 
     def copy(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes:
         """The custom metadata of the copy that counts, which may be an earlier one."""
         keys = self._location.keys(metadata)
-        with self._under_way.copying(keys) as turn:
-            manifest = self._write(metadata, data, keys, turn)
+        with self._active_copies.copying(keys) as wait_for_turn:
+            manifest = self._write(metadata, data, keys, wait_for_turn)
             counting = self._commit(keys, manifest)
             failpoint("rsm.manifest_written")
             if counting.attempt != manifest.attempt:
@@ -118,14 +118,14 @@ class SegmentCopier:
         metadata: RemoteLogSegmentMetadata,
         data: LogSegmentData,
         keys: SegmentKeys,
-        turn: CommitTurn,
+        wait_for_turn: Callable[[], None],
     ) -> Manifest:
         """Write all but the manifest, and wait until that may be put; nothing stays where either
         fails."""
         attempt = secrets.token_hex(8)
         try:
             manifest = self._write_files(metadata, data, keys, attempt)
-            turn.wait()
+            wait_for_turn()
             self._require_open()
         except BaseException:
             self._remove(keys, attempt)

@@ -9,9 +9,9 @@ from threading import Lock
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.segments import RemoteLogSegmentMetadata
 from services.common.failpoints import failpoint
-from services.rsm.active_copies import CopiesUnderWay, Waiting
+from services.rsm.active_copies import ActiveCopies, Waiting
 from services.rsm.backends.protocol import MAX_DELETE_KEYS, StorageBackend
-from services.rsm.deadline import RateLimit, cleaning_up, in_time, next_slice, require_wanted
+from services.rsm.deadline import cleaning_up, in_time, next_slice, require_wanted, token_bucket
 from services.rsm.locations import Location, Locations
 
 # From the least to the most in a dozen requests that the store takes; from the most to the least
@@ -30,22 +30,23 @@ class DeletePace:
         self._most = float(most_keys_per_s)
         self._waiting = waiting
         self._lock = Lock()
-        self._limit = RateLimit(self._most, waiting)
+        name = f"deletes per second (limit {most_keys_per_s})"
+        self._limit = token_bucket(self._most, name, waiting)
         self._slowed_at_s = waiting.now()
 
     @property
     def keys_per_s(self) -> float:
-        return self._limit.per_s
+        return self._limit.rate_per_s
 
     def take(self, keys: int, is_wanted: Callable[[], bool]) -> float:
         """Wait until so many keys may be deleted; answer when that was, for `slow_down`."""
-        self._limit.take(keys, is_wanted)
+        self._limit.take(keys, self._waiting.unless_closed(is_wanted))
         return self._waiting.now()
 
     def take_at_once(self, keys: int) -> float:
         """As `take`, of so few keys that nobody notices: they wait for no turn, and others make up
         for them."""
-        self._limit.take_at_once(keys)
+        self._limit.force_take(keys)
         return self._waiting.now()
 
     def slow_down(self, began_s: float) -> None:
@@ -56,12 +57,12 @@ class DeletePace:
         with self._lock:
             if began_s >= self._slowed_at_s:
                 self._slowed_at_s = self._waiting.now()
-                self._limit.change(max(self._limit.per_s / 2, self._most * _LEAST_SHARE))
+                self._limit.set_rate(max(self._limit.rate_per_s / 2, self._most * _LEAST_SHARE))
 
     def speed_up(self) -> None:
         """The store did what was asked."""
         with self._lock:
-            self._limit.change(min(self._limit.per_s + self._most * _STEP_SHARE, self._most))
+            self._limit.set_rate(min(self._limit.rate_per_s + self._most * _STEP_SHARE, self._most))
 
 
 _FIRST_PAUSE_S = 0.2
@@ -164,11 +165,11 @@ class SegmentDeleter:
     """
 
     def __init__(
-        self, locations: Locations, deletes: ObjectDeletes, under_way: CopiesUnderWay
+        self, locations: Locations, deletes: ObjectDeletes, active_copies: ActiveCopies
     ) -> None:
         self._locations = locations
         self._deletes = deletes
-        self._under_way = under_way
+        self._active_copies = active_copies
 
     def delete(
         self, metadatas: Sequence[RemoteLogSegmentMetadata]
@@ -200,7 +201,7 @@ class SegmentDeleter:
                 location, keys = found
                 named.setdefault(location, []).extend((at, key) for key in keys)
         self._delete_all(named, failed)
-        leftovers = _Leftovers(self._locations, self._under_way)
+        leftovers = _Leftovers(self._locations, self._active_copies)
         while unfinished:
             looked_for = ((at, metadatas[at]) for at in next_slice(unfinished))
             listed = leftovers.of(looked_for, failed)
@@ -229,7 +230,7 @@ class SegmentDeleter:
         self, metadata: RemoteLogSegmentMetadata
     ) -> tuple[Location, Sequence[str]] | None:
         """Of a copy that finished; None: it never did."""
-        self._under_way.require_none(self._locations.current.keys(metadata))
+        self._active_copies.require_none(self._locations.current.keys(metadata))
         named = self._locations.named_by(metadata)
         if named is None:
             return None
@@ -245,9 +246,9 @@ class _Leftovers:
     a thread. As each copy is looked for everywhere, the others fail with the same error.
     """
 
-    def __init__(self, locations: Locations, under_way: CopiesUnderWay) -> None:
+    def __init__(self, locations: Locations, active_copies: ActiveCopies) -> None:
         self._locations = locations
-        self._under_way = under_way
+        self._active_copies = active_copies
         self._away: RetriableRemoteStorageError | None = None
 
     def of(
@@ -270,7 +271,7 @@ class _Leftovers:
         self, metadata: RemoteLogSegmentMetadata
     ) -> Iterator[tuple[Location, Sequence[str]]]:
         """In every location: the current one may have been another when the copy began."""
-        self._under_way.require_none(self._locations.current.keys(metadata))
+        self._active_copies.require_none(self._locations.current.keys(metadata))
         for location in self._locations.all:
             if self._away is not None:
                 raise self._away

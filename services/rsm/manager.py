@@ -11,7 +11,7 @@ from services.api.remote_storage_manager import (
 )
 from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import require
-from services.rsm.active_copies import CopiesUnderWay, Waiting
+from services.rsm.active_copies import ActiveCopies, Waiting
 from services.rsm.copy import SegmentCopier
 from services.rsm.deadline import DEFAULT_LIMITS, ByteRate, Limits
 from services.rsm.delete import DeletePace, ObjectDeletes, SegmentDeleter
@@ -56,15 +56,15 @@ class ObjectRemoteStorageManager:
         deletes = ObjectDeletes(pace, limits.delete_retries, self._waiting)
         upload_rate = ByteRate(limits.upload_rate_bytes_per_s, self._waiting)
         self._fetch_rate = ByteRate(limits.fetch_rate_bytes_per_s, self._waiting)
-        under_way = CopiesUnderWay(self._waiting)
+        active_copies = ActiveCopies(self._waiting)
         self._copier = SegmentCopier(
-            location, self._uploader, deletes, upload_rate, under_way, self._require_open
+            location, self._uploader, deletes, upload_rate, active_copies, self._require_open
         )
         self._reader = SegmentReader(
             locations, verification or ReadVerification("off", cache_bytes=0)
         )
-        self._deleter = SegmentDeleter(locations, deletes, under_way)
-        self._objects = StoredSegmentObjects(locations, deletes, under_way, self._require_open)
+        self._deleter = SegmentDeleter(locations, deletes, active_copies)
+        self._objects = StoredSegmentObjects(locations, deletes, active_copies, self._require_open)
 
     @property
     def objects(self) -> SegmentObjects:

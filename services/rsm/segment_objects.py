@@ -27,7 +27,7 @@ from services.api.remote_storage_manager import (
     require_location_id,
 )
 from services.api.validation import require, require_count, within
-from services.rsm.active_copies import CopiesUnderWay
+from services.rsm.active_copies import ActiveCopies
 from services.rsm.backends.protocol import StoredObject, Upload
 from services.rsm.deadline import next_slice, require_wanted
 from services.rsm.delete import ObjectDeletes
@@ -82,14 +82,14 @@ class StoredSegmentObjects:
         self,
         locations: Locations,
         deletes: ObjectDeletes,
-        under_way: CopiesUnderWay,
+        active_copies: ActiveCopies,
         require_open: Callable[[], None],
     ) -> None:
         """`require_open` raises while the stores are not known to be ours."""
         self._require_open = require_open
         self._locations = locations
         self._deletes = deletes
-        self._under_way = under_way
+        self._active_copies = active_copies
 
     def list_segment_objects(
         self, query: ObjectQuery, *, page_size: int = 0, page_token: str = ""
@@ -185,7 +185,7 @@ class StoredSegmentObjects:
         return outcomes
 
     def _abort(self, location: Location, upload: Upload) -> None:
-        self._under_way.require_none(keys_beside(upload.key))
+        self._active_copies.require_none(keys_beside(upload.key))
         require_wanted()
         location.backend.abort_upload(upload)
 
@@ -193,7 +193,7 @@ class StoredSegmentObjects:
         """What a copy wrote is never written again under its key, but a manifest may be; between
         this look and the deletion nothing but another copy under the same id could do it."""
         key = doomed.location.key
-        self._under_way.require_none(keys_beside(key))
+        self._active_copies.require_none(keys_beside(key))
         require_wanted()
         if doomed.if_etag is None:
             return

@@ -1,23 +1,22 @@
 """Write an object of known size in bounded memory."""
 
 import logging
-import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import replace
-from threading import Event
+from threading import Event, Lock
 
 from services.api.calls import Call, current_call, serving
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.common.failpoints import failpoint
-from services.rsm.active_copies import Ticket, Turns, Waiting
+from services.common.fair_queue import FairQueue, Slot
+from services.rsm.active_copies import Waiting
 from services.rsm.backends.protocol import Part, StorageBackend, Upload, UploadedPart
 from services.rsm.deadline import cleaning_up
 from services.rsm.digests import RunningDigest
 
 MAX_PARTS = 10_000
-_LOOK_EVERY_S = 0.1
 
 
 def part_size_bytes(object_size_bytes: int, least_bytes: int) -> int:
@@ -30,23 +29,25 @@ def part_size_bytes(object_size_bytes: int, least_bytes: int) -> int:
 
 
 class PartBuffers:
-    """A fixed number of buffers. To wait for a free one is the back-pressure.
+    """A fixed number of buffers for parts. The wait for a free one is the back-pressure.
 
-    Memory is taken when a buffer is first needed. A taker must send its buffer off before it
-    takes the next one, so that some buffer always comes back. Who waits gets one in its turn, so
-    that no copy keeps another from going on.
+    Memory is taken when a buffer is first needed. A copy must send its buffer off before it takes
+    the next one, so that some buffer always comes back. Copies get buffers in order of asking.
     """
 
     def __init__(self, count: int, size_bytes: int, wait_timeout_ms: int) -> None:
         """`size_bytes`: of every buffer, but those of an object that needs larger parts."""
         self.size_bytes = size_bytes
         self._wait_timeout_s = wait_timeout_ms / 1000
-        self._turns = Turns()
-        # Last in, first out: what has memory is used again before what has none.
-        self._free: list[memoryview | None] = [None] * count
+        self._queue = FairQueue(f"part buffers in use (limit {count})", count)
+        self._lock = Lock()
+        # All weigh the same, so that any of them stands for any buffer.
+        self._taken: list[Slot] = []
+        # Last in, first out.
+        self._free: list[memoryview] = []
 
     def take(self, size_bytes: int | None = None) -> memoryview:
-        """A buffer of at least `size_bytes` (default: as all are) with old bytes in it.
+        """Return a buffer of at least `size_bytes` (default: as all are) with old bytes in it.
 
         Raises:
             RetriableRemoteStorageError: none became free in time, since the store is too slow; or
@@ -54,38 +55,29 @@ class PartBuffers:
             MemoryError: there is no memory for it now; it stays free.
         """
         size_bytes = size_bytes or self.size_bytes
-        with self._turns.ticket() as ticket:
-            free = self._take(ticket)
-        if free is not None and len(free) >= size_bytes:
-            return free
+        slot = self._queue.acquire(1, self._wait_timeout_s, current_call().is_active)
+        with self._lock:
+            free = self._free.pop() if self._free else None
         try:
-            return memoryview(bytearray(size_bytes))
+            if free is None or len(free) < size_bytes:
+                # A smaller one is dropped for it, once there is memory.
+                free = memoryview(bytearray(size_bytes))
         except MemoryError:
-            self._put_back(free)
+            with self._lock:
+                self._free.extend([] if free is None else [free])
+            slot.release()
             raise
+        with self._lock:
+            self._taken.append(slot)
+        return free
 
     def give_back(self, buffer: memoryview) -> None:
-        # One that was made for larger parts must not stay.
-        self._put_back(buffer if len(buffer) == self.size_bytes else None)
-
-    def _put_back(self, free: memoryview | None) -> None:
-        with self._turns.changed:
-            self._free.append(free)
-            self._turns.changed.notify_all()
-
-    def _take(self, ticket: Ticket) -> memoryview | None:
-        due_s = time.monotonic() + self._wait_timeout_s
-        with self._turns.changed:
-            while not (self._free and self._turns.is_first(ticket)):
-                left_s = due_s - time.monotonic()
-                if left_s <= 0:
-                    text = f"no part buffer became free within {self._wait_timeout_s:g} s"
-                    raise RetriableRemoteStorageError(text)
-                if not current_call().is_active():
-                    raise RetriableRemoteStorageError("the caller gave up")
-                self._turns.changed.wait(min(left_s, _LOOK_EVERY_S))
-            self._turns.pass_first()
-            return self._free.pop()
+        with self._lock:
+            # One that was made for larger parts must not stay.
+            if len(buffer) == self.size_bytes:
+                self._free.append(buffer)
+            slot = self._taken.pop()
+        slot.release()
 
 
 _log = logging.getLogger(__name__)

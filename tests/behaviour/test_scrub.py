@@ -27,7 +27,7 @@ from services.local.seaweedfs import S3Endpoint
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rsm.active_copies import Waiting
 from services.rsm.backends.filesystem import FilesystemStorage
-from services.rsm.deadline import BURST_S, RateLimit
+from services.rsm.deadline import BURST_S, token_bucket
 from services.rsm.factory import build_backend, build_manager
 from services.rsm.layout import segment_keys
 from services.rsm.locations import Location
@@ -273,7 +273,7 @@ def test_no_more_is_read_than_the_rate_allows(
         tier.copy(segment(tp, number, segment_size_in_bytes=len(log)), Files(log))
     clock, rate = SteppedClock(), 4 * MIB
     taken: list[tuple[float, int]] = []
-    limit = RateLimit(rate, Waiting(clock.now, clock.pause))
+    limit = token_bucket(rate, "bytes per second", Waiting(clock.now, clock.pause))
 
     def take(size_bytes: int) -> None:
         limit.take(size_bytes)

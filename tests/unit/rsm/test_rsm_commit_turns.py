@@ -12,7 +12,7 @@ import pytest
 from services.api.calls import Call, serving
 from services.api.errors import RetriableRemoteStorageError
 from services.api.segments import RemoteLogSegmentMetadata
-from services.rsm.active_copies import COMMIT_WAIT_S, CopiesUnderWay
+from services.rsm.active_copies import COMMIT_WAIT_S, ActiveCopies
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.backends.protocol import StorageBackend
 from services.rsm.layout import segment_keys
@@ -86,7 +86,7 @@ def test_a_copy_whose_caller_left_waits_for_no_other_and_leaves_nothing(
     two_copies: TwoCopies,
 ) -> None:
     two_copies.gone.set()
-    with pytest.raises(RetriableRemoteStorageError, match="gave up"):
+    with pytest.raises(RetriableRemoteStorageError, match="caller stopped waiting"):
         two_copies.waits.result(GIVE_UP_S)
     of_the_first = 2
     assert len(rsm.stored()) == of_the_first
@@ -106,25 +106,25 @@ def test_the_end_of_the_service_ends_the_wait(
 
 def test_a_copy_waits_for_another_for_so_long_and_no_longer() -> None:
     clock = MovedClock()
-    under_way, keys = CopiesUnderWay(clock.waiting), segment_keys(PREFIX, a_segment())
-    with under_way.copying(keys) as first, under_way.copying(keys) as second:
-        first.wait()
+    active_copies, keys = ActiveCopies(clock.waiting), segment_keys(PREFIX, a_segment())
+    with active_copies.copying(keys) as first, active_copies.copying(keys) as second:
+        first()
         began_s = clock.now_s
-        with pytest.raises(RetriableRemoteStorageError, match=r"another copy of .* for 60 s"):
-            second.wait()
+        with pytest.raises(RetriableRemoteStorageError, match=r"copies of .* no turn within 60 s"):
+            second()
     assert clock.now_s - began_s == pytest.approx(COMMIT_WAIT_S, abs=1)
 
 
 def test_turns_end_with_their_copies() -> None:
     clock = MovedClock()
     began_s = clock.now_s
-    under_way, keys = CopiesUnderWay(clock.waiting), segment_keys(PREFIX, a_segment())
-    with under_way.copying(keys) as second:
-        with under_way.copying(keys) as first:
-            first.wait()
-        with under_way.copying(keys):
+    active_copies, keys = ActiveCopies(clock.waiting), segment_keys(PREFIX, a_segment())
+    with active_copies.copying(keys) as second:
+        with active_copies.copying(keys) as first:
+            first()
+        with active_copies.copying(keys):
             pass  # It never came to its turn.
-        second.wait()
-    with under_way.copying(keys) as next_one:
-        next_one.wait()
+        second()
+    with active_copies.copying(keys) as next_one:
+        next_one()
     assert clock.now_s == began_s

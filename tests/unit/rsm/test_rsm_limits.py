@@ -11,7 +11,7 @@ from services.api.calls import Call, serving
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.rsm.active_copies import Waiting, outlasting_close
 from services.rsm.backends.filesystem import FilesystemStorage
-from services.rsm.deadline import BURST_S, ByteRate, RateLimit
+from services.rsm.deadline import BURST_S, ByteRate
 from services.rsm.delete import DeletePace, ObjectDeletes
 from tests.harness.moved_clock import MovedClock
 
@@ -83,11 +83,11 @@ def test_a_stream_is_as_fast_in_its_middle_as_at_its_ends(clock: MovedClock) -> 
 
 
 def test_what_was_not_used_is_saved_for_a_moment_only(clock: MovedClock) -> None:
-    limit = RateLimit(10 * MIB, clock.waiting)
+    rate = ByteRate(10 * MIB, clock.waiting)
     clock.move(3600)
     began_s = clock.now_s
-    for _ in range(100):
-        limit.take(MIB)
+    for _ in rate.limited(mebibytes(100)):
+        pass
     assert clock.now_s - began_s >= 99 / 10 - BURST_S - 0.01
 
 
@@ -124,76 +124,35 @@ def test_closing_a_limited_stream_closes_what_it_reads(clock: MovedClock) -> Non
 
 
 def test_a_caller_who_is_gone_waits_no_longer(clock: MovedClock) -> None:
-    limit = RateLimit(1, clock.waiting)
-    limit.take(3600)
+    stream = ByteRate(1, clock.waiting).limited(mebibytes(2))
+    next(stream)
     began_s = clock.now_s
     gone = Call("actor", "id", is_active=lambda: clock.now_s < began_s + 5)
-    with serving(gone), pytest.raises(RetriableRemoteStorageError, match="gave up"):
-        limit.take(1)
+    with serving(gone), pytest.raises(RetriableRemoteStorageError, match=r"limit 1\).*stopped"):
+        next(stream)
     assert clock.now_s - began_s < 6
 
 
 def test_a_service_that_stops_ends_every_wait() -> None:
     waiting = Waiting()
-    limit = RateLimit(1, waiting)
-    limit.take(1_000_000)
+    stream = ByteRate(1, waiting).limited(mebibytes(2))
+    next(stream)
     asked = Event()
 
-    def is_wanted() -> bool:
+    def is_active() -> bool:
         asked.set()
         return True
 
+    def read_on() -> None:
+        with serving(Call("actor", "id", is_active=is_active)):
+            next(stream)
+
     with ThreadPoolExecutor(1) as pool:
-        taken = pool.submit(limit.take, 1, is_wanted)
+        reading = pool.submit(read_on)
         assert asked.wait(60)
         waiting.close()
         with pytest.raises(RetriableRemoteStorageError, match="stopping"):
-            taken.result(60)
-
-
-def never() -> bool:
-    return False
-
-
-def test_who_gives_up_gives_its_turn_back(clock: MovedClock) -> None:
-    limit = RateLimit(1, clock.waiting)
-    limit.take(1)
-    for _ in range(4):
-        with pytest.raises(RetriableRemoteStorageError, match="gave up"):
-            limit.take(1000, is_wanted=never)
-    clock.move(1)
-    began_s = clock.now_s
-    limit.take(1)
-    assert clock.now_s == began_s
-
-
-def test_a_faster_rate_helps_who_waits_already(clock: MovedClock) -> None:
-    limit = RateLimit(1, clock.waiting)
-    limit.take(1000)
-    began_s = clock.now_s
-
-    def is_wanted() -> bool:
-        if clock.now_s > began_s + 5:
-            limit.change(1000)
-        return True
-
-    limit.take(1, is_wanted)
-    assert clock.now_s - began_s == pytest.approx(6, abs=0.5)
-
-
-def test_turns_come_in_the_order_of_asking() -> None:
-    order: list[int] = []
-    clock = SharedClock(callers=5)
-    limit = RateLimit(1, clock.waiting)
-
-    def take(number: int) -> None:
-        clock.waiting.until(1000 + number / 100, lambda: True)
-        limit.take(number + 1)
-        order.append(number)
-
-    clock.run(take)
-    assert order == [0, 1, 2, 3, 4]
-    assert clock.now_s == pytest.approx(1000 + 1 + 2 + 3 + 4 - BURST_S, abs=0.05)
+            reading.result(60)
 
 
 def test_deletes_never_go_above_the_limit(clock: MovedClock) -> None:

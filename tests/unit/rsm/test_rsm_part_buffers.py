@@ -23,7 +23,7 @@ def test_a_buffer_given_back_is_taken_before_a_new_one_is_made() -> None:
 def test_there_are_never_more_buffers_than_the_number_given() -> None:
     buffers = PartBuffers(2, 8, wait_timeout_ms=1)
     taken = [buffers.take(), buffers.take()]
-    with pytest.raises(RetriableRemoteStorageError, match="no part buffer"):
+    with pytest.raises(RetriableRemoteStorageError, match="too many part buffers"):
         buffers.take()
     buffers.give_back(taken[0])
     assert buffers.take() is taken[0]
@@ -94,7 +94,7 @@ def test_who_asks_again_comes_after_those_who_wait() -> None:
     with ThreadPoolExecutor(1) as pool:
         waiting = Taker(buffers, pool)
         buffers.give_back(buffer)
-        with pytest.raises(RetriableRemoteStorageError, match="no part buffer"):
+        with pytest.raises(RetriableRemoteStorageError, match="too many part buffers"):
             buffers.take()
         assert waiting.taken.result(60) is buffer
 
@@ -105,7 +105,7 @@ def test_who_gives_up_is_passed() -> None:
     with ThreadPoolExecutor(2) as pool:
         first, second = Taker(buffers, pool), Taker(buffers, pool)
         first.give_up()
-        with pytest.raises(RetriableRemoteStorageError, match="the caller gave up"):
+        with pytest.raises(RetriableRemoteStorageError, match="the caller stopped waiting"):
             first.taken.result(60)
         buffers.give_back(buffer)
         assert second.taken.result(60) is buffer
