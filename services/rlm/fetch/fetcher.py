@@ -2,9 +2,17 @@
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
 
-from services.api.errors import CorruptSegmentError, RemoteResourceNotFoundError, RemoteStorageError
+from services.api.errors import (
+    CorruptSegmentError,
+    InvalidRequestError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+)
 from services.api.ids import TopicIdPartition
+from services.api.lineage import Lineage
 from services.api.remote_log_manager import (
     FetchError,
     FetchPart,
@@ -12,21 +20,275 @@ from services.api.remote_log_manager import (
     FetchRequest,
     RecordSource,
 )
+from services.api.segments import RemoteLogSegmentMetadata
 from services.common.retry import RETRIABLE_ERRORS
-from services.rlm.fetch.partition_fetch import (
-    Bounds,
-    NotServedHereError,
-    OffsetOutOfRangeError,
-    PartitionBudget,
-    PartitionFetch,
-    RequestBudget,
-    UnknownPartitionError,
+from services.rlm.fetch.segment_reader import (
+    LostSegmentError,
+    RemoteSegmentReader,
+    TierRead,
+    local_batches,
 )
-from services.rlm.fetch.segment_reader import LostSegmentError, RemoteSegmentReader, TierRead
 from services.rlm.kafka_log.batches import Batch, BatchError
-from services.rlm.kafka_log.partition_dir import LogFileError, SegmentVanishedError
+from services.rlm.kafka_log.local_log import LocalLog
+from services.rlm.kafka_log.partition_dir import LocalSegment, LogFileError, SegmentVanishedError
 from services.rlm.metrics import TopicCounts
 from services.rlm.partition import Partition
+from services.rlm.tier_state import Tier
+
+
+@dataclass
+class RequestBudget:
+    """Limit the bytes of all partitions of a request.
+
+    Attributes:
+        left_bytes: the rest of the request's limit.
+        empty: nothing was returned yet, so the next batch is, whatever its size.
+    """
+
+    left_bytes: int
+    empty: bool = True
+
+
+class PartitionBudget:
+    """Limit the bytes of one partition, within its request."""
+
+    def __init__(self, request: RequestBudget, max_bytes: int) -> None:
+        self._request = request
+        self._left_bytes = max_bytes
+        self.exhausted = False
+
+    @property
+    def left_bytes(self) -> int:
+        return max(min(self._left_bytes, self._request.left_bytes), 0)
+
+    def takes(self, size_bytes: int) -> bool:
+        """Count a batch if it still fits; the first that does not fit ends the partition."""
+        if size_bytes > self.left_bytes and not self._request.empty:
+            self.exhausted = True
+            return False
+        self._request.empty = False
+        self._request.left_bytes -= size_bytes
+        self._left_bytes -= size_bytes
+        return True
+
+
+_ATTEMPTS = 3
+
+
+class OffsetOutOfRangeError(Exception):
+    """The offset is below the log start, beyond the log end, or in a hole between segments.
+
+    An offset between the high watermark and the log end is in range, as in Kafka (LocalLog.read),
+    with no records yet.
+    """
+
+
+class NotServedHereError(Exception):
+    """The tier does not have the offset, and this broker has the log but no role for it (yet).
+
+    This is not OFFSET_OUT_OF_RANGE, on which a consumer starts again at an end of the log. Only
+    offsets below the tier's log start are certainly gone.
+    """
+
+
+class UnknownPartitionError(Exception):
+    """Neither the log directories nor the tier know the partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Which offsets of a partition can be read.
+
+    Attributes:
+        log_start_offset: the first offset, in the tier or here, not below the tier's log start;
+            -1: the tier's state was not read yet.
+        high_watermark: the offset after the last readable one.
+        log_end_offset: the offset after the last one that is here or in the tier.
+    """
+
+    log_start_offset: int
+    last_stable_offset: int
+    high_watermark: int
+    log_end_offset: int
+
+
+class PartitionFetch:
+    """Read one partition once. Single use."""
+
+    def __init__(self, partition: Partition, remote: RemoteSegmentReader, offset: int) -> None:
+        self._partition = partition
+        self._remote = remote
+        self._offset = offset
+        self._log: LocalLog | None = None
+        self._tier = Tier()
+
+    def find_bounds(self) -> Bounds:
+        """Read the log and, if the offset is below it, the tier's state.
+
+        Local and future offsets need no tier, so that a dead store or database never slows them.
+
+        Raises:
+            UnknownPartitionError.
+            NotServedHereError: the tier does not know the partition, and its log is here.
+            RetriableRemoteStorageError: the tier is needed and cannot be reached.
+        """
+        local = self._partition.role.local
+        self._log = local.read() if local else None
+        self._tier = self._partition.tier.last_seen
+        if self._log is None or self._offset < self._log.log_start_offset:
+            self._refresh_tier()
+        if self._log is None and not self._tier.known:
+            text = f"{self._partition.topic_id_partition} is not known here"
+            if self._partition.role.log_is_not_served:
+                raise NotServedHereError(f"{text} yet, but its log is here; retry in a few seconds")
+            raise UnknownPartitionError(text)
+        return self._bounds()
+
+    def check_range(self, bounds: Bounds) -> None:
+        """Check that the offset to fetch is within `bounds`.
+
+        Raises:
+            OffsetOutOfRangeError: it is not.
+            NotServedHereError: it is not, but the log here may have it.
+        """
+        if self._offset < bounds.log_start_offset:
+            raise self._not_there(
+                f"offset {self._offset} is below the log start offset {bounds.log_start_offset}"
+            )
+        if self._offset > bounds.log_end_offset:
+            raise self._not_there(
+                f"offset {self._offset} is beyond the log end offset {bounds.log_end_offset}"
+            )
+        if self._partition.role.log_is_not_served and self._offset == bounds.log_end_offset:
+            # It may not be the log's end, so a consumer must not wait there.
+            raise self._not_there(f"the tier ends below offset {self._offset}")
+
+    def batches(self, budget: PartitionBudget) -> Iterator[tuple[RecordSource, Batch]]:
+        """Read whole batches from the offset, to the end of the budget or the high watermark.
+
+        Raises:
+            OffsetOutOfRangeError, NotServedHereError: no segment contains the next offset.
+            LostSegmentError, BatchError, LogFileError, RemoteStorageError: it cannot be read.
+        """
+        vanished, vanished_at = 0, -1
+        end = self._bounds().high_watermark
+        while self._offset < end and not budget.exhausted:
+            segment = self._log.segment_for(self._offset) if self._log else None
+            try:
+                if segment is not None:
+                    yield from self._local(segment, end, budget)
+                else:
+                    yield from self._from_tier(budget)
+            except SegmentVanishedError:
+                # What was deleted here since is in the tier, or lost. Segments may vanish one after
+                # the other; it is an error only if the read makes no progress.
+                vanished = vanished + 1 if vanished_at == self._offset else 1
+                vanished_at = self._offset
+                if vanished > _ATTEMPTS or self._partition.role.local is None:
+                    raise
+                self._log = self._partition.role.local.read()
+                self._refresh_tier()
+
+    def _bounds(self) -> Bounds:
+        starts = [] if self._log is None else [self._log.log_start_offset]
+        if self._tier.start_offset is not None:
+            starts.append(self._tier.start_offset)
+        if self._log is None:
+            end = self._tier.end_offset
+            return Bounds(min(starts, default=end), end, end, end)
+        # As in Kafka the log start bounds every read: readers do not get what retention expired,
+        # though the broker's disk may still have it. A local read uses the last known log start, of
+        # the last copy pass at the latest: a request for it would make it depend on the database.
+        known = self._tier.known is not None
+        start = max(min(starts), self._tier.log_start_offset) if known else -1
+        log, tier = self._log, self._tier
+        # What was copied was settled then, whatever the checkpoint says now.
+        copied_end = max(tier.covered(log.lineage).last + 1, tier.log_start_offset)
+        settled = min(copied_end, log.log_end_offset)
+        return Bounds(
+            start,
+            max(log.last_stable_offset, settled),
+            max(log.high_watermark, settled),
+            log.log_end_offset,
+        )
+
+    def _refresh_tier(self) -> None:
+        with self._remote.acquire_slot():
+            self._refresh_tier_in_slot()
+
+    def _refresh_tier_in_slot(self) -> None:
+        try:
+            self._tier = self._partition.tier.refresh()
+        except InvalidRequestError as e:  # the topic id has another name
+            raise UnknownPartitionError(str(e)) from e
+
+    def _local(
+        self, segment: LocalSegment, end_offset: int, budget: PartitionBudget
+    ) -> Iterator[tuple[RecordSource, Batch]]:
+        assert self._log is not None
+        for batch in local_batches(self._log, segment, self._offset, end_offset, budget.takes):
+            yield RecordSource.LOCAL, batch
+            self._offset = batch.last_offset + 1
+        following = min(segment.next_base_offset or end_offset, end_offset)
+        if budget.exhausted or self._offset >= following:
+            return
+        # The next segment's file is missing, or the log was compacted.
+        hole = self._find_remote(self._offset)
+        if hole is None:
+            self._offset = following
+        else:
+            yield from self._segment_of_tier(hole, budget)
+
+    def _from_tier(self, budget: PartitionBudget) -> Iterator[tuple[RecordSource, Batch]]:
+        segment = self._find_remote(self._offset)
+        if segment is None:
+            raise self._not_there(f"no segment contains offset {self._offset}")
+        yield from self._segment_of_tier(segment, budget)
+
+    def _segment_of_tier(
+        self, segment: RemoteLogSegmentMetadata, budget: PartitionBudget
+    ) -> Iterator[tuple[RecordSource, Batch]]:
+        batches = self._remote.batches(segment, self._offset, budget.takes, budget.left_bytes)
+        try:
+            with closing(batches):
+                for batch in batches:
+                    yield RecordSource.REMOTE, batch
+                    self._offset = batch.last_offset + 1
+        except RemoteResourceNotFoundError as e:
+            raise self._lost_or_deleted(segment) from e
+        except BatchError as e:
+            raise CorruptSegmentError(str(e)) from e
+        if not budget.exhausted:
+            self._offset = max(self._offset, segment.end_offset + 1)
+
+    def _lost_or_deleted(
+        self, segment: RemoteLogSegmentMetadata
+    ) -> OffsetOutOfRangeError | NotServedHereError | LostSegmentError:
+        now = self._find_remote(self._offset)
+        if now is None or now.remote_log_segment_id != segment.remote_log_segment_id:
+            return self._not_there(f"offset {self._offset} was deleted during the read")
+        return LostSegmentError(
+            f"offset {self._offset}: segment {segment.remote_log_segment_id} "
+            f"({segment.start_offset} to {segment.end_offset}) is not in the store"
+        )
+
+    def _not_there(self, text: str) -> OffsetOutOfRangeError | NotServedHereError:
+        log_start_offset = self._tier.log_start_offset
+        if self._partition.role.log_is_not_served and self._offset >= log_start_offset:
+            return NotServedHereError(
+                f"{text}, and this RLM has no role for the log here; retry, or ask the leader's RLM"
+            )
+        return OffsetOutOfRangeError(text)
+
+    def _find_remote(self, offset: int) -> RemoteLogSegmentMetadata | None:
+        with self._remote.acquire_slot():
+            if self._tier.newest is None:
+                self._refresh_tier_in_slot()
+            local = self._log.lineage if self._log else Lineage()
+            lineage = self._partition.tier.lineage.merged(self._tier, local)
+            name = self._partition.topic_id_partition
+            return self._remote.find(name, lineage, offset)
+
 
 MAX_PART_BYTES = 1024 * 1024
 
