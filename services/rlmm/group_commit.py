@@ -36,27 +36,27 @@ class _Waiting:
     answer: Future[_Answer] = field(default_factory=Future)
 
 
-class Gathering:
+class GroupCommit:
     """Thread-safe; has no threads of its own."""
 
     def __init__(
         self,
         transactions: Transactions,
-        change_free: Callable[[Session, Mapping[int, Asked[SegmentChange]]], Outcomes],
-        change_alone: Callable[[SegmentChange], Outcome],
+        apply_unlocked: Callable[[Session, Mapping[int, Asked[SegmentChange]]], Outcomes],
+        apply_single: Callable[[SegmentChange], Outcome],
         max_wait_s: float = MAX_WAIT_S,
     ) -> None:
         """
         Args:
-            change_free: does changes, no two of one partition, in one transaction; leaves out
+            apply_unlocked: does changes, no two of one partition, in one transaction; leaves out
                 those whose partition is locked.
-            change_alone: waits for the lock.
+            apply_single: waits for the lock.
             max_wait_s: for the place. There is one: two share the changes between them, so that
                 each has fewer, and all take longer.
         """
         self._transactions = transactions
-        self._change_free = change_free
-        self._change_alone = change_alone
+        self._apply_unlocked = apply_unlocked
+        self._apply_single = apply_single
         self._lock = Lock()
         self._max_wait_s = max_wait_s
         self._place_is_free = True
@@ -73,7 +73,7 @@ class Gathering:
         if answer is _Turn.LEAD:
             answer = self._lead(own)
         if isinstance(answer, _Turn):
-            answer = self._change_alone(item)
+            answer = self._apply_single(item)
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -149,7 +149,7 @@ class Gathering:
             connected = committing = False
             session.connection()
             connected = True
-            outcomes = self._change_free(session, items)
+            outcomes = self._apply_unlocked(session, items)
             committing = True
             return outcomes
 

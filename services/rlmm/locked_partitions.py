@@ -27,7 +27,7 @@ LOCK = """
     ORDER BY p.topic_id, p.partition
     FOR UPDATE OF p"""
 
-LOCK_FREE = f"{LOCK} SKIP LOCKED"
+LOCK_SKIP_LOCKED = f"{LOCK} SKIP LOCKED"
 
 KNOWN = """
     SELECT topic_id, partition
@@ -121,14 +121,14 @@ class LockedPartitions:
         """Lock those that there are; they may be deleted already.
 
         Args:
-            created: make_known's answer.
+            created: ensure_partitions's answer.
         """
         return cls(session, _lock(session, LOCK, {key_of(tp) for tp in tps}), created=created)
 
     @classmethod
-    def lock_free(cls, session: Session, tps: Iterable[TopicIdPartition]) -> Self:
+    def lock_skip_locked(cls, session: Session, tps: Iterable[TopicIdPartition]) -> Self:
         """Lock those that nobody else has locked."""
-        return cls(session, _lock(session, LOCK_FREE, {key_of(tp) for tp in tps}))
+        return cls(session, _lock(session, LOCK_SKIP_LOCKED, {key_of(tp) for tp in tps}))
 
     def __contains__(self, tp: TopicIdPartition) -> bool:
         return key_of(tp) in self._by_key()
@@ -188,7 +188,9 @@ class LockedPartitions:
             run(connection, FORGET_TOPICS, [{"topic_id": id.hex} for id in topic_ids])
 
 
-def make_known(session: Session, tps: Iterable[TopicIdPartition]) -> Collection[PartitionKey]:
+def ensure_partitions(
+    session: Session, tps: Iterable[TopicIdPartition]
+) -> Collection[PartitionKey]:
     """Make those that are not known so, at revision 0, and answer which these were."""
     in_order = sorted(dict.fromkeys(tps), key=key_of)
     keys = {key_of(tp) for tp in in_order}

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from services.api.anomalies import ALL_ANOMALIES, Anomaly, AnomalyPage, AnomalyQuery
 from services.api.calls import NO_CONTEXT, AtRevision, MutationContext, MutationOutcome
-from services.api.errors import InvalidRequestError, RemoteStorageError, RetriableRemoteStorageError
+from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.partitions import (
     GAP_KINDS,
@@ -63,24 +63,20 @@ from services.rlmm import (
     lookups,
     partition_states,
     partitions,
-    repairs,
     segment_changes,
     topic_configs,
 )
 from services.rlmm.db import Transactions
-from services.rlmm.group_commit import Gathering
+from services.rlmm.group_commit import GroupCommit
 from services.rlmm.guards import require_owner_may_delete
-from services.rlmm.idempotency import PartitionChange, Records, apply_idempotently
+from services.rlmm.idempotency import PartitionChange, apply_idempotently
 from services.rlmm.imports import import_all
 from services.rlmm.limits import Limits, check_storable, check_text
 from services.rlmm.listings import SegmentQuery
 from services.rlmm.lookups import find_segments
 from services.rlmm.schema import is_usable, known_revision
-from services.rlmm.segment_changes import change_alone, change_free
+from services.rlmm.segment_changes import apply_single, apply_unlocked
 from services.rlmm.tables import PartitionRow
-
-MAX_LEADERSHIP_CHANGES = 20_000
-"""Partitions in one call of on_partition_leadership_changes, which is one transaction."""
 
 
 class SqlRemoteLogMetadataManager:
@@ -95,8 +91,8 @@ class SqlRemoteLogMetadataManager:
         self._is_usable = False
         self._limits = limits or Limits()
         self._database = f"{engine.url.host}:{engine.url.port}/{engine.url.database}"
-        alone = partial(change_alone, self._transactions)
-        self._gathering = Gathering(self._transactions, change_free, alone)
+        alone = partial(apply_single, self._transactions)
+        self._group_commit = GroupCommit(self._transactions, apply_unlocked, alone)
 
     def add_remote_log_segment_metadata(
         self,
@@ -107,7 +103,7 @@ class SqlRemoteLogMetadataManager:
     ) -> MutationOutcome:
         addition = SegmentAddition(metadata, context, lease_ms)
         segment_changes.check_addition(self._limits, addition)
-        return self._gathering.change(addition)
+        return self._group_commit.change(addition)
 
     def add_remote_log_segment_metadata_batch(
         self, additions: Sequence[SegmentAddition]
@@ -119,7 +115,7 @@ class SqlRemoteLogMetadataManager:
     ) -> MutationOutcome:
         change = SegmentUpdate(update, context)
         segment_changes.check_update(self._limits, change)
-        return self._gathering.change(change)
+        return self._group_commit.change(change)
 
     def update_remote_log_segment_metadata_batch(
         self, updates: Sequence[SegmentUpdate]
@@ -230,28 +226,16 @@ class SqlRemoteLogMetadataManager:
         broker_id: int,
         cluster_id: str | None = None,
     ) -> None:
-        """All or nothing; locks topics, then partitions in the order of (topic id, partition)."""
         require_int32(broker_id, "broker_id", at_least=-1)
         if cluster_id is not None:
             partitions.check_cluster_id(cluster_id)
-        count, most = len(leaders) + len(followers), MAX_LEADERSHIP_CHANGES
+        count, most = len(leaders) + len(followers), partitions.MAX_LEADERSHIP_CHANGES
         require(count <= most, "leaders, followers", f"at most {most} partitions, has {count}")
-        changes = sorted({*leaders, *followers}, key=_highest_epoch_of_each_partition_first)
-
-        def work(session: Session) -> None:
-            partitions.lock_topics(session, [change.topic_id_partition for change in changes])
-            records = Records(session)
-            for change in changes:
-                try:
-                    partitions.announce(session, records, change, broker_id)
-                except InvalidRequestError as e:
-                    raise InvalidRequestError(f"{_place(change, leaders, followers)}.{e}") from e
-            records.write()
-            if cluster_id is not None:
-                topic_ids = {change.topic_id_partition.topic_id for change in changes}
-                partitions.note_cluster(session, topic_ids, cluster_id)
-
-        self._transactions.change(work)
+        self._transactions.change(
+            lambda session: partitions.announce_all(
+                session, leaders, followers, broker_id, cluster_id
+            )
+        )
 
     def on_stop_partitions(self, partitions: Sequence[TopicIdPartition], broker_id: int) -> None:
         """RLMM keeps nothing for a broker's replica that would have to end with it."""
@@ -360,7 +344,7 @@ class SqlRemoteLogMetadataManager:
     def undelete_partition(
         self, topic_id_partition: TopicIdPartition, context: MutationContext = NO_CONTEXT
     ) -> MutationOutcome:
-        change = repairs.Undeletion(topic_id_partition)
+        change = partitions.Undeletion(topic_id_partition)
 
         def lock(session: Session) -> PartitionRow:
             partitions.lock_topics(session, [topic_id_partition])
@@ -370,7 +354,7 @@ class SqlRemoteLogMetadataManager:
             change,
             context,
             lock,
-            lambda locked: repairs.undelete(locked, change),
+            lambda locked: partitions.undelete(locked, change),
         )
 
     def reset_leader_epoch(
@@ -381,12 +365,12 @@ class SqlRemoteLogMetadataManager:
     ) -> MutationOutcome:
         if leader_epoch is not None:
             require_int32(leader_epoch, "leader_epoch")
-        change = repairs.LeaderEpochReset(topic_id_partition, leader_epoch)
+        change = partition_states.LeaderEpochReset(topic_id_partition, leader_epoch)
         return self._change_partition(
             change,
             context,
             lambda session: partitions.lock_known(session, topic_id_partition),
-            lambda locked: repairs.reset_leader_epoch(locked, change),
+            lambda locked: partition_states.reset_leader_epoch(locked, change),
         )
 
     def topic_config(self, topic_id: UUID) -> StoredTopicConfig:
@@ -486,23 +470,6 @@ class SqlRemoteLogMetadataManager:
             return None
         row = self._transactions.read_row("SELECT version_num FROM alembic_version", {})
         return None if row is None else str(row.version_num)
-
-
-def _place(
-    change: PartitionLeadership,
-    leaders: Sequence[PartitionLeadership],
-    followers: Sequence[PartitionLeadership],
-) -> str:
-    """The path of the field that named it first."""
-    if change in leaders:
-        return f"leaders[{leaders.index(change)}]"
-    return f"followers[{followers.index(change)}]"
-
-
-def _highest_epoch_of_each_partition_first(change: PartitionLeadership) -> tuple[UUID, int, int]:
-    """One that is named twice makes one event."""
-    tp, epoch = change.topic_id_partition, change.leader_epoch
-    return tp.topic_id, tp.partition, 1 if epoch is None else -epoch
 
 
 if TYPE_CHECKING:

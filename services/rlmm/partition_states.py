@@ -360,3 +360,30 @@ def _end_offset(session: Session, partition: PartitionRow) -> int:
             if (end := ends.get(entry.leader_epoch)) is not None
         }
     return max([high_watermark, *ends.values()])
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderEpochReset:
+    """The arguments of reset_leader_epoch, but for the context."""
+
+    topic_id_partition: TopicIdPartition
+    leader_epoch: int | None
+
+
+def reset_leader_epoch(change: PartitionChange, reset: LeaderEpochReset) -> MutationOutcome:
+    """Set the highest broker leader epoch; see RemoteLogMetadataManager.reset_leader_epoch."""
+    partition, new = change.partition, reset.leader_epoch
+    old = partition.highest_broker_leader_epoch
+    if partition.delete_state == FINISHED.value:
+        raise unknown_partition(reset.topic_id_partition)
+    if new == old:
+        return change.unchanged()
+    change.guards.require_expected(change.context)
+    partition.highest_broker_leader_epoch = new
+    overrule_report(change.session, partition, new)
+    event = Event("LEADER_EPOCH_RESET", _text(old), _text(new), broker_leader_epoch=new)
+    return change.record(event)
+
+
+def _text(leader_epoch: int | None) -> str | None:
+    return None if leader_epoch is None else str(leader_epoch)

@@ -1,6 +1,7 @@
-"""Lock partition rows, the first step of every change, and move their deletion."""
+"""Lock partitions, the first step of every change; announce leaders; move and undo deletions."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
 from sqlalchemy import (
@@ -19,7 +20,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from services.api.calls import MutationOutcome
-from services.api.errors import InvalidStateTransitionError
+from services.api.errors import InvalidRequestError, InvalidStateTransitionError
 from services.api.ids import TopicIdPartition
 from services.api.partitions import (
     RemotePartitionDeleteMetadata,
@@ -101,6 +102,52 @@ def lock_topics(session: Session, tps: Iterable[TopicIdPartition]) -> None:
         .order_by(TopicRow.topic_id)
         .with_for_update(read=True, key_share=True)
     )
+
+
+MAX_LEADERSHIP_CHANGES = 20_000
+"""Partitions in one call of on_partition_leadership_changes, which is one transaction."""
+
+
+def announce_all(
+    session: Session,
+    leaders: Sequence[PartitionLeadership],
+    followers: Sequence[PartitionLeadership],
+    broker_id: int,
+    cluster_id: str | None,
+) -> None:
+    """Announce leaders, all or none; see RemoteLogMetadataManager.on_partition_leadership_changes.
+
+    Locks topics, then partitions in the order of (topic id, partition).
+    """
+    changes = sorted({*leaders, *followers}, key=_highest_epoch_of_each_partition_first)
+    lock_topics(session, [change.topic_id_partition for change in changes])
+    records = Records(session)
+    for change in changes:
+        try:
+            announce(session, records, change, broker_id)
+        except InvalidRequestError as e:
+            raise InvalidRequestError(f"{_place(change, leaders, followers)}.{e}") from e
+    records.write()
+    if cluster_id is not None:
+        topic_ids = {change.topic_id_partition.topic_id for change in changes}
+        note_cluster(session, topic_ids, cluster_id)
+
+
+def _place(
+    change: PartitionLeadership,
+    leaders: Sequence[PartitionLeadership],
+    followers: Sequence[PartitionLeadership],
+) -> str:
+    """The path of the field that named it first."""
+    if change in leaders:
+        return f"leaders[{leaders.index(change)}]"
+    return f"followers[{followers.index(change)}]"
+
+
+def _highest_epoch_of_each_partition_first(change: PartitionLeadership) -> tuple[UUID, int, int]:
+    """One that is named twice makes one event."""
+    tp, epoch = change.topic_id_partition, change.leader_epoch
+    return tp.topic_id, tp.partition, 1 if epoch is None else -epoch
 
 
 def announce(
@@ -217,3 +264,34 @@ def _set(session: Session, topic_ids: Iterable[UUID], cluster_id: str | None) ->
 
 def _among(topic_ids: Iterable[UUID]) -> ColumnElement[bool]:
     return TopicRow.topic_id == any_(literal(list(topic_ids), ARRAY(Uuid)))
+
+
+@dataclass(frozen=True, slots=True)
+class Undeletion:
+    """The arguments of undelete_partition, but for the context."""
+
+    topic_id_partition: TopicIdPartition
+
+
+def undelete(change: PartitionChange, undeletion: Undeletion) -> MutationOutcome:
+    """Take the mark back; see RemoteLogMetadataManager.undelete_partition.
+
+    A mark changes nothing else of a partition, so that there is nothing else to take back. RLMs
+    that watch the topic are to leave it alone from now on, so that its cluster is forgotten.
+    """
+    tp, partition = undeletion.topic_id_partition, change.partition
+    present = partition.delete_state
+    if present == FINISHED.value:
+        raise unknown_partition(tp)
+    if present is None:
+        return change.unchanged()
+    if present != MARKED.value:
+        raise InvalidStateTransitionError(
+            f"partition {tp} is in {present}: its segments are going already"
+        )
+    change.guards.require_expected(change.context)
+    partition.delete_state = None
+    partition.marked_at = None
+    forget_cluster(change.session, partition.topic_id)
+    epoch = change.context.broker_leader_epoch
+    return change.record(Event("PARTITION_DELETE", present, broker_leader_epoch=epoch))

@@ -25,7 +25,7 @@ from services.rlmm.audit import Event
 from services.rlmm.db import PartitionKey, Transactions, key_of
 from services.rlmm.guards import PartitionView, fence, may_move, raise_leader_epoch, unknown_segment
 from services.rlmm.limits import Limits, check_storable
-from services.rlmm.locked_partitions import LockedPartitions, make_known
+from services.rlmm.locked_partitions import LockedPartitions, ensure_partitions
 from services.rlmm.rows import AnyRow, event_key, event_key_of, segment_from_row
 from services.rlmm.segment_batch import (
     Addition,
@@ -143,7 +143,7 @@ def add(batch: SegmentBatch, additions: Additions) -> Outcomes:
 
 def _add_in(session: Session, additions: Additions) -> Outcomes:
     tps = [tp_of(asked.item) for asked in additions.values()]
-    created = make_known(session, tps)
+    created = ensure_partitions(session, tps)
 
     def lock(session: Session, tps: Iterable[TopicIdPartition]) -> LockedPartitions:
         return LockedPartitions.lock(session, tps, created)
@@ -360,7 +360,7 @@ def _event(item: SegmentUpdate, stored: AnyRow) -> Event:
     )
 
 
-def change_free(session: Session, changes: Mapping[int, Asked[SegmentChange]]) -> Outcomes:
+def apply_unlocked(session: Session, changes: Mapping[int, Asked[SegmentChange]]) -> Outcomes:
     """Do those changes whose partition is known and nobody else has locked; leave out the others.
 
     Args:
@@ -368,13 +368,13 @@ def change_free(session: Session, changes: Mapping[int, Asked[SegmentChange]]) -
     """
     return change_in(
         session,
-        LockedPartitions.lock_free,
+        LockedPartitions.lock_skip_locked,
         changes.values(),
         lambda batch: _change(batch, changes),
     )
 
 
-def change_alone(transactions: Transactions, change: SegmentChange) -> Outcome:
+def apply_single(transactions: Transactions, change: SegmentChange) -> Outcome:
     """In a transaction of its own, which waits for the partition's lock; an addition makes the
     partition known."""
     if isinstance(change, SegmentAddition):

@@ -15,7 +15,7 @@ from services.api.topic_config import StoredTopicConfig
 from services.rlmm import topic_configs
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.segment_batch import Asked
-from services.rlmm.segment_changes import change_free
+from services.rlmm.segment_changes import apply_unlocked
 from tests.contract.rlmm.segments import (
     BROKER,
     DELETE_STARTED,
@@ -52,7 +52,7 @@ def test_a_put_waits_for_a_mark_of_any_partition_and_refuses_the_next(
         with ThreadPoolExecutor(1) as pool:
             with Session(engine) as session, session.begin():
                 mark = Asked(SegmentUpdate(update_to(under_way, DELETE_STARTED)))
-                [outcome] = change_free(session, {0: mark}).values()
+                [outcome] = apply_unlocked(session, {0: mark}).values()
                 assert isinstance(outcome, MutationOutcome)
                 put = pool.submit(rlmm.put_topic_config, tp.topic_id, HOLD)
                 eventually(lambda: waiting(engine) == 1)

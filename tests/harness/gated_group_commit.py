@@ -1,4 +1,4 @@
-"""A gathering whose transactions a test holds still."""
+"""A group_commit whose transactions a test holds still."""
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,9 +14,9 @@ from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import SegmentUpdate
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.rlmm.db import Transactions
-from services.rlmm.group_commit import Gathering
+from services.rlmm.group_commit import GroupCommit
 from services.rlmm.segment_batch import Asked, Outcome, Outcomes, SegmentChange
-from services.rlmm.segment_changes import change_alone, change_free
+from services.rlmm.segment_changes import apply_single, apply_unlocked
 from tests.contract.rlmm.segments import FINISHED, segment, update_to
 from tests.harness.eventually import eventually
 
@@ -24,7 +24,7 @@ Result = MutationOutcome | BaseException
 
 
 class Gated:
-    """A gathering. While the gate is closed, transactions that have begun stand still
+    """A group_commit. While the gate is closed, transactions that have begun stand still
     before their first statement."""
 
     def __init__(self, engine: Engine, max_wait_s: float = 60.0) -> None:
@@ -36,7 +36,9 @@ class Gated:
         self._loses_commits = False
         self._engine = engine
         transactions = Transactions(engine)
-        self.gathering = Gathering(transactions, self._change_free, self._change_alone, max_wait_s)
+        self.group_commit = GroupCommit(
+            transactions, self._apply_unlocked, self._apply_single, max_wait_s
+        )
         self._transactions = transactions
         self._threads = ThreadPoolExecutor(64)
 
@@ -46,7 +48,7 @@ class Gated:
     def submit(self, item: SegmentChange, call_id: str = "-") -> "Future[MutationOutcome]":
         def change() -> MutationOutcome:
             with serving(Call("broker", call_id)):
-                return self.gathering.change(item)
+                return self.group_commit.change(item)
 
         return self._threads.submit(change)
 
@@ -56,7 +58,7 @@ class Gated:
             futures = []
             for number, item in enumerate(items):
                 futures.append(self.submit(item, f"call-{number}"))
-                eventually(lambda: self.gathering.waiting() == len(futures))
+                eventually(lambda: self.group_commit.waiting() == len(futures))
         return [result_of(future) for future in futures]
 
     @contextmanager
@@ -78,16 +80,18 @@ class Gated:
         """The connection of each transaction breaks after its last statement."""
         self._loses_commits = True
 
-    def _change_alone(self, change: SegmentChange) -> Outcome:
+    def _apply_single(self, change: SegmentChange) -> Outcome:
         self.alone += 1
-        return change_alone(self._transactions, change)
+        return apply_single(self._transactions, change)
 
-    def _change_free(self, session: Session, items: Mapping[int, Asked[SegmentChange]]) -> Outcomes:
+    def _apply_unlocked(
+        self, session: Session, items: Mapping[int, Asked[SegmentChange]]
+    ) -> Outcomes:
         self.sizes.append(len(items))
         assert self.gate.wait(timeout=60)
         if self.fault is not None:
             raise self.fault
-        outcomes = change_free(session, items)
+        outcomes = apply_unlocked(session, items)
         if self._loses_commits and len(items) > 1:
             pid = session.scalar(text("SELECT pg_backend_pid()"))
             with self._engine.connect() as other:

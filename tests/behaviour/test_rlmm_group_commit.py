@@ -32,7 +32,7 @@ from tests.contract.rlmm.segments import (
     segment,
 )
 from tests.harness.eventually import eventually
-from tests.harness.gated_gathering import Gated, result_of, to
+from tests.harness.gated_group_commit import Gated, result_of, to
 from tests.harness.rlmm_database import events
 
 
@@ -69,7 +69,7 @@ def test_who_finds_the_place_free_waits_for_nobody(
 ) -> None:
     made = [add(rlmm, segment(tp, 0, 9)) for tp in tps]
     for metadata in made:
-        assert gated.gathering.change(to(FINISHED, metadata)).applied
+        assert gated.group_commit.change(to(FINISHED, metadata)).applied
     assert gated.sizes == [1] * len(tps)
 
 
@@ -82,7 +82,7 @@ def test_a_refusal_is_told_to_its_own_caller(
     results = gated.meeting(refused, *rest)
     assert isinstance(results[0], InvalidStateTransitionError)
     assert results[1:] == [MutationOutcome(applied=True, revision=3)] * len(rest)
-    assert gated.gathering.change(first).applied
+    assert gated.group_commit.change(first).applied
 
 
 def test_two_changes_of_a_partition_are_judged_one_after_the_other(
@@ -105,12 +105,12 @@ def test_nobody_waits_for_the_partition_that_another_has_locked(
         holder.execute(text(lock), {"id": tps[0].topic_id})
         with gated.place_taken():
             futures = [gated.submit(to(FINISHED, metadata)) for metadata in made]
-            eventually(lambda: gated.gathering.waiting() == len(made))
+            eventually(lambda: gated.group_commit.waiting() == len(made))
         assert [result_of(each) for each in futures[1:]] == [
             MutationOutcome(applied=True, revision=3)
         ] * len(futures[1:])
         for metadata in made[1:]:
-            assert gated.gathering.change(to(DELETE_STARTED, metadata)).applied
+            assert gated.group_commit.change(to(DELETE_STARTED, metadata)).applied
         assert not futures[0].done()
     assert result_of(futures[0]) == MutationOutcome(applied=True, revision=3)
 
@@ -121,9 +121,9 @@ def test_who_has_waited_for_long_goes_alone(
     only = add(rlmm, segment(tps[0], 0, 9))
     with closing(Gated(engine, max_wait_s=0.05)) as gated:
         with gated.place_taken():
-            assert gated.gathering.change(to(FINISHED, only)).applied
-            assert gated.gathering.waiting() == 0
-        assert gated.gathering.change(to(DELETE_STARTED, only)).applied
+            assert gated.group_commit.change(to(FINISHED, only)).applied
+            assert gated.group_commit.waiting() == 0
+        assert gated.group_commit.change(to(DELETE_STARTED, only)).applied
 
 
 def test_what_is_too_much_for_one_transaction_goes_in_two(
@@ -156,7 +156,7 @@ def test_an_interrupted_leader_leaves_nobody_waiting(
     assert isinstance(leader, SystemExit)
     assert [type(each) for each in others] == [RetriableRemoteStorageError] * len(others)
     gated.fault = None
-    assert gated.gathering.change(to(FINISHED, made[0])).applied
+    assert gated.group_commit.change(to(FINISHED, made[0])).applied
 
 
 def test_a_process_that_falls_silent_with_locks_loses_them(
@@ -216,7 +216,7 @@ def test_a_fault_of_ours_leaves_nobody_waiting(
     results = gated.meeting(*(to(FINISHED, metadata) for metadata in made))
     assert results == [MutationOutcome(applied=True, revision=3)] * len(tps)
     gated.fault = None
-    assert gated.gathering.change(to(DELETE_STARTED, made[0])).applied
+    assert gated.group_commit.change(to(DELETE_STARTED, made[0])).applied
 
 
 def test_a_commit_that_got_no_answer_is_told_to_all_whose_changes_it_had(
@@ -227,7 +227,7 @@ def test_a_commit_that_got_no_answer_is_told_to_all_whose_changes_it_had(
     why = MutationContext(request_id="finish")
     results = gated.meeting(*(to(FINISHED, metadata, why) for metadata in made))
     assert [type(each) for each in results] == [RetriableRemoteStorageError] * len(tps)
-    again = [gated.gathering.change(to(FINISHED, metadata, why)) for metadata in made]
+    again = [gated.group_commit.change(to(FINISHED, metadata, why)) for metadata in made]
     assert again == [MutationOutcome(applied=True, revision=3)] * len(tps)
 
 
