@@ -38,7 +38,7 @@ DEFAULT_PORT = 5432
 
 @dataclass(frozen=True, slots=True)
 class DatabaseLimits:
-    """How many connections, and how long each thing may take; RlmmSettings says it in words."""
+    """Numbers of connections and timeouts; RlmmSettings describes each."""
 
     pool_size: int = 16
     pool_timeout_ms: int = 5_000
@@ -58,10 +58,10 @@ def create_database_engine(
     *,
     asks_for_settings: bool = True,
 ) -> Engine:
-    """An engine on PostgreSQL through psycopg 3. Opens no connection yet.
+    """Create an engine on PostgreSQL through psycopg 3. Opens no connection yet.
 
     Args:
-        asks_for_settings: False: its sessions have what the server gives to their role.
+        asks_for_settings: False: sessions keep the settings that the server gives to their role.
 
     Raises:
         InvalidRequestError: not the URL of a PostgreSQL database.
@@ -70,7 +70,9 @@ def create_database_engine(
         url = make_url(database_url)
     except (ArgumentError, ValueError):
         # Without the cause, whose text may hold a piece of the password.
-        raise InvalidRequestError("database_url: not a URL") from None
+        raise InvalidRequestError(
+            "database_url: not a URL; write postgresql://USER:PASSWORD@HOST:PORT/NAME"
+        ) from None
     if url.get_backend_name() not in ("postgresql", "postgres"):
         raise InvalidRequestError("database_url: must begin with postgresql://")
     return create_engine(
@@ -90,24 +92,24 @@ def create_database_engine(
 
 
 def endpoint(url: URL) -> str:
-    """HOST:PORT/NAME, for people; never the user or the password."""
+    """Return HOST:PORT/NAME for messages, never the user or the password."""
     return f"{url.host or 'localhost'}:{url.port or DEFAULT_PORT}/{url.database or ''}"
 
 
 def _options(limits: DatabaseLimits) -> str:
-    """What a session asks the server for when it begins."""
+    """Return the settings that a session asks the server for when it begins."""
     session = {
         "statement_timeout": limits.statement_timeout_ms,
         "lock_timeout": limits.lock_timeout_ms,
         "idle_in_transaction_session_timeout": limits.idle_in_transaction_timeout_ms,
         "synchronous_commit": "on",
-        # Planning a look-up anew for its values takes longer than running it.
+        # Planning a look-up for its values takes longer than running it.
         "plan_cache_mode": "force_generic_plan",
         # A plan is kept: one made while a table was small, or had no statistics, must go by the
         # index too. What has no index is scanned nevertheless.
         "enable_seqscan": "off",
         "jit": "off",
-        # The server too notices a process whose host vanished, and lets go of its locks.
+        # The server too notices that a process's host vanished, and releases its locks.
         "tcp_keepalives_idle": 10,
         "tcp_keepalives_interval": 5,
         "tcp_keepalives_count": 3,
@@ -119,7 +121,7 @@ def _connect_args(application_name: str, connect_timeout_ms: int) -> dict[str, s
     return {
         "application_name": application_name,
         "connect_timeout": -(-connect_timeout_ms // 1000),
-        # A database host that vanished without a word is noticed within half a minute.
+        # Notices within half a minute that the database host vanished.
         "keepalives": 1,
         "keepalives_idle": 10,
         "keepalives_interval": 5,
@@ -131,14 +133,14 @@ def _connect_args(application_name: str, connect_timeout_ms: int) -> dict[str, s
 ATTEMPTS = 3
 
 PAUSE_S = 0.05
-"""Between two of them: whoever the first was rolled back for is to go on before it comes again."""
+"""Pause between two attempts, so that the transaction that won goes on first."""
 
 _ROLLED_BACK = frozenset({"40001", "40P01"})
 """serialization_failure, deadlock_detected: nothing happened, so that trying again is safe."""
 
 _STALE = frozenset({"0A000", "26000", "42P05"})
-"""What the session has prepared does not fit the schema any more, is gone, or is there already:
-nothing happened, and after a rollback, or in a new session, it is prepared anew."""
+"""A prepared statement does not fit the schema any more, is gone, or exists already. Nothing
+happened; after a rollback, or in a new session, it is prepared again."""
 
 _DISK_FULL = "53100"
 _UNIQUE_VIOLATION = "23505"
@@ -148,13 +150,13 @@ _NOT_READY = frozenset({"25006", "25P03", "25P04", "42P01", "42703"})
 yet): beside what psycopg itself calls operational."""
 
 _CURSOR = "cursor"
-"""In the pool's notes on a connection."""
+"""A key of the pool's notes on a connection."""
 
 T = TypeVar("T")
 
 
 class Transactions:
-    """Runs work against the database; whatever goes wrong there is raised as our own error."""
+    """Run transactions and reads on the database, the only retry owner; raise our own errors."""
 
     def __init__(self, engine: Engine, require_usable: Callable[[], None] = lambda: None) -> None:
         """
@@ -168,7 +170,7 @@ class Transactions:
         self._autocommitting = engine.execution_options(isolation_level="AUTOCOMMIT")
 
     def change(self, work: Callable[[Session], T]) -> T:
-        """Do `work` in one transaction; when this returns, it is committed.
+        """Run `work` in one transaction; when this returns, it is committed.
 
         `work` may run several times, and must do nothing but database work.
 
@@ -197,18 +199,17 @@ class Transactions:
             return self._again_where_stale(lambda: self._read_once(query))
 
     def _read_once(self, query: Callable[[Connection], T]) -> T:
-        # Sends no BEGIN: it is so that the end of a session is noticed whoever ran the statement.
+        # Sends no BEGIN; notices the end of a session, whoever ran the statement.
         with self._autocommitting.begin() as connection:
             return query(connection)
 
     def read_row(self, statement: str, parameters: Mapping[str, object]) -> Any:
-        """The first row that a statement answers with, a named tuple; None where there is none.
+        """Return the first row of a statement's answer, a named tuple, or None.
 
-        By psycopg alone and prepared, outside of any transaction: what SQLAlchemy does for a
-        statement and its result would take longer than all the rest of a look-up. A change that is
-        refused rolls back, and with that psycopg drops all that its session has prepared: the first
-        look-up there after it plans anew, 2 ms instead of half of one. That is less than the
-        refusal took.
+        By psycopg alone and prepared, outside of any transaction: SQLAlchemy's work for a statement
+        and its result would take longer than the rest of a look-up. A change that is refused rolls
+        back, and psycopg then drops what its session has prepared: the next look-up there plans
+        again, 2 ms instead of half of one. That is less than the refusal took.
 
         Raises:
             RetriableRemoteStorageError: unreachable or busy.
@@ -221,19 +222,19 @@ class Transactions:
             return cursor.execute(statement, parameters, prepare=True).fetchone()
 
     def _again_where_stale(self, reading: Callable[[], T]) -> T:
-        """Outside of transactions nothing is rolled back, and a session would fail for ever."""
+        """Retry a read once in new sessions: without a rollback a stale one would fail forever."""
         try:
             return reading()
         except (DBAPIError, psycopg.Error) as e:
             if sqlstate(e) not in _STALE:
                 raise
-        # What made one session's plans stale has made the others' too.
+        # The plans of the other sessions are stale too.
         self._engine.dispose()
         return reading()
 
     @contextmanager
     def _cursor(self) -> Iterator[psycopg.Cursor[Any]]:
-        """Of a connection of the pool that commits each statement; the connection keeps it."""
+        """Yield the cursor that a pooled connection keeps; each statement commits."""
         pooled = self._engine.raw_connection()
         connection = pooled.driver_connection
         assert isinstance(connection, psycopg.Connection)
@@ -252,13 +253,13 @@ class Transactions:
     ) -> None:
         if connection.closed:
             pooled.invalidate()
-            # Whatever ended it has ended the others too: none of them is to fail a call.
+            # What ended it has ended the others too; none of them must fail a call.
             self._engine.dispose()
             return
         try:
             connection.autocommit = False
         except psycopg.Error as e:
-            pooled.invalidate(e)  # it is in the middle of something
+            pooled.invalidate(e)  # It is within a statement.
         else:
             pooled.close()
 
@@ -274,8 +275,8 @@ class Transactions:
 
 
 def again_where_rolled_back(transaction: Callable[[], T]) -> T:
-    """Do a whole transaction, up to ATTEMPTS times where the database rolls it back for others or
-    for what the session had prepared."""
+    """Run a whole transaction, up to ATTEMPTS times if the database rolls it back for others or
+    for a stale prepared statement."""
     for _ in range(ATTEMPTS - 1):
         try:
             return transaction()
@@ -305,14 +306,16 @@ def _our_error(e: SQLAlchemyError | psycopg.Error) -> RemoteStorageError:
         psycopg.InterfaceError,
     )
     if state == _DISK_FULL:
-        return RetriableRemoteStorageError(f"the metadata database's disk is full ({state})")
+        return RetriableRemoteStorageError(
+            f"the metadata database's disk is full ({state}); free space, then retry"
+        )
     if state.startswith(_UNIQUE_VIOLATION):
         return ConcurrentUpdateError(
             f"the database has another row where this change writes ({state}); read again and retry"
         )
     if isinstance(e, retriable) or state in _NOT_READY:
         return RetriableRemoteStorageError(
-            f"the metadata database cannot be reached, is busy or is not ready ({state})"
+            f"the metadata database cannot be reached, is busy or is not ready ({state}); retry"
         )
     if isinstance(e, DataError | psycopg.DataError):
         return InvalidRequestError(f"request: a value cannot be stored ({state})")
@@ -320,8 +323,10 @@ def _our_error(e: SQLAlchemyError | psycopg.Error) -> RemoteStorageError:
 
 
 def sqlstate(e: SQLAlchemyError | psycopg.Error) -> str:
-    """The five characters by which PostgreSQL names an error; for a violated rule of the schema,
-    also the rule. "no SQLSTATE" where the error arose on our side."""
+    """Return PostgreSQL's five characters for an error, and the rule of the schema if it broke one.
+
+    "no SQLSTATE" if the error arose on our side.
+    """
     cause = e.orig if isinstance(e, DBAPIError) else e
     if not isinstance(cause, psycopg.Error) or cause.sqlstate is None:
         return "no SQLSTATE"
@@ -330,7 +335,7 @@ def sqlstate(e: SQLAlchemyError | psycopg.Error) -> str:
 
 
 _PIPELINE = "pipeline"
-"""In SQLAlchemy's notes on a connection."""
+"""A key of SQLAlchemy's notes on a connection."""
 
 JsonRow: TypeAlias = dict[str, object]
 
@@ -340,10 +345,10 @@ PartitionKey: TypeAlias = tuple[UUID, int]
 
 @contextmanager
 def pipelined(connection: Connection) -> Iterator[None]:
-    """Statements of `run` are sent without waiting for the answers to those before them.
+    """Send statements of `run` without waiting for the answers to those before them.
 
-    What a statement failed with is raised by wait_for_answers, or at the end. SQLAlchemy's own
-    statements do not work inside.
+    wait_for_answers, or the end, raises what a statement failed with. SQLAlchemy's own statements
+    do not work inside.
     """
     with _driver(connection).pipeline() as pipeline:
         connection.info[_PIPELINE] = pipeline
@@ -354,10 +359,10 @@ def pipelined(connection: Connection) -> Iterator[None]:
 
 
 def wait_for_answers(connection: Connection) -> None:
-    """To all that was sent; call this before their rows are read.
+    """Wait for the answers to all that was sent, before their rows are read.
 
-    Who reads without it gets the rows too, but leaves the session "active" for the database: it
-    would not be ended, and its locks kept, where its process falls silent.
+    Rows can be read without it, but the session then stays "active" for the database: if its
+    process hangs, the database does not end it, and its locks stay.
     """
     connection.info[_PIPELINE].sync()
 
@@ -368,9 +373,9 @@ def run(
     rows: Sequence[JsonRow],
     values: Mapping[str, object] | None = None,
 ) -> psycopg.Cursor[Any]:
-    """Run a statement that has `rows` as %(rows)s; what it answers with are named tuples.
+    """Run a statement with `rows` as %(rows)s; its answer has named tuples.
 
-    By psycopg alone, as Transactions.read_row, but in the connection's transaction.
+    By psycopg alone, like Transactions.read_row, but in the connection's transaction.
     """
     cursor = _driver(connection).cursor(binary=True, row_factory=namedtuple_row)
     return cursor.execute(statement, {"rows": json.dumps(rows), **(values or {})}, prepare=True)
@@ -379,7 +384,7 @@ def run(
 def stream(
     connection: Connection, statement: str, rows: Sequence[JsonRow], at_a_time: int
 ) -> Iterator[Any]:
-    """The answers of a statement as `run` has them, each as soon as so many are there.
+    """Yield the answers of a statement of `run`, `at_a_time` of them as they arrive.
 
     The database goes on meanwhile. Not prepared: psycopg cannot do both.
     """
@@ -388,10 +393,10 @@ def stream(
 
 
 def when_needed(read: Callable[[], T]) -> Callable[[], T]:
-    """`read`, done once, when its answer is first asked for.
+    """Return a function that calls `read` once, when its result is first needed.
 
-    For what a pipeline has asked for, or what waits for the database. (A cached_property of Python
-    3.11 has one lock for all objects of its class: they would wait for each other's rows.)
+    For answers in a pipeline, or what waits for the database. (A cached_property of Python 3.11
+    has one lock for all objects of its class: they would wait for each other's rows.)
     """
     return cache(read)
 
@@ -417,14 +422,14 @@ def segment_row(segment_id: RemoteLogSegmentId) -> JsonRow:
 
 
 def hex_of(value: bytes | None) -> str | None:
-    """For decode(..., 'hex'): JSON has no bytes."""
+    """Return the value for decode(..., 'hex'): JSON has no bytes."""
     return None if value is None else value.hex()
 
 
 SEGMENT = ", ".join(f"s.{name}" for name in SEGMENT_COLUMNS)
-"""What segment_from_row needs, of `segments AS s`."""
+"""SQL for the columns of segment_from_row, of `segments AS s`."""
 
 PARTITIONS = "partitions AS p JOIN topics AS t ON t.topic_id = p.topic_id"
 
 IS_KNOWN = "p.delete_state IS DISTINCT FROM 'DELETE_PARTITION_FINISHED'"
-"""Of the partitions that reads answer for."""
+"""SQL for the partitions that reads answer for."""

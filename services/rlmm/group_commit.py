@@ -1,4 +1,8 @@
-"""Group concurrent changes into one transaction, because a commit takes longer than a change."""
+"""Group concurrent changes into one transaction, because a commit takes longer than a change.
+
+One call leads: it applies its own change and those of all that wait, then passes the lead on. The
+queue holds changes, not places (services.common.fair_queue): a waiter's work is done by the leader.
+"""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -21,7 +25,7 @@ MAX_ROWS = 1_000
 
 
 class _Turn(Enum):
-    """What one who waits is to do, where its change was not done for it."""
+    """What a waiter does next if its change was not applied for it."""
 
     LEAD = auto()
     ALONE = auto()
@@ -31,13 +35,13 @@ _Answer: TypeAlias = MutationOutcome | Exception | _Turn
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Waiting:
+class _Waiter:
     asked: Asked[SegmentChange]
     answer: Future[_Answer] = field(default_factory=Future)
 
 
 class GroupCommit:
-    """Thread-safe; has no threads of its own."""
+    """Apply changes, many in one transaction if they meet. Thread-safe; has no threads."""
 
     def __init__(
         self,
@@ -48,28 +52,29 @@ class GroupCommit:
     ) -> None:
         """
         Args:
-            apply_unlocked: does changes, no two of one partition, in one transaction; leaves out
+            apply_unlocked: applies changes, no two of one partition, in one transaction, without
                 those whose partition is locked.
-            apply_single: waits for the lock.
-            max_wait_s: for the place. There is one: two share the changes between them, so that
-                each has fewer, and all take longer.
+            apply_single: applies one change; waits for the lock.
+            max_wait_s: for the lead. There is one leader: two would share the changes between
+                them, so that each has fewer and all take longer.
         """
         self._transactions = transactions
         self._apply_unlocked = apply_unlocked
         self._apply_single = apply_single
         self._lock = Lock()
         self._max_wait_s = max_wait_s
-        self._place_is_free = True
-        self._waiting: list[_Waiting] = []
+        self._lead_is_free = True
+        self._waiters: list[_Waiter] = []
 
     def change(self, item: SegmentChange) -> MutationOutcome:
-        """
+        """Apply one change, perhaps together with others.
+
         Raises:
-            RemoteStorageError: what the change was refused with. A commit that got no answer is
-                told to all whose changes were in it.
+            RemoteStorageError: the change was refused. If a commit gets no answer, all whose
+                changes were in it get this.
         """
-        own = _Waiting(Asked(item))
-        answer = _Turn.LEAD if self._takes_place(own) else self._waited(own)
+        own = _Waiter(Asked(item))
+        answer = _Turn.LEAD if self._takes_lead(own) else self._waited(own)
         if answer is _Turn.LEAD:
             answer = self._lead(own)
         if isinstance(answer, _Turn):
@@ -79,69 +84,71 @@ class GroupCommit:
         return answer
 
     def waiting(self) -> int:
-        """How many changes wait for the place."""
+        """Return the number of changes that wait for the lead."""
         with self._lock:
-            return len(self._waiting)
+            return len(self._waiters)
 
-    def _takes_place(self, own: _Waiting) -> bool:
-        """Whether it was free; otherwise `own` waits."""
+    def _takes_lead(self, own: _Waiter) -> bool:
+        """Take the lead if it is free, or queue `own`."""
         with self._lock:
-            if self._place_is_free:
-                self._place_is_free = False
+            if self._lead_is_free:
+                self._lead_is_free = False
                 return True
-            self._waiting.append(own)
+            self._waiters.append(own)
             return False
 
-    def _waited(self, own: _Waiting) -> _Answer:
+    def _waited(self, own: _Waiter) -> _Answer:
         try:
             return own.answer.result(self._max_wait_s)
         except TimeoutError:
             with self._lock:
-                if own in self._waiting:
-                    self._waiting.remove(own)
+                if own in self._waiters:
+                    self._waiters.remove(own)
                     return _Turn.ALONE
-        return own.answer.result()  # it is under way
+        return own.answer.result()  # the leader is applying it
 
-    def _lead(self, own: _Waiting) -> _Answer:
-        """Change for oneself and all who wait, and give the place away."""
-        others = self._taken_along(own)
-        interrupted = RetriableRemoteStorageError("who did this with other changes was interrupted")
+    def _lead(self, own: _Waiter) -> _Answer:
+        """Apply `own` and the changes that wait, then pass the lead on."""
+        others = self._take_waiting(own)
+        interrupted = RetriableRemoteStorageError(
+            "the transaction this change was grouped into was interrupted; retry"
+        )
         answers: list[_Answer] = [interrupted] * (1 + len(others))
         try:
             answers = self._answers([own, *others])
         finally:
-            for waiting, answer in zip(others, answers[1:], strict=True):
-                waiting.answer.set_result(answer)
-            self._give_place_away()
+            for waiter, answer in zip(others, answers[1:], strict=True):
+                waiter.answer.set_result(answer)
+            self._pass_lead_on()
         return answers[0]
 
-    def _taken_along(self, own: _Waiting) -> list[_Waiting]:
-        """Who waits, in the order in which they came. A second change of a partition stays, and
-        what is too much for one transaction."""
+    def _take_waiting(self, own: _Waiter) -> list[_Waiter]:
+        """Take the changes that wait, in their order. A second change of a partition stays in the
+        queue, and so does what is too much for one transaction."""
         with self._lock:
             tps, rows = {tp_of(own.asked.item)}, rows_of(own.asked.item)
-            taken: list[_Waiting] = []
-            left: list[_Waiting] = []
-            for waiting in self._waiting:
-                tp, more_rows = tp_of(waiting.asked.item), rows_of(waiting.asked.item)
+            taken: list[_Waiter] = []
+            left: list[_Waiter] = []
+            for waiter in self._waiters:
+                tp, more_rows = tp_of(waiter.asked.item), rows_of(waiter.asked.item)
                 if tp in tps or rows + more_rows > MAX_ROWS:
-                    left.append(waiting)
+                    left.append(waiter)
                 else:
                     tps.add(tp)
                     rows += more_rows
-                    taken.append(waiting)
-            self._waiting = left
+                    taken.append(waiter)
+            self._waiters = left
             return taken
 
-    def _give_place_away(self) -> None:
+    def _pass_lead_on(self) -> None:
         with self._lock:
-            if self._waiting:
-                self._waiting.pop(0).answer.set_result(_Turn.LEAD)
+            if self._waiters:
+                self._waiters.pop(0).answer.set_result(_Turn.LEAD)
             else:
-                self._place_is_free = True
+                self._lead_is_free = True
 
-    def _answers(self, together: list[_Waiting]) -> list[_Answer]:
-        items = {place: waiting.asked for place, waiting in enumerate(together)}
+    def _answers(self, together: list[_Waiter]) -> list[_Answer]:
+        items = {place: waiter.asked for place, waiter in enumerate(together)}
         connected = committing = False
 
         def work(session: Session) -> Outcomes:
@@ -155,9 +162,9 @@ class GroupCommit:
 
         try:
             outcomes = self._transactions.change(work)
-        except Exception as e:  # noqa: BLE001 - each is told, or meets it again alone
-            # Before the commit nothing was done, and whose fault it was shows when all go alone;
-            # where there is no connection it is nobody's.
+        except Exception as e:  # noqa: BLE001 - each gets it, or meets it again alone
+            # Before the commit nothing is done; applied one by one, only the change at fault fails.
+            # Without a connection all of them would.
             is_of_all = committing or not connected
             return [e if is_of_all else _Turn.ALONE] * len(together)
         return [outcomes.get(place, _Turn.ALONE) for place in items]

@@ -31,7 +31,7 @@ from services.rlmm.tables import PartitionRow, TopicRow
 
 
 class PartitionView(Protocol):
-    """The row itself, which the session writes; or one of a batch, which writes many at once."""
+    """A locked partition: an ORM row, which the session writes, or one of a batch."""
 
     topic_id: UUID
     partition: int
@@ -44,11 +44,11 @@ _BEING_REMOVED = (
     RemotePartitionDeleteState.DELETE_PARTITION_STARTED.value,
     RemotePartitionDeleteState.DELETE_PARTITION_FINISHED.value,
 )
-"""Nobody's retention any more. A mark alone may be taken back, and changes nothing."""
+"""States in which no retention rule holds any more. A mark alone may be taken back."""
 
 
 class Topic(Protocol):
-    """The row itself, or what a statement read of it."""
+    """A topic: an ORM row, or what a statement read of it."""
 
     @property
     def name(self) -> str: ...
@@ -59,14 +59,18 @@ class Topic(Protocol):
 
 
 def topic_of(session: Session, partition: PartitionView) -> TopicRow:
-    """The topic of a locked partition; no second statement while the caller keeps the row."""
+    """Return the topic of a locked partition; the session reads it once."""
     return session.get_one(TopicRow, partition.topic_id)
 
 
 def check_expected(
     partition: int, revision: int, topic_of: Callable[[], Topic], context: MutationContext
 ) -> None:
-    """require_expected, of a partition that has this revision and whose topic can be read."""
+    """Refuse a change that was decided on another revision than the present one.
+
+    Raises:
+        ConcurrentUpdateError: not the context's expected_revision or expected_config_revision.
+    """
     if context.expected_revision not in (None, revision):
         raise ConcurrentUpdateError(
             f"context.expected_revision: partition {partition} of topic "
@@ -86,11 +90,11 @@ def check_expected(
 def require_owner_may_delete(
     connection: Connection, tp: TopicIdPartition, owner: RetentionOwner
 ) -> None:
-    """require_may_delete before anything is to be deleted; of a partition that is not known,
+    """Refuse a deletion before anything is deleted; of a partition that is not known,
     nothing.
 
     Raises:
-        DeletionRefusedError: as require_may_delete.
+        DeletionRefusedError: the topic's settings forbid it.
     """
     found = connection.execute(
         select(TopicRow.name, TopicRow.config, PartitionRow.delete_state)
@@ -104,7 +108,11 @@ def require_owner_may_delete(
 def check_may_delete(
     topic: str, config: TopicConfig, delete_state: str | None, caller: RetentionOwner | None
 ) -> None:
-    """require_may_delete, where the settings are at hand; a caller of None counts as the broker."""
+    """Raise DeletionRefusedError if the settings forbid `caller` to delete finished segments.
+
+    Args:
+        caller: None counts as the broker.
+    """
     _check_no_hold(topic, config)
     if delete_state in _BEING_REMOVED:
         return
@@ -112,15 +120,19 @@ def check_may_delete(
     if config.retention_owner not in (None, caller):
         raise DeletionRefusedError(
             f"topic {topic}: sediment.retention.owner is {config.retention_owner.value}, "
-            f"not {caller.value}"
+            f"so {caller.value} may not delete its segments"
         )
     if caller is RetentionOwner.SWEEP and config.sweep_paused:
-        raise DeletionRefusedError(f"topic {topic}: sediment.sweep.paused is set")
+        raise DeletionRefusedError(
+            f"topic {topic}: sediment.sweep.paused is set; unset it to delete segments"
+        )
 
 
 def _check_no_hold(topic: str, config: TopicConfig) -> None:
     if config.hold:
-        raise DeletionRefusedError(f"topic {topic}: sediment.hold is set")
+        raise DeletionRefusedError(
+            f"topic {topic}: sediment.hold is set; unset it to delete segments"
+        )
 
 
 MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
@@ -131,7 +143,7 @@ FINISHED = RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
 def check_topic_name(
     tp: TopicIdPartition, name: str, field: str = "topic_id_partition.topic"
 ) -> None:
-    """Raise InvalidRequestError, naming `field`, where the topic has another name than `name`."""
+    """Raise InvalidRequestError, naming `field`, if the topic has another name than `name`."""
     if tp.topic != name:
         raise InvalidRequestError(
             f"{field}: topic id {tp.topic_id} belongs to {name!r}, not to {tp.topic!r}"
@@ -158,7 +170,7 @@ def fence(partition: PartitionView, tp: TopicIdPartition, broker_leader_epoch: i
 
 
 def raise_leader_epoch(partition: PartitionView, broker_leader_epoch: int | None) -> bool:
-    """Make the partition's highest broker leader epoch at least this; True where it rose."""
+    """Raise the partition's highest broker leader epoch to this; return whether it rose."""
     highest = partition.highest_broker_leader_epoch
     if broker_leader_epoch is None or (highest is not None and broker_leader_epoch <= highest):
         return False
@@ -173,9 +185,9 @@ DELETE_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 
 
 class Guards:
-    """What may refuse changes of one partition of a batch.
+    """Refuse changes of one partition that its revision or its topic's settings do not allow.
 
-    The caller holds the partition's lock as long as it uses this: nothing of it changes meanwhile.
+    The caller holds the partition's lock meanwhile, so that none of it changes.
     """
 
     def __init__(
@@ -191,11 +203,11 @@ class Guards:
         self._revision = partition.revision
 
     def require_expected(self, context: MutationContext) -> None:
-        """Raise ConcurrentUpdateError where the context was made for another revision."""
+        """Raise ConcurrentUpdateError if the context expects another revision."""
         check_expected(self.partition.partition, self._revision, self._topic, context)
 
     def require_may_delete(self, context: MutationContext) -> None:
-        """Raise DeletionRefusedError where the topic's settings forbid it."""
+        """Raise DeletionRefusedError if the topic's settings forbid it."""
         topic, caller = self._topic().name, context.retention_owner
         check_may_delete(topic, self._config(), self.partition.delete_state, caller)
 
@@ -210,9 +222,9 @@ def may_move(
     change: RemoteLogSegmentMetadataUpdate,
     context: MutationContext,
 ) -> bool:
-    """True: the segment is to move; False: it did so before, which no guard looks at.
+    """Return whether a segment moves to its next state; False: it did so before.
 
-    Changes nothing.
+    A repeat passes no guard. Changes nothing.
 
     Args:
         stored: the segment's state, broker_id and custom_metadata, copy_leased and
@@ -248,7 +260,7 @@ def may_move(
         raise DeletionRefusedError(
             f"segment {segment_id}: broker {stored.broker_id} copies it under a lease that ends "
             f"{stored.copy_lease_until.astimezone(UTC).isoformat(timespec='milliseconds')} by the "
-            "database's clock"
+            "database's clock; retry after that"
         )
     return True
 

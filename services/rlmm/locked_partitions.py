@@ -64,7 +64,7 @@ FORGET_TOPICS = """
 
 @dataclass(slots=True)
 class _Partition:
-    """PartitionView; no session writes it, LockedPartitions.write_back does."""
+    """A PartitionView that LockedPartitions.write_back writes."""
 
     topic_id: UUID
     partition: int
@@ -91,10 +91,9 @@ class LockedPartition:
 
 
 class LockedPartitions:
-    """Locked until the transaction ends.
+    """The partitions of a batch, locked until the transaction ends.
 
-    What the lock answers is read when it is first needed: in a pipeline other statements are sent
-    before that.
+    The answers are read when they are first needed: in a pipeline other statements are sent first.
     """
 
     def __init__(
@@ -118,23 +117,24 @@ class LockedPartitions:
         tps: Iterable[TopicIdPartition],
         created: Collection[PartitionKey] = (),
     ) -> Self:
-        """Lock those that there are; they may be deleted already.
+        """Lock those of the partitions that exist; they may be deleted already.
 
         Args:
-            created: ensure_partitions's answer.
+            created: what ensure_partitions returned.
         """
         return cls(session, _lock(session, LOCK, {key_of(tp) for tp in tps}), created=created)
 
     @classmethod
     def lock_skip_locked(cls, session: Session, tps: Iterable[TopicIdPartition]) -> Self:
-        """Lock those that nobody else has locked."""
+        """Lock those of the partitions that nobody else has locked."""
         return cls(session, _lock(session, LOCK_SKIP_LOCKED, {key_of(tp) for tp in tps}))
 
     def __contains__(self, tp: TopicIdPartition) -> bool:
         return key_of(tp) in self._by_key()
 
     def of(self, tp: TopicIdPartition) -> LockedPartition:
-        """
+        """Return a locked partition.
+
         Raises:
             RemoteResourceNotFoundError: it is not known.
             InvalidRequestError: its topic has another name.
@@ -161,7 +161,7 @@ class LockedPartitions:
         return self._topics()[topic_id]
 
     def _read_topics(self) -> dict[UUID, AnyRow]:
-        """All of them at once."""
+        """Read all topics in one statement."""
         ids = sorted({topic_id for topic_id, _ in self._by_key()})
         connection = self._session.connection()
         rows = run(connection, TOPICS, [{"topic_id": id.hex} for id in ids])
@@ -169,7 +169,7 @@ class LockedPartitions:
         return {row.topic_id: row for row in rows}
 
     def write_back(self) -> None:
-        """Write those that changed; those that were made known for nothing are taken back."""
+        """Write the partitions that changed; delete those that were created and did not change."""
         rows = [
             {
                 **partition_row(key),
@@ -191,7 +191,7 @@ class LockedPartitions:
 def ensure_partitions(
     session: Session, tps: Iterable[TopicIdPartition]
 ) -> Collection[PartitionKey]:
-    """Make those that are not known so, at revision 0, and answer which these were."""
+    """Create those of the partitions that are not known, at revision 0; return which."""
     in_order = sorted(dict.fromkeys(tps), key=key_of)
     keys = {key_of(tp) for tp in in_order}
     rows = run(session.connection(), KNOWN, [partition_row(key) for key in keys])
@@ -199,7 +199,7 @@ def ensure_partitions(
     if created:
         lock_topics(session, in_order)
         for tp in in_order:
-            # Who has the wrong name for the topic is told so by `of`.
+            # `of` refuses a wrong name of the topic.
             with suppress(InvalidRequestError):
                 lock_or_create(session, tp)
     return created

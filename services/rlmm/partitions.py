@@ -45,7 +45,7 @@ from services.rlmm.limits import check_text
 from services.rlmm.tables import LIVE, NOW, EventRow, PartitionRow, SegmentRow, TopicRow
 
 KNOWN = PartitionRow.delete_state.is_distinct_from(FINISHED.value)
-"""Of the partitions that reads answer for."""
+"""Condition for the partitions that reads answer for."""
 
 _LOCK = (
     select(PartitionRow, TopicRow.name)
@@ -59,7 +59,7 @@ _LOCK = (
 
 
 def lock(session: Session, tp: TopicIdPartition) -> PartitionRow | None:
-    """Lock the partition for the rest of the transaction; None where there is no such row."""
+    """Lock the partition for the rest of the transaction; return None if it is not known."""
     values = {"topic_id": tp.topic_id, "partition": tp.partition}
     found = session.execute(_LOCK, values).one_or_none()
     if found is None:
@@ -70,7 +70,7 @@ def lock(session: Session, tp: TopicIdPartition) -> PartitionRow | None:
 
 
 def lock_known(session: Session, tp: TopicIdPartition) -> PartitionRow:
-    """Lock a partition that must exist; it may be deleted already."""
+    """Lock a partition that must be known; it may be deleted already."""
     partition = lock(session, tp)
     if partition is None:
         raise unknown_partition(tp)
@@ -78,7 +78,7 @@ def lock_known(session: Session, tp: TopicIdPartition) -> PartitionRow:
 
 
 def lock_or_create(session: Session, tp: TopicIdPartition) -> PartitionRow:
-    """Lock the partition, made known at revision 0 if need be: the caller records an event."""
+    """Lock the partition, created at revision 0 if it is not known; the caller records an event."""
     partition = lock(session, tp)
     if partition is None:
         topic = insert(TopicRow).values(topic_id=tp.topic_id, name=tp.topic)
@@ -90,10 +90,10 @@ def lock_or_create(session: Session, tp: TopicIdPartition) -> PartitionRow:
 
 
 def lock_topics(session: Session, tps: Iterable[TopicIdPartition]) -> None:
-    """Whoever makes several partitions known in one transaction calls this first.
+    """Lock topics, before a transaction creates several partitions.
 
     A new partition's foreign key locks its topic. A put of the topic's settings locks the topic,
-    then its partitions: in another order than that the two would wait for each other.
+    then its partitions: in another order the two would deadlock.
     """
     topic_ids = sorted({tp.topic_id for tp in tps})
     session.execute(
@@ -138,14 +138,14 @@ def _place(
     leaders: Sequence[PartitionLeadership],
     followers: Sequence[PartitionLeadership],
 ) -> str:
-    """The path of the field that named it first."""
+    """Return the path of the field that named the partition first."""
     if change in leaders:
         return f"leaders[{leaders.index(change)}]"
     return f"followers[{followers.index(change)}]"
 
 
 def _highest_epoch_of_each_partition_first(change: PartitionLeadership) -> tuple[UUID, int, int]:
-    """One that is named twice makes one event."""
+    """Sort a partition's highest epoch first: one that is named twice makes one event."""
     tp, epoch = change.topic_id_partition, change.leader_epoch
     return tp.topic_id, tp.partition, 1 if epoch is None else -epoch
 
@@ -153,8 +153,10 @@ def _highest_epoch_of_each_partition_first(change: PartitionLeadership) -> tuple
 def announce(
     session: Session, records: Records, leadership: PartitionLeadership, broker_id: int
 ) -> None:
-    """Take note of a partition's leader. A deleted partition stays deleted: its topic id never
-    comes back. Nothing new is not an event, so that announcing idle partitions costs no write."""
+    """Record a partition's leader. A deleted partition stays deleted: its topic id never returns.
+
+    Nothing new is no event, so that announcing idle partitions costs no write.
+    """
     partition = lock_or_create(session, leadership.topic_id_partition)
     if partition.delete_state != FINISHED.value:
         note_leader(records, partition, leadership.leader_epoch, broker_id)
@@ -163,7 +165,7 @@ def announce(
 def note_leader(
     records: Records, partition: PartitionRow, leader_epoch: int | None, broker_id: int
 ) -> None:
-    """An event, where the partition becomes known by this or its highest leader epoch rises."""
+    """Record an event if the partition is new or its highest leader epoch rises."""
     is_new = partition.revision == 0
     if raise_leader_epoch(partition, leader_epoch) or is_new:
         event = Event("LEADERSHIP", broker_id=broker_id, broker_leader_epoch=leader_epoch)
@@ -173,7 +175,7 @@ def note_leader(
 def move_deletion(
     change: PartitionChange, metadata: RemotePartitionDeleteMetadata
 ) -> MutationOutcome:
-    """Take the partition's deletion to `metadata.state`, or find that it is there already."""
+    """Move the partition's deletion to `metadata.state`, or find that it is there already."""
     session, partition, epoch = change.session, change.partition, change.context.broker_leader_epoch
     tp, target = metadata.topic_id_partition, metadata.state
     if target is MARKED:
@@ -185,7 +187,7 @@ def move_deletion(
     if present != (before.value if before else None):
         raise InvalidStateTransitionError(f"partition {tp}: {present} to {target.value}")
     if target is FINISHED and _has_live_segments(session, partition):
-        raise InvalidStateTransitionError(f"partition {tp} still has segments")
+        raise InvalidStateTransitionError(f"partition {tp} still has segments; delete them first")
     change.guards.require_expected(change.context)
     if target is STARTED:
         change.guards.require_no_hold()
@@ -208,9 +210,10 @@ def _has_live_segments(session: Session, partition: PartitionRow) -> bool:
 
 
 def _repeated(change: PartitionChange, state: RemotePartitionDeleteState) -> MutationOutcome:
-    """A further call for `state`: counted on its event, the latest of a mark that was taken back
-    and made again. Where the audit trail no longer has it, the present revision answers, whose
-    event is another."""
+    """Count a repeat of `state` on its latest event.
+
+    If the audit trail no longer has it, the outcome has the present revision, of another event.
+    """
     partition = change.partition
     revision = change.session.scalar(
         select(func.max(EventRow.revision)).where(
@@ -226,9 +229,10 @@ def _repeated(change: PartitionChange, state: RemotePartitionDeleteState) -> Mut
 
 
 def check_cluster_id(cluster_id: str) -> None:
-    """
+    """Refuse an id that no cluster has.
+
     Raises:
-        InvalidRequestError: no cluster has such an id.
+        InvalidRequestError: it is empty, too long, or cannot be stored.
     """
     length, most = len(cluster_id), MAX_CLUSTER_ID_LENGTH
     require(1 <= length <= most, "cluster_id", f"must be 1 to {most} characters, is {length}")
@@ -236,10 +240,10 @@ def check_cluster_id(cluster_id: str) -> None:
 
 
 def note_cluster(session: Session, topic_ids: Iterable[UUID], cluster_id: str) -> None:
-    """Note the cluster of those of which none is known. What is known stays: the id of a cluster
-    does not change, and whoever acts on it acts for the cluster that told it first.
+    """Record the cluster of those topics that have none. A recorded one stays: the id of a cluster
+    does not change.
 
-    The caller has locked the topics' partitions; where nothing is new nothing is locked or written.
+    The caller has locked the topics' partitions. If nothing is new, nothing is locked or written.
     """
     unknown = (
         select(TopicRow.topic_id)
@@ -253,7 +257,7 @@ def note_cluster(session: Session, topic_ids: Iterable[UUID], cluster_id: str) -
 
 
 def forget_cluster(session: Session, topic_id: UUID) -> None:
-    """The caller has called partitions.lock_topics before it locked a partition."""
+    """Delete a topic's recorded cluster; the caller locked the topic before its partitions."""
     _set(session, [topic_id], None)
 
 
@@ -276,8 +280,8 @@ class Undeletion:
 def undelete(change: PartitionChange, undeletion: Undeletion) -> MutationOutcome:
     """Take the mark back; see RemoteLogMetadataManager.undelete_partition.
 
-    A mark changes nothing else of a partition, so that there is nothing else to take back. RLMs
-    that watch the topic are to leave it alone from now on, so that its cluster is forgotten.
+    A mark changes nothing else of a partition. The topic's cluster is deleted, so that RLMs that
+    watch the topic do not mark it again.
     """
     tp, partition = undeletion.topic_id_partition, change.partition
     present = partition.delete_state
@@ -287,7 +291,7 @@ def undelete(change: PartitionChange, undeletion: Undeletion) -> MutationOutcome
         return change.unchanged()
     if present != MARKED.value:
         raise InvalidStateTransitionError(
-            f"partition {tp} is in {present}: its segments are going already"
+            f"partition {tp} is in {present}: its segments are being deleted for good"
         )
     change.guards.require_expected(change.context)
     partition.delete_state = None

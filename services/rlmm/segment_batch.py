@@ -1,4 +1,4 @@
-"""Change many segments in one transaction: read, judge, write rows, events and answers."""
+"""Change many segments in one transaction: read, check, write rows, events and answers."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,7 +43,7 @@ def tp_of(change: SegmentChange) -> TopicIdPartition:
 
 
 def rows_of(change: SegmentChange) -> int:
-    """Of the table that has most of them: one for each leader epoch."""
+    """Return the rows that a change writes into the largest table: one for each leader epoch."""
     if isinstance(change, SegmentAddition):
         return len(change.metadata.segment_leader_epochs)
     return 1
@@ -54,12 +54,12 @@ SegmentKey: TypeAlias = tuple[PartitionKey, UUID]
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A segment that moves to its next state.
+    """The move of a segment to its next state.
 
     Attributes:
-        from_state: in which it was judged.
-        revision: the partition's that carries the move.
-        plan_id: of the sweep that marks it.
+        from_state: the state that was checked.
+        revision: the partition's, with the move.
+        plan_id: of the sweep that marks the segment.
     """
 
     update: RemoteLogSegmentMetadataUpdate
@@ -70,8 +70,12 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """A segment that becomes known; `revision` of its partition carries it; `lease_ms` of its copy,
-    None: it has none."""
+    """A new segment.
+
+    Attributes:
+        revision: the partition's, with the addition.
+        lease_ms: of its copy; None: no lease.
+    """
 
     metadata: RemoteLogSegmentMetadata
     revision: int
@@ -139,14 +143,14 @@ ADD = """
 def stored_segments(
     session: Session, segment_ids: Iterable[RemoteLogSegmentId]
 ) -> dict[SegmentKey, AnyRow]:
-    """All columns of those that there are, and copy_leased."""
+    """Read all columns of those of the segments that exist, and copy_leased."""
     return by_segment(ask_for_segments(session, segment_ids))
 
 
 def ask_for_segments(
     session: Session, segment_ids: Iterable[RemoteLogSegmentId]
 ) -> Iterable[AnyRow]:
-    """stored_segments, which in a pipeline may be read when they are needed."""
+    """Send the query of stored_segments; in a pipeline its rows may be read later."""
     return run(session.connection(), STORED, [segment_row(id) for id in segment_ids])
 
 
@@ -161,7 +165,8 @@ def segment_key(segment_id: RemoteLogSegmentId) -> SegmentKey:
 def move_segments(session: Session, moves: Sequence[Move]) -> Callable[[], None]:
     """Write the moves into the table of segments.
 
-    Answers a check that they were written, for when the pipeline that this may be in has ended.
+    Returns:
+        A check that they were written, to be called when the pipeline has ended.
     """
     rows = [
         {
@@ -181,14 +186,16 @@ def move_segments(session: Session, moves: Sequence[Move]) -> Callable[[], None]
     def require_all() -> None:
         moved = written.rowcount
         if moved != len(moves):
-            # Whoever changes a segment holds its partition's lock, as this call does.
-            raise RemoteStorageError(f"{len(moves)} segments were judged, {moved} were as judged")
+            # Every change of a segment holds its partition's lock, as this one does.
+            raise RemoteStorageError(
+                f"{moved} of {len(moves)} segments were in the state that was checked; retry"
+            )
 
     return require_all
 
 
 def add_segments(session: Session, additions: Sequence[Addition]) -> None:
-    """Write new segments, in whatever state they are."""
+    """Write new segments, in any state."""
     rows = [
         {
             **row_values(addition.metadata),
@@ -203,7 +210,7 @@ def add_segments(session: Session, additions: Sequence[Addition]) -> None:
 
 
 MAX_PARTITIONS = 100
-"""Whose locks a batch holds at once."""
+"""Partitions that a batch locks at once."""
 
 Item = TypeVar("Item", bound=SegmentChange)
 Item_co = TypeVar("Item_co", covariant=True)
@@ -211,7 +218,7 @@ Item_co = TypeVar("Item_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Asked(Generic[Item_co]):
-    """An item of a batch, and the call that asked for it."""
+    """An item of a batch, with the call that requested it."""
 
     item: Item_co
     call: Call = field(default_factory=current_call)
@@ -220,13 +227,14 @@ class Asked(Generic[Item_co]):
 Outcome: TypeAlias = MutationOutcome | RemoteStorageError
 
 Outcomes: TypeAlias = dict[int, Outcome]
-"""By the item's place in the batch."""
+"""Outcomes by the item's place in the batch."""
 
 
 def require_distinct(segment_ids: Sequence[RemoteLogSegmentId], field: str) -> None:
-    """
+    """Refuse a batch that is empty, too large, or has a segment twice.
+
     Raises:
-        InvalidRequestError: there are none or too many, or a segment comes twice.
+        InvalidRequestError: names the field and the item.
     """
     require_count(segment_ids, field, MAX_BATCH)
     places: dict[tuple[object, ...], int] = {}
@@ -234,7 +242,9 @@ def require_distinct(segment_ids: Sequence[RemoteLogSegmentId], field: str) -> N
         key = (*key_of(segment_id.topic_id_partition), segment_id.id)
         first = places.setdefault(key, place)
         if first != place:
-            raise InvalidRequestError(f"{field}[{place}]: {field}[{first}] has {segment_id} too")
+            raise InvalidRequestError(
+                f"{field}[{place}]: {field}[{first}] has segment {segment_id} too; send it once"
+            )
 
 
 def change_sound(
@@ -243,7 +253,7 @@ def change_sound(
     check: Callable[[Item], None],
     work: Callable[[Session, Mapping[int, Asked[Item]]], Outcomes],
 ) -> list[Outcome]:
-    """change_all of those items that `check` passes; the others' outcome is what it raises."""
+    """Apply the items that pass `check`; the outcome of the others is what it raises."""
     outcomes, sound = Outcomes(), {}
     for place, item in enumerate(items):
         try:
@@ -260,7 +270,7 @@ def change_all(
     items: Mapping[int, Asked[Item]],
     work: Callable[[Session, Mapping[int, Asked[Item]]], Outcomes],
 ) -> Outcomes:
-    """Do `work` on all items, some partitions at a time, in the order of (topic id, partition).
+    """Apply all items, some partitions at a time, in the order of (topic id, partition).
 
     Raises:
         RetriableRemoteStorageError: the database is unreachable or busy; some partitions may be
@@ -286,7 +296,7 @@ def _change_some(
     try:
         return transactions.change(lambda session: work(session, items))
     except RetriableRemoteStorageError:
-        raise  # the database's: it would be every other item's too
+        raise  # It is the database's: every other item would fail too.
     except RemoteStorageError as e:
         if len(items) == 1:
             return dict.fromkeys(items, e)
@@ -311,12 +321,12 @@ def change_in(
     asked: Collection[Asked[SegmentChange]],
     change: "Callable[[SegmentBatch], Outcomes]",
 ) -> Outcomes:
-    """Do changes of segments, no two of the same, in the session's transaction.
+    """Apply changes, no two of the same segment, in the session's transaction.
 
-    It waits for the database twice: for all that is read, and for all that is written.
+    Waits for the database twice: for all reads, and for all writes.
 
     Args:
-        change: judges them and writes the segments.
+        change: checks them and writes the segments.
     """
     with pipelined(session.connection()):
         partitions = lock(session, [tp_of(each.item) for each in asked])
@@ -329,11 +339,11 @@ def change_in(
 
 
 class SegmentBatch:
-    """Asks for what is read when it is made, in the pipeline of `change_in`.
+    """A batch of changes in the pipeline of `change_in`; its constructor sends all queries.
 
     Attributes:
-        partitions: locked.
-        records: of all changes.
+        partitions: the locked partitions.
+        records: the events and answers of all changes.
     """
 
     def __init__(
@@ -351,23 +361,23 @@ class SegmentBatch:
         self._checks: list[Callable[[], None]] = []
 
     def stored(self, segment_id: RemoteLogSegmentId) -> AnyRow | None:
-        """All columns of the segment as it was before the batch, and copy_leased."""
+        """Return all columns of the segment before the batch, and copy_leased."""
         return self._stored().get(segment_key(segment_id))
 
     def check_at_the_end(self, check: Callable[[], None]) -> None:
-        """Have `check` called by `require_written`."""
+        """Call `check` in `require_written`."""
         self._checks.append(check)
 
     def write(self) -> None:
-        """The events, the answers and the partitions, when all is judged and written."""
+        """Write the events, the answers and the partitions, after the segments."""
         self.records.write()
         self.partitions.write_back()
 
     def require_written(self) -> None:
-        """Call this when the pipeline has ended: only then is it known what was written.
+        """Check what was written, when the pipeline has ended.
 
         Raises:
-            RemoteStorageError: not what was judged.
+            RemoteStorageError: a segment was not in the state that was checked.
         """
         for check in self._checks:
             check()

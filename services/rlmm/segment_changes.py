@@ -49,8 +49,8 @@ DELETE_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 
 
 def note_in_order(session: Session, segments: Sequence[RemoteLogSegmentMetadata]) -> None:
-    """Have lists and look-ups answer as if the segments had been added, and the finished ones had
-    finished, in this order."""
+    """Index imported segments as if they had been added, and the finished ones published, in this
+    order."""
     copies = [s for s in segments if s.state not in (FINISHED, DELETE_FINISHED)]
     epoch_index.add(session, copies)
     finished = [s for s in segments if s.state is FINISHED]
@@ -65,7 +65,7 @@ def note_in_order(session: Session, segments: Sequence[RemoteLogSegmentMetadata]
 def _runs(
     segments: Sequence[RemoteLogSegmentMetadata], highest_offsets: dict[int, int]
 ) -> Iterator[list[RemoteLogSegmentMetadata]]:
-    """As publish_appended takes them; what does not go on so is a run by itself.
+    """Split the segments into runs that publish_appended takes, and single ones.
 
     Args:
         highest_offsets: by leader epoch, what had finished before the first segment.
@@ -90,7 +90,7 @@ def _runs(
 def _highest_offsets(
     session: Session, segments: Sequence[RemoteLogSegmentMetadata]
 ) -> dict[int, int]:
-    """By leader epoch, of those that the segments have."""
+    """Read the highest finished offset of each leader epoch that the segments have."""
     if not segments:
         return {}
     tp = segments[0].topic_id_partition
@@ -106,12 +106,12 @@ def _highest_offsets(
 
 
 MAX_ADDED_EPOCHS = 50_000
-"""Of one batch together: each is a row."""
+"""Leader epochs of one batch of additions; each is a row."""
 
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 
 Additions: TypeAlias = Mapping[int, Asked[SegmentAddition]]
-"""By their places in the batch, which are in order."""
+"""Items by their places in the batch, in order."""
 
 
 def add_all(
@@ -126,19 +126,9 @@ def add_all(
 
 
 def check_addition(limits: Limits, addition: SegmentAddition) -> None:
-    """Refuse what no partition could take."""
+    """Refuse an addition that no partition could take."""
     limits.check_addition(addition.metadata)
     check_storable(addition.context)
-
-
-def add_alone(transactions: Transactions, addition: SegmentAddition) -> Outcome:
-    """In a transaction of its own; waits for the partition's lock, or makes the partition known."""
-    return change_all(transactions, {0: Asked(addition)}, _add_in)[0]
-
-
-def add(batch: SegmentBatch, additions: Additions) -> Outcomes:
-    """Judge the additions in their order and write the new segments."""
-    return _Additions(batch, additions).outcomes()
 
 
 def _add_in(session: Session, additions: Additions) -> Outcomes:
@@ -148,7 +138,9 @@ def _add_in(session: Session, additions: Additions) -> Outcomes:
     def lock(session: Session, tps: Iterable[TopicIdPartition]) -> LockedPartitions:
         return LockedPartitions.lock(session, tps, created)
 
-    return change_in(session, lock, additions.values(), lambda batch: add(batch, additions))
+    return change_in(
+        session, lock, additions.values(), lambda batch: _Additions(batch, additions).outcomes()
+    )
 
 
 class _Additions:
@@ -201,7 +193,7 @@ class _Additions:
 def _require_may_add(
     partition: PartitionView, metadata: RemoteLogSegmentMetadata, context: MutationContext
 ) -> int | None:
-    """The broker leader epoch of the call.
+    """Return the broker leader epoch of the call, if the partition takes new segments.
 
     Raises:
         InvalidStateTransitionError: the partition is being deleted.
@@ -211,13 +203,15 @@ def _require_may_add(
     if epoch is None:
         epoch = metadata.broker_leader_epoch
     if partition.delete_state is not None:
-        raise InvalidStateTransitionError(f"partition {tp} is in {partition.delete_state}")
+        raise InvalidStateTransitionError(
+            f"partition {tp} is in {partition.delete_state} and takes no new segments"
+        )
     fence(partition, tp, epoch)
     return epoch
 
 
 def _added_before(stored: AnyRow, metadata: RemoteLogSegmentMetadata) -> int:
-    """The revision that carries the stored segment, which is to be added again.
+    """Return the revision that added the stored segment, if the addition repeats it.
 
     Raises:
         InvalidStateTransitionError: it is in a later state.
@@ -229,7 +223,9 @@ def _added_before(stored: AnyRow, metadata: RemoteLogSegmentMetadata) -> int:
             f"segment {segment_id}: {stored.state} to {STARTED.value}"
         )
     if segment_from_row(stored, segment_id.topic_id_partition) != metadata:
-        raise SegmentAlreadyExistsError(f"segment {segment_id} is there with other content")
+        raise SegmentAlreadyExistsError(
+            f"segment {segment_id} exists with other content; use a new id for each copy"
+        )
     revision: int = stored.state_revision
     return revision
 
@@ -243,7 +239,7 @@ _VISIBILITY = {
 }
 
 Updates: TypeAlias = Mapping[int, Asked[SegmentUpdate]]
-"""By their places in the batch, which are in order."""
+"""Items by their places in the batch, in order."""
 
 
 def update_all(
@@ -255,18 +251,13 @@ def update_all(
 
 
 def check_update(limits: Limits, update: SegmentUpdate) -> None:
-    """Refuse what no partition could take."""
+    """Refuse an update that no partition could take."""
     limits.check_update(update.update)
     check_storable(update.context)
 
 
-def update_alone(transactions: Transactions, update: SegmentUpdate) -> Outcome:
-    """In a transaction of its own; waits for the partition's lock."""
-    return change_all(transactions, {0: Asked(update)}, _update_in)[0]
-
-
 def update(batch: SegmentBatch, updates: Updates) -> Outcomes:
-    """Judge the updates in their order and write the moves of their segments."""
+    """Check the updates in their order and move their segments."""
     outcomes = Outcomes()
     for wave in _waves(updates):
         outcomes |= _Moves(batch, wave).outcomes()
@@ -279,8 +270,10 @@ def _update_in(session: Session, updates: Updates) -> Outcomes:
 
 
 def _waves(items: Updates) -> Iterator[Updates]:
-    """The items, in waves that come one after another: of a partition, each wave has a run of
-    deletions or one copy that finishes, in the partition's order."""
+    """Split the items into waves that run one after another.
+
+    Of a partition, each wave has a run of deletions or one copy that finishes, in their order.
+    """
     steps: dict[PartitionKey, list[dict[int, Asked[SegmentUpdate]]]] = {}
     finished_last: set[PartitionKey] = set()
     for place, asked in items.items():
@@ -296,8 +289,10 @@ def _waves(items: Updates) -> Iterator[Updates]:
 
 
 class _Moves:
-    """A wave: judged in the order of its items and written together, as none of them depends on
-    what another does to its segment."""
+    """Apply a wave: check its items in their order, then write all of them together.
+
+    No item depends on what another does to its segment.
+    """
 
     def __init__(self, batch: SegmentBatch, items: Updates) -> None:
         self._batch = batch
@@ -361,7 +356,7 @@ def _event(item: SegmentUpdate, stored: AnyRow) -> Event:
 
 
 def apply_unlocked(session: Session, changes: Mapping[int, Asked[SegmentChange]]) -> Outcomes:
-    """Do those changes whose partition is known and nobody else has locked; leave out the others.
+    """Apply the changes whose partition is known and not locked; leave out the others.
 
     Args:
         changes: no two of one partition.
@@ -375,11 +370,13 @@ def apply_unlocked(session: Session, changes: Mapping[int, Asked[SegmentChange]]
 
 
 def apply_single(transactions: Transactions, change: SegmentChange) -> Outcome:
-    """In a transaction of its own, which waits for the partition's lock; an addition makes the
-    partition known."""
+    """Apply one change in a transaction of its own, which waits for the partition's lock.
+
+    An addition adds the partition too.
+    """
     if isinstance(change, SegmentAddition):
-        return add_alone(transactions, change)
-    return update_alone(transactions, change)
+        return change_all(transactions, {0: Asked(change)}, _add_in)[0]
+    return change_all(transactions, {0: Asked(change)}, _update_in)[0]
 
 
 def _change(batch: SegmentBatch, changes: Mapping[int, Asked[SegmentChange]]) -> Outcomes:
@@ -393,4 +390,4 @@ def _change(batch: SegmentBatch, changes: Mapping[int, Asked[SegmentChange]]) ->
             additions[place] = Asked(item, asked.call)
         else:
             updates[place] = Asked(item, asked.call)
-    return add(batch, additions) | update(batch, updates)
+    return _Additions(batch, additions).outcomes() | update(batch, updates)

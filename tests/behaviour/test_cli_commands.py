@@ -87,7 +87,10 @@ def test_the_schema_is_made_and_shown(empty_database_url: str) -> None:
 
 def test_a_database_url_that_is_none_is_refused_without_its_password() -> None:
     done = sediment("db", "upgrade", "--database-url", "postgresql://u:hunter2@h:x/d")
-    assert (done.returncode, done.stderr) == (2, "sediment: database_url: not a URL\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "sediment: database_url: not a URL; write postgresql://USER:PASSWORD@HOST:PORT/NAME\n",
+    )
 
 
 def test_a_database_that_is_away_is_reported_in_one_line() -> None:
