@@ -29,13 +29,13 @@ class AnomalyKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """A disagreement, known by all that it has but its detail.
+    """A disagreement; all its fields but `detail` identify it.
 
-    The partition need not be known to RLMM, and has no topic's name: an orphan bears ids alone.
+    RLMM need not know the partition, which has no topic name here: an orphan has only ids.
 
     Attributes:
-        object_key: which object, as its ObjectLocation says it; "": of the segment as a whole.
-        detail: for people.
+        object_key: of the object, as in its ObjectLocation; "": of the segment as a whole.
+        detail: a text for people.
     """
 
     kind: AnomalyKind
@@ -56,13 +56,13 @@ class Anomaly:
 
     @property
     def identity(self) -> "Anomaly":
-        """Itself without its detail: equal for what RLMM takes for the same anomaly."""
+        """The anomaly without its detail, equal for what RLMM counts as the same anomaly."""
         return replace(self, detail="")
 
 
 @dataclass(frozen=True, slots=True)
 class SeenAnomaly:
-    """An anomaly as RLMM keeps it.
+    """A stored anomaly.
 
     Attributes:
         first_seen_ms, last_seen_ms: when a run saw it, by the database's clock.
@@ -104,7 +104,7 @@ class AnomalyPage:
     """Some anomalies, the ones first seen first.
 
     Attributes:
-        next_page_token: opaque; hand it back with the same query for what follows. "": the end.
+        next_page_token: opaque; pass it with the same query for the next page. "": the end.
     """
 
     anomalies: tuple[SeenAnomaly, ...]
@@ -112,6 +112,6 @@ class AnomalyPage:
 
 
 def check_run_id(run_id: str) -> None:
-    """Raise InvalidRequestError where it is empty or too long."""
+    """Raise InvalidRequestError if the run id is empty or too long."""
     length, most = len(run_id), MAX_TEXT_LENGTH
     require(1 <= length <= most, "run_id", f"must be 1 to {most} characters, has {length}")

@@ -1,4 +1,4 @@
-"""A partition's state beside its segments: deletion, leader's report, recorded gaps, audit."""
+"""A partition's state besides its segments: deletion, leader's report, recorded gaps, audit."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ LOST_BEFORE_COPY = "LOST_BEFORE_COPY"
 GAP_KINDS = (LOST_BEFORE_COPY,)
 
 MAX_GAPS = 1_000
-"""Gaps that are kept of a partition: those of the greatest offsets."""
+"""Gaps kept of a partition: those of the greatest offsets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class OffsetGap:
 
 
 def is_recorded(gaps: Sequence[OffsetGap], start_offset: int, end_offset: int) -> bool:
-    """Whether a range, both ends inclusive, lies within one of the recorded gaps.
+    """Return whether a range, both ends inclusive, lies within one of the recorded gaps.
 
     Args:
         gaps: all that are kept of a partition, ascending. Where they are MAX_GAPS, what lies below
@@ -57,7 +57,7 @@ NOTHING_COPIED = -1
 
 @dataclass(frozen=True, slots=True)
 class PartitionReport:
-    """What the RLM of a partition's leader says of it. Reports are ordered by (leader_epoch,
+    """A report of the RLM of a partition's leader. Reports are ordered by (leader_epoch,
     report_number).
 
     Attributes:
@@ -130,14 +130,14 @@ class PartitionState:
 
     @property
     def report_age_ms(self) -> int | None:
-        """How old the report is; None: nobody has reported."""
+        """Return the age of the report; None: there is none."""
         return None if self.reported_at_ms is None else self.read_at_ms - self.reported_at_ms
 
 
 def log_end_offset(
     segments: Iterable[RemoteLogSegmentMetadata], lineage: Lineage, report: PartitionReport
 ) -> int:
-    """The leader's log end offset, also where it copied more after its report.
+    """Return the leader's log end offset, also if it copied more after its report.
 
     Under one leader epoch a log only grows. So what has finished, and ends in the epoch of the
     leader that reported, is that leader's, though it was not written yet when it reported. What
@@ -166,7 +166,7 @@ _ORDER = tuple(RemotePartitionDeleteState)
 
 
 def delete_predecessor(target: RemotePartitionDeleteState) -> RemotePartitionDeleteState | None:
-    """The one state from which a partition may move to `target`; None: not yet being deleted.
+    """Return the state from which a partition may move to `target`; None: not being deleted.
 
     Source: RemotePartitionDeleteState.isValidTransition, which Kafka's own store does not
     enforce and ours does (a declared difference).
@@ -231,7 +231,7 @@ class PartitionEvent:
 
 @dataclass(frozen=True, slots=True)
 class EventQuery:
-    """Which events of a partition.
+    """Select events of a partition.
 
     Attributes:
         after_revision: only those after it; 0: from the oldest one on.
@@ -256,7 +256,7 @@ class EventPage:
     """Some of a partition's events, ascending by revision.
 
     Attributes:
-        next_page_token: opaque; hand it back with the same query for what follows. "": the end.
+        next_page_token: opaque; pass it with the same query for the next page. "": the end.
         revision: of the partition when this page was read.
     """
 

@@ -1,4 +1,4 @@
-"""The contract of RLMM, which knows every copied segment (KIP-405: RemoteLogMetadataManager)."""
+"""The contract of RLMM, which keeps the metadata of all segments (KIP-405)."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -49,7 +49,7 @@ MAX_UPDATE_BATCH = MAX_BATCH
 
 @dataclass(frozen=True, slots=True)
 class SegmentUpdate:
-    """One item of a batch: a change and why, as update_remote_log_segment_metadata takes them."""
+    """One item of a batch: the arguments of update_remote_log_segment_metadata."""
 
     update: RemoteLogSegmentMetadataUpdate
     context: MutationContext = NO_CONTEXT
@@ -58,7 +58,7 @@ class SegmentUpdate:
 UpdateOutcome = MutationOutcome | RemoteStorageError
 
 RenewOutcome: TypeAlias = RemoteStorageError | None
-"""None: the lease holds."""
+"""None: the lease was renewed."""
 
 DEFAULT_PAGE_SIZE = 500
 
@@ -70,10 +70,10 @@ class SegmentPage:
     """Some of a partition's segments.
 
     Attributes:
-        next_page_token: opaque; hand it back with the same query for what follows. "": the end.
+        next_page_token: opaque; pass it with the same query for the next page. "": the end.
         revision: of the partition when this page was read.
-        not_modified: the partition still has the revision the caller named; `segments` is empty.
-        log_start_offset: of the tier, at that revision: what lies below is gone or going.
+        not_modified: the partition still has the revision of the query; `segments` is empty.
+        log_start_offset: of the tier, at that revision: offsets below are deleted or being deleted.
     """
 
     segments: tuple[RemoteLogSegmentMetadata, ...]
@@ -86,15 +86,15 @@ class SegmentPage:
 MAX_REPORTS = 100
 
 MAX_CLUSTER_ID_LENGTH = 255
-"""In characters; those that Kafka makes have 22."""
+"""In characters; Kafka's own ids have 22."""
 
 MAX_REPORTED_EPOCHS = 50_000
-"""Of all reports of one call together: both messages stay well below 4 MiB."""
+"""Leader epochs of all reports of one call: both messages stay well below 4 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionLeadership:
-    """A partition and the leader epoch of its present leader; None where the caller has none."""
+    """A partition and the leader epoch of its leader; None if the client knows none."""
 
     topic_id_partition: TopicIdPartition
     leader_epoch: int | None = None
@@ -116,9 +116,9 @@ class PartitionSummary:
     Attributes:
         delete_state: None: it is not being deleted.
         marked_at_ms: when it was marked for deletion, by the database's clock; None: it was not.
-        read_at_ms: now, by the database's clock.
-        cluster_id: of the topic's cluster, as on_partition_leadership_changes told it first; None:
-            it was not told, or was forgotten with a mark that was taken back.
+        read_at_ms: the present time, by the database's clock.
+        cluster_id: of the topic's cluster, as on_partition_leadership_changes first sent it; None:
+            it was never sent, or an undeletion deleted it.
         known_since_ms: when the partition became known, by the database's clock.
     """
 
@@ -138,8 +138,10 @@ class PartitionPage:
 
 
 class RemoteLogMetadataManager(Protocol):
-    """Knows which segments exist. Thread-safe and strongly consistent: a mutation's return means
-    committed, and every later read by anyone sees it.
+    """Keep the metadata of all segments.
+
+    Thread-safe and strongly consistent: when a mutation returns, it is committed, and every later
+    read by any client sees it.
 
     Which query sees which state (Kafka: RemoteLogMetadataCache):
 
@@ -151,10 +153,10 @@ class RemoteLogMetadataManager(Protocol):
 
     A partition is known from on_partition_leadership_changes, add or DELETE_PARTITION_MARKED on,
     until DELETE_PARTITION_FINISHED. Every read of one that is not known raises
-    RemoteResourceNotFoundError. Every method raises RetriableRemoteStorageError where the database
-    cannot be reached.
+    RemoteResourceNotFoundError. Every method raises RetriableRemoteStorageError if the database
+    cannot be reached, and every change if its schema is older than this release's.
 
-    A topic id has one name for ever: another name under the same id is an InvalidRequestError.
+    A topic id has one name forever: another name under the same id is an InvalidRequestError.
     """
 
     def add_remote_log_segment_metadata(
@@ -166,13 +168,13 @@ class RemoteLogMetadataManager(Protocol):
     ) -> MutationOutcome:
         """Register a copy that begins; `metadata.state` must be COPY_SEGMENT_STARTED.
 
-        Idempotent: the same metadata again is a repeat, whatever its lease, and leaves the lease as
-        it is. Raises the partition's highest broker leader epoch to the call's:
-        `context.broker_leader_epoch`, or the metadata's where that is None.
+        Idempotent: the same metadata again is a repeat, whatever its lease, and does not change the
+        lease. Raises the partition's highest broker leader epoch to the call's:
+        `context.broker_leader_epoch`, or the metadata's if that is None.
 
         Args:
-            lease_ms: how long from now on, by the database's clock, only this broker may give the
-                copy up, MIN_LEASE_MS to MAX_LEASE_MS; None: anybody may at once.
+            lease_ms: how long from now, by the database's clock, only this broker may give up the
+                copy, MIN_LEASE_MS to MAX_LEASE_MS; None: any client may at once.
 
         Raises:
             InvalidRequestError: another state; a topic id under another name; a lease out of
@@ -187,8 +189,9 @@ class RemoteLogMetadataManager(Protocol):
     def add_remote_log_segment_metadata_batch(
         self, additions: Sequence[SegmentAddition]
     ) -> list[AddOutcome]:
-        """add_remote_log_segment_metadata of up to MAX_BATCH segments; one outcome each, in order,
-        as update_remote_log_segment_metadata_batch has them.
+        """Register up to MAX_BATCH copies that begin; return one outcome for each, in order.
+
+        Outcomes are those of update_remote_log_segment_metadata_batch.
 
         Raises:
             InvalidRequestError: the batch is empty or too large; a segment comes twice.
@@ -198,9 +201,10 @@ class RemoteLogMetadataManager(Protocol):
     def update_remote_log_segment_metadata(
         self, update: RemoteLogSegmentMetadataUpdate, context: MutationContext = NO_CONTEXT
     ) -> MutationOutcome:
-        """Move a segment to its next state. Idempotent: the state it is in, and
-        DELETE_SEGMENT_STARTED of one that is DELETE_SEGMENT_FINISHED, with the same custom metadata
-        or with none, is a repeat.
+        """Move a segment to its next state.
+
+        Idempotent: the state it has, and DELETE_SEGMENT_STARTED of one in DELETE_SEGMENT_FINISHED,
+        with the same custom metadata or with none, is a repeat.
 
         Absent custom metadata keeps the stored one. COPY_SEGMENT_FINISHED makes the segment
         visible to look-ups and displaces older ones as Kafka does (kafka-storage
@@ -225,12 +229,12 @@ class RemoteLogMetadataManager(Protocol):
     def update_remote_log_segment_metadata_batch(
         self, updates: Sequence[SegmentUpdate]
     ) -> list[UpdateOutcome]:
-        """update_remote_log_segment_metadata of up to MAX_UPDATE_BATCH segments; one outcome each,
+        """Move up to MAX_UPDATE_BATCH segments to their next states; return one outcome for each,
         in order. An error is that item's and stops no other.
 
-        The items of one partition are done in their order, all of them at once;
-        `expected_revision` is that of the partition before the batch. Of several partitions some
-        may be done and others not when the call itself fails.
+        The items of one partition are applied in their order, in one transaction, unless the
+        database refuses that: then each by itself. `expected_revision` is that of the partition
+        before the batch. If the call itself fails, some partitions may be changed and others not.
 
         Raises:
             InvalidRequestError: the batch is empty or too large; a segment comes twice.
@@ -268,11 +272,11 @@ class RemoteLogMetadataManager(Protocol):
     def remote_log_segment_metadata(
         self, topic_id_partition: TopicIdPartition, epoch_for_offset: int, offset: int
     ) -> AtRevision[RemoteLogSegmentMetadata | None]:
-        """The finished segment that holds `offset` in the lineage of `epoch_for_offset`, or None.
+        """Return the finished segment that holds `offset` in `epoch_for_offset`, or None.
 
-        Kafka's choice, the referenced segment with the greatest start at or below `offset`, where
-        it contains the offset; otherwise any finished segment of the epoch that does (a declared
-        difference): of the higher broker leader epoch where both have one, else the one that
+        Kafka's choice is the segment in its map with the greatest start at or below `offset`. If
+        that does not hold the offset, any finished segment of the epoch that does (a declared
+        difference): the one of the higher broker leader epoch if both have one, else the one that
         finished later.
         """
         ...
@@ -280,8 +284,9 @@ class RemoteLogMetadataManager(Protocol):
     def remote_log_segment_metadata_batch(
         self, lookups: Sequence[SegmentLookup]
     ) -> list[LookupOutcome]:
-        """remote_log_segment_metadata of up to MAX_BATCH offsets; one outcome each, in order, all
-        read at once. An error is that item's and stops no other.
+        """Look up at most MAX_BATCH offsets at once; return one outcome for each, in order.
+
+        An error is that item's and stops no other.
 
         Raises:
             InvalidRequestError: the batch is empty or too large.
@@ -294,10 +299,10 @@ class RemoteLogMetadataManager(Protocol):
     def remote_log_segment_metadata_by_id(
         self, topic_id_partition: TopicIdPartition, ids: Sequence[UUID]
     ) -> AtRevision[tuple[RemoteLogSegmentMetadata, ...]]:
-        """Those of up to MAX_BATCH segments that are known, in any state, ascending by start
-        offset. DELETE_SEGMENT_FINISHED is known until its tombstone is purged.
+        """Return those of up to MAX_BATCH segments that are known, ascending by start offset.
 
-        An answer holds fewer where so many would not fit into a message, at least one:
+        They may have any state; a segment in DELETE_SEGMENT_FINISHED is known until its tombstone
+        is purged. The answer has fewer if so many would not fit into a message, at least one:
         segments_by_id asks until it has all.
 
         Raises:
@@ -311,28 +316,30 @@ class RemoteLogMetadataManager(Protocol):
         """Return the finished segment with records of `epoch` and a transaction index that ends at
         or after `offset` and starts first; None if there is none up to the epoch's end (KIP-1058).
 
-        A declared difference: Kafka stops at the first gap. Who goes on from the end of each answer
-        meets all segments that it would meet at Kafka's, and perhaps more.
+        A declared difference: Kafka stops at the first gap. A reader that continues after the end
+        of each answer gets all segments that it would get from Kafka, and perhaps more.
         """
         ...
 
     def earliest_log_offset(self, topic_id_partition: TopicIdPartition) -> AtRevision[int | None]:
-        """The first offset that the tier has: the smallest of the finished segments, not below the
-        tier's log start. None: no finished segment reaches the log start."""
+        """Return the first offset at or above the tier's log start that a finished segment holds,
+        or None."""
         ...
 
     def highest_offset_for_epoch(
         self, topic_id_partition: TopicIdPartition, leader_epoch: int
     ) -> AtRevision[int | None]:
-        """The highest offset (inclusive) ever finished in `leader_epoch`; never falls, not by
-        deletion either. None: nothing has finished in it."""
+        """Return the highest offset (inclusive) ever finished in `leader_epoch`; None if there is
+        none. It never falls, also not by deletions."""
         ...
 
     def remote_log_size(
         self, topic_id_partition: TopicIdPartition, leader_epoch: int
     ) -> AtRevision[int]:
-        """Bytes of the segments that list_remote_log_segments names for the epoch, in any state;
-        one that spans epochs counts whole in each (KIP-852). An unknown epoch: 0."""
+        """Return the bytes of the segments that list_remote_log_segments lists for the epoch.
+
+        A segment of several epochs counts whole in each (KIP-852). An unknown epoch: 0.
+        """
         ...
 
     def list_remote_log_segments(
@@ -347,57 +354,57 @@ class RemoteLogMetadataManager(Protocol):
         page_size: int = 0,
         page_token: str = "",
     ) -> SegmentPage:
-        """One page of the segments not yet DELETE_SEGMENT_FINISHED, ascending by start offset.
+        """Return one page of segments not in DELETE_SEGMENT_FINISHED, ascending by start offset.
 
         Args:
             leader_epoch: only segments with records of this epoch; an unknown one: none.
             states: only these; empty: all.
             min_offset: only segments with end_offset >= min_offset.
-            if_revision_not: answer `not_modified` where the partition has this revision still.
-            deletes_for: for whom the caller is about to delete of what is listed; None: it only
-                reads. Kafka raises its log start before it asks for the first deletion, so that a
-                refusal of that comes too late.
+            if_revision_not: answer `not_modified` if the partition still has this revision.
+            deletes_for: the owner for which the client will delete listed segments; None: it only
+                reads. Kafka raises its log start before its first deletion, so that a refusal of
+                the deletion comes too late.
             page_size: 0 means DEFAULT_PAGE_SIZE; above MAX_PAGE_SIZE means MAX_PAGE_SIZE. A page
-                holds fewer where so many would not fit into a message.
+                has fewer if so many would not fit into a message.
             page_token: of the page before, from the same query.
 
         Raises:
-            InvalidRequestError: a negative page size; a token of another query or of nobody.
+            InvalidRequestError: a negative page size; not a token of this query.
             DeletionRefusedError: `deletes_for` may not delete a finished segment of the topic now.
         """
         ...
 
     def scan_remote_log_segments(self, scan: SegmentScan) -> Iterator[SegmentBatch]:
-        """Stream the segments of one shard in columns: bulk reading, for sweeps.
+        """Stream the segments of one shard in columns, for sweeps.
 
-        Each shard is whole partitions, the same in every scan of so many shards. A partition's
-        rows come one after another, ascending by start offset, read by one statement with the
-        partition's revision; across partitions the scan is fuzzy. Closing the iterator early ends
-        the scan.
+        Each shard is whole partitions, the same in every scan of so many shards. The rows of a
+        partition are consecutive, ascending by start offset, and read by one statement with the
+        partition's revision. Different partitions may be read at different times. Closing the
+        iterator ends the scan.
         """
         ...
 
     def import_remote_log_segments(self, imports: Iterable[SegmentImport]) -> ImportedSegments:
-        """For administrators: take over segments in any state, with their original times.
+        """Import segments in any state, with their original times, for administrators.
 
-        Each item is one transaction and one event for each new segment; `imports` is read item by
-        item. Makes partitions known, raises the highest broker leader epoch of each to that of its
-        segments, and is not fenced by it. An equal segment is a repeat, within an item too, also
-        where it has come to a later state since: what broke is imported again, whatever retention
+        Each item is one transaction, with one event for each new segment; `imports` is read item by
+        item. Adds partitions, raises the highest broker leader epoch of each to that of its
+        segments, and is not fenced by it. An equal segment is a repeat, within an item too, also if
+        it is in a later state by now: an import that broke off can be repeated, whatever retention
         did meanwhile.
 
-        All answers are then as if the segments had been added, and had come to their states, in
-        this order. What a segment was before its state is not known: only one in
+        All answers are then as if the segments had been added, and had reached their states, in
+        this order. The earlier states of a segment are not known: only one in
         COPY_SEGMENT_FINISHED counts as finished, for the highest offsets of its epochs too, and
-        one in DELETE_SEGMENT_STARTED is taken for a copy that failed. One in
+        one in DELETE_SEGMENT_STARTED counts as a copy that failed. One in
         DELETE_SEGMENT_FINISHED is a tombstone, kept as long as any other.
 
-        One in COPY_SEGMENT_FINISHED that ends below the tier's log start is taken as
+        One in COPY_SEGMENT_FINISHED that ends below the tier's log start is imported as
         DELETE_SEGMENT_STARTED: retention has deleted it before, or was about to. On a topic on hold
-        it is taken as it is. One in COPY_SEGMENT_STARTED has no lease.
+        it is imported as it is. One in COPY_SEGMENT_STARTED has no lease.
 
-        Raises, with what earlier items brought committed and the item itself undone; the message
-        ends with the number of the item, from 1 on:
+        Raises; earlier items are committed and the item itself is rolled back; the message ends
+        with the number of the item, from 1 on:
             InvalidRequestError: an item without segments, with too many, with more than
                 MAX_IMPORTED_EPOCHS or of several partitions; another field of the context; a topic
                 id under another name.
@@ -413,12 +420,14 @@ class RemoteLogMetadataManager(Protocol):
         broker_id: int,
         cluster_id: str | None = None,
     ) -> None:
-        """Tell of leadership; idempotent. Makes partitions known and raises the highest broker
-        leader epoch of each where one is given; a lower one changes nothing.
+        """Register which partitions a broker leads and follows; idempotent.
+
+        Adds the partitions and raises the highest broker leader epoch of each if one is given; a
+        lower one changes nothing.
 
         Args:
-            cluster_id: Kafka's, of the broker's cluster; None: not told. Noted of the topics of
-                which none is known; of the others another one changes nothing.
+            cluster_id: Kafka's, of the broker's cluster; None: unknown. Recorded for topics that
+                have none; it does not replace another one.
 
         Raises:
             InvalidRequestError: a topic id under another name; cluster_id is empty, or longer than
@@ -427,20 +436,18 @@ class RemoteLogMetadataManager(Protocol):
         ...
 
     def on_stop_partitions(self, partitions: Sequence[TopicIdPartition], broker_id: int) -> None:
-        """The broker no longer has these replicas. Idempotent; touches no metadata."""
+        """Register that the broker no longer has these replicas. Changes no metadata."""
         ...
 
     def report_partition_state(self, reports: Sequence[PartitionReport]) -> list[ReportOutcome]:
-        """Take up to MAX_REPORTS reports of leaders, with MAX_REPORTED_EPOCHS together; answers
-        the state that each gives its partition, in order. An error is that item's and stops no
-        other.
+        """Store up to MAX_REPORTS reports of leaders, with MAX_REPORTED_EPOCHS in all; return the
+        state of each partition after it, in order. An error is that item's and stops no other.
 
-        Makes partitions known. A report joins the broker's leader epochs to the stored lineage
+        Adds partitions. A report joins the broker's leader epochs to the stored lineage
         (Lineage.merged_with_report, then from_offset of the log start), and raises the highest
-        broker leader epoch. The partition's revision moves only where one of these does, or where
-        the partition becomes known: figures are not events. Idempotent: the same report again is
-        the same report, seen again now. When the call itself fails, some reports may be taken and
-        others not.
+        broker leader epoch. The partition's revision rises only if one of these changes, or if the
+        partition is new: figures are not events. Idempotent: the same report again only renews its
+        time. If the call itself fails, some reports may be stored and others not.
 
         Raises:
             InvalidRequestError: no report, or too many.
@@ -460,8 +467,10 @@ class RemoteLogMetadataManager(Protocol):
         log_start_offset: int,
         context: MutationContext = NO_CONTEXT,
     ) -> MutationOutcome:
-        """Raise the tier's log start to at least `log_start_offset`; never lowers it, so that an
-        offset at or below it is a repeat. The lineage is cut to it (Lineage.from_offset).
+        """Raise the tier's log start to at least `log_start_offset`.
+
+        Never lowers it: an offset at or below it is a repeat. Cuts the lineage to it
+        (Lineage.from_offset).
 
         Raises:
             RemoteResourceNotFoundError: the partition is not known.
@@ -479,8 +488,8 @@ class RemoteLogMetadataManager(Protocol):
     ) -> MutationOutcome:
         """Move a partition's deletion to its next state: MARKED, STARTED, FINISHED, in this order.
 
-        A state again, and MARKED in any later state, is a repeat. From MARKED on no segment may be
-        added; a copy under way may finish. After FINISHED the partition is not known.
+        The same state again, and MARKED in any later state, is a repeat. From MARKED on no segment
+        may be added; a copy that has begun may finish. After FINISHED the partition is not known.
 
         Raises:
             RemoteResourceNotFoundError: the partition is not known (STARTED, FINISHED).
@@ -492,7 +501,7 @@ class RemoteLogMetadataManager(Protocol):
         ...
 
     def partition_state(self, topic_id_partition: TopicIdPartition) -> AtRevision[PartitionState]:
-        """The tier's log start and lineage, and the leader's latest report, read at once."""
+        """Return the tier's log start and lineage and the leader's latest report, of one moment."""
         ...
 
     def list_partitions(
@@ -504,17 +513,17 @@ class RemoteLogMetadataManager(Protocol):
         page_size: int = 0,
         page_token: str = "",
     ) -> PartitionPage:
-        """One page of the known partitions, by topic id and partition.
+        """Return one page of the known partitions, by topic id and partition.
 
         Args:
-            topic: only of topics of this name; "": of all.
+            topic: only of topics with this name; "": of all.
             delete_states: only those in one of these; empty: in any or in none.
-            cluster_id: only of topics that are known to be of this cluster; "": of all.
+            cluster_id: only of topics recorded with this cluster; "": of all.
         """
         ...
 
     def partition_revisions(self, partitions: Sequence[TopicIdPartition]) -> list[int]:
-        """The revisions of up to MAX_REVISIONS partitions, in their order; 0: not known.
+        """Return the revisions of up to MAX_REVISIONS partitions, in their order; 0: not known.
 
         Raises:
             InvalidRequestError: no partitions, or too many; a topic id under another name.
@@ -524,11 +533,11 @@ class RemoteLogMetadataManager(Protocol):
     def list_events(
         self, query: EventQuery, *, page_size: int = 0, page_token: str = ""
     ) -> EventPage:
-        """One page of a partition's audit trail, ascending by revision, without gaps from the
-        oldest event that is kept. Also of a partition that was deleted.
+        """Return one page of a partition's audit trail, ascending by revision, without gaps from
+        the oldest event that is kept. Also of a partition that was deleted.
 
-        A page may hold fewer events than asked for, even none, though others follow: it is one
-        message, and looks at a bounded number of events.
+        A page may have fewer events than requested, even none, though others follow: it is one
+        message, and reads a bounded number of events.
 
         Args:
             page_size: 0 means DEFAULT_PAGE_SIZE; above MAX_PAGE_SIZE means MAX_PAGE_SIZE.
@@ -536,13 +545,13 @@ class RemoteLogMetadataManager(Protocol):
 
         Raises:
             RemoteResourceNotFoundError: there never was such a partition.
-            InvalidRequestError: a negative page size; a token of another query or of nobody.
+            InvalidRequestError: a negative page size; not a token of this query.
         """
         ...
 
     def is_ready(self, topic_id_partition: TopicIdPartition) -> bool:
-        """The database is reachable and has a schema that this release works on; for any partition
-        (KIP-1105). Never raises for these."""
+        """Return whether the database can be reached and has a schema that this release works on
+        (KIP-1105). The same for every partition; never raises for these."""
         ...
 
     def record_gap(
@@ -552,17 +561,18 @@ class RemoteLogMetadataManager(Protocol):
         broker_id: int,
         context: MutationContext = NO_CONTEXT,
     ) -> MutationOutcome:
-        """Record offsets that the tier will never have, of one of GAP_KINDS. A range within what
-        is recorded is a repeat, and so is one below the log start, or below MAX_GAPS recorded
-        gaps; a repeat is neither fenced nor held to expectations. Ranges that overlap or touch
-        become one; of more than MAX_GAPS the lowest go.
+        """Record offsets that the tier will never have, of one of GAP_KINDS.
 
-        What lies in leader epochs after the one that the gap was recorded under (the context's, or
-        the partition's highest; of ranges that became one the earliest) is dropped from it when a
-        report tells of them: other records are there now.
+        A range within a recorded one is a repeat, and so is one below the log start, or below
+        MAX_GAPS recorded gaps; a repeat is neither fenced nor checked for expectations. Ranges that
+        overlap or touch become one; of more than MAX_GAPS the lowest are deleted.
 
-        No promise that nothing comes: a copy may still finish there, as where a lost disk came
-        back. Reads find what is finished, whatever is recorded.
+        A gap has the leader epoch that it was recorded under: the context's, or the partition's
+        highest; of joined ranges the earliest. When a report has later epochs, their offsets are
+        removed from the gap: they hold other records now.
+
+        A copy may still finish in a gap, for example when a lost disk returns. Reads find what is
+        finished, whatever is recorded.
 
         Raises:
             RemoteResourceNotFoundError: the partition is not known.
@@ -576,10 +586,11 @@ class RemoteLogMetadataManager(Protocol):
     def undelete_partition(
         self, topic_id_partition: TopicIdPartition, context: MutationContext = NO_CONTEXT
     ) -> MutationOutcome:
-        """Take DELETE_PARTITION_MARKED back: the partition is as it was before, with what has
-        finished or was deleted meanwhile. One that is not being deleted is a repeat. Which cluster
-        the topic is of is forgotten until it is told again: no RLM that starts later marks it
-        because that cluster no longer has it.
+        """Undo DELETE_PARTITION_MARKED; one that is not being deleted is a repeat.
+
+        Segments that finished or were deleted meanwhile stay so. The topic's recorded cluster is
+        deleted, so that no RLM that starts later marks the partition again because that cluster no
+        longer has the topic.
 
         Raises:
             RemoteResourceNotFoundError: the partition is not known.
@@ -594,12 +605,12 @@ class RemoteLogMetadataManager(Protocol):
         leader_epoch: int | None,
         context: MutationContext = NO_CONTEXT,
     ) -> MutationOutcome:
-        """Set the partition's highest broker leader epoch, also to a lower one; None: none is
-        known. The epoch that it has is a repeat. The context's own broker_leader_epoch is not
-        looked at.
+        """Set the partition's highest broker leader epoch, also to a lower one; None: unknown.
 
-        A stored report of a leader epoch above the new one is overruled for good: reads do not show
-        it, whatever the epoch becomes later, and the next report takes its place, whatever its
+        The epoch that it has is a repeat. The context's own broker_leader_epoch is ignored.
+
+        A stored report of a leader epoch above the new one is overruled for good: reads do not
+        return it, whatever the epoch becomes later, and the next report replaces it, whatever its
         epoch and number. The lineage stays until then.
 
         Raises:
@@ -609,7 +620,7 @@ class RemoteLogMetadataManager(Protocol):
         ...
 
     def topic_config(self, topic_id: UUID) -> StoredTopicConfig:
-        """What is set for a topic; of a known topic for which nothing was ever put, revision 0.
+        """Return a topic's settings; revision 0 if none were ever put.
 
         Raises:
             RemoteResourceNotFoundError: the topic id is not known.
@@ -623,15 +634,15 @@ class RemoteLogMetadataManager(Protocol):
         expected_revision: int | None = None,
         context: MutationContext = NO_CONTEXT,
     ) -> StoredTopicConfig:
-        """Replace all that is set for a topic; answers what is stored then.
+        """Replace all settings of a topic; return what is stored then.
 
-        Strong: when it returns, nothing that the new settings forbid begins any more. Idempotent:
-        the entries that are stored already change nothing.
+        When it returns, nothing that the new settings forbid begins any more. Idempotent: entries
+        that are stored already change nothing.
 
         Args:
             entries: Kafka's names and texts, services.api.topic_config.
-            expected_revision: of the topic's settings before; None: whatever they are.
-            context: of its fields only `reason` may be set.
+            expected_revision: of the topic's settings before; None: any.
+            context: only its `reason` may be set.
 
         Raises:
             RemoteResourceNotFoundError: the topic id is not known.
@@ -641,26 +652,27 @@ class RemoteLogMetadataManager(Protocol):
         ...
 
     def report_anomalies(self, anomalies: Sequence[Anomaly], run_id: str) -> None:
-        """Take up to MAX_ANOMALIES anomalies that one run found; all or nothing. One that is known
-        is seen once more, its detail is the newest.
+        """Store up to MAX_ANOMALIES anomalies that one run found, all or none.
 
-        Idempotent by run: the same of the same run, in this call or in another, counts once and
-        changes nothing. That is known of the last ten runs that saw an anomaly.
+        A known anomaly is counted again and gets the new detail. Idempotent by run: the same
+        anomaly of the same run, in this call or in another, counts once. RLMM remembers the last
+        ten runs that saw an anomaly.
 
         Raises:
-            InvalidRequestError: none or too many; an anomaly that cannot be stored; a run id of no
-                or of over MAX_TEXT_LENGTH characters.
+            InvalidRequestError: none or too many; an anomaly that cannot be stored; a run id that
+                is empty or longer than MAX_TEXT_LENGTH characters.
         """
         ...
 
     def list_anomalies(
         self, query: AnomalyQuery = ALL_ANOMALIES, *, page_size: int = 0, page_token: str = ""
     ) -> AnomalyPage:
-        """One page of the anomalies, but for those of kinds that only a later release knows. It may
-        hold fewer than asked for, at least one, though others follow: it is one message.
+        """Return one page of the anomalies, without those of kinds that only a later release knows.
+
+        It may have fewer than requested, at least one, though others follow: it is one message.
 
         Raises:
-            InvalidRequestError: a negative page size; a token of another query or of nobody.
+            InvalidRequestError: a negative page size; not a token of this query.
         """
         ...
 
@@ -673,9 +685,9 @@ def all_segments(
     states: Sequence[RemoteLogSegmentState] = (),
     min_offset: int | None = None,
 ) -> Iterator[RemoteLogSegmentMetadata]:
-    """Every page of list_remote_log_segments, one page in memory at a time.
+    """Yield the segments of all pages of list_remote_log_segments, one page in memory at a time.
 
-    Segments added or removed meanwhile may or may not be seen; none is seen twice.
+    Segments added or removed meanwhile may be missing; none comes twice.
     """
     token = ""
     while True:
@@ -695,9 +707,9 @@ def all_segments(
 def segments_by_id(
     manager: RemoteLogMetadataManager, topic_id_partition: TopicIdPartition, ids: Sequence[UUID]
 ) -> Iterator[RemoteLogSegmentMetadata]:
-    """Those of any number of segments that are known, in no order, one answer in memory at a time.
+    """Yield those of any number of segments that are known, one answer in memory at a time.
 
-    Each as it was when it was read.
+    In no order, each as it was when it was read.
     """
     missing = list(dict.fromkeys(ids))
     while missing:
@@ -705,7 +717,7 @@ def segments_by_id(
         found = manager.remote_log_segment_metadata_by_id(topic_id_partition, asked).value
         yield from found
         has = {segment.remote_log_segment_id.id for segment in found}
-        # Where there is nothing of what is asked for, nothing of it is known.
+        # An empty answer: none of the requested ones is known.
         missing = missing[len(asked) :] + [id for id in asked if has and id not in has]
 
 
@@ -717,7 +729,7 @@ def all_partitions(
     cluster_id: str = "",
     page_size: int = 0,
 ) -> Iterator[PartitionSummary]:
-    """Every page of list_partitions, one page in memory at a time."""
+    """Yield the partitions of all pages of list_partitions, one page in memory at a time."""
     token = ""
     while True:
         page = manager.list_partitions(
@@ -734,7 +746,7 @@ def all_partitions(
 
 
 def all_events(manager: RemoteLogMetadataManager, query: EventQuery) -> Iterator[PartitionEvent]:
-    """Every page of list_events, one page in memory at a time."""
+    """Yield the events of all pages of list_events, one page in memory at a time."""
     token = ""
     while True:
         page = manager.list_events(query, page_token=token)
@@ -750,8 +762,10 @@ def latest_event(
     revision: int,
     is_wanted: Callable[[PartitionEvent], bool],
 ) -> PartitionEvent | None:
-    """The last of the query's events, up to this revision of the partition, that is wanted; None:
-    none that is kept. Looks among the latest ones first: an audit trail is long."""
+    """Return the last wanted event of the query up to a revision, or None if none is kept.
+
+    Searches the latest ones first, because an audit trail is long.
+    """
     count = _LATEST_EVENTS
     while True:
         after_revision = max(query.after_revision, revision - count)
@@ -768,7 +782,7 @@ def latest_event(
 def all_anomalies(
     manager: RemoteLogMetadataManager, query: AnomalyQuery = ALL_ANOMALIES
 ) -> Iterator[SeenAnomaly]:
-    """Every page of list_anomalies, one page in memory at a time."""
+    """Yield the anomalies of all pages of list_anomalies, one page in memory at a time."""
     token = ""
     while True:
         page = manager.list_anomalies(query, page_token=token)

@@ -16,21 +16,21 @@ MAX_LEASE_MS = 3_600_000
 
 
 def require_lease(lease_ms: int) -> None:
-    """Raise InvalidRequestError where no lease may last so long."""
+    """Raise InvalidRequestError if the lease is too short or too long."""
     bounds = f"{MIN_LEASE_MS} to {MAX_LEASE_MS}"
     is_within = MIN_LEASE_MS <= lease_ms <= MAX_LEASE_MS
     require(is_within, "lease_ms", f"must be {bounds}, is {lease_ms}")
 
 
 def require_may_lease(lease_ms: int | None, broker_id: int) -> None:
-    """require_lease, of a copy that begins, by a broker that can be told from others.
+    """Check the lease of a copy that begins; None is no lease.
 
     Raises:
-        InvalidRequestError: the lease is out of bounds, or nobody knows whose it would be.
+        InvalidRequestError: the lease is out of bounds, or the broker is unknown.
     """
     if lease_ms is not None:
         require_lease(lease_ms)
-        require(broker_id >= 0, "lease_ms", "the copy's broker_id must be known, is -1")
+        require(broker_id >= 0, "lease_ms", "a copy with a lease needs its broker_id, which is -1")
 
 
 MAX_BATCH = 1000
@@ -42,7 +42,7 @@ MAX_REVISIONS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class SegmentAddition:
-    """A copy that begins, why and with what lease; as add_remote_log_segment_metadata has it."""
+    """One item of a batch: the arguments of add_remote_log_segment_metadata."""
 
     metadata: RemoteLogSegmentMetadata
     context: MutationContext = NO_CONTEXT
@@ -54,7 +54,7 @@ class SegmentAddition:
 
 @dataclass(frozen=True, slots=True)
 class SegmentLookup:
-    """An offset in a lineage, as remote_log_segment_metadata takes it."""
+    """One item of a batch: the arguments of remote_log_segment_metadata."""
 
     topic_id_partition: TopicIdPartition
     epoch_for_offset: int
@@ -94,19 +94,18 @@ SCAN_COLUMNS: tuple[tuple[str, str], ...] = (
 """Name and Arrow type of each column of a scan, in order; the contract of ScanRemoteLogSegments.
 
 Ids are UUIDs in the usual form with hyphens. `revision` and `delete_state` are the partition's;
-`plan_id` is that of the sweep that marked the segment; `copy_leased` as it was when the row was
-read. Null: delete_state, broker_leader_epoch,
-custom_metadata and plan_id where there is none.
+`plan_id` is that of the sweep that marked the segment; `copy_leased` is of the moment when the row
+was read. delete_state, broker_leader_epoch, custom_metadata and plan_id are null if there is none.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentScan:
-    """Which segments: those of the known partitions of shard `shard` of `shards`.
+    """Select the segments of the known partitions of shard `shard` of `shards`.
 
     Attributes:
         states: only these; empty: all but DELETE_SEGMENT_FINISHED.
-        topic: only of topics of this name; "": of all.
+        topic: only of topics with this name; "": of all.
         delete_states: only of partitions in one of these; empty: in any or in none.
     """
 
@@ -142,15 +141,15 @@ MAX_IMPORTED_EPOCHS = 50_000
 """Leader epochs of one SegmentImport together."""
 
 CUSTOM_METADATA_BYTES_PER_IMPORT = 1024 * 1024
-"""Of what imports_of puts into one: with it a message stays well below 4 MiB."""
+"""Custom metadata that imports_of puts into one message, well below 4 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentImport:
-    """Up to MAX_BATCH segments of one partition, as import_remote_log_segments takes them.
+    """Up to MAX_BATCH segments of one partition, an item of import_remote_log_segments.
 
     Attributes:
-        context: of its fields only reason and plan_id may be set.
+        context: only its reason and plan_id may be set.
     """
 
     segments: tuple[RemoteLogSegmentMetadata, ...]
@@ -159,11 +158,11 @@ class SegmentImport:
 
 @dataclass(frozen=True, slots=True)
 class ImportedSegments:
-    """What an import came to.
+    """The result of an import.
 
     Attributes:
-        imported: segments that are there now and were not before.
-        repeated: segments that were there with the same content, some of them in a later state.
+        imported: new segments.
+        repeated: segments that existed with the same content, perhaps in a later state.
     """
 
     imported: int = 0
@@ -176,8 +175,7 @@ class ImportedSegments:
 def imports_of(
     segments: Iterable[RemoteLogSegmentMetadata], context: MutationContext = NO_CONTEXT
 ) -> Iterator[SegmentImport]:
-    """Any number of segments, of any partitions, in their order: as few items as may be, one in
-    memory at a time."""
+    """Yield any number of segments in their order, in as few items as possible, one at a time."""
     taken: list[RemoteLogSegmentMetadata] = []
     epochs = custom_metadata_bytes = 0
     for segment in segments:

@@ -43,8 +43,9 @@ _PREDECESSORS: dict[RemoteLogSegmentState, frozenset[RemoteLogSegmentState]] = {
 
 
 def predecessors(target: RemoteLogSegmentState) -> frozenset[RemoteLogSegmentState]:
-    """The states from which a segment may move to `target`; `target` itself, a repeat, is not
-    among them. Only COPY_SEGMENT_STARTED may be a segment's first state.
+    """Return the states from which a segment may move to `target`, without `target` itself.
+
+    Only COPY_SEGMENT_STARTED may be a segment's first state.
 
     Source: RemoteLogSegmentState.isValidTransition.
     """
@@ -65,24 +66,24 @@ class SegmentLeaderEpoch:
 
 @dataclass(frozen=True, slots=True)
 class RemoteLogSegmentMetadata:
-    """What is known of one copied segment (Kafka: RemoteLogSegmentMetadata).
+    """The metadata of one copied segment (Kafka: RemoteLogSegmentMetadata).
 
     Attributes:
         start_offset: base offset of the segment file; may precede its first surviving record.
         end_offset: inclusive; the next segment's base offset minus one.
-        max_timestamp_ms: the largest record timestamp; -1 where there is none.
+        max_timestamp_ms: the largest record timestamp; -1: none.
         broker_id: the broker that made the latest event.
         broker_leader_epoch: the leader epoch under which the copy was made; None from callers
             that do not know it (Kafka's plugin interface has no such value).
         event_timestamp_ms: when the latest event was made, by its maker's clock.
         segment_leader_epochs: at least one; epochs ascend, start offsets do not descend, none is
             beyond end_offset. As in Kafka, the first may begin before start_offset.
-        segment_size_in_bytes: of the .log file alone; -1 where unknown.
-        custom_metadata: what RSM answered to the copy; None and b"" differ.
+        segment_size_in_bytes: of the .log file alone; -1: unknown.
+        custom_metadata: what RSM returned for the copy; None and b"" differ.
         txn_idx_empty: True: no transaction index. False: there may be one.
-        copy_leased: in what RLMM answers: the copy is under way, and its lease had not ended when
-            this was read. Told beside the metadata and no part of it: two that differ in this alone
-            are equal, and it is ignored in what is added.
+        copy_leased: in answers of RLMM: the copy has not ended, and its lease had not either when
+            this was read. No part of the metadata: two that differ in this alone are equal, and
+            additions ignore it.
     """
 
     remote_log_segment_id: RemoteLogSegmentId
@@ -139,7 +140,7 @@ class RemoteLogSegmentMetadata:
         return self.remote_log_segment_id.topic_id_partition
 
     def epoch_ranges(self) -> tuple[tuple[int, int, int], ...]:
-        """(leader epoch, first offset, last offset) of each epoch in the segment, both inclusive.
+        """Return (leader epoch, first offset, last offset) of each epoch, both inclusive.
 
         Source: kafka-storage RemoteLogMetadataCache: an epoch ends where the next one starts.
         """
@@ -149,10 +150,10 @@ class RemoteLogSegmentMetadata:
         return tuple(zip(epochs, starts, ends, strict=True))
 
     def updated(self, update: "RemoteLogSegmentMetadataUpdate") -> "RemoteLogSegmentMetadata":
-        """This segment after `update`. Absent custom metadata keeps what is here.
+        """Return this segment after `update`. Absent custom metadata keeps the present one.
 
-        Kafka's createWithUpdates erases it, and then nobody finds the objects: a declared
-        difference.
+        A declared difference: Kafka's createWithUpdates erases it, and then nobody finds the
+        objects.
 
         Raises:
             InvalidRequestError: the update names another segment.
@@ -191,7 +192,7 @@ class RemoteLogSegmentMetadataUpdate:
 
 
 def segment_leader_epochs(pairs: Sequence[tuple[int, int]]) -> tuple[SegmentLeaderEpoch, ...]:
-    """From (leader epoch, start offset) pairs."""
+    """Make leader epochs of (leader epoch, start offset) pairs."""
     return tuple(SegmentLeaderEpoch(epoch, start) for epoch, start in pairs)
 
 

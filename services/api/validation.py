@@ -18,7 +18,7 @@ def require(holds: bool, field: str, rule: str) -> None:
 
 
 def require_count(items: Sized, field: str, most: int) -> None:
-    """Raise InvalidRequestError where there are none or too many."""
+    """Raise InvalidRequestError if there are none or too many items."""
     require(1 <= len(items) <= most, field, f"must be 1 to {most}, are {len(items)}")
 
 
@@ -54,7 +54,7 @@ _CHECK_BYTES = 8
 
 
 def page_limit(page_size: int, default: int, most: int) -> int:
-    """How many items a page may have: 0 means `default`, above `most` means `most`.
+    """Return how many items a page may have: 0 means `default`, above `most` means `most`.
 
     Raises:
         InvalidRequestError: a negative page size.
@@ -64,15 +64,15 @@ def page_limit(page_size: int, default: int, most: int) -> int:
 
 
 def seal(query: object, body: bytes) -> str:
-    """A token of `body`, for `query` alone: equal queries are those of equal repr."""
+    """Make a page token of `body`, for `query` alone: equal queries have equal reprs."""
     return base64.urlsafe_b64encode(body + _check(query, body)).decode("ascii")
 
 
 def unseal(query: object, token: str, body_bytes: int | None = None) -> bytes:
-    """The body in a token of `seal`, which has `body_bytes` where that is known.
+    """Return the body of a token of `seal`; None for `body_bytes`: any length.
 
     Raises:
-        InvalidRequestError: not a token of ours, or one of another query.
+        InvalidRequestError: not a token of `seal`, or one of another query.
     """
     try:
         raw = base64.b64decode(token.encode("ascii"), altchars=b"-_", validate=True)
@@ -81,7 +81,11 @@ def unseal(query: object, token: str, body_bytes: int | None = None) -> bytes:
     body, check = raw[:-_CHECK_BYTES], raw[-_CHECK_BYTES:]
     has_right_size = body_bytes is None or len(raw) == body_bytes + _CHECK_BYTES
     require(has_right_size, "page_token", "not a page token")
-    require(check == _check(query, body), "page_token", "is of another query")
+    require(
+        check == _check(query, body),
+        "page_token",
+        "is of another query",
+    )
     return body
 
 
