@@ -1,4 +1,4 @@
-"""Anomalies: reported by runs of reconciliation, listed a page at a time."""
+"""Store anomalies of reconciliation runs, and list them a page at a time."""
 
 import hashlib
 from collections.abc import Sequence
@@ -68,7 +68,7 @@ def report(session: Session, anomalies: Sequence[Anomaly], run_id: str) -> None:
 
 
 def fingerprint(query: AnomalyQuery) -> tuple[object, ...]:
-    """Equal for equal queries, for a page token to be bound to."""
+    """Return what page tokens are bound to: equal for equal queries."""
     kinds = sorted({kind.value for kind in query.kinds})
     return ("anomalies", kinds, str(query.topic_id), query.last_seen_from_ms)
 
@@ -76,7 +76,7 @@ def fingerprint(query: AnomalyQuery) -> tuple[object, ...]:
 def list_anomalies(
     connection: Connection, query: AnomalyQuery, *, limit: int, after: Position | None
 ) -> AnomalyPage:
-    """One page; see RemoteLogMetadataManager.list_anomalies."""
+    """Read one page; see RemoteLogMetadataManager.list_anomalies."""
     rows = connection.execute(_page(query, limit, after)).all()
     count = fitting(_size_bytes(row) for row in rows[:limit])
     token = ""
@@ -88,8 +88,10 @@ def list_anomalies(
 
 
 def _page(query: AnomalyQuery, limit: int, after: Position | None) -> Select[*tuple[object, ...]]:
-    """The page and one row more, which tells that there is a next one. Kinds that only a later
-    release knows are passed over."""
+    """Select the page and one row more, which shows that there is a next one.
+
+    Skips kinds that only a later release knows.
+    """
     kinds = query.kinds or tuple(AnomalyKind)
     page = (
         select(*AnomalyRow.__table__.columns)
@@ -109,12 +111,12 @@ def _page(query: AnomalyQuery, limit: int, after: Position | None) -> Select[*tu
 
 
 def _time(microseconds: int) -> datetime:
-    """Since 1970; what lies beyond all times is the last one."""
+    """Convert milliseconds since 1970; later than all times is the last one."""
     return EPOCH + min(max(microseconds, 0), (_LATEST - EPOCH) // _MICROSECOND) * _MICROSECOND
 
 
 def _id_of(anomaly: Anomaly) -> UUID:
-    """A digest, as a key of an object may be longer than an index takes."""
+    """Digest an anomaly's identity: an object key may be longer than an index takes."""
     known_by = (
         anomaly.kind.value,
         str(anomaly.topic_id),

@@ -14,7 +14,7 @@ from services.rlmm.limits import Position, check_text, fitting
 from services.rlmm.rows import AnyRow, ms_of
 
 NO_BROKER = -1
-"""Broker id of what no broker did."""
+"""Broker id of changes that no broker made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +72,12 @@ def event_row(
 
 
 MAX_EXAMINED = 20_000
-"""Events that one page looks at, where it is to name those of one segment or sweep."""
+"""Events that one page reads if it selects those of one segment or sweep."""
 
 MAX_NUMBERS_BYTES = 256
 
 _NO_SEGMENT = UUID(int=0)
-"""A position is a revision here; a page token has room for an id, too."""
+"""A position is a revision here; page tokens also have an id."""
 
 _TEXTS = (
     "kind",
@@ -92,8 +92,8 @@ _TEXTS = (
     "plan_id",
 )
 
-# The page and one row more, which tells that there is a next one. `examined` ends what a page
-# looks at; null where that is all.
+# The page and one row more, which shows that there is a next one. `examined` is the last event that
+# a page reads; null if there are no more.
 EVENTS = f"""
     SELECT t.name AS topic, p.revision AS partition_revision, examined.last_revision, page.*
     FROM {PARTITIONS}
@@ -117,12 +117,12 @@ EVENTS = f"""
 
 
 def check_query(query: EventQuery) -> None:
-    """Raise InvalidRequestError where the database cannot be asked this."""
+    """Raise InvalidRequestError if the query has a text that the database cannot have."""
     check_text(query.plan_id, "plan_id")
 
 
 def fingerprint(query: EventQuery) -> tuple[object, ...]:
-    """Equal for equal queries, for a page token to be bound to."""
+    """Return what page tokens are bound to: equal for equal queries."""
     segment_id = None if query.segment_id is None else str(query.segment_id)
     tp = str(query.topic_id_partition)
     return ("events", tp, query.after_revision, segment_id, query.plan_id)
@@ -131,7 +131,7 @@ def fingerprint(query: EventQuery) -> tuple[object, ...]:
 def list_events(
     connection: Connection, query: EventQuery, *, limit: int, after: Position | None
 ) -> EventPage:
-    """One page of events; see RemoteLogMetadataManager.list_events."""
+    """Read one page of events; see RemoteLogMetadataManager.list_events."""
     tp = query.topic_id_partition
     values = {
         "topic_id": tp.topic_id,
@@ -155,7 +155,7 @@ def list_events(
 
 
 def _size_bytes(row: AnyRow) -> int:
-    """No less than the event takes in a message."""
+    """Return an upper bound of the event's bytes in a message."""
     texts = (getattr(row, name) or "" for name in _TEXTS)
     return MAX_NUMBERS_BYTES + sum(len(text.encode()) for text in texts)
 

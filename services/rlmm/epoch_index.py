@@ -1,4 +1,8 @@
-"""Maintain which finished segment answers for an offset: Kafka's rules, as sets."""
+"""Maintain which finished segment answers for an offset: Kafka's rules, as sets.
+
+A row of segment_epochs is `referenced` if it is in Kafka's map of the epoch from start offset to
+segment, and `overlapped` if it shared offsets with another one when either finished.
+"""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
@@ -87,17 +91,16 @@ def _rows(segments: Iterable[RemoteLogSegmentMetadata]) -> list[JsonRow]:
 
 
 RANGE_CLASS = "length((end_offset - start_offset)::text)"
-"""SQL for the class of a row with start_offset and end_offset; in an index, so it
-stands as PostgreSQL prints it."""
+"""SQL for a row's class of lengths; in an index, so it stands as PostgreSQL prints it."""
 
 _LONGEST_RANGES = [(digits, min(10**digits - 1, INT64_MAX)) for digits in range(1, 20)]
 
 RANGE_CLASSES = "(VALUES " + ", ".join(f"({d}, {longest})" for d, longest in _LONGEST_RANGES) + ")"
-"""SQL for all classes that there can be: digits, the longest reach of so many digits."""
+"""SQL for all classes: the digits of `end_offset - start_offset`, and its maximum."""
 
 
-# What finishes, at most one segment of each partition: its ranges, and what has finished in their
-# epochs before. (Here and below, rows are found by LATERAL subqueries that the planner cannot take
+# The ranges of the finishing segments, at most one of each partition, and what had finished in
+# their epochs. (Here and below, rows are found by LATERAL subqueries that the planner cannot take
 # apart, and written by ctid: it knows too little of the keys to join by them. Nobody else changes
 # these rows while the partition is locked. Without statistics every index looks as good to it, also
 # one that reads a whole epoch: ORDER BY tells it which one.)
@@ -122,7 +125,7 @@ _IN_ITS_EPOCH = """topic_id = own.topic_id AND partition = own.partition
 
 # Neighbours that share offsets are flagged, and of these and others Kafka's map forgets some.
 # An epoch without offsets shares none, and yet replaces its equal start.
-# Nothing that starts before first_start reaches `own`: no rule, but a limit of what is read.
+# No row that starts before first_start holds offsets of `own`: a bound of what is read.
 _DISPLACE = f"""
     UPDATE segment_epochs AS e SET overlapped = true, referenced = NOT near.is_displaced
     FROM (

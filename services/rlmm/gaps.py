@@ -25,8 +25,10 @@ Gaps = Iterable[tuple[int, int, str]] | None
 
 
 def column(topic_id: Any, partition: Any, log_start_offset: Any) -> ColumnElement[Any]:
-    """An expression for a partition's gaps at or above its log start, ascending; what it is of is
-    given as values or as columns of the statement around it."""
+    """Make an expression for a partition's gaps at or above its log start, ascending.
+
+    The arguments are values or columns of the surrounding statement.
+    """
     gap = func.json_build_array(
         func.greatest(GapRow.start_offset, log_start_offset), GapRow.end_offset, GapRow.kind
     )
@@ -47,7 +49,7 @@ def from_column(gaps: Gaps) -> tuple[OffsetGap, ...]:
 
 
 def rows_of(session: Session, partition: PartitionRow) -> Sequence[AnyRow]:
-    """All rows, ascending; at most MAX_GAPS."""
+    """Read all gaps of the partition, ascending; at most MAX_GAPS."""
     columns = GapRow.__table__.columns
     return session.execute(
         select(*columns).where(*_is_of(partition)).order_by(GapRow.start_offset)
@@ -57,8 +59,7 @@ def rows_of(session: Session, partition: PartitionRow) -> Sequence[AnyRow]:
 def put_instead(
     session: Session, partition: PartitionRow, gone: Iterable[int], new: GapRow
 ) -> None:
-    """Put `new` in the place of the rows that start at `gone`; of more than MAX_GAPS rows the
-    lowest go."""
+    """Replace the rows that start at `gone` by `new`; delete the lowest beyond MAX_GAPS rows."""
     _delete(session, *_is_of(partition), GapRow.start_offset.in_(list(gone)))
     session.add(new)
     session.flush()
@@ -74,16 +75,18 @@ def put_instead(
 
 
 def forget_below(session: Session, partition: PartitionRow, offset: int) -> None:
-    """What ends below `offset` goes."""
+    """Delete the gaps that end below `offset`."""
     _delete(session, *_is_of(partition), GapRow.end_offset < offset)
 
 
 def forget_overwritten(session: Session, partition: PartitionRow, lineage: Lineage) -> None:
-    """What was found lost under a leader epoch says nothing of the records of later ones: of each
-    gap the offsets go that `lineage` has in an epoch after the gap's own."""
+    """Cut from each gap the offsets that `lineage` has in an epoch after the gap's own.
+
+    What was lost under a leader epoch does not concern the records of later ones.
+    """
     for row in rows_of(session, partition):
         later = (e.start_offset for e in lineage.entries if e.leader_epoch > row.leader_epoch)
-        # Nothing is known of epochs where a gap has none.
+        # A gap without an epoch is never cut.
         end = None if row.leader_epoch is None else next(later, None)
         if end is None or end > row.end_offset:
             continue
@@ -145,7 +148,7 @@ class GapRecord:
 
 
 def record_gap(change: PartitionChange, loss: GapRecord) -> MutationOutcome:
-    """Record the range, joined to those that it overlaps or touches, or find that it is there."""
+    """Record the range, joined to those that it overlaps or touches, unless it is a repeat."""
     session, partition, context = change.session, change.partition, change.context
     tp, gap = loss.topic_id_partition, loss.gap
     if partition.delete_state == FINISHED.value:
@@ -180,8 +183,10 @@ def record_gap(change: PartitionChange, loss: GapRecord) -> MutationOutcome:
 def _leader_epoch(
     partition: PartitionRow, context: MutationContext, joined: Sequence[AnyRow]
 ) -> int | None:
-    """Under which the range was found lost: the earliest that any part of it was, for a loss that
-    is told of twice does less harm than one that nobody is told of."""
+    """Return the leader epoch of a joined range: the earliest of its parts.
+
+    A loss that is reported twice does less harm than one that is not reported.
+    """
     epoch = context.broker_leader_epoch
     own = partition.highest_broker_leader_epoch if epoch is None else epoch
     epochs = [own, *(row.leader_epoch for row in joined)]
@@ -189,7 +194,7 @@ def _leader_epoch(
 
 
 def _is_not_kept(rows: Sequence[AnyRow], first: int, last: int) -> bool:
-    """It lies below the log start, or below as many as are kept."""
+    """Return whether it lies below the log start, or below MAX_GAPS other gaps."""
     return last < first or (len(rows) >= MAX_GAPS and last + 1 < rows[0].start_offset)
 
 
@@ -205,6 +210,6 @@ def _require_lost(
     holder = session.connection().exec_driver_sql(HOLDER, values).first()
     if holder is not None:
         raise InvalidStateTransitionError(
-            f"gap: offsets {first} to {last} of partition {tp}: segment "
-            f"{uuid_to_text(holder.segment_id)} has {holder.start_offset} to {holder.end_offset}"
+            f"gap: offsets {first} to {last} of partition {tp} are not all lost: segment "
+            f"{uuid_to_text(holder.segment_id)} holds {holder.start_offset} to {holder.end_offset}"
         )

@@ -120,7 +120,7 @@ def check_may_delete(
     if config.retention_owner not in (None, caller):
         raise DeletionRefusedError(
             f"topic {topic}: sediment.retention.owner is {config.retention_owner.value}, "
-            f"so {caller.value} may not delete its segments"
+            f"not {caller.value}; only the owner may delete its segments"
         )
     if caller is RetentionOwner.SWEEP and config.sweep_paused:
         raise DeletionRefusedError(

@@ -41,7 +41,7 @@ FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 
 _STATES = list(RemoteLogSegmentState)
-"""A segment goes from one to a later one of these, and never back."""
+"""In the order in which a segment passes them."""
 
 
 def import_all(
@@ -77,12 +77,12 @@ def _import_one(
 def _check(limits: Limits, item: SegmentImport) -> None:
     """
     Raises:
-        InvalidRequestError: what can be said without asking the database.
+        InvalidRequestError: the item is malformed.
     """
     segments, context = item.segments, item.context
     check_storable(context)
     allowed = MutationContext(reason=context.reason, plan_id=context.plan_id)
-    require(context == allowed, "context", "of its fields only reason and plan_id may be set here")
+    require(context == allowed, "context", "only reason and plan_id may be set for an import")
     require_count(segments, "segments", MAX_BATCH)
     epochs, most = sum(len(each.segment_leader_epochs) for each in segments), MAX_IMPORTED_EPOCHS
     require(epochs <= most, "segments", f"at most {most} leader epochs together, has {epochs}")
@@ -99,7 +99,7 @@ def _check(limits: Limits, item: SegmentImport) -> None:
 
 @dataclass
 class _Import:
-    """One item; its partition is locked."""
+    """Import one item, whose partition is locked."""
 
     session: Session
     partition: PartitionRow
@@ -129,7 +129,7 @@ class _Import:
         return ImportedSegments(len(self._new), self._repeated)
 
     def _as_taken(self, segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
-        """Below the log start one is deleted, not found again; what is on hold is not."""
+        """Return the segment as imported: below the log start it is deleted, unless on hold."""
         is_below = segment.end_offset < self.partition.log_start_offset
         if segment.state is not FINISHED or not is_below:
             return segment
@@ -161,7 +161,7 @@ class _Import:
 def _stored(
     session: Session, segments: Sequence[RemoteLogSegmentMetadata]
 ) -> dict[RemoteLogSegmentId, Addition]:
-    """Those of the segments that are known, and the revision that brought each to its state."""
+    """Read those of the segments that are known, each with the revision of its state."""
     tp = segments[0].topic_id_partition
     ids = [segment.remote_log_segment_id for segment in segments]
     rows = statements.stored_segments(session, ids).values()
@@ -180,7 +180,7 @@ def _require_same(
 
 
 def _has_become(segment: RemoteLogSegmentMetadata, later: RemoteLogSegmentMetadata) -> bool:
-    """Whether a change of state makes `later` of the segment."""
+    """Return whether a change of state makes `later` of the segment."""
     if _STATES.index(later.state) <= _STATES.index(segment.state):
         return False
     change = RemoteLogSegmentMetadataUpdate(

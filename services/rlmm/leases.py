@@ -26,17 +26,17 @@ from services.rlmm.rows import AnyRow
 from services.rlmm.segment_batch import SegmentKey, require_distinct, segment_key, stored_segments
 
 LOCK_TIMEOUT_MS = 1_000
-"""For one partition's lock."""
+"""The longest wait for one partition's lock."""
 
 LOCK_WAIT_SHARE = 0.05
-"""All locks of a call together are waited for no longer than this share of the lease, so that its
-answer comes while those that it has renewed can be told."""
+"""The share of the lease that a call waits for all its locks, so that its answer comes before the
+renewed leases end."""
 
 _LEAST_LOCK_TIMEOUT_MS = 1  # 0 would be none
 Outcomes: TypeAlias = dict[SegmentKey, RenewOutcome]
 SET_LOCK_TIMEOUT = "SELECT set_config('lock_timeout', %(lock_timeout_ms)s, true)"
 
-# Written by ctid, as batch_statements.MOVE is. A greatest of NULL and a time is the time.
+# Written by ctid, like segment_batch.MOVE. The greatest of NULL and a time is the time.
 RENEW = """
     UPDATE segments AS s SET copy_lease_until = greatest(
         s.copy_lease_until, clock_timestamp() + %(lease_ms)s * interval '1 millisecond')
@@ -77,7 +77,7 @@ def renew_all(
 
 @dataclass(frozen=True, slots=True)
 class _Renewal:
-    """Of copies of one partition."""
+    """Renew leases of copies of one partition."""
 
     segment_ids: Sequence[RemoteLogSegmentId]
     lease_ms: int
@@ -93,14 +93,14 @@ class _Renewal:
 
 
 class _PartitionLockedError(Exception):
-    """Somebody else has held the partition's lock for longer than this call may wait."""
+    """The partition's lock was not free for as long as this call may wait."""
 
 
 def _renew(transactions: Transactions, renewal: _Renewal) -> Outcomes:
     try:
         return transactions.change(partial(_renew_in, renewal=renewal))
     except _PartitionLockedError:
-        text = f"{renewal.topic_id_partition}: its lock is not free, try again"
+        text = f"partition {renewal.topic_id_partition} is locked by another change; retry"
         return renewal.all(RetriableRemoteStorageError(text))
     except RetriableRemoteStorageError:
         raise  # the database's: it would be every other partition's too
@@ -135,7 +135,7 @@ def _judged(
     segment_id: RemoteLogSegmentId,
     broker_id: int,
 ) -> RenewOutcome:
-    """Why the lease is not renewed; None: it is."""
+    """Return why the lease is not renewed; None: it is."""
     try:
         partitions.of(segment_id.topic_id_partition)
     except RemoteStorageError as e:
@@ -145,10 +145,10 @@ def _judged(
         return unknown_segment(segment_id)
     if row.state != RemoteLogSegmentState.COPY_SEGMENT_STARTED.value:
         return InvalidStateTransitionError(
-            f"segment {segment_id} is in {row.state}: its copy is over"
+            f"segment {segment_id} is in {row.state}: its copy has ended; stop it"
         )
     if row.broker_id != broker_id:
         return InvalidStateTransitionError(
-            f"segment {segment_id} is copied by broker {row.broker_id}, not {broker_id}"
+            f"segment {segment_id} is copied by broker {row.broker_id}, not {broker_id}; stop it"
         )
     return None

@@ -26,7 +26,7 @@ class Limits:
     """Attributes:
     custom_metadata_bytes: the longest custom metadata of a segment.
     leader_epochs_per_segment: the most leader epochs of one segment.
-    leader_epochs_per_report: the most leader epochs of a partition that a report may tell of.
+    leader_epochs_per_report: the most leader epochs in a report.
     """
 
     custom_metadata_bytes: int = 128
@@ -42,7 +42,7 @@ class Limits:
         require(count <= most, f"{path}.segment_leader_epochs", f"at most {most}, has {count}")
 
     def check_addition(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """check_segment, and that the segment is one whose copy begins."""
+        """Check a segment whose copy begins."""
         is_start = metadata.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED
         require(
             is_start, "metadata.state", f"must be COPY_SEGMENT_STARTED, is {metadata.state.value}"
@@ -62,13 +62,13 @@ class Limits:
 
 
 def check_storable(context: MutationContext) -> None:
-    """check_text of every text of the context."""
+    """Refuse a context with a text that PostgreSQL cannot store."""
     for field in ("request_id", "reason", "rule_detail", "plan_id"):
         check_text(getattr(context, field) or "", f"context.{field}")
 
 
 def check_text(text: str, field: str) -> None:
-    """PostgreSQL's text has no NUL character."""
+    """Refuse NUL characters, which PostgreSQL's text cannot have."""
     require("\0" not in text, field, "must not contain NUL")
 
 
@@ -80,7 +80,7 @@ MAX_LEADER_EPOCH_BYTES = 24
 
 
 def fitting(sizes_bytes: Iterable[int]) -> int:
-    """How many of the rows of these sizes one message holds: at least one, where there is one."""
+    """Return how many rows of these sizes fit into one message, at least one if there is one."""
     sums = list(accumulate(sizes_bytes))
     return max(bisect_right(sums, MAX_PAGE_BYTES), min(len(sums), 1))
 
@@ -91,7 +91,7 @@ SEGMENT_BYTES = f"""{MAX_NAMES_AND_NUMBERS_BYTES} + coalesce(octet_length(s.cust
 
 
 def segment_size_bytes(row: AnyRow) -> int:
-    """No less than a segment takes in a message."""
+    """Return an upper bound of a segment's bytes in a message."""
     of_epochs = MAX_LEADER_EPOCH_BYTES * len(row.leader_epochs)
     return MAX_NAMES_AND_NUMBERS_BYTES + len(row.custom_metadata or b"") + of_epochs
 
@@ -102,21 +102,21 @@ _BODY_BYTES = _NUMBER.size + 16
 
 
 def page_limit(page_size: int) -> int:
-    """How many rows the page may have."""
+    """Return how many rows the page may have."""
     return validation.page_limit(page_size, DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
 
 
 def encode(query: tuple[object, ...], position: Position) -> str:
-    """A token for what follows `position` in `query`."""
+    """Make a page token for what follows `position` in `query`."""
     number, uuid = position
     return validation.seal(query, _NUMBER.pack(number) + uuid.bytes)
 
 
 def decode(query: tuple[object, ...], token: str) -> Position | None:
-    """The position in a token of `encode`; None for "", the beginning.
+    """Return the position of a token of `encode`; None for "", the beginning.
 
     Raises:
-        InvalidRequestError: not a token of ours, or one of another query.
+        InvalidRequestError: not a token of `encode`, or one of another query.
     """
     if not token:
         return None

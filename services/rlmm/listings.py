@@ -54,7 +54,7 @@ _REACHES = (
 
 @dataclass(frozen=True, slots=True)
 class SegmentQuery:
-    """Which of a partition's segments; the arguments of list_remote_log_segments."""
+    """Select a partition's segments; the arguments of list_remote_log_segments."""
 
     topic_id_partition: TopicIdPartition
     leader_epoch: int | None
@@ -68,7 +68,7 @@ class SegmentQuery:
             require_int64(self.min_offset, "min_offset")
 
     def fingerprint(self) -> tuple[object, ...]:
-        """Equal for equal queries, for a page token to be bound to."""
+        """Return what page tokens are bound to: equal for equal queries."""
         states = sorted({state.value for state in self.states})
         tp = str(self.topic_id_partition)
         return ("segments", tp, self.leader_epoch, states, self.min_offset)
@@ -76,7 +76,7 @@ class SegmentQuery:
 
 @dataclass(frozen=True, slots=True)
 class PageShape:
-    """Which conditions a question has, whatever their values."""
+    """Which conditions a query has, whatever their values."""
 
     has_epoch: bool
     has_states: bool
@@ -112,8 +112,10 @@ _ROWS: BindParameter[int] = bindparam("page_rows", type_=Integer())
 def page_values(
     query: SegmentQuery, if_revision_not: int | None, limit: int, after: Position | None
 ) -> dict[str, object]:
-    """For the statement of this question's shape, and a row more than `limit`: it tells that there
-    is a next page."""
+    """Return the values of a query's statement, for one row more than `limit`.
+
+    That row shows that there is a next page.
+    """
     tp = query.topic_id_partition
     offset, segment_id = after or (None, None)
     return {
@@ -131,7 +133,7 @@ def page_values(
 
 @cache
 def page_statement(shape: PageShape) -> Select[*tuple[Any, ...]]:
-    """The partition, on each row of the page; one row where there is no segment."""
+    """Select the partition on each row of the page; one row if there is no segment."""
     page = _page(shape).lateral("page")
     return (
         select(TopicRow.name, PartitionRow.revision, PartitionRow.log_start_offset, *page.c)
@@ -185,8 +187,7 @@ _OF_PARTITION = and_(SegmentRow.topic_id == _TOPIC_ID, SegmentRow.partition == _
 
 
 def _first_start() -> ColumnElement[int]:
-    """No segment that reaches the least offset starts earlier: the start of the first that holds
-    it."""
+    """Select the start of the first segment that holds the least offset."""
     digits: ColumnElement[int] = literal_column(RANGE_CLASS)
     most = select(func.max(digits)).select_from(SegmentRow).where(_OF_PARTITION).scalar_subquery()
     holds = (
@@ -225,7 +226,7 @@ def list_segments(
     limit: int,
     after: Position | None,
 ) -> SegmentPage:
-    """One page of segments; see RemoteLogMetadataManager.list_remote_log_segments."""
+    """Read one page of segments; see RemoteLogMetadataManager.list_remote_log_segments."""
     tp = query.topic_id_partition
     statement = page_statement(PageShape.of(query, if_revision_not, after))
     values = page_values(query, if_revision_not, limit, after)
@@ -254,7 +255,7 @@ def _segment_token(query: SegmentQuery, rows: Sequence[AnyRow], limit: int) -> s
 
 @dataclass(frozen=True, slots=True)
 class PartitionQuery:
-    """Which partitions; the arguments of list_partitions."""
+    """Select partitions; the arguments of list_partitions."""
 
     topic: str
     delete_states: Sequence[RemotePartitionDeleteState]
@@ -265,7 +266,7 @@ class PartitionQuery:
         check_text(self.cluster_id, "cluster_id")
 
     def fingerprint(self) -> tuple[object, ...]:
-        """Equal for equal queries, for a page token to be bound to."""
+        """Return what page tokens are bound to: equal for equal queries."""
         states = sorted({state.value for state in self.delete_states})
         of_cluster = (self.cluster_id,) if self.cluster_id else ()
         return ("partitions", self.topic, states, *of_cluster)
@@ -274,7 +275,7 @@ class PartitionQuery:
 def list_partitions(
     connection: Connection, query: PartitionQuery, *, limit: int, after: Position | None
 ) -> PartitionPage:
-    """One page of the known partitions; see RemoteLogMetadataManager.list_partitions."""
+    """Read one page of the known partitions; see RemoteLogMetadataManager.list_partitions."""
     key = tuple_(PartitionRow.topic_id, PartitionRow.partition)
     page = (
         select(

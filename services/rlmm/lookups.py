@@ -1,4 +1,4 @@
-"""Answer reads of one thing: a segment by offset, by id, the highest offset, sizes, revisions."""
+"""Look up segments by offset and by id, highest offsets, sizes and revisions."""
 
 import re
 from collections.abc import Sequence
@@ -45,19 +45,19 @@ _IS_KNOWN_PARTITION = f"""
 
 
 def _segment_at(offset: str) -> str:
-    """SQL for the id of the segment that holds `offset`, an SQL expression; one row, whose id is
-    NULL where there is none, or no row.
+    """Make SQL for the id of the segment that holds `offset`, an SQL expression: one row, whose id
+    is NULL if there is none, or no row.
 
-    First Kafka's choice: of the referenced segments, the last one that starts at or below the
-    offset, if it reaches the offset. Else, among the segments that overlapped when they finished
-    and hold the offset: the higher broker leader epoch where both of two have one, else the later
-    finish. Folded in the order of finishing, a segment without an epoch beats all before it; so
-    only the last such one and those after it compete.
+    First Kafka's choice: of the referenced segments (those in Kafka's map), the last one that
+    starts at or below the offset, if it holds the offset. Else, among the segments that overlapped
+    when they finished and hold the offset: the higher broker leader epoch if both of two have one,
+    else the later finish. In the order of finishing, a segment without an epoch beats all before
+    it; so only the last such one and those after it compete.
 
-    Nothing that starts more than longest_reach before the offset holds it. That bound keeps both
-    searches from walking back through what was hidden long ago and is not vacuumed yet.
-    (OFFSET 0, and LIMIT 1 on a row found by its key, keep the planner from turning the search
-    round: with no statistics yet it would read all of a partition's rows.)
+    No segment that starts more than longest_reach before the offset holds it. That bound keeps both
+    searches from walking back through rows that were unpublished long ago and are not vacuumed yet.
+    (OFFSET 0, and LIMIT 1 on a row found by its key, keep the planner from reversing the search:
+    with no statistics yet it would read all of a partition's rows.)
     """
     return f"""
         SELECT coalesce(floor.segment_id, (
@@ -106,8 +106,8 @@ SEGMENT_FOR_OFFSET = f"""
 
 # The segment with a transaction index that ends at or after the offset and starts first. Unlike
 # Kafka's search, which goes from segment to segment, it does not stop at a gap: a reader gets the
-# aborted transactions of more segments than it needs, which is harmless. A segment that it returns
-# hides no other one that Kafka would return: either it ends earlier, or it holds the same offsets.
+# aborted transactions of more segments than it needs, which is harmless. No segment of Kafka's
+# answer is missed: the one returned either ends before it, or holds all its offsets.
 NEXT_WITH_TXN_INDEX = f"""
     SELECT t.name AS topic, p.revision, {SEGMENT}
     FROM {PARTITIONS}
@@ -218,7 +218,7 @@ SEGMENTS_FOR_OFFSETS = f"""
 def find_segments(connection: Connection, lookups: Sequence[SegmentLookup]) -> list[LookupOutcome]:
     """See RemoteLogMetadataManager.remote_log_segment_metadata_batch."""
     wanted = [_wanted(place, lookup) for place, lookup in enumerate(lookups)]
-    # Read while the database looks up the next ones: both take about as long.
+    # Rows are read while the database looks up the next ones: both take about as long.
     outcomes = {
         row.place: _outcome(row, lookups[row.place].topic_id_partition)
         for row in stream(connection, SEGMENTS_FOR_OFFSETS, wanted, ROWS_AT_A_TIME)
@@ -244,7 +244,9 @@ def _outcome(row: AnyRow, tp: TopicIdPartition) -> LookupOutcome:
     except RemoteStorageError as e:
         return e
     if row.is_left_out:
-        return ThrottledError("the segments before this one fill the answer; ask again for it")
+        return ThrottledError(
+            "the segments before this one fill the answer; look this one up again"
+        )
     found = None if row.segment_id is None else segment_from_row(row, tp)
     return AtRevision(found, row.revision)
 

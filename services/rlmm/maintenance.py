@@ -1,4 +1,4 @@
-"""Purge what nobody needs any more, and grant the role for reports."""
+"""Purge tombstones, request ids, old events and anomalies."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,18 +22,18 @@ _ADVISORY_LOCK = 0x5ED1_3E28
 """Any number that nobody else in the database uses."""
 
 Progress = Callable[[str, int], None]
-"""Told after each batch: which step, how many rows it has changed so far."""
+"""Called after each batch with the step and the rows that it has changed so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class MaintenancePlan:
-    """What is kept how long.
+    """How long each kind of row is kept.
 
     Attributes:
         delete_retention_ms: how long a deleted segment's row stays (Kafka: delete.retention.ms).
         events_days: how long the audit trail goes back at least; a partition's latest event stays
-            for ever.
-        anomalies_days: how long an anomaly stays that no run sees any more.
+            forever.
+        anomalies_days: how long an anomaly stays after the last run that saw it.
     """
 
     delete_retention_ms: int = 86_400_000
@@ -57,7 +57,7 @@ class MaintenancePlan:
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceReport:
-    """How many rows each step deleted or changed; nothing where another maintenance runs."""
+    """Rows that each step deleted; none if another maintenance runs."""
 
     already_running: bool
     tombstones: int = 0
@@ -69,11 +69,11 @@ class MaintenanceReport:
 def maintain(
     database_url: str, plan: MaintenancePlan, progress: Progress = lambda *_: None
 ) -> MaintenanceReport:
-    """Do all steps once, or nothing where another maintenance is under way. Idempotent.
+    """Run all steps once, or none if another maintenance runs. Idempotent.
 
     Raises:
         RetriableRemoteStorageError: the database cannot be reached or its schema is older than
-            this release's; what was done before that is done.
+            this release's; what was purged before that stays purged.
     """
     with connected(database_url) as connection:
         _require_usable(connection)
@@ -106,7 +106,7 @@ def _require_usable(connection: Connection) -> None:
     if not is_usable(revision):
         raise RetriableRemoteStorageError(
             f"the database has schema revision {revision}, this release needs "
-            f"{known_revision()}; `sediment db upgrade` makes it"
+            f"{known_revision()}; run `sediment db upgrade`"
         )
 
 
@@ -206,7 +206,7 @@ def _partitions(connection: Connection, age: timedelta) -> Iterator[Any]:
 
 
 def _run(connection: Connection, statement: str, **values: object) -> Row[*tuple[Any, ...]]:
-    """One statement in a transaction of its own."""
+    """Run one statement in a transaction of its own."""
 
     def transaction() -> Row[*tuple[Any, ...]]:
         with connection.begin():

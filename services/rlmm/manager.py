@@ -1,4 +1,4 @@
-"""RLMM in process, on PostgreSQL: satisfies services.api's RemoteLogMetadataManager."""
+"""RLMM in process, on PostgreSQL: each method of the contract, checked and delegated."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -210,7 +210,7 @@ class SqlRemoteLogMetadataManager:
         )
 
     def scan_remote_log_segments(self, scan: SegmentScan) -> Iterator[SegmentBatch]:
-        # Arrow, of which nothing else here knows, takes some 36 MiB: only where somebody scans.
+        # Arrow takes some 36 MiB and only scans need it.
         from services.rlmm import scans  # noqa: PLC0415
 
         check_text(scan.topic, "topic")
@@ -238,11 +238,11 @@ class SqlRemoteLogMetadataManager:
         )
 
     def on_stop_partitions(self, partitions: Sequence[TopicIdPartition], broker_id: int) -> None:
-        """RLMM keeps nothing for a broker's replica that would have to end with it."""
+        """Check the arguments only: RLMM keeps nothing for a broker's replica."""
         require_int32(broker_id, "broker_id", at_least=-1)
 
     def report_partition_state(self, reports: Sequence[PartitionReport]) -> list[ReportOutcome]:
-        """Each report is a transaction of its own: one partition's lock at a time."""
+        """Store each report in a transaction of its own: one partition's lock at a time."""
         require_count(reports, "reports", MAX_REPORTS)
         epochs, most = sum(len(r.lineage.entries) for r in reports), MAX_REPORTED_EPOCHS
         require(epochs <= most, "reports", f"at most {most} leader epochs together, are {epochs}")
@@ -383,10 +383,10 @@ class SqlRemoteLogMetadataManager:
         expected_revision: int | None = None,
         context: MutationContext = NO_CONTEXT,
     ) -> StoredTopicConfig:
-        topic_config(entries)  # refuses what cannot be stored, NUL and long texts among it
+        topic_config(entries)  # Refuses what cannot be stored, such as NUL and long texts.
         check_storable(context)
         only_reason = context == MutationContext(reason=context.reason)
-        require(only_reason, "context", "of its fields only reason may be set here")
+        require(only_reason, "context", "only reason may be set for topic settings")
         if expected_revision is not None:
             require_int64(expected_revision, "expected_revision")
         return self._transactions.change(
@@ -432,7 +432,7 @@ class SqlRemoteLogMetadataManager:
                 lambda session: partition_states.take_report(session, report)
             )
         except RetriableRemoteStorageError:
-            raise  # the database's: it would be every later item's too
+            raise  # It is the database's: every later item would fail too.
         except RemoteStorageError as e:
             return e
 
@@ -451,7 +451,7 @@ class SqlRemoteLogMetadataManager:
         if not is_usable(revision):
             raise RetriableRemoteStorageError(
                 f"{self._database}: the database has schema revision {revision}, this release "
-                f"needs {known_revision()}; `sediment db upgrade` makes it"
+                f"needs {known_revision()}; run `sediment db upgrade`"
             )
         self._is_usable = True
 
@@ -464,7 +464,7 @@ class SqlRemoteLogMetadataManager:
             self.check()
 
     def _schema_revision(self) -> str | None:
-        """As it is asked for every second, without Alembic: what that does first takes 10 ms."""
+        """Read the schema's revision each second: without Alembic, which takes 10 ms."""
         has_schema = self._transactions.read_row("SELECT to_regclass('alembic_version')", {})
         if has_schema.to_regclass is None:
             return None

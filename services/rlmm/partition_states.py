@@ -54,8 +54,8 @@ COLUMNS = PartitionStateRow.__table__.columns
 LINEAGE = ("leader_epochs", "epoch_start_offsets")
 
 OVERRULED_AT = EPOCH
-"""When a report that was overruled came. A release that does not know of this takes what is in its
-place for a report that is far too old to act on."""
+"""The time of a report that was overruled. A release that does not know this takes it for a report
+that is far too old to act on."""
 
 _ORDER = ("leader_epoch", "report_number")
 
@@ -99,7 +99,7 @@ def row_of(report: PartitionReport) -> dict[str, object]:
 
 
 def _store_if_later() -> ReturningInsert[*tuple[Any, ...]]:
-    """Answers the lineage as it was before, and no row where another report came first."""
+    """Store a report unless a later one is there; answer the lineage before, or no row."""
     row = insert(Base.metadata.tables[PartitionStateRow.__tablename__])
     new = row.excluded
     is_later = tuple_(*only(_ORDER)) < tuple_(*[new[name] for name in _ORDER])
@@ -144,13 +144,13 @@ STORE_IF_LATER = _store_if_later()
 READ = _read_statement()
 
 MAX_TOLD_EPOCHS = 100
-"""Epochs that one event names."""
+"""Leader epochs listed in one event."""
 
 
 def take_report(session: Session, report: PartitionReport) -> AtRevision[PartitionState]:
-    """Take one report; see RemoteLogMetadataManager.report_partition_state.
+    """Store one report; see RemoteLogMetadataManager.report_partition_state.
 
-    One that brings figures alone costs the partition's lock and one statement.
+    A report with nothing but figures costs the partition's lock and one statement.
     """
     tp = report.topic_id_partition
     partition = lock_or_create(session, tp)
@@ -185,7 +185,7 @@ def take_report(session: Session, report: PartitionReport) -> AtRevision[Partiti
 
 
 def read(connection: Connection, tp: TopicIdPartition) -> AtRevision[PartitionState]:
-    """The state, in one statement; see RemoteLogMetadataManager.partition_state."""
+    """Read the state in one statement; see RemoteLogMetadataManager.partition_state."""
     values = {"topic_id": tp.topic_id, "partition": tp.partition}
     row = connection.execute(READ, values).one_or_none()
     if row is None:
@@ -195,7 +195,7 @@ def read(connection: Connection, tp: TopicIdPartition) -> AtRevision[PartitionSt
 
 
 def cut_lineage(session: Session, partition: PartitionRow) -> None:
-    """Drop what the stored lineage says of the offsets below the partition's log start."""
+    """Cut the stored lineage to the partition's log start."""
     row = session.execute(select(*only(LINEAGE)).where(_is(partition))).one_or_none()
     if row is not None:
         known = _lineage(row.leader_epochs, row.epoch_start_offsets)
@@ -203,7 +203,7 @@ def cut_lineage(session: Session, partition: PartitionRow) -> None:
 
 
 def bounds_of(session: Session, partition: PartitionRow) -> tuple[int, Lineage]:
-    """The reported high watermark and the stored lineage; 0 and none where nobody has reported."""
+    """Read the reported high watermark and the stored lineage; 0 and empty without a report."""
     columns = only((*LINEAGE, "high_watermark"))
     row = session.execute(select(*columns).where(_is(partition))).one_or_none()
     if row is None:
@@ -212,8 +212,10 @@ def bounds_of(session: Session, partition: PartitionRow) -> tuple[int, Lineage]:
 
 
 def overrule_report(session: Session, partition: PartitionRow, leader_epoch: int | None) -> None:
-    """Take a stored report of an epoch above `leader_epoch` back, of any where it is None, for
-    good: a later rise of the partition's epoch does not bring it back. The lineage stays."""
+    """Overrule a stored report of an epoch above `leader_epoch`, or of any if that is None.
+
+    For good: it stays overruled when the partition's epoch rises later. The lineage stays.
+    """
     above = true() if leader_epoch is None else COLUMNS.leader_epoch > leader_epoch
     session.execute(
         update(PartitionStateRow)
@@ -242,8 +244,8 @@ def _out_of_order(
     stored = session.scalar(select(COLUMNS.report_number).where(_is(partition)))
     return ConcurrentUpdateError(
         f"report_number: {report.report_number} of leader epoch {report.leader_epoch} of partition "
-        f"{report.topic_id_partition} does not follow the stored report {stored}, nor is it the "
-        "same; send a larger number"
+        f"{report.topic_id_partition} is not above the stored report {stored}, and not the "
+        "same report; send a larger number"
     )
 
 
@@ -292,7 +294,7 @@ def _lineage(epochs: Sequence[int], starts: Sequence[int]) -> Lineage:
 
 
 def _missing_in(lineage: Lineage, other: Lineage) -> str:
-    """What `other` has and `lineage` has not, as "epoch:start ..." for the audit trail."""
+    """Write what `other` has and `lineage` has not, as "epoch:start ...", for the audit trail."""
     missing = [entry for entry in other.entries if entry not in lineage.entries]
     texts = [f"{entry.leader_epoch}:{entry.start_offset}" for entry in missing[:MAX_TOLD_EPOCHS]]
     others = len(missing) - len(texts)
@@ -315,8 +317,7 @@ class LogStartRaise:
 
 
 def raise_log_start(change: PartitionChange, rise: LogStartRaise) -> MutationOutcome:
-    """Raise the log start, or find that it is there; see
-    RemoteLogMetadataManager.raise_log_start_offset."""
+    """Raise the log start; see RemoteLogMetadataManager.raise_log_start_offset."""
     session, partition, context = change.session, change.partition, change.context
     tp, old, new = rise.topic_id_partition, partition.log_start_offset, rise.log_start_offset
     if partition.delete_state == FINISHED.value:
@@ -329,8 +330,8 @@ def raise_log_start(change: PartitionChange, rise: LogStartRaise) -> MutationOut
     end = _end_offset(session, partition)
     if new > end:
         raise InvalidRangeError(
-            f"log_start_offset: {new} is above {end}, the end of partition {tp}: the reported high "
-            "watermark, or what was copied"
+            f"log_start_offset: {new} is above {end}, the end of partition {tp} (the reported high "
+            "watermark or the last finished offset)"
         )
     partition.log_start_offset = new
     cut_lineage(session, partition)
@@ -340,10 +341,10 @@ def raise_log_start(change: PartitionChange, rise: LogStartRaise) -> MutationOut
 
 
 def _end_offset(session: Session, partition: PartitionRow) -> int:
-    """Exclusive; 0 where nothing was reported nor finished.
+    """Return the end of the partition (exclusive); 0 if nothing was reported or finished.
 
-    What an overruled leader copied beyond the point where it was overruled does not count: the
-    log never had it.
+    Offsets that a former leader copied beyond the end of its epoch do not count: the log does not
+    have them.
     """
     rows = session.execute(
         select(HighestOffsetRow.leader_epoch, HighestOffsetRow.highest_offset).where(

@@ -22,17 +22,17 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def ms_of(at: datetime) -> int:
-    """Milliseconds since 1970, rounded down."""
+    """Return milliseconds since 1970, rounded down."""
     return (at - EPOCH) // timedelta(milliseconds=1)
 
 
 def segment_from_row(
     row: AnyRow, tp: TopicIdPartition, *, copy_leased: bool = False
 ) -> RemoteLogSegmentMetadata:
-    """From a row that has all columns of `segments`, or those of SEGMENT_COLUMNS.
+    """Make a segment of a row with the columns of SEGMENT_COLUMNS.
 
     Args:
-        copy_leased: COPY_LEASED, where the segment may be COPY_SEGMENT_STARTED.
+        copy_leased: the row's COPY_LEASED, if the segment may be in COPY_SEGMENT_STARTED.
     """
     return RemoteLogSegmentMetadata(
         remote_log_segment_id=RemoteLogSegmentId(tp, row.segment_id),
@@ -75,7 +75,7 @@ COPY_LEASED = """(state = 'COPY_SEGMENT_STARTED'
 
 
 def row_values(metadata: RemoteLogSegmentMetadata) -> dict[str, object]:
-    """The columns of `segments` that the metadata holds."""
+    """Return the columns of `segments` that the metadata has."""
     tp, epochs = metadata.topic_id_partition, metadata.segment_leader_epochs
     return {
         "topic_id": tp.topic_id,
@@ -97,12 +97,12 @@ def row_values(metadata: RemoteLogSegmentMetadata) -> dict[str, object]:
 
 
 def event_key(metadata: RemoteLogSegmentMetadata) -> str:
-    """topicId:partition:endOffset:brokerLeaderEpoch, by which the compaction KIP keys events."""
+    """Return topicId:partition:endOffset:brokerLeaderEpoch, the key of the compaction KIP."""
     tp = metadata.topic_id_partition
     return event_key_of(tp, metadata.end_offset, metadata.broker_leader_epoch)
 
 
 def event_key_of(tp: TopicIdPartition, end_offset: int, broker_leader_epoch: int | None) -> str:
-    """event_key, where there is no more of the metadata than that."""
+    """Make event_key of its parts."""
     epoch = NO_LEADER_EPOCH if broker_leader_epoch is None else broker_leader_epoch
     return f"{uuid_to_text(tp.topic_id)}:{tp.partition}:{end_offset}:{epoch}"

@@ -69,7 +69,7 @@ class SegmentColumns:
         self._epoch_counts += epoch_counts
 
     def to_ipc(self) -> bytes:
-        """One Arrow IPC stream: the schema and one record batch."""
+        """Return one Arrow IPC stream: the schema and one record batch."""
         ends = pa.array(chain([0], accumulate(self._epoch_counts)), pa.int32())
         arrays = []
         for field in SCHEMA:
@@ -93,16 +93,16 @@ BATCH_BYTES = 1024 * KIB
 GROUP_BYTES = 4 * BATCH_BYTES
 
 MEMORY_BYTES = 16 * BATCH_BYTES
-"""Of one scan, for what was read and not yet handed out; a chunk and a batch come on top."""
+"""Memory of one scan for rows read and not yet sent, without a chunk and a batch."""
 
 CHUNKS_PER_FETCH = 16
 PARTITIONS_PER_STATEMENT = 1_000
 
 MAX_ROW_BYTES = 256
-"""What a row takes in a batch at most, beside the values whose length varies."""
+"""The most bytes of a row in a batch, without the values whose length varies."""
 
 ARRAY_HEADER_BYTES = 20
-"""Before the elements in what array_send writes."""
+"""Bytes before the elements in the output of array_send."""
 
 _IN_ORDER = "ORDER BY start_offset, segment_id"
 _OF_PARTITION = ("topic_id", "topic", "partition", "revision", "delete_state")
@@ -132,7 +132,7 @@ _OF_SEGMENTS = {
         )
     },
 }
-"""How a chunk's rows become one value; each aggregate is left open for its order."""
+"""SQL that makes one value of a chunk's rows; each aggregate is left open for its order."""
 
 _AGGREGATES = ",\n            ".join(
     f"{aggregate} {_IN_ORDER}) AS {name}" for name, aggregate in _OF_SEGMENTS.items()
@@ -203,7 +203,7 @@ def scan_segments(transactions: Transactions, scan: SegmentScan) -> Iterator[Seg
 
 
 class _Group:
-    """Batches of whole partitions, in the order in which they were read."""
+    """Batches of whole partitions, in the order of reading."""
 
     def __init__(self) -> None:
         self._columns = SegmentColumns()
@@ -236,7 +236,7 @@ class _Group:
         self._columns, self._columns_bytes = SegmentColumns(), 0
 
     def batches(self) -> Iterator[tuple[bytes, int]]:
-        """Each batch that ended: its Arrow IPC stream, and how many rows."""
+        """Yield each complete batch: its Arrow IPC stream and its number of rows."""
         self._streams.seek(0)
         for length, rows in self._lengths_and_rows:
             yield self._streams.read(length), rows
@@ -245,7 +245,7 @@ class _Group:
 def _read(
     connection: Connection, scan: SegmentScan, after: _Position, group: _Group
 ) -> tuple[int, _Position | None]:
-    """Read a group; answers the time, and the last partition of it or None: that was all."""
+    """Read a group; return the time, and its last partition or None if it was the last group."""
     # By SQLAlchemy, which so notices that a pooled connection is dead.
     read_at_ms: int = connection.execute(_NOW_MS).scalar_one()
     driver = connection.connection.driver_connection

@@ -365,6 +365,6 @@ class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer)
 
 
 def partition_of(message: segment_pb.TopicIdPartition) -> TopicIdPartition:
-    """Of a request's field topic_id_partition."""
+    """Convert a request's field topic_id_partition."""
     with within("topic_id_partition"):
         return topic_id_partition_from_proto(message)

@@ -1,4 +1,4 @@
-"""What RLMM is told through its environment."""
+"""RLMM's settings, from environment variables."""
 
 from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict

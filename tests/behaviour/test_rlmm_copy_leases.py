@@ -66,7 +66,7 @@ def test_no_lease_is_renewed_while_somebody_judges_the_partition(
     with held_up(engine):
         (outcome,) = rlmm.renew_copy_leases([copy.remote_log_segment_id], MAX_LEASE_MS, BROKER)
         assert type(outcome) is RetriableRemoteStorageError
-        assert "orders-0: its lock is not free, try again" in str(outcome)
+        assert "orders-0 is locked by another change; retry" in str(outcome)
     assert not is_leased(rlmm)
 
 

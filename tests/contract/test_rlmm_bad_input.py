@@ -260,7 +260,7 @@ BAD: list[tuple[str, Spoil, grpc.StatusCode, str]] = [
         "'a\\nb': no such setting of a topic",
     ),
     ("PutTopicConfig", put("topic_id", "x"), INVALID, "topic_id: must be 22 characters"),
-    ("PutTopicConfig", put("context.plan_id", "p"), INVALID, "context: of its fields only reason"),
+    ("PutTopicConfig", put("context.plan_id", "p"), INVALID, "context: only reason may be set"),
     (
         "PutTopicConfig",
         settings({"sediment.hold": "true"}),

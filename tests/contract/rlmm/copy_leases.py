@@ -357,7 +357,7 @@ class CopyLeaseRenewals(RlmmContractPart):
         ids = [each.remote_log_segment_id for each in (copy, over)]
         outcomes = rlmm.renew_copy_leases(ids, LONG_MS, OTHER_BROKER)
         assert "is copied by broker 1, not 2" in str(outcomes[0])
-        assert "is in DELETE_SEGMENT_STARTED: its copy is over" in str(outcomes[1])
+        assert "is in DELETE_SEGMENT_STARTED: its copy has ended" in str(outcomes[1])
 
     @pytest.mark.parametrize(
         ("lease_ms", "broker_id", "field"),

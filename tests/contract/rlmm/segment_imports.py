@@ -384,7 +384,7 @@ class ImportRefusals(RlmmContractPart):
     def test_of_the_context_only_reason_and_plan_may_be_set(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, context: MutationContext
     ) -> None:
-        with pytest.raises(InvalidRequestError, match=r"^context: of its fields only"):
+        with pytest.raises(InvalidRequestError, match=r"^context: only reason and plan_id"):
             take_over(rlmm, [segment(tp, 0, 9)], context=context)
         self._require_unknown(rlmm, tp)
 
