@@ -265,7 +265,7 @@ class GapRefusals(RlmmContractPart):
         finished(rlmm, tp, 45, 59, {3: 45})
         finished(rlmm, tp, 50, 51, {4: 50})
         before = revision_of(rlmm, tp)
-        with pytest.raises(InvalidStateTransitionError, match=r"^gap: offsets .* has \d+ to \d+"):
+        with pytest.raises(InvalidStateTransitionError, match=r"^gap: offsets .* holds \d+ to \d+"):
             record(rlmm, tp, start, end)
         assert (gaps(rlmm, tp), revision_of(rlmm, tp)) == ([], before)
 
