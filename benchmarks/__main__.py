@@ -34,7 +34,9 @@ from benchmarks.rlmm import (
 BENCHMARKS: dict[str, Callable[[], Result]] = {
     "rsm_copy": rsm_copy.run,
     "rsm_fetch": rsm_fetch.run,
+    "rsm_fetch_verified": rsm_fetch.run_verified,
     "rsm_first_byte": rsm_first_byte.run,
+    "rsm_first_byte_verified": rsm_first_byte.run_verified,
     "rsm_memory": rsm_memory.run,
     "rsm_requests": rsm_requests.run,
     "rlmm_lookup": lookup.run,

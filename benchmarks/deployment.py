@@ -1,7 +1,7 @@
 """The services as they are deployed: own processes, interceptors on, embedded real servers."""
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from minio import Minio
 from minio.deleteobjects import DeleteObject
 
 from benchmarks.store import s3_server
-from services.local.stack import EmbeddedStack
+from services.local.stack import BUCKET, PREFIX, EmbeddedStack, ServiceProcess, rsm_settings
 from services.rpc.channels import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
@@ -45,6 +45,20 @@ class Deployment:
         """RSM's default, which the deployment keeps."""
         return int(RsmSettings.model_fields["part_size_bytes"].default)
 
+    @contextmanager
+    def another_rsm(self, **changes: str) -> Iterator[tuple[RemoteStorageManagerClient, int]]:
+        """Start one more RSM on the same store with other settings; yield a client and its pid."""
+        settings = {**rsm_settings(self.stack.s3.endpoint, BUCKET, PREFIX), **changes}
+        with tempfile.TemporaryDirectory(prefix="sediment-bench-") as name:
+            service = ServiceProcess("rsm", settings, Path(name))
+            service.start()
+            try:
+                with open_channel(service.address) as channel:
+                    client = RemoteStorageManagerClient(channel, service.address)
+                    yield client, service.process.pid
+            finally:
+                service.stop()
+
     def rsm_default(self, name: str) -> object:
         """RSM's setting of this name, which the deployment keeps."""
         return RsmSettings.model_fields[name].default
@@ -75,17 +89,25 @@ class Deployment:
         return ", ".join(str(row[0]) for row in shown if row)
 
 
+SAMPLED = {"RSM_VERIFY_READS": "sampled"}
+ALWAYS = {"RSM_VERIFY_READS": "always"}
+
 _DURABILITY = ("fsync", "synchronous_commit")
 
 
 @contextmanager
-def deployed(log_dirs: Sequence[Path] = ()) -> Iterator[Deployment]:
-    """Everything on a data directory of its own, gone at the end."""
+def deployed(
+    log_dirs: Sequence[Path] = (), settings: Mapping[str, str] | None = None
+) -> Iterator[Deployment]:
+    """Start everything on a data directory of its own, gone at the end; `settings`: other than
+    defaults, as environment variables."""
     with tempfile.TemporaryDirectory(prefix="sediment-bench-") as name:
         directory = Path(name)
         directory.chmod(0o711)
         s3 = s3_server(directory / "s3")
-        stack = EmbeddedStack(directory, log_dirs=log_dirs, task_interval_ms=1000, s3=s3)
+        stack = EmbeddedStack(
+            directory, log_dirs=log_dirs, task_interval_ms=1000, settings=settings, s3=s3
+        )
         with (
             stack,
             open_channel(stack.endpoints.rsm) as rsm,

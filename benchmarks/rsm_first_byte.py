@@ -1,4 +1,7 @@
-"""rsm_first_byte: the first byte of a 1 MiB fetch, against bare client plus empty call."""
+"""rsm_first_byte: the first byte of a 1 MiB fetch, against bare client plus empty call.
+
+rsm_first_byte_verified: the same with every read verified, against one read of 16.
+"""
 
 import random
 import statistics
@@ -8,11 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.bare_client import BareClient
-from benchmarks.deployment import deployed
+from benchmarks.deployment import ALWAYS, SAMPLED, deployed
 from benchmarks.measure import MIB, QUICK, ROUNDS, Result, ratio
 from benchmarks.rlmm.empty_rpc import running_empty_server
 from benchmarks.segments import RandomSegment
 from benchmarks.store import STORE
+from services.api.remote_storage_manager import RemoteStorageManager
+from services.api.segments import RemoteLogSegmentMetadata
 
 SIZE_BYTES = 64 * MIB
 CALLS = 20 if QUICK else 200
@@ -22,7 +27,7 @@ US = 1e6
 def run() -> Result:
     with (
         tempfile.TemporaryDirectory(prefix="sediment-bench-") as name,
-        deployed() as services,
+        deployed(settings=SAMPLED) as services,
         running_empty_server(Path(name) / "empty") as empty_server,
     ):
         segment = RandomSegment(Path(name) / "segment.log", SIZE_BYTES).copied(services.rsm)
@@ -30,13 +35,7 @@ def run() -> Result:
         key, empty_call = services.only_log_key(), empty_server.calls.caller(0)
 
         def fetch(start: int) -> float:
-            began = time.perf_counter()
-            chunks = services.rsm.fetch_log_segment(segment, start, start + MIB - 1)
-            next(chunks)
-            elapsed_s = time.perf_counter() - began
-            for _ in chunks:
-                pass
-            return elapsed_s
+            return _first_byte_s(services.rsm, segment, start)
 
         def empty(_: int) -> float:
             began = time.perf_counter()
@@ -61,11 +60,50 @@ def run() -> Result:
                 "fetch_bytes": MIB,
                 "of_bytes": SIZE_BYTES,
                 "calls_a_round": CALLS,
-                "verify_reads": services.rsm_default("verify_reads"),
+                **SAMPLED,
                 "store": STORE,
             },
             {"empty-rpc": empty_server.pid},
         )
+
+
+def run_verified() -> Result:
+    with (
+        tempfile.TemporaryDirectory(prefix="sediment-bench-") as name,
+        deployed(settings=SAMPLED) as services,
+        services.another_rsm(**ALWAYS) as (verifying, pid),
+    ):
+        segment = RandomSegment(Path(name) / "segment.log", SIZE_BYTES).copied(services.rsm)
+
+        def always(start: int) -> float:
+            return _first_byte_s(verifying, segment, start)
+
+        def sampled(start: int) -> float:
+            return _first_byte_s(services.rsm, segment, start)
+
+        for warm_up in (always, sampled):
+            _p50_us(warm_up)
+        return ratio(
+            "rsm_first_byte_verified",
+            ROUNDS,
+            ("first byte, always verified, p50, us", lambda: _p50_us(always)),
+            ("first byte, sampled, p50, us", lambda: _p50_us(sampled)),
+            {"rsm": pid},
+            {"fetch_bytes": MIB, "calls_a_round": CALLS, "store": STORE},
+            services.pids,
+        )
+
+
+def _first_byte_s(
+    rsm: RemoteStorageManager, segment: RemoteLogSegmentMetadata, start: int
+) -> float:
+    began = time.perf_counter()
+    chunks = rsm.fetch_log_segment(segment, start, start + MIB - 1)
+    next(chunks)
+    elapsed_s = time.perf_counter() - began
+    for _ in chunks:
+        pass
+    return elapsed_s
 
 
 def _p50_us(first_byte_s: Callable[[int], float]) -> float:
