@@ -1,4 +1,4 @@
-"""What travels beside a request: who calls, under which id, and why something is changed."""
+"""Define what travels with a request: the caller, the request id, and the reason of a change."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,16 +24,15 @@ def _for_ever() -> float:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The call that is being served in this thread.
+    """Describe the call that this thread serves.
 
     Attributes:
-        actor: who calls, as the transport authenticated it; "anonymous" while TLS is off.
-        request_id: names this one call in logs and in error messages, also those of the services
+        actor: the caller as the transport authenticated it; "anonymous" while TLS is off.
+        request_id: names this call in logs and in error messages, also in those of the services
             that are called on its behalf.
-        is_active: whether the caller still waits for the answer. Once False it stays False: the
+        is_active: whether the caller still waits for the response. Once False it stays False: the
             deadline passed, the caller cancelled, or the connection broke.
-        left_s: how long the caller waits yet, s, if it does not leave before; infinite where it
-            named no end.
+        left_s: how long until the caller's deadline, s; infinite if it has none.
     """
 
     actor: str
@@ -47,13 +46,13 @@ _current: ContextVar[Call] = ContextVar("call", default=IN_PROCESS)
 
 
 def current_call() -> Call:
-    """The call being served; IN_PROCESS where no transport is between caller and service."""
+    """Return the call being served; IN_PROCESS if no transport is between caller and service."""
     return _current.get()
 
 
 @contextmanager
 def serving(call: Call) -> Iterator[None]:
-    """`current_call()` is `call` inside."""
+    """Make `call` the `current_call()` inside the block."""
     before = _current.get()
     _current.set(call)
     try:
@@ -64,24 +63,23 @@ def serving(call: Call) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class MutationContext:
-    """Why something is changed; goes into the audit trail with the change.
+    """Describe why something is changed; recorded in the audit trail with the change.
 
     Attributes:
-        request_id: chosen by the caller, one per intended change of a partition. Seen before in
-            that partition within a day, it is answered with its applied outcome and changes
-            nothing; with another body it is an InvalidRequestError. A refused call is not
-            remembered. None: the call is judged by state alone.
+        request_id: chosen by the caller, one per intended change of a partition. If the partition
+            had it within a day, the call changes nothing and returns the outcome of the first one;
+            with another body it is an InvalidRequestError. Refused calls are not remembered. None:
+            the state alone decides.
         reason: a word or a sentence for people ("copy", "retention.ms breached").
         rule_detail: the figures by which a rule decided.
         plan_id: the sweep that planned this change.
-        broker_leader_epoch: the caller's view of who leads; older than the partition's is
-            refused with FencedLeaderEpochError where the contract says so. None: no fence.
+        broker_leader_epoch: of the leader that the caller knows; an older one than the partition's
+            is refused with FencedLeaderEpochError if the contract says so. None: no fence.
         expected_revision: of the partition before this call; another is a ConcurrentUpdateError.
-            A repeat is judged before it, and it may differ between calls of one request id.
-            None: not looked at.
+            A repeated request id is recognized first, and may expect another revision. None: any.
         expected_config_revision: the same, of the topic's settings.
-        retention_owner: for whom a segment is deleted by a rule of retention; None: not said,
-            which counts as the broker. DeletionRefusedError where the topic has another.
+        retention_owner: for whom a retention rule deletes the segment; None counts as the broker.
+            DeletionRefusedError if the topic has another owner.
     """
 
     request_id: str | None = None
@@ -97,7 +95,7 @@ class MutationContext:
         for field in ("request_id", "reason", "rule_detail", "plan_id"):
             text = getattr(self, field) or ""
             require(len(text) <= MAX_TEXT_LENGTH, field, f"over {MAX_TEXT_LENGTH} characters")
-        require(self.request_id != "", "request_id", "must not be empty where it is given")
+        require(self.request_id != "", "request_id", "must not be empty if it is set")
         if self.broker_leader_epoch is not None:
             require_int32(self.broker_leader_epoch, "broker_leader_epoch")
         for field in ("expected_revision", "expected_config_revision"):
@@ -111,10 +109,10 @@ NO_CONTEXT = MutationContext()
 
 @dataclass(frozen=True, slots=True)
 class MutationOutcome:
-    """The answer to a mutation that holds now.
+    """Describe a change that is in effect now.
 
     Attributes:
-        applied: True: this call made the change. False: it was so before (a repeat).
+        applied: True if this call made the change, False if an earlier one did (a repeat).
         revision: the partition's revision that carries the change.
     """
 
@@ -124,7 +122,7 @@ class MutationOutcome:
 
 @dataclass(frozen=True, slots=True)
 class AtRevision(Generic[T]):
-    """An answer and the revision of the partition that it is true for."""
+    """A value, and the revision of the partition at which it was read."""
 
     value: T
     revision: int

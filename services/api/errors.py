@@ -1,4 +1,4 @@
-"""The one tree of errors that crosses service boundaries.
+"""Define the errors that cross service boundaries.
 
     RemoteStorageError                     INTERNAL             anything else
     ├── InvalidRequestError                INVALID_ARGUMENT     malformed; names the field path
@@ -6,7 +6,7 @@
     ├── InvalidRangeError                  OUT_OF_RANGE         position or offset outside
     ├── RemoteResourceNotFoundError        NOT_FOUND            object, index, partition or id
     ├── SegmentAlreadyExistsError          ALREADY_EXISTS       same id, different content
-    ├── InvalidStateTransitionError        FAILED_PRECONDITION  look again; retry is useless
+    ├── InvalidStateTransitionError        FAILED_PRECONDITION  read again; a retry cannot help
     ├── FencedLeaderEpochError             FAILED_PRECONDITION  an older leader than the partition's
     ├── DeletionRefusedError               FAILED_PRECONDITION  a hold, an owner, a lease
     ├── StoreNotFoundError                 FAILED_PRECONDITION  no such bucket or directory
@@ -27,7 +27,7 @@ from typing import ClassVar
 
 
 class RemoteStorageError(Exception):
-    """Anything that no class below names. Callers across the wire see a fixed text only.
+    """Report what no class below names. Clients of a server get a fixed text only.
 
     Kafka: RemoteStorageException.
     """
@@ -37,27 +37,27 @@ class RemoteStorageError(Exception):
 
 
 class InvalidRequestError(RemoteStorageError):
-    """The request is malformed; the message starts with the path of the field at fault."""
+    """Report a malformed request; the message starts with the path of the field at fault."""
 
     status = "INVALID_ARGUMENT"
     reason = "INVALID_REQUEST"
 
 
 class CustomMetadataTooLargeError(InvalidRequestError):
-    """Custom metadata is longer than the limit (Kafka: CustomMetadataSizeLimitExceeded)."""
+    """Report custom metadata over the limit (Kafka: CustomMetadataSizeLimitExceeded)."""
 
     reason = "CUSTOM_METADATA_TOO_LARGE"
 
 
 class InvalidRangeError(RemoteStorageError):
-    """A position or an offset lies outside of what exists."""
+    """Report a position or an offset outside of what exists."""
 
     status = "OUT_OF_RANGE"
     reason = "INVALID_RANGE"
 
 
 class RemoteResourceNotFoundError(RemoteStorageError):
-    """An object, an index, a partition or an id does not exist. Never: a missing bucket.
+    """Report a missing object, index, partition or id, but never a missing bucket.
 
     Kafka: RemoteResourceNotFoundException.
     """
@@ -67,29 +67,31 @@ class RemoteResourceNotFoundError(RemoteStorageError):
 
 
 class SegmentAlreadyExistsError(RemoteStorageError):
-    """The id is taken by a segment with other content."""
+    """Report an id that a segment with other content has."""
 
     status = "ALREADY_EXISTS"
     reason = "SEGMENT_ALREADY_EXISTS"
 
 
 class InvalidStateTransitionError(RemoteStorageError):
-    """The state machine does not allow it; look again, a retry is useless."""
+    """Report a change that the state machine forbids: read the state again, do not retry."""
 
     status = "FAILED_PRECONDITION"
     reason = "INVALID_STATE_TRANSITION"
 
 
 class FencedLeaderEpochError(RemoteStorageError):
-    """The caller's broker leader epoch is older than the partition's."""
+    """Report a broker leader epoch that is older than the partition's."""
 
     status = "FAILED_PRECONDITION"
     reason = "FENCED_LEADER_EPOCH"
 
 
 class DeletionRefusedError(RemoteStorageError):
-    """The topic's settings forbid it: a hold, a pause, or retention is somebody else's to keep. Or
-    what is to be deleted is being copied under a lease."""
+    """Report a deletion that the topic's settings or a copy lease forbid.
+
+    The settings are a hold, a pause, or another owner of retention.
+    """
 
     status = "FAILED_PRECONDITION"
     reason = "DELETION_REFUSED"
@@ -110,49 +112,49 @@ class StoreAccessDeniedError(RemoteStorageError):
 
 
 class ConcurrentUpdateError(RemoteStorageError):
-    """An expected revision did not match; read again, then decide."""
+    """Report an expected revision that did not match: read again, then decide."""
 
     status = "ABORTED"
     reason = "CONCURRENT_UPDATE"
 
 
 class CorruptSegmentError(RemoteStorageError):
-    """Bytes do not match their digest; the message says which part."""
+    """Report bytes that do not match their digest; the message names the part."""
 
     status = "DATA_LOSS"
     reason = "CORRUPT_SEGMENT"
 
 
 class ThrottledError(RemoteStorageError):
-    """A quota is used up or a queue is full; the message says when to come back."""
+    """Report a used-up quota or a full queue; the message says when to retry."""
 
     status = "RESOURCE_EXHAUSTED"
     reason = "THROTTLED"
 
 
 class UnauthenticatedError(RemoteStorageError):
-    """The caller did not say who it is."""
+    """Report a caller without an identity."""
 
     status = "UNAUTHENTICATED"
     reason = "UNAUTHENTICATED"
 
 
 class PermissionDeniedError(RemoteStorageError):
-    """The caller may not do this."""
+    """Report a call that the caller may not make."""
 
     status = "PERMISSION_DENIED"
     reason = "PERMISSION_DENIED"
 
 
 class NotServedError(RemoteStorageError):
-    """The contract has this field or call, this release does not serve it; refused by name."""
+    """Report a field or call of the contract that this release does not serve, by its name."""
 
     status = "UNIMPLEMENTED"
     reason = "NOT_SERVED"
 
 
 class RetriableRemoteStorageError(RemoteStorageError):
-    """Store, database or service unreachable, throttled or not ready; the call may have worked.
+    """Report an unreachable or unready store, database or service. The call may have worked.
 
     Kafka: RetriableRemoteStorageException.
     """
@@ -162,11 +164,8 @@ class RetriableRemoteStorageError(RemoteStorageError):
 
 
 def every_error_class() -> list[type[RemoteStorageError]]:
-    """The whole tree, the root first."""
-    found: list[type[RemoteStorageError]] = []
-    waiting: list[type[RemoteStorageError]] = [RemoteStorageError]
-    while waiting:
-        cls = waiting.pop(0)
-        found.append(cls)
-        waiting.extend(cls.__subclasses__())
+    """Return the whole tree, the root first."""
+    found: list[type[RemoteStorageError]] = [RemoteStorageError]
+    for cls in found:
+        found.extend(cls.__subclasses__())
     return found

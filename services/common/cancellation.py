@@ -1,17 +1,17 @@
-"""Flags that ask a task to end, by itself or with the whole process."""
+"""Cancel one task, or all tasks of a process."""
 
 from threading import Event
 from typing import Protocol
 
 
 class Flag(Protocol):
-    """As a threading.Event is read."""
+    """The reading half of a threading.Event."""
 
     def is_set(self) -> bool: ...
 
 
 class Cancellation:
-    """Set on its own, or with `everything`."""
+    """A flag of one task, which is also set while `everything` is."""
 
     def __init__(self, everything: Flag) -> None:
         self._everything = everything

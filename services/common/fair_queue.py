@@ -11,7 +11,7 @@ from typing import Self
 from services.api.errors import RetriableRemoteStorageError, ThrottledError
 
 POLL_S = 0.1
-"""How often a waiting caller is asked whether it still wants to wait."""
+"""How often `is_active` of a waiting caller is called, s."""
 
 # A wait that is due may be a rounding error away; the waiter must not spin.
 _SHORTEST_WAIT_S = 0.001
@@ -98,7 +98,7 @@ class FairQueue:
         """Wait for a share of the capacity.
 
         Args:
-            is_active: asked every POLL_S; whatever it raises ends the wait.
+            is_active: called every POLL_S; an exception ends the wait.
 
         Raises:
             ThrottledError: too many callers wait already.

@@ -1,4 +1,4 @@
-"""Settings that every service process reads from its environment."""
+"""Read the settings of a service process from its environment."""
 
 import os
 import re
@@ -24,14 +24,14 @@ Address = Annotated[str, AfterValidator(_host_and_port)]
 
 
 class ServiceSettings(BaseSettings):
-    """Base of each service's settings: frozen, read once in `__main__`, passed on as values.
+    """Hold the settings that every service has: read once in `__main__`, passed on as values.
 
     A subclass sets `env_prefix` ("RSM_"); every field's description has its unit.
     """
 
     model_config = SettingsConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
     renamed: ClassVar[Mapping[str, str]] = {}
-    """Variables of earlier releases, and what each is called now."""
+    """Variables of earlier releases, and their present names."""
 
     listen_address: Address = Field(
         default="127.0.0.1:0", description="Where gRPC is served, HOST:PORT; port 0: a free one."
@@ -70,7 +70,7 @@ class ServiceSettings(BaseSettings):
         description="How long a unary call may take if its caller names no deadline, ms.",
     )
     drain_timeout_ms: int = Field(
-        default=10_000, ge=0, description="How long SIGTERM waits for calls under way, ms."
+        default=10_000, ge=0, description="How long SIGTERM waits for active calls, ms."
     )
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
@@ -81,7 +81,7 @@ class ServiceSettings(BaseSettings):
     def from_environment(cls) -> Self:
         """Read the settings; a variable with our prefix that no field knows is an error.
 
-        pydantic-settings alone ignores a mistyped variable, and the default silently holds.
+        pydantic-settings alone would ignore a mistyped variable and use the default.
 
         Raises:
             SystemExit: names the variables that are unknown, missing or out of bounds.
@@ -91,8 +91,10 @@ class ServiceSettings(BaseSettings):
         ours = {name for name in os.environ if name.upper().startswith(prefix)}
         unknown = sorted(name for name in ours if name.upper() not in known)
         if unknown:
-            told = (f"{n} (now {cls.renamed[n]})" if n in cls.renamed else n for n in unknown)
-            raise SystemExit(f"unknown setting: {', '.join(told)} (see docs/config.md)")
+            named = (f"{n} (now {cls.renamed[n]})" if n in cls.renamed else n for n in unknown)
+            raise SystemExit(
+                f"unknown setting: {', '.join(named)}; remove or correct it (see docs/config.md)"
+            )
         try:
             return cls()
         except ValidationError as e:
@@ -100,7 +102,7 @@ class ServiceSettings(BaseSettings):
 
 
 def _complaints(error: ValidationError, prefix: str) -> list[str]:
-    """A line for each setting at fault, by its variable, never with its value: it may be secret."""
+    """List the settings at fault by variable, never with their values: they may be secret."""
     return [
         f"{_variable(complaint['loc'], prefix)}{complaint['msg'].removeprefix('Value error, ')}"
         for complaint in error.errors(include_input=False)
@@ -108,6 +110,6 @@ def _complaints(error: ValidationError, prefix: str) -> list[str]:
 
 
 def _variable(location: tuple[int | str, ...], prefix: str) -> str:
-    """ "RSM_BUCKET: "; empty where several settings do not fit together: the message names them."""
+    """Return "RSM_BUCKET: ", or "" if the message names several settings that conflict."""
     name = "_".join(map(str, location)).upper()
     return f"{prefix}{name}: " if name else ""
