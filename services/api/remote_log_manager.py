@@ -1,4 +1,4 @@
-"""The contract of RLM, which ships a broker's segments and serves reads."""
+"""Define the contract of RLM, which copies a broker's segments and serves reads."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,10 +14,9 @@ MAX_STOPS = 1_000
 
 
 class PartitionRole(Enum):
-    """What a broker is to a partition.
+    """The role of a broker for a partition.
 
-    LEADER: it copies, and keeps retention. FOLLOWER: it knows what is in the tier, and changes
-    nothing there.
+    LEADER: it copies and applies retention. FOLLOWER: it follows the tier, changing nothing.
     """
 
     LEADER = "LEADER"
@@ -25,11 +24,11 @@ class PartitionRole(Enum):
 
 
 class StopReason(Enum):
-    """Why a broker gives a partition up.
+    """Why a broker stops a partition.
 
-    REASSIGNED: the replica goes elsewhere; the tier stays as it is. TIERING_DISABLED: the topic is
-    to be tiered no more; the leader deletes what is in the tier. TOPIC_DELETED: the partition is
-    marked for deletion, and removed later.
+    REASSIGNED: the replica moves; the tier stays. TIERING_DISABLED: the topic is no longer tiered;
+    the leader deletes what is in the tier. TOPIC_DELETED: the partition is marked for deletion and
+    removed later.
     """
 
     REASSIGNED = "REASSIGNED"
@@ -57,7 +56,7 @@ class LeadershipChange:
 
 @dataclass(frozen=True, slots=True)
 class LeadershipDelta:
-    """What changed: each partition once."""
+    """Changes of roles, each partition once."""
 
     changes: tuple[LeadershipChange, ...]
 
@@ -68,11 +67,11 @@ class LeadershipDelta:
 
 @dataclass(frozen=True, slots=True)
 class StopPartition:
-    """A partition to give up (Kafka: StopPartition).
+    """A partition to stop (Kafka: StopPartition).
 
     Attributes:
-        leader_epoch: of the partition when this was decided; None: not known, then nothing is
-            stale.
+        leader_epoch: of the partition when this was decided; None: unknown, so that the stop is
+            never stale.
     """
 
     topic_id_partition: TopicIdPartition
@@ -86,7 +85,7 @@ class StopPartition:
 
 @dataclass(frozen=True, slots=True)
 class PartitionStops:
-    """What to give up: each partition once."""
+    """Partitions to stop, each once."""
 
     partitions: tuple[StopPartition, ...]
 
@@ -96,20 +95,19 @@ class PartitionStops:
 
 
 LifecycleOutcome = RemoteStorageError | None
-"""Of one partition. None: it is so now."""
+"""The result for one partition; None: done."""
 
 
 class PartitionLifecycle(Protocol):
-    """What a source of partitions tells; a part of RemoteLogManager, which says what holds."""
+    """The part of RemoteLogManager that a source of partitions calls."""
 
     def on_leadership_change(self, delta: LeadershipDelta) -> list[LifecycleOutcome]:
-        """Take on roles; an outcome for each change, in order. Idempotent: the role that a
-        partition has already keeps its tasks, under the newer epoch.
+        """Apply changes of roles; return an outcome each, in order. Idempotent: a partition that
+        has the role already keeps its tasks, under the newer epoch.
 
-        A leader has copy and expiration passes, a follower a pass that keeps what is known of the
-        tier fresh. Of the tasks of another role a copy under way is finished (KIP-405), and begins
-        no other segment; an expiration begins nothing more. RLMM need not be reached for it: the
-        passes tell it.
+        A leader runs copy and expiration passes, a follower a pass that refreshes the tier state.
+        When a role ends, a running copy is finished (KIP-405) and nothing new begins. RLMM is not
+        needed: the passes announce the role.
 
         Raises:
             InvalidRequestError: a topic id under two names, or known here under another; nothing
@@ -118,25 +116,24 @@ class PartitionLifecycle(Protocol):
 
         Outcomes:
             FencedLeaderEpochError: a later leader epoch is known; nothing of the partition changed.
-            ConcurrentUpdateError: its tiering is being disabled; try again. Nothing of it changed.
+            ConcurrentUpdateError: its tiering is being disabled; retry. Nothing of it changed.
         """
         ...
 
     def stop_partitions(self, stops: PartitionStops) -> list[LifecycleOutcome]:
-        """Give partitions up; an outcome for each, in order, and none stops another. Idempotent;
-        after an error the same call goes on from where it came to.
+        """Stop partitions; return an outcome each, in order; a failure does not affect the others.
+        Idempotent; after an error the same call continues.
 
         REASSIGNED: the tasks end as for another role; nothing else.
 
-        TIERING_DISABLED: where this broker leads, the tier's log start is raised to the local one
-        and every segment is marked, DELETE_SEGMENT_STARTED: that is committed when this returns.
-        Their objects go after it, in the background; what is left of that when the process dies,
-        whoever finishes deletions finishes; this call again does, too, and no other call ends it.
-        Whose retention it is (sediment.retention.owner) does not matter. A follower only ends its
-        tasks.
+        TIERING_DISABLED: if this broker leads, the tier's log start is raised to the local one and
+        every segment is marked DELETE_SEGMENT_STARTED; that is committed when this returns. The
+        objects are deleted afterwards, in the background; if the process dies meanwhile, any later
+        deletion or this call again finishes that. The owner of retention
+        (sediment.retention.owner) does not matter. A follower only ends its tasks.
 
-        TOPIC_DELETED: the partition is DELETE_PARTITION_MARKED, whatever the role here. Whoever
-        removes partitions does the rest.
+        TOPIC_DELETED: the partition becomes DELETE_PARTITION_MARKED, whatever the role here. A
+        remover does the rest.
 
         Raises:
             InvalidRequestError: a topic id under two names, or known here under another; nothing
@@ -145,17 +142,16 @@ class PartitionLifecycle(Protocol):
 
         Outcomes:
             FencedLeaderEpochError: a later leader epoch is known, here or to RLMM.
-            DeletionRefusedError: TIERING_DISABLED of a topic whose settings do not allow it:
-                remote.log.delete.on.disable, sediment.hold, or sediment.sweep.paused where
-                sediment.retention.owner is sweep; or while another broker copies a segment under a
-                lease.
-            InvalidStateTransitionError: TIERING_DISABLED of a partition that is not known here and
-                has something in the tier, or whose log is not here.
-            ConcurrentUpdateError: a copy has not ended yet, the log cannot be read now, the
-                settings changed meanwhile (the tasks have ended), or another call disables the
-                partition; try again.
+            DeletionRefusedError: TIERING_DISABLED, but the topic's settings do not allow it
+                (remote.log.delete.on.disable, sediment.hold, or sediment.sweep.paused if the sweep
+                owns retention), or another broker copies a segment under a lease.
+            InvalidStateTransitionError: TIERING_DISABLED of a partition that is unknown here and
+                has segments in the tier, or whose log is not here.
+            ConcurrentUpdateError: a copy is still running, the log cannot be read, the settings
+                changed meanwhile (the tasks have ended), or another call is disabling the
+                partition; retry.
             RetriableRemoteStorageError: RLMM cannot be reached; after three in a row it is not
-                asked for the partitions that follow.
+                called for the rest.
         """
         ...
 
@@ -183,7 +179,7 @@ class FetchError(Enum):
 
 
 class RecordSource(Enum):
-    """Where record batches were read."""
+    """Where record batches were read from."""
 
     LOCAL = "LOCAL"
     REMOTE = "REMOTE"
@@ -226,14 +222,14 @@ class FetchPart:
 
     Attributes:
         error: NONE, or why the partition's read ended here; then there are no record batches.
-        error_message: for people; empty where error is NONE.
-        high_watermark: the offset after the last one that may be read; -1 where unknown.
+        error_message: for people; empty if error is NONE.
+        high_watermark: the offset after the last one that may be read; -1: unknown.
         last_stable_offset: the offset of the first open transaction, else the high watermark.
-        log_start_offset: the first offset that is readable, in the tier or here; -1 where unknown,
-            as long as a local read was all that was asked and the tier was never looked at.
+        log_start_offset: the first readable offset, in the tier or here; -1: unknown, because only
+            local offsets were read and the tier was never asked.
         record_batches: bytes as Kafka wrote them. Over a partition's parts, joined, these are
             whole batches; the first may begin before the fetch offset.
-        source: None where there are no record batches.
+        source: None: there are no record batches.
     """
 
     topic_id_partition: TopicIdPartition
@@ -247,7 +243,7 @@ class FetchPart:
 
 
 class ProblemKind(Enum):
-    """Why something is not shipped."""
+    """Why something is not copied."""
 
     UNREADABLE = "UNREADABLE"
     PARTITION_METADATA_MISSING = "PARTITION_METADATA_MISSING"
@@ -269,14 +265,13 @@ class ProblemKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that a person should know of.
+    """Something that a person should know.
 
     Attributes:
         path: the file or folder at fault.
-        offset: the record offset it begins at, where that is known.
-        held_segments: rolled segments that are not copied because of it, itself included; 0 where
-            it was mended (INDEX_REBUILT) or where there is nothing left to copy
-            (LOST_BEFORE_COPY).
+        offset: the record offset it begins at, if that is known.
+        held_segments: rolled segments that are not copied because of it, its own included; 0 if it
+            was mended (INDEX_REBUILT) or nothing is left to copy (LOST_BEFORE_COPY).
     """
 
     kind: ProblemKind
@@ -293,16 +288,16 @@ class PartitionDescription:
     Attributes:
         leader_epoch: the broker leader epoch that RLM copies under.
         log_start_offset: the first readable offset, in the tier or here.
-        local_log_start_offset: the first offset that is here; log_end_offset where nothing is.
+        local_log_start_offset: the first offset that is here; log_end_offset if there is none.
         log_end_offset: the offset that the next record will get.
-        copied_through_offset: the last offset of the copied prefix, which is contiguous but for
-            recorded gaps; a range that is lost and not recorded ends it. -1: none.
+        copied_through_offset: the last offset of the copied prefix, which may have recorded gaps;
+            a lost range that is not recorded ends it. -1: none.
         local_segments, local_size_bytes: what is here, the active segment included.
         pending_segments, pending_size_bytes: rolled segments that are not copied yet.
         remote_segments, remote_size_bytes: finished segments in the tier.
-        problems: what keeps the partition from being shipped, was lost before, or was mended on the
-            way; the first twenty, and one more that counts the rest.
-        role: what this broker is to it; None: nothing, only the tier has it.
+        problems: what stops copying, what was lost, and what was mended; the first twenty, and one
+            that counts the others.
+        role: of this broker; None: it has none.
     """
 
     topic_id_partition: TopicIdPartition
@@ -328,8 +323,8 @@ class DescribePage:
     """Some of an RLM's partitions.
 
     Attributes:
-        log_dir_problems: folders and files that belong to no partition that can be shipped, the
-            same on every page; as many as of a partition.
+        log_dir_problems: folders and files that belong to no partition that can be copied, the
+            same on every page; bounded like a partition's.
     """
 
     partitions: tuple[PartitionDescription, ...]
@@ -338,15 +333,15 @@ class DescribePage:
 
 
 class RemoteLogManager(PartitionLifecycle, Protocol):
-    """Ships the partitions of one broker and serves their records, local or remote. Thread-safe."""
+    """Copy the partitions of one broker and serve their records, local or remote. Thread-safe."""
 
     def fetch(self, request: FetchRequest) -> Iterator[FetchPart]:
-        """Read record batches: of each partition, in the order of the request, its parts.
+        """Read record batches; yield the parts of each partition, in the order of the request.
 
         Errors are per partition, inside the parts; a partition with nothing to read gets one part
-        without batches. Of each partition whole batches are returned, up to its own limit and to
-        what is left of the request's; the first non-empty partition gets its first batch whatever
-        the size. Local segments are read first; below them the tier is.
+        without batches. A partition gets whole batches, up to its own limit and the rest of the
+        request's; the first non-empty partition gets its first batch whatever its size. Offsets
+        below the local log are read from the tier.
         """
         ...
 
@@ -357,14 +352,14 @@ class RemoteLogManager(PartitionLifecycle, Protocol):
         page_size: int = 0,
         page_token: str = "",
     ) -> DescribePage:
-        """One page of this RLM's partitions by topic and partition; of `topics`, or of all.
+        """Describe one page of this RLM's partitions, of `topics` or of all, by topic and number.
 
-        A page may hold fewer than `page_size` though others follow: a message is at most 4 MiB.
-        While RLMM is away, figures of the tier are the last that were seen, and partitions that
-        only the tier has are left out; problems say so.
+        A page may have fewer than `page_size` although others follow: a message has at most 4 MiB.
+        While RLMM is down, figures of the tier are the last known ones, partitions that only the
+        tier has are left out, and problems say so.
 
         Raises:
-            InvalidRequestError: a negative page_size; a page_token that this call did not give.
+            InvalidRequestError: a negative page_size, or an invalid page_token.
         """
         ...
 
@@ -372,7 +367,7 @@ class RemoteLogManager(PartitionLifecycle, Protocol):
 def all_descriptions(
     manager: RemoteLogManager, topics: Sequence[str] = ()
 ) -> Iterator[PartitionDescription]:
-    """Every page of describe_partitions."""
+    """Yield the partitions of every page of describe_partitions."""
     token = ""
     while True:
         page = manager.describe_partitions(topics, page_token=token)

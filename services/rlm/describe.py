@@ -1,4 +1,4 @@
-"""Partitions as RLM sees them, page by page."""
+"""Describe partitions as RLM sees them, page by page."""
 
 import base64
 import binascii
@@ -30,14 +30,14 @@ MAX_PAGE_SIZE = 1000
 MAX_LISTED_PROBLEMS = 20
 
 MAX_PAGE_PROBLEMS = 2000
-"""A problem names a path and why, some hundred bytes: so many stay well under 4 MiB."""
+"""A problem takes some hundred bytes, so that a page stays well under 4 MiB."""
 
 Key = tuple[str, int, str]
 
 
 class PageDescriber:
-    """Describes the partitions of one page. Once RLMM cannot be reached it is not asked again for
-    the page: where it is silent, each question waits for its whole deadline.
+    """Describe the partitions of one page. Once RLMM cannot be reached it is not asked again for
+    the page, because each request would wait for its whole deadline.
 
     Attributes:
         unavailable: why RLMM is not asked any more; None: it answers.
@@ -48,8 +48,8 @@ class PageDescriber:
         self.unavailable: RemoteStorageError | None = None
 
     def page(self, partitions: Sequence[Partition]) -> tuple[list[PartitionDescription], int]:
-        """Descriptions that fit a message, by their problems, and of how many partitions they are:
-        at least of one. What only the tier has is left out while it cannot be asked."""
+        """Return the descriptions that fit a message, at least one, and how many partitions they
+        cover. Partitions that only the tier has are left out while RLMM is down."""
         found: list[PartitionDescription] = []
         problems = done = 0
         for partition in partitions:
@@ -64,8 +64,8 @@ class PageDescriber:
         return found, done
 
     def _describe(self, partition: Partition) -> PartitionDescription:
-        """One partition now. What cannot be reached is a problem in the description; the figures
-        are then the last that were seen."""
+        """Describe one partition now. A service that cannot be reached is a problem in the
+        description, whose figures are then the last known ones."""
         problems, now = list(partition.copy.problems), list[Problem]()
         local, log, is_fresh = partition.role.local, None, False
         try:
@@ -99,7 +99,7 @@ class PageDescriber:
     def _lost(
         self, partition: Partition, log: LocalLog | None, covered: OffsetRanges, *, ask: bool
     ) -> list[Range]:
-        """As far as is known where RLMM is not, or cannot be, asked."""
+        """Return the lost ranges; if RLMM is not asked, or does not answer, as last known."""
         tier = partition.tier.last_seen
         if ask:
             with suppress(RemoteStorageError):
@@ -107,8 +107,8 @@ class PageDescriber:
         return lost_ranges(partition, log, covered, tier, ask=False)
 
     def _known_gaps(self, partition: Partition, lost: Sequence[Range], *, ask: bool) -> list[Range]:
-        """Those of the lost ranges that are recorded, as far as is known where RLMM is not, or
-        cannot be, asked."""
+        """Return the lost ranges that are recorded; if RLMM is not asked, or does not answer, as
+        last known."""
         gaps = partition.tier.gaps.last_seen
         if lost and ask:
             with suppress(RemoteStorageError):
@@ -140,7 +140,7 @@ def _unavailable(partition: Partition, error: Exception | None) -> Problem:
 
 
 def at_most(problems: Sequence[Problem]) -> tuple[Problem, ...]:
-    """The first twenty, and one that stands for the others."""
+    """Return the first twenty problems, and one that counts the others."""
     listed, others = problems[:MAX_LISTED_PROBLEMS], problems[MAX_LISTED_PROBLEMS:]
     if not others:
         return tuple(listed)
@@ -192,7 +192,7 @@ def _copied_through(
     pending: Sequence[LocalSegment],
     lost: Sequence[tuple[int, int]],
 ) -> int:
-    """What expired from the tier was copied."""
+    """Return the last offset of the copied prefix; what expired from the tier was copied."""
     return max(copied_through_offset(covered, pending, lost), tier.log_start_offset - 1)
 
 
@@ -225,10 +225,10 @@ def _only_remote(
 def page_of(
     partitions: Iterable[Partition], page_size: int, page_token: str
 ) -> tuple[list[Partition], bool]:
-    """The partitions of one page, by topic, number and topic id, and whether others follow.
+    """Return the partitions of one page, by topic, number and topic id, and whether others follow.
 
     Raises:
-        InvalidRequestError: a negative size; a token of nobody's.
+        InvalidRequestError: a negative size, or an invalid token.
     """
     require(page_size >= 0, "page_size", f"must not be negative, is {page_size}")
     size = min(page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
@@ -238,7 +238,7 @@ def page_of(
 
 
 def token_after(name: TopicIdPartition) -> str:
-    """For the page that begins behind this partition."""
+    """Return the token of the page that begins behind this partition."""
     key = name.topic, name.partition, name.topic_id.hex
     return base64.urlsafe_b64encode("/".join(map(str, key)).encode("ascii")).decode("ascii")
 
@@ -255,4 +255,6 @@ def _key_from(token: str) -> Key:
         )
         return topic, int(partition), topic_id
     except (ValueError, binascii.Error) as e:
-        raise InvalidRequestError("page_token: not one that this call gave") from e
+        raise InvalidRequestError(
+            "page_token: invalid; use one that this call returned, or none for the first page"
+        ) from e

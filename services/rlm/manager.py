@@ -33,7 +33,6 @@ from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.topic_config import UNLIMITED
 from services.common.fair_queue import FairQueue
 from services.common.retry import Backoff
-from services.rlm.cleanup_policies import CleanupPolicies
 from services.rlm.copy.rules import CopyLagDefaults, CopyQuotaLimit, CopyRules
 from services.rlm.copy.segment import CopyLimits, SegmentCopier
 from services.rlm.describe import PageDescriber, at_most, page_of, token_after
@@ -54,14 +53,13 @@ from services.rlm.retention.expiration_task import Expiration
 from services.rlm.retention.local_files import LogDirLocks
 from services.rlm.retention.local_task import LocalRetention
 from services.rlm.retention.snapshot import MAX_SEGMENTS
-from services.rlm.roles.disabling import DisabledTopics
 from services.rlm.roles.partition_remover import RemotePartitionRemover
 from services.rlm.roles.partition_roles import PartitionRoles, PartitionSource, StaticSource
-from services.rlm.roles.stopping import TierDeletion
+from services.rlm.roles.stopping import DisabledTopics, TierDeletion
 from services.rlm.roles.tasks import PartitionTasks, Pools, SharedByTasks
 from services.rlm.scheduler import Scheduler
 from services.rlm.tier_state import Revisions
-from services.rlm.topic_configs import TopicConfigs
+from services.rlm.topic_configs import CleanupPolicies, TopicConfigs
 
 _SCAN = "scan of the log directories"
 _REPORTS = "reports of all partitions"
@@ -190,7 +188,7 @@ class BrokerRemoteLogManager:
         self.remote_readers = remote.queue
         self._static = StaticSource(self._roles) if source is PartitionSource.STATIC else None
         if self._static is not None:
-            self._static.tell(self._directories.partitions)
+            self._static.update(self._directories.partitions)
         if cluster is not None:
             poller = ClusterPoller(cluster, self._directories, self._roles, rlmm, clock)
             self.poll_scheduler.schedule(_POLL, poller.poll)
@@ -340,7 +338,7 @@ class BrokerRemoteLogManager:
         self._directories.scan()
         self._roles.look_for_folders()
         if self._static is not None:
-            self._static.tell(self._directories.partitions)
+            self._static.update(self._directories.partitions)
 
     def _poll_revisions(self) -> None:
         self._revisions.poll([each.topic_id_partition for each in self._roles.partitions()])

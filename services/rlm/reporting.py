@@ -1,4 +1,4 @@
-"""Report the partitions that this broker leads to RLMM (report_partition_states)."""
+"""Announce roles to RLMM and report the partitions that this broker leads."""
 
 import logging
 import threading
@@ -35,19 +35,19 @@ def announce(
     epoch: int | None,
     broker_id: int,
 ) -> None:
-    """Tell of a role under `epoch` unless it was told. Makes the partition known, of its cluster,
-    and fences leaders of lower epochs.
+    """Announce a role under `epoch` to RLMM, once. This adds the partition to RLMM, with its
+    cluster, and fences leaders of lower epochs.
 
     Raises:
         RemoteStorageError: RLMM did not take it.
     """
-    told = replace(leadership, leader_epoch=epoch)
-    if partition.report.announced == told:
+    role = replace(leadership, leader_epoch=epoch)
+    if partition.report.announced == role:
         return
     this = [PartitionLeadership(partition.topic_id_partition, epoch)]
     leaders, followers = (this, []) if leadership.is_leader else ([], this)
     rlmm.on_partition_leadership_changes(leaders, followers, broker_id, partition.role.cluster_id)
-    partition.report.announced = told
+    partition.report.announced = role
 
 
 _ATTEMPTS = 3
@@ -55,42 +55,41 @@ _log = logging.getLogger(__name__)
 
 
 class LineageUnknownError(Exception):
-    """The tier's leader epochs are lost, or damaged. A report without them could make retention
-    take what the broker no longer has for another history's."""
+    """The tier's leader epochs are lost or damaged. After a report without them, retention could
+    take what the broker no longer has for records of another leader."""
 
 
 _NOT_NOW = (LogFileError, SegmentVanishedError, LineageUnknownError, RemoteStorageError)
-"""What keeps one partition from being reported, and no other; all but RetriableRemoteStorageError,
-which the next one would meet, too."""
+"""Failures that concern one partition's report; a RetriableRemoteStorageError concerns all."""
 
 
 def report_of(
     partition: Partition, broker_id: int, *, by_last_seen: bool = False
 ) -> PartitionReport | None:
-    """What is to be said of a partition whose log is here; its number is still to be given.
+    """Make the report of a partition whose log is here, without its number.
+
+    None if there is nothing reliable: the partition is not led here or was deleted, it has no log
+    or no leader epochs, or the tier's log start is not of this log.
 
     Args:
-        by_last_seen: by the tier as it was seen last, and RLMM is not asked: not to be sent.
-
-    None where there is nothing that could be relied on: it is not led here, no log, no leader
-    epochs, a log that the tier's log start does not belong to, a partition that was deleted.
+        by_last_seen: use the last known tier state and do not ask RLMM; not to be sent.
 
     Raises:
-        LogFileError, SegmentVanishedError: the folder cannot be read now.
+        LogFileError, SegmentVanishedError: the folder cannot be read.
         LineageUnknownError: no report may be sent: the tier's leader epochs are lost.
         RetriableRemoteStorageError: RLMM cannot be reached, or RSM to read these epochs.
     """
     log = _led_log(partition)
     if log is None:
         return None
-    # The log first: whatever it has lost by now, a tier that is seen after it has.
+    # The log first: what it has lost by now is in a tier that is read after it.
     tier = partition.tier.last_seen if by_last_seen else partition.tier.refresh()
-    return _told(partition, broker_id, log, tier)
+    return _drafted(partition, broker_id, log, tier)
 
 
 @dataclass(frozen=True, slots=True)
 class _LedLog:
-    """A log that can be relied on, and the leader epoch that it is led under here."""
+    """A reliable log, and the leader epoch under which this broker leads it."""
 
     log: LocalLog
     leader_epoch: int
@@ -106,7 +105,9 @@ def _led_log(partition: Partition) -> _LedLog | None:
     return _LedLog(log, leadership.epoch_of(log.lineage) or 0)
 
 
-def _told(partition: Partition, broker_id: int, led: _LedLog, tier: Tier) -> PartitionReport | None:
+def _drafted(
+    partition: Partition, broker_id: int, led: _LedLog, tier: Tier
+) -> PartitionReport | None:
     was_deleted = partition.report.announced and tier.known is False
     if was_deleted or led.log.log_end_offset < tier.log_start_offset:
         return None
@@ -125,8 +126,8 @@ def _told(partition: Partition, broker_id: int, led: _LedLog, tier: Tier) -> Par
 
 def _draft(partition: Partition, broker_id: int, led: _LedLog, tier: Tier) -> PartitionReport:
     log = led.log
-    # The end of all that was copied in this lineage, even behind a gap: what the gap holds is then
-    # counted nowhere, and retention by size deletes too little rather than too much.
+    # The end of all that was copied in this lineage, even behind a gap: the gap's offsets are then
+    # counted nowhere, so that retention by size deletes too little rather than too much.
     copied_through = max(tier.covered(log.lineage).last, tier.log_start_offset - 1)
     return PartitionReport(
         topic_id_partition=partition.topic_id_partition,
@@ -136,8 +137,8 @@ def _draft(partition: Partition, broker_id: int, led: _LedLog, tier: Tier) -> Pa
         lineage=_lineage(partition, log, tier),
         local_log_start_offset=log.segments[0].base_offset,
         log_end_offset=log.log_end_offset,
-        # As the broker wrote it down, some seconds ago. It bounds the tier's log start: one that is
-        # too low holds a deletion back for a pass; the log's end, which the next leader may not
+        # From the broker's checkpoint, some seconds old. It bounds the tier's log start: if it is
+        # too low, a deletion waits for a pass; the log's end instead, which the next leader may not
         # have, would let the log start pass records that are acknowledged only later.
         high_watermark=log.high_watermark,
         last_stable_offset=log.last_stable_offset,
@@ -147,21 +148,21 @@ def _draft(partition: Partition, broker_id: int, led: _LedLog, tier: Tier) -> Pa
 
 
 def _lineage(partition: Partition, log: LocalLog, tier: Tier) -> Lineage:
-    """With the epochs that the broker has forgotten together with their records."""
+    """Return the lineage with the epochs whose records the broker has deleted."""
     try:
         lineage = partition.tier.lineage.merged(tier, log.lineage)
     except RetriableRemoteStorageError:
         raise
     except RemoteStorageError as e:
-        raise LineageUnknownError(f"the tier's leader epochs cannot be read: {e}") from e
+        raise LineageUnknownError(f"cannot read the tier's leader epochs: {e}") from e
     start = tier.start_offset
     if start is not None and lineage.epoch_for_offset(start) is None:
-        raise LineageUnknownError(f"no leader epoch is known for offset {start} of the tier")
+        raise LineageUnknownError(f"no leader epoch is known for the tier's start offset {start}")
     return lineage
 
 
 def _only_local_bytes(log: LocalLog, copied_through_offset: int) -> int:
-    """Source: UnifiedLog.onlyLocalLogSegmentsSize."""
+    """Return the bytes that are only here. Source: UnifiedLog.onlyLocalLogSegmentsSize."""
     return sum(s.size_bytes for s in log.segments if s.base_offset > copied_through_offset)
 
 
@@ -172,7 +173,7 @@ class _Draft:
 
 
 def _batches(drafts: Iterable[_Draft]) -> Iterator[list[_Draft]]:
-    """As many as one call may bring. Where `drafts` breaks off, first those that there were."""
+    """Cut drafts into batches for one call each; if `drafts` fails, yield the last batch first."""
     batch: list[_Draft] = []
     epochs = 0
     try:
@@ -192,8 +193,8 @@ def _batches(drafts: Iterable[_Draft]) -> Iterator[list[_Draft]]:
 
 
 def _rsm_last(partition: Partition) -> int:
-    """The place in a pass, by what was seen last: first those that need nothing of RSM, then those
-    for which it was not asked in vain."""
+    """Return the sort key of a pass: partitions that do not need RSM first, those for which RSM did
+    not answer last."""
     log = partition.role.local.last_seen if partition.role.local else None
     lineage = partition.tier.lineage
     if log is None or not lineage.needs_rsm(partition.tier.last_seen, log.lineage):
@@ -206,14 +207,14 @@ def _is_same(sent: PartitionReport, report: PartitionReport) -> bool:
 
 
 class Reporter:
-    """Sends reports, each numbered higher than any before it of its partition, whoever sent that:
-    the stored number is read once, and again when another process has gone on from it. No clock is
-    part of the number, so that a clock that is set back takes nothing away. Thread-safe.
+    """Send reports, each numbered higher than any earlier one of its partition. Thread-safe.
+
+    The stored number is read once, and again after another process has sent a report. No clock is
+    part of the number, so that a clock that is set back does no harm.
 
     Args:
-        renew_s: an unchanged report is sent again so often, seconds, where it matters how old it
-            is.
-        age_matters: of which partitions; what decides by a report's figures refuses old ones.
+        renew_s: how often an unchanged report is sent again, seconds, if its age matters.
+        age_matters: whether the partition's retention uses reports, and refuses old ones.
         clock: seconds that only grow.
     """
 
@@ -233,11 +234,11 @@ class Reporter:
         self._lock = threading.Lock()
 
     def report(self, partition: Partition, report: PartitionReport) -> AtRevision[PartitionState]:
-        """Send what `report_of` answered; the state that RLMM makes of it.
+        """Send a report of `report_of`; return the state that RLMM has after it.
 
         Raises:
             FencedLeaderEpochError: another broker leads the partition.
-            RemoteStorageError: it was not taken.
+            RemoteStorageError: RLMM refused it.
         """
         (outcome,) = self._send([_Draft(partition, report)])
         if isinstance(outcome, RemoteStorageError):
@@ -245,15 +246,15 @@ class Reporter:
         return outcome
 
     def report_all(self, partitions: Iterable[Partition]) -> None:
-        """Report those of which something changed since their last report, or whose report gets
-        old; many in one call. Whether something changed is judged by the tier as the latest copy
-        pass saw it: RLMM is asked nothing for a partition that rests.
+        """Report partitions that changed since their last report, or whose report gets old; many in
+        one call. Changes are judged by the last known tier state, so that a partition at rest costs
+        no request.
 
-        A report that is refused is told of, and sent again as if it had been taken: what refuses
-        it does not pass soon.
+        A refused report is logged and not sent again before the partition changes: the reason
+        seldom passes soon.
 
-        Where RSM is away, those are reported that can be without it. It is asked for one of the
-        others only, which is the last to be asked for the next time.
+        While RSM is down, partitions that do not need it are reported. RSM is asked for one of the
+        others only, which comes last the next time.
 
         Raises:
             RetriableRemoteStorageError: RLMM or RSM cannot be reached; not all are reported.
@@ -262,7 +263,9 @@ class Reporter:
             for draft, outcome in zip(batch, self._send(batch), strict=True):
                 if isinstance(outcome, RemoteStorageError):
                     _log.warning(
-                        "%s: report refused: %s", draft.partition.topic_id_partition, outcome
+                        "%s: RLMM refused the report: %s",
+                        draft.partition.topic_id_partition,
+                        outcome,
                     )
 
     def _worth_sending(self, partitions: Iterable[Partition]) -> Iterator[_Draft]:
@@ -272,7 +275,11 @@ class Reporter:
             except RetriableRemoteStorageError:
                 raise
             except _NOT_NOW as e:
-                _log.warning("%s: not reported: %s", partition.topic_id_partition, e)
+                _log.warning(
+                    "%s: not reported; retrying at the next interval: %s",
+                    partition.topic_id_partition,
+                    e,
+                )
                 continue
             if report is not None:
                 yield _Draft(partition, report)
@@ -287,18 +294,18 @@ class Reporter:
             partition.topic_id_partition
         )
         log = _led_log(partition)
-        report = None if log is None else _told(partition, self._broker_id, log, tier)
+        report = None if log is None else _drafted(partition, self._broker_id, log, tier)
         if report is not None and not _is_same(sent.report, report):
             return report_of(partition, self._broker_id)
         if not is_old:
             return None
-        # What is said again is read again, but where nothing has changed by what is polled.
+        # Read again what is sent again, unless the poll shows that nothing has changed.
         is_as_polled = report is not None and partition.tier.is_as_polled
         return report if is_as_polled else report_of(partition, self._broker_id)
 
     def _send(self, drafts: Sequence[_Draft]) -> list[ReportOutcome]:
-        """An outcome each, in order. What another sender overtook is numbered anew and sent again,
-        a few times."""
+        """Send reports; return an outcome each, in order. If another process has sent a report
+        meanwhile, number this one again and repeat it, a few times."""
         outcomes: dict[int, ReportOutcome] = {}
         waiting = list(range(len(drafts)))
         for _ in range(_ATTEMPTS):
@@ -328,7 +335,7 @@ class Reporter:
         except RetriableRemoteStorageError:
             raise
         except RemoteStorageError:
-            return 0  # not known yet; or what is wrong with it, the report's own outcome says
+            return 0  # New to RLMM; any other reason is in the outcome of the report.
         return state.report.report_number if state.report else 0
 
     def _note(self, partition: Partition, report: PartitionReport, outcome: ReportOutcome) -> None:

@@ -1,4 +1,4 @@
-"""Run a task per partition again and again: several at once, none twice at once."""
+"""Run one task per partition repeatedly: several at once, each once at a time."""
 
 import logging
 import threading
@@ -16,47 +16,47 @@ _FEW = 64
 
 
 class WaitingTasks:
-    """Keys, each with the moment at which it is due, s on any clock. Not thread-safe."""
+    """Order keys by the time at which they are due, s on any clock. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._turns: dict[Hashable, tuple[float, int, Hashable]] = {}
-        # Also has turns that were taken back or moved, until they come to its top or are many.
+        self._waits: dict[Hashable, tuple[float, int, Hashable]] = {}
+        # Also has entries that were discarded or moved, until they reach the top or are many.
         self._heap: list[tuple[float, int, Hashable]] = []
-        # Of two that are due at one moment the earlier comer is first; keys need have no order.
+        # Of two that are due at once the earlier comer is first; keys need no order.
         self._numbers = count()
 
     def put(self, key: Hashable, due_s: float) -> None:
-        """Let it wait until then; a key that waits already has this turn in place of its own."""
+        """Let the key wait until then, instead of any earlier time of its own."""
         turn = (due_s, next(self._numbers), key)
-        self._turns[key] = turn
+        self._waits[key] = turn
         heappush(self._heap, turn)
-        if len(self._heap) > 2 * len(self._turns) + _FEW:
-            self._heap = list(self._turns.values())
+        if len(self._heap) > 2 * len(self._waits) + _FEW:
+            self._heap = list(self._waits.values())
             heapify(self._heap)
 
     def discard(self, key: Hashable) -> None:
-        self._turns.pop(key, None)
+        self._waits.pop(key, None)
 
     def take_due(self, now_s: float) -> Hashable | None:
-        """The key that has been due for longest, which waits no more; None: none is due."""
+        """Remove and return the key that is due for longest; None: none is due."""
         due_s = self.next_due_s()
         if due_s is None or due_s > now_s:
             return None
         _, _, key = heappop(self._heap)
-        del self._turns[key]
+        del self._waits[key]
         return key
 
     def next_due_s(self) -> float | None:
-        """When the next one is due; None: none waits."""
-        while self._heap and self._turns.get(self._heap[0][2]) is not self._heap[0]:
+        """Return when the next key is due; None: none waits."""
+        while self._heap and self._waits.get(self._heap[0][2]) is not self._heap[0]:
             heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
 
 @dataclass(frozen=True, slots=True)
 class RunAgain:
-    """A pass has more to do, and did not do all that can be done: its next turn is due `after_s`
-    from now, or after the interval where that is sooner; behind those that wait by then."""
+    """The result of a pass that has more to do: run it again `after_s` from now, or after the
+    interval if that is sooner, behind the tasks that wait by then."""
 
     after_s: float = 0.0
 
@@ -69,16 +69,15 @@ Task = Callable[[], PassResult]
 
 
 class PassFailedError(Exception):
-    """A task did not do all that can be done; the message says why."""
+    """A task could not do everything; the message says why."""
 
 
 _WAKE_EVERY_S = 0.05
-"""Turns that are due so soon one after the other are done by one thread in a row: where there are
-thousands of tasks one is due at every moment, and to wake for each costs more than a pass that
-finds nothing."""
+"""Tasks that are due this close together run in one thread: with thousands of tasks, a wake-up for
+each would cost more than a pass that finds nothing."""
 
 _START_AGAIN_AFTER_S = 1.0
-"""Where the machine had no thread for a turn, it is asked for none before."""
+"""How long no new thread is requested after the machine refused one."""
 
 _log = logging.getLogger(__name__)
 
@@ -92,9 +91,10 @@ class _Entry:
 
 @dataclass
 class _Turn:
-    """
+    """One run of a task.
+
     Attributes:
-        is_taken_back: it waits again, and whoever comes upon this one leaves it.
+        is_taken_back: the task waits again; the thread that gets this run drops it.
     """
 
     key: Hashable
@@ -103,10 +103,11 @@ class _Turn:
 
 
 class Scheduler:
-    """Gives each task its turn `interval_s` after its last end, or a back-off after a failure.
+    """Run each task `interval_s` after its last end, or after a back-off if it failed. It is the
+    only owner of retries of RLM's passes.
 
-    `tick()` starts what is due and has a free thread; after `start()` that happens by itself: when
-    a task ends, and when the ticker wakes.
+    `tick()` starts the tasks that are due and have a free thread; after `start()` that happens by
+    itself when a task ends and when the ticker wakes.
 
     Args:
         clock: seconds that only grow.
@@ -139,8 +140,8 @@ class Scheduler:
         self._ticker: threading.Thread | None = None
 
     def schedule(self, key: Hashable, task: Task) -> None:
-        """Run `task` from the next tick on; a key that is scheduled already keeps its turn. A task
-        of this key that was forgotten while it ran is waited for."""
+        """Run `task` from the next tick on; a scheduled key keeps its time. A forgotten task of
+        this key that still runs ends first."""
         with self._changed:
             entry = self._entries.get(key)
             if entry is not None:
@@ -153,7 +154,7 @@ class Scheduler:
                 self._due_earlier.notify()
 
     def forget(self, key: Hashable, task: Task | None = None) -> None:
-        """Run the task of this key no more; if it is running it ends as it will.
+        """Stop scheduling the task of this key; a running pass ends by itself.
 
         Args:
             task: only if it is this one.
@@ -164,39 +165,39 @@ class Scheduler:
                 self._drop(key)
 
     def tick(self) -> None:
-        """Start the tasks that are due, longest due first, as far as threads are free."""
+        """Start due tasks, longest due first, while threads are free."""
         with self._changed:
             while self._start_next():
                 pass
 
     def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until no task is running; False: the time was up first."""
+        """Wait until no task is running; return False after the timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._running, timeout_s)
 
     def wait_ended(self, key: Hashable, timeout_s: float) -> bool:
-        """Wait until the task of this key is not running; False: the time was up first."""
+        """Wait until the task of this key is not running; return False after the timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: key not in self._running, timeout_s)
 
     def seconds_since_last_success(self) -> dict[Hashable, float]:
-        """Of each task, since it last ended well; of one that never did, since it was scheduled."""
+        """Return the seconds since each task last succeeded, or since it was scheduled."""
         with self._changed:
             now = self._clock()
             return {key: now - entry.last_success_s for key, entry in self._entries.items()}
 
     @property
     def idle_ratio(self) -> float:
-        """Of the threads, those that run no task now: 0 to 1."""
+        """Return the share of threads that run no task, 0 to 1."""
         return 1 - len(self._running) / self._threads
 
     def start(self) -> None:
-        """Tick in a thread of its own until `stop`."""
+        """Tick in a thread until `stop`."""
         self._ticker = threading.Thread(target=self._run, name=f"{self.name}-ticker", daemon=True)
         self._ticker.start()
 
     def stop(self, grace_s: float) -> bool:
-        """Start nothing any more and wait for what is running; False: something still is."""
+        """Start no more tasks and wait for running ones; return False if some still run."""
         with self._changed:
             self._stopping = True
             self._due_earlier.notify()
@@ -209,7 +210,7 @@ class Scheduler:
     def _run(self) -> None:
         with self._due_earlier:
             while not self._stopping:
-                # One at each wake: it takes what else is due, and where it is long another follows.
+                # One per wake-up: its thread takes what else is due; another follows if it is slow.
                 self._start_next()
                 wait_s = self._until_next_s()
                 self._wakes_at_s = self._clock() + wait_s
@@ -228,7 +229,7 @@ class Scheduler:
         self._waiting.discard(key)
 
     def _start_next(self) -> bool:
-        """False: none is due, or no thread is free, or to be had."""
+        """Start the next due task; return False if none is due or no thread is available."""
         with self._changed:
             if self._stopping or len(self._running) >= self._threads:
                 return False
@@ -238,16 +239,16 @@ class Scheduler:
             return turn is not None and self._start_turn(turn)
 
     def _start_turn(self, turn: _Turn) -> bool:
-        """False: it failed, and waits for its back-off."""
+        """Give a run to the pool; return False if that failed."""
         try:
             self._pool.submit(self._work, turn)
         except Exception as e:  # noqa: BLE001 - a boundary: no thread, or no memory, for now
-            # The pool has queued it all the same, for the next thread that it gets.
+            # The pool has queued it nevertheless, for its next thread.
             turn.is_taken_back = True
             self._starts_from_s = self._clock() + _START_AGAIN_AFTER_S
-            error = PassFailedError(f"it could not be started: {e}")
-            self._tell(turn.key, error)
-            self._ended(turn, None, error)
+            error = PassFailedError(f"no thread could be started: {e}")
+            self._log_failure(turn.key, error)
+            self._finish(turn, None, error)
             return False
         self._starts_from_s = None
         return True
@@ -260,21 +261,21 @@ class Scheduler:
         return _Turn(key, self._entries[key])
 
     def _work(self, given: _Turn) -> None:
-        """In a thread of the pool: a task, and then whatever is due, until nothing is."""
+        """Run a task in a thread of the pool, then others that are due, until none is."""
         with self._changed:
             turn = None if given.is_taken_back else given
         while turn is not None:
             result, error = None, None
             try:
                 result = turn.entry.task()
-            except BaseException as e:  # noqa: BLE001 - a boundary: it is told, and run again
+            except BaseException as e:  # noqa: BLE001 - a boundary: it is logged and run again
                 error = e
-                self._tell(turn.key, e)
+                self._log_failure(turn.key, e)
             with self._changed:
-                self._ended(turn, result, error)
-                turn = self._after_the_end()
+                self._finish(turn, result, error)
+                turn = self._next_after()
 
-    def _after_the_end(self) -> _Turn | None:
+    def _next_after(self) -> _Turn | None:
         if self._ticker is None or self._stopping:
             return None
         turn = self._take_due()
@@ -282,14 +283,14 @@ class Scheduler:
             self._due_earlier.notify()
         return turn
 
-    def _tell(self, key: Hashable, error: BaseException) -> None:
+    def _log_failure(self, key: Hashable, error: BaseException) -> None:
         """Log the failure; each kind of task has a limit of lines of its own."""
         if isinstance(error, (PassFailedError, RemoteStorageError)):
             _log.warning(f"{self.name}: a task failed: %s: %s", key, error)
         else:
             _log.error(f"{self.name}: a task failed: %s: %s", key, error, exc_info=error)
 
-    def _ended(self, turn: _Turn, result: PassResult, error: BaseException | None) -> None:
+    def _finish(self, turn: _Turn, result: PassResult, error: BaseException | None) -> None:
         now, entry = self._clock(), turn.entry
         self._running.remove(turn.key)
         if error is not None:
@@ -304,6 +305,6 @@ class Scheduler:
                 due_s = now if result else now + self._interval_s
         scheduled = self._entries.get(turn.key)
         if scheduled is not None:
-            # Another one has come meanwhile where this one was forgotten.
+            # A forgotten task may have been replaced by another one meanwhile.
             self._waiting.put(turn.key, due_s if scheduled is entry else now)
         self._changed.notify_all()

@@ -42,14 +42,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Deleter:
-    """Who deletes, for the audit trail and for the rules that may refuse it.
+    """Who deletes, for the audit trail and for the rules that may refuse a deletion.
 
     Attributes:
         broker_id: UNKNOWN_BROKER: no broker.
-        retention_owner: for whom a rule of retention deletes; None: not said, which counts as the
-            broker where a partition's removal has not begun.
+        retention_owner: whose retention deletes; None counts as the broker until the partition's
+            removal has begun.
         plan_id: of the sweep.
-        broker_leader_epoch: the deleter's view of who leads the partition; None: no fence.
+        broker_leader_epoch: the leader epoch that the deleter knows; None: no fence.
     """
 
     broker_id: int = UNKNOWN_BROKER
@@ -60,10 +60,10 @@ class Deleter:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedRevisions:
-    """Of the partition and of its topic's settings, when it was decided what to delete.
+    """The revisions of partition and settings on which the decision to delete is based.
 
     Attributes:
-        partition: None: whatever changed of it.
+        partition: None: any.
     """
 
     partition: int | None
@@ -72,7 +72,7 @@ class ExpectedRevisions:
 
 @dataclass(frozen=True, slots=True)
 class DeletionOutcome:
-    """What became of one segment. `error` is None: the step is done."""
+    """The result of a step for one segment; `error` is None if it is done."""
 
     segment: RemoteLogSegmentMetadata
     error: RemoteStorageError | None = None
@@ -88,11 +88,11 @@ def begin_deletion(
     now_ms: int,
     log_start_reason: str = "retention",
 ) -> list[DeletionOutcome]:
-    """Raise the log start, then mark the partition's segments; an outcome for each, in order.
+    """Raise the log start, then mark segments for deletion; return an outcome each, in order.
 
     Args:
         log_start_offset: None: it stays.
-        expected: refuse where something changed since; None: whatever changed.
+        expected: refuse if these revisions changed; None: accept any.
         log_start_reason: for the audit trail.
 
     Raises:
@@ -123,10 +123,10 @@ def finish_deletion(
     deleter: Deleter,
     now_ms: int,
 ) -> Iterator[DeletionOutcome]:
-    """Delete the objects of marked segments and confirm it; an outcome for each, in order.
+    """Delete the objects of marked segments and confirm it; yield an outcome each, in order.
 
     Raises:
-        RetriableRemoteStorageError: RSM or RLMM cannot be reached; repeat it.
+        RetriableRemoteStorageError: RSM or RLMM cannot be reached; retry.
     """
     for batch in _batches(segments, MAX_DELETE_BATCH):
         errors = rsm.delete_log_segment_data_batch(batch)
@@ -144,7 +144,7 @@ def _mark(
     revision: int | None,
     config_revision: int | None,
 ) -> tuple[list[DeletionOutcome], int | None]:
-    """Also answers the partition's revision after it, where one was expected before."""
+    """Mark segments; return outcomes, and the new revision if one was expected."""
     unmarked = [d for d in deletions if d.segment.state is not _STARTED]
     if not unmarked:
         return [DeletionOutcome(d.segment) for d in deletions], revision
@@ -230,11 +230,11 @@ def _batches(items: Sequence[T], size: int) -> Iterator[list[T]]:
         yield batch
 
 
-MAX_DOOMED = 100_000
-"""Objects that a run remembers for deletion, and as many uploads; the next run deletes the rest."""
+MAX_DELETIONS = 100_000
+"""Objects that one run deletes at most, and as many uploads; the next run deletes the rest."""
 
 _AT_ONCE = 300
-"""Of a manifest the store is asked whether it is still the same, one by one."""
+"""Objects of one batch; manifests are compared with the store one by one."""
 
 
 @dataclass(slots=True)
@@ -242,8 +242,8 @@ class Deletions:
     """What a run deleted.
 
     Attributes:
-        left: orphans and uploads that may go, and that this run had no room for.
-        failures: what could not be deleted, and why: a line each, at most MAX_FAILURES.
+        left: orphans and uploads beyond MAX_DELETIONS, for the next run.
+        failures: what could not be deleted and why, a line each, at most MAX_FAILURES.
     """
 
     objects: int = 0
@@ -254,7 +254,7 @@ class Deletions:
     MAX_FAILURES = 100
 
     def count(self, keys: Sequence[str], outcomes: Sequence[RemoteStorageError | None]) -> int:
-        """How many of `keys` are gone; the rest are failures."""
+        """Record failures; return how many of `keys` are deleted."""
         failed = [f"{key}: {e}" for key, e in zip(keys, outcomes, strict=True) if e is not None]
         self.failures += failed[: self.MAX_FAILURES - len(self.failures)]
         return len(keys) - len(failed)
@@ -262,7 +262,7 @@ class Deletions:
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """`state`: of its segment's metadata when it was found; None: there was none."""
+    """An object without a use; `state` is its segment's when it was found, None: no metadata."""
 
     anomaly: Anomaly
     stored: SegmentObject
@@ -276,7 +276,7 @@ class AbandonedUpload:
 
 
 class OrphanDeletion:
-    """What one run found that may go."""
+    """Collect what a run found without a use, and delete what is due."""
 
     def __init__(self, rlmm: RemoteLogMetadataManager, objects: SegmentObjects) -> None:
         self._rlmm = rlmm
@@ -291,20 +291,20 @@ class OrphanDeletion:
     def keep_upload(self, upload: AbandonedUpload) -> None:
         self._keep(self._uploads, upload)
 
-    def _keep(self, doomed: list[T], one: T) -> None:
-        if len(doomed) < MAX_DOOMED:
-            doomed.append(one)
+    def _keep(self, chosen: list[T], one: T) -> None:
+        if len(chosen) < MAX_DELETIONS:
+            chosen.append(one)
         else:
             self.done.left += 1
 
     def delete(self, run_id: str, grace_ms: int) -> None:
-        """Delete what is due, once all anomalies of the run `run_id` are reported. Idempotent.
+        """Delete what is due, after all anomalies of the run `run_id` are reported. Idempotent.
 
         Raises:
-            RetriableRemoteStorageError: a service cannot be reached; the next run goes on.
+            RetriableRemoteStorageError: a service cannot be reached; the next run continues.
         """
         due = self._due(run_id, grace_ms)
-        # Made anew: partitions may have become known since the run began, as by an import.
+        # Read again: an import may have added partitions since the run began.
         known = KnownSegments(self._rlmm)
         for orphans in _orphan_batches(
             [each for each in self._orphans if each.anomaly.identity in due]
@@ -328,22 +328,22 @@ class OrphanDeletion:
     def _delete_objects(self, known: KnownSegments, orphans: Sequence[Orphan]) -> None:
         states = known.states([each.stored.name for each in orphans])
         still = [
-            # A database may have been restored since, or an import been made.
+            # An import or a restored database may have changed the state since.
             each.stored
             for each, state in zip(orphans, states, strict=True)
             if state is each.state
         ]
         if not still:
             return
-        doomed = [
-            # What a copy wrote is never written again under its key; a manifest may be.
+        chosen = [
+            # A copy never writes a key twice, except the manifest.
             ObjectToDelete(
                 each.location,
                 each.etag if each.name.kind is SegmentObjectKind.MANIFEST else None,
             )
             for each in still
         ]
-        outcomes = self._objects.delete_segment_objects(doomed)
+        outcomes = self._objects.delete_segment_objects(chosen)
         self.done.objects += self.done.count([str(each.location) for each in still], outcomes)
 
     def _end_uploads(self, known: KnownSegments, uploads: Sequence[MultipartUpload]) -> None:
@@ -359,7 +359,7 @@ class OrphanDeletion:
 def not_being_copied(
     known: KnownSegments, uploads: Sequence[MultipartUpload]
 ) -> Iterator[MultipartUpload]:
-    """Those that belong to no copy that is under way by what metadata says at this moment."""
+    """Yield the uploads that belong to no running copy, by their metadata now."""
     states = known.states([each.name for each in uploads])
     for upload, state in zip(uploads, states, strict=True):
         if state is not RemoteLogSegmentState.COPY_SEGMENT_STARTED:

@@ -1,4 +1,4 @@
-"""Read paginated lists whole, and cut long lists into bounded parts."""
+"""Cut long lists into bounded parts."""
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -8,6 +8,7 @@ T = TypeVar("T")
 
 
 def batches(items: Sequence[T], size: int) -> Iterator[tuple[T, ...]]:
+    """Yield the items in order, at most `size` at a time."""
     rest = iter(items)
     while batch := tuple(islice(rest, size)):
         yield batch

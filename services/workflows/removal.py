@@ -1,4 +1,4 @@
-"""Remove a deleted partition: KIP-405's remote partition remover, as one function."""
+"""Remove deleted partitions from the tier (KIP-405: remote partition remover)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,8 +23,8 @@ class Removal:
     """What one run of remove_partition did.
 
     Attributes:
-        outcomes: of each segment that was still there.
-        is_finished: nothing of the partition is left, and RLMM says so.
+        outcomes: one for each segment that was left.
+        is_finished: the partition is DELETE_PARTITION_FINISHED.
     """
 
     outcomes: tuple[DeletionOutcome, ...]
@@ -38,13 +38,13 @@ def remove_partition(
     deleter: Deleter,
     now_ms: int,
 ) -> Removal:
-    """Take a partition that is MARKED or STARTED to FINISHED. Idempotent: one that is FINISHED, or
-    was never known, has nothing left.
+    """Remove a partition that is MARKED or STARTED. Idempotent: nothing is left of one that is
+    FINISHED or unknown.
 
     Raises:
         InvalidStateTransitionError: the partition is not marked for deletion.
         DeletionRefusedError: its topic is on hold.
-        RetriableRemoteStorageError: a service cannot be reached; run it again.
+        RetriableRemoteStorageError: a service cannot be reached; retry.
     """
     try:
         begin_removal(rlmm, topic_id_partition, deleter, now_ms)
@@ -65,12 +65,12 @@ def begin_removal(
     """Move the partition to DELETE_PARTITION_STARTED.
 
     Args:
-        expected_revision: of the partition when it was decided to remove it; None: whatever
-            changed. One that is STARTED is so, at any revision.
+        expected_revision: of the partition when the removal was decided; None: any. A partition
+            that is STARTED stays so at any revision.
 
     Raises:
-        RemoteResourceNotFoundError: it is FINISHED, or was never known.
-        ConcurrentUpdateError: it changed since: its mark may be another one now.
+        RemoteResourceNotFoundError: it is FINISHED or unknown.
+        ConcurrentUpdateError: it changed since; it may have been undeleted and marked again.
         InvalidStateTransitionError, DeletionRefusedError, RetriableRemoteStorageError: as
             remove_partition does.
     """
@@ -78,7 +78,7 @@ def begin_removal(
     try:
         _put(rlmm, topic_id_partition, started, deleter, now_ms, expected_revision)
     except InvalidStateTransitionError:
-        # Before MARKED or after FINISHED: a read tells, for what is FINISHED is not known.
+        # Either not MARKED or FINISHED; a read fails for a FINISHED one.
         rlmm.partition_state(topic_id_partition)
         raise
     failpoint("removal.partition_started")
@@ -90,8 +90,8 @@ def finish_removal(
     deleter: Deleter,
     now_ms: int,
 ) -> bool:
-    """Move the partition to DELETE_PARTITION_FINISHED; False: segments are still listed, of copies
-    that ended meanwhile or of deletions that failed. Run the removal again."""
+    """Move the partition to DELETE_PARTITION_FINISHED; return False if segments are left, of copies
+    that finished meanwhile or deletions that failed: then run the removal again."""
     failpoint("removal.segments_gone")
     try:
         _put(rlmm, topic_id_partition, _State.DELETE_PARTITION_FINISHED, deleter, now_ms)
@@ -102,7 +102,7 @@ def finish_removal(
 
 
 def removal_of(segment: RemoteLogSegmentMetadata) -> Deletion:
-    """Why a segment of a deleted partition goes."""
+    """Return the deletion of a segment whose partition was deleted."""
     return Deletion(segment, DeletionReason.PARTITION_DELETED, "")
 
 
@@ -113,11 +113,11 @@ def remove_segments(
     deleter: Deleter,
     now_ms: int,
 ) -> Iterator[DeletionOutcome]:
-    """Delete all that is listed of a partition that is STARTED, as far as the iterator is followed,
-    MAX_DELETE_BATCH segments in memory at a time; an outcome for each.
+    """Delete the segments of a partition that is STARTED, as far as the iterator is consumed, with
+    MAX_DELETE_BATCH segments in memory; yield an outcome each.
 
     Raises:
-        RemoteResourceNotFoundError: the partition is not known any more.
+        RemoteResourceNotFoundError: the partition was removed meanwhile.
         RetriableRemoteStorageError: a service cannot be reached.
     """
     segments = all_segments(rlmm, topic_id_partition)

@@ -34,12 +34,12 @@ from services.api.remote_storage_manager import (
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 
 PartitionKey: TypeAlias = tuple[UUID, int]
-"""Topic id and partition: keys of objects bear no topic's name."""
+"""Topic id and partition; object keys have no topic name."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSegment:
-    """All objects of one segment id in one location, as one listing had them."""
+    """All objects of one segment id in one location, from one listing."""
 
     objects: tuple[SegmentObject, ...]
 
@@ -54,7 +54,7 @@ class StoredSegment:
 
     @property
     def modified_ms(self) -> int:
-        """When the newest of them was written."""
+        """Return when the newest object was written."""
         return max(each.modified_ms for each in self.objects)
 
     @property
@@ -65,7 +65,7 @@ class StoredSegment:
         return None
 
     def complete_attempts(self) -> set[str]:
-        """Attempts of which log and indexes are there; the manifest says which of them counts."""
+        """Return the attempts with log and indexes; the manifest names the one that counts."""
         kinds: dict[str, set[SegmentObjectKind]] = {}
         for each in self.objects:
             if each.name.attempt is not None:
@@ -74,8 +74,8 @@ class StoredSegment:
 
     @property
     def only_attempt(self) -> str | None:
-        """The one that all its objects but the manifest are of; None: there are several, or none.
-        What it is, the manifest need not be asked."""
+        """Return the attempt of all objects but the manifest, which then need not be read; None:
+        there are several, or none."""
         attempts = {each.name.attempt for each in self.objects} - {None}
         return attempts.pop() if len(attempts) == 1 else None
 
@@ -84,7 +84,7 @@ class StoredSegment:
 
 
 def stored_segments(objects: Iterable[SegmentObject]) -> Iterator[StoredSegment]:
-    """Objects in order of keys, those of one segment together."""
+    """Group objects, given in order of keys, by segment."""
     for _, found in groupby(
         objects, key=lambda each: (each.name.topic_id, each.name.partition, each.name.segment_id)
     ):
@@ -93,7 +93,7 @@ def stored_segments(objects: Iterable[SegmentObject]) -> Iterator[StoredSegment]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is amiss with a segment; `objects` are those that nobody needs."""
+    """What is wrong with a segment; `objects` are those without a use."""
 
     kind: AnomalyKind
     objects: Sequence[SegmentObject]
@@ -107,13 +107,14 @@ def judge(
     *,
     was_deleted: bool,
 ) -> Verdict | None:
-    """
+    """Judge a segment's objects; None: nothing is wrong.
+
     Args:
-        state: of its metadata, read after the objects were listed; None: there is none. What is
-            copied or deleted now is in order as it is.
-        counting_attempt: the one that its manifest and, where it is finished, its metadata name;
-            None: there is no manifest.
-        was_deleted: an event says that the segment's deletion finished.
+        state: of its metadata, read after the objects were listed; None: there is none. A segment
+            that is being copied or deleted is never wrong.
+        counting_attempt: named by the manifest and, if it is finished, by the metadata; None: there
+            is no manifest.
+        was_deleted: an event says that its deletion finished.
     """
     if state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
         if stored.manifest is None:
@@ -145,15 +146,15 @@ Rows: TypeAlias = dict[UUID, RemoteLogSegmentMetadata]
 _DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 
 _FEW = 20
-"""Below so many, RLMM walks the audit trail for each; from here on it is sent whole, once."""
+"""For fewer segments RLMM searches their events; for more it sends the whole audit trail."""
 
 
 class KnownSegments:
-    """Segments of the partitions that are known when it is made; of others nothing is known.
+    """Read metadata of segments by the keys of their objects, in partitions that RLMM knew when
+    this was made.
 
-    What cannot be asked of RLMM without a topic's name, which keys of objects do not bear, it asks
-    with the name that RLMM has for the topic id. Every method raises RetriableRemoteStorageError
-    where RLMM cannot be reached.
+    Object keys have no topic name; RLMM's name for the topic id is used. Every method raises
+    RetriableRemoteStorageError if RLMM cannot be reached.
     """
 
     def __init__(self, rlmm: RemoteLogMetadataManager) -> None:
@@ -162,11 +163,11 @@ class KnownSegments:
         self._partitions = {(tp.topic_id, tp.partition): tp for tp in known}
 
     def partitions(self, shard: int, shards: int) -> Iterator[TopicIdPartition]:
-        """Those whose objects a listing of this shard has."""
+        """Yield the partitions whose objects are in this shard's listing."""
         return (tp for tp in self._partitions.values() if shard_of(tp.topic_id, shards) == shard)
 
     def rows(self, partition: PartitionKey, ids: Sequence[UUID]) -> Rows:
-        """Those of a partition's segments that have metadata at this moment, in any state."""
+        """Return the metadata of a partition's segments, in any state."""
         tp = self._partitions.get(partition)
         if tp is None:
             return {}
@@ -177,8 +178,8 @@ class KnownSegments:
         return {each.remote_log_segment_id.id: each for each in found}
 
     def states(self, names: Sequence[SegmentObjectName]) -> list[RemoteLogSegmentState | None]:
-        """What metadata says at this moment of the segment of each object, in order; None: there is
-        none. One question a partition."""
+        """Return the state of each object's segment now, in order; None: no metadata. It takes one
+        request per partition."""
         ids: dict[PartitionKey, dict[UUID, None]] = defaultdict(dict)
         for name in names:
             ids[name.topic_id, name.partition][name.segment_id] = None
@@ -187,12 +188,10 @@ class KnownSegments:
         return [None if row is None else row.state for row in found]
 
     def deleted(self, segments: Iterable[RemoteLogSegmentId]) -> set[RemoteLogSegmentId]:
-        """Those of which an event says that their deletion finished. Asked of segments without
-        metadata, also of partitions that are no more.
+        """Return the segments whose deletion finished, by the events; also of removed partitions.
 
-        No index leads from a segment to its events: the audit trail of each partition is read. For
-        a few segments RLMM does that, and sends theirs alone; for many it is sent once for all of
-        them, until all are found.
+        No index leads from a segment to its events. For few segments RLMM searches the partition's
+        audit trail for each; for many, the trail is read once until all are found.
         """
         wanted: dict[TopicIdPartition, set[UUID]] = defaultdict(set)
         for each in segments:
@@ -210,24 +209,25 @@ class KnownSegments:
                         if query.segment_id is not None or found == ids:
                             break
         except (RemoteResourceNotFoundError, InvalidRequestError):
-            pass  # Of a topic that RLMM does not know, or knows under another name.
+            pass  # RLMM does not know the topic, or knows it under another name.
         return found
 
 
 def _queries(tp: TopicIdPartition, ids: set[UUID]) -> list[EventQuery]:
-    """Those that have all events of `ids` between them."""
+    """Return queries that cover all events of `ids`."""
     return [EventQuery(tp, segment_id=id) for id in ids] if len(ids) < _FEW else [EventQuery(tp)]
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """
+class ReconcileVerdict:
+    """The result of comparing a segment's objects with its metadata and manifest.
+
     Attributes:
         state: of its metadata, read after it was listed; None: there was none.
-        verdict: None: nothing is amiss.
+        verdict: None: nothing is wrong.
         is_complete: all objects of the copy that counts are there, and it is known which counts.
-        unread: why its manifest could not be read, so that nobody knows what is amiss; "": it was,
-            or need not be.
+        unread: why its manifest could not be read, so that there is no verdict; "": it was read, or
+            need not be.
     """
 
     stored: StoredSegment
@@ -242,8 +242,8 @@ def judged_segments(
     known: KnownSegments,
     partition: PartitionKey,
     listed: Sequence[StoredSegment],
-) -> Iterator[Judged]:
-    """Each of the segments of one partition, in order."""
+) -> Iterator[ReconcileVerdict]:
+    """Judge the segments of one partition, in order."""
     rows = known.rows(partition, [stored.id for stored in listed])
     manifests = {
         stored.id: _read(objects, stored.manifest)
@@ -263,8 +263,8 @@ def judged_segments(
 
 @dataclass(frozen=True, slots=True)
 class _Manifest:
-    """What is under a manifest's key; without `told` none is: `problem` says what instead,
-    `unread` why nobody knows, both "" that there is nothing any more."""
+    """What is under a manifest's key. Without `told` there is no manifest: `problem` says what is
+    there instead, `unread` why that is unknown; both "": nothing."""
 
     told: StoredManifest | None = None
     problem: str = ""
@@ -285,7 +285,7 @@ def _read(objects: SegmentObjects, manifest: SegmentObject) -> _Manifest:
     except RetriableRemoteStorageError:
         raise
     except RemoteStorageError as e:
-        # One object that the store gives to nobody, as an archived one, must not end each run.
+        # One object that the store does not return, as an archived one, must not end each run.
         return _Manifest(unread=f"{manifest.location}: {e}")
     return _Manifest(replace(told, digests=None))
 
@@ -296,7 +296,7 @@ def _judged(
     manifest: _Manifest | None,
     *,
     was_deleted: bool,
-) -> Judged:
+) -> ReconcileVerdict:
     state = None if row is None else row.state
     is_known = manifest is not None
     if manifest is None:
@@ -304,21 +304,19 @@ def _judged(
         is_known = _names_attempt(row, counting)
     elif manifest.told is None:
         verdict = _corrupt(manifest.problem) if manifest.problem else None
-        return Judged(stored, state, verdict, is_complete=False, unread=manifest.unread)
+        return ReconcileVerdict(stored, state, verdict, is_complete=False, unread=manifest.unread)
     elif row is not None and _names_another_copy(row, manifest.told):
-        text = (
-            f"the manifest tells of attempt {manifest.told.attempt}, the metadata of another copy"
-        )
-        return Judged(stored, state, _corrupt(text), is_complete=False)
+        text = f"the manifest is of attempt {manifest.told.attempt}, the metadata of another copy"
+        return ReconcileVerdict(stored, state, _corrupt(text), is_complete=False)
     else:
         counting = manifest.told.attempt
     verdict = judge(stored, state, counting, was_deleted=was_deleted)
-    return Judged(stored, state, verdict, is_known and stored.is_complete(counting))
+    return ReconcileVerdict(stored, state, verdict, is_known and stored.is_complete(counting))
 
 
 def _names_attempt(row: RemoteLogSegmentMetadata | None, attempt: str | None) -> bool:
-    """Whether metadata is of this copy for certain; custom metadata is RSM's own, but has the
-    attempt somewhere in it, and an attempt is 8 random bytes. False costs one look at the store."""
+    """Whether the metadata is certainly of this copy: RSM's custom metadata contains the attempt, 8
+    random bytes. False costs one request to the store."""
     if row is None or row.custom_metadata is None or attempt is None:
         return False
     return bytes.fromhex(attempt) in row.custom_metadata

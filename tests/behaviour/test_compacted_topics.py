@@ -11,7 +11,6 @@ import pytest
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import Problem, ProblemKind
 from services.api.remote_log_metadata_manager import PartitionLeadership
-from services.rlm.cleanup_policies import MAX_AGE_S
 from services.rlm.kafka_admin.cluster_view import (
     ClusterUnreachableError,
     ClusterView,
@@ -23,6 +22,7 @@ from services.rlm.kafka_admin.cluster_view import (
 from services.rlm.kafka_admin.poller import PolledCluster
 from services.rlm.manager import BrokerRemoteLogManager
 from services.rlm.roles.partition_roles import PartitionSource
+from services.rlm.topic_configs import MAX_AGE_S
 from tests.harness.retained_log import AT_ONCE, hourly_log, keep_hours, take_turns
 from tests.harness.ship_stack import Stack, description
 from tests.harness.told_rlm import turn
@@ -119,8 +119,8 @@ def test_a_compacted_topic_is_not_copied_and_that_is_a_problem(
     assert stack.ranges() == []
     (problem,) = problems(rlm)
     assert (problem.kind, problem.held_segments) == (ProblemKind.TOPIC_COMPACTED, len(ALL))
-    assert f"topic t has cleanup.policy={policy}: " in problem.message
-    assert "(sediment topics set t): remote.log.copy.disable=true" in problem.message
+    assert f"topic t has cleanup.policy={policy}, " in problem.message
+    assert "`sediment topics set t`: remote.log.copy.disable=true" in problem.message
     told = [each for each in caplog.messages if "TOPIC_COMPACTED" in each]
     assert len(told) == 1
 

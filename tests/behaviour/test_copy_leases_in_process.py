@@ -144,7 +144,7 @@ def test_what_another_process_of_the_broker_copies_is_waited_for(
     assert (report.held_segments, report.complete) == (held, False)
     (problem,) = report.problems
     assert problem.kind is ProblemKind.COPY_FAILED
-    assert f"offsets {start} to {start + 9} are being copied by another process" in problem.message
+    assert f"copying offsets {start} to {start + 9} (or died doing so)" in problem.message
     states = {s.remote_log_segment_id: s.state for s in stack.segments()}
     assert states.pop(attempt.remote_log_segment_id) is STARTED
     assert list(states.values()) == [FINISHED] * copied
@@ -184,7 +184,7 @@ def test_what_the_broker_itself_copies_without_a_lease_is_waited_for_while_it_is
     assert (report.cleaned_attempts, report.copied_segments) == (0, 0)
     assert (report.held_segments, report.complete) == (2, False)
     (problem,) = report.problems
-    assert "copying goes on when it has ended, or is an hour old" in problem.message
+    assert "retrying when it finishes or its copy is an hour old" in problem.message
     assert [s.remote_log_segment_id for s in stack.segments()] == [attempt.remote_log_segment_id]
 
 
@@ -454,6 +454,9 @@ def test_what_cannot_be_given_up_is_left_and_hides_no_failure(
     report = shipped(stack, log_dir, rsm=rsm, rlmm=AwayForUpdates(stack.rlmm))
     (problem,) = report.problems
     assert "the store is away" in problem.message
-    assert "was not given up: the database is away" in caplog.text
+    assert (
+        "could not record that the copy was abandoned; the next pass retries: the database is away"
+        in caplog.text
+    )
     assert [segment.state for segment in stack.segments()] == [STARTED]
     assert is_leased(stack)

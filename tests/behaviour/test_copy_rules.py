@@ -397,7 +397,7 @@ def test_copying_that_is_disabled_within_a_pass_ends_it(stack: Stack, log_dir: P
 
 
 def told_of(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [r.getMessage() for r in caplog.records if "nothing is copied" in r.getMessage()]
+    return [r.getMessage() for r in caplog.records if "is not copied" in r.getMessage()]
 
 
 @pytest.mark.usefixtures("files")
@@ -410,12 +410,12 @@ def test_it_is_said_once_of_a_topic_why_it_is_not_copied(
     rlm = rlm_of(stack, log_dir)
     take_turns(rlm, rounds=3)
     (said,) = told_of(caplog)
-    assert said == "topic t: nothing is copied: remote.storage.enable=false"
+    assert said == "topic t is not copied: remote.storage.enable=false"
     put(stack, {})
     take_turns(rlm)
     put(stack, COPY_DISABLED)
     take_turns(rlm, rounds=2)
-    assert told_of(caplog)[1:] == ["topic t: nothing is copied: remote.log.copy.disable=true"]
+    assert told_of(caplog)[1:] == ["topic t is not copied: remote.log.copy.disable=true"]
 
 
 def test_nothing_is_amiss_with_what_is_not_to_be_copied(

@@ -15,7 +15,7 @@ from services.api.partitions import EventQuery
 from services.api.remote_log_metadata_manager import all_events
 from services.rlm.kafka_admin.cluster_view import PartitionView, TopicView
 from services.rlm.manager import BrokerRemoteLogManager
-from services.rlm.roles import disabling
+from services.rlm.roles import stopping
 from services.rlm.roles.partition_roles import PartitionSource
 from services.rlm.scheduler import PassFailedError
 from tests.behaviour.test_rlm_poller import (
@@ -162,7 +162,7 @@ def test_what_was_disabled_once_is_left_alone(
     take_turns(finding.rlm(), rounds=2)
     assert revision(stack) == disabled
     (line,) = lines(caplog, "tiering is disabled")
-    assert line.endswith("tiering is disabled, log start 0")
+    assert line.endswith("marked for deletion, log start 0")
     assert lines(caplog, "task failed") == []
 
 
@@ -200,7 +200,7 @@ def test_nothing_less_than_both_settings_deletes_and_a_hold_keeps(
     before = stack.segments()
     take_turns(rlm, rounds=4)
     assert stack.segments() == before
-    told = lines(caplog, "tiering is disabled, the tier stays")
+    told = lines(caplog, "tiering is disabled; the tier keeps")
     assert len(told) == (1 if settings in (NOT_ENABLED, HELD, PAUSED) else 0)
 
 
@@ -225,7 +225,7 @@ def test_settings_that_are_known_here_alone_delete_nothing(stack: Stack, static:
     put(stack, DISABLED)
     old.append(stack.rlmm.topic_config(NAME.topic_id))
     put(stack, {**ENABLED, **DELETABLE})
-    with pytest.raises(PassFailedError, match=r"remote\.storage\.enable is not false any more"):
+    with pytest.raises(PassFailedError, match=r"remote\.storage\.enable is no longer false"):
         rlm.expiration_scheduler._entries["topics that are disabled"].task()
     assert old == []
     assert NAME in rlm.scheduler.seconds_since_last_success()
@@ -282,7 +282,7 @@ def test_rlmm_that_is_away_is_asked_again(stack: Stack, finding: Finding) -> Non
 def test_a_copy_under_way_is_left_and_cleaned_up(
     stack: Stack, static: Finding, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disabling, "COPY_ENDS_WITHIN_S", 0.05)
+    monkeypatch.setattr(stopping, "COPY_ENDS_WITHIN_S", 0.05)
     copies = HeldCopies(stack)
     rlm = static.rlm(copies.rsm)
     with copies.held(rlm, 20):

@@ -322,7 +322,7 @@ def test_objects_that_cannot_be_deleted_then_hide_no_failure(
     (problem,) = partition.problems
     assert problem.kind is ProblemKind.COPY_FAILED
     assert "InvalidStateTransitionError" in problem.message
-    assert "which is deleted, were left" in caplog.text
+    assert "is deleted, but its objects are not" in caplog.text
 
 
 def test_only_what_decides_how_an_attempt_ends_bears_a_request_id(
@@ -394,9 +394,9 @@ def test_custom_metadata_over_the_limit_is_cleaned_up_and_not_tried_again(
     assert stack.segments() == []
     assert stack.keys() == []
     (problem,) = description(rlm).problems
-    assert "custom_metadata" in problem.message
+    assert "custom metadata" in problem.message
     for text in (problem.message, caplog.text):
-        assert "before RLM is restarted" in text
+        assert "until RLM restarts" in text
         assert "RLM_REMOTE_LOG_METADATA_CUSTOM_METADATA_MAX_BYTES" in text
         assert "tries again" not in text
     rlm.stop(1.0)

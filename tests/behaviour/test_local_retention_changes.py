@@ -20,7 +20,7 @@ from services.api.segments import RemoteLogSegmentMetadata
 from services.api.topic_config import StoredTopicConfig
 from services.rlm.manager import BrokerRemoteLogManager
 from services.rlm.retention.local_files import LogDirLocks
-from services.rlm.roles import disabling
+from services.rlm.roles import stopping
 from services.rlm.roles.partition_roles import PartitionSource
 from tests.harness.owned_log import ALL, NOTHING_STAYS, MakesRlm, here, owner, put, retain
 from tests.harness.retained_log import DEADLINE_S, Changed, expire, hourly_log, take_turns
@@ -150,7 +150,7 @@ def test_tiering_is_disabled_while_a_pass_is_under_way(
     put(stack, NOTHING_STAYS, {"remote.log.delete.on.disable": "true"})
     leader.local_retention_scheduler.tick()
     assert asked.wait(DEADLINE_S)
-    monkeypatch.setattr(disabling, "COPY_ENDS_WITHIN_S", 0.0)
+    monkeypatch.setattr(stopping, "COPY_ENDS_WITHIN_S", 0.0)
     try:
         assert refused_as(stop(leader, TIERING_DISABLED, EPOCH)) is ConcurrentUpdateError
         assert stack.ranges() == [(base, base + 9) for base in ALL[:-1]]
@@ -228,7 +228,7 @@ def test_a_segment_that_became_the_active_one_stays(
     put(stack, NOTHING_STAYS)
     retain(make_rlm(rsm=meanwhile(stack, 20, truncated)))
     assert here(files) == [20]
-    assert "is not what it was" in caplog.text
+    assert "changed since it was listed" in caplog.text
 
 
 def test_a_segment_that_was_written_to_stays(
@@ -242,7 +242,7 @@ def test_a_segment_that_was_written_to_stays(
     put(stack, NOTHING_STAYS)
     retain(make_rlm(rsm=meanwhile(stack, 20, lambda: log.write_bytes(log.read_bytes() + b"x"))))
     assert here(files) == ALL[2:]
-    assert "is not what it was" in caplog.text
+    assert "changed since it was listed" in caplog.text
 
 
 def test_other_records_behind_the_same_first_batch_stay(
@@ -258,7 +258,7 @@ def test_other_records_behind_the_same_first_batch_stay(
     put(stack, {"local.retention.bytes": "0"})
     retain(make_rlm())
     assert here(files) == ALL[2:]
-    assert "bytes, and here" in caplog.text
+    assert "bytes in the tier and" in caplog.text
 
 
 def test_a_log_start_behind_the_end_of_the_log_is_another_logs(
@@ -308,7 +308,7 @@ def test_what_a_broker_was_rewriting_is_left_to_it(
     retain(rlm)
     assert here(files) == ALL
     assert before.exists()
-    assert "was cut off" in caplog.text
+    assert "was interrupted" in caplog.text
 
 
 def test_nothing_that_rlm_does_lets_go_of_the_lock(

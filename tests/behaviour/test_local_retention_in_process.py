@@ -306,7 +306,7 @@ def test_other_records_under_the_same_epoch_and_offsets_stay(
     put(stack, {"local.retention.bytes": "0"})
     retain(rlm)
     assert here(files) == ALL[2:]
-    assert "begins at offset 20 with another batch" in caplog.text
+    assert "begins with another batch at offset 20" in caplog.text
 
 
 def test_what_the_tier_has_of_another_leader_does_not_count(

@@ -84,7 +84,7 @@ def test_a_loss_that_grows_is_found_anew(stack: Stack, log_dir: Path, lost: Part
     lose_before_copy(lost, 25)
     (partition,) = stack.ship(log_dir).partitions
     assert [p.message for p in partition.recorded] == [
-        "offsets 10 to 24 were deleted by the broker before they were copied; recorded as a gap"
+        "the broker deleted offsets 10 to 24 before they were copied; recorded as a gap"
     ]
     assert stack.rlmm.partition_state(NAME).value.gaps == (OffsetGap(10, 24),)
     assert stack.ship(log_dir).partitions[0].known_gaps == ((10, 24),)
@@ -116,7 +116,7 @@ def test_the_copied_prefix_ends_where_something_is_lost_until_it_is_recorded(
         10,
         0,
     )
-    assert problem.message.startswith("known gap: offsets 10 to 19 ")
+    assert problem.message.startswith("known gap: the broker deleted offsets 10 to 19 ")
     assert description(stack.rlm()).copied_through_offset == 24
     assert read(rlm, 12) is FetchError.OFFSET_OUT_OF_RANGE
 
@@ -128,7 +128,7 @@ def test_what_another_broker_is_copying_is_not_recorded_as_lost_before_its_lease
     stack.rlmm.add_remote_log_segment_metadata(under_way, lease_ms=3_600_000)
     (partition,) = stack.ship(log_dir).partitions
     (problem,) = partition.problems
-    assert problem.message.endswith("; not recorded: broker 9 copies offsets 10 to 19")
+    assert problem.message.endswith("; not recorded: broker 9 is copying offsets 10 to 19")
     assert stack.rlmm.partition_state(NAME).value.gaps == ()
     move(stack.rlmm, under_way, RemoteLogSegmentState.DELETE_SEGMENT_STARTED, broker_id=9)
     assert len(stack.ship(log_dir).partitions[0].recorded) == 1
@@ -140,7 +140,7 @@ def test_what_another_broker_began_to_copy_not_long_ago_is_not_recorded_as_lost(
     young = segment(NAME, 10, 19, broker_id=9, event_timestamp_ms=time.time_ns() // 1_000_000)
     stack.rlmm.add_remote_log_segment_metadata(young)
     (problem,) = stack.ship(log_dir).partitions[0].problems
-    assert problem.message.endswith("; not recorded: broker 9 copies offsets 10 to 19")
+    assert problem.message.endswith("; not recorded: broker 9 is copying offsets 10 to 19")
     assert stack.rlmm.partition_state(NAME).value.gaps == ()
 
 
@@ -184,7 +184,7 @@ def test_what_the_leader_reported_to_have_is_not_recorded_as_lost(
     assert len(partition.recorded) == recorded
     if not recorded:
         assert partition.problems[0].message.endswith(
-            f"; not recorded: broker 9 reported that its log begins at offset {first_offset}"
+            f"; not recorded: broker 9 reported a log that starts at offset {first_offset}"
         )
 
 

@@ -32,7 +32,7 @@ from services.api.remote_log_metadata_manager import all_events, all_partitions
 from services.api.segments import RemoteLogSegmentState
 from services.rlm.partition import Finishing
 from services.rlm.reporting import report_of
-from services.rlm.roles import disabling, stopping
+from services.rlm.roles import stopping
 from tests.harness.retained_log import (
     AT_ONCE,
     Changed,
@@ -461,14 +461,14 @@ def test_copies_of_all_that_is_disabled_end_before_one_is_waited_for(
         return False
 
     now_s = [0.0]
-    monkeypatch.setattr(disabling, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(stopping, "monotonic", lambda: now_s[0])
     monkeypatch.setattr(stopping, "AT_ONCE", 1)
     monkeypatch.setattr(rlm.scheduler, "wait_ended", wait)
     stops = tuple(StopPartition(name, EPOCH, TIERING_DISABLED) for name in names)
     outcomes = rlm.stop_partitions(PartitionStops(stops))
     assert [refused_as(outcome) for outcome in outcomes] == [ConcurrentUpdateError] * 3
     assert left == [0, 0, 0]
-    assert waits == [disabling.COPY_ENDS_WITHIN_S, 0.0, 0.0]
+    assert waits == [stopping.COPY_ENDS_WITHIN_S, 0.0, 0.0]
 
 
 def test_tiering_is_not_disabled_where_the_topic_does_not_allow_it(
@@ -530,7 +530,7 @@ def test_who_was_not_told_to_lead_deletes_nothing(stack: Stack, leader: Any, log
 def test_a_copy_under_way_of_a_disabled_topic_is_left_and_cleaned_up(
     stack: Stack, log_dir: Path, files: PartitionFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disabling, "COPY_ENDS_WITHIN_S", 0.05)
+    monkeypatch.setattr(stopping, "COPY_ENDS_WITHIN_S", 0.05)
     copies = HeldCopies(stack)
     rlm = told_rlm(stack, log_dir, rsm=copies.rsm)
     tell(rlm, LEADER, EPOCH)
@@ -676,15 +676,15 @@ def test_a_database_that_is_away_is_asked_thrice_a_call(
 
 def test_a_topic_keeps_its_name(stack: Stack, leader: Any) -> None:
     renamed = replace(NAME, topic="renamed", partition=1)
-    with pytest.raises(InvalidRequestError, match="a topic keeps its name"):
+    with pytest.raises(InvalidRequestError, match="has the topic id of topic"):
         tell(leader, FOLLOWER, 9, renamed)
-    with pytest.raises(InvalidRequestError, match="a topic keeps its name"):
+    with pytest.raises(InvalidRequestError, match="has the topic id of topic"):
         stop(leader, TOPIC_DELETED, 9, renamed)
     two = [replace(NAME, topic_id=uuid4())] * 2
     changes = [
         LeadershipChange(replace(name, topic=f"t{n}"), 9, LEADER) for n, name in enumerate(two)
     ]
-    with pytest.raises(InvalidRequestError, match="a topic keeps its name"):
+    with pytest.raises(InvalidRequestError, match="has the topic id of topic"):
         leader.on_leadership_change(LeadershipDelta(tuple(changes)))
     assert [found.topic_id_partition for found in all_descriptions(leader)] == [NAME]
 

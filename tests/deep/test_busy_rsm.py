@@ -65,7 +65,7 @@ def test_partitions_wait_for_places_and_nothing_fails(
     told = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
     assert [line["message"] for line in told if line["level"] != "INFO"] == ["ready"]
     assert "failed" not in log
-    assert ("waits for a place at RSM" in log) is bool(rsm)
+    assert ("waits because RSM is busy" in log) is bool(rsm)
     with world.metadata() as rlmm:
         for name in world.local_segments():
             events = [event.to_state for event in all_events(rlmm, EventQuery(name))]
@@ -101,7 +101,7 @@ def test_a_copy_that_is_refused_a_place_is_asked_again_under_its_id(
     assert states.count("COPY_SEGMENT_STARTED") == states.count("COPY_SEGMENT_FINISHED") == 2
     assert "DELETE_SEGMENT_STARTED" not in states
     assert progress.sent_bytes == progress.planned_bytes
-    assert caplog.text.count("waits for a place") == 1
+    assert caplog.text.count("waits because RSM is busy") == 1
 
 
 def test_a_copy_that_never_gets_a_place_fails_in_the_end(stack: Stack, log_dir: Path) -> None:

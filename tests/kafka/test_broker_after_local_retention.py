@@ -90,7 +90,7 @@ def test_a_broker_loads_what_a_killed_deletion_has_left(
         names = list(found)
         assert len(names) == LOGS.partitions
         before = seen(broker, names)
-        with pytest.raises(LogDirError, match=r"somebody holds its \.lock"):
+        with pytest.raises(LogDirError, match=r"another process holds its \.lock"):
             LogDirLocks([broker.log_dir])
         end(broker)
         with closing(LogDirLocks([broker.log_dir])):

@@ -1,4 +1,4 @@
-"""Record what the broker deleted before it was copied, and end dangling copies of this broker."""
+"""Record offsets that the broker deleted before their copy; delete dangling copies."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -28,14 +28,14 @@ def lost_ranges(
     *,
     ask: bool = True,
 ) -> list[Range]:
-    """What candidates.lost_before_copy finds lost. RLMM is asked only where something is missing
+    """Return the lost offset ranges (rules.lost_before_copy); ask RLMM only if offsets are missing
     right behind the tier's log start.
 
     Args:
-        ask: False: RLMM is not asked.
+        ask: False: use what RLMM answered last.
 
     Raises:
-        RemoteStorageError: it is not known what raised the log start.
+        RemoteStorageError: RLMM cannot be asked what raised the log start.
     """
 
     def behind(emptied_before_offset: int) -> list[Range]:
@@ -53,11 +53,11 @@ class Losses:
     """The lost ranges of a partition, as a pass has left them.
 
     Attributes:
-        recorded: found first by this pass and recorded; or perhaps recorded, where RLMM did not
-            answer: the next pass may find them known, so that they are told of now.
-        unrecorded: not recorded yet; the next pass tries again.
+        recorded: found first by this pass and recorded; or perhaps recorded, if RLMM did not
+            answer: the next pass may find them known, so they are reported now.
+        unrecorded: not recorded yet; the next pass retries.
         known: recorded before.
-        failure: RLMM could not be reached any more; None: it answered all along.
+        failure: RLMM cannot be reached; None: it answered each time.
     """
 
     recorded: list[Problem] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Losses:
 
 @dataclass(frozen=True, slots=True)
 class LossRecorder:
-    """Records losses for one broker."""
+    """Record losses for one broker."""
 
     rlmm: RemoteLogMetadataManager
     broker_id: int
@@ -81,14 +81,13 @@ class LossRecorder:
         leader_epoch: int | None,
         elsewhere: Sequence[RemoteLogSegmentMetadata],
     ) -> Losses:
-        """Record those of the lost ranges (lost_ranges) that are not yet.
+        """Record the lost ranges (lost_ranges) that are not recorded yet.
 
-        Not recorded so far is what may still come into the tier: what another process of this
-        broker copies (`elsewhere`), what another broker copies, and what another broker that
-        reported as the leader still has.
+        Ranges that may still come into the tier are left out: those another process of this broker
+        (`elsewhere`) or another broker is copying, and those a reporting leader still has.
 
         Raises:
-            RemoteStorageError: what is recorded cannot be read; nothing was recorded.
+            RemoteStorageError: the recorded gaps cannot be read; nothing was recorded.
         """
         losses = Losses()
         gaps = partition.tier.gaps.refresh(tier) if lost else ()
@@ -131,7 +130,7 @@ class LossRecorder:
         problems.append(lost_problem(partition, (first, last), note))
 
     def _copied_by_others(self, tier: Tier, now_ms: int) -> list[RemoteLogSegmentMetadata]:
-        """As retention judges it: leased, or begun not long ago."""
+        """Return other brokers' running copies by retention's rule: leased, or begun recently."""
         copies = [
             segment
             for segment in tier.unfinished
@@ -142,15 +141,15 @@ class LossRecorder:
         return [c for c in copies if c.copy_leased or c.remote_log_segment_id in young]
 
     def _still_had(self, report: PartitionReport | None, epoch: int | None, last: int) -> str:
-        """What another broker's report tells; "": nothing against the loss. Without leadership
-        every broker with a folder of the partition looks for losses."""
+        """Return what another broker's report has against the loss; "": nothing. Without known
+        leaders, every broker with a folder of the partition records losses."""
         if report is None or report.broker_id == self.broker_id:
             return ""
         is_older = epoch is not None and report.leader_epoch < epoch
         if is_older or report.local_log_start_offset > last:
             return ""
         return (
-            f"broker {report.broker_id} reported that its log begins at offset "
+            f"broker {report.broker_id} reported a log that starts at offset "
             f"{report.local_log_start_offset}"
         )
 
@@ -163,23 +162,23 @@ def _copied_yet(under_way: Sequence[RemoteLogSegmentMetadata], first: int, last:
     for segment in under_way:
         if segment.start_offset <= last and first <= segment.end_offset:
             return (
-                f"broker {segment.broker_id} copies offsets {segment.start_offset} to "
+                f"broker {segment.broker_id} is copying offsets {segment.start_offset} to "
                 f"{segment.end_offset}"
             )
     return ""
 
 
 def lost_problem(partition: Partition, lost: Range, note: str = "") -> Problem:
-    """What a person is told of a range that is found to be lost; it holds nothing back."""
+    """Describe a lost range; copying continues behind it."""
     first, last = lost
-    reason = f"offsets {first} to {last} were deleted by the broker before they were copied"
+    reason = f"the broker deleted offsets {first} to {last} before they were copied"
     return _problem(partition, first, f"{reason}; {note}" if note else reason)
 
 
 def known_gap_problem(partition: Partition, gap: Range) -> Problem:
-    """The same, of one that was recorded before."""
+    """Describe a lost range that was recorded before."""
     first, last = gap
-    reason = f"known gap: offsets {first} to {last} were deleted by the broker before their copy"
+    reason = f"known gap: the broker deleted offsets {first} to {last} before they were copied"
     return _problem(partition, first, reason)
 
 
@@ -189,34 +188,34 @@ def _problem(partition: Partition, offset: int, reason: str) -> Problem:
 
 
 MAX_DANGLING_COPIES = 1
-"""Attempts at what is not in the tier yet that cannot be cleaned up, and for which copying goes on
-at once."""
+"""Dangling copies of uncopied offsets that cannot be deleted, up to which copying continues."""
 
 ANOTHER_AFTER_MS = 10 * 60 * 1000
-"""How long after the latest of more than these another one may be begun: where the store takes
-nothing at all, each pass would add one; where only a store of before is away, it gets through."""
+"""How long after the latest of more dangling copies another copy may begin: if the store accepts
+nothing at all, each pass would add one; if only an earlier store is down, the copy succeeds."""
 
 ENOUGH_REFUSED = 10
-"""Clean-ups that a pass tries in vain where they are refused for good."""
+"""How many clean-ups that are refused for good a pass tries."""
 
 
 @dataclass(frozen=True, slots=True)
 class DanglingCopies:
-    """
+    """Unfinished copies of this broker that were not deleted.
+
     Attributes:
-        elsewhere: copies that somebody else may be making under this broker's id: a process on
-            another copy of the folder, as this one's lock tells, or the broker itself.
-        attempts: those that could not be cleaned up.
-        failure: why, of the last that was tried; None: there are none.
+        elsewhere: copies that another process may be making under this broker's id: on another copy
+            of the folder, or the broker itself.
+        attempts: dangling copies that could not be deleted.
+        failure: why the last one could not; None: there are none.
     """
 
     elsewhere: Sequence[RemoteLogSegmentMetadata] = ()
     attempts: Sequence[RemoteLogSegmentMetadata] = ()
     failure: RemoteStorageError | None = None
 
-    def keeps_from_copying(self, covered: OffsetRanges, now_ms: int) -> bool:
-        """Whether there are so many that no other may be begun for now. One that was followed by a
-        copy that got through, whose offsets the tier has, tells nothing of the store."""
+    def stops_copying(self, covered: OffsetRanges, now_ms: int) -> bool:
+        """Whether there are too many to begin another copy now. Those whose offsets are in the tier
+        do not count: a later copy succeeded."""
         at_uncopied = [s for s in self.attempts if not covered.covers(s.end_offset, s.end_offset)]
         latest_ms = [abs(now_ms - segment.event_timestamp_ms) for segment in at_uncopied]
         return len(at_uncopied) > MAX_DANGLING_COPIES and min(latest_ms) < ANOTHER_AFTER_MS
@@ -228,13 +227,14 @@ def end_dangling_copies(
     unfinished: Sequence[RemoteLogSegmentMetadata],
     report: PassReport,
 ) -> DanglingCopies:
-    """End what this broker has left behind among the tier's unfinished segments. What cannot be
-    ended, as where a store of before is away or lets nothing be deleted, keeps nothing from being
-    copied by itself: what is copied next has an id of its own.
+    """Delete this broker's dangling copies among the tier's unfinished segments.
+
+    One that cannot be deleted, because an earlier store is down or refuses deletes, does not stop
+    copying: the next attempt has an id of its own.
 
     Raises:
-        ENDED_BY_ANOTHER: one has ended otherwise; what the tier has is to be looked at again.
-        RemoteStorageError: RLMM cannot be asked of them.
+        ENDED_BY_ANOTHER: another process ended one; refresh the tier and retry.
+        RemoteStorageError: RLMM cannot be asked about them.
     """
     own = [segment for segment in unfinished if is_attempt_of(broker_id, segment)]
     elsewhere = copier.under_way_elsewhere(own)
@@ -251,7 +251,7 @@ def end_dangling_copies(
             refused.append(segment)
             failure = e
             if isinstance(e, RETRIABLE_ERRORS) or len(refused) == ENOUGH_REFUSED:
-                # The others would wait for the same store, one after the other.
+                # The others would each wait for the same store.
                 return DanglingCopies(elsewhere, [*refused, *dangling[number + 1 :]], e)
         else:
             report.cleaned_attempts += 1

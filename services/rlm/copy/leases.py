@@ -27,24 +27,24 @@ RETRIES_PER_LEASE = 20
 LONGEST_RETRY_S = 1.0
 
 _REFUSALS = (RemoteResourceNotFoundError, InvalidStateTransitionError)
-"""The copy is over, or nobody's. Whatever else RLMM says of a renewal may pass."""
+"""The copy has ended or is unknown. Any other error of a renewal may pass."""
 
 _log = logging.getLogger(__name__)
 
 
 def boot_time_s() -> float:
-    """Where the platform has no such clock, one that stands still while it is suspended."""
+    """Return a clock that runs while the host is suspended, where the platform has one."""
     if sys.platform == "linux":
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.monotonic()
 
 
 class LeaseLostError(CopyCancelledError):
-    """Somebody else may end the copy by now, or has: it stops, and must not finish."""
+    """Another process may have ended the copy by now: it stops and must not finish."""
 
 
 class CopyLease:
-    """Of one copy. Once lost it stays lost, whatever RLMM would say. Thread-safe."""
+    """The lease of one copy. Once lost it stays lost, whatever RLMM answers. Thread-safe."""
 
     def __init__(
         self, segment_id: RemoteLogSegmentId, lease_ms: int, clock: Callable[[], float]
@@ -61,12 +61,12 @@ class CopyLease:
             return self._is_held()
 
     def require_held(self) -> None:
-        """Raise LeaseLostError where RLMM has refused to renew the lease, or it may have ended."""
+        """Raise LeaseLostError if RLMM refused to renew the lease, or it may have expired."""
         if not self.is_held():
-            raise LeaseLostError(f"{self.segment_id}: the copy is given up: {self._lost}")
+            raise LeaseLostError(f"{self.segment_id}: the copy is abandoned: {self._lost}")
 
     def renewed(self, asked_s: float) -> None:
-        """RLMM was asked at `asked_s`, and the lease holds; unless it has ended here meanwhile."""
+        """Extend the lease that RLMM renewed at `asked_s`, unless it has expired here meanwhile."""
         with self._lock:
             if self._is_held():
                 self._until_s = max(self._until_s, asked_s + self.lease_ms / 1000)
@@ -77,12 +77,12 @@ class CopyLease:
 
     def _is_held(self) -> bool:
         if not self._lost and self._clock() >= self._until_s:
-            self._lost = "its lease has ended and was not renewed in time"
+            self._lost = "its lease expired before it was renewed"
         return not self._lost
 
 
 class CopyLeases:
-    """Of all copies of this process; one thread renews them, which runs while there are any.
+    """Hold the leases of all copies of this process, renewed by one thread while there are any.
     Thread-safe."""
 
     def __init__(
@@ -104,11 +104,11 @@ class CopyLeases:
 
     @contextmanager
     def of(self, segment_id: RemoteLogSegmentId) -> Iterator[CopyLease]:
-        """The lease of a copy that is about to be registered. The copy ends with the block; whose
-        it was is known for as long as it may be leased after that.
+        """Hold the lease of a copy that is about to be registered, until the block ends. After
+        that, the copy counts as ours for as long as RLMM may still have the lease.
 
         Raises:
-            RetriableRemoteStorageError: there is no thread that would renew it; nothing has begun.
+            RetriableRemoteStorageError: no thread to renew it can be started.
         """
         with self._changed:
             self._have_renewer()
@@ -125,19 +125,19 @@ class CopyLeases:
                 self._changed.notify_all()
 
     def keep(self, lease: CopyLease) -> None:
-        """Renew the lease from now on: its copy is registered."""
+        """Renew the lease from now on; its copy is registered."""
         with self._changed:
             self._renewed[lease.segment_id.id] = lease
 
     def is_ours(self, segment_id: UUID) -> bool:
-        """Whether a copy that is leased was begun by this very process."""
+        """Whether this process began the leased copy."""
         with self._changed:
             ends_s = self._ended.get(segment_id)
             is_recent = ends_s is not None and ends_s > self._clock()
             return segment_id in self._begun or is_recent
 
     def renew(self) -> bool:
-        """Renew all leases that are held, once; False: RLMM did not answer for all of them."""
+        """Renew all leases once; return whether RLMM answered for all of them."""
         with self._changed:
             asked = [lease for lease in self._renewed.values() if lease.is_held()]
         if not asked:
@@ -147,7 +147,7 @@ class CopyLeases:
         try:
             outcomes = self._rlmm.renew_copy_leases(ids, self._lease_ms, self._broker_id)
         except RemoteStorageError as e:
-            _log.warning("leases of %d copies were not renewed: %s", len(asked), e)
+            _log.warning("leases of %d copies were not renewed; retrying: %s", len(asked), e)
             return False
         is_answered = True
         for lease, error in zip(asked, outcomes, strict=True):
@@ -156,7 +156,7 @@ class CopyLeases:
             elif isinstance(error, _REFUSALS):
                 lease.refused(str(error))
             else:
-                _log.warning("the lease of %s was not renewed: %s", lease.segment_id, error)
+                _log.warning("%s: its lease was not renewed; retrying: %s", lease.segment_id, error)
                 is_answered = False
         return is_answered
 
@@ -168,7 +168,7 @@ class CopyLeases:
             renewer.start()
         except (RuntimeError, MemoryError) as e:
             raise RetriableRemoteStorageError(
-                f"no copy is begun, as its lease could not be renewed: {e}"
+                f"no thread could be started to renew leases; retrying the copy later: {e}"
             ) from e
         self._renewer = renewer
 
@@ -180,11 +180,11 @@ class CopyLeases:
             try:
                 is_answered = self.renew()
             except Exception:  # noqa: BLE001 - a boundary: without this thread all copies stop
-                _log.exception("leases were not renewed")
+                _log.exception("the leases of copies were not renewed; retrying")
                 is_answered = False
 
     def _wait(self, wait_s: float) -> bool:
-        """Until it is time to renew; False: there is no copy any more."""
+        """Wait until leases are due for renewal; return False if there are no copies any more."""
         until_s = time.monotonic() + wait_s
         with self._changed:
             while self._begun:

@@ -16,23 +16,23 @@ Range = tuple[int, int]
 
 
 class Progress(Protocol):
-    """Told of copies as they go; called from several threads at once."""
+    """Watches copies as they go; called from several threads at once."""
 
     def planned(self, name: TopicIdPartition, segments: int, size_bytes: int) -> None:
-        """So much of a partition is about to be copied; each pass tells anew."""
+        """Show how much of a partition this pass is about to copy."""
         ...
 
     def sent(self, name: TopicIdPartition, size_bytes: int) -> None:
-        """Bytes of logs went out; negative: those of a copy that failed count no longer."""
+        """Count bytes of logs that were sent; negative: a copy failed, its bytes do not count."""
         ...
 
     def copied(self, name: TopicIdPartition, start_offset: int, size_bytes: int) -> None:
-        """A segment is COPY_SEGMENT_FINISHED."""
+        """Count a segment that is COPY_SEGMENT_FINISHED."""
         ...
 
 
 class NoProgress:
-    """Nobody watches."""
+    """Ignore the progress of copies."""
 
     def planned(self, name: TopicIdPartition, segments: int, size_bytes: int) -> None:
         pass
@@ -44,11 +44,12 @@ class NoProgress:
         pass
 
 
-_TRIED_AGAIN = "the next pass tries again"
+_RETRIED = "the next pass retries"
 
 _BLOCKED = (
-    "nothing more of this partition is copied before RLM is restarted: raise "
-    "RLM_REMOTE_LOG_METADATA_CUSTOM_METADATA_MAX_BYTES, and RLMM_CUSTOM_METADATA_MAX_BYTES with it"
+    "copying of this partition has stopped until RLM restarts: raise "
+    "RLM_REMOTE_LOG_METADATA_CUSTOM_METADATA_MAX_BYTES and RLMM_CUSTOM_METADATA_MAX_BYTES, then "
+    "restart RLM"
 )
 
 
@@ -59,7 +60,7 @@ def refused(
     if isinstance(error, RETRIABLE_ERRORS):
         return Problem(ProblemKind.STORE_UNAVAILABLE, path, text, offset, held_segments)
     # As in Kafka: every further attempt would upload the bytes only to delete them.
-    then = _BLOCKED if isinstance(error, CustomMetadataTooLargeError) else _TRIED_AGAIN
+    then = _BLOCKED if isinstance(error, CustomMetadataTooLargeError) else _RETRIED
     return Problem(ProblemKind.COPY_FAILED, path, f"{text}; {then}", offset, held_segments)
 
 
@@ -68,23 +69,22 @@ def held(problem: Problem, held_segments: int) -> Problem:
 
 
 def partition_deleted(path: str, held_segments: int) -> Problem:
-    text = "its topic id was deleted from the tier, for good"
+    text = "the topic id was deleted from the tier and is never tiered again"
     return Problem(ProblemKind.PARTITION_DELETED, path, text, held_segments=held_segments)
 
 
 def compacted(topic: str, policy: str, path: str, held_segments: int) -> Problem:
     text = (
-        f"topic {topic} has cleanup.policy={policy}: a compacted topic is not tiered; nothing more "
-        "of it is copied, and what is in the tier does not expire. Take compact out of its "
-        f"cleanup.policy, or end its tiering (sediment topics set {topic}): "
-        "remote.log.copy.disable=true keeps what is in the tier, remote.storage.enable=false with "
-        "remote.log.delete.on.disable=true gives it up"
+        f"topic {topic} has cleanup.policy={policy}, and compacted topics are not tiered: copying "
+        "and expiry have stopped. Remove compact from its cleanup.policy, or stop tiering it with "
+        f"`sediment topics set {topic}`: remote.log.copy.disable=true keeps what is in the tier, "
+        "remote.storage.enable=false with remote.log.delete.on.disable=true deletes it"
     )
     return Problem(ProblemKind.TOPIC_COMPACTED, path, text, held_segments=held_segments)
 
 
 def vanished(segment: LocalSegment, held_segments: int) -> Problem:
-    reason = "deleted by the broker before it was copied"
+    reason = "the broker deleted it before it was copied"
     path = str(segment.log_path)
     kind = ProblemKind.LOST_BEFORE_COPY
     return Problem(kind, path, reason, segment.base_offset, held_segments)
@@ -93,17 +93,16 @@ def vanished(segment: LocalSegment, held_segments: int) -> Problem:
 def waiting_for(
     elsewhere: Sequence[RemoteLogSegmentMetadata], candidates: Sequence[LocalSegment]
 ) -> Sequence[LocalSegment]:
-    """The candidates from the first one on that is being copied elsewhere."""
+    """Return the candidates from the first one that is being copied elsewhere."""
     first = min((segment.start_offset for segment in elsewhere), default=None)
     return [c for c in candidates if first is not None and c.end_offset >= first]
 
 
 def copied_elsewhere(segment: RemoteLogSegmentMetadata, path: str, held_segments: int) -> Problem:
-    at_the_latest = "its lease has" if segment.copy_leased else "is an hour old"
+    latest = "its lease expires" if segment.copy_leased else "its copy is an hour old"
     reason = (
-        f"offsets {segment.start_offset} to {segment.end_offset} are being copied by another "
-        f"process of broker {segment.broker_id}, or one was killed at it: copying goes on when it "
-        f"has ended, or {at_the_latest}"
+        f"another process of broker {segment.broker_id} is copying offsets {segment.start_offset} "
+        f"to {segment.end_offset} (or died doing so); retrying when it finishes or {latest}"
     )
     return Problem(ProblemKind.COPY_FAILED, path, reason, segment.start_offset, held_segments)
 
@@ -115,22 +114,22 @@ class PassReport:
     Attributes:
         copied_segments, copied_bytes: COPY_SEGMENT_FINISHED by this pass.
         copy_requests: copies begun.
-        copy_errors, copy_retriable_errors: those that failed; of these the latter may work the next
-            time. One that was to stop is neither.
-        present_segments, present_bytes: rolled segments that the tier had before.
-        unsettled_segments: rolled segments that are not in the tier and that no pass may copy yet:
-            they reach `settled_before_offset` (LocalLog.last_stable_offset).
-        cleaned_attempts: attempts left behind that are gone now.
-        problems: what is held back or found to be lost, and what was mended.
-        recorded: those of the problems that are losses which this pass found first and recorded, or
-            perhaps recorded.
-        known_gaps: what was lost and recorded before; no problem any more.
-        failure: why the pass did not do all that can be done; empty: it did.
+        copy_errors, copy_retriable_errors: copies that failed for good, and that may work the next
+            time; a cancelled copy is neither.
+        present_segments, present_bytes: rolled segments that were in the tier before.
+        unsettled_segments: rolled segments that are not in the tier and may not be copied yet: they
+            reach `settled_before_offset` (LocalLog.last_stable_offset).
+        cleaned_attempts: dangling copies that were deleted.
+        problems: what stops segments from being copied, what was lost, and what was mended.
+        recorded: losses among the problems that this pass found first and recorded, or perhaps
+            recorded.
+        known_gaps: losses that were recorded before; no problem any more.
+        failure: why the pass did not do everything; empty: it did.
         may_pass: the failure may be gone when the pass is repeated soon.
-        folder_is_gone: the broker gave the partition up, or moved it to another disk; what has the
-            folder's name now, if anything, is another topic's.
-        more_after_s: the pass gave way with segments left to copy, to others or to one under a
-            later leader epoch: it is to go on after so many seconds; None: it did not.
+        folder_is_gone: the broker dropped the partition or moved it to another disk; a folder of
+            that name, if there is one, belongs to another topic.
+        more_after_s: the pass ended with segments left to copy and is to run again after so many
+            seconds; None: it did not.
     """
 
     copied_segments: int = 0
@@ -160,6 +159,6 @@ class PassReport:
 
     @property
     def found_nothing(self) -> bool:
-        """There was nothing to be done, nor to be told."""
+        """Whether the pass had nothing to do and nothing to report."""
         found = (self.copied_segments, self.cleaned_attempts, self.problems, self.failure)
         return not any(found)

@@ -1,4 +1,4 @@
-"""Decide which segments are to be copied, and when: pure rules and the settings of the topic."""
+"""Decide which segments to copy, and when: pure rules and the settings of the topic."""
 
 import logging
 import threading
@@ -14,17 +14,16 @@ from services.api.ids import TopicIdPartition
 from services.api.topic_config import AS_LOCAL_RETENTION, UNLIMITED, TopicConfig, is_internal_topic
 from services.api.validation import INT64_MAX
 from services.common.fair_queue import TokenBucket
-from services.rlm.cleanup_policies import CleanupPolicies, is_awaited, is_compacted
 from services.rlm.kafka_admin.cluster_view import NoPolicy
 from services.rlm.kafka_log.indexes import largest_timestamp_ms
 from services.rlm.kafka_log.local_log import LocalLog
 from services.rlm.kafka_log.partition_dir import LocalSegment
 from services.rlm.tier_state import OffsetRanges
-from services.rlm.topic_configs import TopicConfigs
+from services.rlm.topic_configs import CleanupPolicies, TopicConfigs, is_awaited, is_compacted
 
 
 def candidate_log_segments(log: LocalLog, covered: OffsetRanges) -> list[LocalSegment]:
-    """The rolled segments to copy, earliest first, all of them stable.
+    """Return the rolled, stable segments to copy, earliest first.
 
     Source: RemoteLogManager.candidateLogSegments.
     """
@@ -33,14 +32,13 @@ def candidate_log_segments(log: LocalLog, covered: OffsetRanges) -> list[LocalSe
 
 
 def uncopied_log_segments(log: LocalLog, covered: OffsetRanges) -> list[LocalSegment]:
-    """The rolled segments that the tier is to get, now or later, earliest first: all that reach the
-    log's start (LocalLog.from_offset) and are not in it, also below what it begins with.
+    """Return the rolled segments that are not in the tier, earliest first: all that reach the log's
+    start (LocalLog.from_offset), also those below the tier's first segment.
 
-    What was deleted from the tier for good lies below the log's start, which rises before anything
-    is deleted; below the tier's first segment lies also what a removal that was cut off has marked,
-    and what the leader before never had. (Kafka goes on above the highest offset that was ever
-    copied: where tiering was disabled and is enabled again it never copies what it had copied
-    before.)
+    What was deleted from the tier lies below the log's start, which rises before a deletion. Below
+    the tier's first segment there may be what an interrupted removal has marked and what the leader
+    before never had. (Kafka copies only above the highest offset ever copied: after tiering was
+    disabled and enabled again, it does not copy earlier offsets again.)
     """
     return [
         segment
@@ -50,7 +48,7 @@ def uncopied_log_segments(log: LocalLog, covered: OffsetRanges) -> list[LocalSeg
 
 
 def in_tier(log: LocalLog, covered: OffsetRanges) -> list[LocalSegment]:
-    """The rolled segments whose readable offsets are all in the tier."""
+    """Return the rolled segments whose readable offsets are all in the tier."""
     return [segment for segment in log.rolled if _is_covered(segment, log, covered)]
 
 
@@ -65,18 +63,17 @@ def lost_before_copy(
     deleted_before_offset: int,
     emptied_before_offset: int = 0,
 ) -> list[tuple[int, int]]:
-    """The ranges, both ends inclusive, that the broker deleted before they were copied: behind
-    something that is or was in the tier, in it themselves no more than here. What is missing
-    before the first that ever was there is none: the log may have begun there.
+    """Return the offset ranges, both ends inclusive, that the broker deleted before their copy.
 
-    What is missing below `deleted_before_offset` was deleted from the tier (Tier.
-    deleted_before_offset), and below the log start that the broker wrote down on request
-    (DeleteRecords). A request for all of a segment and no more leaves no such trace; it counts as
-    lost.
+    They lie behind something that is or was in the tier, and are neither there nor here. Offsets
+    below the first that ever was in the tier are not lost: the log may have begun there.
+
+    Offsets below `deleted_before_offset` were deleted from the tier (Tier.deleted_before_offset),
+    those below the broker's recorded log start by DeleteRecords. A DeleteRecords request that ends
+    exactly with a segment leaves no such record; its offsets count as lost.
 
     Args:
-        emptied_before_offset: what lay below was in the tier, though nothing of it may be left
-            (RaisedLogStart); 0: that is not known of anything.
+        emptied_before_offset: everything below was in the tier once (RaisedLogStart); 0: unknown.
     """
     there = list(covered)
     if emptied_before_offset > 0:
@@ -97,11 +94,8 @@ def copied_through_offset(
     candidates: Sequence[LocalSegment],
     lost: Sequence[tuple[int, int]],
 ) -> int:
-    """The last offset of the copied prefix, before the first segment that is to be copied and
-    before the first of the lost ranges that are given; -1: none.
-
-    Args:
-        lost: those that stop it: a recorded gap is passed.
+    """Return the last offset of the copied prefix, which ends before the first candidate and the
+    first of the `lost` ranges (without recorded gaps); -1: nothing is copied.
     """
     ends = [covered.last + 1]
     ends += [segment.base_offset for segment in candidates[:1]]
@@ -110,13 +104,13 @@ def copied_through_offset(
     return -1 if below is None else below
 
 
-TellsTimestamp = Callable[[LocalSegment], int | None]
-"""A segment's largest timestamp, ms; None: it cannot be read."""
+ReadsTimestamp = Callable[[LocalSegment], int | None]
+"""Returns a segment's largest timestamp, ms; None: it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyLagDefaults:
-    """What holds for topics that do not say; as in the topic's own settings.
+    """The copy lag of topics that do not set one.
 
     Source: log.remote.copy.lag.ms, log.remote.copy.lag.bytes.
     """
@@ -127,11 +121,11 @@ class CopyLagDefaults:
 
 @dataclass(frozen=True, slots=True)
 class CopyLag:
-    """Either of the two is enough for a segment to be copied; with neither nothing is.
+    """When a segment is due: one of the two bounds is enough; with neither it never is.
 
     Attributes:
-        ms: the newest record is so old; None: however old it is.
-        size_bytes: so much lies behind the segment, the active one included; None: however much.
+        ms: age of its newest record; None: no such bound.
+        size_bytes: bytes of later segments, the active one included; None: no such bound.
     """
 
     ms: int | None = 0
@@ -139,7 +133,7 @@ class CopyLag:
 
     @property
     def is_none(self) -> bool:
-        """All is copied at once."""
+        """Whether every segment is due at once."""
         return 0 in (self.ms, self.size_bytes)
 
 
@@ -147,8 +141,11 @@ AT_ONCE = CopyLag()
 
 
 def effective_copy_lag(config: TopicConfig, defaults: CopyLagDefaults) -> CopyLag:
-    """A topic's lag. One derived from a local retention without limit never lets anything pass;
-    a default is no longer than the local retention, behind which the broker deletes the segment."""
+    """Return a topic's copy lag.
+
+    A lag derived from an unlimited local retention is never over. A default is never longer than
+    the local retention, after which the broker deletes the segment.
+    """
     return CopyLag(
         _effective(config.remote_copy_lag_ms, defaults.ms, config.effective_local_retention_ms),
         _effective(
@@ -171,9 +168,9 @@ def eligible_log_segments(
     segments: Sequence[LocalSegment],
     lag: CopyLag,
     now_ms: int,
-    largest_timestamp_ms: TellsTimestamp,
+    largest_timestamp_ms: ReadsTimestamp,
 ) -> list[LocalSegment]:
-    """The candidates that are due, up to the first one that is not.
+    """Return the candidates that are due, up to the first one that is not.
 
     Args:
         candidates: earliest first.
@@ -197,7 +194,7 @@ def eligible_log_segments(
 
 
 def _bytes_behind(segments: Sequence[LocalSegment]) -> dict[int, int]:
-    """Of each segment, by its base offset, the size of all that follow it."""
+    """Return, by base offset, the size of all segments that follow each one."""
     behind: dict[int, int] = {}
     total_bytes = 0
     for segment in reversed(segments):
@@ -207,9 +204,9 @@ def _bytes_behind(segments: Sequence[LocalSegment]) -> dict[int, int]:
 
 
 def _is_old(
-    segment: LocalSegment, lag_ms: int | None, now_ms: int, largest_timestamp_ms: TellsTimestamp
+    segment: LocalSegment, lag_ms: int | None, now_ms: int, largest_timestamp_ms: ReadsTimestamp
 ) -> bool:
-    """Records of the future are as good as old: nobody knows when they will be."""
+    """Whether the segment is old enough; records of the future count as old."""
     if lag_ms is None:
         return False
     timestamp_ms = largest_timestamp_ms(segment)
@@ -219,23 +216,23 @@ def _is_old(
     return age_ms < 0 or age_ms >= lag_ms
 
 
-_MAX_SAID = 10_000
+_MAX_LOGGED = 10_000
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class CopyRule:
-    """Of one partition, now.
+    """Whether and when a partition is copied.
 
     Attributes:
-        held_back_by: why nothing of it is copied; empty: it is. Reads and retention go on.
-        compaction: the topic's cleanup.policy, where that is what holds it back; retention deletes
+        disabled_by: why nothing is copied; empty: it is copied. Reads and retention continue.
+        compaction: the topic's cleanup.policy, if that is the reason; then retention deletes
             nothing either.
-        is_awaited: it is held back for no longer than until the cluster has told more.
-        local_retention_ms: after which the broker deletes a segment; None: it is not known.
+        is_awaited: the cluster has not answered yet with the cleanup policy.
+        local_retention_ms: after which the broker deletes a segment; None: unknown.
     """
 
-    held_back_by: str = ""
+    disabled_by: str = ""
     lag: CopyLag = AT_ONCE
     local_retention_ms: int | None = None
     compaction: str = ""
@@ -243,25 +240,25 @@ class CopyRule:
 
     @property
     def copies(self) -> bool:
-        return not self.held_back_by
+        return not self.disabled_by
 
 
-class HeldBackTopics:
-    """Says of each topic once why nothing of it is copied. Thread-safe."""
+class UncopiedTopics:
+    """Log once per topic why nothing of it is copied. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._said: LRUCache[UUID, str] = LRUCache(_MAX_SAID)
+        self._logged: LRUCache[UUID, str] = LRUCache(_MAX_LOGGED)
 
     def note(self, name: TopicIdPartition, rule: CopyRule) -> None:
         if rule.is_awaited:
             return
         with self._lock:
-            if self._said.get(name.topic_id, "") == rule.held_back_by:
+            if self._logged.get(name.topic_id, "") == rule.disabled_by:
                 return
-            self._said[name.topic_id] = rule.held_back_by
-        if rule.held_back_by:
-            _log.info("topic %s: nothing is copied: %s", name.topic, rule.held_back_by)
+            self._logged[name.topic_id] = rule.disabled_by
+        if rule.disabled_by:
+            _log.info("topic %s is not copied: %s", name.topic, rule.disabled_by)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,14 +281,14 @@ class CopyQuotaLimit:
 
 @dataclass(frozen=True, slots=True)
 class CopyRules:
-    """Of all partitions of a process.
+    """The copy rules of all partitions of a process.
 
     Attributes:
-        lag_defaults: None: nothing waits, whatever is set (who copies on request copies now).
+        lag_defaults: None: copy at once, whatever is set (`sediment ship`).
         now_ms: the clock of this host, by which a lag is counted.
-        tiered_by_default: whether a topic is tiered whose remote.storage.enable is not set. Where
-            somebody named it, it is; and a log directory does not tell, so there all topics are.
-        cleanup_policies: None: nobody tells them.
+        tiered_by_default: whether a topic without remote.storage.enable is tiered: yes, if leaders
+            are named by calls or found in the log directories; no, with the poller.
+        cleanup_policies: None: nobody reads them.
     """
 
     topic_configs: TopicConfigs
@@ -299,30 +296,31 @@ class CopyRules:
     quota: TokenBucket = field(default_factory=lambda: CopyQuotaLimit().bucket())
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     tiered_by_default: bool = True
-    held_back: HeldBackTopics = field(default_factory=HeldBackTopics)
+    uncopied_topics: UncopiedTopics = field(default_factory=UncopiedTopics)
     cleanup_policies: CleanupPolicies | None = None
 
     def of(self, name: TopicIdPartition) -> CopyRule:
-        """
+        """Return the rule of a partition now.
+
         Raises:
-            RemoteStorageError: what is set is not known now.
+            RemoteStorageError: the topic's settings cannot be read.
         """
         config = self._config(name)
         local_ms = config.local_retention_ms
         rule = CopyRule(
-            self._held_back_by(name, config),
+            self._disabled_by(name, config),
             effective_copy_lag(config, self.lag_defaults) if self.lag_defaults else AT_ONCE,
-            # Only what was said of the broker's own disk: what holds for the whole is the tier's.
+            # Only a setting for the broker's own disk; retention.ms alone is the tier's.
             local_ms if local_ms >= 0 else None,
         )
         if rule.copies and self.cleanup_policies is not None:
             rule = _with_policy(rule, self.cleanup_policies.of(name))
-        self.held_back.note(name, rule)
+        self.uncopied_topics.note(name, rule)
         return rule
 
-    def _held_back_by(self, name: TopicIdPartition, config: TopicConfig) -> str:
+    def _disabled_by(self, name: TopicIdPartition, config: TopicConfig) -> str:
         if is_internal_topic(name.topic):
-            return "it is one of Kafka's own"
+            return "it is an internal topic of Kafka"
         if config.remote_log_copy_disable:
             return "remote.log.copy.disable=true"
         if config.remote_storage_enable is None and not self.tiered_by_default:
@@ -334,7 +332,7 @@ class CopyRules:
     def eligible(
         self, rule: CopyRule, candidates: Sequence[LocalSegment], segments: Sequence[LocalSegment]
     ) -> list[LocalSegment]:
-        """The candidates that need not wait any more."""
+        """Return the candidates that are due."""
         return eligible_log_segments(
             candidates, segments, rule.lag, self.now_ms(), largest_timestamp_ms
         )
@@ -348,8 +346,12 @@ class CopyRules:
 
 def _with_policy(rule: CopyRule, policy: str | NoPolicy) -> CopyRule:
     if is_awaited(policy):
-        return replace(rule, held_back_by="its cleanup.policy is not known yet", is_awaited=True)
+        return replace(
+            rule,
+            disabled_by="the cluster has not answered yet with its cleanup.policy",
+            is_awaited=True,
+        )
     if isinstance(policy, str) and is_compacted(policy):
         reason = f"it is compacted (cleanup.policy={policy})"
-        return replace(rule, held_back_by=reason, compaction=policy)
+        return replace(rule, disabled_by=reason, compaction=policy)
     return rule

@@ -46,15 +46,15 @@ from services.rlm.metrics import COPIES_WAITING_FOR_RSM
 BytesSent = Callable[[int], None]
 
 GoingOn = Callable[[], None]
-"""Raises CopyCancelledError where the copy is to stop."""
+"""Raises CopyCancelledError if the copy is to stop."""
 
 
 class SegmentSource:
-    """Reads an inspected segment for one copy; anew where the copy is begun anew.
+    """Read an inspected segment for one copy, from the beginning for each request.
 
-    The log comes from the file again, announced with the length and CRC it was inspected with; the
-    other files are the very bytes that were checked. Reading may end with CopyCancelledError,
-    LogFileError or SegmentVanishedError, which any RemoteStorageManager raises as it is.
+    The log is read from its file again, with the length and CRC of its inspection; the other files
+    are the bytes that were inspected. Reading may raise CopyCancelledError, LogFileError or
+    SegmentVanishedError, which every RemoteStorageManager passes on.
     """
 
     def __init__(
@@ -64,15 +64,15 @@ class SegmentSource:
         self._chunk_bytes = chunk_bytes
         self._sent = sent
         self._going_on = going_on
-        self._told_bytes = 0
+        self._counted_bytes = 0
 
     def require_going_on(self) -> None:
-        """Raise CopyCancelledError where the copy is to stop."""
+        """Raise CopyCancelledError if the copy is to stop."""
         self._going_on()
 
     def data(self) -> LogSegmentData:
-        """From the beginning; what was told as sent before is taken back."""
-        self._tell(-self._told_bytes)
+        """Read from the beginning; bytes that were counted as sent before are taken back."""
+        self._count(-self._counted_bytes)
         log, others = self._inspected, self._side_files()
         headers = [SegmentFileHeader(SegmentFile.LOG, log.size_bytes, log.crc32c)]
         headers += [SegmentFileHeader(file, len(data)) for file, data in others]
@@ -85,14 +85,14 @@ class SegmentSource:
     def _chunks(self) -> Iterator[SegmentChunk]:
         for data in self._log_chunks(self._inspected.segment.log_path):
             yield SegmentChunk(SegmentFile.LOG, data)
-            self._tell(len(data))
+            self._count(len(data))
             failpoint("copy.some_bytes_sent")
         for file, whole in self._side_files():
             for at in range(0, len(whole), self._chunk_bytes):
                 yield SegmentChunk(file, whole[at : at + self._chunk_bytes])
 
-    def _tell(self, size_bytes: int) -> None:
-        self._told_bytes += size_bytes
+    def _count(self, size_bytes: int) -> None:
+        self._counted_bytes += size_bytes
         if size_bytes:
             self._sent(size_bytes)
 
@@ -103,30 +103,25 @@ class SegmentSource:
                 self._going_on()
                 data = file.read(min(left, self._chunk_bytes))
                 if not data:
-                    reason = f"cut off while it was being copied, {left} bytes are missing"
+                    reason = f"the file was truncated while it was copied; {left} bytes are missing"
                     raise LogFileError(ProblemKind.COPY_FAILED, path, reason)
                 left -= len(data)
                 yield data
 
 
-_LOOK_EVERY_S = 0.1
-
-_TOO_MANY = (
-    "%s has waited for a place at RSM for %d s, more copies come than RSM serves: raise "
-    "RSM_COPY_THREADS, or run more RSMs: %s"
-)
+_POLL_S = 0.1
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ThrottleRetry:
-    """
+    """How long a copy waits for RSM to accept it.
+
     Attributes:
-        backoff: between two questions.
-        timeout_s: for so long it is asked, as long as RSM's client waits for a thread; then the
-            copy has failed.
-        warn_after_s: a copy that has waited for so long is told of as a warning.
+        backoff: between two requests.
+        timeout_s: after which the copy fails; RSM's client waits for a thread for as long.
+        warn_after_s: after which the wait is logged as a warning.
     """
 
     backoff: Backoff = field(default_factory=lambda: Backoff(initial_s=0.5, max_s=5.0))
@@ -139,68 +134,55 @@ def copy_with_throttle_retry(
     started: RemoteLogSegmentMetadata,
     source: SegmentSource,
     stopping: Flag,
-    limits: ThrottleRetry,
+    retry: ThrottleRetry,
 ) -> bytes | None:
-    """RemoteStorageManager.copy_log_segment_data, asked under the same id until RSM has a place.
+    """Copy a segment's data; repeat the request under the same id while RSM is busy.
+
+    A new attempt for each refusal would cost three metadata changes, so that this is the one wait
+    which does not end the pass.
 
     Args:
-        stopping: set: ask no more.
+        stopping: set: stop waiting.
 
     Raises:
-        CopyCancelledError: the copy is to stop.
-        ThrottledError: RSM had no place for too long.
+        CopyCancelledError: the copy was cancelled.
+        ThrottledError: RSM was busy for longer than the timeout.
     """
-    turn = _Turn(started.remote_log_segment_id, limits)
+    segment_id, began_s = started.remote_log_segment_id, time.monotonic()
+    refusals, is_warned = 0, False
     while True:
         try:
             return rsm.copy_log_segment_data(started, source.data())
         except ThrottledError as e:
-            turn.refused(e)
-        turn.wait(source, stopping)
+            now_s = time.monotonic()
+            if refusals == 0:
+                began_s = now_s
+                _log.info("%s waits because RSM is busy: %s", segment_id, e)
+            refusals += 1
+            waited_s, wait_s = now_s - began_s, retry.backoff.delay_s(refusals)
+            if waited_s + wait_s > retry.timeout_s:
+                raise
+            if waited_s >= retry.warn_after_s and not is_warned:
+                is_warned = True
+                _log.warning(
+                    "%s has waited %d s for RSM, which has more copies than it serves at once: "
+                    "raise RSM_COPY_THREADS or run more RSMs: %s",
+                    segment_id,
+                    waited_s,
+                    e,
+                )
+        _wait_for_rsm(segment_id, now_s + wait_s, source, stopping)
 
 
-class _Turn:
-    """The wait of a copy that is refused a place."""
-
-    def __init__(self, segment_id: RemoteLogSegmentId, limits: ThrottleRetry) -> None:
-        self._segment_id = segment_id
-        self._limits = limits
-        self._since_s = time.monotonic()
-        self._refusals = 0
-        self._is_told = False
-
-    def refused(self, error: ThrottledError) -> None:
-        """
-        Raises:
-            ThrottledError: it has been waited for too long.
-        """
-        now_s = time.monotonic()
-        if self._refusals == 0:
-            self._since_s = now_s
-            _log.info("%s waits for a place at RSM: %s", self._segment_id, error)
-        self._refusals += 1
-        self._wait_s = self._limits.backoff.delay_s(self._refusals)
-        waited_s = now_s - self._since_s
-        if waited_s + self._wait_s > self._limits.timeout_s:
-            raise error
-        if waited_s >= self._limits.warn_after_s and not self._is_told:
-            self._is_told = True
-            _log.warning(_TOO_MANY, self._segment_id, waited_s, error)
-
-    def wait(self, source: SegmentSource, stopping: Flag) -> None:
-        """Until RSM is to be asked again.
-
-        Raises:
-            CopyCancelledError: the copy is to stop.
-        """
-        until_s = time.monotonic() + self._wait_s
-        with COPIES_WAITING_FOR_RSM.track_inprogress():
-            while (left_s := until_s - time.monotonic()) > 0:
-                source.require_going_on()
-                if stopping.is_set():
-                    reason = "stopped while it waited for a place at RSM"
-                    raise CopyCancelledError(f"{self._segment_id}: {reason}")
-                threading.Event().wait(min(left_s, _LOOK_EVERY_S))
+def _wait_for_rsm(
+    segment_id: RemoteLogSegmentId, until_s: float, source: SegmentSource, stopping: Flag
+) -> None:
+    with COPIES_WAITING_FOR_RSM.track_inprogress():
+        while (left_s := until_s - time.monotonic()) > 0:
+            source.require_going_on()
+            if stopping.is_set():
+                raise CopyCancelledError(f"{segment_id}: stopped while waiting for RSM")
+            threading.Event().wait(min(left_s, _POLL_S))
 
 
 ENDED_BY_ANOTHER = (
@@ -208,7 +190,7 @@ ENDED_BY_ANOTHER = (
     InvalidStateTransitionError,
     RemoteResourceNotFoundError,
 )
-"""How the copy ends was decided by somebody else, or its row is gone for good already."""
+"""Another process decided how the copy ends, or its row is already deleted."""
 
 NOT_FINISHED = "copy not finished"
 _State = RemoteLogSegmentState
@@ -218,12 +200,12 @@ _ENDED = (_State.COPY_SEGMENT_FINISHED, _State.DELETE_SEGMENT_FINISHED)
 
 @dataclass(frozen=True, slots=True)
 class CopyLimits:
-    """
+    """Bounds of one copy.
+
     Attributes:
-        chunk_bytes: of the log that are in memory at once.
-        custom_metadata_max_bytes: RSM's answer may not be longer.
-        lease_ms: for how long nobody else ends a copy that this process cannot speak for.
-        turn: for a place at RSM.
+        chunk_bytes: of the log in memory at once.
+        custom_metadata_max_bytes: the longest answer of RSM.
+        lease_ms: how long no other process ends the copy after its last renewal.
     """
 
     chunk_bytes: int = 1024 * 1024
@@ -233,18 +215,19 @@ class CopyLimits:
 
 
 class SegmentCopier:
-    """Copies inspected segments, and ends what earlier attempts left behind.
+    """Copy inspected segments, and delete dangling copies of earlier attempts.
 
-    Each attempt has a new segment id and a lease, renewed while it is under way. A failure that may
-    pass gives the attempt up, DELETE_SEGMENT_STARTED, for the next pass to clean up; any other is
-    cleaned up at once. An attempt of which nobody could say so, as its process was killed, or RLMM
-    was away, is left to the next pass of this process, or of another one when its lease has ended.
+    Each attempt has a new segment id and a lease, which is renewed while the copy runs. After a
+    failure that may pass, the attempt is abandoned (DELETE_SEGMENT_STARTED) and the next pass
+    cleans up; after any other it is cleaned up at once. If that could not be recorded, because the
+    process was killed or RLMM was down, the next pass cleans up, or another process once the lease
+    has expired.
 
-    How an attempt ends is decided once: its finish and its clean-up bear one request id, so that a
-    finish whose answer was lost and that takes effect late is never taken back by the clean-up.
+    How an attempt ends is decided once: finish and clean-up have the same request id, so that the
+    clean-up never reverts a finish whose answer was lost.
 
     Args:
-        now_ms: the time that attempts bear.
+        now_ms: the timestamp of events.
     """
 
     def __init__(
@@ -266,8 +249,8 @@ class SegmentCopier:
 
     @property
     def being_copied(self) -> frozenset[UUID]:
-        """Ids of the segments that are under way in this process: in it before they are
-        registered, and until it is known how they ended (Kafka: segmentIdsBeingCopied)."""
+        """Return the ids of segments this process copies: from before they are registered until it
+        is known how they ended (Kafka: segmentIdsBeingCopied)."""
         with self._lock:
             return frozenset(self._being_copied)
 
@@ -283,16 +266,15 @@ class SegmentCopier:
         """Copy a segment; on return it is COPY_SEGMENT_FINISHED.
 
         Args:
-            stopping: set: leave it while it has no place at RSM; what RSM takes is finished.
-            cancelled: set: leave it wherever it is.
+            stopping: set: stop waiting for RSM; a copy that RSM has accepted is finished.
+            cancelled: set: abandon it.
 
         Raises:
-            RETRIABLE_ERRORS: given up, or left where that cannot be said; try again later.
-            RemoteStorageError: for good, and cleaned up as far as that worked; a
-                CustomMetadataTooLargeError will not be another time either.
+            RETRIABLE_ERRORS: abandoned; retry later.
+            RemoteStorageError: failed for good and cleaned up, as far as possible; after a
+                CustomMetadataTooLargeError every further attempt fails.
             LogFileError, SegmentVanishedError: the file changed meanwhile; cleaned up.
-            CopyCancelledError: given up as with RETRIABLE_ERRORS; a LeaseLostError where the lease
-                was lost.
+            CopyCancelledError: abandoned; LeaseLostError if the lease was lost.
         """
         started = self._describe(name, inspected, broker_leader_epoch)
         segment_id = started.remote_log_segment_id
@@ -300,7 +282,7 @@ class SegmentCopier:
 
             def going_on() -> None:
                 if cancelled.is_set():
-                    raise CopyCancelledError(f"{segment_id}: stopped while it was being copied")
+                    raise CopyCancelledError(f"{segment_id}: the copy was cancelled")
                 lease.require_held()
 
             source = SegmentSource(inspected, self._limits.chunk_bytes, sent, going_on)
@@ -347,43 +329,42 @@ class SegmentCopier:
     def under_way_elsewhere(
         self, segments: Sequence[RemoteLogSegmentMetadata]
     ) -> list[RemoteLogSegmentMetadata]:
-        """Which of these copies of this broker somebody else may be making: another process of it,
-        under a lease, or the broker itself, which has the plugin and no leases. What began an hour
-        ago counts no more.
+        """Return those of this broker's copies that another process may be making: another RLM,
+        which has a lease, or the broker with the plugin, which has none and one hour.
 
         Raises:
-            ConcurrentUpdateError: one has finished meanwhile; look again.
+            ConcurrentUpdateError: one has finished meanwhile; refresh and retry.
         """
         unknown = [s for s in segments if s.state is _State.COPY_SEGMENT_STARTED]
         unknown = [s for s in unknown if not self._leases.is_ours(s.remote_log_segment_id.id)]
         if not unknown:
             return []
-        # No revision tells that a lease has ended, or was renewed: what was listed may be over.
+        # The end of a lease changes no revision: what was listed may be outdated.
         ids = [segment.remote_log_segment_id.id for segment in unknown]
         now = list(segments_by_id(self._rlmm, unknown[0].topic_id_partition, ids))
         for segment in now:
             if segment.state is _State.COPY_SEGMENT_FINISHED:
                 raise ConcurrentUpdateError(
-                    f"{segment.remote_log_segment_id}: its copy has finished meanwhile"
+                    f"{segment.remote_log_segment_id}: another process finished this copy; retry"
                 )
         by_the_plugin = [s for s in now if not s.copy_leased and not _is_by_rlm(s)]
         leased = [segment for segment in now if segment.copy_leased]
         return leased + self._young(by_the_plugin)
 
     def _young(self, copies: Sequence[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMetadata]:
-        """By the database's clock, as leases: with this host's wrong, every copy was old."""
+        """Filter by the database's clock, as leases are: this host's may be wrong."""
         if not copies:
             return []
         name = copies[0].topic_id_partition
         return young_copies(copies, self._rlmm.partition_state(name).value.read_at_ms)
 
     def clean_up(self, segment: RemoteLogSegmentMetadata) -> None:
-        """Remove what is left of an attempt of this broker: DELETE_SEGMENT_STARTED, objects,
+        """Delete what is left of an attempt of this broker: DELETE_SEGMENT_STARTED, objects,
         DELETE_SEGMENT_FINISHED. Idempotent.
 
         Raises:
-            ConcurrentUpdateError: how it ends was decided meanwhile; is_finished_or_gone tells.
-            RemoteStorageError: to be tried again.
+            ConcurrentUpdateError: another process ended it; see is_finished_or_gone.
+            RemoteStorageError: retry later.
         """
         if segment.state is not _State.DELETE_SEGMENT_STARTED:
             self._end(segment, _State.DELETE_SEGMENT_STARTED, NOT_FINISHED)
@@ -394,8 +375,8 @@ class SegmentCopier:
         self._update(segment, _State.DELETE_SEGMENT_FINISHED, context)
 
     def is_finished_or_gone(self, segment: RemoteLogSegmentMetadata) -> bool:
-        """Whether somebody else, or a call of ours that took effect late, has decided how it ends,
-        as RLMM has it now."""
+        """Whether, in RLMM now, the attempt has ended: by another process, or by an earlier call of
+        this one that took effect late."""
         segment_id = segment.remote_log_segment_id
         try:
             found = list(segments_by_id(self._rlmm, segment_id.topic_id_partition, [segment_id.id]))
@@ -406,7 +387,7 @@ class SegmentCopier:
     def _end(
         self, segment: RemoteLogSegmentMetadata, state: RemoteLogSegmentState, reason: str
     ) -> MutationOutcome:
-        """Decide how an attempt ends, unless that was decided: the request id is taken then."""
+        """Decide how an attempt ends; fails if that was decided: the request id is then in use."""
         request_id = f"end-of-{segment.remote_log_segment_id.id.hex}"
         try:
             return self._update(segment, state, _context(segment, reason, request_id))
@@ -414,7 +395,9 @@ class SegmentCopier:
             raise
         except InvalidRequestError as e:
             segment_id = segment.remote_log_segment_id
-            raise ConcurrentUpdateError(f"{segment_id}: its end was decided meanwhile") from e
+            raise ConcurrentUpdateError(
+                f"{segment_id}: another process ended this copy; retry"
+            ) from e
 
     def _send(
         self, started: RemoteLogSegmentMetadata, source: SegmentSource, stopping: Flag
@@ -436,35 +419,43 @@ class SegmentCopier:
         if length > limit:
             self._try_clean_up(copied)
             raise CustomMetadataTooLargeError(
-                f"custom_metadata: {length} bytes, the limit is {limit}"
+                f"RSM returned {length} bytes of custom metadata (limit {limit})"
             )
 
     def _try_give_up(self, segment: RemoteLogSegmentMetadata) -> None:
-        """Say that this attempt will not finish, so that nobody waits for its lease to end."""
+        """Record that this attempt will not finish, so that nobody waits for its lease."""
         try:
             given_up = self._end(segment, _State.DELETE_SEGMENT_STARTED, NOT_FINISHED)
         except ENDED_BY_ANOTHER:
             self._try_delete_if_given_up(segment)
         except RemoteStorageError as e:
-            _log.warning("%s was not given up: %s", segment.remote_log_segment_id, e)
+            _log.warning(
+                "%s: could not record that the copy was abandoned; the next pass retries: %s",
+                segment.remote_log_segment_id,
+                e,
+            )
         else:
             if not given_up.applied:
                 self._try_delete_if_given_up(segment)
 
     def _try_clean_up(self, segment: RemoteLogSegmentMetadata) -> None:
-        """Of an attempt that was not asked to finish, and must not."""
+        """Clean up an attempt that must not finish."""
         try:
             self.clean_up(segment)
         except ENDED_BY_ANOTHER:
             self._try_delete_if_given_up(segment)
         except RemoteStorageError:
-            # The copy's own failure is what the caller must hear of; the next pass cleans up.
-            _log.warning("clean-up of %s failed", segment.remote_log_segment_id, exc_info=True)
+            # The caller gets the failure of the copy itself; the next pass cleans up.
+            _log.warning(
+                "%s: clean-up failed; the next pass retries",
+                segment.remote_log_segment_id,
+                exc_info=True,
+            )
 
     def _try_delete_if_given_up(self, segment: RemoteLogSegmentMetadata) -> None:
-        """Delete the objects of a copy that somebody else has given up, as may happen at any time
-        once its lease has ended. Such a segment never counts again, and who deleted its objects may
-        have done so before they were all there: nobody else would ever look for the rest."""
+        """Delete the objects of a copy that another process has abandoned, as any process may once
+        its lease has expired. That process may have deleted the objects before all of them were
+        written, and no other would delete the rest."""
         segment_id = segment.remote_log_segment_id
         try:
             found = segments_by_id(self._rlmm, segment_id.topic_id_partition, [segment_id.id])
@@ -472,7 +463,11 @@ class SegmentCopier:
         except RemoteResourceNotFoundError:
             is_given_up = True
         except RemoteStorageError as e:
-            _log.warning("%s: not known whether its objects are to go: %s", segment_id, e)
+            _log.warning(
+                "%s: its objects may be left (`sediment reconcile` finds them): %s",
+                segment_id,
+                e,
+            )
             return
         if is_given_up:
             self._try_delete_objects(segment)
@@ -482,7 +477,11 @@ class SegmentCopier:
             self._rsm.delete_log_segment_data(segment)
         except RemoteStorageError:
             name = segment.remote_log_segment_id
-            _log.warning("objects of %s, which is deleted, were left", name, exc_info=True)
+            _log.warning(
+                "%s is deleted, but its objects are not; `sediment reconcile` finds them",
+                name,
+                exc_info=True,
+            )
 
     def _describe(
         self,
@@ -520,17 +519,14 @@ class SegmentCopier:
 
 
 def is_attempt_of(broker_id: int, segment: RemoteLogSegmentMetadata) -> bool:
-    """Whether an unfinished segment is a copy of this broker that did not end, or whose clean-up
-    did not. What had been copied and is being deleted is for retention to finish: RSM's custom
-    metadata tells of it."""
+    """Whether an unfinished segment is a copy of this broker, or the clean-up of one. A segment
+    with RSM's custom metadata had been copied: retention finishes its deletion."""
     is_copy = segment.state is _State.COPY_SEGMENT_STARTED or segment.custom_metadata is None
     return is_copy and segment.broker_id == broker_id
 
 
 def _is_by_rlm(segment: RemoteLogSegmentMetadata) -> bool:
-    """RLM tells the leader epoch that it copies under, and has a lease; or, before there were
-    leases, the lock of the folder. A stock broker with the plugin has neither of the three: no
-    interface of Kafka's has that epoch."""
+    """Whether RLM made the copy: it records its leader epoch; the broker's plugin cannot."""
     return segment.broker_leader_epoch is not None
 
 

@@ -1,4 +1,4 @@
-"""Copy all that is rolled in a broker's log directories once, and report what was left."""
+"""Copy every rolled segment in a broker's log directories once, and report what is left."""
 
 import logging
 import time
@@ -33,12 +33,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ShipSettings:
-    """
+    """Bounds of one run.
+
     Attributes:
-        threads: partitions that are copied side by side.
-        retry_for_s: how long to try again while store or database is away, seconds; counted anew
-            from the last segment of any partition that got through. What an earlier run was killed
-            at is waited for no longer either: the lease of a copy should be shorter.
+        threads: partitions that are copied at once.
+        retry_for_s: how long to retry while store or database are down, seconds since the last
+            copied segment of any partition. Leases should be shorter, because dangling copies of a
+            killed run are waited for no longer than this.
     """
 
     threads: int = 4
@@ -48,10 +49,9 @@ class ShipSettings:
 
 
 class ShipOutcome(Enum):
-    """DONE: all that is rolled is in the tier, but for known gaps and what the broker that runs on
-    the directory has not settled yet. PARTIAL: something is not settled and no broker runs that
-    would do so, is held back or failed, or was found to be lost before it could be copied: the
-    first run that finds it says so. FAILED: no partition got through."""
+    """DONE: every rolled segment is in the tier, except known gaps and segments that a running
+    broker has not settled yet. PARTIAL: segments failed, wait or are unsettled without a broker, or
+    this run was the first to find lost offsets. FAILED: no partition is complete."""
 
     DONE = "DONE"
     PARTIAL = "PARTIAL"
@@ -60,21 +60,20 @@ class ShipOutcome(Enum):
 
 @dataclass
 class PartitionShipReport:
-    """What became of one partition.
+    """The result of one partition.
 
     Attributes:
         copied_segments, copied_bytes: by this run.
         present_segments, present_bytes: rolled segments that were in the tier before.
         held_segments: rolled segments that are not in the tier; `problems` say why.
-        unsettled_segments: rolled segments that are left out because they are not settled yet: they
-            reach `settled_before_offset`.
-        will_settle: a broker runs on the directory: a later run finds them settled.
-        cleaned_attempts: attempts of earlier runs that were ended.
-        recorded: those of the problems that are losses which this run found first and recorded, or
-            perhaps recorded.
+        unsettled_segments: rolled segments that are not settled yet: they reach
+            `settled_before_offset`.
+        will_settle: a broker runs on the directory and settles them later.
+        cleaned_attempts: dangling copies of earlier runs that were deleted.
+        recorded: losses among the problems that this run found first and recorded, or perhaps
+            recorded.
         known_gaps: offsets, both ends inclusive, that were lost and recorded before this run.
-        complete: nothing that is settled is held back; what was lost before this run is no
-            hindrance.
+        complete: every settled segment is in the tier; earlier losses do not count.
     """
 
     topic_id_partition: TopicIdPartition
@@ -94,12 +93,12 @@ class PartitionShipReport:
 
     @property
     def has_lost(self) -> bool:
-        """The broker deleted something before it was copied, and no earlier run recorded it."""
+        """Whether this run was the first to find offsets that were deleted before their copy."""
         return any(map(_is_loss, self.problems))
 
     @property
     def leaves_out(self) -> bool:
-        """Rolled segments are not settled, and nobody is here who would settle them."""
+        """Whether segments are unsettled and no broker runs that would settle them."""
         return self.unsettled_segments > 0 and not self.will_settle
 
     def add(self, report: PassReport, *, first: bool) -> None:
@@ -112,7 +111,7 @@ class PartitionShipReport:
         recorded = {problem.offset for problem in self.recorded}
         known = tuple(gap for gap in report.known_gaps if gap[0] not in recorded)
         self.known_gaps = known or self.known_gaps
-        # What a pass has mended or recorded, the next one does not tell of.
+        # The next pass does not repeat what this one mended or recorded.
         mended = tuple(p for p in self.problems if p.kind is ProblemKind.INDEX_REBUILT)
         now = {problem.offset for problem in report.problems if _is_loss(problem)}
         before = tuple(problem for problem in self.recorded if problem.offset not in now)
@@ -130,15 +129,15 @@ def _is_loss(problem: Problem) -> bool:
 
 def _gone(found: PartitionDir) -> Problem:
     reason = (
-        "the folder went while it was shipped, or is another topic's now, as where the broker "
-        "moves the partition or deletes it, or its topic was made anew; run it again"
+        "the folder was removed or belongs to another topic now: the broker moved or deleted the "
+        "partition, or its topic was created again; run `sediment ship` again"
     )
     return Problem(ProblemKind.UNREADABLE, str(found.path), reason)
 
 
 @dataclass(frozen=True, slots=True)
 class ShipReport:
-    """What became of everything, partitions by topic and number."""
+    """The result of a run, partitions by topic and number."""
 
     partitions: tuple[PartitionShipReport, ...]
     log_dir_problems: tuple[Problem, ...]
@@ -163,15 +162,15 @@ def ship(
     cancelled: Event | None = None,
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
 ) -> ShipReport:
-    """Copy every rolled segment that is not in the tier yet, whatever lag its topic has; a rerun
-    finishes what was not. Nothing is copied of a topic whose settings say so.
+    """Copy every rolled segment that is not in the tier yet, without any copy lag; a second run
+    copies what is left. Topics whose copying is disabled are skipped.
 
     Args:
         topics: only these; empty: all.
-        cancelled: set it to end early; what is under way then is cleaned up by the next run.
+        cancelled: set it to end early; the next run cleans up running copies.
 
     Raises:
-        LogDirError: no directory can be used. All other trouble is in the report.
+        LogDirError: no directory can be used. All other failures are in the report.
     """
     settings = settings or ShipSettings()
     found = find_partitions(log_dirs)
@@ -241,8 +240,7 @@ class _Shipper:
                 return total
 
     def _report(self, partition: Partition) -> None:
-        """Once, what there is now. What was shipped is shipped without it: a run that could not
-        report is no failure, and the next one reports again."""
+        """Report the partition once. If that fails, the run has not: the next one reports again."""
         try:
             report = report_of(partition, self.broker_id)
             if report is not None:
@@ -253,11 +251,13 @@ class _Shipper:
             LineageUnknownError,
             RemoteStorageError,
         ) as e:
-            _log.warning("%s: not reported: %s", partition.topic_id_partition, e)
+            _log.warning(
+                "%s: not reported; the next run retries: %s", partition.topic_id_partition, e
+            )
 
 
 class _Patience:
-    """Ends some time after the last success of any partition."""
+    """A time limit that begins again with each success of any partition."""
 
     def __init__(self, for_s: float) -> None:
         self._for_s = for_s

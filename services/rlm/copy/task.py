@@ -57,20 +57,20 @@ from services.rlm.tier_state import OffsetRanges, Tier
 
 
 class PartitionBusyError(Exception):
-    """Another process copies this partition now."""
+    """Another process is copying this partition."""
 
 
 @contextmanager
 def exclusive(directory: Path) -> Iterator[None]:
-    """Hold the folder's lock inside, so that no copy under way is taken for one left behind.
+    """Hold the folder's lock, so that no running copy is taken for a dangling one.
 
     The lock is on the folder itself, opened for reading: nothing is written, Kafka does not use it,
     and it ends with the process, however that ends.
 
     Raises:
-        PartitionBusyError: someone else holds it.
+        PartitionBusyError: another process holds it.
         FileNotFoundError: the folder is gone.
-        LogFileError: UNREADABLE, also where its file system knows no locks.
+        LogFileError: UNREADABLE, or the file system has no locks.
     """
     with reading(directory):
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -86,14 +86,16 @@ def _lock(fd: int, directory: Path) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as e:
-        raise PartitionBusyError(f"{directory}: another process copies it now") from e
+        raise PartitionBusyError(
+            f"{directory}: another process is copying this partition; retrying"
+        ) from e
 
 
-_ASKED_AGAIN_AFTER_S = 3.0
-"""What is awaited from the cluster."""
+_POLICY_RETRY_S = 3.0
+"""Until the cluster has answered with the cleanup policy."""
 
-_GIVES_WAY_S = 1.0
-"""To retention."""
+_PAUSE_S = 1.0
+"""While retention reads the partition."""
 
 _LOST = (RemoteResourceNotFoundError, CorruptSegmentError)
 _log = logging.getLogger(__name__)
@@ -110,8 +112,8 @@ class _QuotaTurn:
 
 @dataclass(frozen=True, slots=True)
 class _Resting:
-    """What a pass found nothing to do in; while it stays, there is nothing to do. Of the active
-    segment nothing is copied, and with all that is rolled in the tier it holds nothing back."""
+    """What a pass saw that had nothing to do. While nothing of it changes, there is nothing to do:
+    the active segment is not copied, and all rolled ones are in the tier."""
 
     rolled: tuple[LocalSegment, ...]
     lineage: Lineage
@@ -123,14 +125,14 @@ class _Resting:
 
 
 class CopyTask:
-    """Passes over one partition, one at a time.
+    """Run copy passes over one partition, one at a time.
 
     Args:
-        rules: what the topic's settings, and the quota of the process, let it copy.
-        stopping: set: begin no other segment, and wait for no place at RSM.
-        cancelled: set: leave the segment under way too.
-        turn_s: a pass gives way to others after the segment during which it got so old; None: it
-            goes on to its end.
+        rules: what the settings of the topic and the quota of the process allow.
+        stopping: set: begin no other segment, and stop waiting for RSM.
+        cancelled: set: abandon the segment that is being copied too.
+        turn_s: after so many seconds a pass ends with its segment and lets others run; None: it
+            copies everything.
     """
 
     def __init__(
@@ -165,7 +167,7 @@ class CopyTask:
         self._clock = clock
 
     def run(self) -> PassReport:
-        """One pass. What can be wrong with files, store or database is in the report."""
+        """Run one pass. Failures of files, store and database are in the report."""
         report = PassReport()
         try:
             self._run(report)
@@ -185,7 +187,7 @@ class CopyTask:
                 with exclusive(local.found.path):
                     self._pass(local, leadership, report)
         except FileNotFoundError:
-            _log.info("%s: its folder is gone", self._name)
+            _log.info("%s: the broker removed its folder; copying ends", self._name)
             self._partition.copy.uncopied = Uncopied()
             report.folder_is_gone = True
         except (PartitionBusyError, CopyCancelledError, SegmentVanishedError) as e:
@@ -206,37 +208,38 @@ class CopyTask:
             return
         if leadership.is_overtaken(log.lineage):
             report.failed(
-                f"its log is of leader epoch {log.lineage.latest_epoch}, and it was told to be led "
-                f"here in {leadership.leader_epoch}: nothing is copied until it is told anew",
+                f"its log has records of leader epoch {log.lineage.latest_epoch}, but RLM knows "
+                f"this broker as the leader of epoch {leadership.leader_epoch} only; waiting for "
+                "the next leadership change",
                 may_pass=True,
             )
             return
         self._resting = None
         self._leadership, self._epoch = leadership, leadership.epoch_of(log.lineage)
-        # What waits is told of by what is known, too, where RLMM cannot be asked.
+        # Publish lag from the last known tier state: metrics stay current while RLMM is down.
         self._note_uncopied(log, self._partition.tier.last_seen)
         rule = self._read_rule()
         announce(self._rlmm, self._partition, leadership, self._epoch, self._broker_id)
         if rule.is_awaited:
-            report.more_after_s = _ASKED_AGAIN_AFTER_S
+            report.more_after_s = _POLICY_RETRY_S
             return
         tier = self._partition.tier.refresh()
         if tier.known is False:
-            # Announcing has made it known, unless its deletion is finished.
+            # The announcement adds the partition, unless its deletion is finished.
             report.problems.append(partition_deleted(str(local.found.path), len(log.rolled)))
             return
-        left = end_dangling_copies(self._copier, self._broker_id, tier.unfinished, report)
+        dangling = end_dangling_copies(self._copier, self._broker_id, tier.unfinished, report)
         self._note_uncopied(log, tier)
-        if left.failure is not None:
+        if dangling.failure is not None:
             covered = tier.covered(log.lineage)
-            if left.keeps_from_copying(covered, self._copier.now_ms()):
-                raise left.failure
+            if dangling.stops_copying(covered, self._copier.now_ms()):
+                raise dangling.failure
         if rule.copies:
-            self._copy_what_is_rolled(local, log, tier, left.elsewhere, report)
+            self._copy_what_is_rolled(local, log, tier, dangling.elsewhere, report)
         elif rule.compaction:
             report.problems.append(self._compacted(local, log, tier, rule))
-        if left.failure is not None and not report.failure:
-            raise left.failure
+        if dangling.failure is not None and not report.failure:
+            raise dangling.failure
         if report.found_nothing and not self._uncopied and not tier.unfinished:
             self._resting = self._seen(log, leadership)
 
@@ -248,14 +251,14 @@ class CopyTask:
         return compacted(self._name.topic, rule.compaction, str(local.found.path), held)
 
     def _rests(self, local: LocalPartition, leadership: Leadership) -> bool:
-        """All is as a pass saw it that had nothing to do."""
+        """Whether everything is as it was for a pass that had nothing to do."""
         if self._resting is None:
             return False
         log = local.read()
         return log is not None and self._resting == self._seen(log, leadership)
 
     def _seen(self, log: LocalLog, leadership: Leadership) -> _Resting | None:
-        """What this pass has to go by where RLMM is asked nothing; None: RLMM is to be asked."""
+        """Return what a pass without RLMM can go by; None: RLMM has to be asked."""
         tier = self._partition.tier
         if not tier.is_as_polled or log.log_end_offset < tier.last_seen.log_start_offset:
             return None
@@ -280,17 +283,17 @@ class CopyTask:
         log = log.from_offset(tier.log_start_offset)
         covered = tier.covered(log.lineage)
         self._uncopied = uncopied_log_segments(log, covered)
-        self._tell_uncopied()
+        self._publish_uncopied()
 
     def _note_nothing_uncopied(self) -> None:
         self._uncopied = []
-        self._tell_uncopied()
+        self._publish_uncopied()
 
     def _note_copied(self, copied: LocalSegment) -> None:
         self._uncopied = [s for s in self._uncopied if s.base_offset != copied.base_offset]
-        self._tell_uncopied()
+        self._publish_uncopied()
 
-    def _tell_uncopied(self) -> None:
+    def _publish_uncopied(self) -> None:
         self._partition.copy.uncopied = uncopied_of(self._uncopied, self._rule.local_retention_ms)
 
     def _copy_what_is_rolled(
@@ -355,7 +358,7 @@ class CopyTask:
         elsewhere: Sequence[RemoteLogSegmentMetadata],
         report: PassReport,
     ) -> RemoteStorageError | None:
-        """Answers why RLMM could not be told of all; that alone keeps nothing from being copied."""
+        """Record lost ranges; return why RLMM did not take all, which does not stop copying."""
         lost = lost_ranges(self._partition, log, covered, tier)
         recorder = LossRecorder(self._rlmm, self._broker_id)
         losses = recorder.record(self._partition, tier, lost, self._epoch, elsewhere)
@@ -380,14 +383,19 @@ class CopyTask:
         try:
             return self._partition.tier.lineage.merged(tier, local)
         except RemoteStorageError as e:
-            # Copying goes on, with the history that RLMM was told of: this copy's own LEADER_EPOCH
-            # index is where the next one reads it. One that is not whole stands in only for what
-            # will never be read again.
-            told = self._rlmm.partition_state(self._name).value.lineage.merged_with_report(local)
-            if not isinstance(e, _LOST) and not _reaches_back(tier, told):
+            # Copy with the history in RLMM's report: the next copy reads it from this one's
+            # LEADER_EPOCH index. An incomplete history is used only if the whole one is lost.
+            reported = self._rlmm.partition_state(self._name).value.lineage.merged_with_report(
+                local
+            )
+            if not isinstance(e, _LOST) and not _reaches_back(tier, reported):
                 raise
-            _log.warning("%s: the tier's leader epochs cannot be read", self._name, exc_info=True)
-            return told
+            _log.warning(
+                "%s: cannot read the tier's leader epochs; using those that RLMM was sent",
+                self._name,
+                exc_info=True,
+            )
+            return reported
 
     def _copy_all(
         self,
@@ -400,21 +408,23 @@ class CopyTask:
         ends_s = None if self._turn_s is None else self._clock() + self._turn_s
         for number, segment in enumerate(candidates):
             if self._stopping.is_set():
-                report.failed("stopping", may_pass=False)
+                report.failed("RLM is stopping", may_pass=False)
                 return
             if ends_s is not None and self._clock() >= ends_s:
                 report.more_after_s = 0.0
                 return
             if self._partition.retention.copy_paused:
-                report.more_after_s = _GIVES_WAY_S
+                report.more_after_s = _PAUSE_S
                 return
             wait_s = self._quota_wait_s(segment.size_bytes)
             if wait_s:
                 report.more_after_s = wait_s
                 return
-            with self._held_back(local, segment, len(candidates) - number, report) as trouble:
+            with self._stopping_at_failure(
+                local, segment, len(candidates) - number, report
+            ) as trouble:
                 inspected = inspect(log.segments, segment, lineage, log.log_start_offset)
-                # What is sent is held to the bytes that were inspected: it is looked at once.
+                # The bytes sent must be those that were inspected; the folder is checked once.
                 local.require_there()
                 if not self._is_led_as_begun(local):
                     report.more_after_s = 0.0
@@ -433,8 +443,8 @@ class CopyTask:
             self._progress.copied(self._name, segment.base_offset, inspected.size_bytes)
 
     def _is_led_as_begun(self, local: LocalPartition) -> bool:
-        """Whether the leader epoch of this pass is the latest that is known here: RLMM takes no
-        copy under one of before as soon as it has heard of another, as by a report."""
+        """Whether the leader epoch of this pass is still the latest known here: RLMM refuses a copy
+        under an older epoch."""
         leadership, log = self._partition.role.leadership, local.last_seen
         if leadership is None or leadership != self._leadership or log is None:
             return False
@@ -482,19 +492,21 @@ class CopyTask:
             raise
 
     @contextmanager
-    def _held_back(
+    def _stopping_at_failure(
         self,
         local: LocalPartition,
         segment: LocalSegment,
         held_segments: int,
         report: PassReport,
     ) -> Iterator[list[Problem]]:
-        """Turns what goes wrong with a segment inside into a problem that holds it and all behind
-        it back; the caller sees it in the list it is given. Where the broker gave the whole
-        partition up meanwhile, or moved it to another disk, it is a FileNotFoundError."""
+        """Turn the failure of a segment into a problem, which also stops those behind it.
+
+        The caller sees the problem in the list that it gets. If the broker has dropped the
+        partition meanwhile, or moved it to another disk, raise FileNotFoundError instead.
+        """
         trouble: list[Problem] = []
         try:
-            with _told_as_gone(local):
+            with _raised_as_gone(local):
                 yield trouble
         except LogFileError as e:
             trouble.append(e.problem(held_segments))
@@ -515,9 +527,8 @@ def _reaches_back(tier: Tier, lineage: Lineage) -> bool:
 
 
 @contextmanager
-def _told_as_gone(local: LocalPartition) -> Iterator[None]:
-    """Whatever is wrong with a segment, or with the bytes of it that were sent, is nothing to tell
-    of where its folder is no more, or is another topic's."""
+def _raised_as_gone(local: LocalPartition) -> Iterator[None]:
+    """Raise FileNotFoundError for any failure if the folder is gone or belongs to another topic."""
     try:
         yield
     except (LogFileError, SegmentVanishedError, RemoteStorageError) as e:

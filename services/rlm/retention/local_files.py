@@ -21,24 +21,23 @@ from services.rlm.kafka_log.partition_dir import (
 )
 
 _REMEDY = (
-    "stop the broker (or the other RLM) that runs on the directory, or leave "
-    "RLM_LOCAL_RETENTION_ENFORCE off: the broker deletes by its own retention.*"
+    "stop the broker or the other RLM that runs on the directory, or turn "
+    "RLM_LOCAL_RETENTION_ENFORCE off: the broker applies its own retention"
 )
 
 
 class LogDirLocks:
-    """The locks of all log directories, held from the start until `close` or the process's end,
-    however that ends: no broker starts on the directories meanwhile.
+    """Hold the locks of all log directories until `close` or the end of the process: no broker
+    starts on the directories meanwhile.
 
-    Java's FileChannel.tryLock locks with fcntl, so that the two meet. Such a lock is the process's:
-    it keeps out others, not a second one in here, and is lost when anything here opens the same
-    file and closes it.
+    Java's FileChannel.tryLock uses fcntl, so both see each other's lock. Such a lock belongs to the
+    process: it keeps out other processes only, and is lost when anything here opens and closes the
+    same file.
 
     Source: LogManager.lockLogDirs.
 
     Raises:
-        LogDirError: somebody else holds one, or a directory cannot be written to; none is held
-            then.
+        LogDirError: another process holds one, or a directory is not writable; then none is held.
     """
 
     def __init__(self, log_dirs: Sequence[Path]) -> None:
@@ -51,10 +50,11 @@ class LogDirLocks:
             raise
 
     def require_held(self, log_dir: Path) -> None:
-        """
+        """Raise if the directory at this path is not the one that was locked.
+
         Raises:
-            LogDirError: the directory is not the one that was locked: not given at the start, or
-                another file system or lock file is at its path now.
+            LogDirError: it was not given at the start, or its file system or lock file is another
+                one now.
         """
         fd = self._fds.get(log_dir)
         try:
@@ -62,7 +62,7 @@ class LogDirLocks:
                 return
         except OSError as e:
             raise LogDirError(log_dir, f"{LOCK_FILE}: {e.strerror or type(e).__name__}") from e
-        reason = f"its {LOCK_FILE} is not the one that is held: nothing is deleted there; restart"
+        reason = f"its {LOCK_FILE} was replaced, so nothing is deleted there; restart RLM"
         raise LogDirError(log_dir, reason)
 
     def close(self) -> None:
@@ -74,35 +74,35 @@ class LogDirLocks:
 def _lock(log_dir: Path) -> int:
     path = log_dir / LOCK_FILE
     if not (log_dir / META_PROPERTIES).is_file():
-        reason = f"cannot be owned: no {META_PROPERTIES}, so no broker's; take it out of the list"
+        reason = f"it has no {META_PROPERTIES}, so it is no broker's; remove it from RLM_LOG_DIRS"
         raise LogDirError(log_dir, reason)
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as e:
         why = e.strerror or type(e).__name__
-        reason = f"{LOCK_FILE} cannot be opened for writing ({why}), which owning it takes"
+        reason = f"cannot open {LOCK_FILE} for writing ({why}); give RLM's user write access"
         raise LogDirError(log_dir, reason) from e
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError) as e:
         os.close(fd)
-        raise LogDirError(log_dir, f"somebody holds its {LOCK_FILE}: {_REMEDY}") from e
+        raise LogDirError(log_dir, f"another process holds its {LOCK_FILE}: {_REMEDY}") from e
     except OSError as e:
         os.close(fd)
-        reason = f"{LOCK_FILE} cannot be locked ({e.strerror or type(e).__name__})"
+        reason = f"cannot lock {LOCK_FILE} ({e.strerror or type(e).__name__})"
         raise LogDirError(log_dir, reason) from e
     return fd
 
 
 class FolderChangedError(Exception):
-    """What lies there is not what was decided on."""
+    """The folder or file is not the one that was checked."""
 
 
 class OwnedFolder:
-    """One folder, whatever lies at its path by now.
+    """An open folder, whatever is at its path by now.
 
     Attributes:
-        fd: what is renamed and removed by it, is in this folder and in no other.
+        fd: renames and removals by it happen in this folder only.
     """
 
     def __init__(self, name: TopicIdPartition, found: PartitionDir, locks: LogDirLocks, fd: int):
@@ -112,32 +112,34 @@ class OwnedFolder:
         self._locks = locks
 
     def require_owned(self) -> None:
-        """It is still the partition's, and in a directory that this process owns.
+        """Raise unless the folder is the partition's and its directory owned by this process.
 
         Raises:
-            LogDirError, LogFileError, FolderChangedError: it is not, or cannot be looked at.
+            LogDirError, LogFileError, FolderChangedError: it is not, or cannot be read.
             FileNotFoundError: nothing is at its path.
         """
         self._locks.require_held(self._path.parent)
         lies_here = read_partition_metadata(self._path, self._name.topic, self._name.partition)
         if lies_here != self._name:
-            raise FolderChangedError(f"{self._path}: now a log of topic id {lies_here.topic_id}")
+            raise FolderChangedError(
+                f"{self._path}: now has the log of topic id {lies_here.topic_id}; retrying"
+            )
         with reading(self._path):
             if not os.path.samestat(os.fstat(self.fd), os.stat(self._path)):
-                raise FolderChangedError(f"{self._path}: another folder than the one looked at")
+                raise FolderChangedError(f"{self._path}: was replaced by another folder; retrying")
 
     def require_rolled(self, segment: LocalSegment) -> None:
-        """It has the size that it was listed with, and another one still follows it.
+        """Raise unless the segment has the size it was listed with and is not the last one.
 
         Raises:
-            FolderChangedError, LogFileError: it has not, or cannot be looked at.
+            FolderChangedError, LogFileError: it changed, or cannot be read.
             FileNotFoundError: it is gone.
         """
         with reading(segment.log_path):
             size_bytes = os.stat(segment.log_path.name, dir_fd=self.fd).st_size
             is_followed = self._has_log(segment.end_offset + 1)
         if size_bytes != segment.size_bytes or not is_followed:
-            raise FolderChangedError(f"{segment.log_path}: is not what it was when it was listed")
+            raise FolderChangedError(f"{segment.log_path}: changed since it was listed; retrying")
 
     def _has_log(self, base_offset: int) -> bool:
         try:
@@ -151,7 +153,8 @@ class OwnedFolder:
 def opened(
     name: TopicIdPartition, found: PartitionDir, locks: LogDirLocks
 ) -> Iterator[OwnedFolder]:
-    """
+    """Open a partition's folder.
+
     Raises:
         LogFileError: UNREADABLE.
         FileNotFoundError: it is gone.
@@ -172,43 +175,43 @@ _LOG_DELETED = re.compile(r"(\d{20})\.log\.deleted")
 
 
 def delete_segment_files(segment: LocalSegment, folder_fd: int) -> None:
-    """Delete the oldest segment of a log. What reads it goes on with the file that it has open.
+    """Delete the oldest segment of a log. Readers continue with the open file.
 
     Args:
         folder_fd: of the segment's folder, open.
 
     Raises:
-        LogFileError: UNREADABLE: the files cannot be changed; what was begun, `finish_deletions`
-            ends.
+        LogFileError: UNREADABLE: the files cannot be changed; `finish_deletions` ends what was
+            begun.
         FileNotFoundError: it is gone.
     """
     with reading(segment.directory):
         deleted = f"{segment.log_path.name}{_DELETED}"
         os.rename(segment.log_path.name, deleted, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
-        # Over a power loss, too, segments go in their order and indexes after their log.
+        # Segments go in order, and indexes after their log, even across a power loss.
         os.fsync(folder_fd)
         failpoint("local.log_renamed")
         _remove_rest(segment.directory, folder_fd, segment.base_offset)
 
 
 def finish_deletions(directory: Path, folder_fd: int) -> int:
-    """End the deletions that a killed run has left in a folder; how many.
+    """Finish the deletions that a killed run left in a folder; return how many.
 
-    What lies among the segments that are there is a broker's own leftover, and its next start's to
-    clear away: the snapshot at that offset may be another segment's.
+    Files above the oldest segment are a broker's leftovers, which its next start removes: the
+    snapshot at that offset may be another segment's.
 
     Args:
         folder_fd: of that folder, open.
 
     Raises:
-        LogFileError: UNREADABLE, also where a broker was cut off while it put a rewritten segment
-            in the place of others: its next start does that, so that nothing is sure here yet.
+        LogFileError: UNREADABLE, or a broker was interrupted while it replaced segments by a
+            rewritten one: its next start finishes that.
     """
     with reading(directory):
         names = os.listdir(folder_fd)
         swapped = next((name for name in names if name.endswith(_SWAP)), None)
         if swapped is not None:
-            reason = "a broker was cut off while it replaced segments; its next start ends that"
+            reason = "a broker was interrupted while it replaced segments; start it to finish that"
             raise LogFileError(ProblemKind.UNREADABLE, directory / swapped, reason)
         bases = sorted(int(match[1]) for name in names if (match := _LOG_DELETED.fullmatch(name)))
         there = [int(match[1]) for name in names if (match := _LOG.fullmatch(name))]

@@ -1,10 +1,12 @@
-"""Run one pass of local retention: delete local segments that the tier has."""
+"""Delete local segments that the tier has: the rules, the checks and one pass."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from services.api.errors import RemoteResourceNotFoundError, RemoteStorageError
 from services.api.ids import TopicIdPartition
+from services.api.lineage import Lineage
 from services.api.partitions import RemotePartitionDeleteState
 from services.api.remote_log_manager import ProblemKind
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_partitions
@@ -40,37 +42,165 @@ from services.rlm.retention.local_files import (
     finish_deletions,
     opened,
 )
-from services.rlm.retention.local_rules import (
-    Copied,
-    LocalDeletion,
-    LocalDeletionReason,
-    allowed_local_deletions,
-    due_local_deletions,
-    local_limits,
-)
+from services.rlm.tier_state import OffsetRanges
+
+ReadsTimestamp = Callable[[LocalSegment], int | None]
+"""A segment's largest timestamp, ms; None: it cannot be read."""
+
+
+class LocalDeletionReason(Enum):
+    """Why a local segment is deleted; the values are log text."""
+
+    LOG_START_OFFSET = "below the log start offset"
+    SIZE = "local.retention.bytes breached"
+    TIME = "local.retention.ms breached"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalDeletion:
+    segment: LocalSegment
+    reason: LocalDeletionReason
+
+
+@dataclass(frozen=True, slots=True)
+class LocalLimits:
+    """How long a partition's local log is kept; UNLIMITED: for ever.
+
+    While copying is disabled these are retention.ms and retention.bytes (KIP-950).
+    """
+
+    ms: int = UNLIMITED
+    size_bytes: int = UNLIMITED
+
+
+def local_limits(config: TopicConfig) -> LocalLimits:
+    return LocalLimits(config.effective_local_retention_ms, config.effective_local_retention_bytes)
+
+
+def due_local_deletions(
+    segments: Sequence[LocalSegment],
+    log_start_offset: int,
+    limits: LocalLimits,
+    now_ms: int,
+    largest_timestamp_ms: ReadsTimestamp,
+) -> list[LocalDeletion]:
+    """Return the rolled segments that the rules delete, from the oldest to the first that stays:
+    those below the log start; as many as leave local.retention.bytes or more; those whose newest
+    record is older than local.retention.ms.
+
+    Args:
+        segments: the whole local log, the active segment last.
+        log_start_offset: nothing below it is read any more, here or in the tier.
+    """
+    total_bytes = sum(segment.size_bytes for segment in segments)
+    has_size = limits.size_bytes != UNLIMITED
+    excess_bytes = total_bytes - limits.size_bytes if has_size else -1
+    due: list[LocalDeletion] = []
+    for segment in segments:
+        if not segment.is_rolled:
+            break
+        if segment.end_offset < log_start_offset:
+            reason = LocalDeletionReason.LOG_START_OFFSET
+        elif excess_bytes >= segment.size_bytes:
+            reason = LocalDeletionReason.SIZE
+        elif _is_old(segment, limits.ms, now_ms, largest_timestamp_ms):
+            reason = LocalDeletionReason.TIME
+        else:
+            break
+        excess_bytes -= segment.size_bytes
+        due.append(LocalDeletion(segment, reason))
+    return due
+
+
+def _is_old(
+    segment: LocalSegment, ms: int, now_ms: int, largest_timestamp_ms: ReadsTimestamp
+) -> bool:
+    """Whether the segment is too old; records of the future, or unreadable ones, are young."""
+    if ms == UNLIMITED:
+        return False
+    timestamp_ms = largest_timestamp_ms(segment)
+    return timestamp_ms is not None and now_ms - timestamp_ms > ms
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What of a local log is in the tier.
+
+    An offset counts only if the tier has it in the leader epoch in which it was written here, and
+    the partition's lineage in RLMM agrees: another leader's records at the same offsets are others.
+
+    Attributes:
+        ranges: of each leader epoch, the offsets in finished segments.
+        tier_lineage: the partition's, as RLMM has it.
+        local_lineage: the log's own.
+    """
+
+    ranges: Mapping[int, OffsetRanges]
+    tier_lineage: Lineage
+    local_lineage: Lineage
+
+    def epoch_ranges(
+        self, segment: LocalSegment, log_start_offset: int
+    ) -> list[tuple[int, int, int]]:
+        """Return (leader epoch, first offset, last offset), both inclusive, of a rolled segment
+        from the log start on; empty: an epoch is unknown, or the lineages disagree."""
+        first, following = max(segment.base_offset, log_start_offset), segment.end_offset + 1
+        epochs = self.local_lineage.between(first, following)
+        if not epochs or epochs[0].start_offset != first:
+            return []
+        if self.tier_lineage.between(first, following) != epochs:
+            return []
+        ends = [epoch.start_offset - 1 for epoch in epochs[1:]] + [segment.end_offset]
+        return [
+            (epoch.leader_epoch, epoch.start_offset, end)
+            for epoch, end in zip(epochs, ends, strict=True)
+        ]
+
+    def has(self, segment: LocalSegment, log_start_offset: int) -> bool:
+        """Whether all of a rolled segment, from the log start on, is in finished segments."""
+        ranges = self.epoch_ranges(segment, log_start_offset)
+        return bool(ranges) and all(
+            epoch in self.ranges and self.ranges[epoch].covers(first, last)
+            for epoch, first, last in ranges
+        )
+
+
+def allowed_local_deletions(
+    due: Sequence[LocalDeletion], copied: Copied, log_start_offset: int
+) -> list[LocalDeletion]:
+    """Return the due segments that are below the log start or in the tier, up to the first that is
+    neither."""
+    allowed: list[LocalDeletion] = []
+    for deletion in due:
+        is_below = deletion.reason is LocalDeletionReason.LOG_START_OFFSET
+        if not is_below and not copied.has(deletion.segment, log_start_offset):
+            break
+        allowed.append(deletion)
+    return allowed
 
 
 def require_start_of_this_log(local: LocalPartition, log: LocalLog) -> None:
-    """
+    """Raise if the broker's recorded log start is not this log's.
+
     Raises:
-        LogFileError: the log start that the broker wrote down, by the partition's name alone, is
-            another log's: of an older topic, or of a later state than the one that was restored.
+        LogFileError: it is behind the end of the log: an older topic's of the same name, or of a
+            later state than the one that was restored.
     """
     if log.removed_before_offset > log.log_end_offset:
         path = local.found.path.parent / LOG_START_OFFSETS
         reason = (
             f"has log start {log.removed_before_offset} for {local.found.path.name}, which ends at "
-            f"offset {log.log_end_offset}: not this log's; take its line out"
+            f"offset {log.log_end_offset}: it is another log's; remove the line"
         )
         raise LogFileError(ProblemKind.LOG_END_BELOW_LOG_START, path, reason)
 
 
 def with_known_producers(allowed: Sequence[LocalDeletion]) -> Sequence[LocalDeletion]:
-    """So many that the log still begins with the state of its producers: without it nobody could
-    tell which transactions are open.
+    """Return as many deletions as leave a log that begins with a producer snapshot, without which
+    its open transactions are unknown.
 
     Raises:
-        LogFileError: not even the first may go.
+        LogFileError: not even the first may be deleted.
     """
     for count in range(len(allowed), 0, -1):
         try:
@@ -84,12 +214,12 @@ def with_known_producers(allowed: Sequence[LocalDeletion]) -> Sequence[LocalDele
 
 
 class NotInTierError(Exception):
-    """What should be in the tier is not found there, or is something else."""
+    """The tier does not have a segment that it should have, or has another one."""
 
 
 class TierCheck:
-    """By look-ups in RLMM, and by the first bytes of what they find, from the store: a store that
-    is away, or has lost the segment, is found out while the local copy is still there."""
+    """Check that the tier has a segment, by look-ups in RLMM and the first bytes in the store, so
+    that a store that is down or has lost it is noticed while the local copy is there."""
 
     def __init__(
         self, rsm: RemoteStorageManager, rlmm: RemoteLogMetadataManager, name: TopicIdPartition
@@ -99,7 +229,8 @@ class TierCheck:
         self._name = name
 
     def require(self, segment: LocalSegment, epoch_ranges: Sequence[tuple[int, int, int]]) -> None:
-        """
+        """Raise unless a fetch finds all of the segment in the tier.
+
         Args:
             epoch_ranges: (leader epoch, first offset, last offset) of what must be there.
 
@@ -109,7 +240,7 @@ class TierCheck:
             RemoteStorageError: RLMM or the store cannot be asked.
         """
         if not epoch_ranges:
-            raise NotInTierError(f"{segment.log_path}: in which leader epochs it lies is not known")
+            raise NotInTierError(f"{segment.log_path}: its leader epochs are unknown, so it stays")
         seen: set[object] = set()
         for epoch, first, last in epoch_ranges:
             offset = first
@@ -127,7 +258,9 @@ class TierCheck:
             or found.state is not RemoteLogSegmentState.COPY_SEGMENT_FINISHED
             or not found.start_offset <= offset <= _end_of_epoch(found, epoch)
         ):
-            raise NotInTierError(f"no finished segment holds offset {offset} of epoch {epoch}")
+            raise NotInTierError(
+                f"the tier has no finished segment with offset {offset} of epoch {epoch}"
+            )
         return found
 
     def _require_bytes(self, segment: LocalSegment, found: RemoteLogSegmentMetadata) -> None:
@@ -136,7 +269,7 @@ class TierCheck:
         except RemoteResourceNotFoundError as e:
             raise NotInTierError(
                 f"{found.remote_log_segment_id} ({found.start_offset} to {found.end_offset}) is "
-                "not in the store"
+                "not in the store; `sediment scrub` checks the tier"
             ) from e
         if found.start_offset != segment.base_offset:
             return
@@ -145,12 +278,12 @@ class TierCheck:
         ):
             raise NotInTierError(
                 f"{found.remote_log_segment_id} ({found.start_offset} to {found.end_offset}) has "
-                f"{found.segment_size_in_bytes} bytes, and here it has {segment.size_bytes}"
+                f"{found.segment_size_in_bytes} bytes in the tier and {segment.size_bytes} here"
             )
         if head != _head_of(segment):
             raise NotInTierError(
-                f"{found.remote_log_segment_id} begins at offset {found.start_offset} with another "
-                f"batch than {segment.log_path}"
+                f"{found.remote_log_segment_id} begins with another batch at offset "
+                f"{found.start_offset} than {segment.log_path}"
             )
 
 
@@ -181,9 +314,9 @@ class LocalRetentionReport:
     """What one pass did.
 
     Attributes:
-        failure: why it did not do all that was due; empty: it did. What is not in the tier yet is
-            not due, but its copy.
-        more: there is more to do at once.
+        failure: why it did not delete all that was due; empty: it did. A segment that is not in the
+            tier yet is not due.
+        more: more segments are due now.
     """
 
     deleted_segments: int = 0
@@ -204,7 +337,7 @@ class LocalRetention:
     """What the tasks of all partitions share.
 
     Attributes:
-        locks: of the log directories, which makes them this process's to change.
+        locks: of the log directories, which this process owns by them.
     """
 
     rsm: RemoteStorageManager
@@ -214,7 +347,7 @@ class LocalRetention:
 
 @dataclass(frozen=True, slots=True)
 class _DecidedBy:
-    """What a pass has seen of tier and settings."""
+    """The tier and the settings that a pass decided by."""
 
     copied: Copied
     log_start_offset: int
@@ -222,11 +355,11 @@ class _DecidedBy:
 
 
 class LocalRetentionTask:
-    """Passes over one partition, one at a time.
+    """Run passes of local retention over one partition, one at a time.
 
     Args:
         stopping: set: no other segment is begun.
-        max_segments: a pass deletes so many, and has more to do then.
+        max_segments: of one pass; the next one deletes more.
     """
 
     def __init__(
@@ -244,8 +377,8 @@ class LocalRetentionTask:
         self._check = TierCheck(shared.rsm, shared.rlmm, self._name)
 
     def run(self) -> LocalRetentionReport:
-        """One pass. What is wrong with files, the directory's lock, the services or what the tier
-        has is in the report; nothing was deleted after it was found.
+        """Run one pass. Failures of files, lock, services or tier are in the report; the pass ends
+        with the first one.
         """
         report = LocalRetentionReport()
         local, leadership = self._partition.role.local, self._partition.role.leadership
@@ -272,7 +405,7 @@ class LocalRetentionTask:
         log = local.read()
         if log is None or len(log.segments) == 1 or leadership.is_overtaken(log.lineage):
             return
-        # All that decides is read anew, the log before the tier: RLMM's answers are its present.
+        # Everything that decides is read now, the log before the tier.
         stored = self._settings()
         if stored is None or not self._may_delete(stored.config):
             return
@@ -303,7 +436,7 @@ class LocalRetentionTask:
             return None
 
     def _may_delete(self, config: TopicConfig) -> bool:
-        """The topic is tiered, nobody holds it, and its retention is not a broker's to keep."""
+        """Whether the topic is tiered, not on hold, and its retention not the broker's."""
         return (
             not is_internal_topic(self._name.topic)
             and config.remote_storage_enable is not False
@@ -312,7 +445,7 @@ class LocalRetentionTask:
         )
 
     def _cannot_be_due(self, log: LocalLog, log_start_offset: int, config: TopicConfig) -> bool:
-        """By what is at hand, without the time."""
+        """Whether nothing can be due, without reading timestamps."""
         limits = local_limits(config)
         oldest = log.segments[0]
         return (
@@ -325,7 +458,7 @@ class LocalRetentionTask:
         )
 
     def _is_being_deleted(self) -> bool:
-        """Its tier is going, or gone, and may yet be brought back (undelete)."""
+        """Whether the tier's part is marked for deletion or deleted; it may be undeleted."""
         found = all_partitions(
             self._shared.rlmm, topic=self._name.topic, delete_states=_BEING_DELETED
         )
@@ -348,7 +481,7 @@ class LocalRetentionTask:
                 self._check.require(segment, by.copied.epoch_ranges(segment, by.log_start_offset))
             stored = self._settings()
             if stored is None or stored.revision != by.settings_revision:
-                report.more = True  # What is due, and whether any of it, is to be decided anew.
+                report.more = True  # What is due has to be decided again.
                 return
             folder.require_owned()
             folder.require_rolled(segment)

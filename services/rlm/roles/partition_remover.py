@@ -25,8 +25,7 @@ from services.workflows.deletion import Deleter, DeletionOutcome
 from services.workflows.removal import begin_removal, finish_removal, remove_segments
 
 MAX_REMOVALS = 10_000
-"""Partitions that wait at once, so that memory is bounded; the others are found once there is room
-again."""
+"""Removals that are scheduled at once, which bounds memory; the others are found later."""
 
 FIND = "partitions that are marked for deletion"
 _MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
@@ -35,11 +34,11 @@ _log = logging.getLogger(__name__)
 
 
 class RemotePartitionRemover:
-    """Looks for partitions to remove, and removes each in a task of `scheduler`.
+    """Find partitions to remove, and remove each in a task of `scheduler`.
 
     Args:
-        grace_ms: a partition is left alone so long after it was marked, by the database's clock.
-        now_ms: the time that events bear.
+        grace_ms: how long after its mark a partition is kept, by the database's clock.
+        now_ms: the timestamp of events.
     """
 
     def __init__(
@@ -62,9 +61,11 @@ class RemotePartitionRemover:
         scheduler.schedule(FIND, self.find)
 
     def find(self) -> bool:
-        """Schedule the removal of what is due, as far as there is room; True: there was room for
-        some, and more may be due. The next turn comes after those that were found have had one and
-        goes on behind them: so many that are refused keep nobody's room."""
+        """Schedule due removals while there is room; return True if more may be due.
+
+        The next call continues behind those that were found, after each of them has run once, so
+        that removals which are refused take nobody's room.
+        """
         to_find, self._to_find = self._to_find or self._due(), None
         room = MAX_REMOVALS - len(self._begun)
         begun = 0
@@ -80,20 +81,19 @@ class RemotePartitionRemover:
     def _is_new(self, summary: PartitionSummary) -> bool:
         return summary.topic_id_partition not in self._begun
 
-    def look_again(self, summary: PartitionSummary) -> PartitionSummary | None:
-        """The partition as it is now; None: it is not to be removed, or not yet."""
+    def refresh(self, summary: PartitionSummary) -> PartitionSummary | None:
+        """Return the partition as it is now; None: it is not to be removed, or not yet."""
         name = summary.topic_id_partition
         return next((s for s in self._due(name.topic) if s.topic_id_partition == name), None)
 
     def over(self, summary: PartitionSummary, why: str) -> None:
-        """Nothing more is to be done of this partition; if it is, the next pass finds it again."""
+        """End the removal; if anything is left, the next `find` finds it."""
         _log.info("%s: %s", summary.topic_id_partition, why)
         self._forget(summary)
 
     def refused(self, summary: PartitionSummary, error: RemoteStorageError) -> None:
-        """It is not to be removed now, as while its topic is on hold; the next pass finds it again,
-        and again."""
-        _log.info("%s: is not removed: %s", summary.topic_id_partition, error)
+        """End a removal that was refused, as for a topic on hold; the next `find` retries."""
+        _log.info("%s: removal was refused; retrying later: %s", summary.topic_id_partition, error)
         self._forget(summary)
 
     def _forget(self, summary: PartitionSummary) -> None:
@@ -110,44 +110,44 @@ class RemotePartitionRemover:
 
 
 class _Removal:
-    """Of one partition: begun, then its segments, a batch a turn, then finished."""
+    """Remove one partition: begin, delete its segments batch by batch, finish."""
 
     def __init__(self, remover: RemotePartitionRemover, summary: PartitionSummary) -> None:
         self._remover = remover
         self._summary = summary
-        self._turns = BatchedDeletion(self._begin)
+        self._deletion = BatchedDeletion(self._begin)
 
     def run(self) -> bool:
-        """One turn; True: there are more.
+        """Do the next step; return True if there are more.
 
         Raises:
-            PassFailedError: something of it could not be removed, yet.
+            PassFailedError: something could not be removed yet.
             RemoteStorageError: a service cannot be reached.
         """
         remover, summary = self._remover, self._summary
         try:
-            return self._turn()
+            return self._step()
         except ConcurrentUpdateError as e:
-            # A mark that was taken back and made again has a grace period of its own.
-            now = remover.look_again(summary)
+            # A new mark after an undelete has a grace period of its own.
+            now = remover.refresh(summary)
             if now is None:
-                remover.over(summary, f"is not to be removed any more: {e}")
+                remover.over(summary, f"removal cancelled: {e}")
                 return False
             self._summary = now
             raise PassFailedError(f"{summary.topic_id_partition}: {e}") from e
         except RemoteResourceNotFoundError:
-            remover.over(summary, "was removed by somebody else")
+            remover.over(summary, "another process removed it")
         except (DeletionRefusedError, InvalidStateTransitionError) as e:
             remover.refused(summary, e)
         return False
 
-    def _turn(self) -> bool:
-        if self._turns.go_on():
+    def _step(self) -> bool:
+        if self._deletion.go_on():
             return True
         remover, name = self._remover, self._summary.topic_id_partition
         if not finish_removal(remover.rlmm, name, remover.deleter, remover.now_ms()):
             raise PassFailedError(
-                f"{name}: not removed yet: {self._turns.failure or 'a copy ended meanwhile'}"
+                f"{name}: not removed yet: {self._deletion.failure or 'a copy has finished'}"
             )
         remover.over(self._summary, "removed with all of its segments")
         return False

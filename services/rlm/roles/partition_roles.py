@@ -1,4 +1,4 @@
-"""Turn what sources say about roles into tasks that begin and end."""
+"""Begin and end the tasks of partitions as their roles change."""
 
 import logging
 import threading
@@ -25,8 +25,7 @@ from services.api.remote_log_manager import (
 )
 from services.rlm.kafka_log.log_dir import PartitionDir
 from services.rlm.partition import Leadership, Partition
-from services.rlm.roles.disabling import Disabling
-from services.rlm.roles.stopping import Left, TierDeletion, outcome_of, take_steps
+from services.rlm.roles.stopping import Disabling, Left, TierDeletion, outcome_of, take_steps
 from services.rlm.roles.tasks import PartitionTasks
 from services.workflows.paging import batches
 
@@ -34,9 +33,9 @@ _log = logging.getLogger(__name__)
 
 
 class PartitionSource(Enum):
-    """STATIC: every partition in the log directories is led here. CALLBACKS: what
-    OnLeadershipChange and StopPartitions tell. POLLER: what the cluster answers
-    (services/rlm/kafka_admin)."""
+    """Where roles come from. STATIC: every partition in the log directories is led here. CALLBACKS:
+    calls of OnLeadershipChange and StopPartitions. POLLER: the cluster (services/rlm/kafka_admin).
+    """
 
     STATIC = "static"
     CALLBACKS = "callbacks"
@@ -44,7 +43,7 @@ class PartitionSource(Enum):
 
 
 class RoleSink(Protocol):
-    """PartitionRoles, as a source sees it."""
+    """The part of PartitionRoles that sources use."""
 
     def apply(self, delta: LeadershipDelta) -> list[LifecycleOutcome]: ...
 
@@ -52,29 +51,29 @@ class RoleSink(Protocol):
 
 
 class StaticSource:
-    """Every partition that lies in the log directories is led here, in the epoch of its log."""
+    """Treat every partition in the log directories as led here, in the epoch of its log."""
 
     def __init__(self, roles: RoleSink) -> None:
         _log.info(
-            "every topic in the log directories is tiered but internal ones; which are compacted "
-            "cannot be seen there: set remote.storage.enable=false for these"
+            "tiering every topic in the log directories except internal ones; RLM cannot see there "
+            "which topics are compacted: set remote.storage.enable=false for these"
         )
         self._roles = roles
-        self._told: set[TopicIdPartition] = set()
+        self._applied: set[TopicIdPartition] = set()
 
-    def tell(self, found: Collection[TopicIdPartition]) -> None:
-        """Of the partitions that came, and of those that went."""
+    def update(self, found: Collection[TopicIdPartition]) -> None:
+        """Pass on which partitions came and which are gone."""
         now = set(found)
-        gone = [StopPartition(name, None, StopReason.REASSIGNED) for name in self._told - now]
+        gone = [StopPartition(name, None, StopReason.REASSIGNED) for name in self._applied - now]
         for stops in batches(gone, MAX_STOPS):
             self._roles.stop(PartitionStops(stops))
-        self._told &= now
+        self._applied &= now
         role = PartitionRole.LEADER
-        come = [LeadershipChange(name, None, role) for name in found if name not in self._told]
+        come = [LeadershipChange(name, None, role) for name in found if name not in self._applied]
         for changes in batches(come, MAX_LEADERSHIP_CHANGES):
             outcomes = self._roles.apply(LeadershipDelta(changes))
-            # What is being disabled takes no role; it is told again.
-            self._told |= {
+            # A partition that is being disabled takes no role; the next scan retries.
+            self._applied |= {
                 change.topic_id_partition
                 for change, outcome in zip(changes, outcomes, strict=True)
                 if outcome is None
@@ -86,11 +85,11 @@ _MAX_WITHOUT_ROLE = 10_000
 
 
 class PartitionRoles:
-    """The partitions that this broker leads or follows. Thread-safe.
+    """Keep the roles of partitions: those this broker leads or follows. Thread-safe.
 
     Args:
-        folder_of: where a partition's log lies; None: nowhere.
-        made: a partition that is known for the first time.
+        folder_of: returns the folder of a partition's log; None: there is none.
+        made: makes a partition that is new here.
     """
 
     def __init__(
@@ -109,7 +108,7 @@ class PartitionRoles:
         # Described and read, but this broker neither leads nor follows them.
         self._without_role: LRUCache[TopicIdPartition, Partition] = LRUCache(_MAX_WITHOUT_ROLE)
         self._being_disabled: set[TopicIdPartition] = set()
-        # So that what was told before a partition was given up, and comes after it, is known.
+        # The epochs of roles that ended, by which late changes are refused.
         self._given_up: LRUCache[TopicIdPartition, int | None] = LRUCache(_MAX_GIVEN_UP)
 
     def partition(self, name: TopicIdPartition) -> Partition:
@@ -132,15 +131,16 @@ class PartitionRoles:
         return [partition for partition in self.partitions() if partition.role.is_leader]
 
     def look_for_folders(self) -> None:
-        """The log directories were looked through: a log may have come, moved, or gone."""
+        """Update the folders after a scan: a log may have come, moved or gone."""
         with self._lock:
             for name, partition in self._partitions.items():
                 partition.move_to(self._folder_of(name))
 
     def require_one_name(self, names: Iterable[TopicIdPartition]) -> None:
-        """
+        """Raise if a topic id has two names.
+
         Raises:
-            InvalidRequestError: a topic id has another name here, or two among `names`.
+            InvalidRequestError: it has another name here, or two among `names`.
         """
         with self._lock:
             topics: dict[UUID, str] = {name.topic_id: name.topic for name in self._partitions}
@@ -148,31 +148,30 @@ class PartitionRoles:
             topic = topics.setdefault(name.topic_id, name.topic)
             if topic != name.topic:
                 raise InvalidRequestError(
-                    f"topic: {name} has the id of topic {topic}; a topic keeps its name"
+                    f"topic: {name} has the topic id of topic {topic}; send the name of that topic"
                 )
 
     def apply(self, delta: LeadershipDelta) -> list[LifecycleOutcome]:
-        """As PartitionLifecycle.on_leadership_change."""
+        """Apply changes of roles, as RemoteLogManager.on_leadership_change."""
         with self._lock:
             return [self._apply(change) for change in delta.changes]
 
     def stop(self, stops: PartitionStops) -> list[LifecycleOutcome]:
-        """As PartitionLifecycle.stop_partitions."""
+        """Stop partitions, as RemoteLogManager.stop_partitions."""
         a_name = stops.partitions[0].topic_id_partition
         return self._in_steps(
             a_name, lambda disabled: [self._begin_stop(each, disabled) for each in stops.partitions]
         )
 
     def note_stable_offsets(self, offsets: Mapping[TopicIdPartition, int]) -> None:
-        """What the leaders of these partitions say now, in place of all that they said before."""
+        """Replace the last stable offsets by those of the latest poll."""
         with self._lock:
             for name, partition in self._partitions.items():
                 partition.role.stable_offset = offsets.get(name)
 
     def disable(self, names: Sequence[TopicIdPartition]) -> list[LifecycleOutcome]:
-        """Delete what the tier has of those that are led here, if the settings of their topics, as
-        RLMM has them now, turn tiering off: as a stop with TIERING_DISABLED does, but the roles
-        stay, and their tasks begin anew whatever came of it. An outcome each, in order.
+        """Delete what the tier has of led partitions if their topics' settings in RLMM disable
+        tiering; return an outcome each, in order. Roles stay and their tasks restart.
         """
         try:
             return self._in_steps(
@@ -186,16 +185,17 @@ class PartitionRoles:
     def _in_steps(
         self, a_name: TopicIdPartition, begin: Callable[[set[TopicIdPartition]], list[Left]]
     ) -> list[LifecycleOutcome]:
-        """
+        """Take all steps of a stop.
+
         Args:
-            begin: answers the first steps; to its argument it adds those that take no role before
-                the last one is done.
+            begin: returns the first steps; adds to its argument the partitions that take no role
+                before the last step.
         """
         disabled: set[TopicIdPartition] = set()
         try:
             with self._lock:
                 left = begin(disabled)
-            # Two steps: the tasks of all that are disabled have ended before one is waited for.
+            # Two steps: all tasks are ended before the first is waited for.
             is_ready = partial(self._tier_deletion.is_rlmm_ready, a_name)
             for _ in range(2):
                 left = take_steps(left, is_ready)
@@ -210,7 +210,7 @@ class PartitionRoles:
         if stale is not None:
             return stale
         if name in self._being_disabled:
-            return ConcurrentUpdateError(f"{name}: its tiering is being disabled; try again")
+            return ConcurrentUpdateError(f"{name}: its tiering is being disabled; retry")
         leadership = Leadership(change.role, change.leader_epoch)
         known = self._partitions.get(name)
         if known is not None and known.role.leadership is not None and self._tasks.has(name):
@@ -233,15 +233,12 @@ class PartitionRoles:
         if epoch is None or latest is None or epoch >= latest:
             return None
         return FencedLeaderEpochError(
-            f"{name}: leader epoch {epoch} is older than {latest}, which is known here; nothing "
-            "was changed"
+            f"{name}: leader epoch {epoch} is older than {latest}, which is known here; "
+            "nothing was changed"
         )
 
     def _begin_stop(self, stop: StopPartition, disabled: set[TopicIdPartition]) -> Left:
-        """
-        Args:
-            disabled: those of the call that take no role before it returns; it is added to.
-        """
+        """Return the first step of a stop; add to `disabled` if no role may begin meanwhile."""
         name = stop.topic_id_partition
         stale = self._stale(name, stop.leader_epoch)
         if stale is not None:
@@ -257,7 +254,7 @@ class PartitionRoles:
     def _begin_disabling(self, stop: StopPartition, disabled: set[TopicIdPartition]) -> Left:
         name = stop.topic_id_partition
         if name in self._being_disabled:
-            return ConcurrentUpdateError(f"{name}: another call is disabling it; try again")
+            return ConcurrentUpdateError(f"{name}: another call is disabling it; retry")
         known = self._partitions.get(name)
         if known is not None and known.role.is_leader:
             return self._disabling(known, stop, disabled)
@@ -269,16 +266,13 @@ class PartitionRoles:
     def _begin_by_settings(self, name: TopicIdPartition, disabled: set[TopicIdPartition]) -> Left:
         known = self._partitions.get(name)
         if known is None or not known.role.is_leader or name in self._being_disabled:
-            return None  # not for this call any more
+            return None  # Its role or another call has changed that.
         return self._disabling(known, None, disabled)
 
     def _disabling(
         self, partition: Partition, stop: StopPartition | None, disabled: set[TopicIdPartition]
     ) -> Left:
-        """
-        Args:
-            stop: who said so; None: nobody but the topic's settings, and the role stays.
-        """
+        """Return the first step of disabling; without `stop`, the role stays."""
         name = partition.topic_id_partition
         disabled.add(name)
         self._being_disabled.add(name)

@@ -1,12 +1,19 @@
-"""Stop partitions, and delete what the tier has of them if the reason says so."""
+"""Stop partitions and disable topics: delete what the tier has of them if they are to lose it."""
 
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
+from time import monotonic
+from typing import Protocol
+from uuid import UUID
+
+from cachetools import LRUCache
 
 from services.api.calls import MutationContext
 from services.api.errors import (
@@ -19,7 +26,7 @@ from services.api.errors import (
 )
 from services.api.ids import TopicIdPartition
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
-from services.api.remote_log_manager import LifecycleOutcome
+from services.api.remote_log_manager import MAX_STOPS, LifecycleOutcome
 from services.api.remote_log_metadata_manager import (
     MAX_UPDATE_BATCH,
     RemoteLogMetadataManager,
@@ -29,10 +36,14 @@ from services.api.remote_storage_manager import MAX_DELETE_BATCH, RemoteStorageM
 from services.api.retention import Deletion, DeletionReason
 from services.api.segments import RemoteLogSegmentState
 from services.api.topic_config import RetentionOwner, StoredTopicConfig, TopicConfig
+from services.common.cancellation import Flag
 from services.rlm.kafka_log.partition_dir import LogFileError, SegmentVanishedError
 from services.rlm.partition import Partition
 from services.rlm.reporting import LineageUnknownError, Reporter, report_of
+from services.rlm.roles.tasks import PartitionTasks
 from services.rlm.scheduler import PassFailedError
+from services.rlm.tier_state import Tier
+from services.rlm.topic_configs import TopicConfigs
 from services.workflows.deletion import (
     Deleter,
     DeletionOutcome,
@@ -40,13 +51,14 @@ from services.workflows.deletion import (
     begin_deletion,
     finish_deletion,
 )
+from services.workflows.paging import batches
 
 
 class BatchedDeletion:
-    """Goes through what `begin` yields. Not thread-safe.
+    """Delete what `begin` yields, one batch per call. Not thread-safe.
 
     Args:
-        size: segments of one turn.
+        size: segments of one batch.
     """
 
     def __init__(
@@ -56,16 +68,17 @@ class BatchedDeletion:
         self._size = size
         self._outcomes: Iterator[DeletionOutcome] | None = None
         self.failure = ""
-        """Of the first segment that failed since the beginning; empty: none has."""
+        """Why the first segment failed since the beginning; empty: none has."""
 
     def go_on(self) -> bool:
-        """Take the next turn; False: it was the last one, and the next begins anew.
+        """Delete the next batch; return False after the last one.
+
+        After that, and after an error, the next call begins from the start.
 
         Raises:
-            DeletionRefusedError: each segment of the turn was refused; the next turn begins anew.
-            PassFailedError: none of the turn was deleted; likewise: nothing says that the segments
-                behind them fare better.
-            RemoteStorageError: as the deletion does; likewise.
+            DeletionRefusedError: each segment of the batch was refused.
+            PassFailedError: no segment of the batch was deleted.
+            RemoteStorageError: the deletion itself failed.
         """
         if self._outcomes is None:
             self._outcomes, self.failure = self._begin(), ""
@@ -84,27 +97,26 @@ class BatchedDeletion:
 
 
 AT_ONCE = 4
-"""A partition that is locked in RLMM keeps a step waiting for seconds; RLMM has other callers."""
+"""A partition that is locked in RLMM keeps a step waiting for seconds."""
 
 FAILURES_UNTIL_ASKED = 3
-"""After so many in a row RLMM is asked whether it is there, or those partitions alone cannot be
-changed."""
+"""After so many in a row RLMM is asked if it is ready: only these partitions may be affected."""
 
 _log = logging.getLogger(__name__)
 
 Left = RemoteStorageError | Callable[[], "Left"] | None
-"""Of a stop: the next step, or its outcome."""
+"""The next step of a stop, or its outcome."""
 
 
 def take_steps(stops: Sequence[Left], is_rlmm_ready: Callable[[], bool]) -> list[Left]:
-    """Do the next step of each that has one, in any order. Once RLMM is away it is not asked again:
-    where it is silent, each question waits for its whole deadline.
+    """Do the next step of each stop that has one, in any order. Once RLMM is down it is not called
+    again, because each call would wait for its whole deadline.
 
     Args:
-        is_rlmm_ready: raises RemoteStorageError, or answers False, where RLMM is away.
+        is_rlmm_ready: raises RemoteStorageError or returns False while RLMM is down.
     """
     steps = _Steps(is_rlmm_ready)
-    # What RLMM is asked bears the id of the call that is served.
+    # Calls to RLMM carry the request id of the call that is served.
     context = copy_context()
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="stops") as pool:
         return list(pool.map(lambda step: context.copy().run(steps.take, step), stops))
@@ -158,10 +170,10 @@ def _result_of(step: Callable[[], Left]) -> Left:
     except RemoteStorageError as e:
         return e
     except (LogFileError, SegmentVanishedError, LineageUnknownError) as e:
-        return ConcurrentUpdateError(f"not known where the log begins; try again: {e}")
+        return ConcurrentUpdateError(f"the log cannot be read, so its start is unknown; retry: {e}")
     except Exception as e:  # noqa: BLE001 - a boundary: no partition stops another
-        _log.exception("a partition was not given up")
-        return RemoteStorageError(f"{type(e).__name__}; see the log")
+        _log.exception("stopping a partition failed")
+        return RemoteStorageError(f"{type(e).__name__}; see the log of RLM")
 
 
 _COPIES = (
@@ -174,24 +186,25 @@ _REASON = DeletionReason.TIERING_DISABLED
 
 
 def kept_because(config: TopicConfig) -> str:
-    """Why the tier's part of a topic is kept when its tiering is disabled; empty: it is deleted."""
+    """Return why the tier keeps a disabled topic's data; empty: it is deleted."""
     if not config.remote_log_delete_on_disable:
         return (
-            "remote.log.delete.on.disable is not true, so what is in the tier is kept; set it for "
-            "the topic first"
+            "the tier keeps its data because remote.log.delete.on.disable is not true; set it for "
+            "the topic to delete the data"
         )
     if config.hold:
-        return "sediment.hold is set"
+        return "the tier keeps its data because sediment.hold is set"
     if config.retention_owner is RetentionOwner.SWEEP and config.sweep_paused:
-        return "sediment.sweep.paused is set, and sediment.retention.owner is sweep"
+        return "the tier keeps its data because sediment.sweep.paused is set and the sweep owns it"
     return ""
 
 
 @dataclass(frozen=True, slots=True)
 class TierDeletion:
-    """
+    """Delete what the tier has of partitions that were deleted or disabled.
+
     Attributes:
-        now_ms: the time that events bear.
+        now_ms: the timestamp of events.
     """
 
     rsm: RemoteStorageManager
@@ -201,14 +214,15 @@ class TierDeletion:
     now_ms: Callable[[], int]
 
     def is_rlmm_ready(self, name: TopicIdPartition) -> bool:
-        """
+        """Whether RLMM is ready for the partition.
+
         Raises:
             RetriableRemoteStorageError: RLMM cannot be reached.
         """
         return self.rlmm.is_ready(name)
 
     def mark_partition(self, name: TopicIdPartition, leader_epoch: int | None) -> None:
-        """Move the partition to DELETE_PARTITION_MARKED; again is once.
+        """Move the partition to DELETE_PARTITION_MARKED. Idempotent.
 
         Raises:
             FencedLeaderEpochError: RLMM knows of a later leader epoch.
@@ -220,9 +234,10 @@ class TierDeletion:
         self.rlmm.put_remote_partition_delete_metadata(event, why)
 
     def require_nothing_left(self, name: TopicIdPartition) -> None:
-        """
+        """Raise if the tier has segments of the partition that are not marked for deletion.
+
         Raises:
-            InvalidStateTransitionError: there is something in the tier that is not marked.
+            InvalidStateTransitionError: it has some.
             RetriableRemoteStorageError: RLMM cannot be reached.
         """
         try:
@@ -231,27 +246,27 @@ class TierDeletion:
             return
         if left is not None:
             raise InvalidStateTransitionError(
-                f"{name}: this broker was not told to lead it, and it has segments in the tier; "
-                "only its leader deletes them"
+                f"{name}: this broker does not lead the partition, which has segments in the tier; "
+                "send the stop to its leader, which deletes them"
             )
 
     def require_allowed(
         self, name: TopicIdPartition, *, by_settings: bool = False
     ) -> StoredTopicConfig:
-        """The topic's settings, under which the tier's part of it may be deleted.
+        """Return the topic's settings, if they allow deleting what the tier has of it.
 
         Args:
-            by_settings: nobody but these says that tiering is disabled.
+            by_settings: no call has disabled tiering, so the settings have to.
 
         Raises:
-            DeletionRefusedError: it may not.
-            RemoteResourceNotFoundError: the topic is not known: there is nothing to delete.
+            DeletionRefusedError: they do not.
+            RemoteResourceNotFoundError: RLMM does not know the topic: there is nothing to delete.
             RetriableRemoteStorageError: RLMM cannot be reached.
         """
         stored = self.rlmm.topic_config(name.topic_id)
         if by_settings and stored.config.remote_storage_enable is not False:
             raise DeletionRefusedError(
-                f"topic {name.topic}: remote.storage.enable is not false any more"
+                f"topic {name.topic}: remote.storage.enable is no longer false"
             )
         reason = kept_because(stored.config)
         if reason:
@@ -263,10 +278,10 @@ class TierDeletion:
 
         Raises:
             ConcurrentUpdateError: the topic's settings changed meanwhile.
-            DeletionRefusedError: they forbid it; or another broker copies a segment.
+            DeletionRefusedError: they forbid it, or another broker is copying a segment.
             FencedLeaderEpochError: another broker leads the partition.
             InvalidStateTransitionError: its log is not here.
-            LogFileError, SegmentVanishedError, LineageUnknownError: it cannot be read now.
+            LogFileError, SegmentVanishedError, LineageUnknownError: the log cannot be read.
             RetriableRemoteStorageError: RLMM cannot be reached.
         """
         name, now_ms = partition.topic_id_partition, self.now_ms()
@@ -285,13 +300,18 @@ class TierDeletion:
         partition.tier.refresh()
         if refusal is not None:
             raise refusal
-        _log.info("%s: tiering is disabled, log start %d", name, log_start_offset)
+        _log.info(
+            "%s: tiering is disabled; its segments are marked for deletion, log start %d",
+            name,
+            log_start_offset,
+        )
 
     def finishing(self, name: TopicIdPartition) -> Callable[[], bool]:
-        """What deletes the objects of all that is marked, a batch a turn; False: they are gone.
+        """Return a function that deletes the objects of marked segments, one batch per call; it
+        returns False after the last one.
 
-        It raises PassFailedError where some could not be deleted, and RemoteStorageError; the next
-        turn begins anew.
+        It raises PassFailedError if some could not be deleted, and RemoteStorageError; the next
+        call begins from the start.
         """
         turns = BatchedDeletion(lambda: self._finish(name))
 
@@ -308,19 +328,20 @@ class TierDeletion:
         return go_on
 
     def _reported(self, partition: Partition, topic: StoredTopicConfig) -> tuple[Deleter, int]:
-        """Who deletes, and the local log start, which RLMM takes for one only where it was told how
-        far the log goes."""
+        """Report the log; return who deletes, and the local log start.
+
+        RLMM accepts a local log start only after a report of the log.
+        """
         name = partition.topic_id_partition
         log = partition.role.local.read() if partition.role.local else None
         report = report_of(partition, self.broker_id)
         if log is None or report is None:
             raise InvalidStateTransitionError(
-                f"{name}: its log is not here, or is not the one that was copied: not known where "
-                "what remains begins"
+                f"{name}: this broker has no log of it, or not the one that was copied, so that "
+                "the start of what remains is unknown; send the stop to the broker with the log"
             )
         self.reporter.report(partition, report)
-        # Whose retention it is does not matter: remote.log.delete.on.disable is a decision of the
-        # topic's own. RLMM asks for an owner, so the topic's is named.
+        # RLMM requires an owner; remote.log.delete.on.disable holds whoever owns retention.
         owner = topic.config.retention_owner or RetentionOwner.RLM
         deleter = Deleter(self.broker_id, owner, broker_leader_epoch=report.leader_epoch)
         return deleter, log.log_start_offset
@@ -329,3 +350,146 @@ class TierDeletion:
         marked, deleter = all_segments(self.rlmm, name, states=[_DELETING]), Deleter(self.broker_id)
         while batch := list(islice(marked, MAX_DELETE_BATCH)):
             yield from finish_deletion(self.rlmm, self.rsm, batch, deleter, self.now_ms())
+
+
+COPY_ENDS_WITHIN_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Disabling:
+    """Disable the tiering of one partition, step by step.
+
+    Attributes:
+        lock: of the roles; held during `give_up` and while tasks are ended.
+        give_up: ends the role once everything is marked; None: only the topic's settings disabled
+            tiering, and the role stays.
+    """
+
+    partition: Partition
+    tasks: PartitionTasks
+    tier_deletion: TierDeletion
+    lock: AbstractContextManager[object]
+    give_up: Callable[[], None] | None
+
+    def begin(self) -> Left:
+        """End the tasks, if the settings in RLMM allow the deletion now."""
+        name = self.partition.topic_id_partition
+        try:
+            topic = self.tier_deletion.require_allowed(name, by_settings=self.give_up is None)
+        except RemoteResourceNotFoundError:
+            self._end_role()
+            return None
+        with self.lock:
+            self.tasks.end(name, abandon_copy=True)
+        return partial(self._mark, topic, monotonic() + COPY_ENDS_WITHIN_S)
+
+    def _mark(self, topic: StoredTopicConfig, until_s: float) -> None:
+        name = self.partition.topic_id_partition
+        # Nobody would find its copy once everything that is there now is marked.
+        if not self.tasks.copy_has_ended(name, max(until_s - monotonic(), 0.0)):
+            raise ConcurrentUpdateError(f"{name}: a copy is still running; retry")
+        # What it deletes here would be nowhere once the tier's log start is the local one.
+        if not self.tasks.local_retention_has_ended(name, max(until_s - monotonic(), 0.0)):
+            raise ConcurrentUpdateError(
+                f"{name}: a pass of local retention is still running; retry"
+            )
+        self.tier_deletion.mark_segments(self.partition, topic)
+        self._end_role()
+        self.tasks.run_until_done(name, self.tier_deletion.finishing(name))
+
+    def _end_role(self) -> None:
+        if self.give_up is not None:
+            with self.lock:
+                self.give_up()
+
+
+_STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+
+
+_MAX_LOGGED = 10_000
+
+
+class DisablesPartitions(Protocol):
+    """The part of PartitionRoles that is used here."""
+
+    def leaders(self) -> list[Partition]: ...
+
+    def disable(self, names: Sequence[TopicIdPartition]) -> list[LifecycleOutcome]: ...
+
+
+class DisabledTopics:
+    """Find led partitions that are disabled and still in the tier, and disable them. The settings
+    are read again for that, because the cached ones may be an interval old.
+
+    A partition with nothing in the tier is skipped, so that a disabled topic costs nothing. Not
+    thread-safe.
+
+    Args:
+        stopping: set: nothing new begins.
+    """
+
+    def __init__(
+        self, roles: DisablesPartitions, topic_configs: TopicConfigs, stopping: Flag
+    ) -> None:
+        self._roles = roles
+        self._topic_configs = topic_configs
+        self._stopping = stopping
+        self._logged: LRUCache[UUID, str] = LRUCache(_MAX_LOGGED)
+
+    def look(self) -> None:
+        """Disable what was found.
+
+        Raises:
+            PassFailedError: not everything could be marked for deletion; the next pass retries.
+            RetriableRemoteStorageError: RLMM cannot be reached.
+        """
+        refused: list[RemoteStorageError] = []
+        for names in batches(self._found(refused), MAX_STOPS):
+            if self._stopping.is_set():
+                return
+            for name, outcome in zip(names, self._roles.disable(names), strict=True):
+                if outcome is not None:
+                    self._topic_configs.forget(name.topic_id)
+                    refused.append(outcome)
+        if refused:
+            raise PassFailedError(
+                f"{len(refused)} disabled partitions are still in the tier; the first: {refused[0]}"
+            )
+
+    def _found(self, refused: list[RemoteStorageError]) -> list[TopicIdPartition]:
+        """Return the partitions to disable; add to `refused` why some are unknown."""
+        found: list[TopicIdPartition] = []
+        is_disabled: dict[UUID, bool] = {}
+        for partition in self._roles.leaders():
+            name = partition.topic_id_partition
+            if not _is_in_tier(partition.tier.last_seen):
+                continue
+            if name.topic_id not in is_disabled:
+                try:
+                    is_disabled[name.topic_id] = self._is_disabled(name)
+                except RetriableRemoteStorageError:
+                    raise
+                except RemoteStorageError as e:
+                    is_disabled[name.topic_id] = False
+                    refused.append(e)
+            if is_disabled[name.topic_id]:
+                found.append(name)
+        return found
+
+    def _is_disabled(self, name: TopicIdPartition) -> bool:
+        """Whether the topic is disabled and may be deleted, by the cached settings."""
+        try:
+            config = self._topic_configs.of(name.topic_id).config
+        except RemoteResourceNotFoundError:
+            return False
+        is_disabled = config.remote_storage_enable is False
+        reason = kept_because(config) if is_disabled else ""
+        if reason and reason != self._logged.get(name.topic_id):
+            _log.info("topic %s: tiering is disabled; %s", name.topic, reason)
+        self._logged[name.topic_id] = reason
+        return is_disabled and not reason
+
+
+def _is_in_tier(tier: Tier) -> bool:
+    """Whether anything is there that is not marked for deletion; retention finishes the marked."""
+    return tier.segments > 0 or any(segment.state is _STARTED for segment in tier.unfinished)

@@ -1,4 +1,4 @@
-"""Run the tasks of each role in pools of their own."""
+"""Run the tasks of each role, each kind in a pool of its own."""
 
 import logging
 from collections.abc import Callable
@@ -30,7 +30,7 @@ from services.rlm.scheduler import PassFailedError, RunAgain, Scheduler, Task
 
 
 class FollowerTask:
-    """Passes over one partition, one at a time. Changes nothing in the tier."""
+    """Keep the state of a followed partition current. Changes nothing in the tier."""
 
     def __init__(
         self, partition: Partition, rlmm: RemoteLogMetadataManager, broker_id: int
@@ -40,7 +40,8 @@ class FollowerTask:
         self._broker_id = broker_id
 
     def run(self) -> None:
-        """
+        """Announce the role and refresh the tier state.
+
         Raises:
             RemoteStorageError: RLMM cannot be asked now.
         """
@@ -59,7 +60,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """One for each kind of task."""
+    """One scheduler for each kind of task."""
 
     copier: Scheduler
     expiration: Scheduler
@@ -69,11 +70,12 @@ class Pools:
 
 @dataclass(frozen=True, slots=True)
 class SharedByTasks:
-    """
+    """What the tasks of all partitions share.
+
     Attributes:
-        local_retention: None: the log directories are the broker's.
-        stopping: set: nothing new begins, of any partition.
-        cancelled: set: what is being copied is left, too.
+        local_retention: None: a broker owns the log directories.
+        stopping: set: tasks begin nothing new.
+        cancelled: set: running copies are abandoned too.
     """
 
     rlmm: RemoteLogMetadataManager
@@ -89,15 +91,15 @@ class SharedByTasks:
 
 @dataclass(frozen=True, slots=True)
 class _RoleCancellation:
-    """Of the tasks that one partition has in its present role."""
+    """Stop and cancel the tasks of one partition in its present role."""
 
     stopping: Cancellation
     cancelled: Cancellation
 
 
 class PartitionTasks:
-    """Begins and ends the tasks of partitions. Not thread-safe: its caller has a lock. What waits
-    for a task, or runs one without a role, needs none."""
+    """Begin and end the tasks of partitions. The caller holds a lock; it needs none to wait for a
+    task or to run one without a role."""
 
     def __init__(self, pools: Pools, shared: SharedByTasks) -> None:
         self._pools = pools
@@ -121,11 +123,10 @@ class PartitionTasks:
             self._pools.follower.schedule(name, follower.run)
 
     def end(self, name: TopicIdPartition, *, abandon_copy: bool = False) -> None:
-        """Begin nothing more of the partition's role. A copy under way is finished, as KIP-405
-        wants it; what runs until it is done goes on.
+        """End the tasks of the partition's role. A running copy is finished, as KIP-405 says.
 
         Args:
-            abandon_copy: it is not: what is copied is to be deleted.
+            abandon_copy: abandon it, because the tier's data is to be deleted.
         """
         cancel = self._cancel.pop(name, None)
         if cancel is not None:
@@ -141,16 +142,16 @@ class PartitionTasks:
         return name in self._cancel
 
     def copy_has_ended(self, name: TopicIdPartition, within_s: float) -> bool:
-        """Wait for the copy pass of a partition whose tasks were ended; False: it goes on."""
+        """Wait for the copy pass of a partition whose tasks were ended; return whether it ended."""
         return self._pools.copier.wait_ended(name, within_s)
 
     def local_retention_has_ended(self, name: TopicIdPartition, within_s: float) -> bool:
-        """As copy_has_ended, of the pass that deletes local segments."""
+        """Wait likewise for the pass that deletes local segments."""
         return self._pools.local_retention.wait_ended(name, within_s)
 
     def run_until_done(self, name: TopicIdPartition, go_on: Callable[[], bool]) -> None:
-        """Run `go_on` turn by turn until it answers False, whatever roles the partition has
-        meanwhile; among the tasks of retention. Another one of this partition is replaced."""
+        """Run `go_on` among the tasks of retention until it returns False, whatever roles the
+        partition has meanwhile. It replaces an earlier one of this partition."""
         pool, key = self._pools.expiration, Finishing(name)
 
         def run() -> bool:

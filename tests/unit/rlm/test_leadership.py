@@ -56,6 +56,6 @@ def test_the_static_source_tells_of_what_came_and_of_what_went_once() -> None:
     told = Told()
     source = StaticSource(told)
     for found in ([NAME], [NAME], [], [], [NAME]):
-        source.tell(found)
+        source.update(found)
     assert [delta.changes for delta in told.deltas] == [(LeadershipChange(NAME, None, LEADER),)] * 2
     assert [[s.topic_id_partition for s in stops.partitions] for stops in told.stops] == [[NAME]]

@@ -10,7 +10,7 @@ from services.api.lineage import Lineage
 from services.api.segments import SegmentLeaderEpoch
 from services.api.topic_config import UNLIMITED, TopicConfig, topic_config
 from services.rlm.kafka_log.partition_dir import LocalSegment
-from services.rlm.retention.local_rules import (
+from services.rlm.retention.local_task import (
     Copied,
     LocalDeletion,
     LocalDeletionReason,

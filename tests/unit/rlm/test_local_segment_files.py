@@ -144,7 +144,7 @@ def test_where_a_broker_was_replacing_segments_nothing_is_ended(
 ) -> None:
     (files.path / name).write_bytes(b"x")
     left = files.file(0, ".log").rename(files.file(0, ".log.deleted"))
-    with pytest.raises(LogFileError, match="was cut off while it replaced segments"):
+    with pytest.raises(LogFileError, match="was interrupted while it replaced segments"):
         finish(files)
     assert left.exists()
     assert names(files, 0) >= {"index", "timeindex", "snapshot"}

@@ -367,7 +367,7 @@ def test_a_task_for_which_there_was_no_thread_is_run_once_after_its_back_off(
     threads.are_out = True
     tick(scheduler)
     assert scheduler.idle_ratio == 1.0
-    assert "a task failed: p: it could not be started: can't start new thread" in caplog.text
+    assert "a task failed: p: no thread could be started: can't start new thread" in caplog.text
     threads.are_out = False
     clock.now_s = 5.0
     # Its thread comes upon what the pool was given before.
