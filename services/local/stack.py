@@ -1,4 +1,4 @@
-"""Run everything on one machine: PostgreSQL, an S3 server and the three services, as processes."""
+"""Run PostgreSQL, an S3 server and the three services as processes on one machine."""
 
 import json
 import os
@@ -49,7 +49,7 @@ _PREFIXES = {"rsm": "RSM_", "rlmm": "RLMM_", "rlm": "RLM_"}
 def rsm_settings(
     s3: S3Endpoint, bucket: str, prefix: str, deployment_id: str = ""
 ) -> dict[str, str]:
-    """Without a `deployment_id` the prefix is not marked."""
+    """Return RSM's settings; without `deployment_id` RSM does not mark the prefix."""
     settings = {
         "RSM_BACKEND": "s3",
         "RSM_ENDPOINT": s3.endpoint,
@@ -74,7 +74,7 @@ def rlm_settings(
     task_interval_ms: int | None,
     index_cache_dir: Path | None = None,
 ) -> dict[str, str]:
-    """`task_interval_ms` of None leaves the service's default, as `index_cache_dir` does."""
+    """Return RLM's settings; None leaves the service's default."""
     settings = {
         "RLM_RSM_ADDRESS": rsm_address,
         "RLM_RLMM_ADDRESS": rlmm_address,
@@ -88,7 +88,7 @@ def rlm_settings(
 
 
 def listen_settings(service: str, ports: Sequence[int], host: str) -> dict[str, str]:
-    """Ports for gRPC, health and metrics, in this order."""
+    """Return a service's listen addresses for the ports of gRPC, health and metrics."""
     names = ("LISTEN_ADDRESS", "HEALTH_ADDRESS", "METRICS_ADDRESS")
     prefix = _PREFIXES[service]
     pairs = zip(names, ports, strict=True)
@@ -96,7 +96,7 @@ def listen_settings(service: str, ports: Sequence[int], host: str) -> dict[str, 
 
 
 def settings_of(service: str, settings: Mapping[str, str]) -> dict[str, str]:
-    """Those of `settings` that are for this service."""
+    """Select the settings of one service."""
     prefix = _PREFIXES[service]
     return {name: value for name, value in settings.items() if name.startswith(prefix)}
 
@@ -117,7 +117,7 @@ _COMMAND_TIMEOUT_S = 300.0
 
 @dataclass(frozen=True)
 class Announcement:
-    """The line of JSON that a service prints once it is ready; addresses are HOST:PORT."""
+    """The line of JSON that a service prints when it is ready; addresses are HOST:PORT."""
 
     service: str
     address: str
@@ -126,7 +126,7 @@ class Announcement:
 
 
 class ServiceProcess:
-    """`python -m services.<name>`, on loopback ports that stay the same over restarts.
+    """Runs `python -m services.<name>` on loopback ports that stay the same over restarts.
 
     Not thread-safe.
     """
@@ -138,7 +138,7 @@ class ServiceProcess:
         directory: Path,
         command: Sequence[str] | None = None,
     ) -> None:
-        """`name` is rsm, rlmm or rlm; `command` replaces what runs."""
+        """Describe a service: `name` is rsm, rlmm or rlm; `command` replaces its command line."""
         self._name = name
         self._settings = settings
         self._directory = directory
@@ -156,21 +156,21 @@ class ServiceProcess:
 
     @property
     def announcement(self) -> Announcement:
-        """What it said when it was last ready."""
+        """The addresses it announced when it was last ready."""
         if self._announcement is None:
             raise ProcessError(f"{self._name} was never ready")
         return self._announcement
 
     @property
     def address(self) -> str:
-        """Where its gRPC is."""
+        """The address of its gRPC server."""
         return self.announcement.address
 
     def start(self, settings: Mapping[str, str] | None = None) -> None:
-        """Start and wait until it says that it is ready; `settings` hold for this start only.
+        """Start the service and wait until it is ready; `settings` hold for this start only.
 
         Raises:
-            ProcessError: it ended, or was not ready in time; with the end of its log.
+            ProcessError: it ended or was not ready in time; has the end of its log.
         """
         extra = settings or {}
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -180,7 +180,7 @@ class ServiceProcess:
             self._held_ports = start_on_free_ports(3, lambda ports: self._start_on(ports, extra))
 
     def stop(self) -> None:
-        """SIGTERM: it ends what is under way first."""
+        """Send SIGTERM: the service finishes its calls first."""
         self.process.stop()
 
     def kill(self) -> None:
@@ -203,10 +203,10 @@ class ServiceProcess:
 
 
 def run_to_end(command: Sequence[str], settings: Mapping[str, str]) -> str:
-    """Run a command of the project that does its work and ends; answer what it wrote to stdout.
+    """Run a command of the project to its end and return its stdout.
 
     Raises:
-        ProcessError: it failed; with what it wrote to stderr.
+        ProcessError: it failed; has its stderr.
     """
     done = subprocess.run(
         command,
@@ -216,7 +216,7 @@ def run_to_end(command: Sequence[str], settings: Mapping[str, str]) -> str:
         text=True,
         timeout=_COMMAND_TIMEOUT_S,
         check=False,
-        start_new_session=True,  # a Ctrl-C at the terminal is for us
+        start_new_session=True,  # a Ctrl-C at the terminal must not reach it
     )
     if done.returncode != 0:
         what = " ".join(command[1:])
@@ -229,16 +229,16 @@ PREFIX = ""
 DATABASE = "sediment"
 
 UPGRADE_SCHEMA = (sys.executable, "-m", "services.cli", "db", "upgrade", "-o", "json")
-"""Run with RLMM's settings before RLMM starts; answers the deployment's id."""
+"""Command that runs with RLMM's settings before RLMM starts; prints the deployment's id."""
 
 NOT_RUNNING = Announcement(service="", address="", health="", metrics="")
 
 
 class EmbeddedStack:
-    """The stack on a data directory, which it keeps; runs while it is entered.
+    """Runs the stack on a data directory while the context is entered, and keeps the data.
 
-    Whatever way this process ends, all that it started ends soon after; should it still find
-    something left of an earlier run, it ends that before it starts. Not thread-safe.
+    In whatever way this process ends, its children end soon after; anything left of an earlier run
+    is ended before the start. Not thread-safe.
     """
 
     def __init__(
@@ -252,14 +252,15 @@ class EmbeddedStack:
         with_rlm: bool = True,
         s3: S3Server | None = None,
     ) -> None:
-        """`data_dir` of None is the default directory; `fresh` forgets what it holds.
+        """Describe the stack.
 
-        `s3` is started and ended here; None: SeaweedFS, in the data directory.
-
-        Without RLM a broker with the plugin schedules; the endpoints of RLM are empty then.
-
-        `settings` are more environment variables, RSM_*, RLMM_* or RLM_*; each goes to the service
-        of its prefix only.
+        Args:
+            data_dir: None for the default directory.
+            fresh: delete the data of earlier runs.
+            settings: more environment variables, RSM_*, RLMM_* or RLM_*; each goes only to the
+                service of its prefix.
+            with_rlm: False if a broker with the plugin schedules; RLM's endpoints are empty then.
+            s3: a server to start and stop; None for SeaweedFS in the data directory.
         """
         self._directory = (data_dir or default_directory()).absolute()
         self._log_dirs = log_dirs
@@ -274,7 +275,7 @@ class EmbeddedStack:
 
     @property
     def endpoints(self) -> StackEndpoints:
-        """Where everything is; pids are those of now."""
+        """Current addresses, keys and pids."""
         s3 = self.s3.endpoint
         rsm, rlmm = self.services["rsm"].announcement, self.services["rlmm"].announcement
         rlm = self.services["rlm"].announcement if self._with_rlm else NOT_RUNNING
@@ -301,7 +302,7 @@ class EmbeddedStack:
         )
 
     def ended(self) -> list[str]:
-        """Where the logs are of the parts that ended by themselves; empty: all of it runs."""
+        """List the logs of the parts that ended by themselves; empty if all of them run."""
         services = [service.process for service in self.services.values()]
         ended = [str(process.log_path) for process in services if not process.is_running()]
         if not self.postgres.is_running():
@@ -311,11 +312,11 @@ class EmbeddedStack:
         return ended
 
     def __enter__(self) -> Self:
-        """Start everything and wait until all of it is ready.
+        """Start every part and wait until all of them are ready.
 
         Raises:
             DataDirectoryError: the data directory cannot be used.
-            ClusterError, ProcessError: a part did not start; what did is stopped again.
+            ClusterError, ProcessError: a part did not start; the others are stopped again.
         """
         check_apart(self._directory, self._log_dirs)
         with ExitStack() as cleanup:
@@ -335,7 +336,7 @@ class EmbeddedStack:
         self._cleanup.close()
 
     def _start(self, cleanup: ExitStack) -> None:
-        # Side by side, for both take seconds. What is started later is stopped earlier.
+        # In parallel, because both take seconds. What starts later stops earlier.
         lanes = ThreadPoolExecutor(2)
         deployment_id = Future[str]()
         try:
@@ -345,7 +346,7 @@ class EmbeddedStack:
             ]
             wait(futures)
         finally:
-            # Also when a signal ends us: what a lane started after the clean-up nobody would stop.
+            # Also when a signal ends us: nothing would stop what a lane starts after the clean-up.
             lanes.shutdown(wait=True)
         for future in futures:
             future.result()
@@ -365,14 +366,14 @@ class EmbeddedStack:
             upgraded = json.loads(run_to_end(UPGRADE_SCHEMA, settings))
             deployment_id.set_result(upgraded["deployment_id"])
         except BaseException as e:
-            # The other lane waits for it.
+            # The other lane waits for this future.
             deployment_id.set_exception(e)
             raise
         self._start_service("rlmm", settings, cleanup)
 
     def _start_store(self, cleanup: ExitStack, deployment_id: "Future[str]") -> None:
         self.s3.start()
-        # Not stop(): that waits 15 s, and those who write are gone before.
+        # Not stop(), which takes 15 s: every writer has stopped by then.
         cleanup.callback(self.s3.kill)
         self.s3.endpoint.ensure_bucket(BUCKET)
         settings = rsm_settings(self.s3.endpoint, BUCKET, PREFIX, deployment_id.result())
