@@ -25,7 +25,7 @@ _LONGEST_WAIT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Where the services are, HOST:PORT, and how long one that is away is waited for."""
+    """Addresses of the services (HOST:PORT), and how long to retry while one is down."""
 
     rlmm: str
     rsm: str
@@ -42,8 +42,10 @@ class Services:
             yield RemoteStorageManagerClient(channel, self.rsm)
 
     def retrying(self) -> Retrying:
-        """Calls again what failed because a service is away or has no room; the only such loop
-        between a task and a service. What it calls must be idempotent."""
+        """Return the one retry loop between a task and a service.
+
+        It repeats calls that fail because a service is down or overloaded; they must be idempotent.
+        """
         return Retrying(
             retry=retry_if_exception_type((RetriableRemoteStorageError, ThrottledError)),
             wait=wait_random_exponential(_FIRST_WAIT_S, _LONGEST_WAIT_S),
@@ -52,16 +54,16 @@ class Services:
         )
 
     def require_reachable(self) -> None:
-        """Wait until both accept connections, and see that each is what it is taken for.
+        """Wait until both services accept connections, and check that each is the right one.
 
         Raises:
-            RetriableRemoteStorageError: one did not in time; names it and its address.
-            InvalidRequestError: something else answers there.
+            RetriableRemoteStorageError: one is unreachable; names it and its address.
+            InvalidRequestError: another service answers at an address.
         """
         self._require_connections()
         with self.connected_rlmm() as rlmm, _answering("--rlmm", self.rlmm):
             rlmm.list_partitions(page_size=1)
-        # The cheapest thing that RSM can be asked: it refuses an empty batch.
+        # The cheapest call of RSM: it refuses an empty batch.
         refused = suppress(InvalidRequestError)
         with self.connected_rsm() as rsm, _answering("--rsm", self.rsm), refused:
             rsm.delete_log_segment_data_batch([])
@@ -73,7 +75,8 @@ class Services:
                     grpc.channel_ready_future(channel).result(self.retry_for_s)
                 except grpc.FutureTimeoutError as e:
                     raise RetriableRemoteStorageError(
-                        f"{name} at {address} cannot be reached within {self.retry_for_s:g} s"
+                        f"{name} at {address} cannot be reached within {self.retry_for_s:g} s; "
+                        f"check that it runs and that --{name} is its address"
                     ) from e
 
 
@@ -82,4 +85,4 @@ def _answering(option: str, address: str) -> Iterator[None]:
     try:
         yield
     except NotServedError as e:
-        raise InvalidRequestError(f"{option}: another service answers at {address}") from e
+        raise InvalidRequestError(f"{option}: {address} is the address of another service") from e

@@ -1,4 +1,4 @@
-"""Deleting what is marked, and confirming what the store confirmed; then finishing partitions."""
+"""Delete marked segments, record each deletion in RLMM, and finish removed partitions."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -30,8 +30,10 @@ from spark_jobs.plan import (
 def delete_marked(
     batches: Iterable[pa.RecordBatch], services: Services, deleter: Deleter, batch_size: int
 ) -> Iterator[pa.RecordBatch]:
-    """MARKED_SCHEMA, rows of marked segments only, to DELETED_SCHEMA. May run twice: what is gone
-    is a success."""
+    """Delete marked segments: rows of segments in MARKED_SCHEMA to DELETED_SCHEMA.
+
+    Safe to run twice: a segment that is already gone counts as deleted.
+    """
     with services.connected_rlmm() as rlmm, services.connected_rsm() as rsm:
         retrying, rows = services.retrying(), rows_in(batches)
         while batch := [segment_of(row) for row in islice(rows, batch_size)]:
@@ -42,7 +44,7 @@ def delete_marked(
 def finish_partitions(
     batches: Iterable[pa.RecordBatch], services: Services, deleter: Deleter
 ) -> Iterator[pa.RecordBatch]:
-    """MARKED_SCHEMA, rows of partitions only, to FINISHED_SCHEMA. May run twice."""
+    """Finish removed partitions: MARKED_SCHEMA to FINISHED_SCHEMA. Safe to run twice."""
     with services.connected_rlmm() as rlmm:
         retrying = services.retrying()
         rows = (_finished(rlmm, retrying, row, deleter) for row in rows_in(batches))

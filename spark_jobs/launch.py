@@ -1,4 +1,4 @@
-"""Start and stop Spark around a sweep, and report failures as one sentence and an exit code."""
+"""Start Spark, run a sweep, stop Spark; report a failure as one sentence and an exit code."""
 
 import logging
 import os
@@ -24,27 +24,27 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from spark_jobs.options import SweepOptions
-from spark_jobs.report import EXIT_REFUSED, SweepError, SweepReport, told_in_one_line
+from spark_jobs.report import EXIT_REFUSED, SweepError, SweepReport, sweep_errors
 from spark_jobs.sweep import Say, SweepRun
 
 _TASK_ATTEMPTS = 4
 _QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
-_NO_JAVA = "Spark needs Java 17 or newer: install it, or set JAVA_HOME to where it is"
+_NO_JAVA = "Spark needs Java 17 or newer and found none; install it or set JAVA_HOME"
 
 
 @contextmanager
 def spark_session(
     name: str, scratch: Path, log_path: Path, master: str = "local[*]", driver_memory: str = "1g"
 ) -> Iterator[SparkSession]:
-    """A Spark of our own, or that of the spark-submit that runs us, whose master it keeps.
+    """Start a Spark session, or use that of the spark-submit that runs this process.
 
     Args:
-        scratch: for Spark's own files on this machine; must outlive the session.
-        log_path: gets what Spark and its Java machine have to say.
-        driver_memory: of the Java machine; a local master does all of its work there.
+        scratch: directory for Spark's files on this machine; must outlive the session.
+        log_path: file for the output of Spark and its JVM.
+        driver_memory: of the JVM; a local master does all its work there.
 
     Raises:
-        SweepError: there is no Java, or it cannot run Spark.
+        SweepError: Java is missing, or cannot run Spark.
     """
     conf = SparkConf().setAppName(name)
     conf.set("spark.ui.enabled", "false").set("spark.ui.showConsoleProgress", "false")
@@ -56,12 +56,11 @@ def spark_session(
         conf.set("spark.sql.warehouse.dir", str(scratch / "warehouse"))
         if master.startswith("local"):
             conf.set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
-            # A small sweep's Java ends soon after it started: the quick compiler saves a third of
-            # its CPU time.
+            # The JVM of a small sweep ends soon: the quick compiler saves a third of its CPU time.
             conf.set("spark.driver.extraJavaOptions", _QUICK_COMPILER)
             conf.set("spark.executor.extraJavaOptions", _QUICK_COMPILER)
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-        # Executors of local-cluster keep their files below Spark's own installation otherwise.
+        # Without it executors of local-cluster write into Spark's installation.
         os.environ["SPARK_WORKER_DIR"] = str(scratch / "workers")
     with _no_java_left_behind():
         gateway = _launched(conf, log_path)
@@ -74,7 +73,7 @@ def spark_session(
 
 
 def _stop_session(spark: SparkSession, gateway: JavaGateway) -> None:
-    """End Spark, also where a signal cut off what it was being told."""
+    """Stop Spark; kill its JVM if a signal interrupted a call to it."""
     try:
         spark.stop()
     except (Py4JError, PySparkException, OSError):
@@ -90,13 +89,15 @@ def _launched(conf: SparkConf, log_path: Path) -> JavaGateway:
             return launch_gateway(conf, streams)  # type: ignore[no-untyped-call]  # none published
         except PySparkRuntimeError as e:
             said = log_path.read_text(errors="replace").strip().partition("\n")[0]
-            raise SweepError(f"Spark did not start: {said or 'Java said nothing'}") from e
+            raise SweepError(f"Spark did not start: {said or 'Java printed nothing'}") from e
 
 
 @contextmanager
 def _no_java_left_behind() -> Iterator[None]:
-    """End what was started inside where it does not end well: a Java that is interrupted while it
-    starts would wait for ever for the one who began it."""
+    """Kill the processes that were started inside if it fails.
+
+    A JVM that is interrupted while it starts would wait forever for its parent.
+    """
     before = psutil.Process().children()
     try:
         yield
@@ -118,14 +119,14 @@ def _require_java() -> None:
 
 
 def _with_task_attempts(master: str) -> str:
-    """local[2] as local[2,4]: alone of all masters, a local one never runs a task again."""
+    """Turn local[2] into local[2,4]: by default only a local master never retries a task."""
     if master.startswith("local[") and "," not in master:
         return f"{master.removesuffix(']')},{_TASK_ATTEMPTS}]"
     return master
 
 
 class JobConfig(Protocol):
-    """What a job is told; each has a dataclass of its own."""
+    """The configuration of a job; each job has its own dataclass."""
 
     @property
     def options(self) -> SweepOptions: ...
@@ -143,15 +144,15 @@ def launch(
     """Run a job to its end. Must be called in the main thread: SIGTERM and SIGINT stop Spark.
 
     Args:
-        say: is told what the job is at; first of all the plan's id.
-        document: where the report is written unless the options name a file; None: nowhere.
+        say: called with each phase; the first one has the plan's id.
+        document: stream for the report if the options name no file; None for no report.
 
     Raises:
-        SweepError: it did not begin, or could not go on, or was told to stop.
+        SweepError: the job could not start or continue, or was stopped by a signal.
     """
     options, plan_id = config.options, uuid4().hex
     with (
-        told_in_one_line(),
+        sweep_errors(),
         _stopped_by_signals(),
         tempfile.TemporaryDirectory(
             prefix="sediment-sweep-", ignore_cleanup_errors=True
@@ -170,26 +171,30 @@ def launch(
             options.master,
             options.driver_memory,
         ) as spark:
-            _listen_for_signals()  # Spark has put a handler of its own in the place of ours
+            _listen_for_signals()  # Spark has replaced our handler by its own
             report = run_job(spark, this, config)
         _hand_over(this.document, options.report, document)
         return report
 
 
 def run_as_program(job: str, parse: Callable[[], ConfigT], run_job: RunJob[ConfigT]) -> int:
-    """For `python -m` and spark-submit: the report on standard output or in --report, failures as
-    a line on standard error; answers the exit code."""
+    """Run a job for `python -m` or spark-submit and return its exit code.
+
+    The report goes to standard output or --report, a failure as one line to standard error.
+    """
     try:
-        with told_in_one_line():
+        with sweep_errors():
             config = parse()
-        report = launch(job, config, run_job, lambda text: _tell(f"{job}: {text}"), sys.stdout)
+        report = launch(
+            job, config, run_job, lambda text: _print_line(f"{job}: {text}"), sys.stdout
+        )
     except SweepError as e:
-        _tell(f"{job}: {e}")
+        _print_line(f"{job}: {e}")
         return e.exit_code
     return report.exit_code
 
 
-def _tell(text: str) -> None:
+def _print_line(text: str) -> None:
     sys.stderr.write(f"{text}\n")
 
 
@@ -198,7 +203,10 @@ def _require_known(options: SweepOptions) -> None:
         for topic in options.topics:
             page = options.services.retrying()(rlmm.list_partitions, topic=topic, page_size=1)
             if not page.partitions:
-                raise SweepError(f"--topic: no topic {topic!r} is known to RLMM", EXIT_REFUSED)
+                raise SweepError(
+                    f"--topic: RLMM knows no topic {topic!r}; `sediment topics list` lists them",
+                    EXIT_REFUSED,
+                )
 
 
 def _made(directory: Path) -> Path:
@@ -210,7 +218,7 @@ def _made(directory: Path) -> Path:
 
 
 def _partial(report: Path) -> Path:
-    """Beside it first: nobody shall see half a report."""
+    """Return the file beside the report that is written first, so that nobody reads half of one."""
     return report.with_name(f".{report.name}.partial")
 
 
@@ -233,7 +241,7 @@ def _hand_over(made: Path, report: Path | None, document: TextIO | None) -> None
                 shutil.copyfileobj(file, document)
             document.flush()
     except OSError as e:
-        # What was done is done, and this tells of it: it must not go with the scratch directory.
+        # Keep the only record of what was deleted: the scratch directory is about to go.
         with tempfile.NamedTemporaryFile(
             prefix="sediment-report-", suffix=".json", delete=False
         ) as kept:
@@ -243,7 +251,7 @@ def _hand_over(made: Path, report: Path | None, document: TextIO | None) -> None
 
 
 class _StoppedError(BaseException):
-    """A signal asks us to end; nothing on the way may take it for a failure."""
+    """A signal stops the job; a BaseException, so that no handler of errors swallows it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -251,13 +259,13 @@ class _StoppedError(BaseException):
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    # What is cut off while it talks to Java tells of it at length; one line of ours is enough.
+    # Calls to the JVM that are cut off log at length; one line of ours is enough.
     logging.disable()
     raise _StoppedError(number)
 
 
 def _stop_later(lost: "sys.UnraisableHookArgs") -> None:
-    """Where a signal comes within a finalizer or a fork, Python drops what _stop raises."""
+    """Send the signal again if Python dropped its exception, in a finalizer or a fork."""
     if isinstance(lost.exc_value, _StoppedError):
         Timer(_AGAIN_S, os.kill, [os.getpid(), lost.exc_value.number]).start()
     else:
@@ -277,7 +285,7 @@ def _stopped_by_signals() -> Iterator[None]:
     try:
         yield
     except _StoppedError as e:
-        text = "stopped; what is marked is finished by the next run"
+        text = "stopped; run the command again to finish what is marked"
         raise SweepError(text, 128 + e.number) from e
     finally:
         for number, handler in before.items():

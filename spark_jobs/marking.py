@@ -1,5 +1,8 @@
-"""Marking: DELETE_SEGMENT_STARTED for what a plan names and, where something changed since, for
-what is still right; never for more than was planned."""
+"""Mark planned segments DELETE_SEGMENT_STARTED.
+
+If a partition changed since it was planned, plan it again and mark what both plans name; never more
+than was planned.
+"""
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -42,7 +45,7 @@ from spark_jobs.plan import (
 from spark_jobs.planning import RemovalPlanner, RetentionPlanner
 
 ATTEMPTS = 3
-"""How often a partition that changed is planned again before its segments are left alone."""
+"""How often a partition that keeps changing is tried before its segments are refused."""
 
 _NOT_MARKED = (RetriableRemoteStorageError, ThrottledError)
 
@@ -60,7 +63,7 @@ PlanAgain = Callable[[TopicIdPartition], PartitionPlan]
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """MARKED, or REFUSED or FAILED and why."""
+    """MARKED; or REFUSED or FAILED, with the error."""
 
     outcome: str
     error: str | None = None
@@ -68,12 +71,12 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class PartitionMarks:
-    """What came of a plan.
+    """The outcome of marking a plan.
 
     Attributes:
-        plan: as it was frozen, but that each segment is as it was when it was marked.
+        plan: the frozen plan, with each segment as it was when it was marked.
         segments: by segment id; one for each deletion of the plan.
-        partition: of the partition's own deletion; None: nothing was asked.
+        partition: the mark of the partition itself; None if it is not being removed.
     """
 
     plan: PartitionPlan
@@ -84,8 +87,10 @@ class PartitionMarks:
 def mark_retention(
     batches: Iterable[pa.RecordBatch], services: Services, deleter: Deleter, copy_grace_ms: int
 ) -> Iterator[pa.RecordBatch]:
-    """PLAN_SCHEMA, each partition's rows together and in order, to MARKED_SCHEMA. May run twice:
-    what is marked already is a success."""
+    """Mark for retention: PLAN_SCHEMA, each partition's rows together, to MARKED_SCHEMA.
+
+    Safe to run twice: a segment that is already marked counts as marked.
+    """
     with services.connected_rlmm() as rlmm:
         retrying = services.retrying()
         planner = RetentionPlanner(rlmm, retrying, copy_grace_ms)
@@ -99,7 +104,7 @@ def mark_retention(
 def mark_removals(
     batches: Iterable[pa.RecordBatch], services: Services, deleter: Deleter, grace_ms: int
 ) -> Iterator[pa.RecordBatch]:
-    """As mark_retention, of deleted partitions, each of which becomes DELETE_PARTITION_STARTED."""
+    """Mark removed partitions DELETE_PARTITION_STARTED, then their segments."""
     with services.connected_rlmm() as rlmm:
         retrying = services.retrying()
         planner = RemovalPlanner(rlmm, retrying, grace_ms)
@@ -117,11 +122,12 @@ def mark_partition(
     plan_again: PlanAgain,
     deleter: Deleter,
 ) -> PartitionMarks:
-    """Mark what the plan names on the revisions that it was made for. Where these have passed, plan
-    again and mark what both plans name.
+    """Mark a plan's segments at the revisions it was made for.
+
+    If the partition has changed, plan it again and mark what both plans name.
 
     Raises:
-        RetriableRemoteStorageError, ThrottledError: RLMM cannot be reached; some may be marked.
+        RetriableRemoteStorageError, ThrottledError: RLMM is unreachable; some may be marked.
     """
     marks: dict[UUID, Mark] = {}
     seen = {d.segment.remote_log_segment_id.id: d.segment for d in plan.deletions}
@@ -145,7 +151,7 @@ def mark_partition(
             marks |= dict.fromkeys(moved, _mark_of(e))
             break
         attempt = narrowed(now, moved)
-        why = now.skipped or "changed since the plan was made: not to be deleted any more"
+        why = now.skipped or "changed since the plan was made; retention keeps it now"
         marks |= dict.fromkeys(moved, Mark(REFUSED, why))
         if not attempt.deletions:
             break
@@ -162,9 +168,11 @@ def mark_removal(
     plan_again: PlanAgain,
     deleter: Deleter,
 ) -> PartitionMarks:
-    """Move a deleted partition to DELETE_PARTITION_STARTED and mark its segments; nothing of one
-    that the plan skips. One that changed since is planned again: a mark that was taken back and
-    made again has a grace period of its own. Raises as mark_partition does."""
+    """Move a deleted partition to DELETE_PARTITION_STARTED and mark its segments.
+
+    Does nothing to a partition that the plan skips. A partition that changed is planned again: one
+    that was restored and marked again has a new grace period. Raises as mark_partition does.
+    """
     if plan.skipped is not None:
         return PartitionMarks(plan)
     tp = plan.topic_id_partition
@@ -179,14 +187,14 @@ def mark_removal(
 
 
 def narrowed(plan: PartitionPlan, to: Collection[UUID]) -> PartitionPlan:
-    """Only the deletions of these segments, and no more of the log start than goes with them."""
+    """Keep the deletions of these segments and the rise of the log start that they need."""
     kept = tuple(d for d in plan.deletions if d.segment.remote_log_segment_id.id in to)
     ends = [d.segment.end_offset + 1 for d in kept if d.reason in _RAISES_LOG_START]
     return replace(plan, deletions=kept, log_start_offset=max(ends, default=None))
 
 
 def now_ms() -> int:
-    """By this machine's clock: what events say of when they were made."""
+    """Return this machine's time, for the timestamps of events."""
     return time.time_ns() // 1_000_000
 
 
@@ -215,7 +223,7 @@ def _begin_removal(
 def _begun(
     rlmm: RemoteLogMetadataManager, retrying: Retrying, plan: PartitionPlan, deleter: Deleter
 ) -> list[DeletionOutcome]:
-    """begin_deletion, where a refusal of the whole is the outcome of each."""
+    """Call begin_deletion; turn a refusal of the whole into the outcome of each segment."""
     if not plan.deletions or plan.config_revision is None:
         return []
     expected = ExpectedRevisions(plan.revision, plan.config_revision)
@@ -231,7 +239,7 @@ def _begun(
 
 
 def _unmarked(plan: PartitionPlan, error: RemoteStorageError) -> list[DeletionOutcome]:
-    """What an earlier run has marked is marked, whatever is refused now."""
+    """Return a refusal for each segment, except those that an earlier run has marked."""
     started = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
     return [
         DeletionOutcome(d.segment, None if d.segment.state is started else error)

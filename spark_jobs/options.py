@@ -1,4 +1,4 @@
-"""Options that every sweep takes, and their defaults; imports nothing heavy."""
+"""Declare the options of every sweep and their defaults; imports nothing heavy."""
 
 import argparse
 from dataclasses import dataclass
@@ -18,20 +18,20 @@ REMOVAL_GRACE_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class SweepOptions:
-    """Options of a sweep; the names are those of the command line.
+    """Options of a sweep, named as on the command line.
 
     Attributes:
         rsm, rlmm: HOST:PORT.
-        topics: only these, by name; none: all.
-        apply: False: a dry run, which changes nothing.
-        max_segments, max_bytes: the plan may name no more new segments, nor more bytes of them;
-            else nothing is done. None: no limit.
-        batch_size: so many segments go into one call of RSM.
-        retry_for_s: how long a task waits for a service that is away.
-        master, driver_memory: as Spark has them.
-        work_dir: where plan and outcomes are kept; every executor must see it under this path.
-            None: in a temporary directory of this machine, which goes at the end.
-        report: where the report is written, JSON; None: nowhere.
+        topics: names of the topics to sweep; empty for all.
+        apply: delete; otherwise a dry run, which changes nothing.
+        max_segments, max_bytes: refuse a plan with more new segments or bytes than this; None for
+            no limit.
+        batch_size: segments per call to RSM.
+        retry_for_s: how long a task retries while a service is down.
+        master, driver_memory: as in Spark.
+        work_dir: directory for plan and outcomes; every executor must see it at this path. None
+            for a temporary directory on this machine, deleted at the end.
+        report: file for the report, JSON; None for no file.
     """
 
     rsm: str
@@ -55,7 +55,7 @@ class SweepOptions:
         require(self.retry_for_s >= 0, "--retry-for-s", "must not be negative")
         if self.report is not None:
             writable = self.report.parent.is_dir() and not self.report.is_dir()
-            require(writable, "--report", f"{self.report} is not a file in a directory that exists")
+            require(writable, "--report", f"{self.report} must be a file in an existing directory")
         if self.work_dir is not None:
             is_file = self.work_dir.exists() and not self.work_dir.is_dir()
             require(not is_file, "--work-dir", f"{self.work_dir} is not a directory")
@@ -66,27 +66,33 @@ class SweepOptions:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of every sweep."""
+    """Add the options of every sweep to a parser."""
     add = parser.add_argument
     add("--rsm", required=True, metavar="HOST:PORT")
     add("--rlmm", required=True, metavar="HOST:PORT")
-    add("--topic", dest="topics", action="append", default=[], help="only this one; repeatable")
-    add("--apply", action="store_true", help="delete; without it this is a dry run")
+    add(
+        "--topic",
+        dest="topics",
+        action="append",
+        default=[],
+        help="only this topic; may be repeated",
+    )
+    add("--apply", action="store_true", help="delete; without it, a dry run")
     add("--max-segments", type=int, default=MAX_SEGMENTS)
     add("--max-bytes", type=int)
     add("--batch-size", type=int, default=BATCH_SIZE)
     add("--retry-for-s", type=float, default=RETRY_FOR_S)
-    add("--master", default=MASTER, help="of no effect under spark-submit")
-    add("--driver-memory", default=DRIVER_MEMORY, help="of no effect under spark-submit")
-    add("--work-dir", type=Path, help="which every executor must see; kept")
-    add("--report", type=Path, help="by default standard output")
+    add("--master", default=MASTER, help="ignored under spark-submit")
+    add("--driver-memory", default=DRIVER_MEMORY, help="ignored under spark-submit")
+    add("--work-dir", type=Path, help="directory that every executor must see; kept")
+    add("--report", type=Path, help="file for the report; default: standard output")
 
 
 def options_of(arguments: argparse.Namespace) -> SweepOptions:
-    """What `add_options` had parsed.
+    """Build the options that `add_options` parsed.
 
     Raises:
-        InvalidRequestError: a value out of bounds; names the option.
+        InvalidRequestError: a value is out of bounds; names the option.
     """
     return SweepOptions(
         rsm=arguments.rsm,

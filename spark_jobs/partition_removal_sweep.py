@@ -1,4 +1,4 @@
-"""Removal of deleted partitions on Spark: every segment, then the partition itself."""
+"""Remove deleted partitions on Spark: every segment, then the partition itself."""
 
 import argparse
 import sys
@@ -32,8 +32,8 @@ class Config:
     """Options of this job.
 
     Attributes:
-        grace_ms: a partition is left alone so long after it was marked, by the database's clock;
-            copies that are under way may end in this time.
+        grace_ms: skip partitions that were marked less than this ago, by the database's clock, so
+            that copies in progress can end.
     """
 
     options: SweepOptions
@@ -44,10 +44,10 @@ class Config:
 
 
 def parse_args(argv: Sequence[str]) -> Config:
-    """From a command line.
+    """Parse a command line.
 
     Raises:
-        InvalidRequestError: a value out of bounds; names the option.
+        InvalidRequestError: a value is out of bounds; names the option.
     """
     parser = argparse.ArgumentParser(prog=JOB, description=__doc__)
     add_options(parser)
@@ -59,13 +59,13 @@ def parse_args(argv: Sequence[str]) -> Config:
 def deleted_partitions(
     spark: SparkSession, services: Services, topics: Sequence[str], grace_ms: int
 ) -> DataFrame:
-    """PLAN_SCHEMA, of each partition that is being deleted the row of kind PARTITION."""
+    """List the partitions that are being deleted, as PARTITION rows in PLAN_SCHEMA."""
     task = partial(plan_listed, services=services, topics=topics, grace_ms=grace_ms)
     return spark.range(0, 1, 1, 1).mapInArrow(task, PLAN_SCHEMA)
 
 
 def removal_plan(segments: DataFrame, partitions: DataFrame) -> DataFrame:
-    """SCAN_SCHEMA and PLAN_SCHEMA of partitions alone, to PLAN_SCHEMA of both."""
+    """Add the segments of a scan (SCAN_SCHEMA) to their partitions' rows (PLAN_SCHEMA)."""
     is_resumed = F.col("state") == RemoteLogSegmentState.DELETE_SEGMENT_STARTED.name
     resumed = DeletionReason.DELETION_NOT_FINISHED.name
     removed = DeletionReason.PARTITION_DELETED.name
@@ -81,11 +81,11 @@ def removal_plan(segments: DataFrame, partitions: DataFrame) -> DataFrame:
 
 
 def run(spark: SparkSession, this: SweepRun, config: Config) -> SweepReport:
-    """One sweep, to its report."""
+    """Run one sweep and return its report."""
     services, options = config.options.services, config.options
     deleter = Deleter(plan_id=this.plan_id)
     listed = deleted_partitions(spark, services, options.topics, config.grace_ms)
-    # Written down: it is used twice, and RLMM's answer may change in between.
+    # Stored: it is used twice, and RLMM's answer may change in between.
     partitions = written(spark, this, "partitions", listed, PLAN_SCHEMA)
     segments = remote_log_segments(spark, services, options.topics, only_deleted_partitions=True)
     stages = Stages(
@@ -100,7 +100,7 @@ def run(spark: SparkSession, this: SweepRun, config: Config) -> SweepReport:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run as a program; answers its exit code."""
+    """Run as a program and return its exit code."""
     return run_as_program(JOB, lambda: parse_args(sys.argv[1:] if argv is None else argv), run)
 
 

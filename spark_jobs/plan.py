@@ -1,4 +1,4 @@
-"""The plan of a sweep: a partition's deletions as an object, as rows, and their columns."""
+"""The plan of a sweep: a partition's deletions as an object, as rows, and the schemas."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -55,7 +55,7 @@ _SEGMENT_FIELDS = [
 SCAN_SCHEMA = StructType(
     [*_PARTITION_FIELDS, StructField("delete_state", StringType()), *_SEGMENT_FIELDS]
 )
-"""services.api.segment_batches.SCAN_COLUMNS, as Spark says it."""
+"""services.api.segment_batches.SCAN_COLUMNS as a Spark schema."""
 
 PARTITION, SEGMENT = "PARTITION", "SEGMENT"
 
@@ -73,18 +73,19 @@ PLAN_SCHEMA = StructType(
         *_SEGMENT_FIELDS,
     ]
 )
-"""The frozen plan: of each partition a row of kind PARTITION, then one of kind SEGMENT for each
-segment to delete, in the order of `position`. A column that is not of a row's kind is null, but
-those that name the partition. `plan_id` is that of the earlier sweep that has marked a segment."""
+"""The frozen plan: per partition one row of kind PARTITION, then one of kind SEGMENT for each
+segment to delete, ordered by `position`. Every row names its partition; other columns
+that do not belong to its kind are null. `plan_id` is that of an earlier sweep that already marked
+the segment."""
 
 MARKED, REFUSED, FAILED, DELETED, PLANNED = "MARKED", "REFUSED", "FAILED", "DELETED", "PLANNED"
 _OUTCOME_FIELDS = [StructField("outcome", StringType()), StructField("error", StringType())]
 
 MARKED_SCHEMA = StructType([*PLAN_SCHEMA.fields, *_OUTCOME_FIELDS])
-"""The plan, and what RLMM said to each row: MARKED, or REFUSED or FAILED and why."""
+"""The plan with RLMM's answer to each row: MARKED; or REFUSED or FAILED, with the error."""
 
 DELETED_SCHEMA = StructType([StructField("segment_id", StringType()), *_OUTCOME_FIELDS])
-"""What became of each marked segment: DELETED or FAILED."""
+"""The outcome of each marked segment: DELETED or FAILED."""
 
 FINISHED_SCHEMA = StructType(
     [
@@ -93,30 +94,30 @@ FINISHED_SCHEMA = StructType(
         *_OUTCOME_FIELDS,
     ]
 )
-"""What became of each partition after its segments: DELETED or FAILED."""
+"""The outcome of each partition after its segments: DELETED or FAILED."""
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """For the batches that a task of Python gives back to Spark."""
+    """Return the Arrow schema of the batches that a Python task returns to Spark."""
     return to_arrow_schema(schema)
 
 
 ROWS_PER_BATCH = 1_000
 
 Row = dict[str, Any]
-"""A row of Arrow or Spark, by the names of its columns."""
+"""A row of Arrow or Spark, by column name."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """What is to be done to one partition, and what that was decided on.
+    """The planned deletions of one partition and the revisions they were decided at.
 
     Attributes:
-        revision: of the partition, for which `deletions` is right.
-        config_revision: of its topic's settings; None: they do not matter.
-        log_start_offset: raise the tier's to this before anything is deleted; None: it stays.
-        skipped: why nothing new of the partition is deleted; None: it is not skipped.
-        earlier_plans: of the segments that an earlier sweep has marked, its plan id.
+        revision: the partition's, at which `deletions` holds.
+        config_revision: of its topic's settings; None if they do not matter.
+        log_start_offset: raise the tier's to this before deleting; None to keep it.
+        skipped: why nothing new of the partition is deleted; None if it is not skipped.
+        earlier_plans: plan ids of the segments that an earlier sweep has marked.
     """
 
     topic_id_partition: TopicIdPartition
@@ -130,7 +131,7 @@ class PartitionPlan:
 
 
 def rows_of(plan: PartitionPlan) -> Iterator[Row]:
-    """One of kind PARTITION, then its segments."""
+    """Turn a plan into rows: one of kind PARTITION, then its segments."""
     name = _name_columns(plan)
     yield {
         **name,
@@ -153,7 +154,7 @@ def rows_of(plan: PartitionPlan) -> Iterator[Row]:
 
 
 def plans_of(rows: Iterable[Row]) -> Iterator[PartitionPlan]:
-    """The way back. A partition's rows must come one after another, as `rows_of` gave them."""
+    """Turn rows into plans; a partition's rows must be adjacent, in the order of `rows_of`."""
     for _, of_partition in groupby(rows, key=partition_key):
         head, *segments = of_partition
         yield PartitionPlan(
@@ -174,7 +175,7 @@ def plans_of(rows: Iterable[Row]) -> Iterator[PartitionPlan]:
 
 
 def partition_key(row: Row) -> tuple[str, int]:
-    """Equal for the rows of one partition."""
+    """Return a key that the rows of one partition share."""
     return row["topic_id"], row["partition"]
 
 
@@ -183,7 +184,7 @@ def topic_id_partition_of(row: Row) -> TopicIdPartition:
 
 
 def segment_of(row: Row) -> RemoteLogSegmentMetadata:
-    """The segment of a row of a scan or of a plan."""
+    """Build the segment of a row of a scan or a plan."""
     epochs = list(zip(row["leader_epochs"], row["epoch_start_offsets"], strict=True))
     return RemoteLogSegmentMetadata(
         remote_log_segment_id=RemoteLogSegmentId(
@@ -226,13 +227,13 @@ def segment_columns(segment: RemoteLogSegmentMetadata) -> Row:
 
 
 def rows_in(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
-    """The rows of what Spark gives a task, one batch in memory at a time."""
+    """Read the rows of a task's input, one batch in memory at a time."""
     for batch in batches:
         yield from batch.to_pylist()
 
 
 def batches_of(rows: Iterable[Row], schema: StructType) -> Iterator[pa.RecordBatch]:
-    """What a task gives back to Spark; a column that a row lacks is null."""
+    """Batch the rows of a task's output; a column that a row lacks is null."""
     rest, columns = iter(rows), arrow_schema(schema)
     while some := list(islice(rest, ROWS_PER_BATCH)):
         yield pa.RecordBatch.from_pylist(some, schema=columns)

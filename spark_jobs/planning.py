@@ -1,4 +1,4 @@
-"""Plan the retention or the removal of one partition, from what RLMM answers."""
+"""Plan the retention or the removal of partitions from RLMM's data."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby
@@ -31,9 +31,9 @@ from spark_jobs.plan import (
     topic_id_partition_of,
 )
 
-BEING_DELETED = "the partition is being deleted: the removal sweep's to do"
-GONE = "not known any more: removed since the scan"
-NO_OWNER = "sediment.retention.owner is not set: RLM takes them; a sweep does where it is sweep"
+BEING_DELETED = "the partition is being deleted; `sediment sweep removal` removes it"
+GONE = "the partition was removed since the scan"
+NO_OWNER = "sediment.retention.owner is not set, so RLM applies retention; set it to sweep"
 PAUSED = "sediment.sweep.paused is set"
 ON_HOLD = "sediment.hold is set"
 NO_REPORT = "no leader has reported yet"
@@ -43,8 +43,10 @@ _DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 def plan_scanned(
     batches: Iterable[pa.RecordBatch], services: Services, copy_grace_ms: int
 ) -> Iterator[pa.RecordBatch]:
-    """The plans of the partitions of a scan, SCAN_SCHEMA to PLAN_SCHEMA; one partition's segments
-    in memory at a time."""
+    """Plan the partitions of a scan: SCAN_SCHEMA to PLAN_SCHEMA.
+
+    Holds one partition's segments in memory at a time.
+    """
     with services.connected_rlmm() as rlmm:
         planner = RetentionPlanner(rlmm, services.retrying(), copy_grace_ms)
         plans = (
@@ -54,33 +56,33 @@ def plan_scanned(
 
 
 class RetentionPlanner:
-    """Plans partition after partition; asks for each topic's settings once. Not thread-safe."""
+    """Plans retention per partition; reads each topic's settings once. Not thread-safe."""
 
     def __init__(
         self, rlmm: RemoteLogMetadataManager, retrying: Retrying, copy_grace_ms: int
     ) -> None:
-        """`copy_grace_ms`: a COPY_SEGMENT_STARTED younger than this is being copied."""
+        """Treat a COPY_SEGMENT_STARTED younger than `copy_grace_ms` as being copied."""
         self._rlmm = rlmm
         self._retrying = retrying
         self._copy_grace_ms = copy_grace_ms
         self._configs: dict[UUID, StoredTopicConfig] = {}
 
     def plan_rows(self, rows: Iterator[Row]) -> PartitionPlan:
-        """The plan of one partition, from its rows of a scan, at least one."""
+        """Plan one partition from its rows of a scan, at least one."""
         first = next(rows)
         tp, revision = topic_id_partition_of(first), first["revision"]
         try:
             config = self._config(tp.topic_id)
-            skipped = BEING_DELETED if first["delete_state"] else _why_left_alone(config.config)
+            skipped = BEING_DELETED if first["delete_state"] else _why_skipped(config.config)
             if skipped is not None:
                 left = () if skipped == BEING_DELETED else chain([first], rows)
-                return self._left_alone(tp, revision, config, skipped, left)
+                return self._skipped_plan(tp, revision, config, skipped, left)
             segments, earlier = _segments_and_plan_ids(chain([first], rows))
             return self._plan(tp, revision, config, segments, earlier)
         except RemoteResourceNotFoundError:
             return PartitionPlan(tp, revision, skipped=GONE)
 
-    def _left_alone(
+    def _skipped_plan(
         self,
         tp: TopicIdPartition,
         revision: int,
@@ -88,8 +90,10 @@ class RetentionPlanner:
         skipped: str,
         rows: Iterable[Row],
     ) -> PartitionPlan:
-        """Nothing new goes. What was marked long ago by whoever has left it is finished: that is no
-        decision any more, and nobody can read it."""
+        """Plan nothing new, but finish the deletions that were marked a grace period ago.
+
+        They were decided then, and nobody can read the segments any more.
+        """
         segments, earlier = _segments_and_plan_ids(r for r in rows if r["state"] == _DELETING.name)
         deletions: tuple[Deletion, ...] = ()
         if segments:
@@ -109,18 +113,17 @@ class RetentionPlanner:
         )
 
     def plan_again(self, tp: TopicIdPartition) -> PartitionPlan:
-        """The plan of one partition as it is now.
+        """Plan one partition as it is now.
 
         Raises:
-            RemoteResourceNotFoundError: the partition is not known any more.
+            RemoteResourceNotFoundError: the partition is gone.
         """
         self._configs.pop(tp.topic_id, None)
         config = self._config(tp.topic_id)
-        # Of the first page: what a later page shows in addition is a later revision's, by which
-        # RLMM refuses the marks.
+        # The revision of the first page: if a later page shows a newer one, RLMM refuses the marks.
         pages = self._retrying(lambda: list(_pages(self._rlmm, tp)))
         revision = pages[0].revision
-        skipped = _why_left_alone(config.config)
+        skipped = _why_skipped(config.config)
         if skipped is not None:
             return PartitionPlan(tp, revision, config.revision, skipped=skipped)
         segments = [segment for page in pages for segment in page.segments]
@@ -158,8 +161,8 @@ class RetentionPlanner:
         return self._configs[topic_id]
 
 
-def _why_left_alone(config: TopicConfig) -> str | None:
-    """Why a sweep decides nothing for a topic."""
+def _why_skipped(config: TopicConfig) -> str | None:
+    """Explain why a sweep skips a topic; None if it does not."""
     if config.retention_owner is None:
         return NO_OWNER
     if config.retention_owner is not RetentionOwner.SWEEP:
@@ -198,8 +201,10 @@ _STARTED = RemotePartitionDeleteState.DELETE_PARTITION_STARTED
 def plan_listed(
     batches: Iterable[pa.RecordBatch], services: Services, topics: Sequence[str], grace_ms: int
 ) -> Iterator[pa.RecordBatch]:
-    """The partitions that RLMM lists as MARKED or STARTED, PLAN_SCHEMA without their segments.
-    Takes nothing of `batches`: it is for one task alone."""
+    """Plan the partitions that are MARKED or STARTED: PLAN_SCHEMA without their segments.
+
+    Ignores `batches`: a single task runs it.
+    """
     with services.connected_rlmm() as rlmm:
         planner = RemovalPlanner(rlmm, services.retrying(), grace_ms)
         plans = (plan for topic in topics or [""] for plan in planner.plans(topic))
@@ -207,7 +212,7 @@ def plan_listed(
 
 
 def plan_removal(summary: PartitionSummary, is_on_hold: bool, grace_ms: int) -> PartitionPlan:
-    """A partition that is MARKED or STARTED. A hold that is set after this is RLMM's to refuse."""
+    """Plan a MARKED or STARTED partition; RLMM refuses the marks under a later hold."""
     marked_at_ms = summary.marked_at_ms or 0
     waits = summary.delete_state is _MARKED and summary.read_at_ms - marked_at_ms < grace_ms
     return PartitionPlan(
@@ -218,8 +223,7 @@ def plan_removal(summary: PartitionSummary, is_on_hold: bool, grace_ms: int) -> 
 
 
 class RemovalPlanner:
-    """Plans what RLMM lists, page after page; asks for each topic's settings once. Not
-    thread-safe."""
+    """Plans removals page by page; reads each topic's settings once. Not thread-safe."""
 
     def __init__(self, rlmm: RemoteLogMetadataManager, retrying: Retrying, grace_ms: int) -> None:
         self._rlmm = rlmm
@@ -228,22 +232,22 @@ class RemovalPlanner:
         self._holds: dict[UUID, bool] = {}
 
     def plans(self, topic: str) -> Iterator[PartitionPlan]:
-        """Of the partitions that are MARKED or STARTED of topics of this name; empty: of all."""
+        """Plan the MARKED and STARTED partitions of topics with this name; empty for all."""
         for summary in self._partitions(topic):
             yield plan_removal(summary, self._is_on_hold(summary), self._grace_ms)
 
     def plan_again(self, topic_id_partition: TopicIdPartition) -> PartitionPlan:
-        """As the partition is now.
+        """Plan one partition as it is now.
 
         Raises:
-            RemoteResourceNotFoundError: it is neither MARKED nor STARTED any more.
+            RemoteResourceNotFoundError: it is no longer MARKED or STARTED.
         """
         for plan in self.plans(topic_id_partition.topic):
             if plan.topic_id_partition == topic_id_partition:
                 return plan
         raise RemoteResourceNotFoundError(
-            f"partition {topic_id_partition} changed since the plan was made: it is not marked for "
-            "deletion any more"
+            f"partition {topic_id_partition} changed since the plan was made: it is no longer "
+            "marked for deletion"
         )
 
     def _partitions(self, topic: str) -> Iterator[PartitionSummary]:

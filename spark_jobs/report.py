@@ -1,4 +1,4 @@
-"""What a sweep did, as one JSON document, and the exit codes and errors it ends with."""
+"""Report what a sweep did as one JSON document; its exit codes and its error."""
 
 import json
 import re
@@ -23,8 +23,8 @@ EXIT_PARTIAL = 1
 EXIT_REFUSED = 2
 EXIT_FAILED = 3
 
-# Among the lines of what Spark says of a failed job, best first: our own error, which ended a task;
-# what Spark makes of the task; the end of any other traceback of Python.
+# The cause in Spark's text about a failed job, best first: our own error, which ended a task;
+# Spark's summary of the task; the last line of any other Python traceback.
 _CAUSES = (
     re.compile(r"^services\.api\.errors\.\w+: (?P<cause>.+)$", re.M),
     re.compile(r"Job aborted due to stage failure: (?P<cause>.+)$", re.M),
@@ -33,7 +33,7 @@ _CAUSES = (
 
 
 class SweepError(Exception):
-    """The sweep did not begin or could not go on; the message says why and what to do."""
+    """The sweep could not start or continue; the message says why and what to do."""
 
     def __init__(self, message: str, exit_code: int = EXIT_FAILED) -> None:
         super().__init__(message)
@@ -41,9 +41,11 @@ class SweepError(Exception):
 
 
 @contextmanager
-def told_in_one_line() -> Iterator[None]:
-    """Make a SweepError of what services and Spark raise; anything else is a defect of ours and
-    keeps its traceback."""
+def sweep_errors() -> Iterator[None]:
+    """Turn errors of services and Spark into SweepError.
+
+    Anything else is a defect of ours and keeps its traceback.
+    """
     try:
         yield
     except InvalidRequestError as e:
@@ -51,11 +53,13 @@ def told_in_one_line() -> Iterator[None]:
     except RemoteStorageError as e:
         raise SweepError(str(e)) from e
     except (PySparkException, Py4JError) as e:
-        raise SweepError(f"{_cause(e)}; run it again, --work-dir keeps Spark's log") from e
+        raise SweepError(
+            f"{_cause(e)}; run the command again, with --work-dir to keep Spark's log"
+        ) from e
 
 
 def _cause(error: Exception) -> str:
-    """What ended a Spark job, in one line."""
+    """Find the cause of a failed Spark job; return it as one line."""
     text = str(error)
     for pattern in _CAUSES:
         found = pattern.search(text)
@@ -76,8 +80,8 @@ COUNTS = (
     "refused_segments",
     "failed_segments",
 )
-"""Of segments: planned = deleted + refused + failed, where the plan was executed. Resumed are those
-of the planned ones that an earlier run has marked."""
+"""Counts of segments: planned = deleted + refused + failed if the plan was executed. Resumed are
+those of the planned ones that an earlier run had marked."""
 
 PARTITION_KEYS = (
     "topic_id",
@@ -115,7 +119,7 @@ _EXIT_CODES = {PLANNED: 0, DONE: 0, PARTIAL: EXIT_PARTIAL, REFUSED: EXIT_REFUSED
 
 @dataclass
 class Totals:
-    """Over all partitions; `by_outcome` and `skipped` count partitions, by why the latter."""
+    """Totals over all partitions; `skipped` counts partitions by reason."""
 
     partitions: int = 0
     by_outcome: Counter[str] = field(default_factory=Counter)
@@ -123,7 +127,7 @@ class Totals:
     counts: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(COUNTS, 0)))
 
     def add(self, partition: dict[str, Any]) -> None:
-        """Count a partition, PARTITION_KEYS."""
+        """Add a partition (PARTITION_KEYS)."""
         self.partitions += 1
         self.by_outcome[partition["outcome"]] += 1
         self.counts.update({name: partition[name] for name in COUNTS})
@@ -142,10 +146,10 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What is known before the outcome is.
+    """The part of the report that is known before the outcome.
 
     Attributes:
-        refusal: why nothing of the plan was executed; None: nothing forbade it.
+        refusal: why the whole plan was refused; None if it was not.
     """
 
     job: str
@@ -157,13 +161,13 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class SweepReport:
-    """What a table for people shows of the document.
+    """The part of the document that the table for people shows.
 
     Attributes:
-        outcome: PLANNED: a dry run. REFUSED: nothing was done, the header says why. PARTIAL: some
-            of the plan was refused, failed or is left. DONE.
-        largest: the partitions of which most bytes were planned, PARTITION_KEYS.
-        errors: why segments were refused or failed, and how many; the first few of these reasons.
+        outcome: PLANNED for a dry run; REFUSED if nothing was done, for the header's reason;
+            PARTIAL if some of the plan was refused, failed or is left; DONE.
+        largest: the partitions with the most planned bytes (PARTITION_KEYS).
+        errors: the first few reasons why segments were refused or failed, with counts.
     """
 
     header: Header
@@ -178,11 +182,11 @@ class SweepReport:
 
 
 def segment_outcomes(rows: DataFrame, deleted: DataFrame | None) -> DataFrame:
-    """SEGMENT_KEYS and their order, `position`.
+    """Join plan and outcomes per segment: SEGMENT_KEYS and their order, `position`.
 
     Args:
         rows: MARKED_SCHEMA.
-        deleted: DELETED_SCHEMA; None: nothing was executed.
+        deleted: DELETED_SCHEMA; None if nothing was executed.
     """
     segments = rows.where(F.col("kind") == SEGMENT)
     if deleted is not None:
@@ -202,12 +206,12 @@ def segment_outcomes(rows: DataFrame, deleted: DataFrame | None) -> DataFrame:
 def partition_outcomes(
     rows: DataFrame, segments: DataFrame, finished: DataFrame | None, is_executed: bool
 ) -> DataFrame:
-    """PARTITION_KEYS.
+    """Join plan and outcomes per partition: PARTITION_KEYS.
 
     Args:
         rows: MARKED_SCHEMA.
         segments: of segment_outcomes.
-        finished: FINISHED_SCHEMA; None: partitions are not to be finished.
+        finished: FINISHED_SCHEMA; None if partitions are not finished.
     """
     key = ["topic_id", "partition"]
     heads = rows.where(F.col("kind") == PARTITION).withColumnRenamed("outcome", "mark")
@@ -240,7 +244,7 @@ def write_document(
     segments: DataFrame,
     now_ms: Callable[[], int],
 ) -> SweepReport:
-    """Write the whole report as one JSON document, whose keys are always all there."""
+    """Write the report as one JSON document, in which every key is always present."""
     order = ["topic", "topic_id", "partition"]
     totals, largest = Totals(), list[dict[str, Any]]()
     with path.open("w", encoding="utf-8") as file:
@@ -281,7 +285,7 @@ def _outcome(header: Header, totals: Totals) -> str:
 
 
 def _counts(segments: DataFrame, key: Sequence[str]) -> DataFrame:
-    """COUNTS of each partition."""
+    """Compute COUNTS per partition."""
     resumed = F.col("reason") == DeletionReason.DELETION_NOT_FINISHED.name
     return segments.groupBy(*key).agg(
         F.count("*").alias("planned_segments"),
@@ -297,7 +301,7 @@ def _counts(segments: DataFrame, key: Sequence[str]) -> DataFrame:
 
 
 def size_bytes() -> Column:
-    """Of a segment; 0 where it is unknown."""
+    """Return a segment's size, or 0 if it is unknown."""
     return F.greatest(F.col("segment_size_in_bytes"), F.lit(0)).cast("long")
 
 
@@ -310,7 +314,7 @@ def _planned_bytes(partition: dict[str, Any]) -> int:
 
 
 def _written(write: Callable[[str], object], rows: Iterable[str]) -> Iterator[str]:
-    """The rows, each once it is written as an element of a list."""
+    """Write rows as elements of a list; yield each after it is written."""
     for number, row in enumerate(rows):
         write(f"{',' if number else ''}\n{row}")
         yield row
@@ -319,7 +323,7 @@ def _written(write: Callable[[str], object], rows: Iterable[str]) -> Iterator[st
 def _as_json(
     frame: DataFrame, keys: Sequence[str], order: Sequence[str], parts: int
 ) -> Iterator[str]:
-    """Each row as a JSON object, in order; the driver holds one of the parts at a time."""
+    """Yield each row as a JSON object, in order; the driver holds one part at a time."""
     columns = [_kafka_id(key) if key in _IDS else F.col(key) for key in keys]
     ordered = frame.repartitionByRange(parts, *order).sortWithinPartitions(*order)
     texts = ordered.select(F.to_json(F.struct(*columns), {"ignoreNullFields": "false"}))
@@ -327,6 +331,6 @@ def _as_json(
 
 
 def _kafka_id(name: str) -> Column:
-    """Kafka's form of an id: 22 characters of URL-safe base64."""
+    """Convert an id to Kafka's form: 22 characters of URL-safe base64."""
     in_base64 = F.base64(F.unhex(F.replace(name, F.lit("-"), F.lit(""))))
     return F.translate(F.substring(in_base64, 1, 22), "+/", "-_").alias(name)

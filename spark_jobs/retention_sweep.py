@@ -1,4 +1,4 @@
-"""Retention on Spark: delete what the settings of topics no longer keep."""
+"""Apply retention on Spark: delete what the settings of topics no longer keep."""
 
 import argparse
 import sys
@@ -31,7 +31,7 @@ class Config:
     """Options of this job.
 
     Attributes:
-        copy_grace_ms: a copy that began less than this ago is taken to be under way.
+        copy_grace_ms: treat a copy as in progress this long after it began.
     """
 
     options: SweepOptions
@@ -42,10 +42,10 @@ class Config:
 
 
 def parse_args(argv: Sequence[str]) -> Config:
-    """From a command line.
+    """Parse a command line.
 
     Raises:
-        InvalidRequestError: a value out of bounds; names the option.
+        InvalidRequestError: a value is out of bounds; names the option.
     """
     parser = argparse.ArgumentParser(prog=JOB, description=__doc__)
     add_options(parser)
@@ -55,13 +55,13 @@ def parse_args(argv: Sequence[str]) -> Config:
 
 
 def retention_plan(segments: DataFrame, services: Services, copy_grace_ms: int) -> DataFrame:
-    """SCAN_SCHEMA, each partition whole and in one task, to PLAN_SCHEMA."""
+    """Plan a scan: SCAN_SCHEMA, each partition whole in one task, to PLAN_SCHEMA."""
     task = partial(plan_scanned, services=services, copy_grace_ms=copy_grace_ms)
     return segments.mapInArrow(task, PLAN_SCHEMA)
 
 
 def run(spark: SparkSession, this: SweepRun, config: Config) -> SweepReport:
-    """One sweep, to its report."""
+    """Run one sweep and return its report."""
     services, options = config.options.services, config.options
     deleter = Deleter(retention_owner=RetentionOwner.SWEEP, plan_id=this.plan_id)
     grace_ms = config.copy_grace_ms
@@ -77,7 +77,7 @@ def run(spark: SparkSession, this: SweepRun, config: Config) -> SweepReport:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run as a program; answers its exit code."""
+    """Run as a program and return its exit code."""
     return run_as_program(JOB, lambda: parse_args(sys.argv[1:] if argv is None else argv), run)
 
 

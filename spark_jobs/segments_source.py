@@ -1,4 +1,4 @@
-"""RLMM's segments as a Spark data source: whole partitions to a task, columns all the way."""
+"""Read RLMM's segments as a Spark data source: columnar, whole partitions per task."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -31,14 +31,14 @@ def remote_log_segments(
     *,
     only_deleted_partitions: bool = False,
 ) -> DataFrame:
-    """Every segment that is not DELETE_SEGMENT_FINISHED, SCAN_SCHEMA.
+    """Read every segment that is not DELETE_SEGMENT_FINISHED (SCAN_SCHEMA).
 
-    In each task a partition's rows come one after another, ascending by start offset, and carry
-    its revision.
+    In each task a partition's rows are adjacent, ascending by start offset, and carry its
+    revision.
 
     Args:
-        topics: only of topics of these names; none: of all.
-        shards: of each topic, or of all; None: as many as the cluster does at once.
+        topics: names of the topics to read; empty for all.
+        shards: tasks per topic, or in all; None for the cluster's parallelism.
     """
     spark.dataSource.register(SegmentsDataSource)
     return (
@@ -53,7 +53,7 @@ def remote_log_segments(
 
 
 class SegmentsDataSource(DataSource):
-    """Options: those of `remote_log_segments`, as JSON where they are not text."""
+    """The data source; its options are those of `remote_log_segments`, encoded as JSON."""
 
     @classmethod
     def name(cls) -> str:
@@ -67,7 +67,7 @@ class SegmentsDataSource(DataSource):
 
 
 class SegmentsReader(DataSourceReader):
-    """Each task reads one SegmentScan."""
+    """Reads one SegmentScan per task."""
 
     def __init__(self, options: dict[str, str]) -> None:
         self._services = Services(options["rlmm"], "", float(options["retry_for_s"]))
@@ -84,8 +84,11 @@ class SegmentsReader(DataSourceReader):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Only the beginning is tried again here: rows that were given cannot be taken back, so a
-        scan that breaks later fails its task, which Spark runs again."""
+        """Read one scan; retry only its beginning.
+
+        Rows that were yielded cannot be taken back: a scan that breaks later fails its task, which
+        Spark runs again.
+        """
         with self._services.connected_rlmm() as rlmm:
             for batch in self._services.retrying()(_begun, rlmm, partition.value):
                 with pa.ipc.open_stream(batch.arrow_ipc) as stream:
@@ -93,8 +96,10 @@ class SegmentsReader(DataSourceReader):
 
 
 def in_scan_schema(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A batch of an RLMM of another release, with the columns that Spark was told of: one that it
-    does not know yet is null, one that is new here is left out."""
+    """Fit a batch from an RLMM of another release to SCAN_SCHEMA.
+
+    A column that this RLMM lacks is null; a column that Spark does not know is dropped.
+    """
     columns = arrow_schema(SCAN_SCHEMA)
     known = set(batch.schema.names)
     if batch.schema.names == columns.names:
@@ -107,7 +112,7 @@ def in_scan_schema(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _begun(rlmm: RemoteLogMetadataManager, scan: SegmentScan) -> Iterator[SegmentBatch]:
-    """The scan, once its first batch is there."""
+    """Start a scan; return when its first batch has arrived."""
     batches = rlmm.scan_remote_log_segments(scan)
     first = next(batches, None)
     return iter(()) if first is None else chain([first], batches)

@@ -1,8 +1,8 @@
-"""The way of every sweep: plan, mark, execute and confirm, report.
+"""Run the stages of a sweep: plan, mark, delete, report.
 
-The plan is frozen: written down once and never made again, so that a task that runs twice, and a
-person who looks, see the same. Each stage is written down by Spark's committer before the next one
-begins; what a task did twice counts once.
+The plan is frozen: stored once and never computed again, so that a task that runs twice and a
+person who reads it see the same. Spark's committer stores the result of each stage before the next
+one begins; a task that ran twice counts once.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -45,13 +45,13 @@ DOCUMENT_NAME = "report.json"
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """What makes one sweep differ from another.
+    """The stages in which sweeps differ.
 
     Attributes:
-        plan: to PLAN_SCHEMA.
+        plan: yields PLAN_SCHEMA.
         mark: PLAN_SCHEMA, a partition's rows together and in order, to MARKED_SCHEMA.
         delete: MARKED_SCHEMA, marked segments, to DELETED_SCHEMA.
-        finish: MARKED_SCHEMA, marked partitions, to FINISHED_SCHEMA; None: there is no such step.
+        finish: MARKED_SCHEMA, marked partitions, to FINISHED_SCHEMA; None for no such stage.
     """
 
     plan: DataFrame
@@ -62,7 +62,7 @@ class Stages:
 
 @dataclass(frozen=True, slots=True)
 class SweepRun:
-    """One run: its name, where its files are, whom it tells how far it is."""
+    """One run: its job, its plan's id, its directory and the callback for its phases."""
 
     job: str
     plan_id: str
@@ -76,7 +76,7 @@ class SweepRun:
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """What came of the plan: its rows as MARKED_SCHEMA, and what was written after that."""
+    """The outcome of the plan: its rows (MARKED_SCHEMA) and the results of later stages."""
 
     rows: DataFrame
     deleted: DataFrame | None = None
@@ -84,7 +84,7 @@ class _Done:
 
 
 def sweep(spark: SparkSession, stages: Stages, options: SweepOptions, run: SweepRun) -> SweepReport:
-    """Run the stages, as far as the options and the plan allow, and write `run.document`."""
+    """Run the stages that the options and the plan allow, and write `run.document`."""
     started_at_ms = now_ms()
     run.say("planning")
     plan = written(spark, run, "plan", stages.plan, PLAN_SCHEMA)
@@ -111,7 +111,7 @@ def _executed(spark: SparkSession, stages: Stages, plan: DataFrame, run: SweepRu
 
     run.say("deleting")
     marked = rows.where(F.col("outcome") == MARKED)
-    # By ranges: tasks of equal size, and yet few partitions in each of RLMM's batches.
+    # By ranges: tasks of equal size, with few partitions in each of RLMM's batches.
     evenly = marked.where(F.col("kind") == SEGMENT).repartitionByRange(
         tasks, "topic_id", "partition", "start_offset", "segment_id"
     )
@@ -127,14 +127,14 @@ def _executed(spark: SparkSession, stages: Stages, plan: DataFrame, run: SweepRu
 
 
 def _left(plan: DataFrame, options: SweepOptions) -> _Done:
-    """The plan of a dry run, or one that is refused as a whole."""
+    """Return the outcome of a dry run, or of a plan that is refused as a whole."""
     outcome = F.lit(REFUSED if options.apply else PLANNED)
     rows = plan.withColumn("outcome", outcome).withColumn("error", F.lit(None).cast("string"))
     return _Done(rows)
 
 
 def _over_budget(plan: DataFrame, options: SweepOptions) -> str | None:
-    """Why the plan may not be executed; None: it may."""
+    """Explain why a plan exceeds the limits; None if it does not."""
     new = plan.where(
         (F.col("kind") == SEGMENT) & (F.col("reason") != DeletionReason.DELETION_NOT_FINISHED.name)
     )
@@ -145,12 +145,14 @@ def _over_budget(plan: DataFrame, options: SweepOptions) -> str | None:
     if figures["segments"] > options.max_segments:
         return (
             f"the plan names {figures['segments']} new segments, more than "
-            f"--max-segments {options.max_segments}; nothing was marked"
+            f"--max-segments {options.max_segments}; nothing was marked. Check the plan with a dry "
+            "run, then raise the limit"
         )
     if options.max_bytes is not None and figures["bytes"] > options.max_bytes:
         return (
             f"the plan names {figures['bytes']} bytes of new segments, more than "
-            f"--max-bytes {options.max_bytes}; nothing was marked"
+            f"--max-bytes {options.max_bytes}; nothing was marked. Check the plan with a dry run, "
+            "then raise the limit"
         )
     return None
 
@@ -158,8 +160,8 @@ def _over_budget(plan: DataFrame, options: SweepOptions) -> str | None:
 def written(
     spark: SparkSession, run: SweepRun, name: str, frame: DataFrame, schema: StructType
 ) -> DataFrame:
-    """The frame as it was written down, which reading again does not change."""
-    # Not as a URI: Hadoop would take a %20 for three characters of the name.
+    """Store a frame and return it as stored, so that reading it again gives the same rows."""
+    # Not a URI: Hadoop would take a %20 as three characters of the name.
     path = f"file:{run.directory / name}"
     frame.write.parquet(path)
     return spark.read.schema(schema).parquet(path)

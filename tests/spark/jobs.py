@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from services.api.ids import TopicIdPartition, uuid_from_text
 from spark_jobs import partition_removal_sweep, retention_sweep
 from spark_jobs.options import SweepOptions
-from spark_jobs.report import COUNTS, PARTITION_KEYS, SEGMENT_KEYS, SweepReport, told_in_one_line
+from spark_jobs.report import COUNTS, PARTITION_KEYS, SEGMENT_KEYS, SweepReport, sweep_errors
 from spark_jobs.sweep import SweepRun
 from tests.harness.tier import Tier
 
@@ -84,7 +84,7 @@ class Jobs:
     ) -> Done:
         config = retention_sweep.Config(self._options(topics, options), copy_grace_ms)
         this = self._run(retention_sweep.JOB, at)
-        with told_in_one_line():
+        with sweep_errors():
             report = retention_sweep.run(self.spark, this, config)
         return _done(report, this.document)
 
@@ -93,7 +93,7 @@ class Jobs:
     ) -> Done:
         config = partition_removal_sweep.Config(self._options(topics, options), grace_ms)
         this = self._run(partition_removal_sweep.JOB, at)
-        with told_in_one_line():
+        with sweep_errors():
             report = partition_removal_sweep.run(self.spark, this, config)
         return _done(report, this.document)
 

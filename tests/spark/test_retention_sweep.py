@@ -16,7 +16,7 @@ from spark_jobs.planning import NO_OWNER, NO_REPORT, ON_HOLD, PAUSED
 from tests.harness.tier import HOUR_MS, OFFSETS, SIZE_BYTES, Tier, a_topic, ids, now_ms, segment
 from tests.spark.jobs import Done, Jobs
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
 BY_TIME = {"retention.ms": str(HOUR_MS)}
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED

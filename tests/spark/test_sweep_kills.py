@@ -20,7 +20,7 @@ from tests.harness.tier import HOUR_MS, OFFSETS, Tier, a_topic, ids
 from tests.spark.commands import command, ended, plan_id_of, start
 from tests.spark.jobs import Done, Jobs
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1_500)]
 KILLED = -9
 DUE = 6
 OBJECTS = 3
@@ -146,7 +146,7 @@ def test_a_task_that_is_lost_half_way_is_done_again_and_counts_once(
     def kill_who_waits() -> None:
         with tier.held_up(due):
             begun.set()
-            eventually(lambda: waiting(tier.engine), deadline_ms=60_000)
+            eventually(lambda: waiting(tier.engine), deadline_ms=300_000)
             kill(one_that_calls(spark, tier.rlmm_process.address))
 
     with ThreadPoolExecutor(1) as pool:
