@@ -61,15 +61,15 @@ class Kafka:
     def finish(self, *segments: RemoteLogSegmentMetadata) -> None:
         """Each copy begins and finishes, in this order."""
         for each in segments:
-            self.cache.copy_started(each)
-            self.cache.copy_finished(replace(each, state=FINISHED))
+            self.cache = self.cache.taken(each).taken(replace(each, state=FINISHED))
 
     def start_deletion(self, metadata: RemoteLogSegmentMetadata) -> None:
-        self.cache.deletion_started(replace(metadata, state=DELETE_STARTED))
+        self.cache = self.cache.taken(replace(metadata, state=DELETE_STARTED))
 
     def id_at(self, offset: int) -> UUID | None:
         """By the map from start offsets alone: what it names, where that holds the offset."""
-        found = self.cache.epochs[0].floor(offset)
+        epoch = self.cache.epochs.get(0)
+        found = None if epoch is None else epoch.floor(offset)
         if found is None:
             return None
         _, last = offsets_by_epoch(self.cache.segments[found])[0]
@@ -100,7 +100,7 @@ def test_1_a_reply_means_committed_and_every_later_read_by_anyone_sees_it(
     # cache of its own, which lags behind by what it has not consumed yet.
     writers, others = Kafka(), Kafka()
     only = segment(tp, 0, 9)
-    others.cache.copy_started(only)
+    others.cache = others.cache.taken(only)
     writers.finish(only)
     assert (writers.id_at(5), others.id_at(5)) == (id_of(only), None)
 
@@ -191,7 +191,7 @@ class Test4WhereKafkasChoiceDoesNotHoldTheOffsetAnotherSegmentAnswers:
         kafka = Kafka()
         kafka.finish(long, short)
         # The put replaced it, and the unreferenced do not have it: only the list of all does.
-        assert list(kafka.cache.epochs[0].offset_to_id.values()) == [id_of(short)]
+        assert kafka.cache.epochs[0].offset_to_id == ((10, id_of(short)),)
         assert [kafka.id_at(offset) for offset in (30, 51)] == [id_of(short), None]
 
         for each in (long, short):
@@ -234,7 +234,7 @@ def test_6_the_highest_offset_of_an_epoch_is_stored_and_survives_purging(
     kafka, only = Kafka(), segment(tp, 0, 99)
     kafka.finish(only)
     kafka.start_deletion(only)
-    kafka.cache.deletion_finished(only)
+    kafka.cache = kafka.cache.taken(replace(only, state=DELETE_FINISHED))
     # Kafka keeps it in memory beyond the deletion; a broker that starts anew once the events are
     # gone from the topic has nothing to make it of.
     assert (kafka.cache.highest_offset(0), Kafka().cache.highest_offset(0)) == (99, None)

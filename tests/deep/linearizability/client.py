@@ -3,7 +3,7 @@
 from services.api.calls import MutationOutcome
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, UpdateOutcome
+from services.api.remote_log_metadata_manager import UpdateOutcome
 from tests.deep.linearizability.operations import (
     Add,
     Announce,
@@ -29,12 +29,13 @@ from tests.deep.linearizability.operations import (
     Update,
     UpdateBatch,
 )
+from tests.deep.model.reference import Manager
 
 LEASE_MS = 3_600_000
 """No history takes an hour: a lease ends when its copy does."""
 
 
-def ask(rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, operation: Operation) -> Reply:
+def ask(rlmm: Manager, tp: TopicIdPartition, operation: Operation) -> Reply:
     """A refusal is a reply too; an answer that may have been lost is Lost."""
     try:
         if isinstance(operation, Read):
@@ -46,9 +47,7 @@ def ask(rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, operation: Operati
         return Refused(type(e).__name__)
 
 
-def _mutate(
-    rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, operation: Mutation
-) -> Changed | Announced:
+def _mutate(rlmm: Manager, tp: TopicIdPartition, operation: Mutation) -> Changed | Announced:
     match operation:
         case Add(metadata, context, is_leased):
             lease_ms = LEASE_MS if is_leased else None
@@ -79,9 +78,7 @@ def _item_reply(outcome: UpdateOutcome) -> MutationOutcome | Refused:
     return outcome
 
 
-def _read(
-    rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, operation: Read
-) -> Answered | Listed:
+def _read(rlmm: Manager, tp: TopicIdPartition, operation: Read) -> Answered | Listed:
     match operation:
         case LookUp(epoch, offset):
             found = rlmm.remote_log_segment_metadata(tp, epoch, offset)

@@ -22,8 +22,8 @@ from services.rlmm.db import create_database_engine
 from services.rpc.channels import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from tests.deep.linearizability.history import TrailEntry
-from tests.deep.linearizability.operations import Event
 from tests.deep.linearizability.postgres_proxy import PostgresProxy
+from tests.deep.model.subjects import event_of
 from tests.harness.proxy import TcpProxy
 from tests.harness.rlmm_database import events
 
@@ -64,24 +64,7 @@ class Deployment:
 
 def trail_of(engine: Engine, tp: TopicIdPartition) -> list[TrailEntry]:
     """The partition's audit trail, in order."""
-    return [
-        TrailEntry(
-            str(tp),
-            Event(
-                row.revision,
-                row.kind,
-                row.from_state,
-                row.to_state,
-                row.segment_id,
-                row.broker_id,
-                row.broker_leader_epoch,
-                row.request_id,
-                row.reason,
-            ),
-            row.repeat_count,
-        )
-        for row in events(engine, tp)
-    ]
+    return [TrailEntry(str(tp), event_of(row), row.repeat_count) for row in events(engine, tp)]
 
 
 @contextmanager

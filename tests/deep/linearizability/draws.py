@@ -36,14 +36,8 @@ from tests.deep.linearizability.operations import (
     Update,
     UpdateBatch,
 )
-from tests.deep.linearizability.partition import (
-    DELETE_FINISHED,
-    DELETE_STARTED,
-    FINISHED,
-    MARKED,
-    PARTITION_FINISHED,
-    PARTITION_STARTED,
-)
+from tests.deep.model.kafka_cache import DELETE_FINISHED, DELETE_STARTED, FINISHED
+from tests.deep.model.partition import MARKED, PARTITION_FINISHED, PARTITION_STARTED
 
 WINDOW = 4
 """Segments that are in play at once."""

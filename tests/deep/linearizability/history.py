@@ -9,7 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, TypeAdapter
 
-from tests.deep.linearizability.operations import Event, Lost, Operation, Record, Reply
+from tests.deep.linearizability.operations import Lost, Operation, Record, Reply
+from tests.deep.model.partition import Event
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,14 +18,6 @@ from tests.deep.linearizability.operations import (
     Undelete,
     UpdateBatch,
 )
-from tests.deep.linearizability.partition import (
-    DELETE_FINISHED,
-    DELETE_STARTED,
-    FINISHED,
-    MARKED,
-    PARTITION_FINISHED,
-    PARTITION_STARTED,
-)
 from tests.deep.linearizability.stories import (
     LOST,
     OTHER_BROKER,
@@ -42,6 +34,8 @@ from tests.deep.linearizability.stories import (
     repeated,
     segment,
 )
+from tests.deep.model.kafka_cache import DELETE_FINISHED, DELETE_STARTED, FINISHED
+from tests.deep.model.partition import MARKED, PARTITION_FINISHED, PARTITION_STARTED
 
 Legal = Callable[[Story], None]
 FIRST, SECOND = segment(1), segment(2)

@@ -6,7 +6,6 @@ crosses into JSON and back without loss.
 
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
-from uuid import UUID
 
 from pydantic import Discriminator
 
@@ -198,18 +197,3 @@ class Record:
         return (
             f"#{self.number} {self.client} [{when}] {brief(self.operation)} -> {brief(self.reply)}"
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """What the audit trail says of one revision. The model does not foretell `repeat_count`."""
-
-    revision: int
-    kind: str
-    from_state: str | None
-    to_state: str | None
-    segment_id: UUID | None
-    broker_id: int
-    broker_leader_epoch: int | None
-    request_id: str | None
-    reason: str

@@ -15,14 +15,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tests.deep.linearizability.model import Step, mutated
-from tests.deep.linearizability.model_reads import answered
+from tests.deep.linearizability.model import Step, asked
 from tests.deep.linearizability.operations import (
     Add,
     Announce,
     Answered,
     Changed,
-    Event,
     Listed,
     PutDeletion,
     RaiseLogStart,
@@ -34,8 +32,8 @@ from tests.deep.linearizability.operations import (
     Update,
     UpdateBatch,
 )
-from tests.deep.linearizability.partition import Partition
 from tests.deep.linearizability.wording import brief
+from tests.deep.model.partition import Event, Partition
 
 MAX_NODES = 200_000
 """Branches of one search; beyond it the answer is "undecided", which no test accepts."""
@@ -196,7 +194,8 @@ class Search:
         left = [self._answered[place] for place in self._open(node)[0]]
         lines = [f"no order explains this at revision {node.partition.revision}:"]
         for record in left:
-            lines += [f"  {record}", f"    the model's answer: {brief(_model_reply(node, record))}"]
+            reply = asked(node.partition, record.operation).reply
+            lines += [f"  {record}", f"    the model's answer: {brief(reply)}"]
         if not left:
             lines.append("  every reply is explained; the audit trail goes on with")
             told = self._trail or ()
@@ -260,8 +259,8 @@ def _fits_unchanged(partition: Partition, record: Record) -> bool:
     """Whether the operation is answered so here, and changes nothing."""
     operation = record.operation
     if isinstance(operation, Read):
-        return _may_be_of(partition, record) and answered(partition, operation) == record.reply
-    step = mutated(partition, operation)
+        return _may_be_of(partition, record) and asked(partition, operation).reply == record.reply
+    step = asked(partition, operation)
     return not step.events and step.reply == record.reply
 
 
@@ -278,11 +277,5 @@ def _may_be_of(partition: Partition, record: Record) -> bool:
 def _change(partition: Partition, record: Record) -> Step | None:
     if isinstance(record.operation, Read):
         return None
-    step = mutated(partition, record.operation)
+    step = asked(partition, record.operation)
     return step if step.events else None
-
-
-def _model_reply(node: _Node, record: Record) -> object:
-    if isinstance(record.operation, Read):
-        return answered(node.partition, record.operation)
-    return mutated(node.partition, record.operation).reply

@@ -7,20 +7,17 @@ from threading import Event as Stopping
 from services.api.calls import MutationOutcome
 from tests.deep.linearizability.draws import new_partitions
 from tests.deep.linearizability.history import History, Recorder, TrailEntry
-from tests.deep.linearizability.model import Step, mutated
-from tests.deep.linearizability.model_reads import answered
+from tests.deep.linearizability.model import Step, asked
 from tests.deep.linearizability.operations import (
     Changed,
-    Event,
     Lost,
-    Mutation,
+    Operation,
     Read,
     Record,
-    Reply,
     Setting,
 )
-from tests.deep.linearizability.partition import Partition
 from tests.deep.linearizability.workload import RandomClient
+from tests.deep.model.partition import Event, Partition
 
 _STEP = 10
 _LONGEST_WAIT = 6 * _STEP
@@ -43,16 +40,11 @@ def simulated(seed: int, count: int, share_lost: float) -> History:
         is_read = isinstance(operation, Read)
         is_lost = not is_read and random.random() < share_lost
         happens = not is_lost or random.random() < 0.5
-        reply: Reply
-        if isinstance(operation, Read):
-            reply = answered(partition, operation)
-        else:
-            step = mutated(partition, operation)
-            reply = step.reply
-            if happens:
-                partition = step.partition
-                events += step.events
-                repeats.update(_repeated(operation, step))
+        step = asked(partition, operation)
+        if happens:
+            partition = step.partition
+            events += step.events
+            repeats.update(_repeated(operation, step))
         used.revision = partition.revision
         at = number * _STEP
         invoked = at - random.randrange(1, _LONGEST_LOSS if is_lost else _LONGEST_WAIT)
@@ -62,7 +54,7 @@ def simulated(seed: int, count: int, share_lost: float) -> History:
                 f"client-{number}",
                 used.name,
                 operation,
-                Lost("simulated") if is_lost else reply,
+                Lost("simulated") if is_lost else step.reply,
                 invoked,
                 at + random.randrange(1, _LONGEST_WAIT),
             )
@@ -71,7 +63,7 @@ def simulated(seed: int, count: int, share_lost: float) -> History:
     return History(records, {used.name: trail})
 
 
-def _repeated(operation: Mutation, step: Step) -> list[int]:
+def _repeated(operation: Operation, step: Step) -> list[int]:
     """The revisions whose events count a repeat."""
     if not isinstance(step.reply, Changed):
         return []

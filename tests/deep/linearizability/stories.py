@@ -16,24 +16,21 @@ from services.api.segments import (
 )
 from tests.deep.linearizability.draws import segment_uuid
 from tests.deep.linearizability.history import History, TrailEntry
-from tests.deep.linearizability.model import mutated
-from tests.deep.linearizability.model_reads import answered
+from tests.deep.linearizability.model import asked
 from tests.deep.linearizability.operations import (
     Add,
     Announce,
     Changed,
-    Event,
     Listed,
     Lost,
     Operation,
     PutDeletion,
-    Read,
     Record,
     Refused,
     Reply,
     Update,
 )
-from tests.deep.linearizability.partition import Partition
+from tests.deep.model.partition import Event, Partition
 
 TP = TopicIdPartition(UUID(int=7), "story", 0)
 LOST = Lost("the connection broke")
@@ -68,10 +65,10 @@ class Story:
             at: when it was invoked and when it completed; None: after all that was told before.
             happens: whether the truth has it.
         """
-        model_reply, after, events = self._taken(operation)
+        step = asked(self.truth, operation)
         if happens:
-            self.truth = after
-            self.events += events
+            self.truth = step.partition
+            self.events += step.events
         invoked, completed = at or (self._now + 1, self._now + 2)
         self._now = max(self._now, completed)
         record = Record(
@@ -79,18 +76,12 @@ class Story:
             client,
             str(TP),
             operation,
-            model_reply if reply is None else reply,
+            step.reply if reply is None else reply,
             invoked,
             completed,
         )
         self.records.append(record)
         return record
-
-    def _taken(self, operation: Operation) -> tuple[Reply, Partition, tuple[Event, ...]]:
-        if isinstance(operation, Read):
-            return answered(self.truth, operation), self.truth, ()
-        step = mutated(self.truth, operation)
-        return step.reply, step.partition, step.events
 
     def history(self, *, without: Record | None = None) -> History:
         """What the clients saw."""

@@ -43,7 +43,6 @@ from tests.deep.linearizability.operations import (
     Update,
     UpdateBatch,
 )
-from tests.deep.linearizability.partition import DELETE_STARTED, FINISHED, MARKED
 from tests.deep.linearizability.postgres_proxy import (
     AFTER_COMMIT,
     BEFORE_COMMIT,
@@ -51,6 +50,8 @@ from tests.deep.linearizability.postgres_proxy import (
     PostgresProxy,
 )
 from tests.deep.linearizability.stories import applied
+from tests.deep.model.kafka_cache import DELETE_STARTED, FINISHED
+from tests.deep.model.partition import MARKED
 from tests.harness.faults import Cut
 from tests.harness.rlmm_process import running_rlmm
 

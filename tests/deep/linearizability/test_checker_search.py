@@ -11,8 +11,7 @@ from services.api.calls import MutationOutcome
 from tests.deep.linearizability import search
 from tests.deep.linearizability.checker import check, check_partition
 from tests.deep.linearizability.history import History
-from tests.deep.linearizability.model import mutated
-from tests.deep.linearizability.model_reads import answered
+from tests.deep.linearizability.model import asked
 from tests.deep.linearizability.operations import (
     Answered,
     Changed,
@@ -27,10 +26,11 @@ from tests.deep.linearizability.operations import (
     Reply,
     UpdateBatch,
 )
-from tests.deep.linearizability.partition import DELETE_STARTED, FINISHED, Partition
 from tests.deep.linearizability.search import NotLinearizableError, UndecidedError
 from tests.deep.linearizability.simulation import simulated
 from tests.deep.linearizability.stories import LOST, TP, Story, add, announce, asked_as, item, move
+from tests.deep.model.kafka_cache import DELETE_STARTED, FINISHED
+from tests.deep.model.partition import Partition
 
 TINY_HISTORIES, TINY_OPERATIONS = 4_000, 5
 OPERATIONS: tuple[Operation, ...] = (
@@ -49,9 +49,7 @@ OPERATIONS: tuple[Operation, ...] = (
 
 
 def model_reply(partition: Partition, operation: Operation) -> tuple[Reply, Partition]:
-    if isinstance(operation, Read):
-        return answered(partition, operation), partition
-    step = mutated(partition, operation)
+    step = asked(partition, operation)
     return step.reply, step.partition
 
 

@@ -8,7 +8,6 @@ import pytest
 from tests.deep.linearizability.checker import check
 from tests.deep.linearizability.history import History, TrailEntry
 from tests.deep.linearizability.operations import ListSegments, LookUp
-from tests.deep.linearizability.partition import DELETE_STARTED, FINISHED, MARKED
 from tests.deep.linearizability.search import NotLinearizableError
 from tests.deep.linearizability.stories import (
     LOST,
@@ -23,6 +22,8 @@ from tests.deep.linearizability.stories import (
     move,
     segment,
 )
+from tests.deep.model.kafka_cache import DELETE_STARTED, FINISHED
+from tests.deep.model.partition import MARKED
 
 Trail = list[TrailEntry]
 

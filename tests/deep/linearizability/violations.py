@@ -27,14 +27,6 @@ from tests.deep.linearizability.operations import (
     Undelete,
     UpdateBatch,
 )
-from tests.deep.linearizability.partition import (
-    DELETE_FINISHED,
-    DELETE_STARTED,
-    FINISHED,
-    MARKED,
-    PARTITION_FINISHED,
-    PARTITION_STARTED,
-)
 from tests.deep.linearizability.stories import (
     LOST,
     OTHER_BROKER,
@@ -51,6 +43,8 @@ from tests.deep.linearizability.stories import (
     repeated,
     segment,
 )
+from tests.deep.model.kafka_cache import DELETE_FINISHED, DELETE_STARTED, FINISHED
+from tests.deep.model.partition import MARKED, PARTITION_FINISHED, PARTITION_STARTED
 
 Violation = Callable[[Story], Record]
 FIRST = segment(1)

@@ -6,11 +6,9 @@ from itertools import product
 from typing import NamedTuple
 
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from tests.deep.model.kafka_cache import KafkaCache, offsets_by_epoch
+from tests.deep.model.kafka_cache import FINISHED, STARTED, KafkaCache, offsets_by_epoch
 from tests.deep.model.operations import Add, Move, MoveBatch, Operation, Space
 from tests.deep.model.reference import ReferenceRemoteLogMetadataManager
-
-FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
 
 class Shape(Enum):
@@ -45,15 +43,14 @@ class Cell(NamedTuple):
 
 def cannot_exist(cell: Cell) -> str | None:
     """Why no call can reach the cell; None: one can."""
-    is_update_of_nothing = cell.stored is None and cell.event is not _ADDED
+    is_update_of_nothing = cell.stored is None and cell.event is not STARTED
     if is_update_of_nothing != (cell.shape is Shape.NOT_TOLD):
         return "only an update of an unknown segment says nothing of offsets, and each of it does"
-    if cell.stored is FINISHED and cell.event is not _ADDED and cell.shape is Shape.FIRST:
+    if cell.stored is FINISHED and cell.event is not STARTED and cell.shape is Shape.FIRST:
         return "the segment itself has finished in the epoch"
     return None
 
 
-_ADDED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 ALL_CELLS = [
     Cell(*each) for each in product([None, *RemoteLogSegmentState], RemoteLogSegmentState, Shape)
 ]
@@ -69,13 +66,13 @@ def cells_of(
         for move in operation.moves:
             yield from cells_of(move, model, space)
     elif isinstance(operation, Add | Move) and isinstance(operation, Add) is (
-        operation.state is _ADDED
+        operation.state is STARTED
     ):
         partition = model.partition(space.partitions[operation.tp])
-        stored = partition.segment(space.segment_id(operation.tp, operation.id).id)
+        stored = partition.segments.get(space.segment_id(operation.tp, operation.id).id)
         state = stored.state if stored else None
         told = operation.metadata(space) if isinstance(operation, Add) else stored
-        for shape in _shapes(told, partition.cache):
+        for shape in _shapes(told, partition):
             yield Cell(state, operation.state, shape)
 
 
@@ -105,7 +102,7 @@ def _shapes(segment: RemoteLogSegmentMetadata | None, cache: KafkaCache) -> set[
 def _finished_ranges(
     segment: RemoteLogSegmentMetadata, epoch: int, cache: KafkaCache
 ) -> Iterator[tuple[int, int]]:
-    for other in cache.segments.values():
+    for other in cache.live:
         offsets = offsets_by_epoch(other).get(epoch)
         is_other = other.remote_log_segment_id != segment.remote_log_segment_id
         if is_other and other.state is FINISHED and offsets is not None:

@@ -18,7 +18,6 @@ from tests.deep.model.operations import (
     LogSize,
     LogStart,
     LookUp,
-    Manager,
     Move,
     MoveBatch,
     NextWithTxnIndex,
@@ -27,7 +26,7 @@ from tests.deep.model.operations import (
     script,
 )
 from tests.deep.model.partition import Event
-from tests.deep.model.reference import ReferenceRemoteLogMetadataManager
+from tests.deep.model.reference import Manager, ReferenceRemoteLogMetadataManager
 
 OPERATIONS_PER_SEQUENCE = 60
 AUDIT_TRAIL = "audit trail"
@@ -49,7 +48,7 @@ class Subject:
 
 def reference_subject(manager: ReferenceRemoteLogMetadataManager) -> Subject:
     """A model, perhaps one with a fault, in the manager's place."""
-    return Subject(manager, lambda tp: manager.partition(tp).trail)
+    return Subject(manager, manager.trail)
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ class Comparison:
 
     def compare_trails(self) -> Mismatch | None:
         for tp in self.space.partitions[:RENAMED]:
-            expected = list(self.model.partition(tp).trail)
+            expected = list(self.model.trail(tp))
             actual = list(self._subject.trail_of(tp))
             if actual != expected:
                 return self._mismatch(AUDIT_TRAIL, expected, actual)
@@ -203,7 +202,7 @@ def _reads_of_segment(
 ) -> Iterator[Operation]:
     """Some of the reads of each of its epochs, at the edges of its offsets."""
     segment_id = space.segment_id(move.tp, move.id)
-    stored = model.partition(segment_id.topic_id_partition).segment(segment_id.id)
+    stored = model.partition(segment_id.topic_id_partition).segments.get(segment_id.id)
     for epoch, start, end in stored.epoch_ranges() if stored else ():
         yield reading.choice([ListSegments, LogSize, HighestOffset])(move.tp, epoch)
         edges = {max(0, start - 1), start, max(0, end), end + 1}

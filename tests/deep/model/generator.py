@@ -11,7 +11,13 @@ from services.api.segment_batches import MAX_LEASE_MS, MIN_LEASE_MS
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.topic_config import RetentionOwner
 from tests.contract.rlmm.segments import BROKER, OTHER_BROKER
-from tests.deep.model.kafka_cache import offsets_by_epoch
+from tests.deep.model.kafka_cache import (
+    DELETE_FINISHED,
+    DELETE_STARTED,
+    FINISHED,
+    STARTED,
+    offsets_by_epoch,
+)
 from tests.deep.model.operations import (
     RENAMED,
     Add,
@@ -38,13 +44,11 @@ from tests.deep.model.operations import (
     Stop,
     Undelete,
 )
-from tests.deep.model.partition import Partition
+from tests.deep.model.partition import MARKED, Partition
 from tests.deep.model.reference import ReferenceRemoteLogMetadataManager
 
 T = TypeVar("T")
 
-STARTED, FINISHED, DELETE_STARTED, DELETE_FINISHED = RemoteLogSegmentState
-MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
 EPOCHS = range(4)
 SEGMENT_IDS = range(14)
 STEP = 5
@@ -208,7 +212,7 @@ class Generator:
     def _side_by_side(self, tp: int) -> tuple[Add, ...]:
         """New ones that go on where the epoch ends, mostly."""
         epoch = self._random.choice(EPOCHS)
-        highest = self._partition(tp).cache.highest_offset(epoch)
+        highest = self._partition(tp).highest_offset(epoch)
         start = 0 if highest is None else highest + self._random.choice([1, 1, 1, 1, 3, -2])
         adds = []
         for number in SEGMENT_IDS:
@@ -278,7 +282,7 @@ class Generator:
             gap = self._random.choice(gaps)
             start = self._random.choice([gap.start_offset, gap.end_offset, gap.end_offset + 1])
         elif self._chance(0.6):
-            ends = [each.end_offset for each in self._partition(tp).cache.segments.values()]
+            ends = [each.end_offset for each in self._partition(tp).live]
             start = max(ends, default=0) + self._random.randint(1, 12)
         end = start + self._random.choice([0, 0, 1, 2, 3, 5])
         kind = "HOLE" if self._chance(0.02) else LOST_BEFORE_COPY
@@ -353,9 +357,7 @@ class Generator:
         start = self._random.randrange(0, LAST_OFFSET, STEP)
         end = min(start + self._random.choice([1, 5, 5, 10, 15, 20, 40]) - 1, LAST_OFFSET)
         epoch = self._random.choice(EPOCHS)
-        finished = [
-            each for each in self._partition(tp).cache.segments.values() if each.state is FINISHED
-        ]
+        finished = [each for each in self._partition(tp).live if each.state is FINISHED]
         if finished and self._chance(0.7):
             other = offsets_by_epoch(self._random.choice(finished))
             epoch, (first, last) = self._random.choice(list(other.items()))
@@ -435,7 +437,7 @@ class Generator:
 
     def _offset(self, tp: int) -> int:
         """Anywhere, or at the edge of a segment."""
-        known = list(self._partition(tp).cache.segments.values())
+        known = self._partition(tp).live
         if not known or self._chance(0.4):
             return self._random.randint(0, LAST_OFFSET + 3)
         segment = self._random.choice(known)
@@ -464,7 +466,7 @@ class Generator:
         return self._partition(tp).revision
 
     def _segment(self, tp: int, number: int) -> RemoteLogSegmentMetadata | None:
-        return self._partition(tp).segment(self._space.segment_id(tp, number).id)
+        return self._partition(tp).segments.get(self._space.segment_id(tp, number).id)
 
     def _known(self, tp: int) -> list[int]:
         return [number for number in SEGMENT_IDS if self._segment(tp, number)]

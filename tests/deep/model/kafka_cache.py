@@ -1,20 +1,22 @@
-"""The segments of one partition as Kafka's cache keeps them, with the differences that we declare.
+"""The segments of one partition as Kafka's cache keeps them, with Sediment's declared differences.
 
-Kafka: RemoteLogMetadataCache and RemoteLogLeaderEpochState. Plain dictionaries and plain searches:
-it must be right at a glance, not fast.
+Kafka: RemoteLogMetadataCache and RemoteLogLeaderEpochState. Plain mappings and plain searches: it
+must be right at a glance, not fast. Nothing here changes; each event gives the next cache.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from functools import reduce
+from typing import Self
 from uuid import UUID
 
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 
-FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+STARTED, FINISHED, DELETE_STARTED, DELETE_FINISHED = RemoteLogSegmentState
 
 
 def offsets_by_epoch(segment: RemoteLogSegmentMetadata) -> dict[int, tuple[int, int]]:
-    """The first and the last offset (inclusive) of each leader epoch in the segment.
+    """Return the first and the last offset (inclusive) of each leader epoch in the segment.
 
     An epoch ends one before the next one starts, the last one with the segment; one that starts
     where the next one does has no offsets, and ends one before its start.
@@ -26,88 +28,75 @@ def offsets_by_epoch(segment: RemoteLogSegmentMetadata) -> dict[int, tuple[int, 
     return ranges
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class LeaderEpochState:
-    """Which segments answer for the offsets of one leader epoch.
+    """The finished segments that answer for the offsets of one leader epoch.
 
     Attributes:
-        offset_to_id: the referenced segments, all finished, by their first offset in the epoch.
-        unreferenced: those that are being copied or deleted, and those that were displaced.
-        highest_offset: the last one that ever finished (inclusive); never falls.
+        offset_to_id: (first offset in the epoch, segment), ascending.
+        highest_offset: the last offset that ever finished (inclusive); never falls.
     """
 
-    offset_to_id: dict[int, UUID] = field(default_factory=dict)
-    unreferenced: set[UUID] = field(default_factory=set)
+    offset_to_id: tuple[tuple[int, UUID], ...] = ()
     highest_offset: int | None = None
 
-    @property
-    def listed(self) -> set[UUID]:
-        return self.unreferenced.union(self.offset_to_id.values())
+    def copy_finished(self, segment_id: UUID, start: int, end: int) -> "LeaderEpochState":
+        is_highest = self.highest_offset is None or self.highest_offset <= end
+        kept = [
+            (other, other_id)
+            for other, other_id in self.offset_to_id
+            if other < start or (other > start and not is_highest)
+        ]
+        highest = end if self.highest_offset is None else max(self.highest_offset, end)
+        return LeaderEpochState(tuple(sorted([*kept, (start, segment_id)])), highest)
 
-    def copy_finished(self, segment_id: UUID, start: int, end: int) -> None:
-        reaches_the_highest = self.highest_offset is None or self.highest_offset <= end
-        for other in sorted(self.offset_to_id):
-            if other >= start and reaches_the_highest:
-                self.unreferenced.add(self.offset_to_id.pop(other))
-        replaced = self.offset_to_id.get(start)
-        if replaced is not None:
-            # Declared difference: Kafka would forget this one, and no list of the epoch name it.
-            self.unreferenced.add(replaced)
-        self.offset_to_id[start] = segment_id
-        self.unreferenced.discard(segment_id)
-        self.highest_offset = end if self.highest_offset is None else max(self.highest_offset, end)
-
-    def deletion_started(self, segment_id: UUID, start: int) -> None:
-        if self.offset_to_id.get(start) == segment_id:
-            del self.offset_to_id[start]
-        self.unreferenced.add(segment_id)
+    def deletion_started(self, segment_id: UUID, start: int) -> "LeaderEpochState":
+        kept = tuple(entry for entry in self.offset_to_id if entry != (start, segment_id))
+        return LeaderEpochState(kept, self.highest_offset)
 
     def floor(self, offset: int) -> UUID | None:
-        starts = [start for start in self.offset_to_id if start <= offset]
-        return self.offset_to_id[max(starts)] if starts else None
+        ids = [segment_id for start, segment_id in self.offset_to_id if start <= offset]
+        return ids[-1] if ids else None
 
 
-@dataclass
+@dataclass(frozen=True)
 class KafkaCache:
-    """The segments that are not DELETE_SEGMENT_FINISHED.
-
-    Attributes:
-        segments: in the order in which they last moved, so that the finished ones are in the order
-            in which they finished.
+    """Attributes:
+    segments: in the order in which they last moved, so that the finished ones are in the order in
+        which they finished; also those in DELETE_SEGMENT_FINISHED.
+    epochs: those in which a segment has finished.
     """
 
-    segments: dict[UUID, RemoteLogSegmentMetadata] = field(default_factory=dict)
-    epochs: dict[int, LeaderEpochState] = field(default_factory=dict)
+    segments: Mapping[UUID, RemoteLogSegmentMetadata] = field(default_factory=dict)
+    epochs: Mapping[int, LeaderEpochState] = field(default_factory=dict)
 
-    def copy_started(self, segment: RemoteLogSegmentMetadata) -> None:
-        for epoch in offsets_by_epoch(segment):
-            self.epochs.setdefault(epoch, LeaderEpochState()).unreferenced.add(self._put(segment))
-
-    def copy_finished(self, segment: RemoteLogSegmentMetadata) -> None:
-        for epoch, (start, end) in offsets_by_epoch(segment).items():
-            self.epochs[epoch].copy_finished(self._put(segment), start, end)
-
-    def deletion_started(self, segment: RemoteLogSegmentMetadata) -> None:
-        for epoch, (start, _) in offsets_by_epoch(segment).items():
-            self.epochs[epoch].deletion_started(self._put(segment), start)
-
-    def deletion_finished(self, segment: RemoteLogSegmentMetadata) -> None:
-        del self.segments[segment.remote_log_segment_id.id]
-        for epoch in offsets_by_epoch(segment):
-            self.epochs[epoch].unreferenced.discard(segment.remote_log_segment_id.id)
-
-    def _put(self, segment: RemoteLogSegmentMetadata) -> UUID:
+    def taken(self, segment: RemoteLogSegmentMetadata) -> Self:
+        """Return the cache after the segment moved to its state."""
         segment_id = segment.remote_log_segment_id.id
-        self.segments.pop(segment_id, None)
-        self.segments[segment_id] = segment
-        return segment_id
+        segments, epochs = dict(self.segments), dict(self.epochs)
+        segments.pop(segment_id, None)
+        segments[segment_id] = segment
+        if segment.state is FINISHED:
+            for epoch, (start, end) in offsets_by_epoch(segment).items():
+                epochs[epoch] = self._epoch(epoch).copy_finished(segment_id, start, end)
+        elif segment.state is DELETE_STARTED:
+            for epoch, (start, _) in offsets_by_epoch(segment).items():
+                if epoch in epochs:
+                    epochs[epoch] = epochs[epoch].deletion_started(segment_id, start)
+        return replace(self, segments=segments, epochs=epochs)
+
+    def _epoch(self, epoch: int) -> LeaderEpochState:
+        return self.epochs.get(epoch) or LeaderEpochState()
+
+    @property
+    def live(self) -> list[RemoteLogSegmentMetadata]:
+        """All but the segments in DELETE_SEGMENT_FINISHED."""
+        return [each for each in self.segments.values() if each.state is not DELETE_FINISHED]
 
     def segment_for_offset(self, epoch: int, offset: int) -> RemoteLogSegmentMetadata | None:
-        """Kafka's choice where it holds the offset. Otherwise (a declared difference: Kafka has no
-        answer) one of the finished segments that do."""
-        if epoch not in self.epochs:
-            return None
-        floor = self.epochs[epoch].floor(offset)
+        """Return Kafka's choice if it holds the offset. Otherwise (a declared difference: Kafka
+        finds nothing) return one of the finished segments that do."""
+        floor = self._epoch(epoch).floor(offset)
         if floor is not None and _holds(self.segments[floor], epoch, offset):
             return self.segments[floor]
         return self.another_for_offset(epoch, offset)
@@ -118,55 +107,67 @@ class KafkaCache:
             for segment in self.segments.values()
             if segment.state is FINISHED and _holds(segment, epoch, offset)
         ]
-        return reduce(_preferred, holders) if holders else None
+        return reduce(self.preferred, holders) if holders else None
+
+    def preferred(
+        self, earlier: RemoteLogSegmentMetadata, later: RemoteLogSegmentMetadata
+    ) -> RemoteLogSegmentMetadata:
+        """Return the one with the higher broker leader epoch; if one has none, the later finish."""
+        ours, theirs = later.broker_leader_epoch, earlier.broker_leader_epoch
+        return later if ours is None or theirs is None or ours >= theirs else earlier
 
     def next_with_txn_index(self, epoch: int, offset: int) -> RemoteLogSegmentMetadata | None:
-        """The one that ends at or after the offset and starts first. Kafka's search goes from
-        segment to segment and stops at a gap: a declared difference."""
+        """Return the first segment that ends at or after the offset. Kafka searches from segment
+        to segment and stops at a gap: a declared difference."""
         highest = self.highest_offset(epoch)
         found = [
             each
             for each in self.segments.values()
             if each.state is FINISHED
             and not each.txn_idx_empty
-            and epoch in offsets_by_epoch(each)
+            and _has(each, epoch)
             and each.end_offset >= offset
             and highest is not None
             and each.start_offset <= highest
         ]
         return min(found, key=_by_start, default=None)
 
-    def listed(self, epoch: int | None) -> list[RemoteLogSegmentMetadata]:
-        """Ascending by start offset, then by id; None: of all epochs."""
-        if epoch is None:
-            found = list(self.segments.values())
-        else:
-            state = self.epochs.get(epoch, LeaderEpochState())
-            found = [self.segments[segment_id] for segment_id in state.listed]
+    def listed(
+        self,
+        epoch: int | None = None,
+        states: Collection[RemoteLogSegmentState] = (),
+        min_offset: int = 0,
+    ) -> list[RemoteLogSegmentMetadata]:
+        """Return the live segments, ascending by start offset, then by id.
+
+        Declared difference: Kafka drops a segment from the list of the epoch if another one
+        finishes at the same start.
+        """
+        found = [
+            each
+            for each in self.live
+            if (epoch is None or _has(each, epoch))
+            and (not states or each.state in states)
+            and each.end_offset >= min_offset
+        ]
         return sorted(found, key=_by_start)
 
     def size_in_bytes(self, epoch: int) -> int:
-        """A size that is not known (-1) counts nothing."""
+        """Return the sum of the known sizes; -1 is an unknown one."""
         return sum(max(0, each.segment_size_in_bytes) for each in self.listed(epoch))
 
     def highest_offset(self, epoch: int) -> int | None:
-        return self.epochs.get(epoch, LeaderEpochState()).highest_offset
+        return self._epoch(epoch).highest_offset
 
 
 def _by_start(segment: RemoteLogSegmentMetadata) -> tuple[int, UUID]:
     return segment.start_offset, segment.remote_log_segment_id.id
 
 
+def _has(segment: RemoteLogSegmentMetadata, epoch: int) -> bool:
+    return any(each.leader_epoch == epoch for each in segment.segment_leader_epochs)
+
+
 def _holds(segment: RemoteLogSegmentMetadata, epoch: int, offset: int) -> bool:
     start, end = offsets_by_epoch(segment).get(epoch, (0, -1))
     return start <= offset <= end
-
-
-def _preferred(
-    earlier: RemoteLogSegmentMetadata, later: RemoteLogSegmentMetadata
-) -> RemoteLogSegmentMetadata:
-    """Of two in the order of finishing: the higher broker leader epoch where both have one."""
-    ours, theirs = later.broker_leader_epoch, earlier.broker_leader_epoch
-    if ours is None or theirs is None or ours >= theirs:
-        return later
-    return earlier

@@ -7,7 +7,7 @@ sequence can be repeated in one database, each time on topics of its own.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum
-from typing import ClassVar, TypeAlias
+from typing import ClassVar
 from uuid import UUID, uuid4
 
 from services.api.calls import NO_CONTEXT, MutationContext
@@ -21,7 +21,6 @@ from services.api.partitions import (
 )
 from services.api.remote_log_metadata_manager import (
     PartitionLeadership,
-    RemoteLogMetadataManager,
     SegmentUpdate,
 )
 from services.api.segment_batches import MAX_LEASE_MS, SegmentImport
@@ -33,10 +32,7 @@ from services.api.segments import (
 )
 from tests.contract.rlmm import segments as names
 from tests.contract.rlmm.segments import BROKER
-from tests.deep.model.reference import ReferenceRemoteLogMetadataManager
-
-Manager: TypeAlias = RemoteLogMetadataManager | ReferenceRemoteLogMetadataManager
-"""Whoever answers: the model has what is modelled of the contract, and nothing else."""
+from tests.deep.model.reference import Manager
 
 RENAMED = 3
 """Partition 0 of the first topic, called by a name that is not the topic's."""

@@ -1,77 +1,61 @@
-"""Managers with one fault each: what the comparison must find.
+"""Models with one fault each: what the comparison must find.
 
-Each is the reference with a rule broken that a rewrite of RLMM could break; the docstring is the
-rule.
+Each breaks one rule that a rewrite of RLMM could break; the docstring is the rule.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from typing import Any, Self, TypeAlias
+from uuid import UUID
 
-from services.api.calls import NO_CONTEXT, AtRevision, MutationContext, MutationOutcome
+from services.api.calls import MutationContext, MutationOutcome
 from services.api.errors import RemoteStorageError, SegmentAlreadyExistsError
-from services.api.ids import RemoteLogSegmentId, TopicIdPartition
+from services.api.ids import TopicIdPartition
 from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
-from services.api.remote_log_metadata_manager import (
-    RenewOutcome,
-    SegmentPage,
-    SegmentUpdate,
-    UpdateOutcome,
-)
+from services.api.remote_log_metadata_manager import SegmentUpdate, UpdateOutcome
 from services.api.segment_batches import ImportedSegments, SegmentImport
-from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
-from tests.deep.model.kafka_cache import offsets_by_epoch
-from tests.deep.model.partition import Event, Partition
-from tests.deep.model.reference import DELETE_FINISHED, DELETE_STARTED, FINISHED, MARKED, STARTED
+from services.api.segments import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemoteLogSegmentState,
+)
+from tests.deep.model.kafka_cache import (
+    DELETE_STARTED,
+    FINISHED,
+    STARTED,
+    offsets_by_epoch,
+)
+from tests.deep.model.partition import MARKED, Change, Event, Partition
 from tests.deep.model.reference import ReferenceRemoteLogMetadataManager as Reference
 
-
-class LookUpIgnoresDisplaced(Reference):
-    """Where Kafka's choice does not hold the offset, another finished segment may."""
-
-    def remote_log_segment_metadata(
-        self, topic_id_partition: TopicIdPartition, epoch_for_offset: int, offset: int
-    ) -> AtRevision[RemoteLogSegmentMetadata | None]:
-        found = super().remote_log_segment_metadata(topic_id_partition, epoch_for_offset, offset)
-        epoch = self.partition(topic_id_partition).cache.epochs.get(epoch_for_offset)
-        floor = epoch.floor(offset) if epoch else None
-        is_kafkas = found.value is not None and found.value.remote_log_segment_id.id == floor
-        return found if is_kafkas else replace(found, value=None)
+Fault: TypeAlias = type[Partition] | type[Reference]
 
 
-class LaterFinishAlwaysWins(Reference):
-    """Of two that hold the offset, the higher broker leader epoch answers, where both have one."""
+class LookUpIgnoresDisplaced(Partition):
+    """If Kafka's choice does not hold the offset, another finished segment may."""
 
-    def remote_log_segment_metadata(
-        self, topic_id_partition: TopicIdPartition, epoch_for_offset: int, offset: int
-    ) -> AtRevision[RemoteLogSegmentMetadata | None]:
-        found = super().remote_log_segment_metadata(topic_id_partition, epoch_for_offset, offset)
-        cache = self.partition(topic_id_partition).cache
-        epoch = cache.epochs.get(epoch_for_offset)
-        if found.value is None or epoch is None:
-            return found
-        if epoch.floor(offset) == found.value.remote_log_segment_id.id:
-            return found
-        holders = [
-            each
-            for each in cache.segments.values()
-            if each.state is FINISHED and _holds(each, epoch_for_offset, offset)
-        ]
-        return replace(found, value=holders[-1])
+    def another_for_offset(self, epoch: int, offset: int) -> RemoteLogSegmentMetadata | None:
+        return None
 
 
-class HighestOffsetFalls(Reference):
+class LaterFinishAlwaysWins(Partition):
+    """Of two that hold the offset, the higher broker leader epoch answers, if both have one."""
+
+    def preferred(
+        self, earlier: RemoteLogSegmentMetadata, later: RemoteLogSegmentMetadata
+    ) -> RemoteLogSegmentMetadata:
+        return later
+
+
+class HighestOffsetFalls(Partition):
     """The highest offset survives the deletion of its segment."""
 
-    def highest_offset_for_epoch(
-        self, topic_id_partition: TopicIdPartition, leader_epoch: int
-    ) -> AtRevision[int | None]:
-        answer = super().highest_offset_for_epoch(topic_id_partition, leader_epoch)
-        listed = self.partition(topic_id_partition).cache.listed(leader_epoch)
-        ends = [offsets_by_epoch(each)[leader_epoch][1] for each in listed if _is_finished(each)]
-        return replace(answer, value=max(ends, default=None))
+    def highest_offset(self, epoch: int) -> int | None:
+        listed = self.listed(epoch, [FINISHED])
+        return max((offsets_by_epoch(each)[epoch][1] for each in listed), default=None)
 
 
-class UpdateErasesCustomMetadata(Reference):
+class UpdateErasesCustomMetadata(Partition):
     """Absent custom metadata keeps the stored one."""
 
     def updated(
@@ -80,7 +64,7 @@ class UpdateErasesCustomMetadata(Reference):
         return replace(super().updated(stored, update), custom_metadata=update.custom_metadata)
 
 
-class EmptyCustomMetadataIsAbsent(Reference):
+class EmptyCustomMetadataIsAbsent(Partition):
     """Empty custom metadata is not absent custom metadata."""
 
     def updated(
@@ -90,139 +74,122 @@ class EmptyCustomMetadataIsAbsent(Reference):
         return replace(super().updated(stored, update), custom_metadata=kept)
 
 
-class ListForgetsDisplaced(Reference):
-    """What Kafka's quirk drops from the list of the epoch stays listed."""
+class ListForgetsDisplaced(Partition):
+    """A segment that Kafka drops from the list of the epoch stays listed."""
 
-    def list_remote_log_segments(
+    def listed(
         self,
-        topic_id_partition: TopicIdPartition,
-        leader_epoch: int | None = None,
-        **query: object,
-    ) -> SegmentPage:
-        page = super().list_remote_log_segments(
-            topic_id_partition,
-            leader_epoch,
-            **query,  # type: ignore[arg-type]  # as it came
-        )
-        epoch = self.partition(topic_id_partition).cache.epochs.get(leader_epoch or 0)
-        if leader_epoch is None or epoch is None:
-            return page
-        referenced = set(epoch.offset_to_id.values())
-        kept = [
+        epoch: int | None = None,
+        states: Collection[RemoteLogSegmentState] = (),
+        min_offset: int = 0,
+    ) -> list[RemoteLogSegmentMetadata]:
+        found = super().listed(epoch, states, min_offset)
+        if epoch is None or epoch not in self.epochs:
+            return found
+        in_map = {segment_id for _, segment_id in self.epochs[epoch].offset_to_id}
+        return [
             each
-            for each in page.segments
-            if not _is_finished(each) or each.remote_log_segment_id.id in referenced
+            for each in found
+            if each.state is not FINISHED or each.remote_log_segment_id.id in in_map
         ]
-        return replace(page, segments=tuple(kept))
 
 
-class MinOffsetIsExclusive(Reference):
+class MinOffsetIsExclusive(Partition):
     """A list from min_offset on holds the segment that ends there."""
 
-    def list_remote_log_segments(
+    def listed(
         self,
-        topic_id_partition: TopicIdPartition,
-        leader_epoch: int | None = None,
-        **query: object,
-    ) -> SegmentPage:
-        if query.get("min_offset") is not None:
-            query["min_offset"] = int(str(query["min_offset"])) + 1
-        return super().list_remote_log_segments(
-            topic_id_partition,
-            leader_epoch,
-            **query,  # type: ignore[arg-type]  # as it came
-        )
+        epoch: int | None = None,
+        states: Collection[RemoteLogSegmentState] = (),
+        min_offset: int = 0,
+    ) -> list[RemoteLogSegmentMetadata]:
+        return super().listed(epoch, states, min_offset + 1 if min_offset else 0)
 
 
-class SizeCountsOnlyFinished(Reference):
-    """The size is that of all segments that the list names."""
+class SizeCountsOnlyFinished(Partition):
+    """The size is that of all listed segments."""
 
-    def remote_log_size(
-        self, topic_id_partition: TopicIdPartition, leader_epoch: int
-    ) -> AtRevision[int]:
-        answer = super().remote_log_size(topic_id_partition, leader_epoch)
-        listed = self.partition(topic_id_partition).cache.listed(leader_epoch)
-        sizes = [max(0, each.segment_size_in_bytes) for each in listed if _is_finished(each)]
-        return replace(answer, value=sum(sizes))
+    def size_in_bytes(self, epoch: int) -> int:
+        listed = self.listed(epoch, [FINISHED])
+        return sum(max(0, each.segment_size_in_bytes) for each in listed)
 
 
-class _Unfenced(Partition):
+class FenceIsNotThere(Partition):
+    """A broker leader epoch below the partition's highest is refused."""
+
     def fence(self, broker_leader_epoch: int | None) -> None:
         pass
 
 
-class FenceIsNotThere(Reference):
-    """A broker leader epoch below the partition's highest is refused."""
-
-    partition_class = _Unfenced
-
-
-class FenceStopsOwnCleanUp(Reference):
+class FenceStopsOwnCleanUp(Partition):
     """An older leader may clean up its own copy."""
 
-    def once(
+    def moved(
         self,
-        partition: Partition,
-        body: object,
+        update: RemoteLogSegmentMetadataUpdate,
         context: MutationContext,
-        change: Callable[[], MutationOutcome],
-    ) -> MutationOutcome:
-        def fenced_change() -> MutationOutcome:
-            if isinstance(body, RemoteLogSegmentMetadataUpdate) and body.state is DELETE_STARTED:
-                stored = partition.segment(body.remote_log_segment_id.id)
-                if stored is not None and stored.state is STARTED:
-                    partition.fence(context.broker_leader_epoch)
-            return change()
-
-        return super().once(partition, body, context, fenced_change)
+        revision_before: int,
+    ) -> Change:
+        stored = self.segments.get(update.remote_log_segment_id.id)
+        if update.state is DELETE_STARTED and stored is not None and stored.state is STARTED:
+            self.fence(context.broker_leader_epoch)
+        return super().moved(update, context, revision_before)
 
 
-class RevisionStaysAtLeadership(Reference):
+class RevisionStaysAtLeadership(Partition):
     """A new leader epoch is a new revision."""
 
-    def record(self, tp: TopicIdPartition, partition: Partition, event: Event) -> int:
-        if event.kind == "LEADERSHIP" and partition.revision > 0:
-            return partition.revision
-        return super().record(tp, partition, event)
+    def announced(self, leader_epoch: int | None, broker_id: int) -> Change:
+        change = super().announced(leader_epoch, broker_id)
+        if self.revision == 0:
+            return change
+        return replace(change.partition, revision=self.revision).repeated(self.revision)
 
 
-class TrailForgetsWhere(Reference):
+class TrailForgetsPreviousState(Partition):
     """The audit trail has the state that a segment came from."""
 
-    def record(self, tp: TopicIdPartition, partition: Partition, event: Event) -> int:
+    def recorded(self, event: Event, **fields: Any) -> Change:
         if event.kind == "SEGMENT":
             event = replace(event, from_state=None)
-        return super().record(tp, partition, event)
+        return super().recorded(event, **fields)
 
 
-class RepeatedFinishIsAppliedAgain(Reference):
+class TrailForgetsLeaderEpoch(Partition):
+    """The audit trail has the broker leader epoch of a segment's move."""
+
+    def recorded(self, event: Event, **fields: Any) -> Change:
+        if event.kind == "SEGMENT" and event.from_state is not None:
+            event = replace(event, broker_leader_epoch=None)
+        return super().recorded(event, **fields)
+
+
+class RepeatedFinishIsAppliedAgain(Partition):
     """A repeat changes nothing: not which segment answers either."""
 
-    def is_repeat(
-        self, stored: RemoteLogSegmentMetadata, update: RemoteLogSegmentMetadataUpdate
-    ) -> bool:
-        is_repeat = super().is_repeat(stored, update)
-        if is_repeat and stored.state is FINISHED:
-            self.take(self.partition(stored.topic_id_partition), stored)
-        return is_repeat
+    def moved(
+        self,
+        update: RemoteLogSegmentMetadataUpdate,
+        context: MutationContext,
+        revision_before: int,
+    ) -> Change:
+        change = super().moved(update, context, revision_before)
+        stored = self.segments[update.remote_log_segment_id.id]
+        if change.outcome.applied or stored.state is not FINISHED:
+            return change
+        return self.taken(stored).repeated(change.outcome.revision)
 
 
-class RepeatTellsPresentRevision(Reference):
+class RepeatReturnsPresentRevision(Partition):
     """A repeat answers the revision that brought the state."""
 
-    def once(
-        self,
-        partition: Partition,
-        body: object,
-        context: MutationContext,
-        change: Callable[[], MutationOutcome],
-    ) -> MutationOutcome:
-        outcome = super().once(partition, body, context, change)
-        return outcome if outcome.applied else replace(outcome, revision=partition.revision)
+    def once(self, body: object, context: MutationContext, change: Callable[[], Change]) -> Change:
+        made = super().once(body, context, change)
+        return made if made.outcome.applied else self.repeated(self.revision)
 
 
-class DeletionOfWhatIsGoneIsRefused(Reference):
-    """DELETE_SEGMENT_STARTED of what is DELETE_SEGMENT_FINISHED is a repeat."""
+class DeletionOfDeletedIsRefused(Partition):
+    """DELETE_SEGMENT_STARTED of a segment in DELETE_SEGMENT_FINISHED is a repeat."""
 
     def is_repeat(
         self, stored: RemoteLogSegmentMetadata, update: RemoteLogSegmentMetadataUpdate
@@ -230,30 +197,18 @@ class DeletionOfWhatIsGoneIsRefused(Reference):
         return stored.state is update.state
 
 
-class RequestIdIsForgotten(Reference):
+class RequestIdIsForgotten(Partition):
     """A request id that was answered is answered with the same outcome."""
 
-    def once(
-        self,
-        partition: Partition,
-        body: object,
-        context: MutationContext,
-        change: Callable[[], MutationOutcome],
-    ) -> MutationOutcome:
+    def once(self, body: object, context: MutationContext, change: Callable[[], Change]) -> Change:
         return change()
 
 
-class RequestIdTakesAnotherBody(Reference):
+class RequestIdTakesAnotherBody(Partition):
     """A request id with another body is refused."""
 
-    def once(
-        self,
-        partition: Partition,
-        body: object,
-        context: MutationContext,
-        change: Callable[[], MutationOutcome],
-    ) -> MutationOutcome:
-        return super().once(partition, "whatever", replace(context, reason=""), change)
+    def once(self, body: object, context: MutationContext, change: Callable[[], Change]) -> Change:
+        return super().once("whatever", replace(context, reason=""), change)
 
 
 class RefusalIsRemembered(Reference):
@@ -261,20 +216,22 @@ class RefusalIsRemembered(Reference):
 
     def once(
         self,
+        tp: TopicIdPartition,
         partition: Partition,
         body: object,
         context: MutationContext,
-        change: Callable[[], MutationOutcome],
+        change: Callable[[], Change],
     ) -> MutationOutcome:
         try:
-            return super().once(partition, body, context, change)
+            return super().once(tp, partition, body, context, change)
         except RemoteStorageError:
             if context.request_id is not None:
-                partition.requests.setdefault(context.request_id, (body, 0))
+                requests = {context.request_id: (body, 0), **partition.requests}
+                self.keep(tp, replace(partition, requests=requests).repeated(0))
             raise
 
 
-class BatchExpectsWhatItMakes(Reference):
+class BatchExpectsOwnRevisions(Reference):
     """The expected revision of a batch is the partition's before it."""
 
     def update_item(self, item: SegmentUpdate, revision_before: int) -> UpdateOutcome:
@@ -282,100 +239,80 @@ class BatchExpectsWhatItMakes(Reference):
         return super().update_item(item, self.partition(tp).revision)
 
 
-class _Held(Partition):
+class HoldEndsWithTheMark(Partition):
+    """A hold holds the segments of a partition that is being deleted too."""
+
     def require_no_hold(self) -> None:
         if self.delete_state is None:
             super().require_no_hold()
 
 
-class HoldEndsWithTheMark(Reference):
-    """A hold holds the segments of a partition that is being deleted too."""
+class AnyoneDeletes(Partition):
+    """Only the retention owner deletes."""
 
-    partition_class = _Held
-
-
-class _Anybodys(Partition):
     def require_may_delete(self, context: MutationContext) -> None:
         self.require_no_hold()
 
 
-class AnybodyDeletes(Reference):
-    """Only the retention owner deletes."""
+class LogStartPassesTheEnd(Partition):
+    """The log start is never raised above what has finished."""
 
-    partition_class = _Anybodys
-
-
-class _Endless(Partition):
     @property
     def end_offset(self) -> int:
         return 2**62
 
 
-class LogStartPassesTheEnd(Reference):
-    """The log start is never raised above what has finished."""
-
-    partition_class = _Endless
-
-
-class MarkedPartitionIsGone(Reference):
+class MarkedPartitionIsNotKnown(Partition):
     """A partition is known until DELETE_PARTITION_FINISHED."""
 
-    def known_partition(self, tp: TopicIdPartition) -> Partition:
-        partition = super().known_partition(tp)
-        if partition.delete_state is not None:
-            return super().known_partition(replace(tp, partition=99))
-        return partition
+    @property
+    def is_known(self) -> bool:
+        return super().is_known and self.delete_state is None
 
 
-class TombstoneIsForgotten(Reference):
-    """A segment that is DELETE_SEGMENT_FINISHED is known still."""
+class TombstoneIsForgotten(Partition):
+    """A segment in DELETE_SEGMENT_FINISHED is still known."""
 
-    def take(self, partition: Partition, segment: RemoteLogSegmentMetadata) -> None:
-        super().take(partition, segment)
-        if segment.state is DELETE_FINISHED:
-            partition.tombstones.clear()
-
-
-class ImportedDeletionCounts(Reference):
-    """What is imported in a state of deletion has not finished."""
-
-    def take_over(self, partition: Partition, segment: RemoteLogSegmentMetadata) -> None:
-        if segment.state is DELETE_STARTED:
-            super().take_over(partition, replace(segment, state=FINISHED))
-            self.take(partition, segment)
-        else:
-            super().take_over(partition, segment)
+    def taken(self, segment: RemoteLogSegmentMetadata) -> Self:
+        after = super().taken(segment)
+        kept = {each.remote_log_segment_id.id: each for each in after.live}
+        return replace(after, segments=kept)
 
 
-class ImportBringsBackWhatIsBelowTheLogStart(Reference):
-    """What ends below the log start is taken as being deleted."""
+class ImportedDeletionCounts(Partition):
+    """A segment that is imported in a state of deletion has not finished."""
 
-    def as_taken(
-        self, partition: Partition, segment: RemoteLogSegmentMetadata
-    ) -> RemoteLogSegmentMetadata:
+    def taken(self, segment: RemoteLogSegmentMetadata) -> Self:
+        is_new = segment.remote_log_segment_id.id not in self.segments
+        if segment.state is DELETE_STARTED and is_new:
+            return self.taken(replace(segment, state=FINISHED)).taken(segment)
+        return super().taken(segment)
+
+
+class ImportRestoresBelowTheLogStart(Partition):
+    """A segment that ends below the log start is imported as being deleted."""
+
+    def as_taken(self, segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
         return segment
 
 
-class ImportDeletesOnHold(Reference):
-    """A topic on hold takes what ends below the log start as it is."""
+class ImportDeletesOnHold(Partition):
+    """A topic on hold imports a segment below the log start as it is."""
 
-    def as_taken(
-        self, partition: Partition, segment: RemoteLogSegmentMetadata
-    ) -> RemoteLogSegmentMetadata:
-        is_below = segment.end_offset < partition.log_start_offset
-        if segment.state is FINISHED and is_below:
-            return replace(segment, state=DELETE_STARTED)
-        return segment
+    def as_taken(self, segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
+        is_below = segment.end_offset < self.log_start_offset
+        is_deleted = segment.state is FINISHED and is_below
+        return replace(segment, state=DELETE_STARTED) if is_deleted else segment
 
 
-class LaterStateIsOtherContent(Reference):
-    """What is imported again may have come to a later state since."""
+class LaterStateIsOtherContent(Partition):
+    """A segment that is imported again may be in a later state."""
 
     def is_same(self, stored: RemoteLogSegmentMetadata, segment: RemoteLogSegmentMetadata) -> bool:
         return stored == segment
 
 
-class RefusedImportLeavesWhatCameBefore(Reference):
+class RefusedImportKeepsItsBeginning(Reference):
     """Nothing of a refused message is imported."""
 
     def import_item(self, item: SegmentImport) -> ImportedSegments:
@@ -395,38 +332,38 @@ class ImportRaisesNoLeaderEpoch(Reference):
         before = {tp: self.partition(tp).highest_broker_leader_epoch for tp in tps}
         imported = super().import_item(item)
         for tp, epoch in before.items():
-            self.partition(tp).highest_broker_leader_epoch = epoch
+            after = replace(self.partition(tp), highest_broker_leader_epoch=epoch)
+            self.keep(tp, after.repeated(after.revision))
         return imported
 
 
-class LeaseStopsNobody(Reference):
-    """While a copy is leased nobody but its broker gives it up."""
+class LeaseStopsNobody(Partition):
+    """While a copy is leased only its broker abandons it."""
 
     def is_leased(self, stored: RemoteLogSegmentMetadata) -> bool:
         return False
 
 
-class RepeatedAddLeases(Reference):
+class RepeatedAddLeases(Partition):
     """A repeat of an add leaves the lease as it is."""
 
-    def _add(
-        self, partition: Partition, metadata: RemoteLogSegmentMetadata, context: MutationContext
-    ) -> MutationOutcome:
-        outcome = super()._add(partition, metadata, context)
-        if metadata.copy_leased:
-            self.lease(partition, metadata)
-        return outcome
+    def added(self, metadata: RemoteLogSegmentMetadata, context: MutationContext) -> Change:
+        change = super().added(metadata, context)
+        if change.outcome.applied or not metadata.copy_leased:
+            return change
+        leased = self.renewed(metadata.remote_log_segment_id.id, metadata.broker_id)
+        return leased.repeated(change.outcome.revision)
 
 
-class AnybodyRenews(Reference):
+class AnyoneRenews(Partition):
     """Only the broker that makes a copy renews its lease."""
 
-    def renew_item(self, segment_id: RemoteLogSegmentId, broker_id: int) -> RenewOutcome:
-        stored = self.partition(segment_id.topic_id_partition).segment(segment_id.id)
-        return super().renew_item(segment_id, stored.broker_id if stored else broker_id)
+    def renewed(self, segment_id: UUID, broker_id: int) -> Self:
+        stored = self.segments.get(segment_id)
+        return super().renewed(segment_id, stored.broker_id if stored else broker_id)
 
 
-class LeaseOutlivesItsCopy(Reference):
+class LeaseOutlivesItsCopy(Partition):
     """Only a copy under way is leased."""
 
     def updated(
@@ -435,119 +372,64 @@ class LeaseOutlivesItsCopy(Reference):
         return replace(super().updated(stored, update), copy_leased=stored.copy_leased)
 
 
-class _HeldByNothing(Partition):
+class GapHidesSegment(Partition):
+    """Offsets of a finished segment are no gap."""
+
     def has_finished(self, offsets: range) -> bool:
         return False
 
 
-class GapHidesSegment(Reference):
-    """What a finished segment holds is no gap."""
+class GapsStayApart(Partition):
+    """A repeat of a gap that was joined answers the revision of the whole."""
 
-    partition_class = _HeldByNothing
-
-
-class _Apart(Partition):
-    def lose(self, offsets: range, revision: int) -> None:
-        self.lost |= dict.fromkeys(offsets, revision)
+    def lost_with(self, offsets: range, revision: int) -> Mapping[int, int]:
+        return {**self.lost, **dict.fromkeys(offsets, revision)}
 
 
-class GapsStayApart(Reference):
-    """A repeat of what was joined tells the revision of the whole."""
+class GapsStayBelowTheLogStart(Partition):
+    """Gaps begin at the log start."""
 
-    partition_class = _Apart
-
-
-class _Kept(Partition):
-    def forget_lost_below(self, offset: int) -> None:
-        pass
+    def lost_from(self, offset: int) -> Mapping[int, int]:
+        return self.lost
 
 
-class GapsStayBelowTheLogStart(Reference):
-    """A gap is told of from the log start on."""
-
-    partition_class = _Kept
-
-
-class WhatIsGoingComesBack(Reference):
+class StartedDeletionIsUndone(Partition):
     """Only a partition whose removal has not begun is undeleted."""
 
     def may_come_back(self, present: RemotePartitionDeleteState) -> bool:
         return True
 
 
-class _OnlyHigher(Partition):
-    def reset_leader_epoch(self, leader_epoch: int | None) -> None:
-        self.raise_leader_epoch(leader_epoch)
-
-
-class ResetOnlyRaises(Reference):
+class ResetOnlyRaises(Partition):
     """A reset sets a lower leader epoch too."""
 
-    partition_class = _OnlyHigher
+    def reset(self, leader_epoch: int | None, context: MutationContext) -> Change:
+        change = super().reset(leader_epoch, context)
+        highest = self.highest_with(leader_epoch)
+        after = replace(change.partition, highest_broker_leader_epoch=highest)
+        return replace(change, partition=after)
 
 
-class RepeatTellsFirstMark(Reference):
-    """A mark that was taken back and made again is told of by its latest revision."""
+class RepeatReturnsFirstMark(Partition):
+    """The repeat of a mark that was undone and made again answers the latest revision."""
 
-    def put_remote_partition_delete_metadata(
-        self, metadata: RemotePartitionDeleteMetadata, context: MutationContext = NO_CONTEXT
-    ) -> MutationOutcome:
-        moved_at = self.partition(metadata.topic_id_partition).moved_at
-        first = moved_at.get(MARKED)
-        outcome = super().put_remote_partition_delete_metadata(metadata, context)
-        if first is not None:
-            moved_at[MARKED] = first
-        return outcome
+    def deleted(self, metadata: RemotePartitionDeleteMetadata, context: MutationContext) -> Change:
+        change = super().deleted(metadata, context)
+        if MARKED not in self.moved_at:
+            return change
+        moved_at = {**change.partition.moved_at, MARKED: self.moved_at[MARKED]}
+        return replace(change, partition=replace(change.partition, moved_at=moved_at))
 
 
-FAULTS: tuple[type[Reference], ...] = (
-    LookUpIgnoresDisplaced,
-    LaterFinishAlwaysWins,
-    HighestOffsetFalls,
-    UpdateErasesCustomMetadata,
-    EmptyCustomMetadataIsAbsent,
-    ListForgetsDisplaced,
-    MinOffsetIsExclusive,
-    SizeCountsOnlyFinished,
-    FenceIsNotThere,
-    FenceStopsOwnCleanUp,
-    RevisionStaysAtLeadership,
-    TrailForgetsWhere,
-    RepeatedFinishIsAppliedAgain,
-    RepeatTellsPresentRevision,
-    DeletionOfWhatIsGoneIsRefused,
-    RequestIdIsForgotten,
-    RequestIdTakesAnotherBody,
-    RefusalIsRemembered,
-    BatchExpectsWhatItMakes,
-    HoldEndsWithTheMark,
-    AnybodyDeletes,
-    LogStartPassesTheEnd,
-    MarkedPartitionIsGone,
-    TombstoneIsForgotten,
-    ImportedDeletionCounts,
-    ImportBringsBackWhatIsBelowTheLogStart,
-    ImportDeletesOnHold,
-    LaterStateIsOtherContent,
-    RefusedImportLeavesWhatCameBefore,
-    ImportRaisesNoLeaderEpoch,
-    GapHidesSegment,
-    GapsStayApart,
-    GapsStayBelowTheLogStart,
-    WhatIsGoingComesBack,
-    ResetOnlyRaises,
-    RepeatTellsFirstMark,
-    LeaseStopsNobody,
-    RepeatedAddLeases,
-    AnybodyRenews,
-    LeaseOutlivesItsCopy,
+FAULTS: tuple[Fault, ...] = tuple(
+    each
+    for each in list(globals().values())
+    if isinstance(each, type)
+    and issubclass(each, Partition | Reference)
+    and each.__module__ == __name__
 )
+"""Every model of this module."""
 
 
-def _is_finished(segment: RemoteLogSegmentMetadata) -> bool:
-    return segment.state is FINISHED
-
-
-def _holds(segment: RemoteLogSegmentMetadata, epoch: int, offset: int) -> bool:
-    start, end = offsets_by_epoch(segment).get(epoch, (0, -1))
-    return start <= offset <= end
+def manager_with(fault: Fault) -> Reference:
+    return Reference(fault) if issubclass(fault, Partition) else fault()

@@ -1,39 +1,48 @@
-"""What RLMM must do, thought of a second time: no database, no concurrency, nothing clever.
+"""The reference model of RLMM: partitions side by side, for one caller at a time, in memory.
 
-Written from Kafka's behaviour, the contract (services.api.remote_log_metadata_manager) and the
-declared differences, never from services.rlmm: two that were made apart seldom err alike.
-
-Where several refusals apply at once, the one that is told is, in this order: malformed; not known;
-the request id; the partition's deletion; the fence; the state machine; the expected revisions; the
-topic's settings or a lease; the range. Only a segment's move asks the state machine before the
-fence.
+What a change does to its partition is in tests.deep.model.partition.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 from uuid import UUID
 
-from services.api.calls import NO_CONTEXT, MutationContext, MutationOutcome
+from services.api.calls import NO_CONTEXT, AtRevision, MutationContext, MutationOutcome
 from services.api.errors import (
     ConcurrentUpdateError,
     CustomMetadataTooLargeError,
-    DeletionRefusedError,
-    InvalidRangeError,
-    InvalidStateTransitionError,
     RemoteResourceNotFoundError,
     RemoteStorageError,
-    SegmentAlreadyExistsError,
 )
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
-from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
+from services.api.partitions import (
+    GAP_KINDS,
+    OffsetGap,
+    PartitionState,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+)
 from services.api.remote_log_metadata_manager import (
+    DEFAULT_PAGE_SIZE,
+    MAX_PAGE_SIZE,
     MAX_UPDATE_BATCH,
     PartitionLeadership,
+    PartitionPage,
+    PartitionSummary,
+    RemoteLogMetadataManager,
     RenewOutcome,
+    SegmentPage,
     SegmentUpdate,
     UpdateOutcome,
 )
-from services.api.segment_batches import MAX_BATCH, require_lease, require_may_lease
+from services.api.segment_batches import (
+    MAX_BATCH,
+    ImportedSegments,
+    SegmentImport,
+    require_lease,
+    require_may_lease,
+)
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
@@ -41,35 +50,73 @@ from services.api.segments import (
 )
 from services.api.topic_config import StoredTopicConfig, topic_config
 from services.api.validation import require, require_int32, require_int64
-from tests.deep.model.imports import MAX_CUSTOM_METADATA_BYTES, ReferenceImports
-from tests.deep.model.partition import Event, Partition
+from tests.deep.model.kafka_cache import STARTED
+from tests.deep.model.partition import MARKED, Change, Event, Partition, Topic
 
-STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
-FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
-DELETE_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
-MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
-PARTITION_STARTED = RemotePartitionDeleteState.DELETE_PARTITION_STARTED
-PARTITION_FINISHED = RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
-
-MOVES = {
-    (STARTED, FINISHED),
-    (STARTED, DELETE_STARTED),
-    (FINISHED, DELETE_STARTED),
-    (DELETE_STARTED, DELETE_FINISHED),
-}
-DELETION_MOVES = {
-    (None, MARKED),
-    (MARKED, PARTITION_STARTED),
-    (PARTITION_STARTED, PARTITION_FINISHED),
-}
+MAX_CUSTOM_METADATA_BYTES = 128
 
 
-class ReferenceRemoteLogMetadataManager(ReferenceImports):
-    """services.api's RemoteLogMetadataManager without reports, scans and events of its own, for one
-    caller at a time. No lease ends."""
+class ReferenceRemoteLogMetadataManager:
+    """services.api's RemoteLogMetadataManager without reports, scans and watched events."""
 
-    # --- segments -----------------------------------------------------------------------------
+    def __init__(self, partition_class: type[Partition] = Partition) -> None:
+        self._partition_class = partition_class
+        self._topics: dict[UUID, Topic] = {}
+        self._partitions: dict[tuple[UUID, int], Partition] = {}
+        self._trails: dict[tuple[UUID, int], list[Event]] = {}
+
+    # --- the partitions -----------------------------------------------------------------------
+
+    def partition(self, tp: TopicIdPartition) -> Partition:
+        """Return all that is known of it; empty and at revision 0 if it is not known."""
+        found = self._partitions.get((tp.topic_id, tp.partition))
+        topic = self._topics.get(tp.topic_id) or Topic(tp.topic)
+        return found or self._partition_class(topic=topic)
+
+    def trail(self, tp: TopicIdPartition) -> Sequence[Event]:
+        return self._trails.get((tp.topic_id, tp.partition), ())
+
+    def keep(self, tp: TopicIdPartition, change: Change) -> MutationOutcome:
+        """Replace the partition by what the change made of it, and extend the audit trail."""
+        if change.partition.revision > 0:
+            key = tp.topic_id, tp.partition
+            self._topics.setdefault(tp.topic_id, change.partition.topic)
+            self._partitions[key] = change.partition
+            self._trails.setdefault(key, []).extend(change.events)
+        return change.outcome
+
+    def require_name(self, partition: Partition, tp: TopicIdPartition) -> None:
+        require(partition.topic.name == tp.topic, "topic", "the topic id has another name")
+
+    def partition_to_add(self, tp: TopicIdPartition) -> Partition:
+        """Return the partition, for changes that make one known."""
+        partition = self.partition(tp)
+        self.require_name(partition, tp)
+        return partition
+
+    def stored_partition(self, tp: TopicIdPartition) -> Partition:
+        """Return the partition, for changes that make none known; a deleted one is found."""
+        if self.partition(tp).revision == 0:
+            raise RemoteResourceNotFoundError(f"partition {tp} is not known")
+        return self.partition_to_add(tp)
+
+    def known_partition(self, tp: TopicIdPartition) -> Partition:
+        """Return the partition, for reads."""
+        if not self.partition(tp).is_known:
+            raise RemoteResourceNotFoundError(f"partition {tp} is not known")
+        return self.partition_to_add(tp)
+
+    def once(
+        self,
+        tp: TopicIdPartition,
+        partition: Partition,
+        body: object,
+        context: MutationContext,
+        change: Callable[[], Change],
+    ) -> MutationOutcome:
+        return self.keep(tp, partition.once(body, context, change))
+
+    # --- changes of segments ------------------------------------------------------------------
 
     def add_remote_log_segment_metadata(
         self,
@@ -81,34 +128,13 @@ class ReferenceRemoteLogMetadataManager(ReferenceImports):
         require_may_lease(lease_ms, metadata.broker_id)
         require(metadata.state is STARTED, "metadata.state", "must be COPY_SEGMENT_STARTED")
         _check_custom_metadata(metadata.custom_metadata)
-        partition = self.partition_to_make_known(metadata.topic_id_partition)
-        begun = replace(metadata, copy_leased=lease_ms is not None)
-        return self.once(partition, metadata, context, lambda: self._add(partition, begun, context))
-
-    def _add(
-        self, partition: Partition, metadata: RemoteLogSegmentMetadata, context: MutationContext
-    ) -> MutationOutcome:
-        segment_id = metadata.remote_log_segment_id.id
-        epoch = context.broker_leader_epoch
-        if epoch is None:
-            epoch = metadata.broker_leader_epoch
-        if partition.delete_state is not None:
-            raise InvalidStateTransitionError("the partition is being deleted")
-        partition.fence(epoch)
-        stored = partition.segment(segment_id)
-        if stored is not None:
-            if stored.state is not STARTED:
-                raise InvalidStateTransitionError("the segment is in a later state")
-            if stored != metadata:
-                raise SegmentAlreadyExistsError("the id is there with other content")
-            return MutationOutcome(False, partition.moved_at[segment_id])
-        partition.require_expected(context, partition.revision)
-        partition.raise_leader_epoch(epoch)
-        partition.cache.copy_started(metadata)
-        event = Event("SEGMENT", None, STARTED.value, segment_id)
-        revision = self.record(metadata.topic_id_partition, partition, event)
-        partition.moved_at[segment_id] = revision
-        return MutationOutcome(True, revision)
+        tp = metadata.topic_id_partition
+        partition = self.partition_to_add(tp)
+        is_leased = lease_ms is not None
+        begun = metadata
+        if metadata.copy_leased is not is_leased:
+            begun = replace(metadata, copy_leased=is_leased)
+        return self.once(tp, partition, metadata, context, lambda: partition.added(begun, context))
 
     def renew_copy_leases(
         self, segment_ids: Sequence[RemoteLogSegmentId], lease_ms: int, broker_id: int
@@ -117,25 +143,16 @@ class ReferenceRemoteLogMetadataManager(ReferenceImports):
         require(len(set(segment_ids)) == len(segment_ids), "segments", "a segment comes twice")
         require_lease(lease_ms)
         require_int32(broker_id, "broker_id")
-        return [self.renew_item(segment_id, broker_id) for segment_id in segment_ids]
+        return [self._renew(segment_id, broker_id) for segment_id in segment_ids]
 
-    def renew_item(self, segment_id: RemoteLogSegmentId, broker_id: int) -> RenewOutcome:
+    def _renew(self, segment_id: RemoteLogSegmentId, broker_id: int) -> RenewOutcome:
+        tp = segment_id.topic_id_partition
         try:
-            partition = self.partition_there(segment_id.topic_id_partition)
+            renewed = self.stored_partition(tp).renewed(segment_id.id, broker_id)
         except RemoteStorageError as e:
             return e
-        stored = partition.segment(segment_id.id)
-        if stored is None:
-            return RemoteResourceNotFoundError("the segment is not known")
-        if stored.state is not STARTED or stored.broker_id != broker_id:
-            return InvalidStateTransitionError("its copy is over, or another broker's")
-        self.lease(partition, stored)
+        self.keep(tp, renewed.repeated(renewed.revision))
         return None
-
-    def lease(self, partition: Partition, stored: RemoteLogSegmentMetadata) -> None:
-        """From now on to the end of the sequence."""
-        segment_id = stored.remote_log_segment_id.id
-        partition.cache.segments[segment_id] = replace(stored, copy_leased=True)
 
     def update_remote_log_segment_metadata(
         self, update: RemoteLogSegmentMetadataUpdate, context: MutationContext = NO_CONTEXT
@@ -155,7 +172,6 @@ class ReferenceRemoteLogMetadataManager(ReferenceImports):
         return [self.update_item(item, before[tp]) for tp, item in zip(tps, updates, strict=True)]
 
     def update_item(self, item: SegmentUpdate, revision_before: int) -> UpdateOutcome:
-        """`revision_before`: of the partition, before the batch."""
         try:
             return self._update(item.update, item.context, revision_before)
         except RemoteStorageError as e:
@@ -168,115 +184,52 @@ class ReferenceRemoteLogMetadataManager(ReferenceImports):
         revision_before: int,
     ) -> MutationOutcome:
         _check_custom_metadata(update.custom_metadata)
-        partition = self.partition_there(update.remote_log_segment_id.topic_id_partition)
+        tp = update.remote_log_segment_id.topic_id_partition
+        partition = self.stored_partition(tp)
         return self.once(
+            tp,
             partition,
             update,
             context,
-            lambda: self._move(partition, update, context, revision_before),
+            lambda: partition.moved(update, context, revision_before),
         )
 
-    def _move(
-        self,
-        partition: Partition,
-        update: RemoteLogSegmentMetadataUpdate,
-        context: MutationContext,
-        revision_before: int,
-    ) -> MutationOutcome:
-        segment_id, target = update.remote_log_segment_id.id, update.state
-        stored = partition.segment(segment_id)
-        if stored is None:
-            raise RemoteResourceNotFoundError("the segment is not known")
-        if self.is_repeat(stored, update):
-            if update.custom_metadata not in (None, stored.custom_metadata):
-                raise SegmentAlreadyExistsError("the state is there with other custom metadata")
-            return MutationOutcome(False, partition.moved_at[segment_id])
-        if (stored.state, target) not in MOVES:
-            raise InvalidStateTransitionError(f"{stored.state} to {target}")
-        cleans_up_its_own = stored.state is STARTED and stored.broker_id == update.broker_id
-        if target is DELETE_STARTED and not cleans_up_its_own:
-            partition.fence(context.broker_leader_epoch)
-        partition.require_expected(context, revision_before)
-        if (stored.state, target) == (FINISHED, DELETE_STARTED):
-            partition.require_may_delete(context)
-        if target is DELETE_STARTED and not cleans_up_its_own and self.is_leased(stored):
-            raise DeletionRefusedError("the copy is leased")
-        self.take(partition, self.updated(stored, update))
-        event = Event("SEGMENT", stored.state.value, target.value, segment_id)
-        revision = self.record(stored.topic_id_partition, partition, event)
-        partition.moved_at[segment_id] = revision
-        return MutationOutcome(True, revision)
+    def import_remote_log_segments(self, imports: Iterable[SegmentImport]) -> ImportedSegments:
+        total = ImportedSegments()
+        for item in imports:
+            total += self.import_item(item)
+        return total
 
-    def is_leased(self, stored: RemoteLogSegmentMetadata) -> bool:
-        """Only its own broker may give the copy up."""
-        return stored.copy_leased
+    def import_item(self, item: SegmentImport) -> ImportedSegments:
+        segments, context = item.segments, item.context
+        allowed = MutationContext(reason=context.reason, plan_id=context.plan_id)
+        require(context == allowed, "context", "only reason and plan_id")
+        require(1 <= len(segments) <= MAX_BATCH, "segments", "must be 1 to 1000")
+        tp = segments[0].topic_id_partition
+        for segment in segments:
+            _check_custom_metadata(segment.custom_metadata)
+            require(segment.topic_id_partition == tp, "segments", "of several partitions")
+        change = self.partition_to_add(tp).imported(segments, context)
+        self.keep(tp, change)
+        return ImportedSegments(len(change.events), len(segments) - len(change.events))
 
-    def is_repeat(
-        self, stored: RemoteLogSegmentMetadata, update: RemoteLogSegmentMetadataUpdate
-    ) -> bool:
-        """What is gone may be deleted again: Kafka's expiration does so (ADR 0002)."""
-        is_over = stored.state is DELETE_FINISHED and update.state is DELETE_STARTED
-        return stored.state is update.state or is_over
-
-    def updated(
-        self, stored: RemoteLogSegmentMetadata, update: RemoteLogSegmentMetadataUpdate
-    ) -> RemoteLogSegmentMetadata:
-        """Declared difference: Kafka erases custom metadata that the update does not bring."""
-        brought = update.custom_metadata
-        return replace(
-            stored,
-            state=update.state,
-            broker_id=update.broker_id,
-            event_timestamp_ms=update.event_timestamp_ms,
-            custom_metadata=stored.custom_metadata if brought is None else brought,
-            copy_leased=False,
-        )
-
-    def take(self, partition: Partition, segment: RemoteLogSegmentMetadata) -> None:
-        """Take the segment, in its new state, into Kafka's cache."""
-        if segment.state is FINISHED:
-            partition.cache.copy_finished(segment)
-        elif segment.state is DELETE_STARTED:
-            partition.cache.deletion_started(segment)
-        else:
-            partition.cache.deletion_finished(segment)
-            partition.tombstones[segment.remote_log_segment_id.id] = segment
-
-    # --- partitions and topics ----------------------------------------------------------------
+    # --- changes of partitions and topics -----------------------------------------------------
 
     def put_remote_partition_delete_metadata(
         self, metadata: RemotePartitionDeleteMetadata, context: MutationContext = NO_CONTEXT
     ) -> MutationOutcome:
-        tp = metadata.topic_id_partition
-        is_first = metadata.state is MARKED
-        partition = self.partition_to_make_known(tp) if is_first else self.partition_there(tp)
+        tp, is_first = metadata.topic_id_partition, metadata.state is MARKED
+        partition = self.partition_to_add(tp) if is_first else self.stored_partition(tp)
         return self.once(
-            partition, metadata, context, lambda: self._delete(partition, metadata, context)
+            tp, partition, metadata, context, lambda: partition.deleted(metadata, context)
         )
 
-    def _delete(
-        self,
-        partition: Partition,
-        metadata: RemotePartitionDeleteMetadata,
-        context: MutationContext,
+    def undelete_partition(
+        self, topic_id_partition: TopicIdPartition, context: MutationContext = NO_CONTEXT
     ) -> MutationOutcome:
-        present, target = partition.delete_state, metadata.state
-        if target is MARKED:
-            partition.fence(context.broker_leader_epoch)
-        if present is not None and target in (present, MARKED):
-            return MutationOutcome(False, partition.moved_at[target])
-        if (present, target) not in DELETION_MOVES:
-            raise InvalidStateTransitionError(f"{present} to {target}")
-        if target is PARTITION_FINISHED and partition.cache.segments:
-            raise InvalidStateTransitionError("segments remain")
-        partition.require_expected(context, partition.revision)
-        if target is PARTITION_STARTED:
-            partition.require_no_hold()
-        partition.delete_state = target
-        event = Event("PARTITION_DELETE", present.value if present else None, target.value)
-        revision = self.record(metadata.topic_id_partition, partition, event)
-        partition.moved_at[target] = revision
-        return MutationOutcome(True, revision)
+        tp = topic_id_partition
+        partition = self.stored_partition(tp)
+        return self.once(tp, partition, "undelete", context, lambda: partition.undeleted(context))
 
     def on_partition_leadership_changes(
         self,
@@ -285,27 +238,34 @@ class ReferenceRemoteLogMetadataManager(ReferenceImports):
         broker_id: int,
         cluster_id: str | None = None,
     ) -> None:
+        """Announce them; of a partition that is named twice the higher epoch is one event."""
         require_int32(broker_id, "broker_id", at_least=-1)
-        told = [*leaders, *followers]
-        names = {topic_id: topic.name for topic_id, topic in self._topics.items()}
-        for each in told:
-            tp = each.topic_id_partition
+        announced = sorted([*leaders, *followers], key=_leader_epoch, reverse=True)
+        names: dict[UUID, str] = {}
+        for tp in (each.topic_id_partition for each in announced):
+            self.partition_to_add(tp)
             same = names.setdefault(tp.topic_id, tp.topic) == tp.topic
             require(same, "topic", "the topic id has another name")
-        # Of a partition that is named twice the higher epoch counts, and is one event.
-        for each in sorted(
-            told,
-            key=lambda each: -1 if each.leader_epoch is None else each.leader_epoch,
-            reverse=True,
-        ):
-            partition = self.partition(each.topic_id_partition)
-            if partition.is_deleted:
-                continue
-            if partition.raise_leader_epoch(each.leader_epoch) or partition.revision == 0:
-                self.record(each.topic_id_partition, partition, Event("LEADERSHIP"))
+        for each in announced:
+            tp = each.topic_id_partition
+            self.keep(tp, self.partition(tp).announced(each.leader_epoch, broker_id))
 
     def on_stop_partitions(self, partitions: Sequence[TopicIdPartition], broker_id: int) -> None:
         require_int32(broker_id, "broker_id", at_least=-1)
+
+    def reset_leader_epoch(
+        self,
+        topic_id_partition: TopicIdPartition,
+        leader_epoch: int | None,
+        context: MutationContext = NO_CONTEXT,
+    ) -> MutationOutcome:
+        require_int32(leader_epoch or 0, "leader_epoch")
+        tp = topic_id_partition
+        partition = self.stored_partition(tp)
+        body = ("reset", leader_epoch)
+        return self.once(
+            tp, partition, body, context, lambda: partition.reset(leader_epoch, context)
+        )
 
     def raise_log_start_offset(
         self,
@@ -315,30 +275,26 @@ class ReferenceRemoteLogMetadataManager(ReferenceImports):
     ) -> MutationOutcome:
         require_int64(log_start_offset, "log_start_offset")
         tp, offset = topic_id_partition, log_start_offset
-        partition = self.partition_there(tp)
+        partition = self.stored_partition(tp)
         return self.once(
-            partition,
-            (tp, offset),
-            context,
-            lambda: self._raise_log_start(tp, partition, offset, context),
+            tp, partition, offset, context, lambda: partition.with_log_start(offset, context)
         )
 
-    def _raise_log_start(
-        self, tp: TopicIdPartition, partition: Partition, offset: int, context: MutationContext
+    def record_gap(
+        self,
+        topic_id_partition: TopicIdPartition,
+        gap: OffsetGap,
+        broker_id: int,
+        context: MutationContext = NO_CONTEXT,
     ) -> MutationOutcome:
-        if partition.is_deleted:
-            raise RemoteResourceNotFoundError("the partition was deleted")
-        if offset <= partition.log_start_offset:
-            return MutationOutcome(False, partition.revision)
-        partition.fence(context.broker_leader_epoch)
-        partition.require_expected(context, partition.revision)
-        partition.require_may_delete(context)
-        if offset > partition.end_offset:
-            raise InvalidRangeError("log_start_offset: above what has finished")
-        event = Event("LOG_START", str(partition.log_start_offset), str(offset))
-        partition.log_start_offset = offset
-        partition.forget_lost_below(offset)
-        return MutationOutcome(True, self.record(tp, partition, event))
+        require(gap.kind in GAP_KINDS, "gap.kind", "is not known")
+        require_int32(broker_id, "broker_id", at_least=-1)
+        tp = topic_id_partition
+        partition = self.stored_partition(tp)
+        body = (gap, broker_id)
+        return self.once(
+            tp, partition, body, context, lambda: partition.with_gap(gap, broker_id, context)
+        )
 
     def put_topic_config(
         self,
@@ -348,17 +304,128 @@ class ReferenceRemoteLogMetadataManager(ReferenceImports):
         context: MutationContext = NO_CONTEXT,
     ) -> StoredTopicConfig:
         topic_config(entries)  # refuses what no topic can have
+        before = self.topic_config(topic_id)
+        if before.entries != dict(entries):
+            if expected_revision not in (None, before.revision):
+                raise ConcurrentUpdateError("the settings have another revision")
+            topic = Topic(before.topic, dict(entries), before.revision + 1)
+            self._topics[topic_id] = topic
+            for key, partition in self._partitions.items():
+                if key[0] == topic_id:
+                    self._partitions[key] = replace(partition, topic=topic)
+        return self.topic_config(topic_id)
+
+    # --- reads --------------------------------------------------------------------------------
+
+    def remote_log_segment_metadata(
+        self, topic_id_partition: TopicIdPartition, epoch_for_offset: int, offset: int
+    ) -> AtRevision[RemoteLogSegmentMetadata | None]:
+        require_int32(epoch_for_offset, "epoch_for_offset")
+        require_int64(offset, "offset")
+        partition = self.known_partition(topic_id_partition)
+        found = partition.segment_for_offset(epoch_for_offset, offset)
+        return AtRevision(found, partition.revision)
+
+    def next_segment_with_txn_index(
+        self, topic_id_partition: TopicIdPartition, epoch: int, offset: int
+    ) -> AtRevision[RemoteLogSegmentMetadata | None]:
+        require_int32(epoch, "epoch")
+        require_int64(offset, "offset")
+        partition = self.known_partition(topic_id_partition)
+        return AtRevision(partition.next_with_txn_index(epoch, offset), partition.revision)
+
+    def highest_offset_for_epoch(
+        self, topic_id_partition: TopicIdPartition, leader_epoch: int
+    ) -> AtRevision[int | None]:
+        require_int32(leader_epoch, "leader_epoch")
+        partition = self.known_partition(topic_id_partition)
+        return AtRevision(partition.highest_offset(leader_epoch), partition.revision)
+
+    def remote_log_size(
+        self, topic_id_partition: TopicIdPartition, leader_epoch: int
+    ) -> AtRevision[int]:
+        require_int32(leader_epoch, "leader_epoch")
+        partition = self.known_partition(topic_id_partition)
+        return AtRevision(partition.size_in_bytes(leader_epoch), partition.revision)
+
+    def list_remote_log_segments(
+        self,
+        topic_id_partition: TopicIdPartition,
+        leader_epoch: int | None = None,
+        *,
+        states: Sequence[RemoteLogSegmentState] = (),
+        min_offset: int | None = None,
+        if_revision_not: int | None = None,
+        page_size: int = 0,
+        page_token: str = "",
+    ) -> SegmentPage:
+        """A page token is the place in the whole list, which must not change meanwhile."""
+        require_int32(leader_epoch or 0, "leader_epoch")
+        require_int64(min_offset or 0, "min_offset")
+        require_int64(if_revision_not or 0, "if_revision_not")
+        begin, end = _page(page_size, page_token)
+        partition = self.known_partition(topic_id_partition)
+        revision, log_start = partition.revision, partition.log_start_offset
+        if if_revision_not == revision:
+            return SegmentPage((), "", revision, not_modified=True, log_start_offset=log_start)
+        found = partition.listed(leader_epoch, states, min_offset or 0)
+        following = str(end) if end < len(found) else ""
+        return SegmentPage(tuple(found[begin:end]), following, revision, log_start_offset=log_start)
+
+    def list_partitions(
+        self,
+        *,
+        topic: str = "",
+        delete_states: Sequence[RemotePartitionDeleteState] = (),
+        cluster_id: str = "",
+        page_size: int = 0,
+        page_token: str = "",
+    ) -> PartitionPage:
+        """Without the times of the database's clock."""
+        begin, end = _page(page_size, page_token)
+        found = [
+            PartitionSummary(
+                TopicIdPartition(topic_id, each.topic.name, number),
+                each.delete_state,
+                each.revision,
+            )
+            for (topic_id, number), each in sorted(self._partitions.items(), key=lambda it: it[0])
+            if each.is_known
+            and topic in ("", each.topic.name)
+            and (not delete_states or each.delete_state in delete_states)
+        ]
+        return PartitionPage(tuple(found[begin:end]), str(end) if end < len(found) else "")
+
+    def topic_config(self, topic_id: UUID) -> StoredTopicConfig:
         if topic_id not in self._topics:
             raise RemoteResourceNotFoundError("the topic id is not known")
         topic = self._topics[topic_id]
-        if topic.entries != dict(entries):
-            if expected_revision not in (None, topic.config_revision):
-                raise ConcurrentUpdateError("the settings have another revision")
-            topic.entries = dict(entries)
-            topic.config_revision += 1
-        return self.topic_config(topic_id)
+        return StoredTopicConfig(topic_id, topic.name, dict(topic.entries), topic.config_revision)
+
+    def partition_state(self, topic_id_partition: TopicIdPartition) -> AtRevision[PartitionState]:
+        """As if no broker reported."""
+        partition = self.known_partition(topic_id_partition)
+        state = PartitionState(partition.log_start_offset, gaps=partition.gaps)
+        return AtRevision(state, partition.revision)
+
+    def is_ready(self, topic_id_partition: TopicIdPartition) -> bool:
+        return True
+
+
+Manager: TypeAlias = RemoteLogMetadataManager | ReferenceRemoteLogMetadataManager
+"""RLMM or its model, which has only the modelled part of the contract."""
 
 
 def _check_custom_metadata(custom_metadata: bytes | None) -> None:
     if len(custom_metadata or b"") > MAX_CUSTOM_METADATA_BYTES:
         raise CustomMetadataTooLargeError("custom_metadata: too long")
+
+
+def _leader_epoch(leadership: PartitionLeadership) -> int:
+    return -1 if leadership.leader_epoch is None else leadership.leader_epoch
+
+
+def _page(page_size: int, page_token: str) -> tuple[int, int]:
+    require(page_size >= 0, "page_size", "must not be negative")
+    begin = int(page_token or 0)
+    return begin, begin + min(page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)

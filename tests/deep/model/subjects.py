@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import grpc
-from sqlalchemy import Engine
+from sqlalchemy import Row
 
 from services.api.ids import TopicIdPartition
 from services.rlmm.db import create_database_engine
@@ -29,7 +29,7 @@ def subjects(database_url: str) -> Iterator[tuple[Subject, Subject]]:
         pb_grpc.add_RemoteLogMetadataManagerServicer_to_server(servicer, server)
 
     def trail_of(tp: TopicIdPartition) -> Sequence[Event]:
-        return _trail(engine, tp)
+        return [event_of(row) for row in events(engine, tp)]
 
     with served(add_to, "tieredstorage.v1.RemoteLogMetadataManager") as (channel, address):
         client = RemoteLogMetadataManagerClient(channel, address)
@@ -37,12 +37,15 @@ def subjects(database_url: str) -> Iterator[tuple[Subject, Subject]]:
     engine.dispose()
 
 
-def _trail(engine: Engine, tp: TopicIdPartition) -> Sequence[Event]:
-    """An event for each revision from 1 on; what is missing, or not in its place, is MISSING."""
-    rows = events(engine, tp)
-    return [
-        Event(row.kind, row.from_state, row.to_state, row.segment_id)
-        if row.revision == revision
-        else Event("MISSING")
-        for revision, row in enumerate(rows, start=1)
-    ]
+def event_of(row: Row[*tuple[object, ...]]) -> Event:
+    return Event(
+        row.revision,
+        row.kind,
+        row.from_state,
+        row.to_state,
+        row.segment_id,
+        row.broker_id,
+        row.broker_leader_epoch,
+        row.request_id,
+        row.reason,
+    )

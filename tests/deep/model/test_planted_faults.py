@@ -16,7 +16,7 @@ from services.api.errors import (
 from tests.deep.model import operations
 from tests.deep.model.comparison import Tally, reference_subject
 from tests.deep.model.operations import Operation
-from tests.deep.model.planted_faults import FAULTS
+from tests.deep.model.planted_faults import FAULTS, Fault, manager_with
 from tests.deep.model.reference import ReferenceRemoteLogMetadataManager
 from tests.deep.model.runs import DifferenceError, reached_share, report, run
 
@@ -44,10 +44,8 @@ def tally() -> Tally:
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
-def test_a_planted_fault_is_found_and_told_in_a_few_lines(
-    fault: type[ReferenceRemoteLogMetadataManager],
-) -> None:
-    subject = reference_subject(fault())
+def test_a_planted_fault_is_found_and_shown_in_a_few_lines(fault: Fault) -> None:
+    subject = reference_subject(manager_with(fault))
     with pytest.raises(DifferenceError, match="the model: ") as found:
         run(SEED, OPERATIONS, lambda _: subject)
     _, _, script = str(found.value).partition("[\n")
