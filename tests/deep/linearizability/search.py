@@ -15,16 +15,18 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from services.api.remote_log_metadata_manager import SegmentPage
 from tests.deep.linearizability.model import Step, asked
 from tests.deep.linearizability.operations import (
     Add,
     Announce,
+    Announced,
     Answered,
     Changed,
     Listed,
+    Lost,
     PutDeletion,
     RaiseLogStart,
-    Read,
     Record,
     Refused,
     ResetLeaderEpoch,
@@ -256,26 +258,31 @@ def _request_ids(record: Record) -> list[str | None]:
 
 
 def _fits_unchanged(partition: Partition, record: Record) -> bool:
-    """Whether the operation is answered so here, and changes nothing."""
-    operation = record.operation
-    if isinstance(operation, Read):
-        return _may_be_of(partition, record) and asked(partition, operation).reply == record.reply
-    step = asked(partition, operation)
+    """Return whether the model gives this reply here and changes nothing."""
+    match record.reply:  # the revision alone is cheaper than the model's answer
+        case Answered(revision=revision) | Listed(SegmentPage(revision=revision)):
+            may_fit = revision == partition.revision
+        case Changed():
+            may_fit = _last_revision(record.reply) <= partition.revision
+        case _:
+            may_fit = True
+    if not may_fit:
+        return False
+    step = asked(partition, record.operation)
     return not step.events and step.reply == record.reply
 
 
-def _may_be_of(partition: Partition, record: Record) -> bool:
-    """Whether the revision fits: cheaper than the whole answer."""
-    match record.reply:
-        case Answered(revision=revision):
-            return revision == partition.revision
-        case Listed(page):
-            return page.revision == partition.revision
-    return True
-
-
 def _change(partition: Partition, record: Record) -> Step | None:
-    if isinstance(record.operation, Read):
-        return None
-    step = asked(partition, record.operation)
-    return step if step.events else None
+    """Return what the operation changes here; None if nothing, or if its reply has no change."""
+    reply = record.reply
+    if isinstance(reply, Changed):
+        may_change = _last_revision(reply) > partition.revision
+    else:
+        may_change = isinstance(reply, Announced | Lost) and not record.is_read
+    step = asked(partition, record.operation) if may_change else None
+    return step if step and step.events else None
+
+
+def _last_revision(reply: Changed) -> int:
+    revisions = [each.revision for each in reply.outcomes if not isinstance(each, Refused)]
+    return max(revisions, default=0)
