@@ -351,8 +351,8 @@ def test_11_a_deleted_segments_id_is_remembered_until_its_tombstone_is_purged(
     kafka, only = Kafka(), segment(tp, 0, 9)
     kafka.finish(only)
     kafka.start_deletion(only)
-    kafka.cache.deletion_finished(only)
-    assert kafka.cache.segments == {}
+    kafka.cache = kafka.cache.taken(replace(only, state=DELETE_FINISHED))
+    assert kafka.cache.live == []
 
     add(rlmm, only, FINISHED, DELETE_STARTED, DELETE_FINISHED)
     assert not move(rlmm, only, DELETE_STARTED).applied

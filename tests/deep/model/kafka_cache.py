@@ -63,7 +63,7 @@ class LeaderEpochState:
 class KafkaCache:
     """Attributes:
     segments: in the order in which they last moved, so that the finished ones are in the order in
-        which they finished; also those in DELETE_SEGMENT_FINISHED.
+        which they finished; also those in DELETE_SEGMENT_FINISHED, which Kafka forgets.
     epochs: those in which a segment has finished.
     """
 

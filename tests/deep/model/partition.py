@@ -151,22 +151,15 @@ class Partition(KafkaCache):
         expectations may differ from call to call.
         """
         request_id = context.request_id
-        if request_id is None:
-            return change()
-        asked: object = (
-            body,
-            replace(
-                context, request_id=None, expected_revision=None, expected_config_revision=None
-            ),
-        )
-        if request_id in self.requests:
-            asked_before, revision = self.requests[request_id]
-            require(asked_before == asked, "context.request_id", "came with another body before")
-            return Change(self, MutationOutcome(True, revision))
+        if request_id is not None and request_id in self.requests:
+            same = self.requests[request_id][0] == _asked(body, context)
+            require(same, "context.request_id", "came with another body before")
+            return Change(self, MutationOutcome(True, self.requests[request_id][1]))
         made = change()
-        if not made.outcome.applied:
+        if request_id is None or not made.outcome.applied:
             return made
-        requests = {**self.requests, request_id: (asked, made.outcome.revision)}
+        remembered = {request_id: (_asked(body, context), made.outcome.revision)}
+        requests = {**self.requests, **remembered}
         return replace(made, partition=replace(made.partition, requests=requests))
 
     def event(
@@ -517,3 +510,10 @@ class Partition(KafkaCache):
             and offsets[0] <= segment.end_offset
             for segment in self.segments.values()
         )
+
+
+def _asked(body: object, context: MutationContext) -> object:
+    """Return what a request id stands for."""
+    return body, replace(
+        context, request_id=None, expected_revision=None, expected_config_revision=None
+    )
