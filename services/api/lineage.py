@@ -36,12 +36,12 @@ class Lineage:
         return self.entries[-1].leader_epoch if self.entries else None
 
     def epoch_for_offset(self, offset: int) -> int | None:
-        """The epoch `offset` was written in, None where it lies before the first known epoch."""
+        """Return the epoch in which `offset` was written; None if it is before the first epoch."""
         at = bisect_right(self.entries, offset, key=lambda entry: entry.start_offset)
         return self.entries[at - 1].leader_epoch if at else None
 
     def between(self, base_offset: int, next_offset: int) -> tuple[SegmentLeaderEpoch, ...]:
-        """The epochs with records in [base_offset, next_offset), the first clamped to base_offset.
+        """Return the epochs with records in [base_offset, next_offset), clamped to base_offset.
 
         Source: RemoteLogManager.copyLogSegment, segmentLeaderEpochs.
         """
@@ -56,12 +56,14 @@ class Lineage:
         return tuple(found)
 
     def before(self, offset: int) -> "Lineage":
-        """The history of all offsets below `offset`, from its beginning: what the LEADER_EPOCH
-        index of a segment that ends there holds."""
+        """Return the history of all offsets below `offset`, from its beginning.
+
+        The LEADER_EPOCH index of a segment that ends there has the same.
+        """
         return Lineage(tuple(e for e in self.entries if e.start_offset < offset))
 
     def from_offset(self, offset: int) -> "Lineage":
-        """The history of the offsets from `offset` on; the epoch that holds it begins there.
+        """Return the history from `offset` on; the epoch that holds it begins there.
 
         Source: LeaderEpochFileCache.truncateFromStart.
         """
@@ -72,7 +74,7 @@ class Lineage:
         return Lineage((first, *self.entries[at:]))
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> int:
-        """The offset after the last one of `epoch` (exclusive).
+        """Return the offset after the last one of `epoch`.
 
         Source: LeaderEpochFileCache.endOffsetFor, for an epoch that the lineage has or that lies
         between two of its own.
@@ -81,7 +83,7 @@ class Lineage:
         return next(later, log_end_offset)
 
     def merged_with_report(self, reported: "Lineage") -> "Lineage":
-        """This stored history after a broker reported its own, which may lack the beginning.
+        """Merge a broker's reported history, which may lack the beginning, into this one.
 
         Entries below the broker's first stay; one of equal epoch keeps the smaller start; from the
         first divergence on the broker's replace the stored ones.
@@ -98,7 +100,7 @@ class Lineage:
 
 
 def checkpoint_text(entries: Sequence[SegmentLeaderEpoch]) -> str:
-    """Kafka's leader-epoch-checkpoint file: version 0, the count, a line for each epoch."""
+    """Write Kafka's leader-epoch-checkpoint file: version 0, the count, a line for each epoch."""
     lines = [f"{entry.leader_epoch} {entry.start_offset}" for entry in entries]
     return "\n".join(["0", str(len(lines)), *lines, ""])
 
@@ -126,7 +128,7 @@ def parse_checkpoint(text: str) -> Lineage:
 
 
 def without_empty_epochs(epochs: Sequence[SegmentLeaderEpoch]) -> tuple[SegmentLeaderEpoch, ...]:
-    """The epochs that have records: one that starts where the next does has none.
+    """Return the epochs that have records: one that starts where the next does has none.
 
     Source: RemoteLogManager.buildFilteredLeaderEpochMap.
     """
@@ -136,7 +138,7 @@ def without_empty_epochs(epochs: Sequence[SegmentLeaderEpoch]) -> tuple[SegmentL
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Where a segment parts from the lineage.
+    """The leader epoch at which a segment leaves the lineage, and why.
 
     Attributes:
         leader_epoch: of the segment; the one by which they are told apart.
@@ -148,7 +150,7 @@ class Divergence:
 
 
 class SegmentLineage:
-    """A partition's lineage up to its log end offset, prepared to judge many segments.
+    """A partition's lineage up to its log end offset, prepared to check many segments.
 
     Attributes:
         first_epoch: the lineage's first epoch that has records.
@@ -163,11 +165,11 @@ class SegmentLineage:
         self.first_epoch = epochs[0].leader_epoch
 
     def knows(self, segment: RemoteLogSegmentMetadata) -> bool:
-        """Whether the segment has any epoch of the lineage, with records there."""
+        """Return whether the segment has records in an epoch of the lineage."""
         return any(epoch.leader_epoch in self._starts for epoch in segment.segment_leader_epochs)
 
     def contains(self, segment: RemoteLogSegmentMetadata) -> bool:
-        """Whether the segment holds what the partition's log holds, or held, at its offsets.
+        """Return whether the segment has the records of the partition's log at its offsets.
 
         Epochs before the lineage's first are not looked at: the lineage was cut to the log start,
         and a segment may reach across that.
@@ -177,7 +179,7 @@ class SegmentLineage:
         return self.divergence(segment) is None
 
     def divergence(self, segment: RemoteLogSegmentMetadata) -> Divergence | None:
-        """What `contains` goes by where it says no; None: it says yes."""
+        """Return why `contains` is False; None: it is True."""
         epochs = without_empty_epochs(segment.segment_leader_epochs)
         end = segment.end_offset
         if end >= self._log_end_offset:

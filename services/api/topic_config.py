@@ -1,4 +1,4 @@
-"""What is set for a topic, under Kafka's names: the tier's retention, and who keeps it."""
+"""A topic's settings under Kafka's names: the tier's retention, and its owner."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,16 +14,16 @@ from services.api.validation import INT64_MAX, require
 UNLIMITED = -1
 
 AS_RETENTION = -2
-"""Of a local retention: as long as the whole one."""
+"""For a local retention: as long as the whole one."""
 
 AS_LOCAL_RETENTION = -1
-"""Of a copy lag: as long as the local retention; where that is unlimited, as long as it takes."""
+"""For a copy lag: as long as the local retention; no limit if that has none."""
 
 T = TypeVar("T")
 
 
 class RetentionOwner(Enum):
-    """Who deletes a topic's segments by the rules of retention; nobody else may."""
+    """The only service that deletes a topic's segments by the rules of retention."""
 
     BROKER = "broker"
     RLM = "rlm"
@@ -31,8 +31,7 @@ class RetentionOwner(Enum):
 
 
 def is_internal_topic(topic: str) -> bool:
-    """Whether a topic is Kafka's own (`__consumer_offsets`, `__remote_log_metadata` ...): such a
-    topic is never tiered."""
+    """Return whether a topic is Kafka's own (`__consumer_offsets`, ...), which is never tiered."""
     return topic.startswith("__")
 
 
@@ -83,7 +82,7 @@ class TopicConfig:
 
 @dataclass(frozen=True, slots=True)
 class StoredTopicConfig:
-    """What RLMM has stored for a topic.
+    """A topic's settings as RLMM has stored them.
 
     Attributes:
         entries: the texts as they were put, each under its name; what is not here is not set.
@@ -106,7 +105,7 @@ def _topic_config(entries: tuple[tuple[str, str], ...]) -> TopicConfig:
 
 
 def topic_config(entries: Mapping[str, str]) -> TopicConfig:
-    """Read a topic's settings, and check that they fit together as Kafka does.
+    """Read a topic's settings from their texts, and check their combination as Kafka does.
 
     Source: LogConfig.validateNames and validateTopicLogConfigValues.
 
@@ -136,12 +135,12 @@ def topic_config(entries: Mapping[str, str]) -> TopicConfig:
 
 
 def _shown(name: str) -> str:
-    """In quotes and escaped where it could not be seen, or would break the line."""
+    """Quote a text, and escape what is invisible or would break the line."""
     return name if name.isprintable() else ascii(name)
 
 
 def check_change(before: TopicConfig, after: TopicConfig) -> None:
-    """Refuse to turn tiering off where nobody said that the tier's part may be deleted (KIP-950).
+    """Refuse to turn tiering off unless the tier's part may be deleted (KIP-950).
 
     Raises:
         InvalidRequestError: remote.storage.enable was true and is not any more, without
@@ -165,7 +164,7 @@ def _check_local(name: str, local: int, total: int) -> None:
 
 
 def _check_copy_disabled(config: TopicConfig) -> None:
-    """Nothing follows into the tier, so the local log has to be kept as long as the whole."""
+    """Without copies the local log must be kept as long as the whole one."""
     if not config.remote_log_copy_disable:
         return
     for name, local, total in (

@@ -52,16 +52,16 @@ _CREATE = f"""
 
 
 class ReaderRole(StrEnum):
-    """What became of the role."""
+    """Whether the role for reports is ready."""
 
     GRANTED = "granted"
-    """It is there and may read the views."""
+    """It exists and may read the views."""
     MISSING = "missing"
-    """It is not there, and this user may not create roles."""
+    """It does not exist, and this user may not create roles."""
 
 
 def grant_to_reader(connection: Connection) -> ReaderRole:
-    """Let the role read the views; create it first where this user may. Idempotent."""
+    """Let the role read the views; create it first if this user may. Idempotent."""
     if not connection.scalar(_EXISTS, {"role": ROLE}):
         if not connection.scalar(_MAY_CREATE):
             return ReaderRole.MISSING
@@ -80,7 +80,7 @@ _LIMITS = DatabaseLimits(
 )
 
 _ADVISORY_LOCK = 0x5ED1_3E27
-"""Any number that nobody else in the database uses."""
+"""A number that nothing else in the database uses."""
 
 _LOCK_INTERVAL_S = 0.5
 
@@ -90,7 +90,7 @@ _LOCK_ATTEMPTS = 7_200
 
 @cache
 def known_revision() -> str:
-    """The schema revision that this release is made for."""
+    """Return the schema revision that this release is made for."""
     head = ScriptDirectory(str(MIGRATIONS)).get_current_head()
     if head is None:
         raise RuntimeError("this installation has no migrations")
@@ -98,7 +98,7 @@ def known_revision() -> str:
 
 
 def is_usable(revision: str | None) -> bool:
-    """Whether this release works on a schema of that revision: its own, or a later one.
+    """Return whether this release works on a schema of that revision: its own or a later one.
 
     Revisions are numbers that grow by one, and each only adds to the one before it, so that the
     services of two releases may run side by side while one replaces the other.
@@ -109,7 +109,7 @@ def is_usable(revision: str | None) -> bool:
 
 
 def revision_in(connection: Connection) -> str | None:
-    """The schema revision of the database; None where it has no schema."""
+    """Read the schema revision of the database; None if it has no schema."""
     return MigrationContext.configure(connection).get_current_revision()
 
 
@@ -117,7 +117,7 @@ def revision_in(connection: Connection) -> str | None:
 def connected(
     database_url: str, *, autocommit: bool = False, asks_for_settings: bool = True
 ) -> Iterator[Connection]:
-    """The one connection of a command that looks after the schema or its rows.
+    """Open the one connection of a command that maintains the schema or its rows.
 
     Args:
         asks_for_settings: see create_database_engine.
@@ -139,12 +139,12 @@ def connected(
     except RemoteStorageError as e:
         raise RemoteStorageError(f"{endpoint(engine.url)}: {e}") from e
     finally:
-        # Closing the connection lets go of its advisory locks, whatever happened.
+        # Closing the connection releases its advisory locks, whatever happened.
         engine.dispose()
 
 
 def current_revision(database_url: str) -> str | None:
-    """The schema revision of the database; None where it has no schema.
+    """Read the schema revision of the database; None if it has no schema.
 
     Raises:
         RetriableRemoteStorageError: the database cannot be reached.
@@ -154,8 +154,9 @@ def current_revision(database_url: str) -> str | None:
 
 
 def upgrade(database_url: str) -> ReaderRole:
-    """Bring the schema to known_revision(), or leave a later one as it is. Idempotent, and one at
-    a time: of two upgrades that start together the second waits, then finds nothing to do.
+    """Upgrade the schema to known_revision(); leave a later one as it is. Idempotent.
+
+    One runs at a time: of two upgrades the second waits, then finds nothing to do.
 
     Raises:
         RetriableRemoteStorageError: the database cannot be reached, or a lock was not free.
@@ -172,20 +173,22 @@ def upgrade(database_url: str) -> ReaderRole:
 
 
 def _lock(connection: Connection) -> None:
-    """Wait until no other upgrade is under way.
+    """Wait until no other upgrade runs.
 
-    By asking again: who waits within a statement holds a snapshot, and an index that is built
-    without holding up writers waits for every older snapshot.
+    By polling: a wait within a statement holds a snapshot, and CREATE INDEX CONCURRENTLY waits for
+    every older snapshot.
     """
     for _ in range(_LOCK_ATTEMPTS):
         if try_lock(connection, _ADVISORY_LOCK):
             return
         time.sleep(_LOCK_INTERVAL_S)
-    raise RetriableRemoteStorageError("another upgrade is under way; try again when it has ended")
+    raise RetriableRemoteStorageError(
+        "another upgrade has run for an hour; retry when it has ended"
+    )
 
 
 def try_lock(connection: Connection, key: int) -> bool:
-    """Whether this connection has the lock now, which it keeps until it is closed."""
+    """Take an advisory lock until the connection is closed; return whether it was free."""
     got = connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": key})
     connection.commit()
     return bool(got)
@@ -216,10 +219,10 @@ _REQUIRED_SETTINGS = {
     "server_encoding": (["UTF8"], "names of topics cannot be stored"),
     "transaction_read_only": (["off"], "nothing can be changed; is this a standby?"),
 }
-"""What the server must give to a session that asks for nothing, and what happens otherwise."""
+"""Server settings that a session must have by default, and what happens without them."""
 
 _RULES = ("add_index", "add_fk", "add_constraint")
-"""Differences, as Alembic calls them, in what holds of the rows and how they are found."""
+"""Alembic's names of differences in constraints and indexes."""
 
 _INDEXES = text(
     "SELECT c.relname AS name, i.indisvalid AND i.indisready AS is_valid FROM pg_index AS i "
@@ -235,10 +238,10 @@ _CONSTRAINTS = text(
 
 @dataclass(frozen=True, slots=True)
 class SchemaProblem:
-    """Something that is not as this release expects it.
+    """A difference from what this release expects.
 
     Attributes:
-        what: what it is about, for example "index ix_segments_live".
+        what: the part at fault, for example "index ix_segments_live".
         problem: what is wrong with it, and what that means or what to do.
     """
 
@@ -247,10 +250,10 @@ class SchemaProblem:
 
 
 def check_schema(database_url: str) -> list[SchemaProblem]:
-    """All problems. Changes nothing.
+    """List all problems of server and schema. Changes nothing.
 
-    A later release's schema may have more, and other indexes and rules than this one knows: of it
-    only tables, columns and views are looked for.
+    A later release's schema may have more, and other indexes and rules: of it only tables, columns
+    and views are checked.
 
     Raises:
         RetriableRemoteStorageError: the database cannot be reached.
@@ -281,7 +284,7 @@ def _server_problems(connection: Connection) -> Iterator[SchemaProblem]:
 
 
 def _difference_problems(connection: Connection, *, is_later: bool) -> Iterator[SchemaProblem]:
-    """Tables, columns, types, indexes and foreign keys, as Alembic compares them."""
+    """Compare tables, columns, types, indexes and foreign keys by Alembic."""
     context = MigrationContext.configure(connection, opts={"compare_type": True})
     for difference in compare_metadata(context, Base.metadata):
         # Several differences of one column come as a list.
@@ -292,7 +295,7 @@ def _difference_problems(connection: Connection, *, is_later: bool) -> Iterator[
 
 
 def _problem_of(difference: tuple[Any, ...]) -> SchemaProblem | None:
-    """None: the database has more than this release knows, which a later one may have added."""
+    """Describe a difference; None if the database only has more, as of a later release."""
     kind, *parts = difference
     if kind == "add_table":
         return SchemaProblem(f"table {parts[0].name}", "is missing")
@@ -300,7 +303,7 @@ def _problem_of(difference: tuple[Any, ...]) -> SchemaProblem | None:
         return SchemaProblem(f"column {parts[1]}.{parts[2].name}", "is missing")
     if kind in _RULES:
         what = "index" if kind == "add_index" else "constraint"
-        return SchemaProblem(f"{what} {parts[0].name}", "is missing, or is another than it should")
+        return SchemaProblem(f"{what} {parts[0].name}", "is missing or has another definition")
     if kind in ("modify_type", "modify_nullable"):
         _schema, table, column, _existing, present, wanted = parts
         name = "type" if kind == "modify_type" else "nullable"
@@ -309,7 +312,7 @@ def _problem_of(difference: tuple[Any, ...]) -> SchemaProblem | None:
 
 
 def _rule_problems(connection: Connection) -> Iterator[SchemaProblem]:
-    """What Alembic does not look at: validity, checks, primary keys."""
+    """Check what Alembic does not: validity, CHECK constraints, primary keys."""
     indexes = {row.name: row.is_valid for row in connection.execute(_INDEXES)}
     constraints = {row.name: row.is_valid for row in connection.execute(_CONSTRAINTS)}
     for table in Base.metadata.sorted_tables:
@@ -317,7 +320,7 @@ def _rule_problems(connection: Connection) -> Iterator[SchemaProblem]:
             if not indexes.get(index, True):
                 yield SchemaProblem(
                     f"index {index}",
-                    f"is not valid, its building was cut off: REINDEX INDEX CONCURRENTLY {index}",
+                    f"is not valid, its build was interrupted: REINDEX INDEX CONCURRENTLY {index}",
                 )
         for constraint in sorted(
             str(each.name)
@@ -337,7 +340,7 @@ def _view_problems(connection: Connection) -> Iterator[SchemaProblem]:
 
 
 def deployment_id(database_url: str) -> UUID:
-    """The id that the schema's upgrade made with the database; it never changes.
+    """Read the id that the schema's upgrade made with the database; it never changes.
 
     Raises:
         RetriableRemoteStorageError: the database cannot be reached.
@@ -346,8 +349,8 @@ def deployment_id(database_url: str) -> UUID:
     with connected(database_url) as connection:
         if not is_usable(revision_in(connection)):
             needed = f"the schema is older than {known_revision()}"
-            raise RemoteStorageError(f"{needed}: `sediment db upgrade` makes the id")
+            raise RemoteStorageError(f"{needed}; run `sediment db upgrade`, which makes the id")
         found: UUID | None = connection.scalar(select(DeploymentRow.deployment_id))
     if found is None:
-        raise RemoteStorageError("the table deployment has lost its row")
+        raise RemoteStorageError("the table deployment has lost its row; restore it from a backup")
     return found

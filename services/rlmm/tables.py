@@ -1,4 +1,4 @@
-"""The schema, as rows. They never leave this service: rows in, dataclasses out.
+"""The schema's tables. Rows never leave this service; dataclasses do.
 
     topics ──< partitions ──< segments ──< segment_epochs      which segment holds an offset
       │             │──────< highest_offsets                   survives the segments
@@ -10,8 +10,8 @@
     anomalies                                                  also of what no row names
     deployment                                                 one row: whose tables these are
 
-`partitions` is the lock: whoever changes anything of a partition locks its row first. What
-migrations/ builds and what stands here is one schema; a test compares them.
+`partitions` is the lock: every change of a partition locks its row first. A test compares this
+schema with the one that migrations/ builds.
 """
 
 from datetime import datetime
@@ -76,15 +76,15 @@ EVENT_KINDS = [
 ]
 
 BEING_DELETED = text("delete_state IN ('DELETE_PARTITION_MARKED', 'DELETE_PARTITION_STARTED')")
-"""Of a partition that is known and will not be for long; a literal, as LIVE is."""
+"""Condition for a partition that is being deleted; a literal, like LIVE."""
 
 LIVE = text("state <> 'DELETE_SEGMENT_FINISHED'")
-"""Of a segment that still counts; a literal, or the partial index on it would not serve."""
+"""Condition for a segment that is not deleted; a literal, so that its partial index is used."""
 
 TOMBSTONE = text("state = 'DELETE_SEGMENT_FINISHED'")
 
 HAS_TXN_INDEX = "state = 'COPY_SEGMENT_FINISHED' AND NOT txn_idx_empty"
-"""Of a finished segment that may have a transaction index; a literal, as LIVE is."""
+"""Condition for a finished segment that may have a transaction index; a literal, like LIVE."""
 
 
 class TopicRow(Base):
@@ -101,7 +101,7 @@ class TopicRow(Base):
 
 
 class TopicConfigEventRow(Base):
-    """The audit trail of a topic's settings: each version, whole."""
+    """A version of a topic's settings: their audit trail."""
 
     __tablename__ = "topic_config_events"
 
@@ -115,7 +115,7 @@ class TopicConfigEventRow(Base):
 
 
 class PartitionRow(Base):
-    """A partition, also after its deletion: the revision goes on for ever."""
+    """A partition, also after its deletion: its revision never falls."""
 
     __tablename__ = "partitions"
     __table_args__ = (
@@ -142,8 +142,8 @@ class PartitionRow(Base):
 class SegmentRow(Base):
     """A segment with all its metadata; in DELETE_SEGMENT_FINISHED, a tombstone.
 
-    The two arrays are RemoteLogSegmentMetadata.segment_leader_epochs, so that a read needs no
-    second table.
+    The two arrays are RemoteLogSegmentMetadata.segment_leader_epochs, so that reads need no second
+    table.
     """
 
     __tablename__ = "segments"
@@ -220,7 +220,7 @@ class SegmentRow(Base):
 
 
 class PartitionStateRow(Base):
-    """The tier's lineage, and what the leader said last. Written often, in place."""
+    """The tier's lineage and the leader's latest report. Written often, in place."""
 
     __tablename__ = "partition_states"
     __table_args__ = (
@@ -259,8 +259,8 @@ class PartitionStateRow(Base):
 class SegmentEpochRow(Base):
     """The offsets that a live segment has in one of its leader epochs.
 
-    `referenced` and `overlapped` are true only of segments in COPY_SEGMENT_FINISHED, and of each
-    of these at least one is: what is displaced is flagged as overlapped.
+    `referenced` and `overlapped` are true only for segments in COPY_SEGMENT_FINISHED, and each of
+    these has at least one: a displaced one is flagged as overlapped.
     """
 
     __tablename__ = "segment_epochs"
@@ -321,7 +321,7 @@ class SegmentEpochRow(Base):
 
 
 class HighestOffsetRow(Base):
-    """What has ever finished in an epoch of a partition; never falls and outlives the segments."""
+    """The highest offset finished in an epoch; never falls and outlives the segments."""
 
     __tablename__ = "highest_offsets"
     __table_args__ = (
@@ -407,7 +407,7 @@ class EventRow(Base):
 
 
 class RequestOutcomeRow(Base):
-    """What a request id was answered with; holds for a day."""
+    """The answer to a request id; valid for a day."""
 
     __tablename__ = "request_outcomes"
     __table_args__ = (
@@ -426,7 +426,7 @@ class RequestOutcomeRow(Base):
 
 
 class AnomalyRow(Base):
-    """Where metadata and bucket disagree. Refers to nothing: an orphan's topic may be unknown."""
+    """A disagreement of metadata and bucket. No foreign keys: an orphan's topic may be unknown."""
 
     __tablename__ = "anomalies"
     __table_args__ = (
@@ -457,7 +457,7 @@ class AnomalyRow(Base):
 
 
 class DeploymentRow(Base):
-    """The one row that says whose tables these are; the objects' marker says the same."""
+    """The one row with the deployment's id, which is also in the objects' marker."""
 
     __tablename__ = "deployment"
     __table_args__ = (CheckConstraint("is_only_row", name="only_row"),)

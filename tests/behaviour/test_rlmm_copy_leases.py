@@ -21,7 +21,7 @@ from services.api.segments import RemoteLogSegmentMetadata
 from services.rlmm.db import create_database_engine
 from services.rlmm.idempotency import body_digest
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.schema import MIGRATIONS, check_schema, upgrade
+from services.rlmm.schema import MIGRATIONS, upgrade
 from tests.contract.rlmm.segments import (
     BROKER,
     DELETE_STARTED,
@@ -31,7 +31,7 @@ from tests.contract.rlmm.segments import (
 )
 from tests.harness.eventually import eventually
 from tests.harness.patience import PATIENCE_MS
-from tests.harness.rlmm_database import waiting
+from tests.harness.rlmm_database import schema_problems, waiting
 
 TP = TopicIdPartition(uuid4(), "orders", 0)
 
@@ -170,7 +170,7 @@ def test_copies_that_the_release_before_began_have_no_lease_and_can_be_given_one
     early = begin_as_before(engine, 0)
     upgrade(empty_database_url)
     late = begin_as_before(engine, 10)
-    assert check_schema(empty_database_url) == []
+    assert schema_problems(empty_database_url) == []
     rlmm = SqlRemoteLogMetadataManager(engine)
     segments = rlmm.list_remote_log_segments(TP).segments
     assert [each.copy_leased for each in segments] == [False, False]

@@ -14,8 +14,9 @@ from services.api.ids import TopicIdPartition
 from services.rlmm import lookups
 from services.rlmm.db import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.schema import MIGRATIONS, check_schema, current_revision, known_revision, upgrade
+from services.rlmm.schema import MIGRATIONS, current_revision, known_revision, upgrade
 from tests.harness import look_up_oracle
+from tests.harness.rlmm_database import schema_problems
 
 TP = TopicIdPartition(uuid4(), "orders", 0)
 COUNT = 15
@@ -99,7 +100,7 @@ def test_data_is_found_after_the_upgrade(
         before.finish(start)
     upgrade(empty_database_url)
     assert current_revision(empty_database_url) == known_revision()
-    assert check_schema(empty_database_url) == []
+    assert schema_problems(empty_database_url) == []
     manager = SqlRemoteLogMetadataManager(engine)
     manager.check()
     assert len(manager.list_remote_log_segments(TP, 0, min_offset=55).segments) == COUNT - 5
@@ -136,7 +137,7 @@ def test_an_upgrade_that_was_cut_off_is_done_again(
             )
         )
     upgrade(empty_database_url)
-    assert check_schema(empty_database_url) == []
+    assert schema_problems(empty_database_url) == []
     require_right_answers(engine)
 
 

@@ -12,9 +12,10 @@ from sqlalchemy.exc import IntegrityError
 from services.api.ids import TopicIdPartition
 from services.rlmm.db import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.schema import MIGRATIONS, check_schema, upgrade
+from services.rlmm.schema import MIGRATIONS, upgrade
 from tests.contract.rlmm.anomalies import anomaly
 from tests.contract.rlmm.gaps import gaps, record
+from tests.harness.rlmm_database import schema_problems
 
 TP = TopicIdPartition(uuid4(), "orders", 0)
 
@@ -51,7 +52,7 @@ def write_event(engine: Engine, revision: int, kind: str) -> None:
 
 
 def require_whole(engine: Engine, database_url: str) -> None:
-    assert check_schema(database_url) == []
+    assert schema_problems(database_url) == []
     rlmm = SqlRemoteLogMetadataManager(engine)
     record(rlmm, TP, 10, 19)
     rlmm.report_anomalies([anomaly(TP.topic_id)], "run-1")

@@ -10,7 +10,8 @@ from sqlalchemy.exc import IntegrityError
 
 from services.api.errors import RemoteStorageError
 from services.rlmm.db import create_database_engine
-from services.rlmm.schema import MIGRATIONS, check_schema, deployment_id, upgrade
+from services.rlmm.schema import MIGRATIONS, deployment_id, upgrade
+from tests.harness.rlmm_database import schema_problems
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def test_the_id_is_made_once(engine: Engine, empty_database_url: str) -> None:
     made = deployment_id(empty_database_url)
     upgrade(empty_database_url)
     assert deployment_id(empty_database_url) == made
-    assert check_schema(empty_database_url) == []
+    assert schema_problems(empty_database_url) == []
 
 
 def test_cut_off_after_the_id_was_made_it_starts_again_and_the_id_stays(

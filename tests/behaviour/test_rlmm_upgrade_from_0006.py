@@ -12,7 +12,8 @@ from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import PartitionLeadership, PartitionSummary
 from services.rlmm.db import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
-from services.rlmm.schema import MIGRATIONS, check_schema, upgrade
+from services.rlmm.schema import MIGRATIONS, upgrade
+from tests.harness.rlmm_database import schema_problems
 
 TP = TopicIdPartition(uuid4(), "orders", 0)
 
@@ -49,7 +50,7 @@ def test_of_what_is_there_no_cluster_is_known_until_it_is_told(
     engine: Engine, empty_database_url: str
 ) -> None:
     upgrade(empty_database_url)
-    assert check_schema(empty_database_url) == []
+    assert schema_problems(empty_database_url) == []
     rlmm = SqlRemoteLogMetadataManager(engine)
     (before,) = listed(rlmm)
     assert (before.cluster_id, before.revision) == (None, 100)
@@ -75,4 +76,4 @@ def test_cut_off_after_the_column_was_made_it_starts_again_and_what_is_in_it_sta
         connection.execute(text("UPDATE alembic_version SET version_num = '0006'"))
     upgrade(empty_database_url)
     assert [each.cluster_id for each in listed(rlmm)] == ["c"]
-    assert check_schema(empty_database_url) == []
+    assert schema_problems(empty_database_url) == []

@@ -6,6 +6,7 @@ from datetime import datetime
 from sqlalchemy import Engine, Row, text
 
 from services.api.ids import TopicIdPartition
+from services.rlmm.schema import SchemaProblem, check_schema
 
 
 def waiting(engine: Engine) -> int:
@@ -42,3 +43,12 @@ def copy_lease_ends(engine: Engine, tps: Iterable[TopicIdPartition]) -> dict[str
             for tp in tps
             for row in connection.execute(statement, {"id": tp.topic_id, "p": tp.partition})
         }
+
+
+def schema_problems(database_url: str) -> list[SchemaProblem]:
+    """Return the problems of the schema, without those of the shared server.
+
+    The tests' shared server (tests/conftest.py) trades durability for speed, which `check` reports.
+    """
+    hasty = {"setting fsync", "setting full_page_writes"}
+    return [each for each in check_schema(database_url) if each.what not in hasty]
