@@ -36,7 +36,7 @@ from services.rsm.upload import Uploader
 
 
 class IncomingFiles:
-    """Takes chunks off the stream, one file after another. Single use, like the stream."""
+    """Split the stream of chunks into files. Single use, like the stream."""
 
     def __init__(self, chunks: Iterable[SegmentChunk]) -> None:
         self._chunks = iter(chunks)
@@ -44,7 +44,7 @@ class IncomingFiles:
     def take(
         self, header: SegmentFileHeader, digest: RunningDigest
     ) -> Iterator[bytes | memoryview]:
-        """The bytes of the next file, which go through `digest` on their way.
+        """Yield the bytes of the next file, and update `digest` with them.
 
         Raises:
             InvalidRequestError: a chunk of another file, or more or fewer bytes than announced.
@@ -80,7 +80,7 @@ _log = logging.getLogger(__name__)
 
 
 class SegmentCopier:
-    """copy_log_segment_data. Each call is an attempt and writes objects of its own."""
+    """Copy segments. Each call is an attempt that writes objects of its own."""
 
     def __init__(
         self,
@@ -91,8 +91,7 @@ class SegmentCopier:
         active_copies: ActiveCopies,
         require_open: Callable[[], None] = lambda: None,
     ) -> None:
-        """`require_open` raises while the store is not known to be ours: from then on a copy under
-        way writes nothing any more."""
+        """`require_open` raises unless the store is known to be ours; an active copy then stops."""
         self._location = location
         self._backend = location.backend
         self._uploader = uploader
@@ -102,7 +101,7 @@ class SegmentCopier:
         self._require_open = require_open
 
     def copy(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes:
-        """The custom metadata of the copy that counts, which may be an earlier one."""
+        """Return the custom metadata of the copy that counts, which may be an earlier one."""
         keys = self._location.keys(metadata)
         with self._active_copies.copying(keys) as wait_for_turn:
             manifest = self._write(metadata, data, keys, wait_for_turn)
@@ -120,8 +119,7 @@ class SegmentCopier:
         keys: SegmentKeys,
         wait_for_turn: Callable[[], None],
     ) -> Manifest:
-        """Write all but the manifest, and wait until that may be put; nothing stays where either
-        fails."""
+        """Write all but the manifest, and wait for the turn to put it; clean up if either fails."""
         attempt = secrets.token_hex(8)
         try:
             manifest = self._write_files(metadata, data, keys, attempt)
@@ -226,7 +224,7 @@ class SegmentCopier:
             raise SegmentAlreadyExistsError(f"{segment} has lost its objects; delete it first")
 
     def _remove(self, keys: SegmentKeys, attempt: str) -> None:
-        """Delete what this attempt wrote; what cannot be deleted is logged, never raised."""
+        """Delete what this attempt wrote; log what cannot be deleted."""
         written = [keys.log(attempt), keys.indexes(attempt)]
         failures = self._deletes.clean_up(self._backend, written)
         for key, error in failures.items():

@@ -52,7 +52,7 @@ class ByteRate:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Rates and repeats.
+    """Rates, and numbers of retries.
 
     Attributes:
         upload_rate_bytes_per_s: what all copies take in; 0: as fast as they can.
@@ -79,7 +79,7 @@ _end_s: ContextVar[float] = ContextVar("end_s", default=inf)
 
 @contextmanager
 def asking_until(end_s: float) -> Iterator[None]:
-    """Inside, no request of this thread to a store lasts longer."""
+    """End each request of this thread to a store by `end_s`."""
     before = _end_s.set(end_s)
     try:
         yield
@@ -89,8 +89,10 @@ def asking_until(end_s: float) -> Iterator[None]:
 
 @contextmanager
 def cleaning_up(waiting: Waiting) -> Iterator[None]:
-    """Inside, the current call is wanted for CLEAN_UP_S and no longer, whoever made it, and whether
-    or not the service stops: many copies fail because it does."""
+    """Bound the work inside to CLEAN_UP_S, whoever called and whether or not the service stops.
+
+    Many copies fail because the service stops.
+    """
     end_s = waiting.now() + CLEAN_UP_S
 
     def left_s() -> float:
@@ -102,7 +104,7 @@ def cleaning_up(waiting: Waiting) -> Iterator[None]:
 
 
 def left_s(waiting: Waiting) -> float:
-    """How long a request of this thread to a store may last, s; infinite: nothing bounds it."""
+    """Return how long a request of this thread to a store may last, s; infinite if unbounded."""
     return _end_s.get() - waiting.now()
 
 
@@ -117,7 +119,7 @@ T = TypeVar("T")
 
 
 @contextmanager
-def in_time(waiting: Waiting) -> Iterator[None]:
+def within_deadline(waiting: Waiting) -> Iterator[None]:
     """Inside, the current call is wanted until ANSWER_S before its deadline. What is asked of the
     store by then may take half of that yet."""
     call = current_call()
@@ -135,7 +137,7 @@ def in_time(waiting: Waiting) -> Iterator[None]:
 
 
 def require_wanted() -> None:
-    """Raise RetriableRemoteStorageError where the current call is not to begin anything more."""
+    """Raise RetriableRemoteStorageError if the current call must not start another request."""
     call = current_call()
     if call.left_s() <= 0:
         raise RetriableRemoteStorageError("the time ran out before this was done; repeat it")

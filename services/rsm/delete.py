@@ -11,7 +11,13 @@ from services.api.segments import RemoteLogSegmentMetadata
 from services.common.failpoints import failpoint
 from services.rsm.active_copies import ActiveCopies, Waiting
 from services.rsm.backends.protocol import MAX_DELETE_KEYS, StorageBackend
-from services.rsm.deadline import cleaning_up, in_time, next_slice, require_wanted, token_bucket
+from services.rsm.deadline import (
+    cleaning_up,
+    next_slice,
+    require_wanted,
+    token_bucket,
+    within_deadline,
+)
 from services.rsm.locations import Location, Locations
 
 # From the least to the most in a dozen requests that the store takes; from the most to the least
@@ -21,7 +27,8 @@ _STEP_SHARE = 1 / 12
 
 
 class DeletePace:
-    """A rate of keys that is halved where the store has no time, and grows by steps while it has.
+    """A rate of keys that halves when the store throttles, and grows step by step while it does
+    not.
 
     Thread-safe; shared by all deletes of a process.
     """
@@ -50,7 +57,7 @@ class DeletePace:
         return self._waiting.now()
 
     def slow_down(self, began_s: float) -> None:
-        """The store had no time for a request that began then.
+        """Halve the rate after the store throttled a request that began then.
 
         Of requests under way at once, which fail for one reason, the first alone counts.
         """
@@ -60,7 +67,7 @@ class DeletePace:
                 self._limit.set_rate(max(self._limit.rate_per_s / 2, self._most * _LEAST_SHARE))
 
     def speed_up(self) -> None:
-        """The store did what was asked."""
+        """Raise the rate by a step after a request succeeded."""
         with self._lock:
             self._limit.set_rate(min(self._limit.rate_per_s + self._most * _STEP_SHARE, self._most))
 
@@ -70,7 +77,7 @@ _LONGEST_PAUSE_S = 2.0
 
 
 class ObjectDeletes:
-    """Every delete of a process goes through here, and here alone it is repeated.
+    """Send every delete of a process, and own its retries.
 
     A request for many keys is a POST, which no HTTP client repeats by itself; yet to delete twice
     is to delete. What is repeated are the keys that the store failed on for the moment, after a
@@ -82,10 +89,9 @@ class ObjectDeletes:
         self._retries = retries
         self._waiting = waiting
 
-    def in_time(self) -> AbstractContextManager[None]:
-        """Around the deletes of one call: they end, done or not, while their caller still hears of
-        it. See in_time."""
-        return in_time(self._waiting)
+    def within_deadline(self) -> AbstractContextManager[None]:
+        """End the deletes of one call before its deadline, so that its answer arrives."""
+        return within_deadline(self._waiting)
 
     def delete(
         self, backend: StorageBackend, keys: Sequence[str]
@@ -141,7 +147,7 @@ class ObjectDeletes:
 
 
 def _is_wanted() -> bool:
-    """Never False: who waits is told why it need not."""
+    """Return True, or raise why the caller need not wait."""
     require_wanted()
     return True
 
@@ -174,18 +180,18 @@ class SegmentDeleter:
     def delete(
         self, metadatas: Sequence[RemoteLogSegmentMetadata]
     ) -> list[RemoteStorageError | None]:
-        """The outcome of each, in order; None: gone.
+        """Delete each and return its outcome, in order; None: gone.
 
         What has a name goes first: it does not wait for listings of a store that may be away.
         """
-        with self._deletes.in_time():
+        with self._deletes.within_deadline():
             failed = self._delete_each(metadatas)
         return [failed.get(at) for at in range(len(metadatas))]
 
     def _delete_each(
         self, metadatas: Sequence[RemoteLogSegmentMetadata]
     ) -> dict[int, RemoteStorageError]:
-        """What could not be deleted, by its place."""
+        """Return what could not be deleted, by its place."""
         failed: dict[int, RemoteStorageError] = {}
         named: _Doomed = {}
         unfinished: deque[int] = deque()
@@ -209,7 +215,7 @@ class SegmentDeleter:
         return failed
 
     def _delete_all(self, doomed: _Doomed, failed: dict[int, RemoteStorageError]) -> None:
-        """Adds to `failed` what could not be deleted."""
+        """Delete in batches; add to `failed` what could not be deleted."""
         for location, items in doomed.items():
             for first in range(0, len(items), MAX_DELETE_KEYS):
                 batch = items[first : first + MAX_DELETE_KEYS]
@@ -229,7 +235,7 @@ class SegmentDeleter:
     def _named_keys(
         self, metadata: RemoteLogSegmentMetadata
     ) -> tuple[Location, Sequence[str]] | None:
-        """Of a copy that finished; None: it never did."""
+        """Return the keys of a finished copy; None if it never finished."""
         self._active_copies.require_none(self._locations.current.keys(metadata))
         named = self._locations.named_by(metadata)
         if named is None:
@@ -240,7 +246,7 @@ class SegmentDeleter:
 
 
 class _Leftovers:
-    """What copies that never finished left, for one call.
+    """Find what unfinished copies left, for one call.
 
     A location that cannot be listed is asked once, not once for each copy: every wait for it holds
     a thread. As each copy is looked for everywhere, the others fail with the same error.
@@ -285,7 +291,7 @@ class _Leftovers:
 
 
 def _listed_keys(location: Location, metadata: RemoteLogSegmentMetadata) -> Sequence[str]:
-    """The manifest first."""
+    """End the unfinished uploads, and list the keys, manifest first."""
     prefix = location.keys(metadata).prefix
     # First, so that an upload that completes meanwhile is listed as an object.
     for upload in list(location.backend.list_uploads(prefix)):

@@ -1,4 +1,4 @@
-"""From settings to a manager."""
+"""Build RSM's manager from its settings."""
 
 import time
 from collections.abc import Callable
@@ -32,8 +32,9 @@ from services.rsm.verification import ReadVerification
 def build_manager(
     settings: RsmSettings, *, checked_first: bool = False
 ) -> ObjectRemoteStorageManager:
-    """The manager that `settings` describe; asks nothing of the store yet (see check). A process
-    that listens before it checks wants `checked_first` (see StartUp).
+    """Build the manager that `settings` describe, without a request to the store.
+
+    A process that listens before it checks the store needs `checked_first` (see StartUp).
 
     Raises:
         SystemExit: the file of the other locations cannot be used.
@@ -63,7 +64,7 @@ def build_manager(
 
 
 def build_locations(settings: RsmSettings, waiting: Waiting | None = None) -> Locations:
-    """The current location, and those that the file of the settings lists.
+    """Build the current location, and those of RSM_LOCATIONS_FILE.
 
     Raises:
         SystemExit: the file cannot be used.
@@ -83,7 +84,7 @@ def build_start_up(
     *,
     checked_first: bool = False,
 ) -> StartUp:
-    """What holds RSM back until the store is known to be ours and good enough."""
+    """Build the check that the store is ours and can do what RSM needs."""
     backend, own = locations.current.backend, None
     if isinstance(backend, S3Storage):
         http, target = _http(settings, waiting or Waiting()), s3_target(settings)
@@ -127,7 +128,7 @@ def _other_location(
 
 
 def _credentials_of(settings: RsmSettings, listed: RegisteredLocation) -> Credentials:
-    """From the files that the location names, else RSM's own."""
+    """Read the credentials from the location's files, or use RSM's own."""
     if listed.access_key_file is not None and listed.secret_key_file is not None:
         return Credentials(read_key(listed.access_key_file), read_key(listed.secret_key_file))
     if settings.backend != "s3":
@@ -139,7 +140,7 @@ def _credentials_of(settings: RsmSettings, listed: RegisteredLocation) -> Creden
 
 
 def build_backend(settings: RsmSettings, waiting: Waiting | None = None) -> StorageBackend:
-    """The store of objects that `settings` describe."""
+    """Build the store of objects that `settings` describe."""
     if settings.directory is not None and settings.backend == "filesystem":
         return FilesystemStorage(settings.directory)
     waiting = waiting or Waiting()
@@ -169,7 +170,7 @@ def _http(settings: RsmSettings, waiting: Waiting) -> PoolManager:
 
 
 def s3_target(settings: RsmSettings) -> S3Target:
-    """The bucket that `settings` name, and how to sign for it."""
+    """Return the bucket that `settings` name, and how to sign for it."""
     credentials = Credentials(
         settings.access_key.get_secret_value(), settings.secret_key.get_secret_value()
     )

@@ -27,10 +27,10 @@ from services.rsm.verification import ReadVerification
 class ObjectRemoteStorageManager:
     """RemoteStorageManager that keeps each segment as three objects (see keys and manifest).
 
-    `objects` tells what the stores hold, whoever knows of it.
+    `objects` lists and deletes what the stores hold, known to metadata or not.
 
-    Stateless but for its threads and part buffers, which all copies share, and for knowing which
-    copies are under way.
+    Stateless except for threads and part buffers, which all copies share, and the set of active
+    copies.
     """
 
     def __init__(
@@ -44,9 +44,8 @@ class ObjectRemoteStorageManager:
         start_up: StartUp | None = None,
         waiting: Waiting | None = None,
     ) -> None:
-        """Without `verification` no read is verified. `others` are the locations of before. Without
-        `start_up` nothing but the presence of the store is checked. `waiting` is what the backends
-        wait with, too."""
+        """Without `verification` only indexes are verified. `others` are earlier locations. Without
+        `start_up` only the presence of the store is checked. The backends share `waiting`."""
         self._backend = location.backend
         self._start_up = start_up
         locations = Locations(location, others)
@@ -71,9 +70,9 @@ class ObjectRemoteStorageManager:
         return self._objects
 
     def check(self) -> None:
-        """Return if the store can be used, else raise what is wrong with which store.
+        """Return if the store can be used, else raise what is wrong with it.
 
-        Until it has passed once, markers and store are held against what is needed (see StartUp).
+        Until this has passed once, markers and capabilities are checked too (see StartUp).
         """
         if self._start_up is None:
             self._backend.check()
@@ -81,11 +80,11 @@ class ObjectRemoteStorageManager:
             self._start_up.check()
 
     def stop_waiting(self) -> None:
-        """End whatever waits for its turn at a limit, or to try again. Idempotent."""
+        """End every wait for a limit or for a retry. Idempotent."""
         self._waiting.close()
 
     def close(self) -> None:
-        """As stop_waiting; wait for the parts under way, stop the upload threads."""
+        """Stop waiting, finish the parts that are being sent, and stop the upload threads."""
         self.stop_waiting()
         self._uploader.close()
 
@@ -127,6 +126,6 @@ class ObjectRemoteStorageManager:
         return self._deleter.delete(metadatas)
 
     def _require_open(self) -> None:
-        """Raise while the store is not known to be ours, or is known not to be."""
+        """Raise unless the store is known to be ours."""
         if self._start_up is not None:
             self._start_up.require_open()

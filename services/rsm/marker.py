@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """Whose a prefix is.
+    """Name the owner of a prefix.
 
     Attributes:
         deployment_id: made with the metadata database, which knows what the objects are.
@@ -66,7 +66,7 @@ def marker_key(location: Location) -> str:
 
 
 def read_marker(location: Location) -> Marker | None:
-    """The marker of a location; None: it has none.
+    """Read the marker of a location; None if it has none.
 
     Raises:
         CorruptSegmentError: there is something else under its key.
@@ -79,9 +79,9 @@ def read_marker(location: Location) -> Marker | None:
 
 
 def require_marked(location: Location, deployment_id: str) -> None:
-    """Return if the store of a location is there, and in it the location's marker, which is ours.
+    """Return if the store of a location is there and has our marker.
 
-    One request, so that it may be asked again and again: a volume that is not mounted, a bucket
+    One request, so that it can be repeated each second: a volume that is not mounted, a bucket
     that was emptied or is another one, have no marker, and would take copies all the same.
 
     Raises:
@@ -94,25 +94,27 @@ def require_marked(location: Location, deployment_id: str) -> None:
         found = Marker.from_bytes(location.backend.check_and_get(key), key)
     except RemoteResourceNotFoundError as e:
         raise RemoteStorageError(
-            f"{location} has no {key}: mount its volume, or bring the right bucket back; where "
-            "only the marker was deleted, start RSM anew, without RSM_MARKER_REQUIRED"
+            f"{location} has no {key}: mount its volume, or restore the right bucket; if only "
+            "the marker was deleted, restart RSM without RSM_MARKER_REQUIRED"
         ) from e
     require_ours(location, found, deployment_id)
 
 
 def require_ours(location: Location, found: Marker, deployment_id: str) -> None:
-    """Raise RemoteStorageError where a marker says that a location is not this deployment's, or
-    has another number; of an empty `deployment_id` the number alone is compared."""
+    """Raise RemoteStorageError if a marker names another deployment or another location number.
+
+    Without a `deployment_id` only the number is compared.
+    """
     ours = Marker(deployment_id or found.deployment_id, location.location_id)
     if found == ours:
         return
     if found.deployment_id != ours.deployment_id:
         remedy = (
-            "use a bucket or prefix of its own; where the deployment was only renamed, set "
-            "RSM_DEPLOYMENT_ID to the one that the marker names"
+            "use another bucket or prefix; if the deployment was only renamed, set "
+            "RSM_DEPLOYMENT_ID to the one in the marker"
         )
     else:
-        remedy = "set RSM_LOCATION_ID to the number that the marker names, or use another prefix"
+        remedy = "set RSM_LOCATION_ID to the number in the marker, or use another prefix"
     raise RemoteStorageError(
         f"{marker_key(location)} of {location} says that it is {found}; here it is {ours}: {remedy}"
     )
@@ -121,8 +123,8 @@ def require_ours(location: Location, found: Marker, deployment_id: str) -> None:
 def claim(location: Location, deployment_id: str) -> None:
     """Mark a location as this deployment's unless it is marked.
 
-    Nothing is written where there is another's marker. A location with objects and no marker, as
-    the release before left it, is adopted.
+    Nothing is written if there is another deployment's marker. A location with objects and no
+    marker, as earlier releases left it, is adopted.
 
     Raises:
         RemoteStorageError: it is another deployment's, or another location.

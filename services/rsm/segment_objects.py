@@ -145,7 +145,7 @@ class StoredSegmentObjects:
         looked_at = deque(place for place, each in enumerate(objects) if each.if_etag is not None)
         others = [place for place, each in enumerate(objects) if each.if_etag is None]
         outcomes: dict[int, RemoteStorageError | None] = {}
-        with self._deletes.in_time():
+        with self._deletes.within_deadline():
             while looked_at:
                 outcomes |= self._delete(named, next_slice(looked_at))
             outcomes |= self._delete(named, others)
@@ -160,7 +160,7 @@ class StoredSegmentObjects:
             is_one = 1 <= len(upload_id) <= MAX_UPLOAD_ID_LENGTH and upload_id.isprintable()
             require(is_one, f"uploads[{place}].upload_id", f"names no upload: {upload_id[:300]!r}")
         locations = self._all_named([location for location, _ in uploads], "uploads")
-        with self._deletes.in_time():
+        with self._deletes.within_deadline():
             return [
                 _error_of(self._abort, location, Upload(named.key, upload_id))
                 for location, (named, upload_id) in zip(locations, uploads, strict=True)

@@ -1,4 +1,4 @@
-"""What RSM is told through its environment."""
+"""Settings of RSM, from its environment and from the file of other locations."""
 
 import re
 import tomllib
@@ -81,7 +81,7 @@ class RsmSettings(ServiceSettings):
     marker_required: bool = Field(
         default=False,
         description="Refuse a store that is not marked instead of marking it: set it once the "
-        "store is in use. Then a volume that is not mounted is found out at the start, too.",
+        "store is in use. Then an unmounted volume is detected at start, too.",
     )
     prefix: str = Field(
         default="",
@@ -229,7 +229,7 @@ class _LocationsFile(BaseModel):
 
 
 def other_locations(settings: RsmSettings) -> list[RegisteredLocation]:
-    """What the file lists but the current location; nothing where no file is set.
+    """Read the locations in the file other than the current one; none if no file is set.
 
     The current one may be listed too, exactly as the settings describe it, so that a location can
     be registered everywhere before it becomes the current one.
@@ -257,7 +257,7 @@ def other_locations(settings: RsmSettings) -> list[RegisteredLocation]:
 
 
 def place_of(location: RegisteredLocation | RsmSettings) -> Place:
-    """Equal for two descriptions of one place."""
+    """Return a key that is equal for two descriptions of one place."""
     if location.backend == "filesystem":
         directory = location.directory or Path()
         return (location.backend, str(directory.resolve()), location.prefix)
@@ -265,14 +265,14 @@ def place_of(location: RegisteredLocation | RsmSettings) -> Place:
 
 
 def described(location: RegisteredLocation | RsmSettings) -> str:
-    """A place for people; names no credential."""
+    """Describe a place for people, without credentials."""
     if location.backend == "filesystem":
         return f"prefix {location.prefix!r} of directory {str(location.directory)!r}"
     return f"prefix {location.prefix!r} of bucket {location.bucket!r} at {location.endpoint}"
 
 
 def read_key(path: Path) -> str:
-    """A credential from a file of its own.
+    """Read a credential from its file.
 
     Raises:
         SystemExit: it cannot be read, or is empty.

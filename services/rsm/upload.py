@@ -20,7 +20,7 @@ MAX_PARTS = 10_000
 
 
 def part_size_bytes(object_size_bytes: int, least_bytes: int) -> int:
-    """The size of all parts but the last: `least_bytes`, or more where that were too many parts.
+    """Return the size of all parts but the last: `least_bytes`, or more to need MAX_PARTS at most.
 
     S3 takes MAX_PARTS of 5 MiB at least. A log of 2 GiB - 1 has 410 of these, so parts grow only
     in a store that is given smaller ones.
@@ -84,7 +84,7 @@ _log = logging.getLogger(__name__)
 
 
 class Uploader:
-    """Threads and buffers that all copies of a process share."""
+    """Write objects with the threads and buffers that all copies of a process share."""
 
     def __init__(
         self, backend: StorageBackend, buffers: PartBuffers, threads: int, waiting: Waiting
