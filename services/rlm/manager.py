@@ -1,8 +1,8 @@
-"""RLM beside one broker: its parts put together.
+"""Put the parts of RLM together, beside one broker.
 
     source  →  PartitionRoles  →  PartitionTasks  →  Schedulers
-    (lifecycle/sources.py, partition_roles.py, partition_tasks.py; scheduler.py;
-    a source of its own: kafka_admin/poller.py)
+    (roles/partition_roles.py, roles/tasks.py, scheduler.py; the poller is a source
+    of its own: kafka_admin/poller.py)
 
 Beside the tasks of partitions there are six of the process: the log directories are looked
 through, the led partitions reported, the revisions of all partitions polled, deleted partitions
@@ -78,7 +78,7 @@ _LOCAL_RETENTION_THREADS = 2
 
 @dataclass(frozen=True, slots=True)
 class RlmLimits:
-    """What RlmSettings says, as the parts of RLM need it."""
+    """The settings of RLM, in the form that its parts use."""
 
     interval_s: float = 30.0
     copier_threads: int = 10
@@ -100,14 +100,13 @@ class RlmLimits:
 
 
 class BrokerRemoteLogManager:
-    """Copies rolled segments of the partitions that its broker leads, keeps their retention, serves
-    reads of what is in `log_dirs` and in the tier, and removes deleted partitions. Without log
-    directories it serves the tier, and removes, only.
+    """Copy rolled segments of led partitions, apply their retention, serve reads of `log_dirs`
+    and the tier, and remove deleted partitions. Without log directories, only serve and remove.
 
     Args:
-        source: what tells the broker's partitions.
+        source: where roles come from.
         cluster: what source POLLER asks.
-        owned: the locks of `log_dirs`: local retention is kept here. None: they are the broker's.
+        owned: locks of `log_dirs`: local retention is applied here. None: a broker owns them.
 
     Raises:
         LogDirError: none of the directories can be used.
@@ -141,12 +140,12 @@ class BrokerRemoteLogManager:
         self._reporter = Reporter(
             rlmm, broker_id, limits.report_interval_s, clock, self._has_size_limit
         )
-        # A poll that is late by less than an interval does not matter.
+        # Twice the interval: one late poll does no harm.
         self._revisions = Revisions(rlmm, 2 * limits.interval_s, clock)
         self._policies: CleanupPolicies | None = None
         if cluster is not None:
             self._policies = CleanupPolicies(cluster.admin, cluster.registered_id, clock)
-        # Pools of their own: long copies hold back neither retention nor anything else.
+        # Pools of their own: long copies delay nothing else.
         (
             self.scheduler,
             self.expiration_scheduler,
@@ -175,7 +174,7 @@ class BrokerRemoteLogManager:
                 ("index-cache", 1, limits.interval_s),
             )
         )
-        # Partitions have roles once this cluster has answered; another is not listened to.
+        # Answers of another cluster give no roles.
         cluster_id = None if cluster is None else cluster.registered_id
         self._roles = PartitionRoles(
             self._partition_tasks(limits, clock, now_ms, owned),
@@ -216,7 +215,7 @@ class BrokerRemoteLogManager:
         rsm, rlmm, broker_id = self._rsm, self._rlmm, self.broker_id
         copier = SegmentCopier(rsm, rlmm, broker_id, now_ms, limits.copy)
         topic_configs = self._topic_configs
-        # A cluster answers with all of its topics; nobody has named those to be tiered.
+        # A cluster answers with all of its topics, also those that are not to be tiered.
         tiered_by_default = self._source is not PartitionSource.POLLER
         copy_rules = CopyRules(
             topic_configs,
@@ -258,13 +257,13 @@ class BrokerRemoteLogManager:
         )
 
     def start(self) -> None:
-        """Copy, report, expire and remove from now on. Reads are served without it."""
+        """Start copying, reporting, retention and removal. Reads are served without it."""
         for scheduler in self.schedulers:
             scheduler.start()
 
     def stop(self, grace_s: float) -> None:
-        """Finish the segments under way if that takes no longer than `grace_s`, else leave them to
-        be cleaned up by the next start."""
+        """Stop; finish running copies within `grace_s`, or leave them for the next start to clean
+        up."""
         self._stopping.set()
         until_s = time.monotonic() + grace_s
         is_idle = self.scheduler.stop(grace_s)
@@ -279,32 +278,31 @@ class BrokerRemoteLogManager:
 
     def on_leadership_change(self, delta: LeadershipDelta) -> list[LifecycleOutcome]:
         names = [change.topic_id_partition for change in delta.changes]
-        self._require_told(names)
+        self._require_callbacks(names)
         self._directories.scan_for(names)
         return self._roles.apply(delta)
 
     def stop_partitions(self, stops: PartitionStops) -> list[LifecycleOutcome]:
-        self._require_told([stop.topic_id_partition for stop in stops.partitions])
+        self._require_callbacks([stop.topic_id_partition for stop in stops.partitions])
         return self._roles.stop(stops)
 
-    def _require_told(self, names: Sequence[TopicIdPartition]) -> None:
+    def _require_callbacks(self, names: Sequence[TopicIdPartition]) -> None:
         if self._source is not PartitionSource.CALLBACKS:
             raise NotServedError(
-                "this RLM finds out by itself what it leads (RLM_PARTITION_SOURCE="
-                f"{self._source.value}); for it to be told, start it with "
+                "this RLM finds its partitions by itself (RLM_PARTITION_SOURCE="
+                f"{self._source.value}); to send it roles, start it with "
                 f"RLM_PARTITION_SOURCE={PartitionSource.CALLBACKS.value}"
             )
         self._roles.require_one_name(names)
 
     def led_partitions(self) -> list[Partition]:
-        """Those that this broker leads."""
+        """Return the partitions that this broker leads."""
         return self._roles.leaders()
 
     def describe_partitions(
         self, topics: Sequence[str] = (), *, page_size: int = 0, page_token: str = ""
     ) -> DescribePage:
-        """As RemoteLogManager.describe_partitions. Partitions that only the tier knows are listed
-        too, without a leader."""
+        """Describe partitions, also those that only the tier has, without a leader."""
         describer = PageDescriber(self.broker_id)
         partitions = self._all_partitions(describer)
         chosen = [p for p in partitions if not topics or p.topic_id_partition.topic in topics]
@@ -315,12 +313,12 @@ class BrokerRemoteLogManager:
             token = token_after(page[done - 1].topic_id_partition)
         problems = list(self._directories.problems)
         if describer.unavailable is not None:
-            text = f"partitions that only the tier has are not listed: {describer.unavailable}"
+            text = f"cannot list partitions that only the tier has: {describer.unavailable}"
             problems.insert(0, Problem(ProblemKind.STORE_UNAVAILABLE, "", text))
         return DescribePage(tuple(described), token, at_most(problems))
 
     def _all_partitions(self, describer: PageDescriber) -> list[Partition]:
-        """Those here, and those of the tier if it can be asked: all of them or none."""
+        """Return the partitions here and in the tier; only those here if RLMM is down."""
         here = {partition.topic_id_partition: partition for partition in self._roles.partitions()}
         found = dict(here)
         try:
@@ -334,7 +332,7 @@ class BrokerRemoteLogManager:
         return list(found.values())
 
     def _scan(self) -> None:
-        """Find logs that came, and forget those that went."""
+        """Scan the log directories and update roles and folders."""
         self._directories.scan()
         self._roles.look_for_folders()
         if self._static is not None:
@@ -344,7 +342,7 @@ class BrokerRemoteLogManager:
         self._revisions.poll([each.topic_id_partition for each in self._roles.partitions()])
 
     def _has_size_limit(self, name: TopicIdPartition) -> bool:
-        """Whether retention goes by what this broker reports."""
+        """Whether retention uses the sizes that this broker reports."""
         try:
             config = self._topic_configs.of(name.topic_id).config
         except RemoteResourceNotFoundError:

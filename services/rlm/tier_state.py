@@ -43,7 +43,7 @@ class OffsetRanges:
 
     @property
     def last(self) -> int:
-        """The greatest offset in the set; -1 where it is empty."""
+        """Return the greatest offset in the set; -1: it is empty."""
         return self._ranges[-1][1] if self._ranges else -1
 
     def add(self, first: int, last: int) -> None:
@@ -61,28 +61,28 @@ class OffsetRanges:
         return at > 0 and last <= self._ranges[at - 1][1]
 
     def gaps(self) -> Iterator[tuple[int, int]]:
-        """The ranges that lie between those of the set."""
+        """Yield the ranges between those of the set."""
         for (_, last), (first, _) in pairwise(self._ranges):
             yield last + 1, first - 1
 
     def last_below(self, offset: int) -> int | None:
-        """The greatest offset in the set that is below `offset`."""
+        """Return the greatest offset in the set below `offset`; None: there is none."""
         at = bisect_right(self._ranges, offset - 1, key=lambda r: r[0])
         return min(self._ranges[at - 1][1], offset - 1) if at else None
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _Polled:
     revision: int
     at_s: float
 
 
 class Revisions:
-    """What RLMM told lately. Thread-safe.
+    """Cache the latest polled revisions of partitions. Thread-safe.
 
     Args:
-        max_age_s: what was told longer ago is not told on: then each is to be asked about itself,
-            as while RLMM is away.
+        max_age_s: older revisions are not used; then each partition is asked about itself, as while
+            RLMM is down.
         clock: seconds that only grow.
     """
 
@@ -96,26 +96,26 @@ class Revisions:
         self._max_age_s = max_age_s
         self._clock = clock
         self._lock = threading.Lock()
-        self._told: dict[TopicIdPartition, _Told] = {}
+        self._polled: dict[TopicIdPartition, _Polled] = {}
 
     def poll(self, names: Sequence[TopicIdPartition]) -> None:
-        """Ask about these, and forget all others.
+        """Read the revisions of these partitions, and drop all others.
 
         Raises:
             RetriableRemoteStorageError: RLMM cannot be reached.
         """
-        told: dict[TopicIdPartition, _Told] = {}
+        told: dict[TopicIdPartition, _Polled] = {}
         waiting = iter(names)
         while batch := list(islice(waiting, MAX_REVISIONS)):
-            # Before the question: what is told then is no older than that.
+            # Taken before the request: the answer is no older than that.
             at_s = self._clock()
-            told |= {name: _Told(r, at_s) for name, r in self._ask(batch).items()}
+            told |= {name: _Polled(r, at_s) for name, r in self._ask(batch).items()}
         with self._lock:
-            self._told = told
+            self._polled = told
 
     def _ask(self, names: Sequence[TopicIdPartition]) -> dict[TopicIdPartition, int]:
-        """Of all but those that RLMM refuses to be asked about, as where it knows a topic id under
-        another name: they must not keep the others from being told."""
+        """Return the revisions of all but the partitions that RLMM refuses, for example because it
+        knows a topic id under another name: one of them must not hide the others."""
         try:
             return dict(zip(names, self._rlmm.partition_revisions(names), strict=True))
         except InvalidRequestError:
@@ -125,12 +125,12 @@ class Revisions:
             return self._ask(names[:middle]) | self._ask(names[middle:])
 
     def of(self, name: TopicIdPartition) -> int | None:
-        """The revision that the partition had a short while ago; None: nobody knows."""
+        """Return the revision of a short while ago; None: unknown."""
         with self._lock:
-            told = self._told.get(name)
-        if told is None or self._clock() - told.at_s > self._max_age_s:
+            polled = self._polled.get(name)
+        if polled is None or self._clock() - polled.at_s > self._max_age_s:
             return None
-        return told.revision
+        return polled.revision
 
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
@@ -139,23 +139,23 @@ _DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 
 @dataclass(slots=True)
 class Tier:
-    """What is copied of a partition. Holds no list of finished segments, nor of those being
+    """What is in the tier of a partition, without lists of finished segments or of those being
     deleted: of either there may be hundreds of thousands.
 
     Attributes:
         known: RLMM has the partition; None: it was not asked yet.
-        log_start_offset: the tier's, as RLMM keeps it: what lies below is gone or going.
+        log_start_offset: the tier's, from RLMM: what lies below is deleted or being deleted.
         segments, size_bytes: finished ones.
         start_offset: the lowest, not below log_start_offset, that a look-up in a finished segment
             finds; None: there is none.
         newest: the finished segment with the latest epoch, of these the one that ends last.
-        unfinished: copies under way or left behind, whoever began them, and what is left of them
-            where their clean-up did not end.
+        unfinished: running and dangling copies of all brokers, and those whose clean-up has not
+            finished.
         deleting_segments, deleting_bytes: what had been copied and is DELETE_SEGMENT_STARTED.
         ranges: of each leader epoch, the offsets in finished segments.
-        removed_before_offset: the latest log start inside of a segment that was copied: the records
-            below were deleted on request (DeleteRecords), here and before they came here.
-        has_finished_below_log_start: a deletion that raised the log start did not get further.
+        removed_before_offset: the latest log start inside a copied segment: the records below were
+            deleted by DeleteRecords before the copy.
+        has_finished_below_log_start: a deletion raised the log start and was then interrupted.
     """
 
     known: bool | None = None
@@ -174,25 +174,25 @@ class Tier:
 
     @property
     def end_offset(self) -> int:
-        """The offset after the newest segment's last one; the log start where there is none."""
+        """Return the offset after the newest segment; without one, the log start."""
         end = self.newest.end_offset + 1 if self.newest else 0
         return max(end, self.log_start_offset)
 
     @property
     def deleted_before_offset(self) -> int:
-        """Whatever is missing below was deleted: by retention, or on request (DeleteRecords)."""
+        """Return the offset below which retention or DeleteRecords deleted what is missing."""
         return max(self.removed_before_offset, self.log_start_offset)
 
     def covered(self, lineage: Lineage) -> OffsetRanges:
-        """The offsets that are copied in `lineage`; what an overruled leader wrote is not.
+        """Return the offsets that are copied in `lineage`, without those of overruled leaders.
 
-        Epochs before the first one of the lineage count up to where that begins: brokers forget
-        the epochs of what they no longer have.
+        Epochs before the first of the lineage count up to its beginning: brokers forget the epochs
+        of records they no longer have.
         """
         return OffsetRanges(_clipped(self.ranges, lineage))
 
     def add(self, segment: RemoteLogSegmentMetadata) -> None:
-        """Take the next segment in the order of start offsets."""
+        """Add the next segment, in the order of start offsets."""
         size_bytes = max(segment.segment_size_in_bytes, 0)
         if segment.state is _DELETING and segment.custom_metadata is not None:
             self.deleting_segments += 1
@@ -207,7 +207,7 @@ class Tier:
         if segment.end_offset < self.log_start_offset:
             self.has_finished_below_log_start = True
         elif self.start_offset is None:
-            # Below its first epoch a segment has what was deleted while it was still local.
+            # A segment's records below its first epoch were deleted while it was still local.
             lowest = max(segment.start_offset, first_epoch_start)
             self.start_offset = max(lowest, self.log_start_offset)
         if first_epoch_start > segment.start_offset:
@@ -269,7 +269,7 @@ class TierState:
         self._tier = Tier()
         self._changes_here = self._changes_seen = 0
         self.listing_s = 0.0
-        """How long the latest listing of all segments took, by which their sizes are told."""
+        """How long the latest listing of all segments took."""
 
     @property
     def last_seen(self) -> Tier:
@@ -277,8 +277,8 @@ class TierState:
 
     @property
     def is_as_polled(self) -> bool:
-        """What was seen last was still so a short while ago, by what is polled, and this process
-        has changed nothing since: of that the poll may not know yet."""
+        """Whether the last known state is current by the latest poll, and this process has changed
+        nothing since."""
         if self._revisions is None or self._tier.revision is None:
             return False
         if self._changes_here != self._changes_seen:
@@ -286,13 +286,13 @@ class TierState:
         return self._revisions.of(self._name) == self._tier.revision
 
     def changed_here(self) -> None:
-        """This process changes it: what is polled is not to be believed until the next refresh."""
+        """Note a change by this process: ignore the poll until the next refresh."""
         with self._lock:
             self._changes_here += 1
 
     def refresh(self) -> Tier:
-        """The tier as RLMM has it now, the same object for as long as nothing changes; an empty one
-        where the partition is not known.
+        """Return the tier as RLMM has it now: the same object while nothing changes, an empty one
+        if RLMM does not know the partition.
 
         Raises:
             RetriableRemoteStorageError: RLMM or its database cannot be reached.
@@ -310,14 +310,14 @@ class TierState:
             return self._tier
 
     def take(self, listed: Tier) -> None:
-        """What somebody else has listed, whole and at one revision: it need not be read again."""
+        """Use a tier that was listed elsewhere, whole and at one revision."""
         with self._lock:
             seen = self._tier.revision
             if listed.revision is not None and (seen is None or seen < listed.revision):
                 self._tier = listed
 
     def _read(self, page: SegmentPage) -> Tier:
-        # The first page's revision: what changes between the pages is looked at again.
+        # The first page's revision: changes between the pages are read at the next refresh.
         tier = Tier(known=True, revision=page.revision, log_start_offset=page.log_start_offset)
         while True:
             for segment in page.segments:
@@ -336,8 +336,8 @@ class TierState:
 
 
 class RecordedGaps:
-    """Follows one partition's gaps. To be asked only where something is lost, which is seldom: it
-    then reads them once for each revision. Thread-safe."""
+    """Follow the recorded gaps of a partition. Asked only if offsets are missing, which is seldom;
+    then it reads them once per revision. Thread-safe."""
 
     def __init__(
         self, rlmm: RemoteLogMetadataManager, topic_id_partition: TopicIdPartition
@@ -353,7 +353,7 @@ class RecordedGaps:
         return self._gaps
 
     def refresh(self, tier: Tier) -> tuple[OffsetGap, ...]:
-        """The gaps as RLMM has them at the tier's revision, or later.
+        """Return the gaps in RLMM at the tier's revision, or later.
 
         Raises:
             RemoteResourceNotFoundError: the partition was deleted.
@@ -371,7 +371,7 @@ _DISABLED = DeletionReason.TIERING_DISABLED.value
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """Whether tiering was disabled at that log start, as the events up to the revision tell."""
+    """Whether tiering was disabled at that log start, by the events up to the revision."""
 
     log_start_offset: int
     revision: int
@@ -379,12 +379,12 @@ class _Seen:
 
 
 class RaisedLogStart:
-    """Follows why one partition's log start is where it is. To be asked only where something is
-    missing right behind it, which is seldom. Thread-safe.
+    """Follow what raised a partition's log start. Asked only if offsets are missing right behind
+    it, which is seldom. Thread-safe.
 
-    Where retention raised it, what lay below was in the tier, and all that follows was to come
-    into it. Where TIERING_DISABLED did, or gave up what the tier had from there on, nothing was
-    copied any more for as long as that lasted, and nobody knows from where on it is again.
+    If retention raised it, everything below was in the tier, and everything above was to be copied.
+    If TIERING_DISABLED did, or deleted what the tier had from there on, nothing was copied for a
+    while, and it is unknown where copying began again.
     """
 
     def __init__(
@@ -396,12 +396,11 @@ class RaisedLogStart:
         self._seen: _Seen | None = None
 
     def last_seen(self, tier: Tier) -> int:
-        """As `refresh`, but RLMM is not asked: what is not known counts as raised by retention."""
+        """Answer like `refresh` without asking RLMM; an unknown cause counts as retention."""
         return _kept_from(tier, self._seen)
 
     def refresh(self, tier: Tier) -> int:
-        """The tier's log start, where all from there on was to be copied; 0: nobody knows from
-        where on.
+        """Return the tier's log start if everything above was to be copied; 0: unknown.
 
         Raises:
             RemoteResourceNotFoundError: there never was such a partition.
@@ -428,7 +427,7 @@ class RaisedLogStart:
         return _Seen(tier.log_start_offset, revision, is_disabled)
 
     def _may_be_disabled(self) -> bool:
-        """The audit trail does not go back so far: as the topic's settings allow it now."""
+        """Whether the settings allow it now; the audit trail does not go back so far."""
         return self._rlmm.topic_config(self._name.topic_id).config.remote_log_delete_on_disable
 
 
@@ -439,15 +438,15 @@ def _kept_from(tier: Tier, seen: _Seen | None) -> int:
 
 
 def _tells(event: PartitionEvent) -> bool:
-    # Where the log start was there already, no LOG_START event says that tiering was disabled.
+    # If the log start was there already, disabling wrote no LOG_START event.
     return event.kind == "LOG_START" or event.reason == _DISABLED
 
 
 class TierLineage:
-    """Follows the newest segment's LEADER_EPOCH index, which has the whole history. Thread-safe.
+    """Follow the newest segment's LEADER_EPOCH index, which has the whole history. Thread-safe.
 
     Attributes:
-        asked_in_vain: how often in a row RSM did not answer, or its store.
+        asked_in_vain: how often in a row RSM or its store did not answer.
     """
 
     def __init__(self, rsm: RemoteStorageManager) -> None:
@@ -458,12 +457,12 @@ class TierLineage:
         self._lineage = Lineage()
 
     def merged(self, tier: Tier, local: Lineage) -> Lineage:
-        """The tier's history overruled by the broker's, where it is needed at all: a broker whose
-        own reaches back to the tier's beginning is not asked about.
+        """Return the tier's history overruled by the broker's; just the broker's, if that reaches
+        back to the tier's beginning.
 
         Raises:
             RemoteResourceNotFoundError, CorruptSegmentError: the index cannot be read.
-            RetriableRemoteStorageError: RSM or its store cannot be reached, or has no time.
+            RetriableRemoteStorageError: RSM or its store cannot be reached or is busy.
         """
         if _reaches_back(tier, local):
             return local
@@ -496,12 +495,12 @@ class TierLineage:
             self.asked_in_vain = in_vain + 1
             name = segment.remote_log_segment_id
             raise RetriableRemoteStorageError(
-                f"the tier's leader epochs cannot be read now: {name}: {e}"
+                f"cannot read the tier's leader epochs from {name}; retrying: {e}"
             ) from e
 
 
 def _reaches_back(tier: Tier, local: Lineage) -> bool:
-    """The broker's own history is all that is needed."""
+    """Whether the broker's own history is enough."""
     if tier.newest is None or tier.start_offset is None:
         return True
     return local.epoch_for_offset(tier.start_offset) is not None
