@@ -1,4 +1,4 @@
-"""`sediment explain`: why something is still in the tier, when it goes, or why it was deleted."""
+"""`sediment explain`: why a segment is in the tier, when it expires or why it was deleted."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -99,7 +99,7 @@ def partition_as_json(facts: PartitionFacts, told: PartitionExplanation) -> Json
 
 
 def settings_that_count(facts: PartitionFacts) -> list[tuple[str, str, bool]]:
-    """Each with its value, as text, and whether somebody has set it."""
+    """List the settings that decide, each with its value as text and whether it is set."""
     config, entries = facts.topic.config, facts.topic.entries
     owner = config.retention_owner
     values = {
@@ -115,7 +115,7 @@ def settings_that_count(facts: PartitionFacts) -> list[tuple[str, str, bool]]:
 def segment_facts_as_json(
     name: TopicIdPartition, facts: SegmentFacts, told: SegmentExplanation | None, verdict: str
 ) -> Json:
-    """`told` is None of what retention does not look at."""
+    """Describe a segment; `told` is None if retention does not consider it."""
     metadata = facts.metadata
     return {
         **name_as_json(name),
@@ -189,13 +189,13 @@ _NO_LIMIT = "-1, no limit"
 
 def print_partition(facts: PartitionFacts, told: PartitionExplanation) -> None:
     title = f"{facts.name.topic}-{facts.name.partition}"
-    print_table(title, ("what", "as it is"), _partition_facts(facts, told))
+    print_table(title, ("what", "value"), _partition_facts(facts, told))
     set_here = f"set for the topic, settings of revision {facts.topic.revision}"
     settings = [
         (name, _NO_LIMIT if value == "-1" else value, set_here if is_set else "not set")
         for name, value, is_set in settings_that_count(facts)
     ]
-    print_table("Settings", ("setting", "value", "where from"), settings)
+    print_table("Settings", ("setting", "value", "source"), settings)
     _print_deletions("Due now", told.plan.deletions)
     _print_deletions("Due now but for the hold", told.on_hold)
     say("nothing was changed")
@@ -206,7 +206,7 @@ def print_segment(
 ) -> None:
     title = f"{name.topic}-{name.partition}, segment {uuid_to_text(facts.id)}"
     rows = [*_metadata_facts(facts), *([] if told is None else _retention_facts(told))]
-    print_table(title, ("what", "as it is"), [("verdict", verdict), *rows])
+    print_table(title, ("what", "value"), [("verdict", verdict), *rows])
     print_table("Its events", ("change", "when, by whom, why"), map(_event_row, facts.events))
 
 
@@ -227,7 +227,7 @@ def _partition_facts(facts: PartitionFacts, told: PartitionExplanation) -> Facts
         ("latest report", _report_text(facts)),
         ("oldest segment", "none" if told.oldest is None else segment_text(told.oldest)),
         ("due now", f"{len(told.plan.deletions)} segments, {size}"),
-        ("next, where the rules stop", next_text(facts, told)),
+        ("next to expire", next_text(facts, told)),
         ("the next by size", size_rule_text(facts, told)),
         *notes,
         ("gaps", gaps or "none"),
@@ -343,7 +343,7 @@ def explain(
 def _facts_or_none(
     manager: RemoteLogMetadataManager, name: TopicIdPartition
 ) -> PartitionFacts | None:
-    """None: it was removed, or never was."""
+    """Read a partition; None if it was removed or never existed."""
     try:
         return partition_facts(manager, name)
     except RemoteResourceNotFoundError:
@@ -402,7 +402,7 @@ def _show_offset(
     offset: int,
     output: Format,
 ) -> None:
-    """Each segment that holds the offset; where none does, the deleted one that did."""
+    """Show each segment that holds the offset, or else the deleted one that did."""
     listed = () if facts is None else facts.case.segments
     ids = [s.remote_log_segment_id.id for s in listed if s.start_offset <= offset <= s.end_offset]
     if not ids:
@@ -420,14 +420,14 @@ def _show_offset(
 def _may_have_held(
     manager: RemoteLogMetadataManager, name: TopicIdPartition, id: UUID, offset: int
 ) -> bool:
-    """Where a segment that was purged began is not kept any more."""
+    """Return whether a deleted segment may have held an offset; a purged one has no start."""
     found = segment_facts(manager, name, id)
     metadata = None if found is None else found.metadata
     return metadata is None or metadata.start_offset <= offset
 
 
 def _explained(facts: PartitionFacts | None, id: UUID) -> SegmentExplanation | None:
-    """None: retention does not look at it."""
+    """Explain a segment; None if retention does not consider it."""
     segments = () if facts is None else facts.case.segments
     segment = next((s for s in segments if s.remote_log_segment_id.id == id), None)
     return None if facts is None or segment is None else explain_segment(facts.case, segment)
@@ -465,7 +465,9 @@ def _why_nowhere(name: TopicIdPartition, facts: PartitionFacts | None, offset: i
 
 
 def _unknown_partition(name: TopicIdPartition) -> CommandError:
-    return CommandError(f"no partition {_text(name)} is known; `sediment partitions` lists them")
+    return CommandError(
+        f"the tier has no partition {_text(name)}; `sediment topics list` lists its topics"
+    )
 
 
 def _text(name: TopicIdPartition) -> str:

@@ -1,4 +1,4 @@
-"""Read from RLMM what `sediment explain` explains, and put verdicts into sentences."""
+"""Read from RLMM what `sediment explain` shows, and word its verdicts."""
 
 from dataclasses import dataclass
 from uuid import UUID
@@ -37,7 +37,7 @@ class PartitionFacts:
     """A known partition at one revision.
 
     Attributes:
-        log_start_raised: the last event that did; None: none that is kept.
+        log_start_raised: the last event that raised the log start; None if none is kept.
     """
 
     name: TopicIdPartition
@@ -50,11 +50,11 @@ class PartitionFacts:
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """A segment that RLMM knows, or has known.
+    """A segment that RLMM knows or has known.
 
     Attributes:
-        metadata: None: purged; what is left of it are its events.
-        events: ascending by revision; those that are kept.
+        metadata: None if it was purged and only its events are left.
+        events: the events that are kept, ascending by revision.
     """
 
     id: UUID
@@ -63,12 +63,12 @@ class SegmentFacts:
 
     @property
     def deletion(self) -> PartitionEvent | None:
-        """The event that decided it: the first mark."""
+        """The event that decided the deletion: the first mark."""
         return next((e for e in self.events if e.to_state == _DELETING), None)
 
     @property
     def since(self) -> PartitionEvent | None:
-        """The event that brought it into the state that it has."""
+        """The event that led to the current state."""
         state = None if self.metadata is None else self.metadata.state.value
         return next((e for e in self.events if e.to_state == state), None)
 
@@ -77,8 +77,8 @@ def partition_facts(manager: RemoteLogMetadataManager, name: TopicIdPartition) -
     """Read a partition at one revision.
 
     Raises:
-        RemoteResourceNotFoundError: it is not known, or not any more.
-        ConcurrentUpdateError: it changes faster than it can be read.
+        RemoteResourceNotFoundError: the partition is unknown or was removed.
+        ConcurrentUpdateError: the partition changes faster than it can be read.
     """
     topic, snapshot = read_partition(manager, name)
     known = (s for s in all_partitions(manager, topic=name.topic) if s.topic_id_partition == name)
@@ -105,7 +105,7 @@ def partition_facts(manager: RemoteLogMetadataManager, name: TopicIdPartition) -
 def segment_facts(
     manager: RemoteLogMetadataManager, name: TopicIdPartition, id: UUID
 ) -> SegmentFacts | None:
-    """Also of a segment, or a whole partition, that is gone; None: nothing is known of the segment.
+    """Read a segment, even if it or its partition is gone; None if nothing is known of it.
 
     Raises:
         RemoteResourceNotFoundError: there never was such a partition.
@@ -121,7 +121,7 @@ def segment_facts(
 def deletions_of_partition(
     manager: RemoteLogMetadataManager, name: TopicIdPartition
 ) -> list[PartitionEvent]:
-    """The events of its own deletion.
+    """List the events of a partition's own deletion.
 
     Raises:
         RemoteResourceNotFoundError: there never was such a partition.
@@ -133,8 +133,10 @@ def deletions_of_partition(
 def deleted_segment_at(
     manager: RemoteLogMetadataManager, name: TopicIdPartition, offset: int
 ) -> UUID | None:
-    """Of the finished segments that were deleted, the one that ends first at or after `offset`; of
-    several the last to go. Reads the whole audit trail."""
+    """Find the deleted segment with the lowest end offset at or above `offset`.
+
+    Of several, the last to be deleted. Reads the whole audit trail.
+    """
     best: tuple[int, UUID] | None = None
     for event in all_events(manager, EventQuery(name)):
         if event.segment_id is None or (event.from_state, event.to_state) != (_FINISHED, _DELETING):
@@ -158,7 +160,7 @@ def rule_text(deletion: Deletion) -> str:
 
 
 def event_text(event: PartitionEvent) -> str:
-    """When, by whom and why."""
+    """Say when, by whom and why an event happened."""
     who = event.actor if event.broker_id < 0 else f"{event.actor}, broker {event.broker_id}"
     words = (
         event.reason,
@@ -171,7 +173,7 @@ def event_text(event: PartitionEvent) -> str:
 
 
 def deleter_text(facts: PartitionFacts) -> str:
-    """Who deletes what is due, and when."""
+    """Say who deletes what is due, and when."""
     config = facts.topic.config
     if config.retention_owner is RetentionOwner.BROKER:
         return "the broker, by its own retention settings; RLMM only lets it"
@@ -183,7 +185,7 @@ def deleter_text(facts: PartitionFacts) -> str:
 
 
 def removal_text(facts: PartitionFacts) -> str | None:
-    """Why all of the partition goes; None: it does not."""
+    """Explain why the whole partition goes; None if it does not."""
     state, marked_at_ms = facts.summary.delete_state, facts.summary.marked_at_ms
     if state is None:
         return disabled_text(facts.topic.config)
@@ -202,14 +204,14 @@ def removal_text(facts: PartitionFacts) -> str | None:
 
 
 def next_text(facts: PartitionFacts, told: PartitionExplanation) -> str:
-    """When time alone makes the next segment due."""
+    """Say when time alone makes the next segment due."""
     if told.next is None:
         return "never as things stand: there is no segment that the rules may take next"
     return f"{segment_text(told.next.segment)}: {verdict_text(facts, told.next)}"
 
 
 def size_rule_text(facts: PartitionFacts, told: PartitionExplanation) -> str:
-    """What the size rule lacks for the next segment."""
+    """Say what the size rule lacks for the next segment."""
     if facts.topic.config.retention_bytes == UNLIMITED:
         return "retention.bytes is not limited"
     if told.size_note or told.next is None:
@@ -221,7 +223,7 @@ def size_rule_text(facts: PartitionFacts, told: PartitionExplanation) -> str:
 
 
 def verdict_text(facts: PartitionFacts, told: SegmentExplanation) -> str:
-    """Whether and when retention takes the segment, and by which rule."""
+    """Say whether and when retention takes the segment, and by which rule."""
     standing, due, once_clear = told.standing, told.due, told.once_clear
     if standing is Standing.DUE and due is not None:
         return f"due now, {rule_text(due.deletion)}; {deleter_text(facts)}"
@@ -236,7 +238,7 @@ def verdict_text(facts: PartitionFacts, told: SegmentExplanation) -> str:
 
 
 def deleted_text(facts: SegmentFacts) -> str | None:
-    """Why and by whom a segment was deleted; None: nobody has begun to."""
+    """Say why and by whom a segment was deleted; None if no deletion has begun."""
     marked, last = facts.deletion, facts.events[-1] if facts.events else None
     if marked is None or last is None:
         return None

@@ -47,7 +47,7 @@ from services.workflows.stored_segments import (
 DEFAULT_GRACE_MS = 24 * 60 * 60 * 1000
 
 SHARDS = 64
-"""Looked at one after the other: what a run holds is of one of them."""
+"""Parts of the listing that are compared one after the other, to bound a run's memory."""
 
 _BATCH = 500
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
@@ -56,14 +56,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ReconciliationPlan:
-    """
+    """What a run compares and whether it deletes.
+
     Attributes:
         run_id: names the run in RLMM's anomalies.
-        now_ms: when it began; compared with the stores' times.
-        grace_ms: what was written less than this ago is left alone, and nothing is deleted that was
-            first seen less than this ago.
-        delete: whether to delete orphans and to end uploads; else they are reported only.
-        locations: those whose objects are looked at.
+        now_ms: when the run began; compared with the stores' times.
+        grace_ms: ignore objects younger than this; delete only what was first seen before that.
+        delete: delete orphans and abort uploads; otherwise only report them.
+        locations: the locations whose objects are compared.
     """
 
     run_id: str
@@ -78,12 +78,11 @@ class ReconciliationPlan:
 
 @dataclass(slots=True)
 class Reconciled:
-    """What a run found and did.
+    """The findings and deletions of a run.
 
     Attributes:
-        anomalies: by kind; of orphans the segments.
-        unread: what could not be read, so that nobody knows whether it is amiss, and why: a line
-            each, at most MAX_UNREAD.
+        anomalies: counts by kind; for orphans, of segments.
+        unread: one line for each object that could not be read, at most MAX_UNREAD.
     """
 
     objects: int = 0
@@ -100,8 +99,11 @@ class Reconciled:
 
 
 class Reconciliation:
-    """One run. Any number may run at once, and any may be killed at any point: what it does is
-    idempotent, and the next one finds what it left."""
+    """Compares stores and metadata once.
+
+    Any number may run at the same time, and any may be killed: every step is idempotent, and the
+    next run finds what is left.
+    """
 
     def __init__(
         self,
@@ -111,7 +113,7 @@ class Reconciliation:
         plan: ReconciliationPlan,
         on_segment: Callable[[Reconciled], None] = lambda _: None,
     ) -> None:
-        """`on_segment` is told how far the run is."""
+        """Prepare a run; `on_segment` is called with its progress."""
         self._rlmm = rlmm
         self._rsm = rsm
         self._objects = objects
@@ -122,21 +124,22 @@ class Reconciliation:
         self._unreported: list[Anomaly] = []
 
     def run(self) -> Reconciled:
-        """
+        """Compare every location, report the anomalies, and delete if the plan says so.
+
         Raises:
-            RetriableRemoteStorageError: a service cannot be reached; run it again.
+            RetriableRemoteStorageError: a service is unreachable; run it again.
         """
         known = KnownSegments(self._rlmm)
         for location_id in self._plan.locations:
-            self._look_at_uploads(known, location_id)
+            self._check_uploads(known, location_id)
         for shard in range(SHARDS):
-            self._look_at_shard(known, shard)
+            self._check_shard(known, shard)
         self._report()
         if self._plan.delete:
             self._deletion.delete(self._plan.run_id, self._plan.grace_ms)
         return self._done
 
-    def _look_at_uploads(self, known: KnownSegments, location_id: int) -> None:
+    def _check_uploads(self, known: KnownSegments, location_id: int) -> None:
         uploads = (
             each
             for each in all_multipart_uploads(self._objects, location_id)
@@ -149,36 +152,36 @@ class Reconciliation:
                     kind, name.topic_id, name.partition, name.segment_id, str(upload.location)
                 )
                 self._done.anomalies[kind] += 1
-                self._tell(anomaly)
+                self._add(anomaly)
                 self._deletion.keep_upload(AbandonedUpload(anomaly, upload))
 
-    def _look_at_shard(self, known: KnownSegments, shard: int) -> None:
+    def _check_shard(self, known: KnownSegments, shard: int) -> None:
         settled: dict[PartitionKey, set[UUID]] = defaultdict(set)
         for location_id in self._plan.locations:
             query = ObjectQuery(location_id, shard, SHARDS)
             listed = stored_segments(all_segment_objects(self._objects, query))
             for partition, segments in groupby(listed, key=lambda stored: stored.partition):
                 for batch in _batches(segments):
-                    settled[partition] |= self._look_at_batch(known, partition, batch)
+                    settled[partition] |= self._check_batch(known, partition, batch)
         for tp in known.partitions(shard, SHARDS):
-            self._look_for_missing(known, tp, settled[tp.topic_id, tp.partition])
+            self._check_missing(known, tp, settled[tp.topic_id, tp.partition])
 
-    def _look_at_batch(
+    def _check_batch(
         self, known: KnownSegments, partition: PartitionKey, batch: Sequence[StoredSegment]
     ) -> set[UUID]:
-        """The ids of which all objects are there, or are known not to be."""
+        """Compare a batch; return the ids whose objects need no further check."""
         settled = set()
         for judged in judged_segments(self._objects, known, partition, batch):
             stored, verdict = judged.stored, judged.verdict
             self._done.segments += 1
             self._done.objects += len(stored.objects)
-            is_told = False
+            is_reported = False
             if judged.unread:
                 self._done.note_unread(judged.unread)
             if verdict is not None and self._plan.is_old(stored.modified_ms):
                 self._note(stored, verdict, judged.state)
-                is_told = verdict.kind is not AnomalyKind.ORPHAN_OBJECTS
-            if judged.is_complete or is_told:
+                is_reported = verdict.kind is not AnomalyKind.ORPHAN_OBJECTS
+            if judged.is_complete or is_reported:
                 settled.add(stored.id)
             self._on_segment(self._done)
         return settled
@@ -188,25 +191,23 @@ class Reconciliation:
     ) -> None:
         self._done.anomalies[verdict.kind] += 1
         if not verdict.objects:
-            self._tell(_anomaly(stored, verdict, stored.manifest))
+            self._add(_anomaly(stored, verdict, stored.manifest))
         for each in verdict.objects:
             anomaly = _anomaly(stored, verdict, each)
-            self._tell(anomaly)
+            self._add(anomaly)
             self._deletion.keep_orphan(Orphan(anomaly, each, state))
 
-    def _look_for_missing(
+    def _check_missing(
         self, known: KnownSegments, tp: TopicIdPartition, settled: set[UUID]
     ) -> None:
         try:
             for metadata in all_segments(self._rlmm, tp, states=(_FINISHED,)):
                 if metadata.remote_log_segment_id.id not in settled:
-                    self._look_for_objects_of(known, metadata)
+                    self._check_objects_of(known, metadata)
         except RemoteResourceNotFoundError:
             return  # The partition was removed meanwhile.
 
-    def _look_for_objects_of(
-        self, known: KnownSegments, metadata: RemoteLogSegmentMetadata
-    ) -> None:
+    def _check_objects_of(self, known: KnownSegments, metadata: RemoteLogSegmentMetadata) -> None:
         missing, segment_id = self._missing_of(metadata), metadata.remote_log_segment_id
         tp = segment_id.topic_id_partition
         if not missing:
@@ -215,10 +216,10 @@ class Reconciliation:
         if row is not None and row.state is _FINISHED:
             kind = AnomalyKind.MISSING_OBJECTS
             self._done.anomalies[kind] += 1
-            self._tell(Anomaly(kind, tp.topic_id, tp.partition, segment_id.id, detail=missing))
+            self._add(Anomaly(kind, tp.topic_id, tp.partition, segment_id.id, detail=missing))
 
     def _missing_of(self, metadata: RemoteLogSegmentMetadata) -> str:
-        """What of it cannot be read; it may be in a location that was not looked at."""
+        """Try to read a segment, maybe from another location; return what failed or ""."""
         try:
             next(self._rsm.fetch_log_segment(metadata, 0, 0), None)
             # The one index that is never empty.
@@ -231,7 +232,7 @@ class Reconciliation:
             self._done.note_unread(f"{metadata.remote_log_segment_id}: {e}")
         return ""
 
-    def _tell(self, anomaly: Anomaly) -> None:
+    def _add(self, anomaly: Anomaly) -> None:
         self._unreported.append(anomaly)
         if len(self._unreported) == MAX_ANOMALIES:
             self._report()

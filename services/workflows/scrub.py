@@ -28,18 +28,19 @@ from services.workflows.stored_segments import KnownSegments, StoredSegment, sto
 MAX_PARTS = 10_000
 
 SHARDS = 64
-"""Of a location's listing: one that breaks off costs what is left of its shard."""
+"""Shards of a location's listing; one that fails skips only the rest of its shard."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScrubPlan:
-    """
+    """What a run reads.
+
     Attributes:
         run_id: names the run in RLMM's anomalies.
-        part: the one of `parts` that is looked at, from 1 on. A segment is in the same each time,
-            whatever else there is; those of any partition are spread over all.
-        topic_ids: only of these topics; None: of all.
-        locations: those whose objects are looked at.
+        part: which of `parts` to read, from 1. A segment is always in the same part; those of a
+            partition are spread over all parts.
+        topic_ids: read only these topics; None for all.
+        locations: the locations whose objects are read.
     """
 
     run_id: str
@@ -58,7 +59,7 @@ class ScrubPlan:
         return is_wanted and stored.id.int % self.parts == self.part - 1
 
     def shards(self) -> list[int]:
-        """Those of SHARDS that may have what is to be looked at."""
+        """List the shards that may have segments of this plan."""
         if self.topic_ids is None:
             return list(range(SHARDS))
         return sorted({shard_of(topic_id, SHARDS) for topic_id in self.topic_ids})
@@ -66,18 +67,18 @@ class ScrubPlan:
 
 @dataclass(slots=True)
 class Scrubbed:
-    """What a run found.
+    """The findings of a run.
 
     Attributes:
-        segments: finished ones that it looked at: each was verified, damaged, unchecked or gone.
-        damaged: of which at least one anomaly was told.
-        unchecked: of which nobody knows; `reasons` has why.
-        gone: deleted meanwhile.
-        unlisted: listings that broke off: what they would have had was not looked at.
-        anomalies: by kind.
-        read_bytes: what was asked for, with what was read again.
-        reasons: for people, a line each, at most MAX_REASONS.
-        is_cut_short: the store was away for so long that the run ended.
+        segments: finished segments; each was verified, damaged, unchecked or gone.
+        damaged: segments with at least one anomaly.
+        unchecked: segments that could not be verified; `reasons` says why.
+        gone: segments that were deleted meanwhile.
+        unlisted: listings that failed; the segments behind the failure were not read.
+        anomalies: counts by kind.
+        read_bytes: bytes requested, including repeated reads.
+        reasons: one line each, at most MAX_REASONS.
+        is_cut_short: the run ended because the store stayed unreachable.
     """
 
     segments: int = 0
@@ -95,16 +96,17 @@ class Scrubbed:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all that was to be looked at was."""
+        """Whether every segment of the plan was checked."""
         return not (self.unchecked or self.unlisted or self.is_cut_short)
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """
+    """Limits the rate of reads.
+
     Attributes:
-        take: take(size_bytes) returns when so many bytes may be read.
-        pause: pause(seconds), after a failure.
+        take: take(size_bytes) returns when this many bytes may be read.
+        pause: pause(seconds) is called after a failure.
     """
 
     take: Callable[[int], None]
@@ -112,22 +114,22 @@ class Pace:
 
 
 FAILURES_IN_A_ROW = 8
-"""So many, of one segment or listing each, and the store is taken to be away."""
+"""Consecutive failures, of a segment or a listing each, after which a run ends."""
 
 _LONGEST_PAUSE_S = 30.0
 
 _BATCH = 100
-"""Segments looked up at once: at a low rate their last one is read an hour later."""
+"""Segments per look-up; at a low rate the last of them is read an hour later."""
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
 
 class _StoreAwayError(Exception):
-    """Ends a run; never leaves here."""
+    """The store stays unreachable; ends a run and never leaves this module."""
 
 
 class Scrub:
-    """One run. Any number may run at once, and any may be killed at any point."""
+    """Reads stored segments once. Any number may run at the same time, and be killed."""
 
     def __init__(
         self,
@@ -138,7 +140,7 @@ class Scrub:
         pace: Pace,
         on_progress: Callable[[Scrubbed], None] = lambda _: None,
     ) -> None:
-        """`on_progress` is told how far the run is."""
+        """Prepare a run; `on_progress` is called with its progress."""
         self._rlmm = rlmm
         self._rsm = rsm
         self._objects = objects
@@ -150,10 +152,11 @@ class Scrub:
         self._has_listed = False
 
     def run(self) -> Scrubbed:
-        """
+        """Read every segment of the plan and report what is damaged or missing.
+
         Raises:
-            InvalidRequestError: a location that is not registered.
-            RetriableRemoteStorageError: RLMM cannot be reached, or the first listing failed; run it
+            InvalidRequestError: a location is not registered.
+            RetriableRemoteStorageError: RLMM is unreachable, or the first listing failed; run it
                 again.
         """
         known = KnownSegments(self._rlmm)
@@ -173,7 +176,7 @@ class Scrub:
                 for stored in batch:
                     row, manifest = rows.get(stored.id), stored.manifest
                     if row is not None and row.state is _FINISHED and manifest is not None:
-                        self._look_at(known, stored, manifest, row)
+                        self._check(known, stored, manifest, row)
                         self._on_progress(self._done)
 
     def _listed(self, query: ObjectQuery) -> Iterator[StoredSegment]:
@@ -183,13 +186,13 @@ class Scrub:
                 yield stored
             self._has_listed = True
         except RemoteStorageError as e:
-            # What was found until now is told all the same.
+            # Report what was found before all the same.
             if not self._has_listed:
                 raise
             self._done.unlisted += 1
             self._failed(f"location {query.location_id}, shard {query.shard}: not listed: {e}")
 
-    def _look_at(
+    def _check(
         self,
         known: KnownSegments,
         stored: StoredSegment,
@@ -223,7 +226,7 @@ class Scrub:
         else:
             self._failures_in_a_row = 0
             if reason:
-                self._tell(text)
+                self._note(text)
 
     def _anomalies_of(
         self, stored: StoredSegment, manifest: SegmentObject, row: RemoteLogSegmentMetadata
@@ -246,7 +249,7 @@ class Scrub:
                 yield corrupt(manifest.location, text)
                 return
             if told.digests is None:
-                raise UnverifiedError("RSM is of a release that does not tell digests; upgrade it")
+                raise UnverifiedError("this release of RSM returns no checksums; upgrade RSM")
             where = {
                 each.name.kind: each.location
                 for each in stored.objects
@@ -261,7 +264,7 @@ class Scrub:
             yield Anomaly(missing, *stored.partition, stored.id, detail=text)
 
     def _manifest(self, manifest: SegmentObject) -> StoredManifest:
-        """Read once more where it is none, as a byte may have changed on its way."""
+        """Read a manifest; twice if it is damaged, as a byte may have changed on its way."""
         try:
             return self._read(manifest)
         except CorruptSegmentError as first:
@@ -271,7 +274,7 @@ class Scrub:
             ) from first
 
     def _require_same(self, manifest: SegmentObject, told: StoredManifest) -> None:
-        """Raise UnverifiedError unless it still tells what its copy was held against."""
+        """Raise UnverifiedError unless the manifest still reads as it did for the check."""
         try:
             is_same = self._read(manifest) == told
         except CorruptSegmentError:
@@ -289,13 +292,13 @@ class Scrub:
         self._on_progress(self._done)
 
     def _failed(self, reason: str) -> None:
-        """Waits a little: a service may be starting again."""
-        self._tell(reason)
+        """Note a failure and pause: a service may be restarting."""
+        self._note(reason)
         self._failures_in_a_row += 1
         if self._failures_in_a_row >= FAILURES_IN_A_ROW:
             raise _StoreAwayError
         self._pace.pause(min(2.0 ** (self._failures_in_a_row - 1), _LONGEST_PAUSE_S))
 
-    def _tell(self, reason: str) -> None:
+    def _note(self, reason: str) -> None:
         if len(self._done.reasons) < Scrubbed.MAX_REASONS:
             self._done.reasons.append(reason)

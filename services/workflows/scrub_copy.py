@@ -18,19 +18,19 @@ from services.api.remote_storage_manager import (
 from services.api.segments import RemoteLogSegmentMetadata
 
 READ_BYTES = 8 * 1024 * 1024
-"""Of a log in one fetch, about: one request to the store."""
+"""About how much of a log one fetch reads: one request to the store."""
 
 _MOST_NAMED = 4
-"""Parts of a file whose damage is told one by one."""
+"""Damaged parts of a file that are named one by one."""
 
 
 class UnverifiedError(Exception):
-    """Whether the copy is sound cannot be said; the message says why. Nothing failed."""
+    """The copy could not be verified although nothing failed; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Which object of a copy is not what was written, and where in it, for people."""
+    """A damaged object of a copy, and a text that says where in it."""
 
     kind: SegmentObjectKind
     detail: str
@@ -38,7 +38,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part of a file that has a digest of its own; `start` is the position of its first byte."""
+    """A part of a file with its own digest; `start` is the position of its first byte."""
 
     name: str
     start: int
@@ -51,7 +51,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Problem:
-    """`is_judged_elsewhere`: RSM found it, so that which bytes it saw is not known here."""
+    """Damage in a part; `is_judged_elsewhere` if RSM found it, so that its bytes are unknown."""
 
     text: str
     is_judged_elsewhere: bool = False
@@ -64,7 +64,7 @@ Fetch = Callable[[Sequence[_Part]], Iterator[bytes]]
 
 
 class CopyScrub:
-    """Reads a copy once, and what is damaged once more. In memory is never more than a message."""
+    """Reads a copy once and damaged parts twice, holding one message in memory."""
 
     def __init__(
         self,
@@ -73,20 +73,19 @@ class CopyScrub:
         digests: CopyDigests,
         take: Callable[[int], None],
     ) -> None:
-        """`take(size_bytes)` returns when so many bytes may be read."""
+        """Prepare a check; `take(size_bytes)` returns when this many bytes may be read."""
         self._rsm = rsm
         self._metadata = metadata
         self._digests = digests
         self._take = take
 
     def damages(self) -> Iterator[Damage]:
-        """What is not as it was copied, at most one of an object. Where a read fails, what was
-        found before is told first.
+        """Yield the damage of each object; what was found before a failed read comes first.
 
         Raises:
-            RemoteResourceNotFoundError: an object is not there.
+            RemoteResourceNotFoundError: an object is missing.
             UnverifiedError: the same bytes were read in two ways.
-            RemoteStorageError: a read failed; what follows was not looked at.
+            RemoteStorageError: a read failed; the rest was not checked.
         """
         yield from self._of_log(self._digests.log)
         yield from self._of_indexes()
@@ -145,8 +144,10 @@ class CopyScrub:
     def _wrong(
         self, parts: Sequence[_Part], fetch: Fetch, passing: "_PassingBytes"
     ) -> Iterator[_Problem]:
-        """What is wrong with which of `parts`, which follow one another; read again one by one, as
-        one that is damaged may hide those after it, and a byte may have changed on its way."""
+        """Check adjacent parts; if one is wrong, read all of them again one by one.
+
+        A damaged part may hide those after it, and a byte may have changed on its way.
+        """
         first = self._problem(parts, passing.of(fetch(parts)))
         if first is None:
             return
@@ -160,7 +161,7 @@ class CopyScrub:
             raise UnverifiedError(f"read in two ways, wrong first and then right: {first}")
 
     def _problem(self, parts: Sequence[_Part], pieces: Iterator[bytes]) -> _Problem | None:
-        """The first one; `pieces` are not begun yet."""
+        """Return the first problem of the parts; starts to read `pieces`."""
         self._take(sum(part.size_bytes for part in parts))
         try:
             sums = sums_of(pieces, [part.size_bytes for part in parts])
@@ -176,7 +177,7 @@ class CopyScrub:
 
 
 class _PassingBytes:
-    """The digest of all that has passed by."""
+    """Computes the digest of the bytes that pass."""
 
     def __init__(self) -> None:
         self.digest = FileDigest(0, 0)
@@ -189,7 +190,7 @@ class _PassingBytes:
 
 
 def sums_of(pieces: Iterator[bytes], sizes_bytes: Sequence[int]) -> list[FileDigest]:
-    """Of parts of these sizes, one after another; what is left over counts to the last."""
+    """Compute the digests of adjacent parts of these sizes; extra bytes count to the last."""
     sums, number = [FileDigest(0, 0) for _ in sizes_bytes], 0
     for piece in pieces:
         rest = memoryview(piece)
@@ -206,7 +207,7 @@ def sums_of(pieces: Iterator[bytes], sizes_bytes: Sequence[int]) -> list[FileDig
 
 
 def _chunks(digest: LogDigest) -> Iterator[_Part]:
-    """At least one: an empty log, too, must be there."""
+    """Yield a log's chunks; at least one, because an empty log must exist too."""
     if not digest.chunk_crc32c:
         yield _Part("the log", 0, digest.whole)
     for number, crc in enumerate(digest.chunk_crc32c):

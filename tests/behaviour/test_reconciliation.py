@@ -451,6 +451,7 @@ def test_a_finished_segment_of_a_location_that_nobody_registered_is_told(
     assert found(runs.once()) == {MISSING: 1}
 
 
+@pytest.mark.deep
 def test_more_than_one_report_and_one_look_up_holds(
     tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition
 ) -> None:

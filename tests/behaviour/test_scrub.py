@@ -314,7 +314,7 @@ def test_an_rsm_that_tells_no_digests_verifies_nothing(
     done = scrubber.once(objects=OfBefore(scrubber.rsm.objects))
     assert counts(done) == (FAILURES_IN_A_ROW + 1, 0, 0, FAILURES_IN_A_ROW + 1, 0)
     assert (done.is_complete, done.is_cut_short, scrubber.pauses) == (False, False, [])
-    assert "does not tell digests" in done.reasons[0]
+    assert "returns no checksums" in done.reasons[0]
 
 
 class OfBefore:
