@@ -1,17 +1,16 @@
-"""Is a history linearizable, and does the audit trail tell the same?"""
+"""Check that a history is linearizable and that the audit trail agrees with it."""
 
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 
 from tests.deep.linearizability.history import History, TrailEntry
-from tests.deep.linearizability.operations import Changed, Record, Refused, Setting
+from tests.deep.linearizability.operations import Changed, Record, Refused, Setting, brief
 from tests.deep.linearizability.search import NotLinearizableError, Order, Search, UndecidedError
-from tests.deep.linearizability.wording import brief
 
 
 def check(history: History) -> dict[str, Order]:
-    """An order for each partition.
+    """Return an order for each partition.
 
     Raises:
         NotLinearizableError: there is none for some partition.
@@ -24,7 +23,7 @@ def check(history: History) -> dict[str, Order]:
 
 
 def check_partition(records: Sequence[Record], trail: Sequence[TrailEntry] | None = None) -> Order:
-    """An order that explains all replies and, where it is given, the audit trail.
+    """Return an order that explains all replies and, if it is given, the audit trail.
 
     Raises:
         NotLinearizableError, UndecidedError: as `check` says.

@@ -1,4 +1,4 @@
-"""One operation asked of RLMM, and its reply as a history keeps it."""
+"""Call RLMM, or its model, for one operation and return the reply as a history keeps it."""
 
 from services.api.calls import MutationOutcome
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
@@ -36,7 +36,7 @@ LEASE_MS = 3_600_000
 
 
 def ask(rlmm: Manager, tp: TopicIdPartition, operation: Operation) -> Reply:
-    """A refusal is a reply too; an answer that may have been lost is Lost."""
+    """Make the call. A refusal is a reply; after a retriable error the reply is Lost."""
     try:
         if isinstance(operation, Read):
             return _read(rlmm, tp, operation)

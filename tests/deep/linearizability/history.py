@@ -91,7 +91,7 @@ class History:
 
 
 class Recorder:
-    """Writes down what clients do; thread-safe."""
+    """Record what clients do; thread-safe."""
 
     def __init__(self, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._clock_ns = clock_ns

@@ -1,19 +1,21 @@
-"""What clients of RLMM ask, what they are answered, and how one of them is written down.
+"""Operations of RLMM's clients, their replies, and the record of one operation.
 
 An operation is about one partition. All of it is made of RLMM's own nouns, frozen and hashable, and
 crosses into JSON and back without loss.
 """
 
-from dataclasses import dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from enum import Enum
 from typing import Annotated, Literal, TypeAlias
+from uuid import UUID
 
 from pydantic import Discriminator
 
 from services.api.calls import NO_CONTEXT, MutationContext, MutationOutcome
+from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.partitions import RemotePartitionDeleteMetadata
 from services.api.remote_log_metadata_manager import PartitionLeadership, SegmentPage, SegmentUpdate
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from tests.deep.linearizability.wording import brief
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """No answer came that counts: what was asked may have happened, may happen yet, or never."""
+    """No definite reply: the operation may have happened, may happen later, or never."""
 
     why: str
     kind: Literal["lost"] = "lost"
@@ -197,3 +199,47 @@ class Record:
         return (
             f"#{self.number} {self.client} [{when}] {brief(self.operation)} -> {brief(self.reply)}"
         )
+
+
+def brief(value: object) -> str:
+    """Return a short `repr`: without defaults and partition; ids of segments as numbers."""
+    match value:
+        case RemoteLogSegmentId(id=segment_id):
+            return brief(segment_id)
+        case UUID(int=number):
+            return f"id {number}"
+        case TopicIdPartition(partition=partition):
+            return f"partition {partition}"
+        case MutationOutcome(applied, revision):
+            return f"{'applied' if applied else 'repeated'} @{revision}"
+        case RemoteLogSegmentMetadata():
+            return _segment(value)
+        case Enum():
+            return value.name
+        case tuple():
+            return f"({', '.join(map(brief, value))})"
+    if is_dataclass(value):
+        texts = [
+            f"{field.name}={brief(getattr(value, field.name))}"
+            for field in fields(value)
+            if field.name != "kind" and not _is_default(field, value)
+        ]
+        return f"{type(value).__name__}({', '.join(texts)})"
+    return repr(value)
+
+
+def _segment(segment: RemoteLogSegmentMetadata) -> str:
+    epochs = ", ".join(
+        f"{e.leader_epoch} from {e.start_offset}" for e in segment.segment_leader_epochs
+    )
+    texts = [
+        f"{segment.start_offset}-{segment.end_offset}, epochs {epochs}, {segment.state.name}",
+        f"broker {segment.broker_id} at {segment.event_timestamp_ms}",
+        f"leader {segment.broker_leader_epoch}, {segment.segment_size_in_bytes} bytes",
+        f"custom {segment.custom_metadata!r}, txn_idx_empty {segment.txn_idx_empty}",
+    ]
+    return f"[{brief(segment.remote_log_segment_id)}: {', '.join(texts)}]"
+
+
+def _is_default(field: "Field[object]", value: object) -> bool:
+    return field.default is not MISSING and getattr(value, field.name) == field.default

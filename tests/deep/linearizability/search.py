@@ -1,14 +1,13 @@
-"""Is there one order of a partition's operations that explains all that its clients saw?
+"""Find one order of a partition's operations that explains all that its clients saw.
 
-The search of Wing and Gong with Lowe's memory of where it has been. Three things keep it short:
+This is the search of Wing and Gong with Lowe's memory of visited states. Three rules keep it short:
 
-* Replies carry revisions: where one names the next revision, only its operation can come next.
-* What changes nothing (reads, refusals, repeats) is placed at once where its reply is the model's:
-  it takes nothing from what follows. Who repeats can never be who changes later. (But for an
-  announcement that meets a reset of the leader epoch: it is answered with nothing, and what was no
-  news may become news.)
-* Of lost operations only those matter that changed something, and they may come at any time after
-  they were invoked.
+* Replies carry revisions: if a reply names the next revision, only its operation can come next.
+* An operation that changes nothing (a read, a refusal, a repeat) is placed as soon as its reply is
+  the model's: it does not affect what follows, and a repeat never becomes a change later. The
+  exception is an announcement beside a reset of the leader epoch: its reply is empty, and after the
+  reset the same announcement may be a change.
+* Lost operations matter only if they changed something, at any time after they were invoked.
 """
 
 from collections import defaultdict
@@ -33,12 +32,12 @@ from tests.deep.linearizability.operations import (
     Undelete,
     Update,
     UpdateBatch,
+    brief,
 )
-from tests.deep.linearizability.wording import brief
 from tests.deep.model.partition import Event, Partition
 
 MAX_NODES = 200_000
-"""Branches of one search; beyond it the answer is "undecided", which no test accepts."""
+"""Most branches of one search; beyond it the search is undecided, which no test accepts."""
 
 
 class NotLinearizableError(AssertionError):
@@ -54,7 +53,7 @@ class NotLinearizableError(AssertionError):
 
 
 class UndecidedError(Exception):
-    """The search was given up: too many operations were lost at once."""
+    """The search was stopped: too many operations were lost at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +85,7 @@ class _Node:
 
 
 class Search:
-    """For an order of one partition's operations."""
+    """Search for an order of one partition's operations."""
 
     def __init__(self, records: Sequence[Record], trail: Sequence[Event] | None) -> None:
         by_time = sorted(records, key=lambda record: record.invoked_ns)
@@ -99,7 +98,7 @@ class Search:
         self._furthest = _Node(Partition())
 
     def order(self) -> Order:
-        """Raises NotLinearizableError where there is none, UndecidedError where none was found."""
+        """Raise NotLinearizableError if there is none, UndecidedError if the search was stopped."""
         waiting, seen = [_Node(Partition())], set[tuple[object, ...]]()
         while waiting:
             node = self._settled(waiting.pop())
@@ -120,8 +119,8 @@ class Search:
         raise self._failure()
 
     def _is_end(self, node: _Node) -> bool:
-        is_told = self._trail is None or node.partition.revision == len(self._trail)
-        return is_told and node.first == len(self._answered)
+        is_complete = self._trail is None or node.partition.revision == len(self._trail)
+        return is_complete and node.first == len(self._answered)
 
     def _open(self, node: _Node) -> tuple[list[int], int]:
         """The answered operations of which any may come next: none was invoked after another of
@@ -137,7 +136,7 @@ class Search:
         return places, horizon_ns
 
     def _settled(self, node: _Node) -> _Node:
-        """The node after everything that changes nothing and fits here."""
+        """Return the node after everything that changes nothing and fits here."""
         done, first = node.done, node.first
         while True:
             before = done
@@ -151,7 +150,7 @@ class Search:
                 return replace(node, done=done, first=first)
 
     def _following(self, node: _Node) -> Iterator[_Node]:
-        """The nodes after one more change, or after what is not settled at once."""
+        """Yield the nodes after one more change, or after one more unsettled operation."""
         places, horizon_ns = self._open(node)
         for place in self._unsettled.intersection(places):
             if _fits_unchanged(node.partition, self._answered[place]):
@@ -159,13 +158,13 @@ class Search:
         for place in places:
             record = self._answered[place]
             step = _change(node.partition, record)
-            if step and step.reply == record.reply and self._is_as_told(step, record):
+            if step and step.reply == record.reply and self._agrees(step, record):
                 yield self._after(node, step, record, done=1 << place)
         for place, record in enumerate(self._lost):
             if record.invoked_ns > horizon_ns:
                 break
             step = None if node.used >> place & 1 else _change(node.partition, record)
-            if step and self._is_as_told(step, record):
+            if step and self._agrees(step, record):
                 yield self._after(node, step, record, used=1 << place)
 
     def _after(
@@ -179,8 +178,8 @@ class Search:
             changes=(*node.changes, record),
         )
 
-    def _is_as_told(self, step: Step, record: Record) -> bool:
-        """Neither another reply nor the audit trail tells another story of these revisions."""
+    def _agrees(self, step: Step, record: Record) -> bool:
+        """Return whether other replies and the audit trail agree about these revisions."""
         for event in step.events:
             claimers = self._claims.get(event.revision)
             if claimers and record.number not in claimers and event.request_id not in claimers:
@@ -199,7 +198,7 @@ class Search:
             reply = asked(node.partition, record.operation).reply
             lines += [f"  {record}", f"    the model's answer: {brief(reply)}"]
         if not left:
-            lines.append("  every reply is explained; the audit trail goes on with")
+            lines.append("  every reply is explained; the audit trail continues with")
             told = self._trail or ()
             lines += [f"    {brief(event)}" for event in told[node.partition.revision :][:3]]
         if node.changes:

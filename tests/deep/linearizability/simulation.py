@@ -1,4 +1,4 @@
-"""Legal concurrent histories without RLMM: the model takes its place, and the clock is ours."""
+"""Make legal concurrent histories from the model, with a simulated clock."""
 
 from collections import Counter
 from random import Random

@@ -1,4 +1,4 @@
-"""Histories written by hand: one operation a line, answered as the model would if not told so."""
+"""Histories written by hand: one operation a line, by default with the model's reply."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -38,9 +38,9 @@ BROKER, OTHER_BROKER = 1, 2
 
 
 class Story:
-    """Operations in the order in which they take effect, one after another unless told otherwise.
+    """Operations in the order in which they take effect, by default one after another.
 
-    `truth` is the partition after what was told, `events` its audit trail.
+    `truth` is the partition after them, `events` its audit trail.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Story:
         self.records: list[Record] = []
         self._now = 0
 
-    def tell(
+    def record(
         self,
         operation: Operation,
         reply: Reply | None = None,
@@ -58,11 +58,11 @@ class Story:
         client: str = "a",
         happens: bool = True,
     ) -> Record:
-        """One more operation.
+        """Add one more operation.
 
         Args:
             reply: what the client was answered; None: what the model answers.
-            at: when it was invoked and when it completed; None: after all that was told before.
+            at: when it was invoked and when it completed; None: after all operations before it.
             happens: whether the truth has it.
         """
         step = asked(self.truth, operation)
@@ -84,11 +84,11 @@ class Story:
         return record
 
     def history(self, *, without: Record | None = None) -> History:
-        """What the clients saw."""
+        """Return what the clients saw."""
         return History([record for record in self.records if record != without])
 
     def history_with_trail(self, repeats: Mapping[int, int] | None = None) -> History:
-        """What the clients saw, and the audit trail; `repeats`: its counts, by revision."""
+        """Return what the clients saw, and the audit trail; `repeats`: its counts, by revision."""
         counts = repeats or {}
         trail = [TrailEntry(str(TP), event, counts.get(event.revision, 0)) for event in self.events]
         return History(self.records, {str(TP): trail})

@@ -143,11 +143,11 @@ def test_one_wrong_answer_in_a_long_history_is_found(seed: int) -> None:
 def test_a_search_that_would_take_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "MAX_NODES", 50)
     story = Story()
-    story.tell(announce(1))
+    story.record(announce(1))
     for number in range(1, 9):
-        story.tell(add(number), LOST, at=(10, 11))
-    story.tell(ListSegments())
-    wrong = story.tell(HighestOffset(0), Answered(5, 9))
+        story.record(add(number), LOST, at=(10, 11))
+    story.record(ListSegments())
+    wrong = story.record(HighestOffset(0), Answered(5, 9))
     with pytest.raises(UndecidedError):
         check(story.history())
     check(story.history(without=wrong))

@@ -1,9 +1,9 @@
-"""The checker refuses what must never be seen, for the right reason, and nothing else."""
+"""The checker finds every violation, for the right reason, and accepts legal histories."""
 
 import pytest
 
 from tests.deep.linearizability.checker import check
-from tests.deep.linearizability.legal_stories import LEGAL, Legal
+from tests.deep.linearizability.legal_histories import LEGAL, Legal
 from tests.deep.linearizability.search import NotLinearizableError
 from tests.deep.linearizability.stories import Story
 from tests.deep.linearizability.violations import VIOLATIONS, Violation

@@ -1,4 +1,4 @@
-"""The audit trail must tell the same story as the replies: every change, once, in their order."""
+"""The audit trail must agree with the replies: every change, once, in their order."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -44,16 +44,16 @@ def with_event(trail: Trail, revision: int, **fields: object) -> Trail:
 @pytest.fixture
 def story() -> Story:
     """Six changes, a lost one of them and a refused one beside them."""
-    told = Story()
-    told.tell(announce(1))
-    told.tell(add(1, why=asked_as("one")), LOST)
-    told.tell(add(1, why=asked_as("one")), applied(2))
-    told.tell(move(2, FINISHED))
-    told.tell(add(2), at=(50, 70))
-    told.tell(move(1, FINISHED), at=(50, 70), client="b")
-    told.tell(move(2, DELETE_STARTED), LOST)
-    told.tell(delete(MARKED))
-    return told
+    written = Story()
+    written.record(announce(1))
+    written.record(add(1, why=asked_as("one")), LOST)
+    written.record(add(1, why=asked_as("one")), applied(2))
+    written.record(move(2, FINISHED))
+    written.record(add(2), at=(50, 70))
+    written.record(move(1, FINISHED), at=(50, 70), client="b")
+    written.record(move(2, DELETE_STARTED), LOST)
+    written.record(delete(MARKED))
+    return written
 
 
 def test_the_trail_of_what_happened_is_accepted(story: Story) -> None:
@@ -62,7 +62,7 @@ def test_the_trail_of_what_happened_is_accepted(story: Story) -> None:
     assert order.final == story.truth
 
 
-TALES: dict[str, Callable[[Trail], Sequence[TrailEntry]]] = {
+WRONG_TRAILS: dict[str, Callable[[Trail], Sequence[TrailEntry]]] = {
     "a gap": lambda trail: [*trail[:2], *trail[3:]],
     "a revision twice": lambda trail: [*trail[:3], *trail[2:]],
     "an acknowledged change missing at the end": lambda trail: trail[:-1],
@@ -93,14 +93,14 @@ TALES: dict[str, Callable[[Trail], Sequence[TrailEntry]]] = {
 }
 
 
-@pytest.mark.parametrize("tale", TALES)
-def test_a_trail_that_tells_another_story_is_refused(story: Story, tale: str) -> None:
+@pytest.mark.parametrize("name", WRONG_TRAILS)
+def test_a_wrong_trail_is_refused(story: Story, name: str) -> None:
     with pytest.raises(NotLinearizableError):
-        check(changed(story, TALES[tale]))
+        check(changed(story, WRONG_TRAILS[name]))
 
 
 def test_a_repeat_that_was_answered_counts(story: Story) -> None:
-    story.tell(add(1, why=asked_as("one")), applied(2))
+    story.record(add(1, why=asked_as("one")), applied(2))
     with pytest.raises(NotLinearizableError, match="revision 2 was repeated 1 times"):
         check(story.history_with_trail())
     check(story.history_with_trail({2: 1}))
@@ -113,14 +113,14 @@ def test_more_repeats_than_were_asked_for_are_refused(story: Story) -> None:
 
 def test_replies_that_have_an_order_which_the_trail_does_not_tell_are_named_so() -> None:
     """Of two lost finishes the look-up found the later one; the trail has them the other way."""
-    told = Story()
-    told.tell(add(1))
-    told.tell(add(2))
-    told.tell(move(2, FINISHED), LOST, at=(10, 11))
-    told.tell(move(1, FINISHED), LOST, at=(10, 11))
-    look_up = told.tell(LookUp(0, 5))
-    told.tell(ListSegments())
-    check(told.history_with_trail())
+    written = Story()
+    written.record(add(1))
+    written.record(add(2))
+    written.record(move(2, FINISHED), LOST, at=(10, 11))
+    written.record(move(1, FINISHED), LOST, at=(10, 11))
+    look_up = written.record(LookUp(0, 5))
+    written.record(ListSegments())
+    check(written.history_with_trail())
 
     def swapped(trail: Trail) -> Trail:
         third, fourth = trail[2].event, trail[3].event
@@ -131,5 +131,5 @@ def test_replies_that_have_an_order_which_the_trail_does_not_tell_are_named_so()
         ]
 
     with pytest.raises(NotLinearizableError, match="none that the audit trail tells") as caught:
-        check(changed(told, swapped))
+        check(changed(written, swapped))
     assert look_up in caught.value.unexplained

@@ -1,6 +1,6 @@
-"""What must never be seen: each story answers the one record that no order explains.
+"""Violations: each function writes a history and returns the one record that no order explains.
 
-Without that record each of them is legal, so that it is refused for nothing else.
+Without that record the history is legal, so the checker refuses it for nothing else.
 """
 
 from collections.abc import Callable
@@ -53,220 +53,220 @@ FIRST = segment(1)
 def copied(story: Story, *numbers: int) -> None:
     """Segments of ten offsets each, one after another, finished."""
     for number in numbers:
-        story.tell(add(number, 10 * number, 10 * number + 9))
-        story.tell(move(number, FINISHED))
+        story.record(add(number, 10 * number, 10 * number + 9))
+        story.record(move(number, FINISHED))
 
 
 def lost_update(story: Story) -> Record:
-    story.tell(add(1))
-    story.tell(move(1, FINISHED))
-    story.tell(add(2))
-    return story.tell(ListSegments(), listed(3, FIRST, segment(2)))
+    story.record(add(1))
+    story.record(move(1, FINISHED))
+    story.record(add(2))
+    return story.record(ListSegments(), listed(3, FIRST, segment(2)))
 
 
 def stale_read(story: Story) -> Record:
-    story.tell(add(1))
-    story.tell(move(1, FINISHED))
-    return story.tell(LookUp(0, 5), Answered(None, 1))
+    story.record(add(1))
+    story.record(move(1, FINISHED))
+    return story.record(LookUp(0, 5), Answered(None, 1))
 
 
 def read_of_an_uncommitted_change(story: Story) -> Record:
-    story.tell(add(1))
-    story.tell(add(2, why=asked_as("late", expected_revision=0)))
-    return story.tell(ListSegments(), listed(2, FIRST, segment(2)))
+    story.record(add(1))
+    story.record(add(2, why=asked_as("late", expected_revision=0)))
+    return story.record(ListSegments(), listed(2, FIRST, segment(2)))
 
 
 def read_of_a_change_that_nobody_has_asked_for_yet(story: Story) -> Record:
-    story.tell(add(1), at=(10, 20))
-    return story.tell(ListSegments(), at=(1, 5), client="b")
+    story.record(add(1), at=(10, 20))
+    return story.record(ListSegments(), at=(1, 5), client="b")
 
 
 def revision_used_twice(story: Story) -> Record:
-    first = story.tell(add(1), at=(1, 10))
-    story.tell(add(2), applied(1), at=(1, 10), client="b")
+    first = story.record(add(1), at=(1, 10))
+    story.record(add(2), applied(1), at=(1, 10), client="b")
     return first
 
 
 def gap_between_revisions(story: Story) -> Record:
-    story.tell(add(1))
-    return story.tell(add(2), applied(3))
+    story.record(add(1))
+    return story.record(add(2), applied(3))
 
 
 def revision_goes_backwards_between_two_reads(story: Story) -> Record:
-    story.tell(add(1))
-    story.tell(add(2), at=(10, 100))
-    story.tell(ListSegments(), at=(20, 30), client="b")
-    return story.tell(ListSegments(), listed(1, FIRST), at=(40, 50), client="b")
+    story.record(add(1))
+    story.record(add(2), at=(10, 100))
+    story.record(ListSegments(), at=(20, 30), client="b")
+    return story.record(ListSegments(), listed(1, FIRST), at=(40, 50), client="b")
 
 
 def order_against_the_clock_across_clients(story: Story) -> Record:
-    story.tell(add(1))
-    story.tell(add(4), LOST)
-    early = story.tell(add(2), applied(3), at=(10, 12), client="b")
-    story.tell(add(3), applied(2), at=(20, 30), client="c")
+    story.record(add(1))
+    story.record(add(4), LOST)
+    early = story.record(add(2), applied(3), at=(10, 12), client="b")
+    story.record(add(3), applied(2), at=(20, 30), client="c")
     return early
 
 
 def read_of_another_client_older_than_what_was_acknowledged(story: Story) -> Record:
-    story.tell(add(1), client="a")
-    return story.tell(ListSegments(), refused(RemoteResourceNotFoundError), client="b")
+    story.record(add(1), client="a")
+    return story.record(ListSegments(), refused(RemoteResourceNotFoundError), client="b")
 
 
 def applied_twice_under_one_request_id(story: Story) -> Record:
     why = asked_as("once")
-    story.tell(RaiseLogStart(0, why), refused(RemoteResourceNotFoundError))
+    story.record(RaiseLogStart(0, why), refused(RemoteResourceNotFoundError))
     copied(story, 0)
-    story.tell(RaiseLogStart(5, why))
-    return story.tell(RaiseLogStart(5, why), applied(4))
+    story.record(RaiseLogStart(5, why))
+    return story.record(RaiseLogStart(5, why), applied(4))
 
 
 def repeat_answered_with_another_revision(story: Story) -> Record:
     why = asked_as("once")
-    story.tell(add(1, why=why))
-    story.tell(add(2))
-    return story.tell(add(1, why=why), applied(2))
+    story.record(add(1, why=why))
+    story.record(add(2))
+    return story.record(add(1, why=why), applied(2))
 
 
 def repeat_under_its_request_id_that_says_not_applied(story: Story) -> Record:
     why = asked_as("once")
-    story.tell(add(1, why=why), LOST)
-    story.tell(ListSegments())
-    return story.tell(add(1, why=why), repeated(1))
+    story.record(add(1, why=why), LOST)
+    story.record(ListSegments())
+    return story.record(add(1, why=why), repeated(1))
 
 
 def lost_change_that_its_repeat_makes_again(story: Story) -> Record:
     why = asked_as("once")
-    story.tell(add(1, why=why), LOST)
-    story.tell(ListSegments())
-    return story.tell(add(1, why=why), applied(2))
+    story.record(add(1, why=why), LOST)
+    story.record(ListSegments())
+    return story.record(add(1, why=why), applied(2))
 
 
 def request_id_taken_with_another_body(story: Story) -> Record:
-    story.tell(add(1, why=asked_as("taken")))
-    return story.tell(add(2, why=asked_as("taken")), applied(2))
+    story.record(add(1, why=asked_as("taken")))
+    return story.record(add(2, why=asked_as("taken")), applied(2))
 
 
 def refusal_that_no_state_justifies(story: Story) -> Record:
-    story.tell(add(1))
-    return story.tell(move(1, FINISHED), refused(InvalidStateTransitionError), happens=False)
+    story.record(add(1))
+    return story.record(move(1, FINISHED), refused(InvalidStateTransitionError), happens=False)
 
 
 def refusal_justified_only_before_it_was_asked(story: Story) -> Record:
-    story.tell(announce(0))
-    story.tell(add(1))
-    return story.tell(move(1, FINISHED), refused(RemoteResourceNotFoundError), happens=False)
+    story.record(announce(0))
+    story.record(add(1))
+    return story.record(move(1, FINISHED), refused(RemoteResourceNotFoundError), happens=False)
 
 
 def refusal_justified_only_after_it_was_answered(story: Story) -> Record:
-    story.tell(announce(0))
-    story.tell(delete(MARKED), at=(20, 30))
-    return story.tell(add(1), at=(10, 15), client="b")
+    story.record(announce(0))
+    story.record(delete(MARKED), at=(20, 30))
+    return story.record(add(1), at=(10, 15), client="b")
 
 
 def look_up_that_finds_a_segment_whose_deletion_started(story: Story) -> Record:
     copied(story, 0)
-    found = story.tell(LookUp(0, 5)).reply
+    found = story.record(LookUp(0, 5)).reply
     assert isinstance(found, Answered)
-    story.tell(move(0, DELETE_STARTED))
-    return story.tell(LookUp(0, 5), replace(found, revision=3))
+    story.record(move(0, DELETE_STARTED))
+    return story.record(LookUp(0, 5), replace(found, revision=3))
 
 
 def list_without_an_acknowledged_segment(story: Story) -> Record:
-    story.tell(add(1))
-    story.tell(add(2, 10, 19))
-    return story.tell(ListSegments(), listed(2, FIRST))
+    story.record(add(1))
+    story.record(add(2, 10, 19))
+    return story.record(ListSegments(), listed(2, FIRST))
 
 
 def highest_offset_that_falls(story: Story) -> Record:
     copied(story, 0, 1)
-    story.tell(move(1, DELETE_STARTED))
-    story.tell(move(1, DELETE_FINISHED))
-    return story.tell(HighestOffset(0), Answered(9, 6))
+    story.record(move(1, DELETE_STARTED))
+    story.record(move(1, DELETE_FINISHED))
+    return story.record(HighestOffset(0), Answered(9, 6))
 
 
 def fence_ignored_by_add(story: Story) -> Record:
-    story.tell(announce(5))
-    return story.tell(add(1, why=asked_as("old", broker_leader_epoch=4)), applied(2))
+    story.record(announce(5))
+    return story.record(add(1, why=asked_as("old", broker_leader_epoch=4)), applied(2))
 
 
 def fence_ignored_by_deletion(story: Story) -> Record:
     copied(story, 0)
-    story.tell(announce(5))
+    story.record(announce(5))
     why = asked_as("old", broker_leader_epoch=4)
-    return story.tell(move(0, DELETE_STARTED, why=why), applied(4))
+    return story.record(move(0, DELETE_STARTED, why=why), applied(4))
 
 
 def two_winners_of_one_move(story: Story) -> Record:
-    story.tell(add(1))
-    story.tell(move(1, FINISHED), at=(10, 20))
-    return story.tell(move(1, FINISHED), applied(3), at=(10, 20), client="b")
+    story.record(add(1))
+    story.record(move(1, FINISHED), at=(10, 20))
+    return story.record(move(1, FINISHED), applied(3), at=(10, 20), client="b")
 
 
 def no_winner_of_a_move(story: Story) -> Record:
-    story.tell(add(1))
-    return story.tell(move(1, FINISHED), repeated(2), happens=False)
+    story.record(add(1))
+    return story.record(move(1, FINISHED), repeated(2), happens=False)
 
 
 def add_after_the_mark_of_deletion(story: Story) -> Record:
-    story.tell(delete(MARKED))
-    return story.tell(add(1), applied(2))
+    story.record(delete(MARKED))
+    return story.record(add(1), applied(2))
 
 
 def deleted_partition_that_can_be_read(story: Story) -> Record:
     for state in (MARKED, PARTITION_STARTED, PARTITION_FINISHED):
-        story.tell(delete(state))
-    return story.tell(ListSegments(), listed(3))
+        story.record(delete(state))
+    return story.record(ListSegments(), listed(3))
 
 
 def deletion_of_a_partition_that_is_not_marked(story: Story) -> Record:
-    story.tell(announce(0))
-    return story.tell(delete(PARTITION_STARTED), applied(2))
+    story.record(announce(0))
+    return story.record(delete(PARTITION_STARTED), applied(2))
 
 
 def deletion_that_finishes_while_segments_remain(story: Story) -> Record:
-    story.tell(add(1))
-    story.tell(delete(MARKED))
-    story.tell(delete(PARTITION_STARTED))
-    return story.tell(delete(PARTITION_FINISHED), applied(4))
+    story.record(add(1))
+    story.record(delete(MARKED))
+    story.record(delete(PARTITION_STARTED))
+    return story.record(delete(PARTITION_FINISHED), applied(4))
 
 
 def read_your_writes_broken(story: Story) -> Record:
-    story.tell(announce(0))
-    story.tell(add(1))
-    return story.tell(ListSegments(), listed(1))
+    story.record(announce(0))
+    story.record(add(1))
+    return story.record(ListSegments(), listed(1))
 
 
 def lost_change_that_happened_and_then_did_not(story: Story) -> Record:
-    story.tell(announce(0))
-    story.tell(add(1), LOST)
-    story.tell(ListSegments(), client="b")
-    return story.tell(ListSegments(), listed(1), client="c")
+    story.record(announce(0))
+    story.record(add(1), LOST)
+    story.record(ListSegments(), client="b")
+    return story.record(ListSegments(), listed(1), client="c")
 
 
 def lost_change_that_happened_before_it_was_asked(story: Story) -> Record:
-    story.tell(announce(0))
-    story.tell(add(1), LOST, at=(20, 30))
-    return story.tell(ListSegments(), at=(10, 15), client="b")
+    story.record(announce(0))
+    story.record(add(1), LOST, at=(20, 30))
+    return story.record(ListSegments(), at=(10, 15), client="b")
 
 
 def lost_change_that_happened_twice(story: Story) -> Record:
-    story.tell(announce(0))
-    story.tell(add(1), LOST)
-    return story.tell(ListSegments(), listed(3, FIRST))
+    story.record(announce(0))
+    story.record(add(1), LOST)
+    return story.record(ListSegments(), listed(3, FIRST))
 
 
 def two_lost_changes_seen_in_both_orders(story: Story) -> Record:
-    story.tell(announce(0))
-    story.tell(add(1), LOST, at=(10, 11))
-    story.tell(add(2), LOST, at=(10, 11))
-    one = story.tell(ListSegments(), listed(2, FIRST), at=(10, 40), client="b")
-    story.tell(ListSegments(), listed(2, segment(2)), at=(10, 40), client="c")
+    story.record(announce(0))
+    story.record(add(1), LOST, at=(10, 11))
+    story.record(add(2), LOST, at=(10, 11))
+    one = story.record(ListSegments(), listed(2, FIRST), at=(10, 40), client="b")
+    story.record(ListSegments(), listed(2, segment(2)), at=(10, 40), client="c")
     return one
 
 
 def expected_revision_ignored(story: Story) -> Record:
-    story.tell(add(1))
-    return story.tell(add(2, why=asked_as("late", expected_revision=0)), applied(2))
+    story.record(add(1))
+    return story.record(add(2, why=asked_as("late", expected_revision=0)), applied(2))
 
 
 def half_a_batch_seen(story: Story) -> Record:
@@ -274,110 +274,110 @@ def half_a_batch_seen(story: Story) -> Record:
     batch = UpdateBatch((item(0, DELETE_STARTED), item(1, DELETE_STARTED)))
     half = Story()
     copied(half, 0, 1)
-    half.tell(move(0, DELETE_STARTED))
-    story.tell(batch, at=(10, 50))
-    page = half.tell(ListSegments()).reply
-    return story.tell(ListSegments(), page, at=(20, 30), client="b")
+    half.record(move(0, DELETE_STARTED))
+    story.record(batch, at=(10, 50))
+    page = half.record(ListSegments()).reply
+    return story.record(ListSegments(), page, at=(20, 30), client="b")
 
 
 def batch_in_another_order_than_asked(story: Story) -> Record:
-    story.tell(add(1))
-    story.tell(add(2))
+    story.record(add(1))
+    story.record(add(2))
     batch = UpdateBatch((item(1, FINISHED), item(2, FINISHED)))
-    return story.tell(batch, applied(4, 3), happens=False)
+    return story.record(batch, applied(4, 3), happens=False)
 
 
 def batch_whose_refused_item_took_a_revision(story: Story) -> Record:
-    story.tell(add(1))
+    story.record(add(1))
     batch = UpdateBatch((item(2, FINISHED), item(1, FINISHED)))
     refusal = refused(RemoteResourceNotFoundError)
-    return story.tell(batch, Changed((refusal, *applied(3).outcomes)), happens=False)
+    return story.record(batch, Changed((refusal, *applied(3).outcomes)), happens=False)
 
 
 def size_of_finished_segments_only(story: Story) -> Record:
     copied(story, 0)
-    story.tell(add(1, 10, 19))
-    return story.tell(LogSize(0), Answered(100, 3))
+    story.record(add(1, 10, 19))
+    return story.record(LogSize(0), Answered(100, 3))
 
 
 def update_that_erases_custom_metadata(story: Story) -> Record:
-    story.tell(add(1))
-    story.tell(move(1, FINISHED, custom_metadata=b"where"))
-    story.tell(move(1, DELETE_STARTED))
+    story.record(add(1))
+    story.record(move(1, FINISHED, custom_metadata=b"where"))
+    story.record(move(1, DELETE_STARTED))
     gone = replace(FIRST, state=DELETE_STARTED, event_timestamp_ms=6_000)
-    return story.tell(ListSegments(), listed(3, gone))
+    return story.record(ListSegments(), listed(3, gone))
 
 
 def displaced_segment_found_before_the_one_that_displaced_it(story: Story) -> Record:
-    story.tell(add(1))
-    story.tell(move(1, FINISHED))
-    found = story.tell(LookUp(0, 5)).reply
+    story.record(add(1))
+    story.record(move(1, FINISHED))
+    found = story.record(LookUp(0, 5)).reply
     assert isinstance(found, Answered)
-    story.tell(add(2))
-    story.tell(move(2, FINISHED))
-    return story.tell(LookUp(0, 5), replace(found, revision=4))
+    story.record(add(2))
+    story.record(move(2, FINISHED))
+    return story.record(LookUp(0, 5), replace(found, revision=4))
 
 
 def transaction_index_passed_over(story: Story) -> Record:
-    story.tell(add(1, 0, 9))
-    story.tell(move(1, FINISHED))
-    story.tell(add(2, 10, 19))
-    story.tell(move(2, FINISHED))
-    found = story.tell(LookUp(0, 15)).reply
-    return story.tell(NextWithTxnIndex(0, 5), found)
+    story.record(add(1, 0, 9))
+    story.record(move(1, FINISHED))
+    story.record(add(2, 10, 19))
+    story.record(move(2, FINISHED))
+    found = story.record(LookUp(0, 15)).reply
+    return story.record(NextWithTxnIndex(0, 5), found)
 
 
 def log_start_that_falls(story: Story) -> Record:
     copied(story, 0)
-    story.tell(RaiseLogStart(5))
-    page = story.tell(ListSegments()).reply
+    story.record(RaiseLogStart(5))
+    page = story.record(ListSegments()).reply
     assert isinstance(page, Listed)
-    return story.tell(ListSegments(), Listed(replace(page.page, log_start_offset=0)))
+    return story.record(ListSegments(), Listed(replace(page.page, log_start_offset=0)))
 
 
 def not_modified_since_a_revision_that_is_not_the_present_one(story: Story) -> Record:
-    story.tell(add(1))
-    story.tell(add(2))
+    story.record(add(1))
+    story.record(add(2))
     page = SegmentPage((), "", 1, not_modified=True)
-    return story.tell(ListSegments(if_revision_not=1), Listed(page))
+    return story.record(ListSegments(if_revision_not=1), Listed(page))
 
 
 def tombstone_that_comes_back(story: Story) -> Record:
-    story.tell(add(1))
-    story.tell(move(1, DELETE_STARTED))
-    story.tell(move(1, DELETE_FINISHED))
-    return story.tell(add(1), applied(4))
+    story.record(add(1))
+    story.record(move(1, DELETE_STARTED))
+    story.record(move(1, DELETE_FINISHED))
+    return story.record(add(1), applied(4))
 
 
 def copy_finished_after_its_deletion_started(story: Story) -> Record:
-    story.tell(add(1))
-    story.tell(move(1, DELETE_STARTED, broker_id=OTHER_BROKER))
-    return story.tell(move(1, FINISHED), applied(3))
+    story.record(add(1))
+    story.record(move(1, DELETE_STARTED, broker_id=OTHER_BROKER))
+    return story.record(move(1, FINISHED), applied(3))
 
 
 def leased_copy_given_up_by_another_broker(story: Story) -> Record:
-    story.tell(replace(add(1), is_leased=True))
-    return story.tell(move(1, DELETE_STARTED, broker_id=OTHER_BROKER), applied(2))
+    story.record(replace(add(1), is_leased=True))
+    return story.record(move(1, DELETE_STARTED, broker_id=OTHER_BROKER), applied(2))
 
 
 def deletion_taken_back_after_it_started(story: Story) -> Record:
-    story.tell(add(1))
-    story.tell(delete(MARKED))
-    story.tell(delete(PARTITION_STARTED))
-    return story.tell(Undelete(), applied(4))
+    story.record(add(1))
+    story.record(delete(MARKED))
+    story.record(delete(PARTITION_STARTED))
+    return story.record(Undelete(), applied(4))
 
 
 def mark_taken_back_and_still_enforced(story: Story) -> Record:
-    story.tell(add(1))
-    story.tell(delete(MARKED))
-    story.tell(Undelete())
-    return story.tell(add(2), refused(InvalidStateTransitionError))
+    story.record(add(1))
+    story.record(delete(MARKED))
+    story.record(Undelete())
+    return story.record(add(2), refused(InvalidStateTransitionError))
 
 
 def reset_leader_epoch_that_still_fences(story: Story) -> Record:
-    story.tell(add(1, broker_leader_epoch=5))
-    story.tell(ResetLeaderEpoch(2))
-    return story.tell(add(2, broker_leader_epoch=3), refused(FencedLeaderEpochError))
+    story.record(add(1, broker_leader_epoch=5))
+    story.record(ResetLeaderEpoch(2))
+    return story.record(add(2, broker_leader_epoch=3), refused(FencedLeaderEpochError))
 
 
 VIOLATIONS: tuple[Violation, ...] = (

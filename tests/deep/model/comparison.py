@@ -1,4 +1,4 @@
-"""A manager beside the model: the same calls, and every answer compared."""
+"""Make the same calls of a manager and of the model, and compare every answer."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -36,10 +36,10 @@ TrailOf = Callable[[TopicIdPartition], Sequence[Event]]
 
 @dataclass(frozen=True)
 class Subject:
-    """What is held against the model.
+    """The manager that is compared with the model.
 
     Attributes:
-        trail_of: a partition's audit trail, read behind the manager's back.
+        trail_of: reads a partition's audit trail without the manager.
     """
 
     rlmm: Manager
@@ -47,7 +47,7 @@ class Subject:
 
 
 def reference_subject(manager: ReferenceRemoteLogMetadataManager) -> Subject:
-    """A model, perhaps one with a fault, in the manager's place."""
+    """Return a model, perhaps with a fault, in the manager's place."""
     return Subject(manager, manager.trail)
 
 

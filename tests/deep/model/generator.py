@@ -68,8 +68,8 @@ _TOLD_WHY = Add | Move | PutDeletion | RaiseLogStart | RecordGap | Undelete | Re
 
 
 class Generator:
-    """The next call, from a seed and from what the model knows: of calls that are drawn blindly,
-    most would be refused for the same few reasons."""
+    """Draw the next call from a seed and the model's state: most calls that are drawn without the
+    state would be refused for the same few reasons."""
 
     def __init__(self, seed: int, model: ReferenceRemoteLogMetadataManager, space: Space) -> None:
         self._random = Random(seed)

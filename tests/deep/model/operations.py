@@ -1,7 +1,7 @@
-"""Calls of RLMM as values: each can be made of any manager, compared, and printed as Python.
+"""Calls of RLMM as values, which any manager can be given, and which print as Python.
 
-They name partitions and segments by small numbers, which a Space turns into ids. So that one
-sequence can be repeated in one database, each time on topics of its own.
+They name partitions and segments by small numbers, which a Space turns into ids, so that one
+sequence can be repeated in one database, each time on its own topics.
 """
 
 from collections.abc import Iterator, Sequence
@@ -68,11 +68,11 @@ class Operation:
     is_mutation: ClassVar[bool] = False
 
     def answer(self, rlmm: Manager, space: Space) -> object:
-        """What the manager answers, without what may differ between two right ones."""
+        """Return the manager's answer, without what may differ between two correct managers."""
         raise NotImplementedError
 
     def outcome(self, rlmm: Manager, space: Space) -> object:
-        """The answer, or the class of the error."""
+        """Return the answer, or the class of the error."""
         try:
             return self.answer(rlmm, space)
         except RemoteStorageError as e:

@@ -1,4 +1,4 @@
-"""Many sequences, one after another, and what they amounted to."""
+"""Run many sequences, one after another, and report what they covered."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""The managers that are held against the model: RLMM in process, and through gRPC."""
+"""The managers that are compared with the model: RLMM in process, and through gRPC."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

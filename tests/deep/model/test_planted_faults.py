@@ -1,4 +1,4 @@
-"""The comparison finds what it is there to find, and nothing where there is nothing."""
+"""The comparison finds every planted fault, and no difference between two equal models."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""RLMM answers as the reference model does, whatever is asked in whatever order.
+"""RLMM answers as the reference model does, for random calls in any order.
 
 `python -m tests.deep.model` asks at length; here is a share of it, another one in each run.
 """
