@@ -256,7 +256,7 @@ def test_what_was_read_of_a_topic_that_was_made_anew_meanwhile_is_not_registered
     rlmm = Changed(stack.rlmm, list_remote_log_segments=listed)
     report = ship([log_dir], stack.rsm, rlmm, ONE_TRY)
     assert report.outcome is ShipOutcome.FAILED
-    assert "its topic was made anew" in report.partitions[0].problems[0].message
+    assert "its topic was created again" in report.partitions[0].problems[0].message
     assert stack.segments() == []
 
 
