@@ -75,6 +75,7 @@ def starts_of(batches: list[SegmentBatch]) -> list[tuple[int, int]]:
     return [(row["partition"], row["start_offset"]) for row in rows]
 
 
+@pytest.mark.deep
 def test_a_large_partition_comes_whole_and_in_order_in_bounded_batches(
     engine: Engine, rlmm: SqlRemoteLogMetadataManager
 ) -> None:
