@@ -55,7 +55,7 @@ def test_a_caller_who_leaves_in_a_pause_ends_it(clock: MovedClock) -> None:
     began_s = clock.now_s
     with (
         serving(Call("reader", "-", is_active=lambda: clock.now_s == began_s)),
-        pytest.raises(RetriableRemoteStorageError, match=r"broke off .*gave up"),
+        pytest.raises(RetriableRemoteStorageError, match=r"broke off .*stopped waiting"),
     ):
         list(Resumes(8, clock.waiting).resumed(store.get, 0, "what"))
     assert clock.now_s - began_s < 0.2
