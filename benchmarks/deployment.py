@@ -12,7 +12,7 @@ from minio.deleteobjects import DeleteObject
 
 from benchmarks.store import s3_server
 from services.local.stack import BUCKET, PREFIX, EmbeddedStack, ServiceProcess, rsm_settings
-from services.rpc.channels import open_channel
+from services.rpc.client.calls import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.client.storage import RemoteStorageManagerClient

@@ -20,7 +20,7 @@ from benchmarks.rlmm.histories import BROKER_ID, EPOCHS, Layout, PartitionHistor
 from services.api.ids import uuid_to_text
 from services.local.stack import ServiceProcess, rlm_settings
 from services.rlm.settings import RlmSettings
-from services.rpc.channels import open_channel
+from services.rpc.client.calls import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 
 # KIP-405's cluster.

@@ -13,7 +13,7 @@ from benchmarks.segments import RandomSegment
 from benchmarks.store import STORE, s3_server
 from services.api.remote_storage_manager import IndexType, RemoteStorageManager
 from services.local.stack import ServiceProcess, rsm_settings
-from services.rpc.channels import open_channel
+from services.rpc.client.calls import open_channel
 from services.rpc.client.storage import RemoteStorageManagerClient
 from services.rsm.settings import RsmSettings
 from tests.harness.eventually import eventually

@@ -12,7 +12,7 @@ from psycopg.rows import tuple_row
 from benchmarks.rlmm.database import plain_url
 from benchmarks.rlmm.histories import EPOCHS, OFFSETS_PER_SEGMENT, Layout, PartitionHistory
 from services.api.ids import uuid_to_text
-from services.rpc.channels import open_channel
+from services.rpc.client.calls import open_channel
 from tieredstorage.v1 import remote_log_metadata_manager_pb2 as pb
 from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
 from tieredstorage.v1 import remote_log_segment_pb2 as segment_pb

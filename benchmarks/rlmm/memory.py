@@ -11,7 +11,7 @@ from benchmarks.rlmm.database import databases, running_rlmm
 from benchmarks.rlmm.histories import PartitionHistory
 from benchmarks.rlmm.setting import LARGE, conditions
 from services.api.remote_log_metadata_manager import MAX_PAGE_SIZE
-from services.rpc.channels import open_channel
+from services.rpc.client.calls import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 
 LISTED = 50_000 if QUICK else 1_000_000

@@ -20,7 +20,7 @@ from services.api.segments import (
     RemoteLogSegmentState,
     segment_leader_epochs,
 )
-from services.rpc.channels import open_channel
+from services.rpc.client.calls import open_channel
 from services.rpc.converters.shared import metadata_to_proto, update_to_proto
 from tieredstorage.v1 import remote_log_metadata_manager_pb2 as pb
 from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc

@@ -5,17 +5,14 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 from uuid import UUID
 
-from services.api.anomalies import (
-    ALL_ANOMALIES,
-    Anomaly,
-    AnomalyPage,
-    AnomalyQuery,
-    SeenAnomaly,
-)
 from services.api.calls import NO_CONTEXT, AtRevision, MutationContext, MutationOutcome
 from services.api.errors import RemoteStorageError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.partitions import (
+    ALL_ANOMALIES,
+    Anomaly,
+    AnomalyPage,
+    AnomalyQuery,
     EventPage,
     EventQuery,
     OffsetGap,
@@ -24,6 +21,7 @@ from services.api.partitions import (
     PartitionState,
     RemotePartitionDeleteMetadata,
     RemotePartitionDeleteState,
+    SeenAnomaly,
 )
 from services.api.segment_batches import (
     MAX_BATCH,

@@ -14,7 +14,7 @@ from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, a
 from services.api.remote_storage_manager import RemoteStorageManager, SegmentObjects
 from services.cli.output import CommandError, Format
 from services.local.data_directory import default_directory, running_stack
-from services.rpc.channels import open_channel
+from services.rpc.client.calls import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.client.storage import RemoteStorageManagerClient, SegmentObjectsClient

@@ -32,7 +32,6 @@ _NO_SPARK = (
     f"{sys.executable} -m pip install -e '.[spark]'"
 )
 
-
 app = command_group(
     "Expire segments or remove partitions in bulk on Spark: plan, mark, delete, report. A dry run "
     "unless --apply is given."

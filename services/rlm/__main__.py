@@ -32,7 +32,7 @@ from services.rlm.retention.local_files import LogDirLocks
 from services.rlm.roles.partition_roles import PartitionSource
 from services.rlm.servicer import RemoteLogManagerServicer
 from services.rlm.settings import RlmSettings
-from services.rpc.channels import open_channel
+from services.rpc.client.calls import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.client.storage import RemoteStorageManagerClient
 from services.rpc.server.server import Service, serve

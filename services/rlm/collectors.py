@@ -34,13 +34,11 @@ _SINCE_LAST_SUCCESS = (
     "there was none."
 )
 
-
 SECONDS_SINCE_LAST_SUCCESS = TopicGauge(
     "sediment_rlm_seconds_since_last_success",
     _SINCE_LAST_SUCCESS.format("copy pass"),
     ("topic", "partition"),
 )
-
 
 EXPIRATION_SECONDS_SINCE_LAST_SUCCESS = TopicGauge(
     "sediment_rlm_expiration_seconds_since_last_success",
@@ -48,13 +46,11 @@ EXPIRATION_SECONDS_SINCE_LAST_SUCCESS = TopicGauge(
     ("topic", "partition"),
 )
 
-
 FOLLOWER_SECONDS_SINCE_LAST_SUCCESS = TopicGauge(
     "sediment_rlm_follower_seconds_since_last_success",
     _SINCE_LAST_SUCCESS.format("look at the tier of a partition that is followed here"),
     ("topic", "partition"),
 )
-
 
 LOCAL_RETENTION_SECONDS_SINCE_LAST_SUCCESS = TopicGauge(
     "sediment_rlm_local_retention_seconds_since_last_success",
@@ -62,13 +58,11 @@ LOCAL_RETENTION_SECONDS_SINCE_LAST_SUCCESS = TopicGauge(
     ("topic", "partition"),
 )
 
-
 REMOVAL_SECONDS_SINCE_LAST_SUCCESS = TopicGauge(
     "sediment_rlm_removal_seconds_since_last_success",
     _SINCE_LAST_SUCCESS.format("turn of a removal, while it is not removed,"),
     ("topic", "partition"),
 )
-
 
 POLL_SECONDS_SINCE_LAST_SUCCESS = TopicGauge(
     "sediment_rlm_poll_seconds_since_last_success",
@@ -77,9 +71,7 @@ POLL_SECONDS_SINCE_LAST_SUCCESS = TopicGauge(
     (),
 )
 
-
 _OF_TOPIC = ("topic",)
-
 
 REMOTE_COPY_LAG_BYTES = TopicGauge(
     "sediment_rlm_remote_copy_lag_bytes",
@@ -87,13 +79,11 @@ REMOTE_COPY_LAG_BYTES = TopicGauge(
     _OF_TOPIC,
 )
 
-
 REMOTE_COPY_LAG_SEGMENTS = TopicGauge(
     "sediment_rlm_remote_copy_lag_segments",
     "Rolled segments that are not in the tier yet (Kafka: RemoteCopyLagSegments).",
     _OF_TOPIC,
 )
-
 
 REMOTE_COPY_LAG_SECONDS = TopicGauge(
     "sediment_rlm_remote_copy_lag_seconds",
@@ -101,7 +91,6 @@ REMOTE_COPY_LAG_SECONDS = TopicGauge(
     "topic's partitions, the oldest. 0: all is in the tier.",
     _OF_TOPIC,
 )
-
 
 SECONDS_UNTIL_LOCAL_DELETION = TopicGauge(
     "sediment_rlm_seconds_until_local_deletion",
@@ -111,7 +100,6 @@ SECONDS_UNTIL_LOCAL_DELETION = TopicGauge(
     _OF_TOPIC,
 )
 
-
 PARTITIONS_HELD_BACK = TopicGauge(
     "sediment_rlm_partitions_held_back",
     "Partitions of which rolled segments are not copied before something is mended: a file of the "
@@ -120,14 +108,12 @@ PARTITIONS_HELD_BACK = TopicGauge(
     _OF_TOPIC,
 )
 
-
 REMOTE_DELETE_LAG_BYTES = TopicGauge(
     "sediment_rlm_remote_delete_lag_bytes",
     "Bytes of segments whose deletion from the tier has begun and not ended (Kafka: "
     "RemoteDeleteLagBytes).",
     _OF_TOPIC,
 )
-
 
 REMOTE_DELETE_LAG_SEGMENTS = TopicGauge(
     "sediment_rlm_remote_delete_lag_segments",
@@ -136,20 +122,17 @@ REMOTE_DELETE_LAG_SEGMENTS = TopicGauge(
     _OF_TOPIC,
 )
 
-
 REMOTE_LOG_METADATA_COUNT = TopicGauge(
     "sediment_rlm_remote_log_metadata_count",
     "Segments of which RLMM tells, in any state (Kafka: RemoteLogMetadataCount).",
     _OF_TOPIC,
 )
 
-
 REMOTE_LOG_SIZE_BYTES = TopicGauge(
     "sediment_rlm_remote_log_size_bytes",
     "Bytes of segments in the tier, those under deletion included (Kafka: RemoteLogSizeBytes).",
     _OF_TOPIC,
 )
-
 
 REMOTE_LOG_SIZE_COMPUTATION_SECONDS = TopicGauge(
     "sediment_rlm_remote_log_size_computation_seconds",
@@ -214,14 +197,12 @@ TASKS_IDLE_RATIO = TopicGauge(
     ("pool",),
 )
 
-
 REMOTE_READER_IDLE_RATIO = TopicGauge(
     "sediment_rlm_remote_log_reader_idle_ratio",
     "Of RLM_REMOTE_LOG_READER_THREADS, those that read nothing from the tier, 0 to 1 (Kafka: "
     "RemoteLogReaderAvgIdlePercent).",
     (),
 )
-
 
 REMOTE_READER_QUEUE_SIZE = TopicGauge(
     "sediment_rlm_remote_log_reader_task_queue_size",
@@ -256,7 +237,6 @@ class PoolCollector(Collector):
 
 _OF_PARTITION = ("topic", "partition")
 
-
 RETENTION_SIZE_PERCENT = TopicGauge(
     "sediment_rlm_retention_size_percent",
     "What retention.bytes counts of a partition in the tier (each offset of its lineage once), and "
@@ -264,7 +244,6 @@ RETENTION_SIZE_PERCENT = TopicGauge(
     "and above 0.",
     _OF_PARTITION,
 )
-
 
 LOCAL_RETENTION_SIZE_PERCENT = TopicGauge(
     "sediment_rlm_local_retention_size_percent",

@@ -56,7 +56,6 @@ COPIES_WAITING_FOR_RSM = Gauge(
     "Copies that RSM has refused a place and that wait to ask again; each keeps a copier thread.",
 )
 
-
 HITS = Counter(
     "sediment_rlm_index_cache_hits",
     "Indexes of remote segments found in the cache, by layer: memory, file.",
@@ -94,7 +93,6 @@ FILE_BYTES = Gauge(
     "Bytes of index files, as counted for RLM_REMOTE_LOG_INDEX_FILE_CACHE_TOTAL_SIZE_BYTES.",
 )
 
-
 OTHER_TOPICS = "(other)"
 """No topic can have this name."""
 
@@ -111,18 +109,15 @@ REMOTE_COPY_REQUESTS = TopicCounter(
     "Copies of segments that were begun (Kafka: RemoteCopyRequestsPerSec).",
 )
 
-
 REMOTE_COPY_BYTES = TopicCounter(
     "sediment_rlm_remote_copy_bytes",
     "Bytes of logs that were copied, of finished copies (Kafka: RemoteCopyBytesPerSec).",
 )
 
-
 REMOTE_COPY_ERRORS = TopicCounter(
     "sediment_rlm_remote_copy_errors",
     "Copies that failed for a reason that does not pass by itself (Kafka: RemoteCopyErrorsPerSec).",
 )
-
 
 REMOTE_COPY_RETRIABLE_ERRORS = TopicCounter(
     "sediment_rlm_remote_copy_retriable_errors",
@@ -130,13 +125,11 @@ REMOTE_COPY_RETRIABLE_ERRORS = TopicCounter(
     "count these.",
 )
 
-
 REMOTE_DELETE_REQUESTS = TopicCounter(
     "sediment_rlm_remote_delete_requests",
     "Deletions of segments that were asked of RSM: by retention, of what failed copies left, and "
     "where tiering is disabled (Kafka: RemoteDeleteRequestsPerSec).",
 )
-
 
 REMOTE_DELETE_ERRORS = TopicCounter(
     "sediment_rlm_remote_delete_errors",
@@ -144,13 +137,11 @@ REMOTE_DELETE_ERRORS = TopicCounter(
     "RemoteDeleteErrorsPerSec).",
 )
 
-
 REMOTE_DELETE_RETRIABLE_ERRORS = TopicCounter(
     "sediment_rlm_remote_delete_retriable_errors",
     "Deletions that failed and may work the next time, as while RSM is away. Kafka does not count "
     "these.",
 )
-
 
 REMOTE_FETCH_REQUESTS = TopicCounter(
     "sediment_rlm_remote_fetch_requests",
@@ -158,19 +149,16 @@ REMOTE_FETCH_REQUESTS = TopicCounter(
     "RemoteFetchRequestsPerSec).",
 )
 
-
 REMOTE_FETCH_BYTES = TopicCounter(
     "sediment_rlm_remote_fetch_bytes",
     "Bytes of record batches from the tier that were served (Kafka: RemoteFetchBytesPerSec).",
 )
-
 
 REMOTE_FETCH_ERRORS = TopicCounter(
     "sediment_rlm_remote_fetch_errors",
     "Fetches of a partition that the tier failed: RSM or RLMM away, no reader free in time, an "
     "object lost or damaged (Kafka: RemoteFetchErrorsPerSec).",
 )
-
 
 TOPIC_COUNTERS = (
     REMOTE_COPY_REQUESTS,
@@ -184,7 +172,6 @@ TOPIC_COUNTERS = (
     REMOTE_FETCH_BYTES,
     REMOTE_FETCH_ERRORS,
 )
-
 
 _Counts = defaultdict[TopicCounter, int]
 

@@ -17,14 +17,12 @@ _WHAT_TO_DO = {
     ProblemKind.HIGH_WATERMARK_UNKNOWN: "check that the broker runs and writes this file",
 }
 
-
 _LOGGED_ELSEWHERE = (
     # Mended; recorded; logged as the failure of the task.
     ProblemKind.INDEX_REBUILT,
     ProblemKind.LOST_BEFORE_COPY,
     ProblemKind.STORE_UNAVAILABLE,
 )
-
 
 _ENDS_BY_ITSELF = (ProblemKind.HIGH_WATERMARK_UNKNOWN,)
 """A new partition has it for some seconds."""

@@ -150,21 +150,13 @@ class TopicConfigs:
 
 
 MAX_AGE_S = 300.0
-
-
 RETRY_AFTER_S = 10.0
-
 
 UNUSED_AFTER_S = 3600.0
 """A policy that nobody wanted for so long is dropped."""
 
-
 _COMPACT = "compact"
-
-
 _NOT_YET = NoPolicy("not requested yet")
-
-
 _log = logging.getLogger(__name__)
 
 

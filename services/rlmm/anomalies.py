@@ -8,7 +8,7 @@ from uuid import UUID
 from sqlalchemy import Connection, Select, select, tuple_
 from sqlalchemy.orm import Session
 
-from services.api.anomalies import (
+from services.api.partitions import (
     MAX_ANOMALIES,
     Anomaly,
     AnomalyKind,

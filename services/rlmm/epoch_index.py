@@ -98,7 +98,6 @@ _LONGEST_RANGES = [(digits, min(10**digits - 1, INT64_MAX)) for digits in range(
 RANGE_CLASSES = "(VALUES " + ", ".join(f"({d}, {longest})" for d, longest in _LONGEST_RANGES) + ")"
 """SQL for all classes: the digits of `end_offset - start_offset`, and its maximum."""
 
-
 # The ranges of the finishing segments, at most one of each partition, and what had finished in
 # their epochs. (Here and below, rows are found by LATERAL subqueries that the planner cannot take
 # apart, and written by ctid: it knows too little of the keys to join by them. Nobody else changes

@@ -8,12 +8,15 @@ from uuid import UUID
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from services.api.anomalies import ALL_ANOMALIES, Anomaly, AnomalyPage, AnomalyQuery
 from services.api.calls import NO_CONTEXT, AtRevision, MutationContext, MutationOutcome
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.partitions import (
+    ALL_ANOMALIES,
     GAP_KINDS,
+    Anomaly,
+    AnomalyPage,
+    AnomalyQuery,
     EventPage,
     EventQuery,
     OffsetGap,

@@ -33,8 +33,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, INTEGER, JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from services.api.anomalies import AnomalyKind
-from services.api.partitions import RemotePartitionDeleteState
+from services.api.partitions import AnomalyKind, RemotePartitionDeleteState
 from services.api.segments import RemoteLogSegmentState
 from services.rlmm.epoch_index import RANGE_CLASS
 

@@ -187,7 +187,6 @@ class RsmSettings(ServiceSettings):
 
 _NEEDED = {"s3": ("endpoint", "region", "bucket"), "filesystem": ("directory",)}
 
-
 Place = tuple[str, ...]
 """What tells one place from another."""
 

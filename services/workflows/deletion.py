@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeVar
 
-from services.api.anomalies import Anomaly, AnomalyKind, AnomalyQuery
 from services.api.calls import MutationContext, MutationOutcome
 from services.api.errors import RemoteStorageError
 from services.api.ids import TopicIdPartition
+from services.api.partitions import Anomaly, AnomalyKind, AnomalyQuery
 from services.api.remote_log_metadata_manager import (
     MAX_UPDATE_BATCH,
     RemoteLogMetadataManager,
@@ -368,3 +368,10 @@ def not_being_copied(
 
 def _orphan_batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
     return (items[first : first + _AT_ONCE] for first in range(0, len(items), _AT_ONCE))
+
+
+def batches(items: Sequence[T], size: int) -> Iterator[tuple[T, ...]]:
+    """Yield the items in order, at most `size` at a time."""
+    rest = iter(items)
+    while batch := tuple(islice(rest, size)):
+        yield batch

@@ -7,7 +7,6 @@ from itertools import groupby, islice
 from typing import TypeVar
 from uuid import UUID
 
-from services.api.anomalies import MAX_ANOMALIES, MAX_DETAIL_LENGTH, Anomaly, AnomalyKind
 from services.api.errors import (
     CorruptSegmentError,
     InvalidRequestError,
@@ -16,6 +15,7 @@ from services.api.errors import (
     RetriableRemoteStorageError,
 )
 from services.api.ids import TopicIdPartition
+from services.api.partitions import MAX_ANOMALIES, MAX_DETAIL_LENGTH, Anomaly, AnomalyKind
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_segments
 from services.api.remote_storage_manager import (
     CURRENT_LOCATION,

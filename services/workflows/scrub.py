@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from itertools import groupby, islice
 from uuid import UUID
 
-from services.api.anomalies import MAX_DETAIL_LENGTH, Anomaly, AnomalyKind
 from services.api.errors import CorruptSegmentError, RemoteResourceNotFoundError, RemoteStorageError
+from services.api.partitions import MAX_DETAIL_LENGTH, Anomaly, AnomalyKind
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import (
     CURRENT_LOCATION,

@@ -7,7 +7,6 @@ from itertools import groupby
 from typing import TypeAlias
 from uuid import UUID
 
-from services.api.anomalies import MAX_DETAIL_LENGTH, AnomalyKind
 from services.api.errors import (
     CorruptSegmentError,
     InvalidRequestError,
@@ -16,7 +15,7 @@ from services.api.errors import (
     RetriableRemoteStorageError,
 )
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
-from services.api.partitions import EventQuery
+from services.api.partitions import MAX_DETAIL_LENGTH, AnomalyKind, EventQuery
 from services.api.remote_log_metadata_manager import (
     RemoteLogMetadataManager,
     all_events,

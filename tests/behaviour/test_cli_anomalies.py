@@ -5,8 +5,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from services.api.anomalies import Anomaly, AnomalyKind
 from services.api.ids import TopicIdPartition, uuid_to_text
+from services.api.partitions import Anomaly, AnomalyKind
 from services.api.remote_log_metadata_manager import PartitionLeadership
 from services.local.postgres import EmbeddedPostgres
 from tests.harness.rlmm_process import RlmmProcess, running_rlmm

@@ -11,10 +11,9 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Engine, text
 
-from services.api.anomalies import AnomalyKind
 from services.api.errors import RemoteStorageError
 from services.api.ids import TopicIdPartition
-from services.api.partitions import EventPage, PartitionEvent
+from services.api.partitions import AnomalyKind, EventPage, PartitionEvent
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_anomalies
 from services.api.segments import (
     RemoteLogSegmentMetadata,

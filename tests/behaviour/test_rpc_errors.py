@@ -23,8 +23,7 @@ from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.remote_storage_manager import IndexType, LogSegmentData, SegmentObjects
 from services.api.segments import RemoteLogSegmentMetadata, segment_leader_epochs
 from services.common.log import LINES_PER_WINDOW
-from services.rpc.channels import open_channel
-from services.rpc.client.calls import call_stream
+from services.rpc.client.calls import call_stream, open_channel
 from services.rpc.client.storage import RemoteStorageManagerClient
 from services.rpc.converters.storage import CopyRequest
 from services.rpc.statuses import status_of

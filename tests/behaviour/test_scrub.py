@@ -11,9 +11,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from services.api.anomalies import AnomalyKind, SeenAnomaly
 from services.api.errors import InvalidRequestError, RemoteStorageError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
+from services.api.partitions import AnomalyKind, SeenAnomaly
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_anomalies
 from services.api.remote_storage_manager import (
     IndexType,

@@ -16,7 +16,7 @@ from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.remote_storage_manager import IndexType, LogSegmentData, SegmentObjects
 from services.api.segments import RemoteLogSegmentMetadata
 from services.common.settings import ServiceSettings
-from services.rpc.channels import open_channel
+from services.rpc.client.calls import open_channel
 from services.rpc.client.storage import RemoteStorageManagerClient
 from services.rpc.converters.shared import metadata_to_proto
 from services.rpc.server.server import Service, start_grpc

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from services.api.errors import ThrottledError
-from services.rpc.channels import open_channel
+from services.rpc.client.calls import open_channel
 from services.rpc.server.server import Service, start_grpc
 from tests.deep.test_server_idle_streams import (
     PATIENT,

@@ -23,7 +23,7 @@ from services.api.segments import RemoteLogSegmentState
 from services.api.topic_config import RetentionOwner
 from services.local.stack import ServiceProcess, rlm_settings
 from services.rlmm.db import create_database_engine
-from services.rpc.channels import open_channel
+from services.rpc.client.calls import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
 from services.workflows.deletion import Deleter, begin_deletion
 from tests.harness.eventually import eventually

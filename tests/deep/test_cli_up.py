@@ -24,7 +24,7 @@ from services.api.remote_log_manager import PartitionDescription, RemoteLogManag
 from services.cli.fetch import PrintedRecord, records
 from services.local.data_directory import StackEndpoints
 from services.local.stack import own_environment
-from services.rpc.channels import open_channel
+from services.rpc.client.calls import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
 from tests.harness.eventually import eventually
 from tests.harness.processes import runs

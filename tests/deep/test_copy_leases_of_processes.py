@@ -16,7 +16,7 @@ from services.api.remote_log_manager import all_descriptions
 from services.api.remote_log_metadata_manager import all_events
 from services.api.segments import RemoteLogSegmentState
 from services.local.stack import ServiceProcess, rlm_settings, rsm_settings
-from services.rpc.channels import open_channel
+from services.rpc.client.calls import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
 from tests.harness.eventually import eventually, eventually_holds
 from tests.harness.processes import kill_and_restart, run_until_killed

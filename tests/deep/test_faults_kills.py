@@ -22,7 +22,7 @@ from services.api.remote_log_manager import (
 from services.api.remote_log_metadata_manager import all_events
 from services.common.failpoints import FAILPOINTS
 from services.local.stack import ServiceProcess, rlm_settings
-from services.rpc.channels import open_channel
+from services.rpc.client.calls import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
 from tests.behaviour.test_lost_before_copy import lose_before_copy
 from tests.deep.test_kill_and_rerun import KILLED, rlm_service

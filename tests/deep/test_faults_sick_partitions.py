@@ -9,7 +9,7 @@ import pytest
 
 from services.api.remote_log_manager import ProblemKind, all_descriptions
 from services.local.stack import ServiceProcess, rlm_settings
-from services.rpc.channels import open_channel
+from services.rpc.client.calls import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
 from tests.harness.eventually import eventually
 from tests.harness.world import FINISHED, World, name_topics_anew

@@ -13,7 +13,7 @@ from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import FetchError, FetchPartition, FetchRequest
 from services.common.failpoints import FAILPOINTS
 from services.local.process import ProcessError
-from services.rpc.channels import open_channel
+from services.rpc.client.calls import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
 from tests.deep.test_kill_and_rerun import rlm_service
 from tests.harness.eventually import eventually

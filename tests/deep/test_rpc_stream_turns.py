@@ -12,8 +12,13 @@ from google.protobuf.wrappers_pb2 import BytesValue
 
 from services.api.errors import RetriableRemoteStorageError
 from services.common.settings import ServiceSettings
-from services.rpc.channels import CHANNEL_OPTIONS, CHUNK_BYTES, open_channel
-from services.rpc.client.calls import call_stream, call_with_stream
+from services.rpc.client.calls import (
+    CHANNEL_OPTIONS,
+    CHUNK_BYTES,
+    call_stream,
+    call_with_stream,
+    open_channel,
+)
 from services.rpc.server.server import Service, start_grpc
 
 SERVICE = "test.Turns"

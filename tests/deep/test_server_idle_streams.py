@@ -17,7 +17,7 @@ from services.api.calls import current_call
 from services.api.errors import InvalidRequestError, RetriableRemoteStorageError, ThrottledError
 from services.common.log import LINES_PER_WINDOW
 from services.common.settings import ServiceSettings
-from services.rpc.channels import open_channel
+from services.rpc.client.calls import open_channel
 from services.rpc.server.server import (
     WAITING_PER_STREAM_THREAD,
     WAITING_PER_UNARY_THREAD,

@@ -37,7 +37,7 @@ from services.local.stack import (
     rsm_settings,
 )
 from services.rlmm import schema
-from services.rpc.channels import open_channel
+from services.rpc.client.calls import open_channel
 from services.rpc.client.storage import RemoteStorageManagerClient
 from services.rsm.layout import CustomMetadata
 from tests.contract.remote_storage_manager_contract import (

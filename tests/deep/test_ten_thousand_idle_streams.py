@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from services.api.errors import RetriableRemoteStorageError, ThrottledError
-from services.rpc.channels import open_channel
+from services.rpc.client.calls import open_channel
 from services.rpc.client.storage import RemoteStorageManagerClient
 from services.rpc.server.server import HEALTH_THREADS, WAITING_PER_STREAM_THREAD
 from tests.contract.remote_storage_manager_contract import Files, a_segment, copied, fetched

@@ -10,7 +10,7 @@ from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import FetchError
 from services.local.stack import ServiceProcess, rlm_settings
 from services.rlm.kafka_log.log_dir import find_partitions
-from services.rpc.channels import open_channel
+from services.rpc.client.calls import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
 from tests.harness.ship_stack import bytes_of, fetch, lose_rolled_segments
 from tests.harness.world import World

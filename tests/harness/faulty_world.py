@@ -15,7 +15,7 @@ from services.api.partitions import EventQuery
 from services.api.remote_log_manager import PartitionDescription, ProblemKind, all_descriptions
 from services.api.remote_log_metadata_manager import all_events
 from services.local.stack import ServiceProcess, rlm_settings
-from services.rpc.channels import open_channel
+from services.rpc.client.calls import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
 from tests.harness.eventually import eventually
 from tests.harness.read_loop import Read, ReadLoop, took_at_most_s

@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 import grpc
 
 from services.common.settings import ServiceSettings
-from services.rpc.channels import open_channel
+from services.rpc.client.calls import open_channel
 from services.rpc.server.server import Service, start_grpc
 
 

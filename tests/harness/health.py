@@ -3,7 +3,7 @@
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from services.rpc.channels import open_channel
+from services.rpc.client.calls import open_channel
 
 _TIMEOUT_S = 5.0
 

@@ -11,7 +11,7 @@ from typing import Self
 from services.api.errors import RemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import FetchError, FetchPartition, FetchRequest
-from services.rpc.channels import open_channel
+from services.rpc.client.calls import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
 
 _READ_BYTES = 64 * 1024

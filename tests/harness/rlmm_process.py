@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from services.local.stack import ServiceProcess, rlmm_settings
-from services.rpc.channels import open_channel
+from services.rpc.client.calls import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from tests.harness.sediment_command import Completed, sediment
 

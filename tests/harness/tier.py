@@ -27,7 +27,7 @@ from services.api.segments import (
 )
 from services.local.seaweedfs import S3Endpoint
 from services.local.stack import ServiceProcess
-from services.rpc.channels import open_channel
+from services.rpc.client.calls import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.client.storage import RemoteStorageManagerClient
 from tests.contract.remote_storage_manager_contract import Files

@@ -18,7 +18,7 @@ from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.segments import RemoteLogSegmentMetadata
 from services.local.stack import ServiceProcess, rlm_settings
 from services.rlm.kafka_log.log_dir import find_partitions
-from services.rpc.channels import open_channel
+from services.rpc.client.calls import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
 from tests.harness.eventually import eventually
 from tests.harness.kafka_client import Cluster, Topic

@@ -31,7 +31,7 @@ from services.rlm.kafka_admin.cluster_view import (
     TopicView,
 )
 from services.rlm.kafka_admin.security import ConnectionOptions, KafkaSecurity, KafkaSecurityError
-from services.workflows.paging import batches
+from services.workflows.deletion import batches
 
 REQUEST_TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
@@ -227,8 +227,6 @@ _CLOSED = (KafkaConnectionError, KafkaProtocolError, ssl.SSLEOFError, Connection
 _NO_ERROR, _UNKNOWN_TOPIC_OR_PARTITION, _TOPIC_AUTHORIZATION_FAILED = 0, 3, 29
 _TOPIC_RESOURCE = 2
 _CLEANUP_POLICY = "cleanup.policy"
-
-
 _PLAINTEXT = KafkaSecurity()
 
 

@@ -36,7 +36,7 @@ from services.rlm.kafka_admin.deleted_topics import (
 )
 from services.rlm.kafka_log.log_dir import LogDirectories
 from services.rlm.scheduler import PassFailedError
-from services.workflows.paging import batches
+from services.workflows.deletion import batches
 
 Roles = Mapping[TopicIdPartition, LeadershipChange]
 """The last applied change of each partition."""

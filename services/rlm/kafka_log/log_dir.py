@@ -224,7 +224,6 @@ def _rolled_segments(path: Path) -> int:
 
 LOCK_FILE = ".lock"
 
-
 _FLOCK = "hhqqi"
 """Linux's struct flock: type, whence, start, length, pid."""
 

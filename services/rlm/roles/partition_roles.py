@@ -27,7 +27,7 @@ from services.rlm.kafka_log.log_dir import PartitionDir
 from services.rlm.partition import Leadership, Partition
 from services.rlm.roles.stopping import Disabling, Left, TierDeletion, outcome_of, take_steps
 from services.rlm.roles.tasks import PartitionTasks
-from services.workflows.paging import batches
+from services.workflows.deletion import batches
 
 _log = logging.getLogger(__name__)
 

@@ -48,10 +48,10 @@ from services.workflows.deletion import (
     Deleter,
     DeletionOutcome,
     ExpectedRevisions,
+    batches,
     begin_deletion,
     finish_deletion,
 )
-from services.workflows.paging import batches
 
 
 class BatchedDeletion:
@@ -404,8 +404,6 @@ class Disabling:
 
 
 _STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
-
-
 _MAX_LOGGED = 10_000
 
 

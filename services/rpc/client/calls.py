@@ -1,4 +1,4 @@
-"""Make calls: deadline, request id, errors as ours, an end of streams that stall."""
+"""Open channels and make calls: deadline, request id, errors as ours, an end of stalled streams."""
 
 import logging
 import time
@@ -13,8 +13,11 @@ import grpc
 from services.api.calls import IN_PROCESS, current_call
 from services.api.errors import RetriableRemoteStorageError
 from services.common.retry import timely_rounds
-from services.rpc.channels import CHUNK_BYTES, REQUEST_ID_KEY
 from services.rpc.statuses import map_rpc_errors
+
+REQUEST_ID_KEY = "x-request-id"
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+CHUNK_BYTES = 1024 * 1024
 
 # gRPC asks for the next message once all but 64 KiB of the last are on their way, and a peer that
 # reads nothing has room for "grpc.http2.lookahead_bytes".
@@ -347,3 +350,27 @@ def _call_metadata() -> list[tuple[str, str]]:
     """Pass on the id of the call that is being served, so that logs can be joined by it."""
     call = current_call()
     return [(REQUEST_ID_KEY, uuid4().hex if call is IN_PROCESS else call.request_id)]
+
+
+CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    # How far a sender may run ahead of a reader, per stream. By default gRPC measures the
+    # connection and allows tens of MiB on a fast one: eight copies to a slow store fill memory.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", CHUNK_BYTES),
+)
+
+
+def open_channel(address: str) -> grpc.Channel:
+    """Return a channel to HOST:PORT that connects when first used, and again when it breaks."""
+    return grpc.insecure_channel(
+        address,
+        options=[
+            *CHANNEL_OPTIONS,
+            ("grpc.keepalive_time_ms", 30_000),
+            ("grpc.keepalive_timeout_ms", 10_000),
+            # By default gRPC waits up to two minutes between attempts.
+            ("grpc.max_reconnect_backoff_ms", 2_000),
+        ],
+    )

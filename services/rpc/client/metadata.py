@@ -5,11 +5,14 @@ from uuid import UUID
 
 import grpc
 
-from services.api.anomalies import ALL_ANOMALIES, Anomaly, AnomalyPage, AnomalyQuery
 from services.api.calls import NO_CONTEXT, AtRevision, MutationContext, MutationOutcome
 from services.api.errors import RetriableRemoteStorageError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition, uuid_to_text
 from services.api.partitions import (
+    ALL_ANOMALIES,
+    Anomaly,
+    AnomalyPage,
+    AnomalyQuery,
     EventPage,
     EventQuery,
     OffsetGap,

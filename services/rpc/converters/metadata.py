@@ -4,18 +4,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from uuid import UUID
 
-from services.api.anomalies import Anomaly, AnomalyPage, AnomalyQuery, SeenAnomaly
 from services.api.calls import AtRevision
 from services.api.errors import RemoteStorageError
 from services.api.ids import TopicIdPartition, uuid_from_text, uuid_to_text
 from services.api.lineage import Lineage
 from services.api.partitions import (
+    Anomaly,
+    AnomalyPage,
+    AnomalyQuery,
     EventPage,
     EventQuery,
     OffsetGap,
     PartitionEvent,
     PartitionReport,
     PartitionState,
+    SeenAnomaly,
 )
 from services.api.remote_log_metadata_manager import (
     PartitionLeadership,

@@ -7,11 +7,14 @@ from typing import Generic, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
-from services.api.anomalies import AnomalyKind
 from services.api.calls import MutationContext, MutationOutcome
 from services.api.errors import InvalidRequestError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition, uuid_from_text, uuid_to_text
-from services.api.partitions import RemotePartitionDeleteMetadata, RemotePartitionDeleteState
+from services.api.partitions import (
+    AnomalyKind,
+    RemotePartitionDeleteMetadata,
+    RemotePartitionDeleteState,
+)
 from services.api.remote_log_manager import (
     FetchError,
     PartitionRole,

@@ -16,7 +16,7 @@ from prometheus_client import Histogram
 
 from services.api.calls import Call, serving
 from services.api.errors import InvalidRequestError, RemoteStorageError
-from services.rpc.channels import REQUEST_ID_KEY
+from services.rpc.client.calls import REQUEST_ID_KEY
 from services.rpc.server.admission import AdmissionQueue, ServedCall
 from services.rpc.statuses import status_code, status_of
 

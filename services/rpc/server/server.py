@@ -19,7 +19,7 @@ from prometheus_client import start_http_server
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.common.settings import ServiceSettings
-from services.rpc.channels import CHANNEL_OPTIONS
+from services.rpc.client.calls import CHANNEL_OPTIONS
 from services.rpc.server.admission import AdmissionQueue, Watchdog
 from services.rpc.server.interceptor import REFUSAL_THREADS, CallInterceptor, CallKinds
 

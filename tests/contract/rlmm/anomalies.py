@@ -6,7 +6,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from services.api.anomalies import (
+from services.api.errors import InvalidRequestError
+from services.api.partitions import (
     MAX_ANOMALIES,
     MAX_DETAIL_LENGTH,
     MAX_OBJECT_KEY_BYTES,
@@ -15,7 +16,6 @@ from services.api.anomalies import (
     AnomalyQuery,
     SeenAnomaly,
 )
-from services.api.errors import InvalidRequestError
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_anomalies
 from services.api.validation import INT64_MAX
 from tests.contract.rlmm.segments import RlmmContractPart

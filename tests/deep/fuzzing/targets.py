@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from services.rlmm.db import create_database_engine
-from services.rpc.channels import open_channel
+from services.rpc.client.calls import open_channel
 from tests.deep.fuzzing.campaign import Target
 from tests.deep.fuzzing.database_digest import DatabaseDigest
 from tests.harness.rlmm_process import running_rlmm

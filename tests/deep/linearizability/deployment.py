@@ -19,7 +19,7 @@ from services.local.process import LOOPBACK
 from services.local.stack import ServiceProcess, rlmm_settings
 from services.rlmm import schema
 from services.rlmm.db import create_database_engine
-from services.rpc.channels import open_channel
+from services.rpc.client.calls import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from tests.deep.linearizability.history import TrailEntry
 from tests.deep.linearizability.postgres_proxy import PostgresProxy
