@@ -3,7 +3,15 @@
 import subprocess
 import sys
 
-from tests.shape import ROOT, circles, every_import_of, folder_imports, modules
+from tests.shape import (
+    CLOSURES,
+    ROOT,
+    circles,
+    closure_of,
+    every_import_of,
+    folder_imports,
+    modules,
+)
 
 # Package -> the packages of ours that it may import. Each may import itself.
 CORE = {"services.api", "services.common"}
@@ -103,6 +111,15 @@ def test_the_product_never_imports_its_demos_or_tests() -> None:
         if wanted.split(".")[0] in ("demos", "tests", "benchmarks")
     ]
     assert broken == []
+
+
+def test_each_role_imports_no_more_than_its_limit() -> None:
+    over = {
+        title: len(closure_of(name))
+        for title, (name, most) in CLOSURES.items()
+        if len(closure_of(name)) > most
+    }
+    assert over == {}
 
 
 def test_the_rules_cover_every_package() -> None:
