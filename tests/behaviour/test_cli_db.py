@@ -10,6 +10,7 @@ import pytest
 from psycopg import sql
 
 from services.local.postgres import EmbeddedPostgres
+from services.rlmm import schema
 from services.rlmm.schema import (
     ROLE,
     VIEWS,
@@ -32,6 +33,19 @@ def execute(database_url: str, *statements: str) -> None:
     with psycopg.connect(database_url.replace("+psycopg", ""), autocommit=True) as connection:
         for statement in statements:
             connection.execute(statement.encode())
+
+
+@pytest.fixture(scope="module")
+def postgres(server_directory: Path) -> Iterator[EmbeddedPostgres]:
+    """A server with the settings that `check` wants: the shared one does not wait for its disk."""
+    with EmbeddedPostgres(server_directory / "careful") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def migrated_database(postgres: EmbeddedPostgres) -> str:
+    schema.upgrade(postgres.create_database("migrated"))
+    return "migrated"
 
 
 @pytest.fixture

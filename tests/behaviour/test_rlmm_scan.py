@@ -154,6 +154,7 @@ def test_a_caller_that_leaves_ends_the_scan(database_url: str, engine: Engine) -
         eventually(is_quiet)
 
 
+@pytest.mark.deep
 def test_a_partition_that_changes_during_a_scan_is_seen_before_or_after(
     engine: Engine, rlmm: SqlRemoteLogMetadataManager
 ) -> None:
