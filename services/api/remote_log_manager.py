@@ -16,7 +16,7 @@ MAX_STOPS = 1_000
 class PartitionRole(Enum):
     """The role of a broker for a partition.
 
-    LEADER: it copies and applies retention. FOLLOWER: it follows the tier, changing nothing.
+    LEADER: copies and applies retention. FOLLOWER: follows the tier and changes nothing.
     """
 
     LEADER = "LEADER"
@@ -24,11 +24,11 @@ class PartitionRole(Enum):
 
 
 class StopReason(Enum):
-    """Why a broker stops a partition.
+    """The reason why a broker stops a partition.
 
     REASSIGNED: the replica moves; the tier stays. TIERING_DISABLED: the topic is no longer tiered;
-    the leader deletes what is in the tier. TOPIC_DELETED: the partition is marked for deletion and
-    removed later.
+    the leader deletes the partition from the tier. TOPIC_DELETED: the partition is marked for
+    deletion and removed later.
     """
 
     REASSIGNED = "REASSIGNED"
@@ -38,11 +38,11 @@ class StopReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LeadershipChange:
-    """A broker's role in a partition, from this leader epoch on.
+    """The role of a broker in a partition, from this leader epoch on.
 
     Attributes:
-        leader_epoch: of the partition's present leader; None: the latest of the log's own leader
-            epochs, each time it is asked for.
+        leader_epoch: of the partition's present leader; None for the latest leader epoch of the
+            log, read each time it is needed.
     """
 
     topic_id_partition: TopicIdPartition
@@ -56,7 +56,7 @@ class LeadershipChange:
 
 @dataclass(frozen=True, slots=True)
 class LeadershipDelta:
-    """Changes of roles, each partition once."""
+    """The changes of roles, each partition once."""
 
     changes: tuple[LeadershipChange, ...]
 
@@ -67,10 +67,10 @@ class LeadershipDelta:
 
 @dataclass(frozen=True, slots=True)
 class StopPartition:
-    """A partition to stop (Kafka: StopPartition).
+    """The partition to stop, and the reason (Kafka: StopPartition).
 
     Attributes:
-        leader_epoch: of the partition when this was decided; None: unknown, so that the stop is
+        leader_epoch: of the partition when the stop was decided; None if unknown: such a stop is
             never stale.
     """
 
@@ -85,7 +85,7 @@ class StopPartition:
 
 @dataclass(frozen=True, slots=True)
 class PartitionStops:
-    """Partitions to stop, each once."""
+    """The partitions to stop, each once."""
 
     partitions: tuple[StopPartition, ...]
 
@@ -95,50 +95,51 @@ class PartitionStops:
 
 
 LifecycleOutcome = RemoteStorageError | None
-"""The result for one partition; None: done."""
+"""The result for one partition; None if it succeeded."""
 
 
 class PartitionLifecycle(Protocol):
     """The part of RemoteLogManager that a source of partitions calls."""
 
     def on_leadership_change(self, delta: LeadershipDelta) -> list[LifecycleOutcome]:
-        """Apply changes of roles; return an outcome each, in order. Idempotent: a partition that
-        has the role already keeps its tasks, under the newer epoch.
+        """Apply changes of roles; return one outcome per change, in order.
 
+        Idempotent: a partition that already has the role keeps its tasks, under the newer epoch.
         A leader runs copy and expiration passes, a follower a pass that refreshes the tier state.
         When a role ends, a running copy is finished (KIP-405) and nothing new begins. RLMM is not
         needed: the passes announce the role.
 
         Raises:
-            InvalidRequestError: a topic id under two names, or known here under another; nothing
-                changed.
-            NotServedError: the partitions come from another source.
+            InvalidRequestError: if a topic id has two names, or another name here; nothing changed.
+            NotServedError: if the partitions come from another source.
 
         Outcomes:
-            FencedLeaderEpochError: a later leader epoch is known; nothing of the partition changed.
-            ConcurrentUpdateError: its tiering is being disabled; retry. Nothing of it changed.
+            FencedLeaderEpochError: a later leader epoch is known; the partition did not change.
+            ConcurrentUpdateError: the partition's tiering is being disabled; it did not change;
+                retry.
         """
         ...
 
     def stop_partitions(self, stops: PartitionStops) -> list[LifecycleOutcome]:
-        """Stop partitions; return an outcome each, in order; a failure does not affect the others.
-        Idempotent; after an error the same call continues.
+        """Stop partitions; return one outcome per partition, in order.
 
-        REASSIGNED: the tasks end as for another role; nothing else.
+        A failure does not affect the other partitions. Idempotent; after an error the same call
+        continues.
+
+        REASSIGNED: the tasks end as after a change of role; nothing else happens.
 
         TIERING_DISABLED: if this broker leads, the tier's log start is raised to the local one and
-        every segment is marked DELETE_SEGMENT_STARTED; that is committed when this returns. The
-        objects are deleted afterwards, in the background; if the process dies meanwhile, any later
-        deletion or this call again finishes that. The owner of retention
+        every segment is marked DELETE_SEGMENT_STARTED; both are committed before the call returns.
+        The objects are deleted afterwards, in the background; if the process dies meanwhile, any
+        later deletion or a repeated call finishes the work. The owner of retention
         (sediment.retention.owner) does not matter. A follower only ends its tasks.
 
         TOPIC_DELETED: the partition becomes DELETE_PARTITION_MARKED, whatever the role here. A
-        remover does the rest.
+        remover deletes the partition.
 
         Raises:
-            InvalidRequestError: a topic id under two names, or known here under another; nothing
-                changed.
-            NotServedError: the partitions come from another source.
+            InvalidRequestError: if a topic id has two names, or another name here; nothing changed.
+            NotServedError: if the partitions come from another source.
 
         Outcomes:
             FencedLeaderEpochError: a later leader epoch is known, here or to RLMM.
@@ -150,8 +151,8 @@ class PartitionLifecycle(Protocol):
             ConcurrentUpdateError: a copy is still running, the log cannot be read, the settings
                 changed meanwhile (the tasks have ended), or another call is disabling the
                 partition; retry.
-            RetriableRemoteStorageError: RLMM cannot be reached; after three in a row it is not
-                called for the rest.
+            RetriableRemoteStorageError: RLMM is unreachable; after three such outcomes in a row,
+                RLMM is not called for the rest.
         """
         ...
 
@@ -167,7 +168,7 @@ MAX_FETCH_BYTES = 256 * 1024 * 1024
 
 
 class FetchError(Enum):
-    """Errors of one partition of a fetch, by Kafka's names (kafka-clients: Errors)."""
+    """The error of one partition of a fetch, by Kafka's names (kafka-clients: Errors)."""
 
     NONE = "NONE"
     OFFSET_OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
@@ -179,7 +180,7 @@ class FetchError(Enum):
 
 
 class RecordSource(Enum):
-    """Where record batches were read from."""
+    """The place that record batches were read from."""
 
     LOCAL = "LOCAL"
     REMOTE = "REMOTE"
@@ -187,7 +188,7 @@ class RecordSource(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FetchPartition:
-    """What to read of one partition: up to `max_bytes` from `fetch_offset` (inclusive) on."""
+    """The read of one partition: up to `max_bytes`, from `fetch_offset` (inclusive) on."""
 
     topic_id_partition: TopicIdPartition
     fetch_offset: int
@@ -202,7 +203,7 @@ class FetchPartition:
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest:
-    """A read of several partitions, of up to `max_bytes` together, as a consumer, uncommitted."""
+    """The read of several partitions as an uncommitted consumer, up to `max_bytes` in total."""
 
     partitions: tuple[FetchPartition, ...]
     max_bytes: int
@@ -225,11 +226,11 @@ class FetchPart:
         error_message: for people; empty if error is NONE.
         high_watermark: the offset after the last one that may be read; -1: unknown.
         last_stable_offset: the offset of the first open transaction, else the high watermark.
-        log_start_offset: the first readable offset, in the tier or here; -1: unknown, because only
-            local offsets were read and the tier was never asked.
-        record_batches: bytes as Kafka wrote them. Over a partition's parts, joined, these are
-            whole batches; the first may begin before the fetch offset.
-        source: None: there are no record batches.
+        log_start_offset: the first readable offset, in the tier or here; -1 if unknown, because
+            only local offsets were read and the tier never was.
+        record_batches: bytes as Kafka wrote them. The joined parts of a partition are whole
+            batches; the first may begin before the fetch offset.
+        source: None if there are no record batches.
     """
 
     topic_id_partition: TopicIdPartition
@@ -243,7 +244,7 @@ class FetchPart:
 
 
 class ProblemKind(Enum):
-    """Why something is not copied."""
+    """The reason why something is not copied."""
 
     UNREADABLE = "UNREADABLE"
     PARTITION_METADATA_MISSING = "PARTITION_METADATA_MISSING"
@@ -265,13 +266,14 @@ class ProblemKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that a person should know.
+    """The description of a problem for the operator.
 
     Attributes:
         path: the file or folder at fault.
-        offset: the record offset it begins at, if that is known.
-        held_segments: rolled segments that are not copied because of it, its own included; 0 if it
-            was mended (INDEX_REBUILT) or nothing is left to copy (LOST_BEFORE_COPY).
+        offset: the record offset at which the problem begins; None if unknown.
+        held_segments: rolled segments that the problem keeps from being copied, the segment at
+            fault included; 0 if RLM repaired it (INDEX_REBUILT) or nothing is left to copy
+            (LOST_BEFORE_COPY).
     """
 
     kind: ProblemKind
@@ -283,21 +285,21 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """A partition as its RLM sees it.
+    """The state of a partition as its RLM knows it.
 
     Attributes:
         leader_epoch: the broker leader epoch that RLM copies under.
         log_start_offset: the first readable offset, in the tier or here.
-        local_log_start_offset: the first offset that is here; log_end_offset if there is none.
+        local_log_start_offset: the first local offset; log_end_offset if there is none.
         log_end_offset: the offset that the next record will get.
         copied_through_offset: the last offset of the copied prefix, which may have recorded gaps;
-            a lost range that is not recorded ends it. -1: none.
-        local_segments, local_size_bytes: what is here, the active segment included.
+            a lost range that is not recorded ends the prefix. -1 if nothing is copied.
+        local_segments, local_size_bytes: of the local log, the active segment included.
         pending_segments, pending_size_bytes: rolled segments that are not copied yet.
         remote_segments, remote_size_bytes: finished segments in the tier.
-        problems: what stops copying, what was lost, and what was mended; the first twenty, and one
-            that counts the others.
-        role: of this broker; None: it has none.
+        problems: causes that stop copying, losses, and repairs; the first twenty, and one that
+            counts the others.
+        role: of this broker; None if it has none.
     """
 
     topic_id_partition: TopicIdPartition
@@ -320,7 +322,7 @@ class PartitionDescription:
 
 @dataclass(frozen=True, slots=True)
 class DescribePage:
-    """Some of an RLM's partitions.
+    """The partitions on one page of describe_partitions.
 
     Attributes:
         log_dir_problems: folders and files that belong to no partition that can be copied, the
@@ -359,7 +361,7 @@ class RemoteLogManager(PartitionLifecycle, Protocol):
         tier has are left out, and problems say so.
 
         Raises:
-            InvalidRequestError: a negative page_size, or an invalid page_token.
+            InvalidRequestError: if page_size is negative, or page_token is invalid.
         """
         ...
 

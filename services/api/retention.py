@@ -1,12 +1,12 @@
-"""Retention: which segments of a partition's tier are to be deleted, and why.
+"""Decide which segments of a partition's tier retention deletes, and why.
 
-Whoever deletes by retention, or only tells what would be deleted, asks this one pure function.
-Source: RemoteLogManager.RLMExpirationTask.cleanupExpiredRemoteLogSegments.
+plan_retention is pure. Every process that deletes by retention, or shows what retention would
+delete, calls it. Source: RemoteLogManager.RLMExpirationTask.cleanupExpiredRemoteLogSegments.
 
-    deletions that did not finish   first, whatever else holds
-    the scan                        by start offset: log start, retention.ms, retention.bytes; what
-                                    is not of the lineage is skipped, and the first segment that
-                                    may stay ends it
+    unfinished deletions            first, always
+    the scan                        by start offset: log start, retention.ms, retention.bytes;
+                                    skips segments outside the lineage, and ends at the first
+                                    segment that no rule deletes
     unreferenced segments           all their leader epochs are before the lineage, and they lie
                                     below the log start
 """
@@ -27,7 +27,7 @@ DEFAULT_COPY_GRACE_MS = 60 * 60 * 1000
 NO_TIMESTAMP = -1
 
 SIZE_NOT_APPLIED = "retention.bytes not applied"
-"""So begins the note that says why the size rule was left out."""
+"""The beginning of the note that gives the reason why the size rule was not applied."""
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 _DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
@@ -39,10 +39,10 @@ def young_copies(
     now_ms: int,
     grace_ms: int = DEFAULT_COPY_GRACE_MS,
 ) -> list[RemoteLogSegmentMetadata]:
-    """Attempts to copy that began less than `grace_ms` ago, wherever. Leased or not they count as
-    under way: a copier without leases, as a broker with the plugin, may be anywhere and busy.
+    """Return the copy attempts of all brokers that began less than `grace_ms` ago.
 
-    One whose broker's clock is ahead by more than that is not among them: it would never age.
+    They count as running even without a lease: a broker with the plugin copies without leases.
+    An attempt dated more than `grace_ms` ahead of `now_ms` is left out: it would never age.
     """
     return [
         s
@@ -53,7 +53,7 @@ def young_copies(
 
 
 class DeletionReason(Enum):
-    """Why a segment is deleted; the values are for people and for the audit trail."""
+    """The reason why a segment is deleted, as people and the audit trail read it."""
 
     RETENTION_TIME = "retention.ms breached"
     RETENTION_SIZE = "retention.bytes breached"
@@ -66,10 +66,10 @@ class DeletionReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """A segment to delete.
+    """The segment to delete, and the reason.
 
     Attributes:
-        detail: the figures by which the rule decided; at most 256 characters.
+        detail: the figures that the rule compared; at most 256 characters.
     """
 
     segment: RemoteLogSegmentMetadata
@@ -79,19 +79,18 @@ class Deletion:
 
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
-    """What retention asks for.
+    """The deletions that retention requires of one partition.
 
     Attributes:
-        deletions: in the order in which to delete; each segment once. (Kafka lists an unfinished
-            deletion that spans two leader epochs twice, and does not see one behind the end of
-            the scan: a declared difference.)
-        log_start_offset: raise the tier's log start to this before anything is deleted; None: it
-            stays.
-        notes: what was not applied, and why.
-        stopped_at: the segment that ended the scan, as it may stay or is being copied; None:
-            nothing did. Told beside the plan and no part of it.
-        counted_bytes: of the partition's size, what the tier has, with what is to be deleted; None:
-            it was not judged. Told beside the plan, too.
+        deletions: in the order of deletion; each segment once. (A declared difference: Kafka lists
+            an unfinished deletion that spans two leader epochs twice, and misses one behind the
+            end of the scan.)
+        log_start_offset: raise the tier's log start to this before any deletion; None if it stays.
+        notes: the rules that were not applied, and why.
+        stopped_at: the segment that ended the scan, because no rule deletes it or it is being
+            copied; None if the scan reached the end. For display; not compared.
+        counted_bytes: the tier's part of the partition's size, including the segments to delete;
+            None if it was not computed. For display; not compared.
     """
 
     deletions: tuple[Deletion, ...]
@@ -102,7 +101,7 @@ class RetentionPlan:
 
     @property
     def deleted_size_bytes(self) -> int:
-        """Of the .log files; a segment of unknown size counts nothing."""
+        """Return the total size of the .log files to delete; an unknown size counts as 0."""
         return _total_bytes(deletion.segment for deletion in self.deletions)
 
 
@@ -115,19 +114,19 @@ def plan_retention(
     now_ms: int,
     max_report_age_ms: int = DEFAULT_MAX_REPORT_AGE_MS,
 ) -> RetentionPlan:
-    """Decide what of one partition is to be deleted.
+    """Decide which segments of one partition to delete.
 
-    Who may delete (retention_owner, sweep_paused) and whether the topic is tiered is for the
-    caller to know.
+    The caller checks that the topic is tiered and that the caller may delete (retention_owner,
+    sweep_paused).
 
     Args:
-        segments: all that list_remote_log_segments answers, in any order.
-        being_copied: ids of segments whose copy, or its clean-up, is under way. Such a one, and
-            one whose copy is leased, is never deleted, and ends the scan. Any other
-            COPY_SEGMENT_STARTED is what a copy left behind, to which the rules apply as to a
-            finished one; only the partition's size does not count it.
+        segments: all segments of list_remote_log_segments, in any order.
+        being_copied: ids of segments whose copy, or its clean-up, is running. Such a segment, and
+            one whose copy is leased, is never deleted and ends the scan. Any other
+            COPY_SEGMENT_STARTED is a dangling copy: the rules apply to it as to a finished one,
+            but it does not count towards the partition's size.
         now_ms: by the database's clock.
-        max_report_age_ms: retention.bytes is not applied by the sizes of an older report.
+        max_report_age_ms: retention.bytes is not applied if the report is older.
     """
     ordered = sorted(segments, key=list_order)
     copying = {s.remote_log_segment_id.id for s in segments if s.copy_leased}.union(being_copied)
@@ -141,8 +140,8 @@ def plan_retention(
         return RetentionPlan(unfinished, notes=("on hold: nothing new is deleted",))
     report = state.report
     if report is None or not state.lineage.entries:
-        # Not even by the log start: without a lineage nobody can say which of two segments with
-        # the same offsets is the partition's.
+        # Not even by the log start: of two segments with the same offsets, only the lineage
+        # decides which one is the partition's.
         note = "no leader has reported: its lineage is not known, nothing new is deleted"
         return RetentionPlan(unfinished, notes=(note,))
 
@@ -169,10 +168,12 @@ def _scan(
     rules: "_Rules",
     copying: Collection[UUID],
 ) -> tuple[list[Deletion], RemoteLogSegmentMetadata | None]:
-    """What the rules want deleted up to the first segment that may stay, or is being copied; and
-    that segment."""
+    """Return the deletions of the scan, and the segment that ended it.
+
+    The first segment that no rule deletes, or that is being copied, ends the scan.
+    """
     expired: list[Deletion] = []
-    # By start offset, which orders what is of the lineage by its epochs too, as Kafka lists them.
+    # Within the lineage, the order by start offset is also the order by epoch, which Kafka uses.
     for segment in filter(lineage.knows, ordered):
         if segment.remote_log_segment_id.id in copying:
             return expired, segment
@@ -195,7 +196,7 @@ def _stop_note(
 
 
 class _Rules:
-    """The rules that raise the log start, or follow from it. Kafka: RemoteLogRetentionHandler."""
+    """The rules that raise the log start or depend on it (Kafka: RemoteLogRetentionHandler)."""
 
     def __init__(
         self,
@@ -213,14 +214,17 @@ class _Rules:
         self._next_log_start_offset = log_start_offset
 
     def breached_by(self, segment: RemoteLogSegmentMetadata) -> Deletion | None:
-        """The first rule that wants the segment deleted; asked once for each, in scan order."""
+        """Return the deletion by the first rule that applies, or None.
+
+        Call it once per segment, in the order of the scan.
+        """
         if self._below_log_start(segment):
             detail = f"end_offset {segment.end_offset} < log start {self._log_start_offset}"
             return Deletion(segment, DeletionReason.LOG_START_OFFSET, detail)
         if not self._lineage.contains(segment):
             return None
         if segment.end_offset < self._next_log_start_offset:
-            # A further copy of what goes: not counted in the excess, and no part of it.
+            # Another copy of offsets that are being deleted: the excess does not include it.
             detail = (
                 f"end_offset {segment.end_offset} < next log start {self._next_log_start_offset}"
             )
@@ -231,8 +235,8 @@ class _Rules:
         return deletion
 
     def _below_log_start(self, segment: RemoteLogSegmentMetadata) -> bool:
-        # With records of a later epoch, and yet an end below the log start, it is another
-        # history's: the lineage begins at the log start.
+        # The lineage begins at the log start. A segment that ends below it and has records of a
+        # later epoch belongs to another history.
         last_epoch = segment.segment_leader_epochs[-1].leader_epoch
         is_below = segment.end_offset < self._log_start_offset
         return is_below and last_epoch <= self._lineage.first_epoch
@@ -264,16 +268,16 @@ class _Rules:
 def _counted(
     segments: Iterable[RemoteLogSegmentMetadata], lineage: SegmentLineage, log_start_offset: int
 ) -> Iterator[RemoteLogSegmentMetadata]:
-    """The segments that are the partition's size in the tier, each once.
+    """Yield the segments that make up the partition's size in the tier, each offset once.
 
-    Kafka counts also what lies below the log start, and so deletes as much again when a run ends
-    between raising the log start and deleting; and it counts a second copy of the same offsets,
-    for which records of others would have to go: declared differences.
+    Two declared differences: Kafka counts segments below the log start too, and deletes as much
+    again after a run that was interrupted between raising the log start and deleting. Kafka also
+    counts a second copy of the same offsets, and deletes other records for it.
     """
     covered_through = NOTHING_COPIED
     for segment in segments:
         is_live = segment.state is _FINISHED and segment.end_offset >= log_start_offset
-        # By start offset, so that what ended last began no later than this one.
+        # In the order of start offsets: the segment that ended last began no later than this one.
         is_new = segment.end_offset > covered_through
         if is_live and is_new and lineage.contains(segment):
             covered_through = segment.end_offset
@@ -287,8 +291,10 @@ def _excess_bytes(
     config: TopicConfig,
     max_report_age_ms: int,
 ) -> tuple[int, tuple[str, ...]]:
-    """By how much the partition is larger than retention.bytes, 0 where it is not; and a note
-    where that cannot be told. Kafka: buildRetentionSizeData."""
+    """Return the bytes above retention.bytes, or 0; and a note if they cannot be computed.
+
+    Source: RemoteLogManager.buildRetentionSizeData.
+    """
     if config.retention_bytes == UNLIMITED:
         return 0, ()
     age_ms = state.report_age_ms
@@ -301,7 +307,7 @@ def _excess_bytes(
         size_bytes += _size_bytes(segment)
         end_offset = max(end_offset, segment.end_offset)
     if end_offset > report.copied_through_offset:
-        # What has been copied since is counted in only_local_bytes still.
+        # only_local_bytes still includes the segments that were copied since the report.
         note = f"copied through {end_offset}, the leader's report through "
         return 0, (f"{SIZE_NOT_APPLIED}: {note}{report.copied_through_offset}",)
     return max(0, size_bytes - config.retention_bytes), ()
@@ -310,11 +316,11 @@ def _excess_bytes(
 def _unreferenced(
     segments: Iterable[RemoteLogSegmentMetadata], first_epoch: int, log_start_offset: int
 ) -> Iterator[Deletion]:
-    """Segments of leaders that the partition's history does not know any more.
+    """Yield deletions of segments whose leader epochs are all before the lineage.
 
-    Kafka, where the log is its own truth, does not ask for the log start: a declared difference.
-    Here a history may lack its beginning because a broker came back with an empty disk, and what
-    the tier has is then the only copy. What lies below the log start was given up on purpose.
+    A declared difference: Kafka deletes them above the log start, too. Here a lineage may lack its
+    beginning because a broker returned with an empty disk, and then the tier has the only copy.
+    Offsets below the log start were deleted on purpose.
     """
     for segment in segments:
         last = segment.segment_leader_epochs[-1].leader_epoch
@@ -328,19 +334,19 @@ def _unreferenced(
 
 
 def newest_ms(segment: RemoteLogSegmentMetadata) -> int:
-    """Of its records; where they bear no time, the segment is as old as its latest event."""
+    """Return the newest record timestamp, or the segment's latest event if records have none."""
     newest = segment.max_timestamp_ms
     return segment.event_timestamp_ms if newest == NO_TIMESTAMP else newest
 
 
 def _raised_log_start(expired: Iterable[Deletion], log_start_offset: int) -> int | None:
-    """What lies below the log start already has an end below it, and raises nothing."""
+    """Return the offset after the expired segments, or None if the log start is not below it."""
     after = max((d.segment.end_offset + 1 for d in expired), default=0)
     return after if after > log_start_offset else None
 
 
 def list_order(segment: RemoteLogSegmentMetadata) -> tuple[int, UUID]:
-    """The order in which segments are listed, and scanned."""
+    """Return the sort key by which segments are listed and scanned."""
     return segment.start_offset, segment.remote_log_segment_id.id
 
 
@@ -349,7 +355,7 @@ def _total_bytes(segments: Iterable[RemoteLogSegmentMetadata]) -> int:
 
 
 def _size_bytes(segment: RemoteLogSegmentMetadata) -> int:
-    """0 where it is unknown."""
+    """Return the size of the .log file; 0 if it is unknown."""
     return max(0, segment.segment_size_in_bytes)
 
 

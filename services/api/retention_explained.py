@@ -1,8 +1,8 @@
-"""Why retention takes a segment or leaves it, and when that changes: pure.
+"""Explain why retention deletes or keeps a segment, and when that changes.
 
-No rule is written here again: each answer is read off plan_retention, asked about other moments,
-about a partition that holds more, or about one that is neither on hold nor being copied. What is
-deleted at one moment is deleted at each later one, so that the first of them is found by halving.
+These functions are pure and repeat no rule: they call plan_retention with other times, a larger
+partition, or without the hold and the running copies. A segment that is deleted at one moment is
+deleted at every later one, so bisection finds the first.
 """
 
 from bisect import bisect_left
@@ -30,7 +30,7 @@ from services.api.validation import INT64_MAX
 
 @dataclass(frozen=True, slots=True)
 class RetentionCase:
-    """What plan_retention decides by; the fields are its arguments."""
+    """The arguments of plan_retention."""
 
     segments: Sequence[RemoteLogSegmentMetadata]
     state: PartitionState
@@ -41,7 +41,7 @@ class RetentionCase:
 
     @property
     def is_judged(self) -> bool:
-        """Whether a leader has reported, without which retention begins no deletion."""
+        """Return whether a leader has reported; before that, retention begins no deletion."""
         return self.state.report is not None and bool(self.state.lineage.entries)
 
     def plan(self) -> RetentionPlan:
@@ -61,16 +61,16 @@ class RetentionCase:
         return replace(self, config=replace(self.config, hold=False))
 
     def unobstructed(self) -> "RetentionCase":
-        """Not on hold, and as if each copy under way had been left behind as it is."""
+        """Return this case without the hold, with each running copy as a dangling one."""
         segments = tuple(replace(s, copy_leased=False) for s in self.segments)
         return replace(self.without_hold(), segments=segments, being_copied=frozenset())
 
 
 class Standing(Enum):
-    """Of a segment before retention; the values are for people.
+    """The verdict of retention on a segment, as people read it.
 
-    DUE: plan_retention deletes it now. LATER: it will, by time alone. OBSTRUCTED: a hold, or a copy
-    under way, alone keeps it from being the one or the other. KEPT: time alone deletes it never.
+    DUE: plan_retention deletes it now. LATER: plan_retention deletes it as time passes. OBSTRUCTED:
+    without a hold or a running copy it would be DUE or LATER. KEPT: no passing of time deletes it.
     NOT_JUDGED: no leader has reported.
     """
 
@@ -83,11 +83,11 @@ class Standing(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """When a segment is deleted, as long as nothing but the time changes.
+    """The time at which a segment is deleted if nothing but the time changes.
 
     Attributes:
-        at_ms: the first moment at which plan_retention deletes it; where it does so now, now.
-        deletion: of the plan of that moment: the rule and its figures.
+        at_ms: the first moment at which plan_retention deletes it; now if it already does.
+        deletion: the rule and its figures in the plan of that moment.
     """
 
     at_ms: int
@@ -96,16 +96,16 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class SegmentExplanation:
-    """What retention makes of one segment.
+    """The explanation of one segment.
 
     Attributes:
-        due: of DUE and LATER.
-        once_clear: of OBSTRUCTED: `due`, in the unobstructed case.
-        bytes_missing: by so much the partition has to grow, now and unobstructed, for the segment
-            to be deleted; None: it is due now, or no growth has that effect.
-        waits_for: the scan ends at this other segment as long as the segment is not due; None: the
-            scan reaches it.
-        divergence: None: it is within the lineage, or that cannot be judged.
+        due: set if DUE or LATER.
+        once_clear: set if OBSTRUCTED: `due` of the unobstructed case.
+        bytes_missing: the growth of the partition, now and unobstructed, that would delete the
+            segment; None if it is due now, or if no growth deletes it.
+        waits_for: the earlier segment at which the scan ends until this segment is due; None if the
+            scan reaches this segment.
+        divergence: None if the segment is within the lineage, or if the lineage is unknown.
     """
 
     segment: RemoteLogSegmentMetadata
@@ -119,14 +119,15 @@ class SegmentExplanation:
 
 @dataclass(frozen=True, slots=True)
 class PartitionExplanation:
-    """What retention makes of a partition.
+    """The explanation of one partition.
 
     Attributes:
-        plan: what is due now.
-        size_note: why retention.bytes is not applied now, hold or not; "": it is, or is not set.
-        on_hold: what would be due now without the hold, and is not; empty: nothing, or no hold.
-        oldest: by start offset, of what is not being deleted; None: there is none.
-        next: the segment at which the scan ends, hold or not; None: none ends it.
+        plan: the deletions that are due now.
+        size_note: why retention.bytes is not applied now, with or without a hold; "" if it is
+            applied or not set.
+        on_hold: the deletions that only the hold prevents now; empty without a hold.
+        oldest: the first segment by start offset that is not being deleted; None if there is none.
+        next: the segment at which the scan ends, with or without a hold; None if none ends it.
     """
 
     plan: RetentionPlan
@@ -137,9 +138,12 @@ class PartitionExplanation:
 
 
 def explain_segment(case: RetentionCase, segment: RemoteLogSegmentMetadata) -> SegmentExplanation:
-    """Explain one of the case's segments. Asks for many plans: one for each halving of the moments
-    at which segments expire, thrice where something is held up, and of the bytes by which the
-    partition may grow; about a hundred of a partition with many segments and much in it."""
+    """Explain one segment of the case.
+
+    This computes one plan per bisection step: over the times at which segments expire (three times
+    if something is held up), and over the bytes by which the partition may grow. A large partition
+    with many segments takes about a hundred plans.
+    """
     due, unobstructed = _due(case, segment), case.unobstructed()
     unheld = case.without_hold()
     unheld_due = _due(unheld, segment) if case.config.hold else due
@@ -156,7 +160,7 @@ def explain_segment(case: RetentionCase, segment: RemoteLogSegmentMetadata) -> S
 
 
 def explain_partition(case: RetentionCase) -> PartitionExplanation:
-    """Explain a partition, and the segment that is to go next."""
+    """Explain a partition, and the segment that is deleted next."""
     plan, unheld = case.plan(), case.without_hold().plan()
     planned = set(map(_id_of, plan.deletions))
     live = (s for s in sorted(case.segments, key=list_order) if s.state in COPIES)
@@ -194,7 +198,7 @@ def _due(case: RetentionCase, segment: RemoteLogSegmentMetadata) -> Due | None:
 
 
 def _moments_ms(case: RetentionCase) -> list[int]:
-    """When plans may change by time alone, ascending: a segment is older than retention.ms."""
+    """Return the future times, ascending, at which a segment exceeds retention.ms."""
     if case.config.retention_ms == UNLIMITED:
         return []
     expire_ms = {newest_ms(s) + case.config.retention_ms + 1 for s in case.segments}
@@ -213,7 +217,7 @@ def _bytes_missing(case: RetentionCase, segment: RemoteLogSegmentMetadata) -> in
 
     if is_deleted(0):
         return None
-    # With so much more everything is excess.
+    # With this growth, every segment is excess.
     total_bytes = sum(max(0, s.segment_size_in_bytes) for s in case.segments)
     most = case.config.retention_bytes + total_bytes + 1
     most = min(most, INT64_MAX - report.only_local_bytes)

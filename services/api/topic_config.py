@@ -1,4 +1,4 @@
-"""A topic's settings under Kafka's names: the tier's retention, and its owner."""
+"""Read and check a topic's settings under Kafka's names."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,10 +14,10 @@ from services.api.validation import INT64_MAX, require
 UNLIMITED = -1
 
 AS_RETENTION = -2
-"""For a local retention: as long as the whole one."""
+"""A local retention that is as long as the total retention."""
 
 AS_LOCAL_RETENTION = -1
-"""For a copy lag: as long as the local retention; no limit if that has none."""
+"""A copy lag that is as long as the local retention; unlimited if the local retention is."""
 
 T = TypeVar("T")
 
@@ -37,20 +37,20 @@ def is_internal_topic(topic: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """A topic's settings, read from their texts by `topic_config`; the names are Kafka's.
+    """The settings of a topic, read from their texts by `topic_config`; the names are Kafka's.
 
-    What is not set limits nothing: without retention.ms and retention.bytes the tier keeps all
-    (Kafka's own default of seven days would delete the logs of whoever has set nothing).
+    A setting that is not set imposes no limit: without retention.ms and retention.bytes the tier
+    keeps everything (Kafka's default of seven days would delete the logs of users who set nothing).
 
     Attributes:
-        remote_storage_enable: None: not set.
+        remote_storage_enable: None if not set.
         retention_ms, retention_bytes: of the tier and the local log together; UNLIMITED: no limit.
         local_retention_ms, local_retention_bytes: of the local log; AS_RETENTION: as the above.
         remote_copy_lag_ms, remote_copy_lag_bytes: how long a rolled segment waits for its copy
-            (KIP-1241); AS_LOCAL_RETENTION: as the effective local retention; None: not set, what
-            RLM's settings say.
-        retention_owner: None: nobody is refused; RLM takes the topic, sweeps leave it alone.
-        hold: nothing of the topic may be deleted, by whatever rule (legal hold).
+            (KIP-1241); AS_LOCAL_RETENTION: as the effective local retention; None if not set: RLM's
+            settings apply.
+        retention_owner: None if any service may delete; RLM does, and sweeps skip the topic.
+        hold: no rule deletes anything of the topic (legal hold).
         sweep_paused: sweeps delete nothing of the topic.
     """
 
@@ -69,24 +69,24 @@ class TopicConfig:
 
     @property
     def effective_local_retention_ms(self) -> int:
-        """UNLIMITED: no limit."""
+        """Return the local retention in ms; UNLIMITED: no limit."""
         local = self.local_retention_ms
         return self.retention_ms if local == AS_RETENTION else local
 
     @property
     def effective_local_retention_bytes(self) -> int:
-        """UNLIMITED: no limit."""
+        """Return the local retention in bytes; UNLIMITED: no limit."""
         local = self.local_retention_bytes
         return self.retention_bytes if local == AS_RETENTION else local
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTopicConfig:
-    """A topic's settings as RLMM has stored them.
+    """The settings of a topic as RLMM stores them.
 
     Attributes:
-        entries: the texts as they were put, each under its name; what is not here is not set.
-        revision: grows by one with every put that changes them; 0: never put.
+        entries: the texts as they were put, by name; a name that is missing is not set.
+        revision: grows by one with every put that changes the settings; 0 if never put.
     """
 
     topic_id: UUID
@@ -110,8 +110,8 @@ def topic_config(entries: Mapping[str, str]) -> TopicConfig:
     Source: LogConfig.validateNames and validateTopicLogConfigValues.
 
     Raises:
-        InvalidRequestError: an unknown name, a value out of bounds, settings that contradict each
-            other; the message begins with the name.
+        InvalidRequestError: if a name is unknown, a value is out of bounds, or settings contradict
+            each other; the message begins with the name.
     """
     unknown = sorted(set(entries) - set(_READERS))
     if unknown:
@@ -140,10 +140,10 @@ def _shown(name: str) -> str:
 
 
 def check_change(before: TopicConfig, after: TopicConfig) -> None:
-    """Refuse to turn tiering off unless the tier's part may be deleted (KIP-950).
+    """Refuse to disable tiering unless the tiered data may be deleted (KIP-950).
 
     Raises:
-        InvalidRequestError: remote.storage.enable was true and is not any more, without
+        InvalidRequestError: if remote.storage.enable changes from true without
             remote.log.delete.on.disable.
     """
     disabled = before.remote_storage_enable is True and after.remote_storage_enable is not True
@@ -164,7 +164,7 @@ def _check_local(name: str, local: int, total: int) -> None:
 
 
 def _check_copy_disabled(config: TopicConfig) -> None:
-    """Without copies the local log must be kept as long as the whole one."""
+    """Require, if copying is disabled, a local retention as long as the total one."""
     if not config.remote_log_copy_disable:
         return
     for name, local, total in (
