@@ -342,7 +342,7 @@ class BrokerRemoteLogManager:
         self._revisions.poll([each.topic_id_partition for each in self._roles.partitions()])
 
     def _has_size_limit(self, name: TopicIdPartition) -> bool:
-        """Whether retention uses the sizes that this broker reports."""
+        """Return whether retention uses the sizes that this broker reports."""
         try:
             config = self._topic_configs.of(name.topic_id).config
         except RemoteResourceNotFoundError:

@@ -54,7 +54,7 @@ class Leadership:
         return lineage.latest_epoch if self.leader_epoch is None else self.leader_epoch
 
     def is_overtaken(self, lineage: Lineage) -> bool:
-        """Whether the log has records of a later leader: this broker's next role is not known
+        """Return whether the log has records of a later leader: this broker's next role is not known
         yet."""
         latest = lineage.latest_epoch
         return self.leader_epoch is not None and latest is not None and latest > self.leader_epoch

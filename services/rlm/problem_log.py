@@ -29,7 +29,7 @@ _ENDS_BY_ITSELF = (ProblemKind.HIGH_WATERMARK_UNKNOWN,)
 
 
 def holds_back(problem: Problem) -> bool:
-    """Whether copying waits until a person, or the broker, has repaired something."""
+    """Return whether copying waits until a person, or the broker, has repaired something."""
     return problem.kind not in _LOGGED_ELSEWHERE
 
 

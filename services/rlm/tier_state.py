@@ -277,7 +277,7 @@ class TierState:
 
     @property
     def is_as_polled(self) -> bool:
-        """Whether the last known state is current by the latest poll, and this process has changed
+        """Return whether the last known state is current by the latest poll, and this process has changed
         nothing since."""
         if self._revisions is None or self._tier.revision is None:
             return False
@@ -427,7 +427,7 @@ class RaisedLogStart:
         return _Seen(tier.log_start_offset, revision, is_disabled)
 
     def _may_be_disabled(self) -> bool:
-        """Whether the settings allow it now; the audit trail does not go back so far."""
+        """Return whether the settings allow it now; the audit trail does not go back so far."""
         return self._rlmm.topic_config(self._name.topic_id).config.remote_log_delete_on_disable
 
 
@@ -469,7 +469,7 @@ class TierLineage:
         return self._of(tier).merged_with_report(local)
 
     def needs_rsm(self, tier: Tier, local: Lineage) -> bool:
-        """Whether `merged` has to ask RSM."""
+        """Return whether `merged` has to ask RSM."""
         newest = tier.newest
         is_read = newest is not None and self._read_from == newest.remote_log_segment_id
         return not is_read and not _reaches_back(tier, local)
@@ -500,7 +500,7 @@ class TierLineage:
 
 
 def _reaches_back(tier: Tier, local: Lineage) -> bool:
-    """Whether the broker's own history is enough."""
+    """Return whether the broker's own history is enough."""
     if tier.newest is None or tier.start_offset is None:
         return True
     return local.epoch_for_offset(tier.start_offset) is not None

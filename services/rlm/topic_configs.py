@@ -161,12 +161,12 @@ _log = logging.getLogger(__name__)
 
 
 def is_compacted(policy: str | NoPolicy) -> bool:
-    """Tell whether the topic is known to be compacted."""
+    """Return whether the topic is known to be compacted."""
     return isinstance(policy, str) and _COMPACT in [each.strip() for each in policy.split(",")]
 
 
 def is_awaited(policy: str | NoPolicy) -> bool:
-    """Tell whether the policy is not known yet, but a later answer may have it."""
+    """Return whether the policy is not known yet, but a later answer may have it."""
     return isinstance(policy, NoPolicy) and not policy.is_refused
 
 

@@ -28,14 +28,15 @@ def lost_ranges(
     *,
     ask: bool = True,
 ) -> list[Range]:
-    """Return the lost offset ranges (rules.lost_before_copy); ask RLMM only if offsets are missing
-    right behind the tier's log start.
+    """Return the lost offset ranges (rules.lost_before_copy).
+
+    RLMM is called only if offsets are missing right after the tier's log start.
 
     Args:
-        ask: False: use what RLMM answered last.
+        ask: if False, use the last answer of RLMM.
 
     Raises:
-        RemoteStorageError: RLMM cannot be asked what raised the log start.
+        RemoteStorageError: if RLMM fails to return what raised the log start.
     """
 
     def behind(emptied_before_offset: int) -> list[Range]:
@@ -50,14 +51,14 @@ def lost_ranges(
 
 @dataclass
 class Losses:
-    """The lost ranges of a partition, as a pass has left them.
+    """The lost ranges of a partition after one pass.
 
     Attributes:
-        recorded: found first by this pass and recorded; or perhaps recorded, if RLMM did not
-            answer: the next pass may find them known, so they are reported now.
+        recorded: first found and recorded by this pass; also ranges that were perhaps recorded,
+            because RLMM did not answer: the next pass may find them known, so they are listed now.
         unrecorded: not recorded yet; the next pass retries.
         known: recorded before.
-        failure: RLMM cannot be reached; None: it answered each time.
+        failure: the error if RLMM was unreachable; None if it answered each time.
     """
 
     recorded: list[Problem] = field(default_factory=list)
@@ -83,11 +84,11 @@ class LossRecorder:
     ) -> Losses:
         """Record the lost ranges (lost_ranges) that are not recorded yet.
 
-        Ranges that may still come into the tier are left out: those another process of this broker
-        (`elsewhere`) or another broker is copying, and those a reporting leader still has.
+        Ranges that may still be copied are left out: those that another process of this broker
+        (`elsewhere`) or another broker is copying, and those that a reporting leader still has.
 
         Raises:
-            RemoteStorageError: the recorded gaps cannot be read; nothing was recorded.
+            RemoteStorageError: if the recorded gaps cannot be read; nothing was recorded.
         """
         losses = Losses()
         gaps = partition.tier.gaps.refresh(tier) if lost else ()
@@ -141,8 +142,10 @@ class LossRecorder:
         return [c for c in copies if c.copy_leased or c.remote_log_segment_id in young]
 
     def _still_had(self, report: PartitionReport | None, epoch: int | None, last: int) -> str:
-        """Return what another broker's report has against the loss; "": nothing. Without known
-        leaders, every broker with a folder of the partition records losses."""
+        """Return why another broker's report contradicts the loss; "" if it does not.
+
+        If leaders are unknown, every broker with a folder of the partition records losses.
+        """
         if report is None or report.broker_id == self.broker_id:
             return ""
         is_older = epoch is not None and report.leader_epoch < epoch
@@ -169,7 +172,7 @@ def _copied_yet(under_way: Sequence[RemoteLogSegmentMetadata], first: int, last:
 
 
 def lost_problem(partition: Partition, lost: Range, note: str = "") -> Problem:
-    """Describe a lost range; copying continues behind it."""
+    """Describe a lost range; copying continues after it."""
     first, last = lost
     reason = f"the broker deleted offsets {first} to {last} before they were copied"
     return _problem(partition, first, f"{reason}; {note}" if note else reason)
@@ -188,25 +191,25 @@ def _problem(partition: Partition, offset: int, reason: str) -> Problem:
 
 
 MAX_DANGLING_COPIES = 1
-"""Dangling copies of uncopied offsets that cannot be deleted, up to which copying continues."""
+"""Copying continues with at most so many dangling copies of uncopied offsets."""
 
 ANOTHER_AFTER_MS = 10 * 60 * 1000
-"""How long after the latest of more dangling copies another copy may begin: if the store accepts
-nothing at all, each pass would add one; if only an earlier store is down, the copy succeeds."""
+"""With more dangling copies, another copy may begin so long after the latest one. If the store
+accepts nothing, each pass would add one; if only an earlier store is down, the copy succeeds."""
 
 ENOUGH_REFUSED = 10
-"""How many clean-ups that are refused for good a pass tries."""
+"""A pass stops cleaning up after so many permanent refusals."""
 
 
 @dataclass(frozen=True, slots=True)
 class DanglingCopies:
-    """Unfinished copies of this broker that were not deleted.
+    """The unfinished copies of this broker that were not deleted.
 
     Attributes:
-        elsewhere: copies that another process may be making under this broker's id: on another copy
-            of the folder, or the broker itself.
+        elsewhere: copies that another process may be making under this broker's id: an RLM on
+            another copy of the folder, or the broker itself.
         attempts: dangling copies that could not be deleted.
-        failure: why the last one could not; None: there are none.
+        failure: the error of the last one; None if there are none.
     """
 
     elsewhere: Sequence[RemoteLogSegmentMetadata] = ()
@@ -214,8 +217,10 @@ class DanglingCopies:
     failure: RemoteStorageError | None = None
 
     def stops_copying(self, covered: OffsetRanges, now_ms: int) -> bool:
-        """Whether there are too many to begin another copy now. Those whose offsets are in the tier
-        do not count: a later copy succeeded."""
+        """Return whether there are too many dangling copies to begin another copy now.
+
+        A dangling copy of offsets in the tier does not count: a later copy succeeded.
+        """
         at_uncopied = [s for s in self.attempts if not covered.covers(s.end_offset, s.end_offset)]
         latest_ms = [abs(now_ms - segment.event_timestamp_ms) for segment in at_uncopied]
         return len(at_uncopied) > MAX_DANGLING_COPIES and min(latest_ms) < ANOTHER_AFTER_MS
@@ -229,12 +234,12 @@ def end_dangling_copies(
 ) -> DanglingCopies:
     """Delete this broker's dangling copies among the tier's unfinished segments.
 
-    One that cannot be deleted, because an earlier store is down or refuses deletes, does not stop
-    copying: the next attempt has an id of its own.
+    A copy that cannot be deleted, because an earlier store is down or refuses deletes, does not
+    stop copying: the next attempt has its own id.
 
     Raises:
-        ENDED_BY_ANOTHER: another process ended one; refresh the tier and retry.
-        RemoteStorageError: RLMM cannot be asked about them.
+        ENDED_BY_ANOTHER: if another process ended one; refresh the tier and retry.
+        RemoteStorageError: if RLMM cannot list them.
     """
     own = [segment for segment in unfinished if is_attempt_of(broker_id, segment)]
     elsewhere = copier.under_way_elsewhere(own)

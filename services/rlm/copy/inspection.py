@@ -1,4 +1,4 @@
-"""Read a rolled segment through before anything of it is registered."""
+"""Check a whole rolled segment before it is registered."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,14 +23,14 @@ from services.rlm.kafka_log.transactions import Transactions, transactions_at
 
 @dataclass(frozen=True, slots=True)
 class InspectedSegment:
-    """A rolled segment that is fit to be copied.
+    """The rolled segment that passed all checks and may be copied.
 
     Attributes:
         crc32c: of the whole log file.
-        max_timestamp_ms: the largest record timestamp; where no record bears one, when the log file
-            was last written to (LogSegment.largestTimestamp).
-        side_files: the bytes of all other files of the copy; without TRANSACTION where no
-            transaction was aborted in the segment and the broker has no such file.
+        max_timestamp_ms: the largest record timestamp; the log file's modification time if no
+            record has one (LogSegment.largestTimestamp).
+        side_files: the bytes of all other files of the copy; without TRANSACTION if no transaction
+            was aborted in the segment and the broker has no such file.
         mended: indexes that were rebuilt from the segment, as INDEX_REBUILT.
     """
 
@@ -53,21 +53,22 @@ def inspect(
     lineage: Lineage,
     log_start_offset: int,
 ) -> InspectedSegment:
-    """Check all of a rolled segment: every batch with its CRC, offsets without a gap at the end,
-    each index, leader epochs, producer snapshot. An index that is missing or wrong is rebuilt, as
-    Kafka does; a snapshot never is.
+    """Check a whole rolled segment and return its files.
 
-    A log that ends before the next segment begins is refused: whoever cut it did so between two
-    batches, or the topic is compacted, which is not tiered.
+    This checks every batch with its CRC, the last offset, each index, the leader epochs and the
+    producer snapshot. A missing or wrong index is rebuilt, as Kafka does; a snapshot never is.
+
+    A log that ends before the next segment begins is refused: the log was cut between two batches,
+    or the topic is compacted, which is not tiered.
 
     Args:
         segments: the partition's, for the transactions that are open where `segment` begins.
-        log_start_offset: below it the copy has no leader epoch, as in Kafka: nobody may read there.
+        log_start_offset: offsets below it get no leader epoch, as in Kafka: they are not readable.
 
     Raises:
         LogFileError: TRUNCATED_BATCH, CORRUPT_BATCH, OLD_MESSAGE_FORMAT, LEADER_EPOCHS_MISSING,
             PRODUCER_SNAPSHOT_MISSING, UNREADABLE.
-        SegmentVanishedError: the broker deleted it meanwhile.
+        SegmentVanishedError: if the broker deleted the segment meanwhile.
     """
     epochs = _leader_epochs(segment, lineage, log_start_offset)
     snapshot = _producer_snapshot(segment)
@@ -116,7 +117,7 @@ def _producer_snapshot(segment: LocalSegment) -> bytes:
 
 
 class _Walk:
-    """One pass over the log file."""
+    """Read and check the log file once."""
 
     def __init__(
         self, segment: LocalSegment, transactions: Transactions, indexes: SegmentIndexes

@@ -19,7 +19,7 @@ from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 
 
 class CopyCancelledError(Exception):
-    """The copy stops on purpose; the next pass cleans up what was begun."""
+    """The error of a copy that was cancelled; the next pass cleans up the attempt."""
 
 
 RENEWALS_PER_LEASE = 3
@@ -27,24 +27,27 @@ RETRIES_PER_LEASE = 20
 LONGEST_RETRY_S = 1.0
 
 _REFUSALS = (RemoteResourceNotFoundError, InvalidStateTransitionError)
-"""The copy has ended or is unknown. Any other error of a renewal may pass."""
+"""The copy has ended or is unknown. After any other error, the renewal is retried."""
 
 _log = logging.getLogger(__name__)
 
 
 def boot_time_s() -> float:
-    """Return a clock that runs while the host is suspended, where the platform has one."""
+    """Return the seconds of a clock that runs during suspend if the platform has one."""
     if sys.platform == "linux":
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.monotonic()
 
 
 class LeaseLostError(CopyCancelledError):
-    """Another process may have ended the copy by now: it stops and must not finish."""
+    """The error of a copy that lost its lease and must not finish.
+
+    Another process may have ended the copy by now.
+    """
 
 
 class CopyLease:
-    """The lease of one copy. Once lost it stays lost, whatever RLMM answers. Thread-safe."""
+    """The lease of one copy. A lost lease stays lost, even if RLMM renews it. Thread-safe."""
 
     def __init__(
         self, segment_id: RemoteLogSegmentId, lease_ms: int, clock: Callable[[], float]
@@ -61,12 +64,12 @@ class CopyLease:
             return self._is_held()
 
     def require_held(self) -> None:
-        """Raise LeaseLostError if RLMM refused to renew the lease, or it may have expired."""
+        """Raise LeaseLostError if RLMM refused to renew the lease, or the lease may be over."""
         if not self.is_held():
             raise LeaseLostError(f"{self.segment_id}: the copy is abandoned: {self._lost}")
 
     def renewed(self, asked_s: float) -> None:
-        """Extend the lease that RLMM renewed at `asked_s`, unless it has expired here meanwhile."""
+        """Extend the lease that RLMM renewed at `asked_s`, unless it expired here meanwhile."""
         with self._lock:
             if self._is_held():
                 self._until_s = max(self._until_s, asked_s + self.lease_ms / 1000)
@@ -82,8 +85,10 @@ class CopyLease:
 
 
 class CopyLeases:
-    """Hold the leases of all copies of this process, renewed by one thread while there are any.
-    Thread-safe."""
+    """Hold and renew the leases of all copies of this process.
+
+    One thread renews them while there are any. Thread-safe.
+    """
 
     def __init__(
         self,
@@ -104,11 +109,12 @@ class CopyLeases:
 
     @contextmanager
     def of(self, segment_id: RemoteLogSegmentId) -> Iterator[CopyLease]:
-        """Hold the lease of a copy that is about to be registered, until the block ends. After
-        that, the copy counts as ours for as long as RLMM may still have the lease.
+        """Hold the lease of a copy from before it is registered until the block ends.
+
+        After that, the copy counts as ours for as long as RLMM may still have the lease.
 
         Raises:
-            RetriableRemoteStorageError: no thread to renew it can be started.
+            RetriableRemoteStorageError: if no thread to renew the lease can be started.
         """
         with self._changed:
             self._have_renewer()
@@ -130,7 +136,7 @@ class CopyLeases:
             self._renewed[lease.segment_id.id] = lease
 
     def is_ours(self, segment_id: UUID) -> bool:
-        """Whether this process began the leased copy."""
+        """Return whether this process began the leased copy."""
         with self._changed:
             ends_s = self._ended.get(segment_id)
             is_recent = ends_s is not None and ends_s > self._clock()

@@ -1,4 +1,4 @@
-"""Report what a copy pass did, what it left, and why."""
+"""Report the results, the progress and the problems of a copy pass."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -16,14 +16,14 @@ Range = tuple[int, int]
 
 
 class Progress(Protocol):
-    """Watches copies as they go; called from several threads at once."""
+    """Observe copies while they run; called from several threads at once."""
 
     def planned(self, name: TopicIdPartition, segments: int, size_bytes: int) -> None:
-        """Show how much of a partition this pass is about to copy."""
+        """Show the segments and bytes of a partition that this pass is about to copy."""
         ...
 
     def sent(self, name: TopicIdPartition, size_bytes: int) -> None:
-        """Count bytes of logs that were sent; negative: a copy failed, its bytes do not count."""
+        """Count sent bytes of logs; a negative number takes back the bytes of a failed copy."""
         ...
 
     def copied(self, name: TopicIdPartition, start_offset: int, size_bytes: int) -> None:
@@ -109,27 +109,27 @@ def copied_elsewhere(segment: RemoteLogSegmentMetadata, path: str, held_segments
 
 @dataclass
 class PassReport:
-    """What one pass did.
+    """The result of one copy pass.
 
     Attributes:
         copied_segments, copied_bytes: COPY_SEGMENT_FINISHED by this pass.
         copy_requests: copies begun.
-        copy_errors, copy_retriable_errors: copies that failed for good, and that may work the next
-            time; a cancelled copy is neither.
+        copy_errors, copy_retriable_errors: copies that failed permanently, and copies that may
+            succeed when retried; a cancelled copy is neither.
         present_segments, present_bytes: rolled segments that were in the tier before.
         unsettled_segments: rolled segments that are not in the tier and may not be copied yet: they
             reach `settled_before_offset` (LocalLog.last_stable_offset).
         cleaned_attempts: dangling copies that were deleted.
-        problems: what stops segments from being copied, what was lost, and what was mended.
+        problems: causes that stop copying, losses, and repairs.
         recorded: losses among the problems that this pass found first and recorded, or perhaps
             recorded.
-        known_gaps: losses that were recorded before; no problem any more.
-        failure: why the pass did not do everything; empty: it did.
-        may_pass: the failure may be gone when the pass is repeated soon.
+        known_gaps: losses that were recorded before; no longer problems.
+        failure: why the pass is incomplete; empty if it is complete.
+        may_pass: an early retry may succeed.
         folder_is_gone: the broker dropped the partition or moved it to another disk; a folder of
             that name, if there is one, belongs to another topic.
-        more_after_s: the pass ended with segments left to copy and is to run again after so many
-            seconds; None: it did not.
+        more_after_s: seconds after which the pass runs again, because segments are left to copy;
+            None if it does not.
     """
 
     copied_segments: int = 0
@@ -159,6 +159,6 @@ class PassReport:
 
     @property
     def found_nothing(self) -> bool:
-        """Whether the pass had nothing to do and nothing to report."""
+        """Return whether the pass had nothing to do and nothing to report."""
         found = (self.copied_segments, self.cleaned_attempts, self.problems, self.failure)
         return not any(found)

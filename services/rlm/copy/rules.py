@@ -1,4 +1,7 @@
-"""Decide which segments to copy, and when: pure rules and the settings of the topic."""
+"""Decide which segments to copy, and when.
+
+The rules are pure; CopyRules applies them with the settings of the topic.
+"""
 
 import logging
 import threading
@@ -32,13 +35,14 @@ def candidate_log_segments(log: LocalLog, covered: OffsetRanges) -> list[LocalSe
 
 
 def uncopied_log_segments(log: LocalLog, covered: OffsetRanges) -> list[LocalSegment]:
-    """Return the rolled segments that are not in the tier, earliest first: all that reach the log's
-    start (LocalLog.from_offset), also those below the tier's first segment.
+    """Return the rolled segments that are not in the tier, earliest first.
 
-    What was deleted from the tier lies below the log's start, which rises before a deletion. Below
-    the tier's first segment there may be what an interrupted removal has marked and what the leader
-    before never had. (Kafka copies only above the highest offset ever copied: after tiering was
-    disabled and enabled again, it does not copy earlier offsets again.)
+    These are all that reach the log's start (LocalLog.from_offset), including those below the
+    tier's first segment. Offsets that were deleted from the tier lie below the log's start, because
+    it rises before a deletion. Below the tier's first segment there may be segments that an
+    interrupted removal has marked, and offsets that the previous leader never had. (Kafka copies
+    only above the highest offset ever copied: after tiering was disabled and enabled again, it does
+    not copy earlier offsets.)
     """
     return [
         segment
@@ -65,15 +69,16 @@ def lost_before_copy(
 ) -> list[tuple[int, int]]:
     """Return the offset ranges, both ends inclusive, that the broker deleted before their copy.
 
-    They lie behind something that is or was in the tier, and are neither there nor here. Offsets
-    below the first that ever was in the tier are not lost: the log may have begun there.
+    Lost ranges follow offsets that are or were in the tier, and are neither in the tier nor local.
+    Offsets before the first one that ever was in the tier are not lost: the log may begin there.
 
     Offsets below `deleted_before_offset` were deleted from the tier (Tier.deleted_before_offset),
     those below the broker's recorded log start by DeleteRecords. A DeleteRecords request that ends
     exactly with a segment leaves no such record; its offsets count as lost.
 
     Args:
-        emptied_before_offset: everything below was in the tier once (RaisedLogStart); 0: unknown.
+        emptied_before_offset: all offsets below were once in the tier (RaisedLogStart); 0 if
+            unknown.
     """
     there = list(covered)
     if emptied_before_offset > 0:
@@ -94,8 +99,10 @@ def copied_through_offset(
     candidates: Sequence[LocalSegment],
     lost: Sequence[tuple[int, int]],
 ) -> int:
-    """Return the last offset of the copied prefix, which ends before the first candidate and the
-    first of the `lost` ranges (without recorded gaps); -1: nothing is copied.
+    """Return the last offset of the copied prefix; -1 if nothing is copied.
+
+    The prefix ends before the first candidate and before the first of the `lost` ranges, which
+    exclude recorded gaps.
     """
     ends = [covered.last + 1]
     ends += [segment.base_offset for segment in candidates[:1]]
@@ -105,7 +112,7 @@ def copied_through_offset(
 
 
 ReadsTimestamp = Callable[[LocalSegment], int | None]
-"""Returns a segment's largest timestamp, ms; None: it cannot be read."""
+"""Returns a segment's largest timestamp, ms; None if it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +128,12 @@ class CopyLagDefaults:
 
 @dataclass(frozen=True, slots=True)
 class CopyLag:
-    """When a segment is due: one of the two bounds is enough; with neither it never is.
+    """The bounds at which a segment is due: either is enough; without both it never is.
 
     Attributes:
-        ms: age of its newest record; None: no such bound.
-        size_bytes: bytes of later segments, the active one included; None: no such bound.
+        ms: age of its newest record; None if there is no such bound.
+        size_bytes: bytes of later segments, the active one included; None if there is no such
+            bound.
     """
 
     ms: int | None = 0
@@ -133,7 +141,7 @@ class CopyLag:
 
     @property
     def is_none(self) -> bool:
-        """Whether every segment is due at once."""
+        """Return whether every segment is due at once."""
         return 0 in (self.ms, self.size_bytes)
 
 
@@ -143,8 +151,8 @@ AT_ONCE = CopyLag()
 def effective_copy_lag(config: TopicConfig, defaults: CopyLagDefaults) -> CopyLag:
     """Return a topic's copy lag.
 
-    A lag derived from an unlimited local retention is never over. A default is never longer than
-    the local retention, after which the broker deletes the segment.
+    A lag derived from an unlimited local retention never ends. A default is never longer than the
+    local retention, after which the broker deletes the segment.
     """
     return CopyLag(
         _effective(config.remote_copy_lag_ms, defaults.ms, config.effective_local_retention_ms),
@@ -206,7 +214,7 @@ def _bytes_behind(segments: Sequence[LocalSegment]) -> dict[int, int]:
 def _is_old(
     segment: LocalSegment, lag_ms: int | None, now_ms: int, largest_timestamp_ms: ReadsTimestamp
 ) -> bool:
-    """Whether the segment is old enough; records of the future count as old."""
+    """Return whether the segment is old enough; timestamps in the future count as old."""
     if lag_ms is None:
         return False
     timestamp_ms = largest_timestamp_ms(segment)
@@ -222,14 +230,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CopyRule:
-    """Whether and when a partition is copied.
+    """The rule by which a partition is copied.
 
     Attributes:
-        disabled_by: why nothing is copied; empty: it is copied. Reads and retention continue.
+        disabled_by: why the partition is not copied; empty if it is. Reads and retention continue.
         compaction: the topic's cleanup.policy, if that is the reason; then retention deletes
             nothing either.
-        is_awaited: the cluster has not answered yet with the cleanup policy.
-        local_retention_ms: after which the broker deletes a segment; None: unknown.
+        is_awaited: the cluster has not returned the cleanup policy yet.
+        local_retention_ms: the age at which the broker deletes a segment; None if unknown.
     """
 
     disabled_by: str = ""
@@ -244,7 +252,7 @@ class CopyRule:
 
 
 class UncopiedTopics:
-    """Log once per topic why nothing of it is copied. Thread-safe."""
+    """Log once per topic why it is not copied. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -263,11 +271,11 @@ class UncopiedTopics:
 
 @dataclass(frozen=True, slots=True)
 class CopyQuotaLimit:
-    """How many bytes a second all copies of a process read together (KIP-956).
+    """The limit of bytes per second that all copies of a process read together (KIP-956).
 
     Attributes:
         max_bytes_per_second: INT64_MAX: no limit.
-        windows, window_s: the unused rate of so many windows may be made up for at once.
+        windows, window_s: the unused rate of so many windows may be used at once.
     """
 
     max_bytes_per_second: int = INT64_MAX
@@ -284,11 +292,11 @@ class CopyRules:
     """The copy rules of all partitions of a process.
 
     Attributes:
-        lag_defaults: None: copy at once, whatever is set (`sediment ship`).
-        now_ms: the clock of this host, by which a lag is counted.
-        tiered_by_default: whether a topic without remote.storage.enable is tiered: yes, if leaders
-            are named by calls or found in the log directories; no, with the poller.
-        cleanup_policies: None: nobody reads them.
+        lag_defaults: None to copy at once and ignore all lags (`sediment ship`).
+        now_ms: the clock of this host, by which a lag is measured.
+        tiered_by_default: whether a topic without remote.storage.enable is tiered: yes if leaders
+            are named by calls or found in the log directories; no with the poller.
+        cleanup_policies: None if the policies are not read.
     """
 
     topic_configs: TopicConfigs
@@ -303,7 +311,7 @@ class CopyRules:
         """Return the rule of a partition now.
 
         Raises:
-            RemoteStorageError: the topic's settings cannot be read.
+            RemoteStorageError: if the topic's settings cannot be read.
         """
         config = self._config(name)
         local_ms = config.local_retention_ms

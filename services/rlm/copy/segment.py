@@ -116,12 +116,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ThrottleRetry:
-    """How long a copy waits for RSM to accept it.
+    """The limits of a copy's wait for RSM to accept it.
 
     Attributes:
         backoff: between two requests.
-        timeout_s: after which the copy fails; RSM's client waits for a thread for as long.
-        warn_after_s: after which the wait is logged as a warning.
+        timeout_s: time after which the copy fails; RSM's client waits as long for a thread.
+        warn_after_s: time after which the wait is logged as a warning.
     """
 
     backoff: Backoff = field(default_factory=lambda: Backoff(initial_s=0.5, max_s=5.0))
@@ -138,15 +138,15 @@ def copy_with_throttle_retry(
 ) -> bytes | None:
     """Copy a segment's data; repeat the request under the same id while RSM is busy.
 
-    A new attempt for each refusal would cost three metadata changes, so that this is the one wait
-    which does not end the pass.
+    A new attempt for each refusal would cost three metadata changes. No other wait keeps a pass
+    from ending.
 
     Args:
-        stopping: set: stop waiting.
+        stopping: once set, stop waiting.
 
     Raises:
-        CopyCancelledError: the copy was cancelled.
-        ThrottledError: RSM was busy for longer than the timeout.
+        CopyCancelledError: if the copy was cancelled.
+        ThrottledError: if RSM was busy for longer than the timeout.
     """
     segment_id, began_s = started.remote_log_segment_id, time.monotonic()
     refusals, is_warned = 0, False
@@ -200,12 +200,12 @@ _ENDED = (_State.COPY_SEGMENT_FINISHED, _State.DELETE_SEGMENT_FINISHED)
 
 @dataclass(frozen=True, slots=True)
 class CopyLimits:
-    """Bounds of one copy.
+    """The bounds of one copy.
 
     Attributes:
         chunk_bytes: of the log in memory at once.
-        custom_metadata_max_bytes: the longest answer of RSM.
-        lease_ms: how long no other process ends the copy after its last renewal.
+        custom_metadata_max_bytes: the longest custom metadata that RSM may return.
+        lease_ms: how long after the last renewal no other process may end the copy.
     """
 
     chunk_bytes: int = 1024 * 1024
@@ -218,12 +218,12 @@ class SegmentCopier:
     """Copy inspected segments, and delete dangling copies of earlier attempts.
 
     Each attempt has a new segment id and a lease, which is renewed while the copy runs. After a
-    failure that may pass, the attempt is abandoned (DELETE_SEGMENT_STARTED) and the next pass
-    cleans up; after any other it is cleaned up at once. If that could not be recorded, because the
-    process was killed or RLMM was down, the next pass cleans up, or another process once the lease
-    has expired.
+    retriable failure, the attempt is abandoned (DELETE_SEGMENT_STARTED) and the next pass cleans
+    up; after any other failure the copier cleans up at once. If RLMM could not store the end of the
+    attempt, because the process was killed or RLMM was down, the next pass cleans up, or another
+    process after the lease has expired.
 
-    How an attempt ends is decided once: finish and clean-up have the same request id, so that the
+    The end of an attempt is decided once: finish and clean-up have the same request id, so that the
     clean-up never reverts a finish whose answer was lost.
 
     Args:
@@ -249,8 +249,11 @@ class SegmentCopier:
 
     @property
     def being_copied(self) -> frozenset[UUID]:
-        """Return the ids of segments this process copies: from before they are registered until it
-        is known how they ended (Kafka: segmentIdsBeingCopied)."""
+        """Return the ids of the segments that this process copies.
+
+        An id is included from before the segment is registered until the end of the copy is known
+        (Kafka: segmentIdsBeingCopied).
+        """
         with self._lock:
             return frozenset(self._being_copied)
 
@@ -266,15 +269,15 @@ class SegmentCopier:
         """Copy a segment; on return it is COPY_SEGMENT_FINISHED.
 
         Args:
-            stopping: set: stop waiting for RSM; a copy that RSM has accepted is finished.
-            cancelled: set: abandon it.
+            stopping: once set, stop waiting for RSM; a copy that RSM has accepted is finished.
+            cancelled: once set, abandon the copy.
 
         Raises:
-            RETRIABLE_ERRORS: abandoned; retry later.
-            RemoteStorageError: failed for good and cleaned up, as far as possible; after a
+            RETRIABLE_ERRORS: the copy was abandoned; retry later.
+            RemoteStorageError: the copy failed permanently and was cleaned up if possible; after a
                 CustomMetadataTooLargeError every further attempt fails.
-            LogFileError, SegmentVanishedError: the file changed meanwhile; cleaned up.
-            CopyCancelledError: abandoned; LeaseLostError if the lease was lost.
+            LogFileError, SegmentVanishedError: the file changed meanwhile; the copy was cleaned up.
+            CopyCancelledError: the copy was abandoned; LeaseLostError if the lease was lost.
         """
         started = self._describe(name, inspected, broker_leader_epoch)
         segment_id = started.remote_log_segment_id
@@ -329,17 +332,19 @@ class SegmentCopier:
     def under_way_elsewhere(
         self, segments: Sequence[RemoteLogSegmentMetadata]
     ) -> list[RemoteLogSegmentMetadata]:
-        """Return those of this broker's copies that another process may be making: another RLM,
-        which has a lease, or the broker with the plugin, which has none and one hour.
+        """Return the copies of this broker that another process may be making.
+
+        The other process is an RLM, which has a lease, or the broker with the plugin, whose copies
+        have no lease and count for one hour.
 
         Raises:
-            ConcurrentUpdateError: one has finished meanwhile; refresh and retry.
+            ConcurrentUpdateError: if one has finished meanwhile; refresh and retry.
         """
         unknown = [s for s in segments if s.state is _State.COPY_SEGMENT_STARTED]
         unknown = [s for s in unknown if not self._leases.is_ours(s.remote_log_segment_id.id)]
         if not unknown:
             return []
-        # The end of a lease changes no revision: what was listed may be outdated.
+        # The end of a lease changes no revision, so the listed state may be outdated.
         ids = [segment.remote_log_segment_id.id for segment in unknown]
         now = list(segments_by_id(self._rlmm, unknown[0].topic_id_partition, ids))
         for segment in now:
@@ -352,18 +357,19 @@ class SegmentCopier:
         return leased + self._young(by_the_plugin)
 
     def _young(self, copies: Sequence[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMetadata]:
-        """Filter by the database's clock, as leases are: this host's may be wrong."""
+        """Return the young copies, by the database's clock, because this host's may be wrong."""
         if not copies:
             return []
         name = copies[0].topic_id_partition
         return young_copies(copies, self._rlmm.partition_state(name).value.read_at_ms)
 
     def clean_up(self, segment: RemoteLogSegmentMetadata) -> None:
-        """Delete what is left of an attempt of this broker: DELETE_SEGMENT_STARTED, objects,
-        DELETE_SEGMENT_FINISHED. Idempotent.
+        """Delete the rest of an attempt of this broker. Idempotent.
+
+        The steps are DELETE_SEGMENT_STARTED, the objects, DELETE_SEGMENT_FINISHED.
 
         Raises:
-            ConcurrentUpdateError: another process ended it; see is_finished_or_gone.
+            ConcurrentUpdateError: if another process ended it; see is_finished_or_gone.
             RemoteStorageError: retry later.
         """
         if segment.state is not _State.DELETE_SEGMENT_STARTED:
@@ -375,8 +381,10 @@ class SegmentCopier:
         self._update(segment, _State.DELETE_SEGMENT_FINISHED, context)
 
     def is_finished_or_gone(self, segment: RemoteLogSegmentMetadata) -> bool:
-        """Whether, in RLMM now, the attempt has ended: by another process, or by an earlier call of
-        this one that took effect late."""
+        """Return whether the attempt has ended, as RLMM has it now.
+
+        Another process may have ended it, or an earlier call of this process that took effect late.
+        """
         segment_id = segment.remote_log_segment_id
         try:
             found = list(segments_by_id(self._rlmm, segment_id.topic_id_partition, [segment_id.id]))
@@ -387,7 +395,11 @@ class SegmentCopier:
     def _end(
         self, segment: RemoteLogSegmentMetadata, state: RemoteLogSegmentState, reason: str
     ) -> MutationOutcome:
-        """Decide how an attempt ends; fails if that was decided: the request id is then in use."""
+        """Decide the end of an attempt.
+
+        Raises:
+            ConcurrentUpdateError: if the end was decided before: the request id is then in use.
+        """
         request_id = f"end-of-{segment.remote_log_segment_id.id.hex}"
         try:
             return self._update(segment, state, _context(segment, reason, request_id))
@@ -423,7 +435,7 @@ class SegmentCopier:
             )
 
     def _try_give_up(self, segment: RemoteLogSegmentMetadata) -> None:
-        """Record that this attempt will not finish, so that nobody waits for its lease."""
+        """Mark this attempt as abandoned, so that no process waits for its lease."""
         try:
             given_up = self._end(segment, _State.DELETE_SEGMENT_STARTED, NOT_FINISHED)
         except ENDED_BY_ANOTHER:
@@ -453,9 +465,11 @@ class SegmentCopier:
             )
 
     def _try_delete_if_given_up(self, segment: RemoteLogSegmentMetadata) -> None:
-        """Delete the objects of a copy that another process has abandoned, as any process may once
-        its lease has expired. That process may have deleted the objects before all of them were
-        written, and no other would delete the rest."""
+        """Delete the objects of a copy that another process has abandoned.
+
+        Any process may abandon a copy after its lease has expired. It may have deleted the objects
+        before all of them were written, and no other process would delete the rest.
+        """
         segment_id = segment.remote_log_segment_id
         try:
             found = segments_by_id(self._rlmm, segment_id.topic_id_partition, [segment_id.id])
@@ -519,14 +533,16 @@ class SegmentCopier:
 
 
 def is_attempt_of(broker_id: int, segment: RemoteLogSegmentMetadata) -> bool:
-    """Whether an unfinished segment is a copy of this broker, or the clean-up of one. A segment
-    with RSM's custom metadata had been copied: retention finishes its deletion."""
+    """Return whether an unfinished segment is a copy of this broker, or the clean-up of one.
+
+    A segment with RSM's custom metadata had been copied: retention finishes its deletion.
+    """
     is_copy = segment.state is _State.COPY_SEGMENT_STARTED or segment.custom_metadata is None
     return is_copy and segment.broker_id == broker_id
 
 
 def _is_by_rlm(segment: RemoteLogSegmentMetadata) -> bool:
-    """Whether RLM made the copy: it records its leader epoch; the broker's plugin cannot."""
+    """Return whether RLM made the copy; RLM sets the leader epoch, the broker's plugin cannot."""
     return segment.broker_leader_epoch is not None
 
 

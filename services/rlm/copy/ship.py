@@ -1,4 +1,4 @@
-"""Copy every rolled segment in a broker's log directories once, and report what is left."""
+"""Copy every rolled segment in a broker's log directories once, and report the rest."""
 
 import logging
 import time
@@ -33,13 +33,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ShipSettings:
-    """Bounds of one run.
+    """The bounds of one run.
 
     Attributes:
         threads: partitions that are copied at once.
         retry_for_s: how long to retry while store or database are down, seconds since the last
-            copied segment of any partition. Leases should be shorter, because dangling copies of a
-            killed run are waited for no longer than this.
+            copied segment of any partition. Leases should be shorter, because the run waits no
+            longer than this for the dangling copies of a killed run.
     """
 
     threads: int = 4
@@ -49,9 +49,12 @@ class ShipSettings:
 
 
 class ShipOutcome(Enum):
-    """DONE: every rolled segment is in the tier, except known gaps and segments that a running
-    broker has not settled yet. PARTIAL: segments failed, wait or are unsettled without a broker, or
-    this run was the first to find lost offsets. FAILED: no partition is complete."""
+    """The outcome of a run.
+
+    DONE: every rolled segment is in the tier, except known gaps and segments that a running broker
+    has not settled yet. PARTIAL: segments failed, wait or are unsettled without a broker, or this
+    run was the first to find lost offsets. FAILED: no partition is complete.
+    """
 
     DONE = "DONE"
     PARTIAL = "PARTIAL"
@@ -93,12 +96,12 @@ class PartitionShipReport:
 
     @property
     def has_lost(self) -> bool:
-        """Whether this run was the first to find offsets that were deleted before their copy."""
+        """Return whether this run was the first to find offsets that were deleted before their copy."""
         return any(map(_is_loss, self.problems))
 
     @property
     def leaves_out(self) -> bool:
-        """Whether segments are unsettled and no broker runs that would settle them."""
+        """Return whether segments are unsettled and no broker runs that would settle them."""
         return self.unsettled_segments > 0 and not self.will_settle
 
     def add(self, report: PassReport, *, first: bool) -> None:
@@ -162,15 +165,16 @@ def ship(
     cancelled: Event | None = None,
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
 ) -> ShipReport:
-    """Copy every rolled segment that is not in the tier yet, without any copy lag; a second run
-    copies what is left. Topics whose copying is disabled are skipped.
+    """Copy every rolled segment that is not in the tier yet, without any copy lag.
+
+    A second run copies the rest. Topics whose copying is disabled are skipped.
 
     Args:
-        topics: only these; empty: all.
+        topics: only these; all if empty.
         cancelled: set it to end early; the next run cleans up running copies.
 
     Raises:
-        LogDirError: no directory can be used. All other failures are in the report.
+        LogDirError: if no directory can be used. All other failures are in the report.
     """
     settings = settings or ShipSettings()
     found = find_partitions(log_dirs)
@@ -240,7 +244,7 @@ class _Shipper:
                 return total
 
     def _report(self, partition: Partition) -> None:
-        """Report the partition once. If that fails, the run has not: the next one reports again."""
+        """Report the partition once; a failure does not fail the run, and the next run retries."""
         try:
             report = report_of(partition, self.broker_id)
             if report is not None:
@@ -257,7 +261,7 @@ class _Shipper:
 
 
 class _Patience:
-    """A time limit that begins again with each success of any partition."""
+    """The time limit that restarts with each success of any partition."""
 
     def __init__(self, for_s: float) -> None:
         self._for_s = for_s

@@ -1,4 +1,4 @@
-"""Run one copy pass over a partition: resolve dangling copies, copy each rolled segment."""
+"""Run one copy pass over a partition: delete dangling copies, copy each rolled segment."""
 
 import fcntl
 import logging
@@ -57,19 +57,19 @@ from services.rlm.tier_state import OffsetRanges, Tier
 
 
 class PartitionBusyError(Exception):
-    """Another process is copying this partition."""
+    """The error if another process is copying this partition."""
 
 
 @contextmanager
 def exclusive(directory: Path) -> Iterator[None]:
-    """Hold the folder's lock, so that no running copy is taken for a dangling one.
+    """Hold the folder's lock, so that no running copy is mistaken for a dangling one.
 
-    The lock is on the folder itself, opened for reading: nothing is written, Kafka does not use it,
-    and it ends with the process, however that ends.
+    The lock is on the folder itself, opened for reading: nothing is written, Kafka does not use the
+    lock, and the kernel releases it if the process dies.
 
     Raises:
-        PartitionBusyError: another process holds it.
-        FileNotFoundError: the folder is gone.
+        PartitionBusyError: if another process holds the lock.
+        FileNotFoundError: if the folder is gone.
         LogFileError: UNREADABLE, or the file system has no locks.
     """
     with reading(directory):
@@ -92,10 +92,10 @@ def _lock(fd: int, directory: Path) -> None:
 
 
 _POLICY_RETRY_S = 3.0
-"""Until the cluster has answered with the cleanup policy."""
+"""The interval of passes until the cluster has returned the cleanup policy."""
 
 _PAUSE_S = 1.0
-"""While retention reads the partition."""
+"""The interval of passes while retention reads the partition."""
 
 _LOST = (RemoteResourceNotFoundError, CorruptSegmentError)
 _log = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _QuotaTurn:
-    """Bytes that were taken from the copy quota, and when they may be copied."""
+    """The bytes that were taken from the copy quota, and the time at which they may be copied."""
 
     size_bytes: int
     taken_s: float
@@ -112,8 +112,11 @@ class _QuotaTurn:
 
 @dataclass(frozen=True, slots=True)
 class _Resting:
-    """What a pass saw that had nothing to do. While nothing of it changes, there is nothing to do:
-    the active segment is not copied, and all rolled ones are in the tier."""
+    """The state that a pass found when it had nothing to do.
+
+    Until this state changes, later passes have nothing to do: the active segment is not copied, and
+    all rolled segments are in the tier.
+    """
 
     rolled: tuple[LocalSegment, ...]
     lineage: Lineage
@@ -128,11 +131,11 @@ class CopyTask:
     """Run copy passes over one partition, one at a time.
 
     Args:
-        rules: what the settings of the topic and the quota of the process allow.
-        stopping: set: begin no other segment, and stop waiting for RSM.
-        cancelled: set: abandon the segment that is being copied too.
-        turn_s: after so many seconds a pass ends with its segment and lets others run; None: it
-            copies everything.
+        rules: the limits by the settings of the topic and the quota of the process.
+        stopping: once set, begin no other segment, and stop waiting for RSM.
+        cancelled: once set, also abandon the segment that is being copied.
+        turn_s: after so many seconds a pass ends with its segment and lets others run; None to copy
+            everything in one pass.
     """
 
     def __init__(
@@ -251,14 +254,14 @@ class CopyTask:
         return compacted(self._name.topic, rule.compaction, str(local.found.path), held)
 
     def _rests(self, local: LocalPartition, leadership: Leadership) -> bool:
-        """Whether everything is as it was for a pass that had nothing to do."""
+        """Return whether nothing changed since a pass that had nothing to do."""
         if self._resting is None:
             return False
         log = local.read()
         return log is not None and self._resting == self._seen(log, leadership)
 
     def _seen(self, log: LocalLog, leadership: Leadership) -> _Resting | None:
-        """Return what a pass without RLMM can go by; None: RLMM has to be asked."""
+        """Return the state that is known without RLMM; None if RLMM has to be read."""
         tier = self._partition.tier
         if not tier.is_as_polled or log.log_end_offset < tier.last_seen.log_start_offset:
             return None
@@ -358,7 +361,7 @@ class CopyTask:
         elsewhere: Sequence[RemoteLogSegmentMetadata],
         report: PassReport,
     ) -> RemoteStorageError | None:
-        """Record lost ranges; return why RLMM did not take all, which does not stop copying."""
+        """Record lost ranges; return the error of RLMM, if any, which does not stop copying."""
         lost = lost_ranges(self._partition, log, covered, tier)
         recorder = LossRecorder(self._rlmm, self._broker_id)
         losses = recorder.record(self._partition, tier, lost, self._epoch, elsewhere)
@@ -443,18 +446,20 @@ class CopyTask:
             self._progress.copied(self._name, segment.base_offset, inspected.size_bytes)
 
     def _is_led_as_begun(self, local: LocalPartition) -> bool:
-        """Whether the leader epoch of this pass is still the latest known here: RLMM refuses a copy
-        under an older epoch."""
+        """Return whether the leader epoch of this pass is still the latest known here.
+
+        RLMM refuses a copy under an older epoch.
+        """
         leadership, log = self._partition.role.leadership, local.last_seen
         if leadership is None or leadership != self._leadership or log is None:
             return False
         return leadership.epoch_of(log.lineage) == self._epoch
 
     def _quota_wait_s(self, size_bytes: int) -> float:
-        """Return after how many seconds the quota lets the segment pass; 0: now.
+        """Return the seconds until the quota allows the segment; 0 if it does now.
 
-        The bytes are taken at once, so that segments pass in the order of asking and no thread
-        waits: the pass ends and comes back when its turn is due.
+        The bytes are taken at once, so that segments are copied in the order of their requests. No
+        thread waits: the pass ends and runs again when the bytes may be copied.
         """
         now_s, turn = self._clock(), self._quota_turn
         if turn is None:
@@ -499,10 +504,13 @@ class CopyTask:
         held_segments: int,
         report: PassReport,
     ) -> Iterator[list[Problem]]:
-        """Turn the failure of a segment into a problem, which also stops those behind it.
+        """Convert the failure of a segment into a problem, which also stops the segments after it.
 
-        The caller sees the problem in the list that it gets. If the broker has dropped the
-        partition meanwhile, or moved it to another disk, raise FileNotFoundError instead.
+        The yielded list contains the problem.
+
+        Raises:
+            FileNotFoundError: if the broker has dropped the partition meanwhile, or moved it to
+                another disk.
         """
         trouble: list[Problem] = []
         try:

@@ -295,7 +295,7 @@ class ClusterPoller:
         return refused + self._stop(others, StopReason.REASSIGNED)
 
     def _is_ours(self, topic: TopicName, clusters: Collection[str | None]) -> bool:
-        """Tell whether RLMM has the topic as this cluster's.
+        """Return whether RLMM has the topic as this cluster's.
 
         Without a cluster in RLMM the topic is ours if it was seen here; otherwise an operator took
         back a mark meanwhile.

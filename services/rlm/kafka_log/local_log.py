@@ -158,7 +158,7 @@ class LocalPartition:
             raise FileNotFoundError(f"{path}: now a log of topic id {found_here.topic_id}")
 
     def is_there(self) -> bool:
-        """Tell whether require_there succeeds; a folder that cannot be read counts as there."""
+        """Return whether require_there succeeds; a folder that cannot be read counts as there."""
         try:
             self.require_there()
         except FileNotFoundError:
@@ -225,7 +225,7 @@ class LocalPartition:
         return self._segments
 
     def _was_cut(self, base_offset: int, end_before: int, lineage: Lineage) -> bool:
-        """Tell whether the active segment was truncated below its end at the last read. It may have
+        """Return whether the active segment was truncated below its end at the last read. It may have
         grown past that since; what follows the cut was written by a later leader."""
         if self._log is None or lineage == self._log.lineage:
             return False

@@ -204,7 +204,7 @@ def _folder_fingerprints(path: Path) -> _Fingerprints | None:
 
 
 def _has_something_to_copy(path: Path) -> bool:
-    """Tell whether a folder has a log, or cannot be read."""
+    """Return whether a folder has a log, or cannot be read."""
     return path.is_dir() and (_has_log(path) or not os.access(path, os.R_OK | os.X_OK))
 
 
@@ -229,7 +229,7 @@ _FLOCK = "hhqqi"
 
 
 def is_held_by_another(log_dir: Path) -> bool:
-    """Tell whether another process, usually a broker, holds the lock now.
+    """Return whether another process, usually a broker, holds the lock now.
 
     It does not take the lock, so that a broker can start at the same moment. False if that cannot
     be seen, as from another machine. A process that holds the lock itself would lose it.

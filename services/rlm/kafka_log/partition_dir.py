@@ -77,7 +77,7 @@ def fingerprint_of(path: Path) -> Fingerprint | None:
 
 
 def is_settled(changed_ns: int) -> bool:
-    """Tell whether another change would get another time; not within the clock's granularity."""
+    """Return whether another change would get another time; not within the clock's granularity."""
     return time.time_ns() - changed_ns > _GRANULARITY_NS
 
 

@@ -115,7 +115,7 @@ def due_local_deletions(
 def _is_old(
     segment: LocalSegment, ms: int, now_ms: int, largest_timestamp_ms: ReadsTimestamp
 ) -> bool:
-    """Whether the segment is too old; records of the future, or unreadable ones, are young."""
+    """Return whether the segment is too old; records of the future, or unreadable ones, are young."""
     if ms == UNLIMITED:
         return False
     timestamp_ms = largest_timestamp_ms(segment)
@@ -157,7 +157,7 @@ class Copied:
         ]
 
     def has(self, segment: LocalSegment, log_start_offset: int) -> bool:
-        """Whether all of a rolled segment, from the log start on, is in finished segments."""
+        """Return whether all of a rolled segment, from the log start on, is in finished segments."""
         ranges = self.epoch_ranges(segment, log_start_offset)
         return bool(ranges) and all(
             epoch in self.ranges and self.ranges[epoch].covers(first, last)
@@ -436,7 +436,7 @@ class LocalRetentionTask:
             return None
 
     def _may_delete(self, config: TopicConfig) -> bool:
-        """Whether the topic is tiered, not on hold, and its retention not the broker's."""
+        """Return whether the topic is tiered, not on hold, and its retention not the broker's."""
         return (
             not is_internal_topic(self._name.topic)
             and config.remote_storage_enable is not False
@@ -445,7 +445,7 @@ class LocalRetentionTask:
         )
 
     def _cannot_be_due(self, log: LocalLog, log_start_offset: int, config: TopicConfig) -> bool:
-        """Whether nothing can be due, without reading timestamps."""
+        """Return whether nothing can be due, without reading timestamps."""
         limits = local_limits(config)
         oldest = log.segments[0]
         return (
@@ -458,7 +458,7 @@ class LocalRetentionTask:
         )
 
     def _is_being_deleted(self) -> bool:
-        """Whether the tier's part is marked for deletion or deleted; it may be undeleted."""
+        """Return whether the tier's part is marked for deletion or deleted; it may be undeleted."""
         found = all_partitions(
             self._shared.rlmm, topic=self._name.topic, delete_states=_BEING_DELETED
         )

@@ -108,7 +108,7 @@ def may_be_due(
     nothing_due: NothingDue | None,
     now_s: float,
 ) -> bool:
-    """Whether retention has to look at the partition's segments; True where that is not sure."""
+    """Return whether retention has to look at the partition's segments; True where that is not sure."""
     if tier.segments == 0 and not tier.unfinished:
         return False
     has_limit = config.retention_ms != UNLIMITED or config.retention_bytes != UNLIMITED

@@ -214,7 +214,7 @@ class TierDeletion:
     now_ms: Callable[[], int]
 
     def is_rlmm_ready(self, name: TopicIdPartition) -> bool:
-        """Whether RLMM is ready for the partition.
+        """Return whether RLMM is ready for the partition.
 
         Raises:
             RetriableRemoteStorageError: RLMM cannot be reached.
@@ -475,7 +475,7 @@ class DisabledTopics:
         return found
 
     def _is_disabled(self, name: TopicIdPartition) -> bool:
-        """Whether the topic is disabled and may be deleted, by the cached settings."""
+        """Return whether the topic is disabled and may be deleted, by the cached settings."""
         try:
             config = self._topic_configs.of(name.topic_id).config
         except RemoteResourceNotFoundError:
@@ -489,5 +489,5 @@ class DisabledTopics:
 
 
 def _is_in_tier(tier: Tier) -> bool:
-    """Whether anything is there that is not marked for deletion; retention finishes the marked."""
+    """Return whether anything is there that is not marked for deletion; retention finishes the marked."""
     return tier.segments > 0 or any(segment.state is _STARTED for segment in tier.unfinished)
