@@ -19,7 +19,10 @@ from services.rlm.scheduler import Scheduler
 
 @dataclass(frozen=True, slots=True)
 class TopicGauge:
-    """A gauge that is asked for when it is scraped, so that what goes takes its labels along."""
+    """The description of a gauge whose values are computed at each scrape.
+
+    The labels of a partition or topic disappear with it.
+    """
 
     name: str
     meaning: str
@@ -143,16 +146,16 @@ REMOTE_LOG_SIZE_COMPUTATION_SECONDS = TopicGauge(
 
 
 class TaskAges(Protocol):
-    """A Scheduler."""
+    """The part of Scheduler that collectors use."""
 
     def seconds_since_last_success(self) -> Mapping[Hashable, float]: ...
 
 
 class LastPollCollector(Collector):
-    """How long ago the last good poll of the cluster was; nothing where it is not polled.
+    """Publish the time since the last successful poll of the cluster; nothing without polling.
 
     Args:
-        scheduler: of the poll alone.
+        scheduler: runs only the poll.
     """
 
     def __init__(self, scheduler: TaskAges) -> None:
@@ -166,8 +169,9 @@ class LastPollCollector(Collector):
 
 
 class LastSuccessCollector(Collector):
-    """Of each partition that has a task now, how long ago its last good pass was; where it has two,
-    of the one whose was longer ago.
+    """Publish, for each partition that has a task, the time since its last successful pass.
+
+    If a partition has two tasks, the longer time counts.
 
     Args:
         gauge: one for each scheduler.
@@ -212,7 +216,8 @@ REMOTE_READER_QUEUE_SIZE = TopicGauge(
 
 
 class PoolCollector(Collector):
-    """
+    """Publish the idle ratios of the thread pools, and the queue of reads of the tier.
+
     Args:
         readers: of the tier.
     """
@@ -254,8 +259,10 @@ LOCAL_RETENTION_SIZE_PERCENT = TopicGauge(
 
 
 class RetentionCollector(Collector):
-    """Of each partition led here that has a limit, as its latest passes saw it: a scrape asks
-    neither disk nor RLMM."""
+    """Publish the size of each led partition in percent of its limits.
+
+    The figures are those of the latest passes: a scrape reads neither disk nor RLMM.
+    """
 
     def __init__(self, led_partitions: Callable[[], Iterable[Partition]]) -> None:
         self._led_partitions = led_partitions
@@ -270,7 +277,7 @@ class RetentionCollector(Collector):
             labels = (name.topic, str(name.partition))
             limit_bytes = config.retention_bytes
             if limit_bytes > 0:
-                # Less may be there by now than was not counted.
+                # The tier may have shrunk below the uncounted bytes since.
                 tier_bytes = max(drafted.tier.size_bytes - partition.retention.uncounted_bytes, 0)
                 size_bytes = drafted.report.only_local_bytes + tier_bytes
                 whole.add_metric(labels, percent(size_bytes, limit_bytes))
@@ -282,7 +289,7 @@ class RetentionCollector(Collector):
 
 
 def percent(size_bytes: int, limit_bytes: int) -> int:
-    """As Kafka's: without its fraction."""
+    """Return the percentage without its fraction, as Kafka does."""
     return size_bytes * 100 // limit_bytes
 
 
@@ -291,7 +298,7 @@ _DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 
 @dataclass
 class _Figures:
-    """Sums over the partitions of a topic, but for the two times."""
+    """The sums over the partitions of a topic; a maximum and a minimum for the two times."""
 
     copy_lag_bytes: int = 0
     copy_lag_segments: int = 0
@@ -344,11 +351,12 @@ class _Figures:
 
 
 class TopicCollector(Collector):
-    """Of each topic that has partitions led here, as their latest passes saw them: a scrape asks
-    neither disk nor RLMM.
+    """Publish the figures of each topic that has partitions led here.
+
+    The figures are those of the latest passes: a scrape reads neither disk nor RLMM.
 
     Args:
-        now_ms: the clock of this host, by which records' ages are told.
+        now_ms: the clock of this host, by which records' ages are measured.
     """
 
     def __init__(
@@ -372,5 +380,5 @@ class TopicCollector(Collector):
 
 
 def _size_bytes(segment: RemoteLogSegmentMetadata) -> int:
-    """0 where it is unknown."""
+    """Return the segment's size in bytes; 0 if it is unknown."""
     return max(segment.segment_size_in_bytes, 0)

@@ -1,4 +1,4 @@
-"""Describe partitions as RLM sees them, page by page."""
+"""Describe the partitions of RLM, page by page."""
 
 import base64
 import binascii
@@ -36,11 +36,13 @@ Key = tuple[str, int, str]
 
 
 class PageDescriber:
-    """Describe the partitions of one page. Once RLMM cannot be reached it is not asked again for
-    the page, because each request would wait for its whole deadline.
+    """Describe the partitions of one page.
+
+    After RLMM was unreachable once, it is not called again for the page, because each request would
+    wait for its whole deadline.
 
     Attributes:
-        unavailable: why RLMM is not asked any more; None: it answers.
+        unavailable: why RLMM is not called any more; None if it answers.
     """
 
     def __init__(self, broker_id: int) -> None:
@@ -48,8 +50,10 @@ class PageDescriber:
         self.unavailable: RemoteStorageError | None = None
 
     def page(self, partitions: Sequence[Partition]) -> tuple[list[PartitionDescription], int]:
-        """Return the descriptions that fit a message, at least one, and how many partitions they
-        cover. Partitions that only the tier has are left out while RLMM is down."""
+        """Return the descriptions that fit a message, at least one, and their partition count.
+
+        Partitions that only the tier has are left out while RLMM is down, but they are counted.
+        """
         found: list[PartitionDescription] = []
         problems = done = 0
         for partition in partitions:
@@ -64,8 +68,10 @@ class PageDescriber:
         return found, done
 
     def _describe(self, partition: Partition) -> PartitionDescription:
-        """Describe one partition now. A service that cannot be reached is a problem in the
-        description, whose figures are then the last known ones."""
+        """Describe one partition now.
+
+        If a service is unreachable, the description has a problem and the last known figures.
+        """
         problems, now = list(partition.copy.problems), list[Problem]()
         local, log, is_fresh = partition.role.local, None, False
         try:
@@ -99,7 +105,7 @@ class PageDescriber:
     def _lost(
         self, partition: Partition, log: LocalLog | None, covered: OffsetRanges, *, ask: bool
     ) -> list[Range]:
-        """Return the lost ranges; if RLMM is not asked, or does not answer, as last known."""
+        """Return the lost ranges; the last known ones if RLMM is not called or does not answer."""
         tier = partition.tier.last_seen
         if ask:
             with suppress(RemoteStorageError):
@@ -107,8 +113,10 @@ class PageDescriber:
         return lost_ranges(partition, log, covered, tier, ask=False)
 
     def _known_gaps(self, partition: Partition, lost: Sequence[Range], *, ask: bool) -> list[Range]:
-        """Return the lost ranges that are recorded; if RLMM is not asked, or does not answer, as
-        last known."""
+        """Return the recorded lost ranges.
+
+        These are the last known ones if RLMM is not called or does not answer.
+        """
         gaps = partition.tier.gaps.last_seen
         if lost and ask:
             with suppress(RemoteStorageError):
@@ -192,7 +200,7 @@ def _copied_through(
     pending: Sequence[LocalSegment],
     lost: Sequence[tuple[int, int]],
 ) -> int:
-    """Return the last offset of the copied prefix; what expired from the tier was copied."""
+    """Return the last offset of the copied prefix; offsets that expired count as copied."""
     return max(copied_through_offset(covered, pending, lost), tier.log_start_offset - 1)
 
 
@@ -228,7 +236,7 @@ def page_of(
     """Return the partitions of one page, by topic, number and topic id, and whether others follow.
 
     Raises:
-        InvalidRequestError: a negative size, or an invalid token.
+        InvalidRequestError: if the size is negative, or the token is invalid.
     """
     require(page_size >= 0, "page_size", f"must not be negative, is {page_size}")
     size = min(page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
@@ -238,7 +246,7 @@ def page_of(
 
 
 def token_after(name: TopicIdPartition) -> str:
-    """Return the token of the page that begins behind this partition."""
+    """Return the token of the page that begins after this partition."""
     key = name.topic, name.partition, name.topic_id.hex
     return base64.urlsafe_b64encode("/".join(map(str, key)).encode("ascii")).decode("ascii")
 

@@ -1,14 +1,14 @@
-"""Keep what RLM knows of one partition in memory: five parts, each with one writer.
+"""Keep RLM's state of one partition in memory: five parts, each with one writer.
 
-    part              what it holds                         who writes it
+    part              content                               writer
     RoleState         the log's folder, role, offsets       roles/partition_roles.py
-    TierState         what RLMM and RSM have of it          tier_state.py, on request of any pass
-    CopyState         what the latest copy pass found       copy/task.py
-    RetentionState    what the latest retention pass found  retention/expiration_task.py
-    ReportState       what RLMM was sent                    reporting.py
+    TierState         the state in RLMM and RSM             tier_state.py, on request of any pass
+    CopyState         results of the latest copy pass       copy/task.py
+    RetentionState    results of the latest retention pass  retention/expiration_task.py
+    ReportState       the data that was sent to RLMM        reporting.py
 
-Everyone else only reads. PartitionRoles also calls take_role and move_to of Partition when the role
-or the folder changes: they drop what held only for the one before.
+All other modules only read. PartitionRoles also calls take_role and move_to of Partition when the
+role or the folder changes: they drop the state of the previous role or folder.
 """
 
 from collections.abc import Sequence
@@ -35,11 +35,12 @@ from services.rlm.tier_state import Revisions, Tier, TierState
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """A role and its leader epoch. A pass reads it once, so that it never finishes under one epoch
-    what it began under another.
+    """A role and its leader epoch.
+
+    A pass reads it once, so that the whole pass runs under one epoch.
 
     Attributes:
-        leader_epoch: None: the latest in the log.
+        leader_epoch: None for the latest epoch in the log.
     """
 
     role: PartitionRole
@@ -50,29 +51,31 @@ class Leadership:
         return self.role is PartitionRole.LEADER
 
     def epoch_of(self, lineage: Lineage) -> int | None:
-        """Return the leader epoch to act under; None: the log has none."""
+        """Return the leader epoch to act under; None if the log has none."""
         return lineage.latest_epoch if self.leader_epoch is None else self.leader_epoch
 
     def is_overtaken(self, lineage: Lineage) -> bool:
-        """Return whether the log has records of a later leader: this broker's next role is not known
-        yet."""
+        """Return whether the log has records of a later leader.
+
+        Then this broker's next role is not known yet.
+        """
         latest = lineage.latest_epoch
         return self.leader_epoch is not None and latest is not None and latest > self.leader_epoch
 
 
 LED_BY_LOG = Leadership(PartitionRole.LEADER, None)
-"""Led here, under the latest epoch of its log."""
+"""The leadership of this broker under the latest epoch of the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class NothingDue:
-    """What a retention pass saw when it had nothing to delete.
+    """The state that a retention pass found when it had nothing to delete.
 
     Attributes:
         revision, config_revision: of the partition and of its topic's settings.
-        until_s: when something may become due, on the monotonic clock; None: not before a revision
-            changes.
-        until_bytes: only-local bytes at which something may become due; None: as above.
+        until_s: when something may become due, on the monotonic clock; None if not before a
+            revision changes.
+        until_bytes: only-local bytes at which something may become due; None as for until_s.
     """
 
     revision: int
@@ -83,12 +86,13 @@ class NothingDue:
 
 @dataclass(frozen=True, slots=True)
 class Uncopied:
-    """Rolled segments that are not in the tier, whatever the reason.
+    """The rolled segments that are not in the tier, for any reason.
 
     Attributes:
-        segments, size_bytes: how many, and their logs' size.
-        oldest_timestamp_ms: the largest timestamp of the first; None: none, or unreadable.
-        local_retention_ms: the age at which the broker deletes it; None: unknown.
+        segments, size_bytes: their number, and the size of their logs.
+        oldest_timestamp_ms: the largest timestamp of the first segment; None if there is no
+            segment, or the segment is unreadable.
+        local_retention_ms: the age at which the broker deletes a segment; None if unknown.
     """
 
     segments: int = 0
@@ -98,7 +102,7 @@ class Uncopied:
 
     @property
     def deleted_at_ms(self) -> int | None:
-        """Return when the broker's retention.ms deletes the first of them; None: unknown."""
+        """Return when the broker's retention deletes the first segment; None if unknown."""
         if self.oldest_timestamp_ms is None or self.local_retention_ms is None:
             return None
         return self.oldest_timestamp_ms + self.local_retention_ms
@@ -116,7 +120,7 @@ MAX_MENDED = 100
 
 @dataclass(frozen=True, slots=True)
 class SentReport:
-    """A report that RLMM has answered, and when, on the reporter's clock."""
+    """A report that RLMM has accepted, and the time, on the reporter's clock."""
 
     report: PartitionReport
     at_s: float
@@ -124,7 +128,7 @@ class SentReport:
 
 @dataclass(frozen=True, slots=True)
 class DraftReport:
-    """A report to send, and what it was made from."""
+    """A report to send, and the log and tier that it describes."""
 
     log: LocalLog
     tier: Tier
@@ -134,16 +138,17 @@ class DraftReport:
 
 @dataclass
 class RoleState:
-    """What this broker is to the partition. Writer: roles/partition_roles.py.
+    """The role of this broker for the partition. Writer: roles/partition_roles.py.
 
     Attributes:
-        local: its log; None: this broker has no folder of it (any more).
-        leadership: the role and its leader epoch; None: no role, only the tier has the partition.
-        log_is_not_served: the log lies here, but this broker neither leads nor follows the
-            partition, as far as RLM was informed.
-        stable_offset: the last stable offset in the latest answer of the leader, this broker; None:
-            it was not asked, or did not answer.
-        cluster_id: the broker's cluster; None: the cluster was not asked.
+        local: the partition's log; None if this broker has no folder of it (any more).
+        leadership: the role and its leader epoch; None without a role: only the tier has the
+            partition.
+        log_is_not_served: the log is here, but RLM knows of no role of this broker for the
+            partition.
+        stable_offset: the last stable offset in the latest answer of the leader, this broker; None
+            if it was not requested, or did not answer.
+        cluster_id: the broker's cluster; None if the cluster was not read.
     """
 
     local: LocalPartition | None
@@ -157,10 +162,10 @@ class RoleState:
         return self.leadership is not None and self.leadership.is_leader
 
     def as_settled(self, log: LocalLog) -> LocalLog:
-        """Return `log` with the lowest last stable offset that is known.
+        """Return `log` with the lowest known last stable offset.
 
-        The leader also knows of transactions whose end not all in-sync replicas have; no file has
-        that.
+        The leader also knows transactions whose end not all in-sync replicas have; no file contains
+        them.
         """
         stable_offset = self.stable_offset
         if stable_offset is None or stable_offset >= log.last_stable_offset:
@@ -170,14 +175,15 @@ class RoleState:
 
 @dataclass
 class CopyState:
-    """What the latest copy pass found. Writer: copy/task.py.
+    """The results of the latest copy pass. Writer: copy/task.py.
 
     Attributes:
-        problems: what stops segments from being copied, and what was lost.
+        problems: causes that stop copying, and losses.
         mended: index files that were rebuilt; later passes do not read a copied segment again, so
             the newest hundred stay here.
-        uncopied: rolled segments that are not in the tier; zeros while nothing is to be copied.
-        blocked: why no pass copies it before its role changes or RLM restarts.
+        uncopied: rolled segments that are not in the tier; zeros while copying is disabled.
+        blocked: why no pass copies the partition before its role changes or RLM restarts; None if
+            passes copy.
         problem_log: logs each problem once; called by roles/tasks.py after each pass.
     """
 
@@ -188,7 +194,7 @@ class CopyState:
     problem_log: ProblemLog = field(default_factory=ProblemLog)
 
     def note(self, problems: tuple[Problem, ...]) -> None:
-        """Replace the problems by those of a pass; add what it mended."""
+        """Replace the problems by those of a pass; add the indexes that it rebuilt."""
         self.problems = tuple(p for p in problems if p.kind is not ProblemKind.INDEX_REBUILT)
         known = {p.path for p in self.mended}
         rebuilt = (p for p in problems if p.kind is ProblemKind.INDEX_REBUILT)
@@ -198,14 +204,15 @@ class CopyState:
 
 @dataclass
 class RetentionState:
-    """What the latest retention pass found. Writer: retention/expiration_task.py.
+    """The results of the latest retention pass. Writer: retention/expiration_task.py.
 
     Attributes:
-        topic_config: the topic's settings; None: no pass has read them.
-        nothing_due: set by a pass that found nothing to delete; None: the latest deleted something.
-        uncounted_bytes: finished segments' bytes that are no part of the partition's size.
-        copy_paused: copy passes begin no other segment: retention is reading the partition again,
-            because a copy changed it while it was read.
+        topic_config: the topic's settings; None if no pass has read them.
+        nothing_due: set by a pass that found nothing to delete; None if the latest pass deleted
+            something.
+        uncounted_bytes: bytes of finished segments that are not part of the partition's size.
+        copy_paused: copy passes begin no other segment, because retention is reading the partition
+            again after a copy changed it during the read.
     """
 
     topic_config: StoredTopicConfig | None = None
@@ -216,12 +223,12 @@ class RetentionState:
 
 @dataclass
 class ReportState:
-    """What RLMM was sent about the partition. Writer: reporting.py.
+    """The data that was sent to RLMM about the partition. Writer: reporting.py.
 
     Attributes:
-        announced: the role that RLMM knows; None: none in the present role.
-        number: the highest given to a report; None: RLMM's own has to be read first.
-        sent: the latest report; None: none by this process.
+        announced: the role that RLMM knows; None if the present role was not announced.
+        number: the highest number of a report; None if RLMM's has to be read first.
+        sent: the latest report; None if this process sent none.
         draft: the latest draft, valid as long as log and tier are the same objects.
     """
 
@@ -233,7 +240,7 @@ class ReportState:
 
 @dataclass
 class Partition:
-    """One partition; see the top of this file for who writes which part."""
+    """The state of one partition; the module's docstring names the writer of each part."""
 
     topic_id_partition: TopicIdPartition
     role: RoleState
@@ -243,13 +250,13 @@ class Partition:
     report: ReportState = field(default_factory=ReportState)
 
     def take_role(self, leadership: Leadership) -> None:
-        """Begin a role; drop what was found in the one before."""
+        """Begin a role; drop the results of the previous role."""
         self.role.leadership = leadership
         self.report.announced = self.copy.blocked = self.retention.nothing_due = None
         self.copy.uncopied = Uncopied()
 
     def move_to(self, found: PartitionDir | None) -> None:
-        """Use the folder in which the log is now; None: there is none."""
+        """Use the folder that now has the log; None if there is none."""
         local = self.role.local
         if found is None:
             self.role.local = None
@@ -268,7 +275,7 @@ def new_partition(
     revisions: Revisions | None = None,
     cluster_id: str | None = None,
 ) -> Partition:
-    """Make a partition; with a log here it is led here, as its log says, until it takes a role."""
+    """Make a partition; if its log is here, this broker leads it until it takes a role."""
     return Partition(
         topic_id_partition,
         RoleState(local, None if local is None else LED_BY_LOG, cluster_id),
@@ -278,6 +285,6 @@ def new_partition(
 
 @dataclass(frozen=True, slots=True)
 class Finishing:
-    """The key under which a scheduler has turns that outlast the partition's role."""
+    """The key of a scheduled deletion that continues after the partition's role ends."""
 
     topic_id_partition: TopicIdPartition

@@ -1,4 +1,4 @@
-"""Log each problem of a partition once: when it appears, and again after it went away."""
+"""Log each problem of a partition when it appears, and again if it returns."""
 
 import logging
 from collections.abc import Iterable
@@ -18,18 +18,18 @@ _WHAT_TO_DO = {
 }
 
 _LOGGED_ELSEWHERE = (
-    # Mended; recorded; logged as the failure of the task.
+    # Repaired; recorded; logged as the failure of the task.
     ProblemKind.INDEX_REBUILT,
     ProblemKind.LOST_BEFORE_COPY,
     ProblemKind.STORE_UNAVAILABLE,
 )
 
 _ENDS_BY_ITSELF = (ProblemKind.HIGH_WATERMARK_UNKNOWN,)
-"""A new partition has it for some seconds."""
+"""A new partition has this problem for some seconds."""
 
 
 def holds_back(problem: Problem) -> bool:
-    """Return whether copying waits until a person, or the broker, has repaired something."""
+    """Return whether copying waits until a person or the broker repairs something."""
     return problem.kind not in _LOGGED_ELSEWHERE
 
 
@@ -37,16 +37,20 @@ _Key = tuple[ProblemKind, str, int | None]
 
 
 class ProblemLog:
-    """Remember which problems of a partition, or of the log directories, were logged. A gauge and
-    DescribePartitions show those that last."""
+    """Remember which problems of a partition, or of the log directories, were logged.
+
+    A gauge and DescribePartitions show the problems as long as they last.
+    """
 
     def __init__(self) -> None:
         self._logged: frozenset[_Key] = frozenset()
         self._not_yet_logged: frozenset[_Key] = frozenset()
 
     def log(self, where: object, problems: Iterable[Problem]) -> None:
-        """Log the problems that are new since the last call; those that may end by themselves when
-        they are there for the second time."""
+        """Log the problems that are new since the last call.
+
+        A problem that may end without intervention is logged if the second call finds it, too.
+        """
         now = {(p.kind, p.path, p.offset): p for p in problems if holds_back(p)}
         waits = frozenset(
             key

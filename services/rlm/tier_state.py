@@ -1,4 +1,4 @@
-"""Follow what RLMM and RSM have of a partition as it changes."""
+"""Follow the state of a partition in RLMM and RSM."""
 
 import threading
 import time
@@ -31,7 +31,7 @@ from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentStat
 
 
 class OffsetRanges:
-    """Ranges of offsets, both ends inclusive, merged where they touch."""
+    """The set of offsets as ranges, both ends inclusive; adjacent ranges are merged."""
 
     def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
         self._ranges: list[tuple[int, int]] = []
@@ -43,7 +43,7 @@ class OffsetRanges:
 
     @property
     def last(self) -> int:
-        """Return the greatest offset in the set; -1: it is empty."""
+        """Return the greatest offset in the set; -1 if the set is empty."""
         return self._ranges[-1][1] if self._ranges else -1
 
     def add(self, first: int, last: int) -> None:
@@ -66,7 +66,7 @@ class OffsetRanges:
             yield last + 1, first - 1
 
     def last_below(self, offset: int) -> int | None:
-        """Return the greatest offset in the set below `offset`; None: there is none."""
+        """Return the greatest offset in the set below `offset`; None if there is none."""
         at = bisect_right(self._ranges, offset - 1, key=lambda r: r[0])
         return min(self._ranges[at - 1][1], offset - 1) if at else None
 
@@ -81,9 +81,9 @@ class Revisions:
     """Cache the latest polled revisions of partitions. Thread-safe.
 
     Args:
-        max_age_s: older revisions are not used; then each partition is asked about itself, as while
-            RLMM is down.
-        clock: seconds that only grow.
+        max_age_s: older revisions are not used, for example while RLMM is down; then RLMM is called
+            for each partition.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -102,20 +102,23 @@ class Revisions:
         """Read the revisions of these partitions, and drop all others.
 
         Raises:
-            RetriableRemoteStorageError: RLMM cannot be reached.
+            RetriableRemoteStorageError: if RLMM is unreachable.
         """
         told: dict[TopicIdPartition, _Polled] = {}
         waiting = iter(names)
         while batch := list(islice(waiting, MAX_REVISIONS)):
-            # Taken before the request: the answer is no older than that.
+            # The time before the request: the answer is no older.
             at_s = self._clock()
             told |= {name: _Polled(r, at_s) for name, r in self._ask(batch).items()}
         with self._lock:
             self._polled = told
 
     def _ask(self, names: Sequence[TopicIdPartition]) -> dict[TopicIdPartition, int]:
-        """Return the revisions of all but the partitions that RLMM refuses, for example because it
-        knows a topic id under another name: one of them must not hide the others."""
+        """Return the revisions of all partitions that RLMM accepts.
+
+        RLMM refuses the whole request for one bad partition, for example if it knows the topic id
+        under another name. The request is then split, so that one partition does not hide others.
+        """
         try:
             return dict(zip(names, self._rlmm.partition_revisions(names), strict=True))
         except InvalidRequestError:
@@ -125,7 +128,7 @@ class Revisions:
             return self._ask(names[:middle]) | self._ask(names[middle:])
 
     def of(self, name: TopicIdPartition) -> int | None:
-        """Return the revision of a short while ago; None: unknown."""
+        """Return the latest polled revision; None if it is unknown or too old."""
         with self._lock:
             polled = self._polled.get(name)
         if polled is None or self._clock() - polled.at_s > self._max_age_s:
@@ -139,19 +142,21 @@ _DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 
 @dataclass(slots=True)
 class Tier:
-    """What is in the tier of a partition, without lists of finished segments or of those being
-    deleted: of either there may be hundreds of thousands.
+    """The state of a partition in the tier.
+
+    It has no lists of finished segments or of those being deleted: there may be hundreds of
+    thousands of either.
 
     Attributes:
-        known: RLMM has the partition; None: it was not asked yet.
-        log_start_offset: the tier's, from RLMM: what lies below is deleted or being deleted.
-        segments, size_bytes: finished ones.
-        start_offset: the lowest, not below log_start_offset, that a look-up in a finished segment
-            finds; None: there is none.
-        newest: the finished segment with the latest epoch, of these the one that ends last.
+        known: RLMM has the partition; None if RLMM was not read yet.
+        log_start_offset: the tier's, from RLMM: lower offsets are deleted or being deleted.
+        segments, size_bytes: of finished segments.
+        start_offset: the lowest offset, not below log_start_offset, that a look-up in a finished
+            segment finds; None if there is none.
+        newest: the finished segment with the latest epoch; of several, the one that ends last.
         unfinished: running and dangling copies of all brokers, and those whose clean-up has not
             finished.
-        deleting_segments, deleting_bytes: what had been copied and is DELETE_SEGMENT_STARTED.
+        deleting_segments, deleting_bytes: of copied segments in DELETE_SEGMENT_STARTED.
         ranges: of each leader epoch, the offsets in finished segments.
         removed_before_offset: the latest log start inside a copied segment: the records below were
             deleted by DeleteRecords before the copy.
@@ -174,13 +179,16 @@ class Tier:
 
     @property
     def end_offset(self) -> int:
-        """Return the offset after the newest segment; without one, the log start."""
+        """Return the offset after the newest segment; the log start if there is none."""
         end = self.newest.end_offset + 1 if self.newest else 0
         return max(end, self.log_start_offset)
 
     @property
     def deleted_before_offset(self) -> int:
-        """Return the offset below which retention or DeleteRecords deleted what is missing."""
+        """Return the offset below which missing offsets were deleted, not lost.
+
+        Retention or DeleteRecords deleted them.
+        """
         return max(self.removed_before_offset, self.log_start_offset)
 
     def covered(self, lineage: Lineage) -> OffsetRanges:
@@ -241,15 +249,16 @@ def _clipped(ranges: dict[int, OffsetRanges], lineage: Lineage) -> Iterator[tupl
 
 
 class TierState:
-    """Follow one partition in RLMM. Thread-safe; reading an unchanged partition costs one row, or
-    nothing while its revision is polled.
+    """Follow one partition in RLMM. Thread-safe.
+
+    Reading an unchanged partition costs one row, or nothing while its revision is polled.
 
     Args:
-        revisions: the latest polled revisions; None: nobody polls.
+        revisions: the latest polled revisions; None without polling.
 
     Attributes:
         lineage: of the tier, read from RSM.
-        gaps, raised_log_start: from RLMM, read only when something is missing.
+        gaps, raised_log_start: from RLMM, read only if offsets are missing.
     """
 
     def __init__(
@@ -269,7 +278,7 @@ class TierState:
         self._tier = Tier()
         self._changes_here = self._changes_seen = 0
         self.listing_s = 0.0
-        """How long the latest listing of all segments took."""
+        """The duration of the latest listing of all segments, seconds."""
 
     @property
     def last_seen(self) -> Tier:
@@ -277,8 +286,11 @@ class TierState:
 
     @property
     def is_as_polled(self) -> bool:
-        """Return whether the last known state is current by the latest poll, and this process has changed
-        nothing since."""
+        """Return whether the last known state is current.
+
+        It is current if the latest poll has its revision, and this process has changed nothing
+        since.
+        """
         if self._revisions is None or self._tier.revision is None:
             return False
         if self._changes_here != self._changes_seen:
@@ -286,16 +298,18 @@ class TierState:
         return self._revisions.of(self._name) == self._tier.revision
 
     def changed_here(self) -> None:
-        """Note a change by this process: ignore the poll until the next refresh."""
+        """Ignore the poll until the next refresh, because this process changes the partition."""
         with self._lock:
             self._changes_here += 1
 
     def refresh(self) -> Tier:
-        """Return the tier as RLMM has it now: the same object while nothing changes, an empty one
-        if RLMM does not know the partition.
+        """Return the tier as RLMM has it now.
+
+        The result is the same object while nothing changes, and an empty tier if RLMM does not know
+        the partition.
 
         Raises:
-            RetriableRemoteStorageError: RLMM or its database cannot be reached.
+            RetriableRemoteStorageError: if RLMM or its database is unreachable.
         """
         with self._lock:
             began_s = time.monotonic()
@@ -310,7 +324,7 @@ class TierState:
             return self._tier
 
     def take(self, listed: Tier) -> None:
-        """Use a tier that was listed elsewhere, whole and at one revision."""
+        """Use a tier that another caller listed completely at one revision."""
         with self._lock:
             seen = self._tier.revision
             if listed.revision is not None and (seen is None or seen < listed.revision):
@@ -336,8 +350,10 @@ class TierState:
 
 
 class RecordedGaps:
-    """Follow the recorded gaps of a partition. Asked only if offsets are missing, which is seldom;
-    then it reads them once per revision. Thread-safe."""
+    """Follow the recorded gaps of a partition. Thread-safe.
+
+    They are read only if offsets are missing, which is rare, and once per revision.
+    """
 
     def __init__(
         self, rlmm: RemoteLogMetadataManager, topic_id_partition: TopicIdPartition
@@ -356,8 +372,8 @@ class RecordedGaps:
         """Return the gaps in RLMM at the tier's revision, or later.
 
         Raises:
-            RemoteResourceNotFoundError: the partition was deleted.
-            RetriableRemoteStorageError: RLMM or its database cannot be reached.
+            RemoteResourceNotFoundError: if the partition was deleted.
+            RetriableRemoteStorageError: if RLMM or its database is unreachable.
         """
         with self._lock:
             if self._revision is None or self._revision != tier.revision:
@@ -371,7 +387,7 @@ _DISABLED = DeletionReason.TIERING_DISABLED.value
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """Whether tiering was disabled at that log start, by the events up to the revision."""
+    """The answer whether tiering was disabled at a log start, by the events up to a revision."""
 
     log_start_offset: int
     revision: int
@@ -379,12 +395,13 @@ class _Seen:
 
 
 class RaisedLogStart:
-    """Follow what raised a partition's log start. Asked only if offsets are missing right behind
-    it, which is seldom. Thread-safe.
+    """Follow the cause that raised a partition's log start. Thread-safe.
 
-    If retention raised it, everything below was in the tier, and everything above was to be copied.
-    If TIERING_DISABLED did, or deleted what the tier had from there on, nothing was copied for a
-    while, and it is unknown where copying began again.
+    The cause is read only if offsets are missing right after the log start, which is rare.
+
+    If retention raised the log start, everything below was in the tier, and everything above was to
+    be copied. If TIERING_DISABLED raised it, or deleted the tier's segments from there on, nothing
+    was copied for a while, and the offset at which copying resumed is unknown.
     """
 
     def __init__(
@@ -396,15 +413,15 @@ class RaisedLogStart:
         self._seen: _Seen | None = None
 
     def last_seen(self, tier: Tier) -> int:
-        """Answer like `refresh` without asking RLMM; an unknown cause counts as retention."""
+        """Return the result of `refresh` without RLMM; an unknown cause counts as retention."""
         return _kept_from(tier, self._seen)
 
     def refresh(self, tier: Tier) -> int:
-        """Return the tier's log start if everything above was to be copied; 0: unknown.
+        """Return the tier's log start if everything above was to be copied; 0 if unknown.
 
         Raises:
-            RemoteResourceNotFoundError: there never was such a partition.
-            RetriableRemoteStorageError: RLMM or its database cannot be reached.
+            RemoteResourceNotFoundError: if the partition never existed.
+            RetriableRemoteStorageError: if RLMM or its database is unreachable.
         """
         with self._lock:
             self._seen = seen = self._look(tier)
@@ -414,7 +431,7 @@ class RaisedLogStart:
         seen, revision = self._seen, tier.revision
         if seen is not None and seen.log_start_offset != tier.log_start_offset:
             seen = None
-        # Only a further raise ends what TIERING_DISABLED began.
+        # Only another raise of the log start ends the effect of TIERING_DISABLED.
         is_settled = seen is not None and (seen.is_disabled or seen.revision == revision)
         if is_settled or revision is None:
             return seen
@@ -427,7 +444,7 @@ class RaisedLogStart:
         return _Seen(tier.log_start_offset, revision, is_disabled)
 
     def _may_be_disabled(self) -> bool:
-        """Return whether the settings allow it now; the audit trail does not go back so far."""
+        """Return whether the settings allow disabling now, because the audit trail is too short."""
         return self._rlmm.topic_config(self._name.topic_id).config.remote_log_delete_on_disable
 
 
@@ -438,15 +455,15 @@ def _kept_from(tier: Tier, seen: _Seen | None) -> int:
 
 
 def _tells(event: PartitionEvent) -> bool:
-    # If the log start was there already, disabling wrote no LOG_START event.
+    # If the log start was already at this offset, disabling wrote no LOG_START event.
     return event.kind == "LOG_START" or event.reason == _DISABLED
 
 
 class TierLineage:
-    """Follow the newest segment's LEADER_EPOCH index, which has the whole history. Thread-safe.
+    """Follow the newest segment's LEADER_EPOCH index, which has the whole lineage. Thread-safe.
 
     Attributes:
-        asked_in_vain: how often in a row RSM or its store did not answer.
+        asked_in_vain: requests in a row that RSM or its store did not answer.
     """
 
     def __init__(self, rsm: RemoteStorageManager) -> None:
@@ -457,19 +474,20 @@ class TierLineage:
         self._lineage = Lineage()
 
     def merged(self, tier: Tier, local: Lineage) -> Lineage:
-        """Return the tier's history overruled by the broker's; just the broker's, if that reaches
-        back to the tier's beginning.
+        """Return the tier's lineage, overruled by the broker's.
+
+        If the broker's lineage reaches back to the tier's beginning, return it alone.
 
         Raises:
-            RemoteResourceNotFoundError, CorruptSegmentError: the index cannot be read.
-            RetriableRemoteStorageError: RSM or its store cannot be reached or is busy.
+            RemoteResourceNotFoundError, CorruptSegmentError: if the index cannot be read.
+            RetriableRemoteStorageError: if RSM or its store is unreachable or busy.
         """
         if _reaches_back(tier, local):
             return local
         return self._of(tier).merged_with_report(local)
 
     def needs_rsm(self, tier: Tier, local: Lineage) -> bool:
-        """Return whether `merged` has to ask RSM."""
+        """Return whether `merged` has to call RSM."""
         newest = tier.newest
         is_read = newest is not None and self._read_from == newest.remote_log_segment_id
         return not is_read and not _reaches_back(tier, local)
@@ -500,7 +518,7 @@ class TierLineage:
 
 
 def _reaches_back(tier: Tier, local: Lineage) -> bool:
-    """Return whether the broker's own history is enough."""
+    """Return whether the broker's lineage reaches back to the tier's beginning."""
     if tier.newest is None or tier.start_offset is None:
         return True
     return local.epoch_for_offset(tier.start_offset) is not None

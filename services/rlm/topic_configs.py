@@ -1,4 +1,4 @@
-"""Cache what RLM knows of topics: settings, from RLMM, and cleanup policies, from the cluster."""
+"""Cache the settings of topics, from RLMM, and their cleanup policies, from the cluster."""
 
 import logging
 import threading
@@ -27,22 +27,26 @@ V = TypeVar("V")
 
 
 class SingleFlight(Generic[K, V]):
-    """Let callers that ask for one key at once share an answer. Thread-safe; caches nothing."""
+    """Share one result between concurrent callers with the same key.
+
+    Thread-safe; caches nothing.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._under_way: dict[K, Future[V]] = {}
 
     def run(self, key: K, work: Callable[[], V], wait_s: float) -> tuple[V, bool]:
-        """What `work` answers, and whether it is this caller's, which was done then, or that of one
-        that was under way for `key`.
+        """Return the result of `work`, and whether this caller ran it.
+
+        If another caller is running the work for `key`, wait for the result of that call instead.
 
         Args:
-            wait_s: for how long to wait for somebody else's.
+            wait_s: how long to wait for another caller.
 
         Raises:
-            RetriableRemoteStorageError: somebody else's took longer.
-            Exception: with which the work failed; all who wait get it.
+            RetriableRemoteStorageError: if another caller took longer than `wait_s`.
+            Exception: the error of the work; all waiting callers get it.
         """
         with self._lock:
             others = self._under_way.get(key)
@@ -74,7 +78,7 @@ class SingleFlight(Generic[K, V]):
 
 
 _WAIT_S = 60.0
-"""For another caller's request: longer than its deadline."""
+"""The wait for another caller's request; longer than the deadline of a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +90,12 @@ class _Read:
 class TopicConfigs:
     """Cache the settings of topics for a short while. Thread-safe.
 
-    That is enough to plan by: a deletion names their revision, and RLMM refuses an old one.
+    Plans may use slightly old settings: a deletion names their revision, and RLMM refuses an old
+    one.
 
     Args:
-        max_age_s: how old an answer may be, seconds.
-        clock: seconds that only grow.
+        max_age_s: the maximum age of an answer, seconds.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -110,8 +115,8 @@ class TopicConfigs:
         """Return the settings of a topic; its partitions share one request.
 
         Raises:
-            RemoteResourceNotFoundError: the topic id is not known.
-            RetriableRemoteStorageError: RLMM cannot be reached.
+            RemoteResourceNotFoundError: if the topic id is unknown.
+            RetriableRemoteStorageError: if RLMM is unreachable.
         """
         stored = self._known(topic_id)
         if stored is None:
@@ -141,7 +146,7 @@ class TopicConfigs:
 
     def _drop_old(self) -> None:
         oldest_s = self._clock() - self._max_age_s
-        # In the order in which they were read: all that are too old stand first.
+        # The dictionary is in the order of the reads: the oldest entries are first.
         while self._read:
             topic_id, read = next(iter(self._read.items()))
             if read.at_s > oldest_s:
@@ -153,7 +158,7 @@ MAX_AGE_S = 300.0
 RETRY_AFTER_S = 10.0
 
 UNUSED_AFTER_S = 3600.0
-"""A policy that nobody wanted for so long is dropped."""
+"""A policy that was not used for so long is dropped."""
 
 _COMPACT = "compact"
 _NOT_YET = NoPolicy("not requested yet")
@@ -172,7 +177,8 @@ def is_awaited(policy: str | NoPolicy) -> bool:
 
 @dataclass
 class _Topic:
-    """
+    """The cache entry of one topic.
+
     Attributes:
         policy: the last known; a refusal or a missing answer does not replace it.
     """
@@ -186,10 +192,11 @@ class _Topic:
 class CleanupPolicies:
     """Cache the policies of the topics that are in use. Thread-safe.
 
-    They are some minutes old at most; while the cluster does not answer, the last ones are kept.
+    Policies are at most some minutes old; while the cluster does not answer, the last ones are
+    kept.
 
     Args:
-        registered_id: of the cluster; answers of another one are refused.
+        registered_id: the id of the cluster; answers of another cluster are refused.
         clock: monotonic seconds.
     """
 
@@ -207,8 +214,10 @@ class CleanupPolicies:
         self._has_logged_refused = False
 
     def of(self, name: TopicIdPartition) -> str | NoPolicy:
-        """Return the cleanup.policy of the partition's topic. Never waits: the next `refresh`
-        requests what is not known."""
+        """Return the cleanup.policy of the partition's topic, without waiting.
+
+        The next `refresh` requests an unknown policy.
+        """
         now_s = self._clock()
         with self._lock:
             topic = self._topics.setdefault(name.topic_id, _Topic(name.topic, now_s))
@@ -219,7 +228,7 @@ class CleanupPolicies:
         """Request the policies that are unknown or too old, if any.
 
         Raises:
-            PassFailedError: the cluster did not answer, or a policy is still unknown.
+            PassFailedError: if the cluster did not answer, or a policy is still unknown.
         """
         now_s = self._clock()
         due = self._due(now_s)
@@ -257,7 +266,7 @@ class CleanupPolicies:
                 topic.policy = _of_both(topic.policy, answer)
                 if isinstance(topic.policy, NoPolicy) and not topic.policy.is_refused:
                     unknown.append(f"{topic.name}: {topic.policy.reason}")
-            # Only after an answer: without one the last policies are all there is.
+            # Only after an answer: without one, the last policies stay in use.
             for topic_id, topic in list(self._topics.items()):
                 if now_s - topic.wanted_s > UNUSED_AFTER_S:
                     del self._topics[topic_id]
@@ -290,7 +299,7 @@ def _is_due(topic: _Topic, now_s: float) -> bool:
 
 
 def _of_both(before: str | NoPolicy, answer: str | NoPolicy) -> str | NoPolicy:
-    """Choose what holds after an answer: its policy, else the last policy, else a refusal."""
+    """Choose the policy after an answer: the new one, else the last one, else a refusal."""
     if isinstance(answer, str) or isinstance(before, str):
         return answer if isinstance(answer, str) else before
     return answer if answer.is_refused or not before.is_refused else before

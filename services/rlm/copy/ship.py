@@ -96,7 +96,7 @@ class PartitionShipReport:
 
     @property
     def has_lost(self) -> bool:
-        """Return whether this run was the first to find offsets that were deleted before their copy."""
+        """Return whether this run was the first to find lost offsets."""
         return any(map(_is_loss, self.problems))
 
     @property

@@ -225,8 +225,11 @@ class LocalPartition:
         return self._segments
 
     def _was_cut(self, base_offset: int, end_before: int, lineage: Lineage) -> bool:
-        """Return whether the active segment was truncated below its end at the last read. It may have
-        grown past that since; what follows the cut was written by a later leader."""
+        """Return whether the active segment was truncated below its end at the last read.
+
+        The segment may have grown past that end since; a later leader wrote the records after the
+        cut.
+        """
         if self._log is None or lineage == self._log.lineage:
             return False
         seen = self._log.lineage.between(base_offset, end_before)

@@ -34,7 +34,7 @@ from services.rlm.topic_configs import CleanupPolicies, TopicConfigs, is_awaited
 from services.workflows.deletion import Deleter, ExpectedRevisions, begin_deletion, finish_deletion
 
 _ATTEMPTS = 4
-"""The first lets the partition's copies go on; the next two may meet one that had begun."""
+"""The first attempt does not pause copies; the next two may overlap a copy that had begun."""
 
 _DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 _log = logging.getLogger(__name__)
@@ -42,12 +42,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class ExpirationReport:
-    """What one pass did.
+    """The result of one retention pass.
 
     Attributes:
         deleted_segments, deleted_bytes: DELETE_SEGMENT_FINISHED by this pass.
-        failure: why the pass did not do all that was due; what is left the next pass finds. Empty:
-            it did.
+        failure: why the pass did not delete everything that was due; empty if it did. The next pass
+            finds the rest.
     """
 
     deleted_segments: int = 0
@@ -67,13 +67,13 @@ class ExpirationReport:
 
 @dataclass(frozen=True, slots=True)
 class Expiration:
-    """What the expiration tasks of all partitions share.
+    """The dependencies that the expiration tasks of all partitions share.
 
     Attributes:
-        clock: seconds that only grow.
-        now_ms: the time that events bear.
-        budget: room for the segments that passes list; a pass waits for its own.
-        cleanup_policies: None: nobody tells them.
+        clock: monotonic seconds.
+        now_ms: the timestamp of events.
+        budget: bounds the segments that all passes list at once; a pass waits for its share.
+        cleanup_policies: None if the policies are not read.
     """
 
     rsm: RemoteStorageManager
@@ -89,10 +89,10 @@ class Expiration:
 
 
 class ExpirationTask:
-    """Passes over one partition, one at a time.
+    """Run retention passes over one partition, one at a time.
 
     Args:
-        stopping: set: nothing new begins; what is marked already stays so for whoever comes next.
+        stopping: once set, begin no deletion; the next process finishes segments that are marked.
     """
 
     def __init__(self, partition: Partition, shared: Expiration, stopping: Flag) -> None:
@@ -103,13 +103,14 @@ class ExpirationTask:
         self._was_overtaken = False
 
     def run(self) -> ExpirationReport:
-        """One pass: finish the deletions that somebody began, then begin those that are due; none
-        of these where retention is another's to keep, or nothing can be due.
+        """Run one pass: finish the deletions that any process began, then begin those due.
+
+        The pass begins no deletion if another service owns retention, or nothing can be due.
 
         Raises:
-            LogFileError, SegmentVanishedError: the folder cannot be read now.
-            LineageUnknownError: what is due cannot be judged now.
-            RemoteStorageError: a service refused, or cannot be reached.
+            LogFileError, SegmentVanishedError: if the folder cannot be read now.
+            LineageUnknownError: if the tier's leader epochs are lost or damaged.
+            RemoteStorageError: if a service refused, or is unreachable.
         """
         report, failure = ExpirationReport(), ""
         self._was_overtaken = False
@@ -144,9 +145,9 @@ class ExpirationTask:
             self._expire(topic, room, report)
 
     def _expire(self, topic: StoredTopicConfig, room: Slot, report: ExpirationReport) -> None:
-        # Where a partition is large, and copied all the time, it would never be read as a whole.
+        # Without the pause, a large partition that is copied all the time is never read as a whole.
         self._partition.retention.copy_paused = self._was_overtaken
-        # Whoever waited for a place reports what is so now.
+        # The state may have changed while this pass waited for room.
         snapshot = self._snapshot_if_due(topic)
         if snapshot is None:
             return
@@ -165,17 +166,19 @@ class ExpirationTask:
                 until_bytes=due_at_bytes(plan, topic.config),
             )
         elif not self._stopping.is_set():
-            # Deleting may take long, and needs nothing of the others.
+            # Deleting may take long, and needs only the segments that are due.
             snapshot = replace(snapshot, segments=())
             room.release(keep=len(due))
             self._delete(snapshot, topic, replace(plan, deletions=due), report)
 
     def _finish_begun(self, report: ExpirationReport) -> None:
-        """Finish what is marked, by whomever and whatever holds now. That it goes was decided with
-        the mark: nothing reads it any more, and its objects may be gone already. Who marked it may
-        finish it at the same time, each step may be repeated.
+        """Finish the deletion of all marked segments, whichever process marked them.
 
-        This broker's own attempts to copy are the copy pass's to clean up.
+        The mark decided the deletion, whatever the settings are now: no process reads a marked
+        segment, and its objects may be gone already. The process that marked a segment may finish
+        it at the same time, because each step may be repeated.
+
+        The copy pass cleans up this broker's own copy attempts.
         """
         shared, tier = self._shared, self._partition.tier.refresh()
         if not tier.deleting_segments and all(s.state is not _DELETING for s in tier.unfinished):
@@ -185,7 +188,10 @@ class ExpirationTask:
         self._finish(others, Deleter(shared.broker_id), report)
 
     def _rests(self) -> bool:
-        """Nothing has begun, and nothing can be due, by what is polled: RLMM is not asked."""
+        """Return whether, by the polled state, no deletion has begun and nothing can be due.
+
+        This calls RLMM only if the cached settings are too old.
+        """
         tier = self._partition.tier
         seen = tier.last_seen
         if not tier.is_as_polled or seen.unfinished or seen.deleting_segments:
@@ -194,8 +200,11 @@ class ExpirationTask:
         return topic is None or self._report_if_due(topic, by_last_seen=True) is None
 
     def _settings_to_keep(self) -> StoredTopicConfig | None:
-        """The topic's; None: it is not known, its retention is another's to keep, or it is
-        compacted."""
+        """Return the topic's settings if this RLM applies its retention.
+
+        The result is None if the topic is unknown, another service owns its retention, or the topic
+        is or may be compacted.
+        """
         try:
             topic = self._shared.topic_configs.of(self._name.topic_id)
         except RemoteResourceNotFoundError:
@@ -205,8 +214,11 @@ class ExpirationTask:
         return topic if is_ours and not self._is_perhaps_compacted() else None
 
     def _is_perhaps_compacted(self) -> bool:
-        """Compaction keeps the latest record of a key however old it is, so that by retention.ms
-        nothing may go that was copied of such a topic before that was known."""
+        """Return whether the topic is compacted, or its policy is not known yet.
+
+        Compaction keeps the latest record of a key for ever. Segments that were copied before the
+        policy was known must not be deleted by retention.ms.
+        """
         policies = self._shared.cleanup_policies
         if policies is None or self._partition.tier.last_seen.segments == 0:
             return False
@@ -214,7 +226,7 @@ class ExpirationTask:
         return is_awaited(policy) or is_compacted(policy)
 
     def _snapshot_if_due(self, topic: StoredTopicConfig) -> Snapshot | None:
-        """The partition as this broker's fresh report makes it; None: nothing can be due."""
+        """Report the partition and return its snapshot; None if nothing can be due."""
         shared, report = self._shared, self._report_if_due(topic)
         if report is None:
             return None
@@ -222,14 +234,14 @@ class ExpirationTask:
         snapshot = take_snapshot(shared.rlmm, self._name, state)
         tier = self._partition.tier
         if tier.last_seen.revision != snapshot.revision:
-            # The report itself may have moved it, as the first of a leader does.
+            # The report itself may have raised the revision, as the first one of a leader does.
             tier.take(snapshot.tier())
         return snapshot
 
     def _report_if_due(
         self, topic: StoredTopicConfig, *, by_last_seen: bool = False
     ) -> PartitionReport | None:
-        """What is to be reported of the partition; None: nothing can be due."""
+        """Return the report of the partition; None if nothing can be due."""
         shared, partition = self._shared, self._partition
         report = report_of(partition, shared.broker_id, by_last_seen=by_last_seen)
         if report is None or not may_be_due(
@@ -269,10 +281,10 @@ class ExpirationTask:
             shared.now_ms(),
         )
         self._partition.retention.copy_paused = False
-        # Local reads go by the tier that was seen last: from here on by the new log start.
+        # Local reads use the last known tier: the refresh applies the new log start to them.
         self._partition.tier.refresh()
         self._finish([o.segment for o in begun if o.error is None], deleter, report)
-        # What is gone is not kept in memory.
+        # Drop the deleted segments from memory.
         self._partition.tier.refresh()
         if plan.log_start_offset is not None:
             _log.info("%s: log start offset raised to %d", self._name, plan.log_start_offset)

@@ -27,17 +27,17 @@ _REMEDY = (
 
 
 class LogDirLocks:
-    """Hold the locks of all log directories until `close` or the end of the process: no broker
-    starts on the directories meanwhile.
+    """Hold the locks of all log directories until `close` or the end of the process.
 
-    Java's FileChannel.tryLock uses fcntl, so both see each other's lock. Such a lock belongs to the
-    process: it keeps out other processes only, and is lost when anything here opens and closes the
-    same file.
+    While they are held, no broker starts on the directories. Java's FileChannel.tryLock uses fcntl,
+    too, so the broker respects the lock. Such a lock belongs to the process: it excludes other
+    processes only, and is lost when any code of this process opens and closes the same file.
 
     Source: LogManager.lockLogDirs.
 
     Raises:
-        LogDirError: another process holds one, or a directory is not writable; then none is held.
+        LogDirError: if another process holds one, or a directory is not writable; then none is
+            held.
     """
 
     def __init__(self, log_dirs: Sequence[Path]) -> None:
@@ -53,8 +53,8 @@ class LogDirLocks:
         """Raise if the directory at this path is not the one that was locked.
 
         Raises:
-            LogDirError: it was not given at the start, or its file system or lock file is another
-                one now.
+            LogDirError: if it was not given at the start, or its file system or lock file was
+                replaced.
         """
         fd = self._fds.get(log_dir)
         try:
@@ -95,14 +95,14 @@ def _lock(log_dir: Path) -> int:
 
 
 class FolderChangedError(Exception):
-    """The folder or file is not the one that was checked."""
+    """The error if a folder or file is not the one that was checked."""
 
 
 class OwnedFolder:
-    """An open folder, whatever is at its path by now.
+    """The open folder of a partition, even if another folder is now at its path.
 
     Attributes:
-        fd: renames and removals by it happen in this folder only.
+        fd: renames and removals through it happen in this folder only.
     """
 
     def __init__(self, name: TopicIdPartition, found: PartitionDir, locks: LogDirLocks, fd: int):
@@ -112,11 +112,11 @@ class OwnedFolder:
         self._locks = locks
 
     def require_owned(self) -> None:
-        """Raise unless the folder is the partition's and its directory owned by this process.
+        """Raise unless the folder is the partition's and this process owns its directory.
 
         Raises:
-            LogDirError, LogFileError, FolderChangedError: it is not, or cannot be read.
-            FileNotFoundError: nothing is at its path.
+            LogDirError, LogFileError, FolderChangedError: if it is not, or cannot be read.
+            FileNotFoundError: if nothing is at its path.
         """
         self._locks.require_held(self._path.parent)
         lies_here = read_partition_metadata(self._path, self._name.topic, self._name.partition)
@@ -132,8 +132,8 @@ class OwnedFolder:
         """Raise unless the segment has the size it was listed with and is not the last one.
 
         Raises:
-            FolderChangedError, LogFileError: it changed, or cannot be read.
-            FileNotFoundError: it is gone.
+            FolderChangedError, LogFileError: if it changed, or cannot be read.
+            FileNotFoundError: if it is gone.
         """
         with reading(segment.log_path):
             size_bytes = os.stat(segment.log_path.name, dir_fd=self.fd).st_size
@@ -157,7 +157,7 @@ def opened(
 
     Raises:
         LogFileError: UNREADABLE.
-        FileNotFoundError: it is gone.
+        FileNotFoundError: if it is gone.
     """
     with reading(found.path):
         fd = os.open(found.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -181,9 +181,9 @@ def delete_segment_files(segment: LocalSegment, folder_fd: int) -> None:
         folder_fd: of the segment's folder, open.
 
     Raises:
-        LogFileError: UNREADABLE: the files cannot be changed; `finish_deletions` ends what was
-            begun.
-        FileNotFoundError: it is gone.
+        LogFileError: UNREADABLE: the files cannot be changed; `finish_deletions` finishes the
+            deletion.
+        FileNotFoundError: if the segment is gone.
     """
     with reading(segment.directory):
         deleted = f"{segment.log_path.name}{_DELETED}"
@@ -195,7 +195,7 @@ def delete_segment_files(segment: LocalSegment, folder_fd: int) -> None:
 
 
 def finish_deletions(directory: Path, folder_fd: int) -> int:
-    """Finish the deletions that a killed run left in a folder; return how many.
+    """Finish the deletions that a killed run left in a folder; return their number.
 
     Files above the oldest segment are a broker's leftovers, which its next start removes: the
     snapshot at that offset may be another segment's.
@@ -205,7 +205,7 @@ def finish_deletions(directory: Path, folder_fd: int) -> int:
 
     Raises:
         LogFileError: UNREADABLE, or a broker was interrupted while it replaced segments by a
-            rewritten one: its next start finishes that.
+            rewritten one: its next start finishes the replacement.
     """
     with reading(directory):
         names = os.listdir(folder_fd)

@@ -1,4 +1,4 @@
-"""Delete local segments that the tier has: the rules, the checks and one pass."""
+"""Delete local segments that are in the tier: the rules, the checks and one pass."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,11 +45,11 @@ from services.rlm.retention.local_files import (
 from services.rlm.tier_state import OffsetRanges
 
 ReadsTimestamp = Callable[[LocalSegment], int | None]
-"""A segment's largest timestamp, ms; None: it cannot be read."""
+"""Returns a segment's largest timestamp, ms; None if it cannot be read."""
 
 
 class LocalDeletionReason(Enum):
-    """Why a local segment is deleted; the values are log text."""
+    """The reason why a local segment is deleted; the values appear in logs."""
 
     LOG_START_OFFSET = "below the log start offset"
     SIZE = "local.retention.bytes breached"
@@ -64,7 +64,7 @@ class LocalDeletion:
 
 @dataclass(frozen=True, slots=True)
 class LocalLimits:
-    """How long a partition's local log is kept; UNLIMITED: for ever.
+    """The limits of a partition's local log; UNLIMITED: no limit.
 
     While copying is disabled these are retention.ms and retention.bytes (KIP-950).
     """
@@ -84,13 +84,14 @@ def due_local_deletions(
     now_ms: int,
     largest_timestamp_ms: ReadsTimestamp,
 ) -> list[LocalDeletion]:
-    """Return the rolled segments that the rules delete, from the oldest to the first that stays:
-    those below the log start; as many as leave local.retention.bytes or more; those whose newest
-    record is older than local.retention.ms.
+    """Return the rolled segments that the rules delete, from the oldest up to the first that stays.
+
+    The rules delete segments below the log start; as many as leave local.retention.bytes or more;
+    and segments whose newest record is older than local.retention.ms.
 
     Args:
         segments: the whole local log, the active segment last.
-        log_start_offset: nothing below it is read any more, here or in the tier.
+        log_start_offset: lower offsets are no longer read, here or in the tier.
     """
     total_bytes = sum(segment.size_bytes for segment in segments)
     has_size = limits.size_bytes != UNLIMITED
@@ -115,7 +116,7 @@ def due_local_deletions(
 def _is_old(
     segment: LocalSegment, ms: int, now_ms: int, largest_timestamp_ms: ReadsTimestamp
 ) -> bool:
-    """Return whether the segment is too old; records of the future, or unreadable ones, are young."""
+    """Return whether the segment is too old; future or unreadable timestamps count as young."""
     if ms == UNLIMITED:
         return False
     timestamp_ms = largest_timestamp_ms(segment)
@@ -124,13 +125,13 @@ def _is_old(
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What of a local log is in the tier.
+    """The part of a local log that is in the tier.
 
-    An offset counts only if the tier has it in the leader epoch in which it was written here, and
-    the partition's lineage in RLMM agrees: another leader's records at the same offsets are others.
+    An offset counts only if the tier has it in the leader epoch of the local record, and the
+    partition's lineage in RLMM agrees: another leader's records at the same offsets differ.
 
     Attributes:
-        ranges: of each leader epoch, the offsets in finished segments.
+        ranges: the offsets in finished segments, by leader epoch.
         tier_lineage: the partition's, as RLMM has it.
         local_lineage: the log's own.
     """
@@ -142,8 +143,11 @@ class Copied:
     def epoch_ranges(
         self, segment: LocalSegment, log_start_offset: int
     ) -> list[tuple[int, int, int]]:
-        """Return (leader epoch, first offset, last offset), both inclusive, of a rolled segment
-        from the log start on; empty: an epoch is unknown, or the lineages disagree."""
+        """Return (leader epoch, first offset, last offset) of a rolled segment, ends inclusive.
+
+        The ranges begin at the log start. The list is empty if an epoch is unknown, or the lineages
+        disagree.
+        """
         first, following = max(segment.base_offset, log_start_offset), segment.end_offset + 1
         epochs = self.local_lineage.between(first, following)
         if not epochs or epochs[0].start_offset != first:
@@ -157,7 +161,7 @@ class Copied:
         ]
 
     def has(self, segment: LocalSegment, log_start_offset: int) -> bool:
-        """Return whether all of a rolled segment, from the log start on, is in finished segments."""
+        """Return whether a rolled segment, from the log start on, is in finished segments."""
         ranges = self.epoch_ranges(segment, log_start_offset)
         return bool(ranges) and all(
             epoch in self.ranges and self.ranges[epoch].covers(first, last)
@@ -168,8 +172,10 @@ class Copied:
 def allowed_local_deletions(
     due: Sequence[LocalDeletion], copied: Copied, log_start_offset: int
 ) -> list[LocalDeletion]:
-    """Return the due segments that are below the log start or in the tier, up to the first that is
-    neither."""
+    """Return the due segments up to the first one that may not be deleted.
+
+    A segment may be deleted if it is below the log start or in the tier.
+    """
     allowed: list[LocalDeletion] = []
     for deletion in due:
         is_below = deletion.reason is LocalDeletionReason.LOG_START_OFFSET
@@ -183,8 +189,8 @@ def require_start_of_this_log(local: LocalPartition, log: LocalLog) -> None:
     """Raise if the broker's recorded log start is not this log's.
 
     Raises:
-        LogFileError: it is behind the end of the log: an older topic's of the same name, or of a
-            later state than the one that was restored.
+        LogFileError: if it is after the end of the log: it belongs to an older topic of the same
+            name, or to a later state than the restored one.
     """
     if log.removed_before_offset > log.log_end_offset:
         path = local.found.path.parent / LOG_START_OFFSETS
@@ -196,11 +202,12 @@ def require_start_of_this_log(local: LocalPartition, log: LocalLog) -> None:
 
 
 def with_known_producers(allowed: Sequence[LocalDeletion]) -> Sequence[LocalDeletion]:
-    """Return as many deletions as leave a log that begins with a producer snapshot, without which
-    its open transactions are unknown.
+    """Return the longest prefix of the deletions after which the log begins with a snapshot.
+
+    Without a producer snapshot at its beginning, the log's open transactions are unknown.
 
     Raises:
-        LogFileError: not even the first may be deleted.
+        LogFileError: if not even the first segment may be deleted.
     """
     for count in range(len(allowed), 0, -1):
         try:
@@ -214,12 +221,14 @@ def with_known_producers(allowed: Sequence[LocalDeletion]) -> Sequence[LocalDele
 
 
 class NotInTierError(Exception):
-    """The tier does not have a segment that it should have, or has another one."""
+    """The error if the tier lacks a segment that it should have, or has another one."""
 
 
 class TierCheck:
-    """Check that the tier has a segment, by look-ups in RLMM and the first bytes in the store, so
-    that a store that is down or has lost it is noticed while the local copy is there."""
+    """Check that the tier has a segment, by look-ups in RLMM and the first bytes in the store.
+
+    The check detects a store that is down or has lost the segment while the local copy exists.
+    """
 
     def __init__(
         self, rsm: RemoteStorageManager, rlmm: RemoteLogMetadataManager, name: TopicIdPartition
@@ -229,15 +238,15 @@ class TierCheck:
         self._name = name
 
     def require(self, segment: LocalSegment, epoch_ranges: Sequence[tuple[int, int, int]]) -> None:
-        """Raise unless a fetch finds all of the segment in the tier.
+        """Raise unless a fetch finds the whole segment in the tier.
 
         Args:
-            epoch_ranges: (leader epoch, first offset, last offset) of what must be there.
+            epoch_ranges: (leader epoch, first offset, last offset) that the tier must have.
 
         Raises:
-            NotInTierError: a fetch would not find it.
-            LogFileError, SegmentVanishedError: the local segment cannot be read.
-            RemoteStorageError: RLMM or the store cannot be asked.
+            NotInTierError: if a fetch would not find it.
+            LogFileError, SegmentVanishedError: if the local segment cannot be read.
+            RemoteStorageError: if RLMM or the store fails.
         """
         if not epoch_ranges:
             raise NotInTierError(f"{segment.log_path}: its leader epochs are unknown, so it stays")
@@ -311,11 +320,11 @@ _FAILURES = (
 
 @dataclass
 class LocalRetentionReport:
-    """What one pass did.
+    """The result of one pass of local retention.
 
     Attributes:
-        failure: why it did not delete all that was due; empty: it did. A segment that is not in the
-            tier yet is not due.
+        failure: why the pass did not delete everything that was due; empty if it did. A segment
+            that is not in the tier yet is not due.
         more: more segments are due now.
     """
 
@@ -334,10 +343,10 @@ class LocalRetentionReport:
 
 @dataclass(frozen=True, slots=True)
 class LocalRetention:
-    """What the tasks of all partitions share.
+    """The dependencies that the tasks of all partitions share.
 
     Attributes:
-        locks: of the log directories, which this process owns by them.
+        locks: of the log directories; they make this process the owner of the directories.
     """
 
     rsm: RemoteStorageManager
@@ -347,7 +356,7 @@ class LocalRetention:
 
 @dataclass(frozen=True, slots=True)
 class _DecidedBy:
-    """The tier and the settings that a pass decided by."""
+    """The tier and the settings on which a pass based its decisions."""
 
     copied: Copied
     log_start_offset: int
@@ -358,8 +367,8 @@ class LocalRetentionTask:
     """Run passes of local retention over one partition, one at a time.
 
     Args:
-        stopping: set: no other segment is begun.
-        max_segments: of one pass; the next one deletes more.
+        stopping: once set, begin no other segment.
+        max_segments: the maximum of one pass; the next one deletes more.
     """
 
     def __init__(
@@ -377,8 +386,9 @@ class LocalRetentionTask:
         self._check = TierCheck(shared.rsm, shared.rlmm, self._name)
 
     def run(self) -> LocalRetentionReport:
-        """Run one pass. Failures of files, lock, services or tier are in the report; the pass ends
-        with the first one.
+        """Run one pass; the first failure of files, lock, services or tier ends it.
+
+        The failure is in the report.
         """
         report = LocalRetentionReport()
         local, leadership = self._partition.role.local, self._partition.role.leadership
@@ -405,7 +415,7 @@ class LocalRetentionTask:
         log = local.read()
         if log is None or len(log.segments) == 1 or leadership.is_overtaken(log.lineage):
             return
-        # Everything that decides is read now, the log before the tier.
+        # All inputs of the decision are read now, the log before the tier.
         stored = self._settings()
         if stored is None or not self._may_delete(stored.config):
             return
@@ -436,7 +446,7 @@ class LocalRetentionTask:
             return None
 
     def _may_delete(self, config: TopicConfig) -> bool:
-        """Return whether the topic is tiered, not on hold, and its retention not the broker's."""
+        """Return whether the topic is tiered, not on hold, and not owned by the broker."""
         return (
             not is_internal_topic(self._name.topic)
             and config.remote_storage_enable is not False
@@ -458,7 +468,7 @@ class LocalRetentionTask:
         )
 
     def _is_being_deleted(self) -> bool:
-        """Return whether the tier's part is marked for deletion or deleted; it may be undeleted."""
+        """Return whether the partition is marked for deletion or deleted; it may be undeleted."""
         found = all_partitions(
             self._shared.rlmm, topic=self._name.topic, delete_states=_BEING_DELETED
         )

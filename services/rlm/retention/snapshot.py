@@ -1,4 +1,4 @@
-"""Read what retention judges a partition by, at one revision, and decide if a pass is due."""
+"""Read the input of retention at one revision, and decide whether a pass is due."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -27,15 +27,18 @@ _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A partition at one revision, with every segment of it: some KiB each at most, so that who
-    takes several at once bounds them (MAX_SEGMENTS)."""
+    """A partition at one revision, with all of its segments.
+
+    A segment takes up to some KiB, so a caller that takes several snapshots at once bounds the
+    number of segments (MAX_SEGMENTS).
+    """
 
     state: PartitionState
     segments: tuple[RemoteLogSegmentMetadata, ...]
     revision: int
 
     def plan(self, config: TopicConfig, being_copied: Iterable[UUID] = ()) -> RetentionPlan:
-        """What is to be deleted, now by the database's clock."""
+        """Return the plan of retention, now by the database's clock."""
         young = {segment.remote_log_segment_id.id for segment in self.young_copies()}
         return plan_retention(
             self.segments,
@@ -46,7 +49,7 @@ class Snapshot:
         )
 
     def tier(self) -> Tier:
-        """The same as copy passes see it."""
+        """Return the snapshot in the form that copy passes use."""
         tier = Tier(
             known=True,
             revision=self.revision,
@@ -57,15 +60,18 @@ class Snapshot:
         return tier
 
     def uncounted_bytes(self, plan: RetentionPlan) -> int | None:
-        """Of what has finished, what is no part of the partition's size: off the lineage, below the
-        log start, or a second copy; None: the plan does not tell."""
+        """Return the bytes of finished segments that are not part of the partition's size.
+
+        Such a segment is outside the lineage, below the log start, or a second copy. The result is
+        None if the plan has no size.
+        """
         if plan.counted_bytes is None:
             return None
         finished = (s for s in self.segments if s.state is _FINISHED)
         return sum(max(s.segment_size_in_bytes, 0) for s in finished) - plan.counted_bytes
 
     def young_copies(self) -> list[RemoteLogSegmentMetadata]:
-        """What counts as being copied, by whomever."""
+        """Return the segments that count as being copied, by any process."""
         return young_copies(self.segments, self.state.read_at_ms)
 
 
@@ -74,10 +80,10 @@ def take_snapshot(
     topic_id_partition: TopicIdPartition,
     state: AtRevision[PartitionState],
 ) -> Snapshot:
-    """List a partition's segments as they are at the state's revision.
+    """List a partition's segments at the state's revision.
 
     Raises:
-        ConcurrentUpdateError: it has another revision now; read the state again.
+        ConcurrentUpdateError: if the revision has changed; read the state again.
     """
     segments: list[RemoteLogSegmentMetadata] = []
     token = ""
@@ -97,7 +103,8 @@ def take_snapshot(
 
 
 LOOK_AT_LEASES_MS = 60_000
-"""No revision tells that a lease has ended, or that this process has done with a copy."""
+"""The interval of checks while a copy is leased or runs here: the end of either changes no
+revision."""
 
 
 def may_be_due(
@@ -108,7 +115,7 @@ def may_be_due(
     nothing_due: NothingDue | None,
     now_s: float,
 ) -> bool:
-    """Return whether retention has to look at the partition's segments; True where that is not sure."""
+    """Return whether retention has to read the partition's segments; True if that is unsure."""
     if tier.segments == 0 and not tier.unfinished:
         return False
     has_limit = config.retention_ms != UNLIMITED or config.retention_bytes != UNLIMITED
@@ -131,11 +138,12 @@ def due_after_ms(
     config: TopicConfig,
     being_copied: Collection[UUID] = (),
 ) -> int | None:
-    """How long until time alone may make something due: the segment that ended the scan grows older
-    than retention.ms, or a copy ceases to count as under way; None: it never will.
+    """Return the milliseconds until time alone may make something due; None if it never does.
+
+    The segment that ended the scan exceeds retention.ms, or a copy no longer counts as running.
 
     Args:
-        plan: of this snapshot, these settings and `being_copied`; it has nothing left to begin.
+        plan: of this snapshot, these settings and `being_copied`; without deletions to begin.
     """
     now_ms = snapshot.state.read_at_ms
     young = {s.remote_log_segment_id.id: s for s in snapshot.young_copies()}
@@ -145,7 +153,7 @@ def due_after_ms(
         if id not in young and (segment.copy_leased or id in being_copied):
             moments_ms.append(now_ms + LOOK_AT_LEASES_MS)
             break
-    # What lies behind it has its turn when it goes, however long it has been due.
+    # Segments after it wait until it is deleted, even if they have been due for long.
     stopped_at = plan.stopped_at
     if config.retention_ms != UNLIMITED and stopped_at is not None:
         moments_ms.append(newest_ms(stopped_at) + config.retention_ms + 1)
@@ -153,20 +161,20 @@ def due_after_ms(
 
 
 def due_at_bytes(plan: RetentionPlan, config: TopicConfig) -> int | None:
-    """From how many bytes on that are only here the size rule may take something; None: from none.
+    """Return the only-local bytes from which the size rule may delete; None if it never does.
 
     Args:
-        plan: by these settings; it has nothing left to begin.
+        plan: by these settings; without deletions to begin.
     """
     stopped_at = plan.stopped_at
     if config.retention_bytes == UNLIMITED or stopped_at is None or plan.counted_bytes is None:
         return None
-    # It takes no more than is in excess; where it was not applied, a later report may let it.
+    # The rule deletes at most the excess. If it was not applied now, a later report may change that.
     is_applied = not any(note.startswith(SIZE_NOT_APPLIED) for note in plan.notes)
     excess_bytes = max(stopped_at.segment_size_in_bytes, 1) if is_applied else 1
     return config.retention_bytes - plan.counted_bytes + excess_bytes
 
 
 MAX_SEGMENTS = 100_000
-"""Some 110 MiB, in the process. A pass lists its partition as a whole, and as many go on at once as
-there are threads for it."""
+"""The segments of all snapshots in the process, about 110 MiB. A pass lists its whole partition,
+and as many passes run at once as there are threads."""
