@@ -169,7 +169,7 @@ def due_at_bytes(plan: RetentionPlan, config: TopicConfig) -> int | None:
     stopped_at = plan.stopped_at
     if config.retention_bytes == UNLIMITED or stopped_at is None or plan.counted_bytes is None:
         return None
-    # The rule deletes at most the excess. If it was not applied now, a later report may change that.
+    # The rule deletes at most the excess. If it was not applied, a later report may change that.
     is_applied = not any(note.startswith(SIZE_NOT_APPLIED) for note in plan.notes)
     excess_bytes = max(stopped_at.segment_size_in_bytes, 1) if is_applied else 1
     return config.retention_bytes - plan.counted_bytes + excess_bytes

@@ -25,7 +25,7 @@ from services.workflows.deletion import Deleter, DeletionOutcome
 from services.workflows.removal import begin_removal, finish_removal, remove_segments
 
 MAX_REMOVALS = 10_000
-"""Removals that are scheduled at once, which bounds memory; the others are found later."""
+"""The most removals that are scheduled at once, to bound memory; the others are found later."""
 
 FIND = "partitions that are marked for deletion"
 _MARKED = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
@@ -63,8 +63,8 @@ class RemotePartitionRemover:
     def find(self) -> bool:
         """Schedule due removals while there is room; return True if more may be due.
 
-        The next call continues behind those that were found, after each of them has run once, so
-        that removals which are refused take nobody's room.
+        The next call continues after those that were found, when each of them has run once, so that
+        refused removals do not block others.
         """
         to_find, self._to_find = self._to_find or self._due(), None
         room = MAX_REMOVALS - len(self._begun)
@@ -82,17 +82,17 @@ class RemotePartitionRemover:
         return summary.topic_id_partition not in self._begun
 
     def refresh(self, summary: PartitionSummary) -> PartitionSummary | None:
-        """Return the partition as it is now; None: it is not to be removed, or not yet."""
+        """Return the partition's current state; None if it is not due for removal (any more)."""
         name = summary.topic_id_partition
         return next((s for s in self._due(name.topic) if s.topic_id_partition == name), None)
 
     def over(self, summary: PartitionSummary, why: str) -> None:
-        """End the removal; if anything is left, the next `find` finds it."""
+        """End the removal; if segments are left, the next `find` finds the partition."""
         _log.info("%s: %s", summary.topic_id_partition, why)
         self._forget(summary)
 
     def refused(self, summary: PartitionSummary, error: RemoteStorageError) -> None:
-        """End a removal that was refused, as for a topic on hold; the next `find` retries."""
+        """End a removal that was refused, for example by a hold; the next `find` retries."""
         _log.info("%s: removal was refused; retrying later: %s", summary.topic_id_partition, error)
         self._forget(summary)
 
@@ -121,8 +121,8 @@ class _Removal:
         """Do the next step; return True if there are more.
 
         Raises:
-            PassFailedError: something could not be removed yet.
-            RemoteStorageError: a service cannot be reached.
+            PassFailedError: if something could not be removed yet.
+            RemoteStorageError: if a service is unreachable.
         """
         remover, summary = self._remover, self._summary
         try:

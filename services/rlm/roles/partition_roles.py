@@ -33,8 +33,10 @@ _log = logging.getLogger(__name__)
 
 
 class PartitionSource(Enum):
-    """Where roles come from. STATIC: every partition in the log directories is led here. CALLBACKS:
-    calls of OnLeadershipChange and StopPartitions. POLLER: the cluster (services/rlm/kafka_admin).
+    """The source of roles.
+
+    STATIC: every partition in the log directories is led here. CALLBACKS: calls of
+    OnLeadershipChange and StopPartitions. POLLER: the cluster (services/rlm/kafka_admin).
     """
 
     STATIC = "static"
@@ -62,7 +64,7 @@ class StaticSource:
         self._applied: set[TopicIdPartition] = set()
 
     def update(self, found: Collection[TopicIdPartition]) -> None:
-        """Pass on which partitions came and which are gone."""
+        """Begin roles of new partitions and end roles of those that are gone."""
         now = set(found)
         gone = [StopPartition(name, None, StopReason.REASSIGNED) for name in self._applied - now]
         for stops in batches(gone, MAX_STOPS):
@@ -88,7 +90,7 @@ class PartitionRoles:
     """Keep the roles of partitions: those this broker leads or follows. Thread-safe.
 
     Args:
-        folder_of: returns the folder of a partition's log; None: there is none.
+        folder_of: returns the folder of a partition's log; None if there is none.
         made: makes a partition that is new here.
     """
 
@@ -108,11 +110,11 @@ class PartitionRoles:
         # Described and read, but this broker neither leads nor follows them.
         self._without_role: LRUCache[TopicIdPartition, Partition] = LRUCache(_MAX_WITHOUT_ROLE)
         self._being_disabled: set[TopicIdPartition] = set()
-        # The epochs of roles that ended, by which late changes are refused.
+        # The epochs of roles that ended: late changes with lower epochs are refused.
         self._given_up: LRUCache[TopicIdPartition, int | None] = LRUCache(_MAX_GIVEN_UP)
 
     def partition(self, name: TopicIdPartition) -> Partition:
-        """Return the partition, also one that has no role here."""
+        """Return the partition, even if it has no role here."""
         with self._lock:
             known = self._partitions.get(name)
             if known is not None:
@@ -140,7 +142,7 @@ class PartitionRoles:
         """Raise if a topic id has two names.
 
         Raises:
-            InvalidRequestError: it has another name here, or two among `names`.
+            InvalidRequestError: if it has another name here, or two among `names`.
         """
         with self._lock:
             topics: dict[UUID, str] = {name.topic_id: name.topic for name in self._partitions}
@@ -152,12 +154,12 @@ class PartitionRoles:
                 )
 
     def apply(self, delta: LeadershipDelta) -> list[LifecycleOutcome]:
-        """Apply changes of roles, as RemoteLogManager.on_leadership_change."""
+        """Apply changes of roles, as in RemoteLogManager.on_leadership_change."""
         with self._lock:
             return [self._apply(change) for change in delta.changes]
 
     def stop(self, stops: PartitionStops) -> list[LifecycleOutcome]:
-        """Stop partitions, as RemoteLogManager.stop_partitions."""
+        """Stop partitions, as in RemoteLogManager.stop_partitions."""
         a_name = stops.partitions[0].topic_id_partition
         return self._in_steps(
             a_name, lambda disabled: [self._begin_stop(each, disabled) for each in stops.partitions]
@@ -170,8 +172,9 @@ class PartitionRoles:
                 partition.role.stable_offset = offsets.get(name)
 
     def disable(self, names: Sequence[TopicIdPartition]) -> list[LifecycleOutcome]:
-        """Delete what the tier has of led partitions if their topics' settings in RLMM disable
-        tiering; return an outcome each, in order. Roles stay and their tasks restart.
+        """Delete the tiered data of led partitions if the settings in RLMM disable tiering.
+
+        Return one outcome per partition, in order. Roles stay and their tasks restart.
         """
         try:
             return self._in_steps(
@@ -195,7 +198,7 @@ class PartitionRoles:
         try:
             with self._lock:
                 left = begin(disabled)
-            # Two steps: all tasks are ended before the first is waited for.
+            # Two steps: all tasks are ended before the first wait for one.
             is_ready = partial(self._tier_deletion.is_rlmm_ready, a_name)
             for _ in range(2):
                 left = take_steps(left, is_ready)

@@ -1,4 +1,4 @@
-"""Stop partitions and disable topics: delete what the tier has of them if they are to lose it."""
+"""Stop partitions and disable topics, and delete their segments from the tier if required."""
 
 import logging
 import threading
@@ -55,10 +55,10 @@ from services.workflows.deletion import (
 
 
 class BatchedDeletion:
-    """Delete what `begin` yields, one batch per call. Not thread-safe.
+    """Delete the segments that `begin` yields, one batch per call. Not thread-safe.
 
     Args:
-        size: segments of one batch.
+        size: segments per batch.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class BatchedDeletion:
         self._size = size
         self._outcomes: Iterator[DeletionOutcome] | None = None
         self.failure = ""
-        """Why the first segment failed since the beginning; empty: none has."""
+        """Why the first segment failed since the beginning; empty if none has."""
 
     def go_on(self) -> bool:
         """Delete the next batch; return False after the last one.
@@ -76,9 +76,9 @@ class BatchedDeletion:
         After that, and after an error, the next call begins from the start.
 
         Raises:
-            DeletionRefusedError: each segment of the batch was refused.
-            PassFailedError: no segment of the batch was deleted.
-            RemoteStorageError: the deletion itself failed.
+            DeletionRefusedError: if each segment of the batch was refused.
+            PassFailedError: if no segment of the batch was deleted.
+            RemoteStorageError: if the deletion itself failed.
         """
         if self._outcomes is None:
             self._outcomes, self.failure = self._begin(), ""
@@ -97,10 +97,11 @@ class BatchedDeletion:
 
 
 AT_ONCE = 4
-"""A partition that is locked in RLMM keeps a step waiting for seconds."""
+"""Steps at once: a partition that is locked in RLMM delays its step for seconds."""
 
 FAILURES_UNTIL_ASKED = 3
-"""After so many in a row RLMM is asked if it is ready: only these partitions may be affected."""
+"""After so many failures in a row, check whether RLMM is ready: the failures may concern only
+these partitions."""
 
 _log = logging.getLogger(__name__)
 
@@ -109,8 +110,10 @@ Left = RemoteStorageError | Callable[[], "Left"] | None
 
 
 def take_steps(stops: Sequence[Left], is_rlmm_ready: Callable[[], bool]) -> list[Left]:
-    """Do the next step of each stop that has one, in any order. Once RLMM is down it is not called
-    again, because each call would wait for its whole deadline.
+    """Do the next step of each stop that has one, in any order.
+
+    After RLMM was found down, it is not called again, because each call would wait for its whole
+    deadline.
 
     Args:
         is_rlmm_ready: raises RemoteStorageError or returns False while RLMM is down.
@@ -128,7 +131,7 @@ def outcome_of(left: Left) -> LifecycleOutcome:
 
 
 class _Steps:
-    """Thread-safe."""
+    """Take steps until RLMM is down. Thread-safe."""
 
     def __init__(self, is_rlmm_ready: Callable[[], bool]) -> None:
         self._is_rlmm_ready = is_rlmm_ready
@@ -143,7 +146,7 @@ class _Steps:
         if away is not None:
             return away
         left = _result_of(step)
-        # Whoever asks waits for as long as RLMM is silent; the others' steps do not wait for it.
+        # Only this thread waits while RLMM does not answer; the steps of other threads continue.
         if self._is_to_be_asked(left) and not self._is_there():
             assert isinstance(left, RetriableRemoteStorageError)
             self._away = left
@@ -186,7 +189,7 @@ _REASON = DeletionReason.TIERING_DISABLED
 
 
 def kept_because(config: TopicConfig) -> str:
-    """Return why the tier keeps a disabled topic's data; empty: it is deleted."""
+    """Return why the tier keeps a disabled topic's data; empty if the data is deleted."""
     if not config.remote_log_delete_on_disable:
         return (
             "the tier keeps its data because remote.log.delete.on.disable is not true; set it for "
@@ -201,7 +204,7 @@ def kept_because(config: TopicConfig) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TierDeletion:
-    """Delete what the tier has of partitions that were deleted or disabled.
+    """Delete the tiered data of partitions that were deleted or disabled.
 
     Attributes:
         now_ms: the timestamp of events.
@@ -217,7 +220,7 @@ class TierDeletion:
         """Return whether RLMM is ready for the partition.
 
         Raises:
-            RetriableRemoteStorageError: RLMM cannot be reached.
+            RetriableRemoteStorageError: if RLMM is unreachable.
         """
         return self.rlmm.is_ready(name)
 
@@ -225,8 +228,8 @@ class TierDeletion:
         """Move the partition to DELETE_PARTITION_MARKED. Idempotent.
 
         Raises:
-            FencedLeaderEpochError: RLMM knows of a later leader epoch.
-            RetriableRemoteStorageError: RLMM cannot be reached.
+            FencedLeaderEpochError: if RLMM knows a later leader epoch.
+            RetriableRemoteStorageError: if RLMM is unreachable.
         """
         marked = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
         event = RemotePartitionDeleteMetadata(name, marked, self.now_ms(), self.broker_id)
@@ -237,8 +240,8 @@ class TierDeletion:
         """Raise if the tier has segments of the partition that are not marked for deletion.
 
         Raises:
-            InvalidStateTransitionError: it has some.
-            RetriableRemoteStorageError: RLMM cannot be reached.
+            InvalidStateTransitionError: if it has some.
+            RetriableRemoteStorageError: if RLMM is unreachable.
         """
         try:
             left = next(all_segments(self.rlmm, name, states=_COPIES), None)
@@ -253,15 +256,16 @@ class TierDeletion:
     def require_allowed(
         self, name: TopicIdPartition, *, by_settings: bool = False
     ) -> StoredTopicConfig:
-        """Return the topic's settings, if they allow deleting what the tier has of it.
+        """Return the topic's settings if they allow deleting its tiered data.
 
         Args:
-            by_settings: no call has disabled tiering, so the settings have to.
+            by_settings: the settings must disable tiering, because no call has.
 
         Raises:
-            DeletionRefusedError: they do not.
-            RemoteResourceNotFoundError: RLMM does not know the topic: there is nothing to delete.
-            RetriableRemoteStorageError: RLMM cannot be reached.
+            DeletionRefusedError: if the settings do not allow it.
+            RemoteResourceNotFoundError: if RLMM does not know the topic: there is nothing to
+                delete.
+            RetriableRemoteStorageError: if RLMM is unreachable.
         """
         stored = self.rlmm.topic_config(name.topic_id)
         if by_settings and stored.config.remote_storage_enable is not False:
@@ -277,12 +281,12 @@ class TierDeletion:
         """Raise the tier's log start to the local one and mark every segment.
 
         Raises:
-            ConcurrentUpdateError: the topic's settings changed meanwhile.
-            DeletionRefusedError: they forbid it, or another broker is copying a segment.
-            FencedLeaderEpochError: another broker leads the partition.
-            InvalidStateTransitionError: its log is not here.
-            LogFileError, SegmentVanishedError, LineageUnknownError: the log cannot be read.
-            RetriableRemoteStorageError: RLMM cannot be reached.
+            ConcurrentUpdateError: if the topic's settings changed meanwhile.
+            DeletionRefusedError: if the settings forbid it, or another broker is copying a segment.
+            FencedLeaderEpochError: if another broker leads the partition.
+            InvalidStateTransitionError: if its log is not here.
+            LogFileError, SegmentVanishedError, LineageUnknownError: if the log cannot be read.
+            RetriableRemoteStorageError: if RLMM is unreachable.
         """
         name, now_ms = partition.topic_id_partition, self.now_ms()
         deleter, log_start_offset = self._reported(partition, topic)
@@ -307,11 +311,10 @@ class TierDeletion:
         )
 
     def finishing(self, name: TopicIdPartition) -> Callable[[], bool]:
-        """Return a function that deletes the objects of marked segments, one batch per call; it
-        returns False after the last one.
+        """Return a function that deletes the objects of marked segments, one batch per call.
 
-        It raises PassFailedError if some could not be deleted, and RemoteStorageError; the next
-        call begins from the start.
+        The function returns False after the last batch. It raises PassFailedError if some segments
+        could not be deleted, and RemoteStorageError; the next call begins from the start.
         """
         turns = BatchedDeletion(lambda: self._finish(name))
 
@@ -328,7 +331,7 @@ class TierDeletion:
         return go_on
 
     def _reported(self, partition: Partition, topic: StoredTopicConfig) -> tuple[Deleter, int]:
-        """Report the log; return who deletes, and the local log start.
+        """Report the log; return the deleter and the local log start.
 
         RLMM accepts a local log start only after a report of the log.
         """
@@ -341,7 +344,7 @@ class TierDeletion:
                 "the start of what remains is unknown; send the stop to the broker with the log"
             )
         self.reporter.report(partition, report)
-        # RLMM requires an owner; remote.log.delete.on.disable holds whoever owns retention.
+        # RLMM requires an owner; remote.log.delete.on.disable applies to any owner of retention.
         owner = topic.config.retention_owner or RetentionOwner.RLM
         deleter = Deleter(self.broker_id, owner, broker_leader_epoch=report.leader_epoch)
         return deleter, log.log_start_offset
@@ -361,7 +364,7 @@ class Disabling:
 
     Attributes:
         lock: of the roles; held during `give_up` and while tasks are ended.
-        give_up: ends the role once everything is marked; None: only the topic's settings disabled
+        give_up: ends the role after everything is marked; None if the topic's settings disabled
             tiering, and the role stays.
     """
 
@@ -385,10 +388,10 @@ class Disabling:
 
     def _mark(self, topic: StoredTopicConfig, until_s: float) -> None:
         name = self.partition.topic_id_partition
-        # Nobody would find its copy once everything that is there now is marked.
+        # A segment that is copied after the marking would stay in the tier for ever.
         if not self.tasks.copy_has_ended(name, max(until_s - monotonic(), 0.0)):
             raise ConcurrentUpdateError(f"{name}: a copy is still running; retry")
-        # What it deletes here would be nowhere once the tier's log start is the local one.
+        # Segments that it deletes here would be lost when the tier's log start is the local one.
         if not self.tasks.local_retention_has_ended(name, max(until_s - monotonic(), 0.0)):
             raise ConcurrentUpdateError(
                 f"{name}: a pass of local retention is still running; retry"
@@ -408,7 +411,7 @@ _MAX_LOGGED = 10_000
 
 
 class DisablesPartitions(Protocol):
-    """The part of PartitionRoles that is used here."""
+    """The part of PartitionRoles that DisabledTopics uses."""
 
     def leaders(self) -> list[Partition]: ...
 
@@ -416,14 +419,14 @@ class DisablesPartitions(Protocol):
 
 
 class DisabledTopics:
-    """Find led partitions that are disabled and still in the tier, and disable them. The settings
-    are read again for that, because the cached ones may be an interval old.
+    """Find led partitions that are disabled and still in the tier, and disable them.
 
-    A partition with nothing in the tier is skipped, so that a disabled topic costs nothing. Not
+    The settings are read again before that, because the cached ones may be an interval old. A
+    partition with nothing in the tier is skipped, so that a disabled topic costs nothing. Not
     thread-safe.
 
     Args:
-        stopping: set: nothing new begins.
+        stopping: once set, disable no other partition.
     """
 
     def __init__(
@@ -435,11 +438,11 @@ class DisabledTopics:
         self._logged: LRUCache[UUID, str] = LRUCache(_MAX_LOGGED)
 
     def look(self) -> None:
-        """Disable what was found.
+        """Disable the partitions that were found.
 
         Raises:
-            PassFailedError: not everything could be marked for deletion; the next pass retries.
-            RetriableRemoteStorageError: RLMM cannot be reached.
+            PassFailedError: if some could not be marked for deletion; the next pass retries.
+            RetriableRemoteStorageError: if RLMM is unreachable.
         """
         refused: list[RemoteStorageError] = []
         for names in batches(self._found(refused), MAX_STOPS):
@@ -455,7 +458,7 @@ class DisabledTopics:
             )
 
     def _found(self, refused: list[RemoteStorageError]) -> list[TopicIdPartition]:
-        """Return the partitions to disable; add to `refused` why some are unknown."""
+        """Return the partitions to disable; add to `refused` the errors of reading settings."""
         found: list[TopicIdPartition] = []
         is_disabled: dict[UUID, bool] = {}
         for partition in self._roles.leaders():
@@ -489,5 +492,8 @@ class DisabledTopics:
 
 
 def _is_in_tier(tier: Tier) -> bool:
-    """Return whether anything is there that is not marked for deletion; retention finishes the marked."""
+    """Return whether the tier has segments that are not marked for deletion.
+
+    Retention finishes the marked ones.
+    """
     return tier.segments > 0 or any(segment.state is _STARTED for segment in tier.unfinished)

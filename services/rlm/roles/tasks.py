@@ -30,7 +30,7 @@ from services.rlm.scheduler import PassFailedError, RunAgain, Scheduler, Task
 
 
 class FollowerTask:
-    """Keep the state of a followed partition current. Changes nothing in the tier."""
+    """Keep the state of a followed partition current; change nothing in the tier."""
 
     def __init__(
         self, partition: Partition, rlmm: RemoteLogMetadataManager, broker_id: int
@@ -43,7 +43,7 @@ class FollowerTask:
         """Announce the role and refresh the tier state.
 
         Raises:
-            RemoteStorageError: RLMM cannot be asked now.
+            RemoteStorageError: if RLMM fails now.
         """
         partition = self._partition
         leadership = partition.role.leadership
@@ -60,7 +60,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """One scheduler for each kind of task."""
+    """The schedulers, one for each kind of task."""
 
     copier: Scheduler
     expiration: Scheduler
@@ -70,12 +70,12 @@ class Pools:
 
 @dataclass(frozen=True, slots=True)
 class SharedByTasks:
-    """What the tasks of all partitions share.
+    """The dependencies that the tasks of all partitions share.
 
     Attributes:
-        local_retention: None: a broker owns the log directories.
-        stopping: set: tasks begin nothing new.
-        cancelled: set: running copies are abandoned too.
+        local_retention: None if a broker owns the log directories.
+        stopping: once set, tasks begin nothing new.
+        cancelled: once set, running copies are abandoned, too.
     """
 
     rlmm: RemoteLogMetadataManager
@@ -98,8 +98,10 @@ class _RoleCancellation:
 
 
 class PartitionTasks:
-    """Begin and end the tasks of partitions. The caller holds a lock; it needs none to wait for a
-    task or to run one without a role."""
+    """Begin and end the tasks of partitions.
+
+    The caller holds a lock, except to wait for a task or to run one without a role.
+    """
 
     def __init__(self, pools: Pools, shared: SharedByTasks) -> None:
         self._pools = pools
@@ -142,16 +144,18 @@ class PartitionTasks:
         return name in self._cancel
 
     def copy_has_ended(self, name: TopicIdPartition, within_s: float) -> bool:
-        """Wait for the copy pass of a partition whose tasks were ended; return whether it ended."""
+        """Wait for the last copy pass after `end`; return whether it ended in time."""
         return self._pools.copier.wait_ended(name, within_s)
 
     def local_retention_has_ended(self, name: TopicIdPartition, within_s: float) -> bool:
-        """Wait likewise for the pass that deletes local segments."""
+        """Wait for the last local-retention pass after `end`; return whether it ended in time."""
         return self._pools.local_retention.wait_ended(name, within_s)
 
     def run_until_done(self, name: TopicIdPartition, go_on: Callable[[], bool]) -> None:
-        """Run `go_on` among the tasks of retention until it returns False, whatever roles the
-        partition has meanwhile. It replaces an earlier one of this partition."""
+        """Run `go_on` among the tasks of retention until it returns False.
+
+        Changes of the partition's role do not end it. It replaces an earlier one of the partition.
+        """
         pool, key = self._pools.expiration, Finishing(name)
 
         def run() -> bool:
