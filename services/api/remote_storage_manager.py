@@ -1,4 +1,5 @@
-"""The contract of RSM, which keeps the bytes of segments (KIP-405: RemoteStorageManager)."""
+"""Define the contract of RSM, which stores the bytes of segments (KIP-405: RemoteStorageManager).
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from services.api.validation import require
 
 
 class IndexType(Enum):
-    """The files that belong to a segment. Kafka: RemoteStorageManager.IndexType, same order."""
+    """The index files of a segment. Kafka: RemoteStorageManager.IndexType, same order."""
 
     OFFSET = "OFFSET"
     TIMESTAMP = "TIMESTAMP"
@@ -22,7 +23,7 @@ class IndexType(Enum):
 
 
 class SegmentFile(Enum):
-    """Every file of a copy: the log itself, then one for each IndexType, of the same name."""
+    """Every file of a copy: the log, then one for each IndexType, with the same name."""
 
     LOG = "LOG"
     OFFSET = "OFFSET"
@@ -34,10 +35,10 @@ class SegmentFile(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SegmentFileHeader:
-    """One file of a copy, announced before its bytes.
+    """The header of one file of a copy, sent before the file's bytes.
 
     Attributes:
-        crc32c: of the whole file, where the caller knows it; the copy fails where it differs.
+        crc32c: of the whole file, None if unknown; the copy fails if the bytes do not match.
     """
 
     file: SegmentFile
@@ -61,14 +62,13 @@ class SegmentChunk:
 
 @dataclass(frozen=True, slots=True)
 class LogSegmentData:
-    """The files of a segment on their way to the store (Kafka: LogSegmentData). Single use.
+    """The files of a segment to be copied (Kafka: LogSegmentData). Single use.
 
     Attributes:
-        files: LOG first, then the others in the order of SegmentFile. All are required but
-            TRANSACTION, which is absent where the broker has no such file; a file that is present
-            may be empty.
-        chunks: the bytes, file after file in the order of `files`; of an empty file none. Taking
-            the next chunk may block, and may raise what the source of the bytes raises.
+        files: LOG first, then the others in the order of SegmentFile. All are required except
+            TRANSACTION, which is absent if the broker has no such file. A file may be empty.
+        chunks: the bytes, file after file in the order of `files`; none for an empty file. Taking
+            the next chunk may block, and may raise an error of the source.
     """
 
     files: Sequence[SegmentFileHeader]
@@ -86,32 +86,32 @@ class LogSegmentData:
 
 
 class RemoteStorageManager(Protocol):
-    """Keeps and serves segments. Thread-safe; trusts no `state` in the metadata it is given.
+    """Stores and serves segments. Thread-safe; ignores the `state` of metadata.
 
-    Metadata names the segment by its id and, after the copy, carries the custom metadata that
-    copy_log_segment_data answered: without it a segment counts as never finished.
+    Metadata names the segment by its id. After the copy it carries the custom metadata that
+    copy_log_segment_data returned: without it a segment counts as never finished.
 
-    "No object is deleted before its metadata says so" is the caller's duty.
+    The caller must mark metadata as deleted before it deletes objects.
 
-    Every method raises RetriableRemoteStorageError where the store cannot be reached or throttles,
-    and RemoteStorageError where it fails for good (a missing bucket, refused credentials).
+    Every method raises RetriableRemoteStorageError if the store cannot be reached or throttles, and
+    RemoteStorageError if it fails permanently (a missing bucket, refused credentials).
     """
 
     def copy_log_segment_data(
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
     ) -> bytes | None:
-        """Store a segment and its indexes; answer the custom metadata for all later calls.
+        """Store a segment and its indexes; return the custom metadata for all later calls.
 
-        All or nothing: a segment exists for readers when its manifest, written last, exists. On
-        any failure or cancellation what this call wrote, and nothing else, is removed. Idempotent
-        by id: equal bytes again are a success with the first copy's custom metadata.
+        All or nothing: a segment exists for readers when its manifest, written last, exists. After
+        a failure or cancellation only the objects that this call wrote are removed. Idempotent by
+        id: repeating equal bytes succeeds with the first copy's custom metadata.
 
         Source: RemoteStorageManager.copyLogSegmentData, KIP-917. Kafka lets a second copy
         overwrite; refusing other content under one id is a declared difference.
 
         Raises:
-            InvalidRequestError: chunks out of order, more or fewer bytes than announced; the
-                metadata knows a segment_size_in_bytes, and LOG has another.
+            InvalidRequestError: chunks are out of order, or more or fewer bytes than announced; the
+                metadata has a segment_size_in_bytes that is not the size of LOG.
             SegmentAlreadyExistsError: the id was copied with other content.
             CorruptSegmentError: a file does not match its announced crc32c.
         """
@@ -125,15 +125,15 @@ class RemoteStorageManager(Protocol):
     ) -> Iterator[bytes]:
         """Stream the log from `start_position` to `end_position`, bytes, both inclusive.
 
-        Ends at min(end_position, end of file); None means the end of file. An empty file from 0
-        is an empty stream. Closing the iterator early ends the read.
+        Ends at min(end_position, end of file); None means the end of file. An empty file from 0 is
+        an empty stream. Closing the iterator early ends the read.
 
         Raises:
             InvalidRequestError: a position is negative, or end_position < start_position.
             InvalidRangeError: start_position is at or beyond the end of the file.
             RemoteResourceNotFoundError: the segment is not in the store.
-            CorruptSegmentError: the stored object is shorter than what was copied, or, where reads
-                are verified, a chunk of it is not what was copied; its last bytes are not streamed.
+            CorruptSegmentError: the stored object is shorter than the copied file, or verification
+                finds a chunk that differs; the last bytes of that chunk are not streamed.
         """
         ...
 
@@ -144,30 +144,30 @@ class RemoteStorageManager(Protocol):
 
         Raises:
             RemoteResourceNotFoundError: the segment is not in the store, or it was copied without
-                a transaction index and that is asked for.
-            CorruptSegmentError: the stored object is shorter than what was copied, or, where reads
-                are verified, the file is not what was copied; its last bytes are not streamed.
+                the requested transaction index.
+            CorruptSegmentError: the stored object is shorter than the copied file, or verification
+                finds that it differs; its last bytes are not streamed.
         """
         ...
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """Remove all that belongs to the segment id. Idempotent: already gone is success.
+        """Delete all objects of the segment id. Idempotent: success if they are already gone.
 
-        For a copy that never finished (no custom metadata) it also ends unfinished uploads.
+        For a copy that never finished (no custom metadata) this also aborts unfinished uploads.
 
         Raises:
-            RetriableRemoteStorageError: also where this service is copying it right now.
+            RetriableRemoteStorageError: also if this service is copying the segment now.
         """
         ...
 
     def delete_log_segment_data_batch(
         self, metadatas: Sequence[RemoteLogSegmentMetadata]
     ) -> list[RemoteStorageError | None]:
-        """delete_log_segment_data of up to MAX_DELETE_BATCH segments; one outcome each, in order.
+        """Delete the data of up to MAX_DELETE_BATCH segments; return one outcome each, in order.
 
-        None: gone. An error: that segment is to be deleted again; it never stops the others. One is
-        RetriableRemoteStorageError also where the caller's deadline came too near; it hears of all
-        others before that.
+        As delete_log_segment_data for each. None: the segment is gone. An error: delete that
+        segment again; it does not stop the others. An outcome is RetriableRemoteStorageError also
+        if the caller's deadline is too near; the call returns all outcomes before the deadline.
 
         Raises:
             InvalidRequestError: the batch is empty or too large.
@@ -189,7 +189,11 @@ class FileDigest:
 
 @dataclass(frozen=True, slots=True)
 class LogDigest:
-    """Of a log: of the whole, and the crc32c of each `chunk_bytes` of it, the last shorter."""
+    """The digests of a log: of the whole, and the crc32c of each chunk.
+
+    Attributes:
+        chunk_bytes: size of each chunk; the last may be shorter.
+    """
 
     whole: FileDigest
     chunk_crc32c: tuple[int, ...]
@@ -208,14 +212,18 @@ class LogDigest:
 
 @dataclass(frozen=True, slots=True)
 class CopyDigests:
-    """Of all files of a copy; `indexes` has each index file that there is, also an empty one."""
+    """The digests of all files of a copy.
+
+    Attributes:
+        indexes: of each index file that exists, even if empty.
+    """
 
     log: LogDigest
     indexes: Mapping[IndexType, FileDigest]
 
 
 MAX_OBJECTS = 1_000
-"""Of one page, and of one deletion."""
+"""Most objects of one page, and of one deletion."""
 
 MAX_OBJECT_SHARDS = 256
 
@@ -226,7 +234,7 @@ MAX_LOCATION_ID = 65_535
 
 
 class SegmentObjectKind(Enum):
-    """What an object is to its segment."""
+    """The kinds of objects of a segment."""
 
     LOG = "LOG"
     INDEXES = "INDEXES"
@@ -235,22 +243,22 @@ class SegmentObjectKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ObjectLocation:
-    """Where an object is: a registered location by its number, and the whole key."""
+    """The place of an object: the number of a registered location, and the whole key."""
 
     location_id: int
     key: str
 
     def __str__(self) -> str:
-        """As anomalies name it: the same key may be there in several locations."""
+        """Format as anomalies name it: several locations may have the same key."""
         return f"{self.location_id}:{self.key}"
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentObjectName:
-    """Whose an object is, by its key alone.
+    """The segment and kind of an object, as its key gives them.
 
     Attributes:
-        attempt: which of the copies under this id wrote it, 16 hex digits; None of a manifest.
+        attempt: the copy under this id that wrote the object, 16 hex digits; None for a manifest.
     """
 
     topic_id: UUID
@@ -266,8 +274,8 @@ class SegmentObject:
     """An object in the store.
 
     Attributes:
-        etag: what the store calls its content; changes with it.
-        modified_ms: when it was written, by the store's clock.
+        etag: the store's identifier of the content; changes with the content.
+        modified_ms: when the object was written, by the store's clock.
     """
 
     location: ObjectLocation
@@ -279,10 +287,10 @@ class SegmentObject:
 
 @dataclass(frozen=True, slots=True)
 class MultipartUpload:
-    """An upload in parts that is not complete; no reader sees it.
+    """An unfinished multipart upload, invisible to readers.
 
     Attributes:
-        location: where its object would be.
+        location: the place of the finished object.
         begun_ms: by the store's clock.
     """
 
@@ -294,7 +302,9 @@ class MultipartUpload:
 
 @dataclass(frozen=True, slots=True)
 class ObjectQuery:
-    """Objects of one location, those of whole partitions: of shard `shard` of `shards`."""
+    """A query for the objects of one location, or of the whole partitions in shard `shard` of
+    `shards`.
+    """
 
     location_id: int = CURRENT_LOCATION
     shard: int = 0
@@ -310,10 +320,10 @@ class ObjectQuery:
 
 @dataclass(frozen=True, slots=True)
 class ObjectPage:
-    """In order of keys; may be empty though another page follows.
+    """A page of objects in order of keys; may be empty though another page follows.
 
     Attributes:
-        next_page_token: "": this is the last one.
+        next_page_token: empty for the last page.
     """
 
     objects: tuple[SegmentObject, ...]
@@ -322,7 +332,7 @@ class ObjectPage:
 
 @dataclass(frozen=True, slots=True)
 class UploadPage:
-    """As ObjectPage."""
+    """A page of uploads; as ObjectPage."""
 
     uploads: tuple[MultipartUpload, ...]
     next_page_token: str
@@ -330,13 +340,14 @@ class UploadPage:
 
 @dataclass(frozen=True, slots=True)
 class StoredManifest:
-    """What a copy said of itself when it was complete.
+    """The manifest that a copy wrote when it was complete.
 
     Attributes:
-        metadata: as the copy described the segment, with the custom metadata that it was answered.
-        attempt: its objects bear the same.
+        metadata: as the copy's caller described the segment, with the custom metadata that the copy
+            returned.
+        attempt: of the copy; the keys of its objects contain it.
         written_at_ms: by RSM's clock.
-        digests: of what was copied; None: told by an RSM of a release that did not tell them.
+        digests: of the copied files. None if an RSM of an earlier release sent none.
     """
 
     metadata: RemoteLogSegmentMetadata
@@ -349,7 +360,7 @@ class StoredManifest:
     def is_of(self, custom_metadata: bytes) -> bool:
         """Return whether a copy with this custom metadata wrote the manifest.
 
-        Releases before the manifest's digest answered fewer bytes; those name the attempt.
+        Releases before the manifest's digest returned fewer bytes; those name the attempt.
         """
         ours = self.metadata.custom_metadata or b""
         is_older = len(custom_metadata) < len(ours)
@@ -360,14 +371,14 @@ class StoredManifest:
 
 @dataclass(frozen=True, slots=True)
 class ObjectToDelete:
-    """An object that is to go; with `if_etag` only if the store still calls its content so."""
+    """An object to delete; with `if_etag` only if its etag is still the same."""
 
     location: ObjectLocation
     if_etag: str | None = None
 
 
 class SegmentObjects(Protocol):
-    """What RSM tells of its stores, and removes where metadata cannot name it. Thread-safe.
+    """Lists the objects of RSM's stores, and deletes those that no metadata names. Thread-safe.
 
     Every method raises RetriableRemoteStorageError and RemoteStorageError as RemoteStorageManager.
     """
@@ -375,22 +386,25 @@ class SegmentObjects(Protocol):
     def list_segment_objects(
         self, query: ObjectQuery, *, page_size: int = 0, page_token: str = ""
     ) -> ObjectPage:
-        """One page of what is stored, in order of keys; what is no object of a segment is left out.
+        """Return one page of the segments' objects, in order of keys; skip other objects.
 
-        Whole partitions to a shard, the same in every listing of so many shards. What is written
-        or deleted meanwhile may or may not be seen. `page_size`: 0 for the most.
+        A partition is wholly in one shard, the same in every listing with as many shards. Objects
+        written or deleted during the listing may be missing or present. `page_size`: 0 for the
+        largest.
 
         Raises:
-            InvalidRequestError: a location that is not registered, a negative page size, a token
-                of another query or of nobody.
+            InvalidRequestError: the location is not registered, the page size is negative, or the
+                token is malformed or of another query.
         """
         ...
 
     def list_multipart_uploads(
         self, location_id: int = CURRENT_LOCATION, *, page_size: int = 0, page_token: str = ""
     ) -> UploadPage:
-        """One page of the uploads that nobody has completed. Some stores do not tell of all: MinIO
-        tells of none without its key, and ends them itself after a day.
+        """Return one page of the unfinished uploads.
+
+        Some stores do not list all: MinIO lists an upload only under its whole key, and aborts
+        unfinished uploads itself after a day.
 
         Raises:
             InvalidRequestError: as list_segment_objects.
@@ -398,34 +412,35 @@ class SegmentObjects(Protocol):
         ...
 
     def read_segment_manifest(self, location: ObjectLocation) -> StoredManifest:
-        """What makes a copy complete, with the digests of all that was copied.
+        """Read the manifest of a complete copy, with the digests of all copied files.
 
         Raises:
             InvalidRequestError: not the location of a manifest.
-            RemoteResourceNotFoundError: there is none.
-            CorruptSegmentError: there is something else.
+            RemoteResourceNotFoundError: there is no such object.
+            CorruptSegmentError: the object is not a manifest.
         """
         ...
 
     def delete_segment_objects(
         self, objects: Sequence[ObjectToDelete]
     ) -> list[RemoteStorageError | None]:
-        """Delete up to MAX_OBJECTS objects; one outcome each, in order. Idempotent.
+        """Delete up to MAX_OBJECTS objects; return one outcome each, in order. Idempotent.
 
-        None: gone. ConcurrentUpdateError: the object is another one than `if_etag` names.
-        RetriableRemoteStorageError: also where this service is copying the segment right now, and
-        where the caller's deadline came too near; it hears of all others before that.
+        None: the object is gone. ConcurrentUpdateError: its etag is not `if_etag`.
+        RetriableRemoteStorageError: also if this service is copying the segment now, or if the
+        caller's deadline is too near; the call returns all outcomes before the deadline.
 
         Raises:
-            InvalidRequestError: none or too many; the location of no object of a segment.
+            InvalidRequestError: none or too many objects; a key that no object of a segment has.
         """
         ...
 
     def abort_multipart_uploads(
         self, uploads: Sequence[tuple[ObjectLocation, str]]
     ) -> list[RemoteStorageError | None]:
-        """End up to MAX_OBJECTS uploads, each by location and upload id; one outcome each, in
-        order, as delete_segment_objects has them. Idempotent.
+        """Abort up to MAX_OBJECTS uploads, each by location and upload id. Idempotent.
+
+        Returns one outcome each, in order, as delete_segment_objects.
 
         Raises:
             InvalidRequestError: as delete_segment_objects.
@@ -434,7 +449,7 @@ class SegmentObjects(Protocol):
 
 
 def shard_of(topic_id: UUID, shards: int) -> int:
-    """The shard of list_segment_objects that has a topic's partitions: ranges of topic ids."""
+    """Return the shard of list_segment_objects for a topic; shards are ranges of topic ids."""
     return topic_id.bytes[0] * shards // MAX_OBJECT_SHARDS
 
 
@@ -444,7 +459,7 @@ def require_location_id(location_id: int, field: str) -> None:
 
 
 def all_segment_objects(store: SegmentObjects, query: ObjectQuery) -> Iterator[SegmentObject]:
-    """Every page of list_segment_objects, one page in memory at a time."""
+    """Yield the objects of every page of list_segment_objects, one page in memory at a time."""
     return _all_of(
         lambda token: store.list_segment_objects(query, page_token=token),
         lambda page: page.objects,
@@ -455,7 +470,7 @@ def all_segment_objects(store: SegmentObjects, query: ObjectQuery) -> Iterator[S
 def all_multipart_uploads(
     store: SegmentObjects, location_id: int = CURRENT_LOCATION
 ) -> Iterator[MultipartUpload]:
-    """Every page of list_multipart_uploads, one page in memory at a time."""
+    """Yield the uploads of every page of list_multipart_uploads, one page in memory at a time."""
     return _all_of(
         lambda token: store.list_multipart_uploads(location_id, page_token=token),
         lambda page: page.uploads,

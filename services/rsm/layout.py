@@ -47,7 +47,7 @@ class SegmentKeys:
 
     @property
     def prefix(self) -> str:
-        """What every key of this segment id begins with, of whatever attempt."""
+        """Return the common beginning of all keys of this segment id, for every attempt."""
         return f"{self.stem}."
 
     @property
@@ -68,7 +68,8 @@ _NAME = re.compile(
 
 
 def segment_object_name(prefix: str, key: str) -> SegmentObjectName | None:
-    """Whose object a key is, of whatever segment; None: it is none that SegmentKeys makes."""
+    """Return the segment and kind of the object under a key; None if SegmentKeys makes no such key.
+    """
     match = _NAME.fullmatch(key.removeprefix(prefix)) if key.startswith(prefix) else None
     if match is None:
         return None
@@ -88,13 +89,13 @@ def segment_object_name(prefix: str, key: str) -> SegmentObjectName | None:
 
 
 def keys_beside(key: str) -> SegmentKeys:
-    """All keys of the segment that a key is of; it must have a segment_object_name."""
+    """Return all keys of the segment that has `key`, which must have a segment_object_name."""
     folder, _, name = key.rpartition("/")
     return SegmentKeys(f"{folder}/{name.partition('.')[0]}")
 
 
 def segment_keys(prefix: str, metadata: RemoteLogSegmentMetadata) -> SegmentKeys:
-    """The keys of `metadata`'s segment; `prefix` is empty or ends with a slash."""
+    """Return the keys of `metadata`'s segment; `prefix` is empty or ends with a slash."""
     segment_id = metadata.remote_log_segment_id
     partition = segment_id.topic_id_partition
     folder = f"{prefix}{partition.topic_id.hex}/{partition.partition}"
@@ -115,14 +116,14 @@ _ATTEMPT = re.compile(r"[0-9a-f]{16}")
 
 @dataclass(frozen=True, slots=True)
 class CustomMetadata:
-    """Where the bytes of one segment are (KIP-917: CustomMetadata); 51 bytes on the wire.
+    """The location and sizes of one copied segment (KIP-917: CustomMetadata); 51 bytes encoded.
 
     Attributes:
-        location_id: the number of the store in RSM's settings. These bytes come from callers and
-            never name a bucket.
+        location_id: the number of the location in RSM's settings. Clients send these bytes back, so
+            they never name a bucket.
         attempt: 16 hex digits, the copy that wrote the objects.
-        index_sizes_bytes: of each index file in the order of IndexType, which is their order in
-            the .indexes object; TRANSACTION may be missing, an empty file is 0.
+        index_sizes_bytes: of each index file in the order of IndexType, which is their order in the
+            .indexes object; TRANSACTION may be missing, an empty file is 0.
         manifest_digest: the first 16 bytes of the manifest's sha256. None for copies of releases
             that wrote 35 bytes without it.
     """
@@ -156,7 +157,7 @@ class CustomMetadata:
         return self == other
 
     def index_position(self, kind: IndexType) -> int:
-        """Where `kind` begins in the .indexes object."""
+        """Return the position of `kind`'s first byte in the .indexes object."""
         before = list(IndexType)[: list(IndexType).index(kind)]
         return sum(self.index_sizes_bytes.get(other, 0) for other in before)
 
@@ -168,12 +169,12 @@ class CustomMetadata:
         return head + (self.manifest_digest or b"")
 
     @classmethod
-    @lru_cache(maxsize=1024)  # Readers ask for the same few segments again and again.
+    @lru_cache(maxsize=1024)  # Readers request the same few segments again and again.
     def from_bytes(cls, data: bytes) -> "CustomMetadata":
         """Read what to_bytes wrote.
 
         Raises:
-            InvalidRequestError: not of a version known here, or malformed.
+            InvalidRequestError: of an unknown version, or malformed.
         """
         known = " or ".join(map(str, _SIZES))
         require(len(data) > 0 and data[0] in _SIZES, FIELD, f"not of version {known}")
@@ -190,10 +191,10 @@ class CustomMetadata:
 VERSION = 1
 
 MAX_LEADER_EPOCHS = 100_000
-"""Of one segment; no setting lets RLMM take more."""
+"""Most leader epochs of one segment; no setting lets RLMM accept more."""
 
 MAX_COPIED_CUSTOM_METADATA_BYTES = 1024
-"""Of a segment that is to be copied: RSM's own answer is not there yet."""
+"""Longest custom metadata of a segment that is to be copied, before RSM's own exists."""
 
 _ANY_LOCATION = 1
 _UNKNOWN_SIZE = -1
@@ -207,7 +208,7 @@ _NO_MANIFEST = (
     RecursionError,
     InvalidRequestError,
 )
-"""What reading something else fails with, whatever it is."""
+"""Errors that reading any other document may raise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,13 +231,13 @@ class Manifest:
     read_digest: bytes | None = field(default=None, compare=False)
 
     def custom_metadata(self, location_id: int) -> CustomMetadata:
-        """Return what the copy answers, and answers again to a repeat."""
+        """Return the custom metadata that the copy, and any repeat of it, returns."""
         sizes = {kind: digest.size_bytes for kind, digest in self.indexes.items()}
         digest = self.read_digest or _manifest_digest(self.to_bytes())
         return CustomMetadata(location_id, self.attempt, self.log.size_bytes, sizes, digest)
 
     def holds_same_bytes(self, other: "Manifest") -> bool:
-        """Whether every file of the two copies has the same size and digests."""
+        """Return whether every file of the two copies has the same size and digests."""
         return self.log == other.log and self.indexes == other.indexes
 
     def to_bytes(self) -> bytes:
@@ -278,13 +279,14 @@ class Manifest:
 
 
 def require_fits(metadata: RemoteLogSegmentMetadata, log_size_bytes: int) -> None:
-    """Hold a segment that is to be copied to what a manifest may have: one that is too long to be
-    read back would make the copy useless, and by a wrong size retention would count, and readers
-    ask.
+    """Check that a segment to be copied fits into a manifest.
+
+    A manifest that is too long to be read back would make the copy useless; a wrong size would
+    mislead retention and readers.
 
     Raises:
-        InvalidRequestError: too many leader epochs, too long custom metadata, or the size of
-            another log.
+        InvalidRequestError: too many leader epochs, too long custom metadata, or a size that is not
+            the log's.
     """
     epochs, most = len(metadata.segment_leader_epochs), MAX_LEADER_EPOCHS
     require(epochs <= most, "metadata.segment_leader_epochs", f"at most {most}, has {epochs}")
@@ -333,7 +335,7 @@ def _no_number(text: str) -> NoReturn:
 
 
 def _require_one_flag(part: object, name: str = "") -> None:
-    """Python takes true for 1 wherever a number may stand."""
+    """Raise TypeError for a boolean in place of a number, which Python accepts as 0 or 1."""
     if isinstance(part, bool) and name != _FLAG:
         raise TypeError(f"{name}: {part}")
     if isinstance(part, dict):

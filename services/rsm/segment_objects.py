@@ -1,4 +1,4 @@
-"""List and delete what the stores hold, for reconciliation and rebuilds."""
+"""List and delete the objects of the stores, for reconciliation and rebuilds."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,29 +35,29 @@ from services.rsm.layout import keys_beside, segment_object_name
 from services.rsm.locations import Location, Locations
 
 MAX_LINE_BYTES = 1_024
-"""The longest key of S3, and the longest id of an upload that is ended here."""
+"""The longest key of S3, and the longest id of an upload that may be aborted."""
 
 
 def page_limit(page_size: int) -> int:
-    """How many items a page may have."""
+    """Return how many items a page may have."""
     return validation.page_limit(page_size, MAX_OBJECTS, MAX_OBJECTS)
 
 
 def encode(query: object, last: str) -> str:
-    """A token for what follows `last` in `query`."""
+    """Return a page token for the items after `last` in `query`."""
     return validation.seal(query, last.encode())
 
 
 def decode(query: object, token: str) -> str:
-    """What `encode` was given; "" for "", the beginning.
+    """Return the key that `encode` put into a token; an empty token means the beginning.
 
     Raises:
-        InvalidRequestError: not a token of ours, or one of another query.
+        InvalidRequestError: not a token of RSM, or one of another query.
     """
     if not token:
         return ""
     body = validation.unseal(query, token)
-    # What `encode` did not make is any place to begin at, but no longer than a store may be asked.
+    # A forged token may name any place to begin at, but no longer than a store accepts.
     is_short = all(len(line) <= MAX_LINE_BYTES for line in body.split(b"\n", 1))
     require(is_short, "page_token", "not a page token")
     return body.decode(errors="replace")
@@ -66,16 +66,16 @@ def decode(query: object, token: str) -> str:
 MAX_UPLOAD_ID_LENGTH = 1_024
 
 _TOPIC_ID_PREFIXES = MAX_OBJECT_SHARDS
-"""Of two hex digits: shards are ranges of them."""
+"""Prefixes of two hex digits; shards are ranges of them."""
 
 T = TypeVar("T")
 
 
 class StoredSegmentObjects:
-    """Satisfies services.api.remote_storage_manager.SegmentObjects.
+    """The implementation of services.api.remote_storage_manager.SegmentObjects.
 
-    Keys come from callers: only those that name an object of a segment, below the prefix of a
-    registered location, are ever passed on to a store.
+    Keys come from callers. Only a key that names an object of a segment, below the prefix of a
+    registered location, is passed to a store.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class StoredSegmentObjects:
         active_copies: ActiveCopies,
         require_open: Callable[[], None],
     ) -> None:
-        """`require_open` raises while the stores are not known to be ours."""
+        """`require_open` raises unless the stores are known to be this deployment's."""
         self._require_open = require_open
         self._locations = locations
         self._deletes = deletes
@@ -109,7 +109,7 @@ class StoredSegmentObjects:
         require_location_id(location_id, "location_id")
         location, query = self._location(location_id, "location_id"), ("uploads", location_id)
         limit, last = page_limit(page_size), decode(query, page_token)
-        # Stores list uploads in different orders, and few know where to go on.
+        # Stores list uploads in different orders, and few can begin in the middle.
         following = (
             each for each in location.backend.list_uploads(location.prefix) if _order(each) > last
         )
@@ -141,7 +141,7 @@ class StoredSegmentObjects:
         require_count(objects, "objects", MAX_OBJECTS)
         locations = self._all_named([doomed.location for doomed in objects], "objects")
         named = dict(enumerate(zip(locations, objects, strict=True)))
-        # First those that are looked at: it is manifests that have an etag to hold to.
+        # Objects with an etag to compare, usually manifests, go first: each needs its own request.
         looked_at = deque(place for place, each in enumerate(objects) if each.if_etag is not None)
         others = [place for place, each in enumerate(objects) if each.if_etag is None]
         outcomes: dict[int, RemoteStorageError | None] = {}
@@ -156,7 +156,7 @@ class StoredSegmentObjects:
     ) -> list[RemoteStorageError | None]:
         require_count(uploads, "uploads", MAX_OBJECTS)
         for place, (_, upload_id) in enumerate(uploads):
-            # Without one, the same request deletes the object itself on some stores.
+            # On some stores the same request without an upload id deletes the object itself.
             is_one = 1 <= len(upload_id) <= MAX_UPLOAD_ID_LENGTH and upload_id.isprintable()
             require(is_one, f"uploads[{place}].upload_id", f"names no upload: {upload_id[:300]!r}")
         locations = self._all_named([location for location, _ in uploads], "uploads")
@@ -169,7 +169,8 @@ class StoredSegmentObjects:
     def _delete(
         self, named: Mapping[int, tuple[Location, ObjectToDelete]], places: Iterable[int]
     ) -> dict[int, RemoteStorageError | None]:
-        """Look at each of `places` in turn, then delete what may go; the outcome of each."""
+        """Check each of `places`, then delete the objects that may go; return the outcome of each.
+        """
         outcomes: dict[int, RemoteStorageError | None] = {}
         keys: dict[Location, dict[int, str]] = {}
         for place in places:
@@ -190,8 +191,11 @@ class StoredSegmentObjects:
         location.backend.abort_upload(upload)
 
     def _require_may_go(self, location: Location, doomed: ObjectToDelete) -> None:
-        """What a copy wrote is never written again under its key, but a manifest may be; between
-        this look and the deletion nothing but another copy under the same id could do it."""
+        """Raise unless an object may be deleted now.
+
+        Bytes of a copy are never written again under their key, but a manifest may be. Between this
+        check and the deletion only another copy under the same id could write it.
+        """
         key = doomed.location.key
         self._active_copies.require_none(keys_beside(key))
         require_wanted()

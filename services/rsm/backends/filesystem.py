@@ -1,4 +1,4 @@
-"""Objects as files below a directory."""
+"""Store objects as files below a directory."""
 
 import errno
 import os
@@ -27,17 +27,17 @@ from services.rsm.backends.protocol import (
     require_reaches,
 )
 
-# Stands between a key and an upload id in the name of an unfinished file; no key contains it.
+# Separates a key from an upload id in the name of an unfinished file; no key contains it.
 _MARK = "~"
 _RETRIABLE_ERRNO = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ESTALE})
 
 
 class FilesystemStorage:
-    """StorageBackend of which each key is a path below `root`, a directory that must exist.
+    """A StorageBackend in which each key is a path below `root`, a directory that must exist.
 
     An object appears by rename or link, after its bytes and before its directory are synced to
-    disk: it is there whole or not at all, and once a write returns it survives a crash. What is
-    not finished stands beside its object as <key>~<upload id>. Directories are never removed.
+    disk. It exists whole or not at all, and survives a crash once the write returns. An unfinished
+    object is the file <key>~<upload id> beside it. Directories are never removed.
     """
 
     def __init__(self, root: Path) -> None:
@@ -169,7 +169,7 @@ class FilesystemStorage:
         return aside
 
     def _link(self, aside: Path, key: str) -> bool:
-        """Make the object of what was written aside; False: there is one."""
+        """Link the object to the file written aside; return False if the object exists already."""
         with self._errors(f"making {key} by a hard link"):
             try:
                 os.link(aside, self._path(key))
@@ -178,13 +178,15 @@ class FilesystemStorage:
         return True
 
     def _unlink(self, path: Path) -> None:
-        """Remove a file if it is there; without the root nobody knows whether it is."""
+        """Remove a file if it exists. Without the root this fails, since the file may exist."""
         os.stat(self._root)
         path.unlink(missing_ok=True)
 
     def _names(self, prefix: str) -> Iterator[str]:
-        """Paths of files that begin with `prefix`, relative to the root, in order of keys: no
-        directory of segments has both files and directories."""
+        """Yield the relative paths of files that begin with `prefix`, in order of keys.
+
+        The order holds because no directory of segments has both files and directories.
+        """
         with self._errors(f"listing {prefix}"):
             os.stat(self._root)
             top = self._path(prefix.rpartition("/")[0])
@@ -231,13 +233,16 @@ class FilesystemStorage:
 
 
 def _unless_gone(error: OSError) -> None:
-    """What cannot be listed must not count as empty: its objects would be taken for deleted."""
+    """Raise the error unless the directory is gone.
+
+    An unreadable directory would count as empty, and its objects as deleted.
+    """
     if not isinstance(error, FileNotFoundError):
         raise error
 
 
 def _require_crc(data: bytes | memoryview, crc: int | None, what: str) -> int:
-    """The crc32c of `data`; raises RetriableRemoteStorageError where it is not `crc`."""
+    """Return the crc32c of `data`; raise RetriableRemoteStorageError if it is not `crc`."""
     found = crc32c(data)
     if crc not in (None, found):
         raise RetriableRemoteStorageError(f"writing {what}: crc32c is {found:08x}, not {crc:08x}")

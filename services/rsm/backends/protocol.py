@@ -1,4 +1,4 @@
-"""What RSM asks of a store of objects."""
+"""Define the requests that RSM sends to an object store."""
 
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -7,16 +7,16 @@ from typing import Protocol
 
 from services.api.errors import CorruptSegmentError, RemoteStorageError, RetriableRemoteStorageError
 
-# A small first chunk brings the first byte early, large ones after it cost the least per byte.
+# A small first chunk brings the first byte early; large chunks after it cost least per byte.
 FIRST_CHUNK_BYTES = 16 * 1024
 CHUNK_BYTES = 1024 * 1024
 
-# As long as a chunk takes, nobody looks whether the reader is still there.
+# While a chunk is read, a reader that has left is not noticed.
 _CHUNK_S = 2.0
 
 
 def require_reaches(end: int, object_size_bytes: int, what: str) -> None:
-    """Raise CorruptSegmentError where an object has no byte at `end`, which was once written."""
+    """Raise CorruptSegmentError if an object has no byte at `end`, which was once written."""
     if end >= object_size_bytes:
         raise CorruptSegmentError(f"{what}: the object has {object_size_bytes} bytes only")
 
@@ -27,12 +27,12 @@ def read_chunks(
     what: str,
     now: Callable[[], float] = time.monotonic,
 ) -> Generator[bytes, None, None]:
-    """Chunks of `size_bytes` in all from `read(at most so many bytes)`.
+    """Yield chunks of `size_bytes` in all from `read(at most so many bytes)`.
 
-    Of a store that drips they are smaller: what comes in _CHUNK_S, as fast as the one before came.
+    From a slow store chunks are smaller: what arrives in _CHUNK_S at the speed of the chunk before.
 
     Raises:
-        RetriableRemoteStorageError: `read` came to its end before that.
+        RetriableRemoteStorageError: `read` ended early.
     """
     left = size_bytes
     limit = FIRST_CHUNK_BYTES
@@ -62,8 +62,8 @@ class StoredObject:
     """An object as the store lists it.
 
     Attributes:
-        etag: what the store calls its content; changes with it.
-        modified_ms: when it was written, by the store's clock.
+        etag: the store's identifier of the content; changes with the content.
+        modified_ms: when the object was written, by the store's clock.
     """
 
     key: str
@@ -74,10 +74,10 @@ class StoredObject:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """An upload in parts that is not complete; no reader sees it.
+    """An unfinished multipart upload, invisible to readers.
 
     Attributes:
-        begun_ms: of an upload that was listed: when it began, by the store's clock.
+        begun_ms: when a listed upload began, by the store's clock; else 0.
     """
 
     key: str
@@ -87,13 +87,12 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of an upload, as it is to be written.
+    """A part of an upload, ready to be written.
 
     Attributes:
         number: counts from 1.
-        offset: of the object's bytes, at which it begins.
-        crc: the crc32c that its bytes had when they came, which the store holds it to; None: nobody
-            knows it.
+        offset: position of the part's first byte in the object.
+        crc: the crc32c of the bytes when they arrived, which the store checks. None if unknown.
     """
 
     number: int
@@ -104,7 +103,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class UploadedPart:
-    """A part that the store has taken; `number` counts from 1."""
+    """A part that the store has accepted; `number` counts from 1."""
 
     number: int
     etag: str
@@ -112,64 +111,66 @@ class UploadedPart:
 
 
 class NoAnswerError(Exception):
-    """The cause of an error after which nobody can tell whether the store did what was asked, or
-    will do it yet. Never leaves RSM but as such a cause."""
+    """Marks an error after which the request may have taken effect, or may yet do so.
+
+    Only ever the cause of another error within RSM.
+    """
 
 
 def had_no_answer(error: RemoteStorageError) -> bool:
-    """Whether what failed with `error` may still take effect: the store has not said no."""
+    """Return whether the request that failed with `error` may still take effect."""
     return isinstance(error.__cause__, NoAnswerError)
 
 
 class StorageBackend(Protocol):
     """A store of objects under keys. Thread-safe.
 
-    Every method raises RetriableRemoteStorageError where the store cannot be reached, throttles or
-    fails for the moment, and RemoteStorageError where it fails for good. A missing bucket or root
+    Every method raises RetriableRemoteStorageError if the store cannot be reached, throttles or
+    fails temporarily, and RemoteStorageError if it fails permanently. A missing bucket or root
     directory is never reported as a missing object.
     """
 
     def check(self) -> None:
-        """Return if objects can be kept here; else the error says which store and what is wrong."""
+        """Check that objects can be kept here; the error names the store and its fault."""
         ...
 
     def check_and_get(self, key: str) -> bytes:
-        """`check`, and `get` of a small object that must be there, in one request."""
+        """Do `check`, and `get` of a small object that must exist, in one request."""
         ...
 
     def put(self, key: str, data: bytes | memoryview, crc: int | None = None) -> None:
-        """Write an object, all or nothing; overwrites. `crc`: as a Part's."""
+        """Write an object, all or nothing; overwrites. `crc`: as in Part."""
         ...
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        """Write an object unless the key is taken; False: it is, by another object, and this one
-        will not be there. One of several callers wins.
+        """Write an object unless the key is taken; return False if another object has the key.
 
-        On a store without such a request it is checked before the write instead, so that callers
-        at the same moment may all win and the last one's object stays.
+        On False the object is not written. Of several callers one wins. If the store has no such
+        request, the key is checked before the write: callers at the same moment may then all win,
+        and the last one's object stays.
 
-        Of what it raises, had_no_answer tells whether the object may be written yet.
+        After an error, had_no_answer says whether the object may still be written.
         """
         ...
 
     def begin_upload(self, key: str) -> Upload:
-        """Begin an object that comes in parts."""
+        """Begin an object that is sent in parts."""
         ...
 
     def upload_part(self, upload: Upload, part: Part) -> UploadedPart:
-        """Write a part; parts may come in any order, at once.
+        """Write a part; parts may be sent in any order, concurrently.
 
         Raises:
-            RetriableRemoteStorageError: also where its bytes are not those of its crc.
+            RetriableRemoteStorageError: also if the bytes do not match the part's crc.
         """
         ...
 
     def complete_upload(self, upload: Upload, parts: Sequence[UploadedPart]) -> None:
-        """Make the object of all its parts, in order of their numbers; overwrites."""
+        """Assemble the object from all its parts, in order of their numbers; overwrites."""
         ...
 
     def abort_upload(self, upload: Upload) -> None:
-        """End an upload and free its parts. Idempotent. No part may be under way."""
+        """Abort an upload and free its parts. Idempotent. No part may be in flight."""
         ...
 
     def get(self, key: str) -> bytes:
@@ -177,43 +178,44 @@ class StorageBackend(Protocol):
 
         Raises:
             RemoteResourceNotFoundError: there is no such object.
-            CorruptSegmentError: it is larger, and so none that we wrote.
+            CorruptSegmentError: the object is larger, so RSM did not write it.
         """
         ...
 
     def fetch(self, key: str, start: int, end: int) -> Generator[bytes, None, None]:
         """Stream the bytes from `start` to `end`, both inclusive, in chunks of at most 1 MiB.
 
-        The first chunk is small, so that it comes early. Nothing is asked of the store before the
-        first chunk is taken; closing the iterator ends the read. Where a store breaks off in the
-        middle, a backend may go on from the next byte, for as long as the caller waits.
+        The first chunk is small, so that it arrives early. No request is sent before the first
+        chunk is taken; closing the iterator ends the read. If the body breaks off, a backend may
+        resume at the next byte, as long as the client waits.
 
         Raises:
             RemoteResourceNotFoundError: there is no such object.
-            CorruptSegmentError: the object ends before `end`; callers ask for what was written.
-            RetriableRemoteStorageError: fewer bytes came than the store has.
-            RemoteStorageError: the store sends something else than this range.
+            CorruptSegmentError: the object ends before `end`; callers request only bytes once
+                written.
+            RetriableRemoteStorageError: fewer bytes arrived than the store has.
+            RemoteStorageError: the store sent something other than this range.
         """
         ...
 
     def list_keys(self, prefix: str) -> Iterator[str]:
-        """The keys that begin with `prefix`, in no promised order."""
+        """Yield the keys that begin with `prefix`, in no promised order."""
         ...
 
     def list_objects(self, prefix: str, after: str) -> Iterator[StoredObject]:
-        """The objects whose keys begin with `prefix` and follow `after`, in order of keys."""
+        """Yield the objects whose keys begin with `prefix` and follow `after`, in order of keys."""
         ...
 
     def describe(self, key: str) -> StoredObject | None:
-        """One object as list_objects has it; None where there is none."""
+        """Return one object as list_objects does; None if it does not exist."""
         ...
 
     def list_uploads(self, prefix: str) -> Iterator[Upload]:
-        """The unfinished uploads whose keys begin with `prefix`, in no promised order."""
+        """Yield the unfinished uploads whose keys begin with `prefix`, in no promised order."""
         ...
 
     def delete(self, keys: Sequence[str]) -> Mapping[str, RemoteStorageError]:
-        """Delete up to MAX_DELETE_KEYS objects; answer the keys that may still be there, and why.
+        """Delete up to MAX_DELETE_KEYS objects; return the reason for each that may still exist.
 
         Idempotent: a key without an object counts as deleted. Never raises.
         """

@@ -1,4 +1,4 @@
-"""Objects in a bucket of an S3 store."""
+"""Store objects in a bucket of an S3 store."""
 
 import logging
 import secrets
@@ -47,20 +47,20 @@ def http_pool(
     retries: int,
     waiting: Waiting,
 ) -> PoolManager:
-    """The one pool of connections of a process, and the one owner of retries on this path.
+    """Create the process's only pool of connections, which alone retries its requests.
 
-    A request is repeated `retries` times at most, with exponential back-off, where no connection
-    came about or where it is GET, HEAD, PUT or DELETE, and for as long as its caller is there. A
-    POST that begins or completes an upload is repeated where the store had no time for it (429,
-    503), and never where it may have worked. One that deletes is repeated elsewhere (see
-    ObjectDeletes). `waiting` ends all repeats when the service stops.
+    A request is retried at most `retries` times, with exponential back-off, while its caller waits:
+    if no connection was made, or if its method is GET, HEAD, PUT or DELETE. A POST that begins or
+    completes an upload is retried if the store is too busy (429, 503), never if the POST may have
+    worked. ObjectDeletes retries a POST that deletes. `waiting` ends all retries when the service
+    stops.
     """
     return PoolManager(
         maxsize=connections,
         timeout=Patience(connect_timeout_ms / 1000, read_timeout_ms / 1000, waiting),
         retries=Repeats(
             total=retries,
-            # It is never the store that redirects; a page to sign in would count as an answer.
+            # S3 stores do not redirect; the login page of a proxy would count as an answer.
             redirect=False,
             backoff_factor=0.2,
             backoff_jitter=0.2,
@@ -74,7 +74,7 @@ def http_pool(
 
 
 class S3Storage:
-    """StorageBackend in one bucket. The bucket is not created here."""
+    """A StorageBackend in one bucket, which must exist."""
 
     def __init__(
         self,
@@ -86,11 +86,13 @@ class S3Storage:
         waiting: Waiting | None = None,
         writes: bool = True,
     ) -> None:
-        """`prefix` is where the store may be tried; keys are used as they are given.
+        """Set up access to the bucket; send no request yet.
 
-        `resumes` is how often in a row a body that breaks off is asked for again (see resumed),
-        `waiting` makes the pauses before that. Without `writes` the store is not tried, as that
-        would write to it.
+        Args:
+            prefix: where probe objects are written. Keys are used unchanged.
+            resumes: how many breaks of a body in a row are resumed (see Resumes).
+            waiting: pauses before each resume.
+            writes: False: send no probes, since they write to the store.
         """
         self._target = target
         self._bucket = target.bucket
@@ -118,7 +120,7 @@ class S3Storage:
             raise StoreNotFoundError(text)
 
     def check_and_get(self, key: str) -> bytes:
-        # The answer to a GET tells a missing bucket from a missing object.
+        # The answer to a GET distinguishes a missing bucket from a missing object.
         return self._get(key, f"GET {self._target.named(key)} at {self._target.endpoint}")
 
     def put(self, key: str, data: bytes | memoryview, crc: int | None = None) -> None:
@@ -210,12 +212,14 @@ class S3Storage:
             return dict.fromkeys(keys, e)
 
     def learn_if_none_match(self, *, honoured: bool) -> None:
-        """What a probe found out of this store, which need not be asked again."""
+        """Set the result of a probe of If-None-Match, so that no other is sent."""
         self._honours_if_none_match = honoured
 
     def _has_put_if_absent(self) -> bool:
-        """Whether the store honours If-None-Match; where no probe has said so, it is asked once, of
-        an object of our own."""
+        """Return whether the store honours If-None-Match.
+
+        If no probe has found out, one request with an object of RSM's own does.
+        """
         if self._honours_if_none_match is None:
             key = f"{self._probe_prefix}.probe-{secrets.token_hex(8)}"
             try:
@@ -227,10 +231,12 @@ class S3Storage:
         return self._honours_if_none_match
 
     def _lists_uploads_by_prefix(self) -> bool:
-        """Whether the store finds uploads by the beginning of a key; asked once, of an upload of
-        our own. Where nothing may be written the answer is taken to be no. MinIO takes a prefix
-        for a whole key, and an empty one for all uploads of the bucket that were begun since it was
-        started, in no order of keys."""
+        """Return whether the store lists uploads by the beginning of a key.
+
+        One probe with an upload of RSM's own finds out. If nothing may be written, the result is
+        False. MinIO takes a prefix for a whole key, and an empty one for all uploads of the bucket
+        begun since MinIO started, in no order of keys.
+        """
         if self._finds_uploads_by_prefix is None:
             stem = f"{self._probe_prefix}.probe-{secrets.token_hex(8)}"
             upload = self._requests.begin_upload(f"{stem}.upload")
@@ -259,14 +265,17 @@ def _stored(key: str, item: Object) -> StoredObject:
 
 
 def _release(response: BaseHTTPResponse) -> None:
-    """Back to the pool if read to its end; else closed, since bytes are still under way on it."""
+    """Return the connection to the pool if its body was read to the end; else close it."""
     response.close()
     response.release_conn()
 
 
 def s3_steps(storage: S3Storage, signed: SignedRequests, unsigned: SignedRequests) -> OwnSteps:
-    """Of one bucket. `signed` signs payloads as RSM does, `unsigned` never; `storage` is told
-    whether its store honours If-None-Match."""
+    """Return the probe steps of one bucket.
+
+    `signed` signs payloads as RSM does, `unsigned` never does. `storage` learns from a step whether
+    the store honours If-None-Match.
+    """
 
     def steps(objects: ProbeObjects) -> Mapping[Capability, Step]:
         return _S3Steps(storage, signed, unsigned, objects).steps()

@@ -41,16 +41,16 @@ _log = logging.getLogger(__name__)
 
 
 class BrokenBodyError(Exception):
-    """The connection ended, or fell silent, before the last byte of a body. Never leaves here."""
+    """Raised if a connection ends or times out before the last byte of a body. Internal to RSM."""
 
 
 def require_range(response: BaseHTTPResponse, start: int, end: int, what: str) -> None:
-    """Hold the head of an answer to the range that was asked for, before a byte is believed.
+    """Check that a response's headers match the requested range, before its body is read.
 
     Raises:
         CorruptSegmentError: the object ends before `end`.
-        RetriableRemoteStorageError: the body has another length than the range.
-        RemoteStorageError: it is the whole object, or another range.
+        RetriableRemoteStorageError: the body's length is not that of the range.
+        RemoteStorageError: the response has the whole object, or another range.
     """
     if response.status != 206:
         raise RemoteStorageError(f"{what}: the object store ignored the range")
@@ -71,16 +71,16 @@ def require_range(response: BaseHTTPResponse, start: int, end: int, what: str) -
 def read_body(
     response: BaseHTTPResponse, size_bytes: int, what: str
 ) -> Generator[bytes, None, None]:
-    """Chunks of `size_bytes` in all, as they are on the wire.
+    """Yield chunks of `size_bytes` in all, as they are on the wire.
 
     Raises:
-        BrokenBodyError: the store may well have the rest.
-        RetriableRemoteStorageError: the body ended in order, and early.
+        BrokenBodyError: the connection broke; the store may have the rest.
+        RetriableRemoteStorageError: the body ended properly, but early.
     """
 
     def read(most: int) -> bytes:
         try:
-            # With decoding, urllib3 keeps what came before a break to itself.
+            # With decoding, urllib3 withholds the bytes that arrived before a break.
             return response.read(most, decode_content=False)
         except HTTPError as e:
             raise BrokenBodyError(type(e).__name__) from e
@@ -89,18 +89,17 @@ def read_body(
 
 
 class Resumes:
-    """Goes on with streams that break off."""
+    """Resumes streams that break off."""
 
     def __init__(self, fruitless: int, waiting: Waiting) -> None:
-        """So many breaks in a row may each bring less than 1 MiB: `fruitless`."""
+        """Accept at most `fruitless` breaks in a row that each bring less than 1 MiB."""
         self._fruitless = fruitless
         self._waiting = waiting
 
     def resumed(
         self, get: Callable[[int], Generator[bytes, None, None]], start: int, what: str
     ) -> Generator[bytes, None, None]:
-        """What `get(position)` streams from `start` on, begun again at the next byte where it
-        breaks.
+        """Stream `get(start)`; after a break resume with `get` at the next byte.
 
         Raises:
             RetriableRemoteStorageError: one break too many, the caller is gone, or the service
@@ -126,7 +125,8 @@ class Resumes:
                 body.close()
 
     def _pause(self, breaks: int, why: str) -> None:
-        """None before the first resume; then longer each time, and not all at once."""
+        """Pause for a random time that grows with `breaks`; do not pause before the first resume.
+        """
         is_active = current_call().is_active
         if breaks > 1:
             longest_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**breaks)
@@ -142,8 +142,9 @@ class Resumes:
 _UNSIGNED = "UNSIGNED-PAYLOAD"
 
 _BLOCK_BYTES = 256 * 1024
-"""A body is sent in such. A socket's timeout holds for all that one call of it sends: a whole part
-would have to be sent within the time in which a connection comes about."""
+"""Size of the blocks in which a body is sent. A socket's timeout covers all bytes of one send call:
+without blocks a whole part would have to be sent within the connect timeout.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,18 +169,18 @@ class S3Target:
         return f"{'https' if self.secure else 'http'}://{self.endpoint}/{self.bucket}"
 
     def named(self, key: str) -> str:
-        """Name an object, or a prefix of keys, in an error."""
+        """Return the name of an object, or of a prefix of keys, for errors."""
         return f"{key} of bucket {self.bucket!r}"
 
 
 class SignedRequests:
-    """Sends signed requests for one bucket, path style. Errors as of StorageBackend."""
+    """Sends signed requests for one bucket, path style. Raises errors as StorageBackend."""
 
     def __init__(self, http: PoolManager, target: S3Target) -> None:
-        # What the manager would look up for each request.
+        # Saves a lookup in the pool manager for each request.
         self._pool = http.connection_from_url(target.url)
         self._bucket_url = urlsplit(target.url)
-        # A POST that may have worked is not repeated, one that the store had no time for is.
+        # Retry a POST only if the store refused it as too busy, never if it may have worked.
         by_the_pool: Retry = http.connection_pool_kw["retries"]
         self._post_retries = by_the_pool.new(
             allowed_methods=None, status_forcelist=(429, 503), read=False, other=0
@@ -192,8 +193,10 @@ class SignedRequests:
         _require_put(response, crc, self._target.named(key))
 
     def put_if_none_match(self, key: str, data: bytes) -> bool:
-        """False: the key is taken, and not by a try of this request. Of a store that
-        honours_if_none_match only: another overwrites, or refuses the request."""
+        """Write an object unless the key is taken; return False if another request took it.
+
+        Requires a store with honours_if_none_match: others overwrite, or refuse the request.
+        """
         response = self._put_if_none_match(key, data)
         if response.status == HTTPStatus.PRECONDITION_FAILED:
             if _was_always_refused(response):
@@ -206,8 +209,10 @@ class SignedRequests:
         return True
 
     def honours_if_none_match(self, key: str) -> bool:
-        """Whether the store takes If-None-Match for what it is, and neither ignores it nor refuses
-        requests that have it. Leaves an object under `key`."""
+        """Return whether the store honours If-None-Match, neither ignoring nor refusing it.
+
+        Leaves an object under `key`.
+        """
         self.put(key, b"first")
         response = self._put_if_none_match(key, b"second")
         if response.status == HTTPStatus.PRECONDITION_FAILED:
@@ -227,8 +232,11 @@ class SignedRequests:
         return self.request("PUT", key, body=data, headers=headers)
 
     def get_range(self, key: str, start: int, end: int) -> BaseHTTPResponse:
-        """The answer, of which only the head has been read; whoever takes it must release it. Costs
-        half of what the SDK's get_object does before it asks."""
+        """Send a ranged GET and return the response with its body unread; the caller must release
+        it.
+
+        Costs half the CPU time of the SDK's get_object before it sends the request.
+        """
         headers = {"Range": f"bytes={start}-{end}"}
         what = f"GET {self._target.named(key)} from {start} to {end}"
         response = self.request("GET", key, headers=headers, preload_content=False)
@@ -245,13 +253,15 @@ class SignedRequests:
         raise error_for(code, response.status, what)
 
     def delete(self, key: str) -> None:
-        """Delete one object. RemoteResourceNotFoundError where a store says that there is none."""
+        """Delete one object; raise RemoteResourceNotFoundError if the store reports that none
+        exists.
+        """
         _require_empty(self._send("DELETE", key), f"DELETE {self._target.named(key)}")
 
     def delete_many(self, keys: Sequence[str]) -> Mapping[str, RemoteStorageError]:
-        """Delete up to MAX_DELETE_KEYS objects; answer those that may still be there, and why.
+        """Delete up to MAX_DELETE_KEYS objects; return the reason for each that may still exist.
 
-        A key is gone where the store says so of this key: not merely where it names no error.
+        A key is gone if the response lists this key as deleted, not merely if it lists no error.
         """
         what = f"deleting {len(keys)} objects of bucket {self._target.bucket!r}"
         body = _delete_body(keys)
@@ -284,7 +294,7 @@ class SignedRequests:
         return Upload(key, _text(result, "UploadId"))
 
     def upload_part(self, upload: Upload, part: Part) -> UploadedPart:
-        """The store joins parts by their numbers, not by their offsets."""
+        """Upload a part. The store joins parts by their numbers, not by their offsets."""
         crc = crc32c(part.data) if part.crc is None else part.crc
         query = {"partNumber": str(part.number), "uploadId": upload.upload_id}
         response = self._send("PUT", upload.key, query, body=part.data, headers=checksum(crc))
@@ -309,7 +319,9 @@ class SignedRequests:
             _require_empty(response, what)
 
     def list_uploads(self, prefix: str) -> Iterator[Upload]:
-        """As the store answers; some know whole keys only (see S3Storage)."""
+        """Yield the uploads that the store lists; some stores match whole keys only (see
+        S3Storage).
+        """
         query = {"uploads": "", "prefix": prefix}
         truncated = True
         while truncated:
@@ -351,8 +363,10 @@ class SignedRequests:
         *,
         preload_content: bool = True,
     ) -> BaseHTTPResponse:
-        """The store's answer, whatever its status, with its whole body unless that is left to be
-        read."""
+        """Send a request and return the response, whatever its status.
+
+        Its whole body is read, unless `preload_content` is False.
+        """
         path = self._bucket_url.path + (f"/{quote(key)}" if key else "")
         arguments = urlencode(sorted((query or {}).items()), quote_via=quote)
         url = self._bucket_url._replace(path=path, query=arguments)
@@ -360,13 +374,13 @@ class SignedRequests:
         if body is not None:
             signed["Content-Length"] = str(len(body))
         with s3_errors(f"{method} {self._target.named(key)}"):
-            # A POST that deletes is repeated elsewhere (see ObjectDeletes).
+            # ObjectDeletes retries a POST that deletes.
             is_upload = method == "POST" and "delete" not in (query or {})
             return self._pool.urlopen(
                 method,
                 f"{path}?{arguments}" if arguments else path,
                 redirect=False,
-                # It takes any sequence of what a socket takes.
+                # urllib3 accepts any sequence of buffers that a socket accepts.
                 body=cast(bytes | None, None if body is None else _blocks(body)),
                 headers=signed,
                 retries=self._post_retries if is_upload else None,
@@ -402,22 +416,22 @@ def _blocks(body: bytes | memoryview) -> list[memoryview]:
 
 
 def require_object(response: BaseHTTPResponse, what: str) -> None:
-    """Hold the head of a success to that of an object, before a byte of it is believed.
+    """Check that a successful response is that of an object, before its body is read.
 
     Raises:
-        RetriableRemoteStorageError: it is a page of something between us and the store.
+        RetriableRemoteStorageError: it is a page of an intermediary.
     """
     if not response.headers.get("etag"):
         raise _not_of_a_store(what, "it lacks an ETag")
     kind = response.headers.get("content-type", "")
-    # Some stores guess the type of an object by its first bytes; they name the request.
+    # Some stores guess the type of an object by its first bytes; these send a request id.
     is_of_a_store = "x-amz-request-id" in response.headers
     if kind.lower().startswith("text/html") and not is_of_a_store:
         raise _not_of_a_store(what, f"it is {kind}")
 
 
 def checksum(crc: int) -> dict[str, str]:
-    """Headers by which a store can tell whether a body of this crc32c came whole."""
+    """Return the headers by which a store verifies that a body with this crc32c arrived whole."""
     return {"x-amz-checksum-crc32c": _base64(crc)}
 
 
@@ -451,7 +465,7 @@ def _raise_unless_success(response: BaseHTTPResponse, what: str) -> None:
 
 
 def _code(response: BaseHTTPResponse, what: str) -> str | None:
-    """The code of an error; None: there is none, as in the answer to a HEAD."""
+    """Return the code of an error; None if there is none, as in the response to a HEAD."""
     if "xml" not in response.headers.get("content-type", "") or not response.data:
         return None
     with s3_errors(what):
@@ -459,8 +473,10 @@ def _code(response: BaseHTTPResponse, what: str) -> str | None:
 
 
 def _parsed(response: BaseHTTPResponse, root: str, what: str) -> ElementTree.Element:
-    """The answer, which must be a `root`; an Error instead is raised, whatever the status: the
-    store may find out after it has sent that."""
+    """Parse a response, which must be a `root`; raise an error for any other.
+
+    An Error is raised whatever the status: the store may fail after it sent the status.
+    """
     with s3_errors(what):
         element = ElementTree.fromstring(response.data)
     name = element.tag.rpartition("}")[2]
@@ -472,7 +488,7 @@ def _parsed(response: BaseHTTPResponse, root: str, what: str) -> ElementTree.Ele
 
 
 def _require_written(response: BaseHTTPResponse, crc: int, key: str) -> str:
-    """The ETag of what was put, without which nothing was; the store's crc32c must be ours."""
+    """Return the ETag of a written object; raise if it is missing or the store's crc32c differs."""
     etag = response.headers.get("etag")
     if not etag:
         raise _not_of_a_store(f"PUT {key}", "it lacks an ETag")
@@ -484,8 +500,10 @@ def _require_written(response: BaseHTTPResponse, crc: int, key: str) -> str:
 
 
 def _require_put(response: BaseHTTPResponse, crc: int, key: str) -> None:
-    """Return if the store has written a whole object. The error is one without an answer unless
-    the store itself has refused the request, and every earlier try of it."""
+    """Check that the store has written a whole object.
+
+    The error's cause is NoAnswerError, unless the store has refused every try of the request.
+    """
     try:
         _raise_unless_success(response, f"PUT {key}")
         _require_written(response, crc, key)
@@ -496,14 +514,17 @@ def _require_put(response: BaseHTTPResponse, crc: int, key: str) -> None:
 
 
 def _was_always_refused(response: BaseHTTPResponse) -> bool:
-    """Whether the store has refused this try of a request and each one before it."""
+    """Return whether the store has refused this try of a request and each one before it."""
     tries = response.retries.history if response.retries else ()
     return all(map(_is_refusal, [response.status, *(each.status for each in tries)]))
 
 
 def _is_refusal(status: int | None) -> bool:
-    """None: no answer came. 502 and 504 say that a gateway had none; what is no error, and makes no
-    success, somebody else said in the store's place."""
+    """Return whether a status is a refusal by the store itself.
+
+    None means no response. 502 and 504 mean that a gateway got no response. A status below 400 that
+    is no success comes from an intermediary.
+    """
     if status is None or status in (HTTPStatus.BAD_GATEWAY, HTTPStatus.GATEWAY_TIMEOUT):
         return False
     return status >= HTTPStatus.BAD_REQUEST

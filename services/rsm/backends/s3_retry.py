@@ -29,7 +29,7 @@ _SHORTEST_S = 0.001
 
 
 class GivenUpError(MaxRetryError):
-    """A request might be repeated, and is not: `why`."""
+    """Raised if a request that could be retried is not retried; `why` has the reason."""
 
     def __init__(
         self, pool: ConnectionPool | None, url: str | None, error: Exception | None, why: str
@@ -39,11 +39,11 @@ class GivenUpError(MaxRetryError):
 
 
 class Repeats(Retry):
-    """Retry that repeats for nobody who is gone, and not once the service stops.
+    """A Retry that ends when the caller is gone or the service stops.
 
-    The caller is that of the current call. It is looked for before each repeat, and all through
-    the pause before it: against a silent store a caller who left would else hold a thread for as
-    many timeouts as there are repeats.
+    The caller is that of the current call. It is checked before each retry and during the pause
+    before it: otherwise, if the store is silent, a caller that left would hold a thread for one
+    timeout per retry.
     """
 
     def __init__(self, *args: Any, waiting: Waiting, **named: Any) -> None:
@@ -62,16 +62,16 @@ class Repeats(Retry):
         _pool: ConnectionPool | None = None,
         _stacktrace: TracebackType | None = None,
     ) -> Self:
-        """What is left of the repeats, once the next one is due.
+        """Wait until the next retry is due; return the remaining retries.
 
         Raises:
-            MaxRetryError: none is left.
-            GivenUpError: nobody waits for one.
-            Exception: `error`, after which this request is not repeated.
+            MaxRetryError: no retries are left.
+            GivenUpError: the caller is gone, or the service stops.
+            Exception: `error`, if this request must not be retried.
         """
         left = super().increment(method, url, response, error, _pool, _stacktrace)
         is_active = current_call().is_active
-        with suppress(RetriableRemoteStorageError):  # What ended the pause is told below.
+        with suppress(RetriableRemoteStorageError):  # What ended the pause is raised below.
             self._waiting.until(self._waiting.now() + left.get_backoff_time(), is_active)
         if self._waiting.is_closed():
             raise GivenUpError(_pool, url, error, "the service is stopping")
@@ -80,11 +80,13 @@ class Repeats(Retry):
         return left
 
     def sleep(self, response: BaseHTTPResponse | None = None) -> None:
-        """Not here: `increment` has waited, and may still say no then."""
+        """Do nothing: `increment` has waited already, since it may still refuse the retry after
+        that.
+        """
 
 
 class Patience(Timeout):
-    """Timeout that is no longer than what is left to a clean-up."""
+    """A Timeout that is no longer than the time left to a clean-up."""
 
     def __init__(self, connect_s: float, read_s: float, waiting: Waiting) -> None:
         super().__init__(connect=connect_s, read=read_s)
@@ -93,7 +95,7 @@ class Patience(Timeout):
         self._waiting = waiting
 
     def clone(self) -> Timeout:
-        """The timeouts of one request."""
+        """Return the timeouts of one request."""
         most_s = max(left_s(self._waiting), _SHORTEST_S)
         return Timeout(
             connect=min(self._connect_s, most_s),
@@ -102,13 +104,13 @@ class Patience(Timeout):
         )
 
 
-# A matter of the moment, also with a status below 500.
+# Temporary errors, even with a status below 500.
 _RETRIABLE_CODES = frozenset(
     {
         "ConditionalRequestConflict",
         "OperationAborted",
         "RequestTimeout",
-        # The store has no time, whatever the status: of one key of many it is 200.
+        # The store is too busy, whatever the status: for one key of many the status is 200.
         "InternalError",
         "RequestLimitExceeded",
         "ServerBusy",
@@ -117,15 +119,15 @@ _RETRIABLE_CODES = frozenset(
         "SlowDownRead",
         "SlowDownWrite",
         "TooManyRequests",
-        # What we sent did not arrive as it was.
+        # The bytes changed on their way to the store.
         "BadDigest",
         "IncompleteBody",
-        # This host's clock is wrong, or the store's: until somebody sets it.
+        # The clock of this host or of the store is wrong, until an operator sets it.
         "RequestTimeTooSkewed",
         "MalformedXML",
         "XAmzContentChecksumMismatch",
         "XAmzContentSHA256Mismatch",
-        # Somebody ended our upload, such as the store's own clean-up: a new one may complete.
+        # The upload was aborted, perhaps by the store's own clean-up: a new one may complete.
         "NoSuchUpload",
     }
 )
@@ -143,12 +145,12 @@ _ACCESS_CODES = frozenset(
     }
 )
 
-# 499: the store takes us for gone, as where our body ended early.
+# 499: the store takes the client for gone, for example if a request's body ended early.
 _RETRIABLE_STATUSES = frozenset({408, 429, 499, 500})
 
 
 def error_for(code: str | None, status: int, what: str) -> RemoteStorageError:
-    """The error for an answer of the store; `what` says what was tried, and on what."""
+    """Return the error for a response of the store; `what` names the operation and its object."""
     text = f"{what}: the object store answered {status} {code}"
     if code == "RequestTimeTooSkewed":
         text += "; set the clock of this host, or the store's"
@@ -162,9 +164,9 @@ def error_for(code: str | None, status: int, what: str) -> RemoteStorageError:
             "allows them"
         )
     if code == "InvalidRange" or status == 416:
-        # Ranges are asked for within what was written: bytes have been lost.
+        # Only ranges within what was written are requested: bytes have been lost.
         return CorruptSegmentError(text)
-    # A redirect is never followed: something between us and the store sent it, as a rule.
+    # A redirect is never followed: usually an intermediary sent it, not the store.
     is_redirect = 300 <= status < 400
     is_for_now = status in _RETRIABLE_STATUSES or status > 501
     if code in _RETRIABLE_CODES or is_redirect or is_for_now:
@@ -174,7 +176,7 @@ def error_for(code: str | None, status: int, what: str) -> RemoteStorageError:
 
 @contextmanager
 def s3_errors(what: str) -> Iterator[None]:
-    """Translate what the SDK raises inside; `what` says what is tried, and on what."""
+    """Translate errors of the SDK raised inside; `what` names the operation and its object."""
     try:
         yield
     except S3Error as e:
@@ -182,11 +184,11 @@ def s3_errors(what: str) -> Iterator[None]:
     except ServerError as e:
         raise error_for(None, e.status_code, what) from e
     except MinioException as e:
-        # InvalidResponseError: no XML, so something between us and the store answered.
+        # InvalidResponseError: not XML, so an intermediary responded.
         raise RetriableRemoteStorageError(f"{what}: not an answer of an S3 store") from e
     except (ElementTree.ParseError, ValueError) as e:
-        # No XML, or of something else, as a page to sign in: the SDK misses an element in it. Or
-        # what the SDK did not send, as it takes our own part for wrong: then it alone says so.
+        # Not XML, or XML that lacks an element, such as a login page. Or the SDK rejected one of
+        # our arguments and sent nothing: its message then says so.
         raise RetriableRemoteStorageError(f"{what}: not an answer of an S3 store ({e})") from e
     except GivenUpError as e:
         text = f"{what}: no answer of the object store, and not asked again: {e.why}"
