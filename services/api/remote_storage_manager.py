@@ -1,5 +1,4 @@
-"""Define the contract of RSM, which stores the bytes of segments (KIP-405: RemoteStorageManager).
-"""
+"""Define the contract of RSM, which stores segments' bytes (KIP-405: RemoteStorageManager)."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -302,8 +301,10 @@ class MultipartUpload:
 
 @dataclass(frozen=True, slots=True)
 class ObjectQuery:
-    """A query for the objects of one location, or of the whole partitions in shard `shard` of
-    `shards`.
+    """A query for the objects of one location, or of one shard of its partitions.
+
+    Attributes:
+        shard: has whole partitions; 0 to shards - 1.
     """
 
     location_id: int = CURRENT_LOCATION

@@ -68,8 +68,7 @@ _NAME = re.compile(
 
 
 def segment_object_name(prefix: str, key: str) -> SegmentObjectName | None:
-    """Return the segment and kind of the object under a key; None if SegmentKeys makes no such key.
-    """
+    """Return the segment and kind of a key's object; None if SegmentKeys makes no such key."""
     match = _NAME.fullmatch(key.removeprefix(prefix)) if key.startswith(prefix) else None
     if match is None:
         return None
@@ -216,11 +215,11 @@ class Manifest:
     """One complete copy of one segment.
 
     Attributes:
-        metadata: the segment as the caller described it when it asked for the copy.
-        attempt: names the objects that hold the bytes.
+        metadata: the segment as the copy's caller described it.
+        attempt: part of the keys of the objects that hold the bytes.
         written_at_ms: when, by RSM's clock.
-        indexes: the index files in the order in which they stand in the .indexes object.
-        read_digest: of the bytes that this was read from; None if it was not read.
+        indexes: the index files in their order in the .indexes object.
+        read_digest: of the bytes that the manifest was read from. None if it was not read.
     """
 
     metadata: RemoteLogSegmentMetadata
@@ -262,11 +261,12 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, data: bytes, key: str) -> "Manifest":
-        """Read what to_bytes wrote; `key` names it in errors. What is answered can be used: its
-        custom metadata, too, is one that could have been answered to a copy.
+        """Read what to_bytes wrote; `key` names it in errors.
+
+        The manifest is valid, and so is its custom metadata.
 
         Raises:
-            CorruptSegmentError: not a manifest, or of a version not known here.
+            CorruptSegmentError: not a manifest, or of an unknown version.
         """
         try:
             document = json.loads(data, parse_float=_no_number, parse_constant=_no_number)

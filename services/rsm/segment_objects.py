@@ -169,8 +169,7 @@ class StoredSegmentObjects:
     def _delete(
         self, named: Mapping[int, tuple[Location, ObjectToDelete]], places: Iterable[int]
     ) -> dict[int, RemoteStorageError | None]:
-        """Check each of `places`, then delete the objects that may go; return the outcome of each.
-        """
+        """Check each of `places`, then delete the objects that may go; return each outcome."""
         outcomes: dict[int, RemoteStorageError | None] = {}
         keys: dict[Location, dict[int, str]] = {}
         for place in places:

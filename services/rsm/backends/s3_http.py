@@ -125,8 +125,7 @@ class Resumes:
                 body.close()
 
     def _pause(self, breaks: int, why: str) -> None:
-        """Pause for a random time that grows with `breaks`; do not pause before the first resume.
-        """
+        """Pause for a random time that grows with `breaks`, but not before the first resume."""
         is_active = current_call().is_active
         if breaks > 1:
             longest_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**breaks)
@@ -142,19 +141,21 @@ class Resumes:
 _UNSIGNED = "UNSIGNED-PAYLOAD"
 
 _BLOCK_BYTES = 256 * 1024
-"""Size of the blocks in which a body is sent. A socket's timeout covers all bytes of one send call:
-without blocks a whole part would have to be sent within the connect timeout.
+"""Size of the blocks in which a body is sent.
+
+A socket's timeout covers all bytes of one send call. Without blocks a whole part would have to be
+sent within the connect timeout.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class S3Target:
-    """Which bucket, where, and how requests to it are signed.
+    """The bucket of requests, and how they are signed.
 
     Attributes:
         endpoint: HOST:PORT.
-        sign_payload: put the sha256 of a body into the signature. Without it a crc32c alone guards
-            the body, and someone in between could change both.
+        sign_payload: sign the sha256 of a body. Otherwise only a crc32c protects the body, and an
+            intermediary could change both.
     """
 
     endpoint: str
@@ -232,10 +233,9 @@ class SignedRequests:
         return self.request("PUT", key, body=data, headers=headers)
 
     def get_range(self, key: str, start: int, end: int) -> BaseHTTPResponse:
-        """Send a ranged GET and return the response with its body unread; the caller must release
-        it.
+        """Send a ranged GET and return the response, which the caller must release.
 
-        Costs half the CPU time of the SDK's get_object before it sends the request.
+        Its body is unread. Costs half of what the SDK's get_object does before its request.
         """
         headers = {"Range": f"bytes={start}-{end}"}
         what = f"GET {self._target.named(key)} from {start} to {end}"
@@ -253,8 +253,10 @@ class SignedRequests:
         raise error_for(code, response.status, what)
 
     def delete(self, key: str) -> None:
-        """Delete one object; raise RemoteResourceNotFoundError if the store reports that none
-        exists.
+        """Delete one object.
+
+        Raises:
+            RemoteResourceNotFoundError: the store reports that none exists; others report success.
         """
         _require_empty(self._send("DELETE", key), f"DELETE {self._target.named(key)}")
 
@@ -319,7 +321,7 @@ class SignedRequests:
             _require_empty(response, what)
 
     def list_uploads(self, prefix: str) -> Iterator[Upload]:
-        """Yield the uploads that the store lists; some stores match whole keys only (see
+        """Yield the uploads that the store lists. Some stores match whole keys only (see
         S3Storage).
         """
         query = {"uploads": "", "prefix": prefix}

@@ -80,9 +80,7 @@ class Repeats(Retry):
         return left
 
     def sleep(self, response: BaseHTTPResponse | None = None) -> None:
-        """Do nothing: `increment` has waited already, since it may still refuse the retry after
-        that.
-        """
+        """Do nothing, since `increment` has waited already."""
 
 
 class Patience(Timeout):
