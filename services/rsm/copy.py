@@ -1,4 +1,4 @@
-"""Copy one segment: the log, the indexes, and last the manifest that makes the copy count."""
+"""Copy one segment: the log, the indexes, and last the manifest that commits the copy."""
 
 import logging
 import secrets
@@ -36,7 +36,7 @@ from services.rsm.upload import Uploader
 
 
 class IncomingFiles:
-    """Split the stream of chunks into files. Single use, like the stream."""
+    """Splits the stream of chunks into files. Single use, like the stream."""
 
     def __init__(self, chunks: Iterable[SegmentChunk]) -> None:
         self._chunks = iter(chunks)
@@ -48,7 +48,7 @@ class IncomingFiles:
 
         Raises:
             InvalidRequestError: a chunk of another file, or more or fewer bytes than announced.
-            CorruptSegmentError: the announced crc32c is another; raised after the last byte.
+            CorruptSegmentError: the crc32c is not the announced one; raised after the last byte.
         """
         name, size, received = header.file.name, header.size_bytes, 0
         while received < size:
@@ -80,7 +80,7 @@ _log = logging.getLogger(__name__)
 
 
 class SegmentCopier:
-    """Copy segments. Each call is an attempt that writes objects of its own."""
+    """Copies segments. Each call is an attempt that writes objects of its own."""
 
     def __init__(
         self,
@@ -91,7 +91,9 @@ class SegmentCopier:
         active_copies: ActiveCopies,
         require_open: Callable[[], None] = lambda: None,
     ) -> None:
-        """`require_open` raises unless the store is known to be ours; an active copy then stops."""
+        """`require_open` raises unless the store is known to be this deployment's; active copies
+        then fail.
+        """
         self._location = location
         self._backend = location.backend
         self._uploader = uploader
@@ -101,7 +103,10 @@ class SegmentCopier:
         self._require_open = require_open
 
     def copy(self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> bytes:
-        """Return the custom metadata of the copy that counts, which may be an earlier one."""
+        """Copy a segment and return the custom metadata of the copy that counts.
+
+        That copy may be an earlier one.
+        """
         keys = self._location.keys(metadata)
         with self._active_copies.copying(keys) as wait_for_turn:
             manifest = self._write(metadata, data, keys, wait_for_turn)
@@ -119,7 +124,8 @@ class SegmentCopier:
         keys: SegmentKeys,
         wait_for_turn: Callable[[], None],
     ) -> Manifest:
-        """Write all but the manifest, and wait for the turn to put it; clean up if either fails."""
+        """Write all files, and wait for the turn to put the manifest; delete them if either fails.
+        """
         attempt = secrets.token_hex(8)
         try:
             manifest = self._write_files(metadata, data, keys, attempt)
@@ -170,14 +176,14 @@ class SegmentCopier:
             yield piece
 
     def _commit(self, keys: SegmentKeys, mine: Manifest) -> Manifest:
-        """Put the manifest, unless one is there: answer the one that counts.
+        """Put the manifest unless one exists; return the manifest that counts.
 
-        Where none does, what this attempt wrote is removed. Where nobody can tell it stays, for a
-        delete of the id to find: the manifest may be there, or may come yet, and then another copy
-        may answer with it. So it is where no answer to the PUT came, though none is found.
+        If none counts, the objects of this attempt are deleted. If the outcome is unknown they stay
+        until the id is deleted: the manifest may exist, or may yet be written, and another copy may
+        return it. They stay, too, if the PUT got no response and no manifest is found.
         """
         if not current_call().is_active():
-            # It may have deleted the segment since, and its row with it.
+            # The caller may have deleted the segment since, and its metadata.
             self._remove(keys, mine.attempt)
             raise RetriableRemoteStorageError(f"{keys.stem}: the caller gave up on the copy")
         why: RemoteStorageError
@@ -188,7 +194,7 @@ class SegmentCopier:
             is_taken = True
             why = RetriableRemoteStorageError(f"{keys.manifest}: deleted while it was copied")
         except RemoteStorageError as e:
-            why = e  # The store may have written it without our hearing of it.
+            why = e  # The store may have written it although the response was lost.
             if not current_call().is_active():
                 _tell_of_left(keys, mine, why)
                 raise
@@ -204,17 +210,17 @@ class SegmentCopier:
             raise why from None
         except RemoteStorageError as e:
             if is_taken:
-                # By another's manifest, which is there: this attempt never counts.
+                # Another manifest took the key: this attempt never counts.
                 self._remove(keys, mine.attempt)
                 raise
             _tell_of_left(keys, mine, e)
             raise why from None
 
     def _require_same_segment(self, keys: SegmentKeys, counting: Manifest, mine: Manifest) -> None:
-        """Hold a repeat to the copy that counts.
+        """Check that a repeated copy has the bytes of the copy that counts.
 
-        A manifest whose objects are gone is left where a delete of the id removed the objects of a
-        copy whose PUT of the manifest was still under way, and took effect after it.
+        A manifest can outlive its objects: a delete of the id removed them while the PUT of the
+        manifest was in flight, and the PUT took effect afterwards.
         """
         segment = mine.metadata.remote_log_segment_id
         if not counting.holds_same_bytes(mine):
@@ -224,7 +230,7 @@ class SegmentCopier:
             raise SegmentAlreadyExistsError(f"{segment} has lost its objects; delete it first")
 
     def _remove(self, keys: SegmentKeys, attempt: str) -> None:
-        """Delete what this attempt wrote; log what cannot be deleted."""
+        """Delete the objects of this attempt; log those that cannot be deleted."""
         written = [keys.log(attempt), keys.indexes(attempt)]
         failures = self._deletes.clean_up(self._backend, written)
         for key, error in failures.items():

@@ -15,7 +15,7 @@ from services.rsm.active_copies import Waiting, outlasting_close
 
 Piece = TypeVar("Piece", bytes, bytes | memoryview)
 BURST_S = 0.1
-"""How much of a rate an idle process saves up."""
+"""Seconds of a rate that an idle process saves up."""
 
 
 def token_bucket(per_s: float, name: str, waiting: Waiting) -> TokenBucket:
@@ -23,7 +23,7 @@ def token_bucket(per_s: float, name: str, waiting: Waiting) -> TokenBucket:
 
 
 class ByteRate:
-    """Limit the bytes per second of all streams together, or of none."""
+    """Limits the bytes per second of all streams together, or does not limit them."""
 
     def __init__(self, bytes_per_s: int, waiting: Waiting) -> None:
         """`bytes_per_s`: 0 for no limit."""
@@ -70,9 +70,10 @@ class Limits:
 DEFAULT_LIMITS = Limits()
 
 CLEAN_UP_S = 10.0
-"""Of each of the two steps: to end an unfinished upload, and to delete objects. All that a step
-asks of the store falls within it, whether or not a caller waits: it holds a thread all the
-while."""
+"""Limit of each of the two steps: aborting an unfinished upload, and deleting objects.
+
+All requests of a step end within it, whether or not a caller waits, since it holds a thread.
+"""
 
 _end_s: ContextVar[float] = ContextVar("end_s", default=inf)
 
@@ -109,11 +110,13 @@ def left_s(waiting: Waiting) -> float:
 
 
 ANSWER_S = 1.0
-"""Before its deadline a call begins nothing more, so that its answer arrives; a tenth of its time
-where it has less than ten seconds."""
+"""Time before its deadline from which a call starts nothing, so that its response arrives.
+
+A tenth of the call's time if it has less than ten seconds.
+"""
 
 MOST_LOOKED_FOR = 30
-"""Things that each take requests of their own before they can be deleted together."""
+"""Most items that each need requests of their own before they can be deleted together."""
 
 T = TypeVar("T")
 
@@ -146,9 +149,11 @@ def require_wanted() -> None:
 
 
 def next_slice(todo: deque[T]) -> Iterator[T]:
-    """Take what is to be looked for before what was found is deleted: one at least, MOST_LOOKED_FOR
-    at most, and none after a third of the time that is left. The last one may take another third,
-    and the third one is for deleting."""
+    """Take the items to examine before the deletion of what they lead to.
+
+    At least one, at most MOST_LOOKED_FOR, and none after a third of the remaining time. The last
+    item may take another third, which leaves the last third for deletion.
+    """
     enough_s = current_call().left_s() * 2 / 3
     for _ in range(min(MOST_LOOKED_FOR, len(todo))):
         yield todo.popleft()

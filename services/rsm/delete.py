@@ -20,15 +20,14 @@ from services.rsm.deadline import (
 )
 from services.rsm.locations import Location, Locations
 
-# From the least to the most in a dozen requests that the store takes; from the most to the least
-# in six that it refuses.
+# A dozen requests that the store accepts raise the rate from the least to the most; six that it
+# refuses lower it from the most to the least.
 _LEAST_SHARE = 1 / 64
 _STEP_SHARE = 1 / 12
 
 
 class DeletePace:
-    """A rate of keys that halves when the store throttles, and grows step by step while it does
-    not.
+    """A rate of keys that halves if the store throttles, and else grows step by step.
 
     Thread-safe; shared by all deletes of a process.
     """
@@ -46,20 +45,19 @@ class DeletePace:
         return self._limit.rate_per_s
 
     def take(self, keys: int, is_wanted: Callable[[], bool]) -> float:
-        """Wait until so many keys may be deleted; answer when that was, for `slow_down`."""
+        """Wait until `keys` keys may be deleted; return the time of that, for `slow_down`."""
         self._limit.take(keys, self._waiting.unless_closed(is_wanted))
         return self._waiting.now()
 
     def take_at_once(self, keys: int) -> float:
-        """As `take`, of so few keys that nobody notices: they wait for no turn, and others make up
-        for them."""
+        """Take a few keys without waiting; later calls make up for them. Returns as `take`."""
         self._limit.force_take(keys)
         return self._waiting.now()
 
     def slow_down(self, began_s: float) -> None:
-        """Halve the rate after the store throttled a request that began then.
+        """Halve the rate after the store throttled a request that began at `began_s`.
 
-        Of requests under way at once, which fail for one reason, the first alone counts.
+        Of concurrent requests, which fail for one reason, only the first counts.
         """
         with self._lock:
             if began_s >= self._slowed_at_s:
@@ -77,11 +75,11 @@ _LONGEST_PAUSE_S = 2.0
 
 
 class ObjectDeletes:
-    """Send every delete of a process, and own its retries.
+    """Sends every delete of a process, and alone retries it.
 
-    A request for many keys is a POST, which no HTTP client repeats by itself; yet to delete twice
-    is to delete. What is repeated are the keys that the store failed on for the moment, after a
-    pause that doubles each time, at a pace that adapts.
+    A request for many keys is a POST, which no HTTP client retries by itself, although deletion is
+    idempotent. Keys that failed temporarily are retried, after a pause that doubles each time, at
+    an adaptive rate.
     """
 
     def __init__(self, pace: DeletePace, retries: int, waiting: Waiting) -> None:
@@ -114,7 +112,7 @@ class ObjectDeletes:
     def _delete(
         self, backend: StorageBackend, keys: Sequence[str], take: Callable[[int], float]
     ) -> Mapping[str, RemoteStorageError]:
-        """`take`: wait until so many keys may be deleted; answers when that was."""
+        """Delete keys with retries; `take` waits for so many keys and returns the time of that."""
         for_good: dict[str, RemoteStorageError] = {}
         for_now: dict[str, RemoteStorageError] = {}
         left = list(keys)
@@ -123,7 +121,7 @@ class ObjectDeletes:
                 self._pause_before(attempt)
                 began_s = take(len(left))
             except RetriableRemoteStorageError as e:
-                # What the store said, if it was asked, says more.
+                # The store's error, if it sent one, has more information.
                 return for_good | {key: for_now.get(key, e) for key in left}
             answered = backend.delete(left)
             for_now = {key: e for key, e in answered.items() if _is_for_now(e)}
@@ -147,7 +145,7 @@ class ObjectDeletes:
 
 
 def _is_wanted() -> bool:
-    """Return True, or raise why the caller need not wait."""
+    """Return True, or raise the reason why the caller need not wait."""
     require_wanted()
     return True
 
@@ -157,17 +155,17 @@ def _is_for_now(error: RemoteStorageError) -> bool:
 
 
 _Doomed = dict[Location, list[tuple[int, str]]]
-"""Keys to delete, each with the place of its segment in the call."""
+"""Keys to delete, each with the index of its segment in the call."""
 
 
 class SegmentDeleter:
-    """delete_log_segment_data, of one and of many.
+    """Deletes the data of one segment or many.
 
-    Segments go one after another, so that each request of a large batch ends some of them: more
-    may not be done when the caller's time runs out. A manifest goes in the same request as its
-    bytes, or in one before. Within one request the store deletes in any order: a crash may leave a
-    manifest without bytes. That is harmless: deletes are repeated until they succeed, and what is
-    left is found again by the names in the custom metadata or by listing.
+    Segments are deleted one after another, so that each request of a large batch completes some:
+    the rest may not be done before the caller's deadline. A manifest is deleted in the same request
+    as its bytes, or in one before. Within one request the store deletes in any order, so a crash
+    may leave a manifest without bytes. That is harmless: deletes are repeated until they succeed,
+    and find the rest by the names in the custom metadata or by listing.
     """
 
     def __init__(
@@ -180,9 +178,9 @@ class SegmentDeleter:
     def delete(
         self, metadatas: Sequence[RemoteLogSegmentMetadata]
     ) -> list[RemoteStorageError | None]:
-        """Delete each and return its outcome, in order; None: gone.
+        """Delete each segment and return its outcome, in order; None if it is gone.
 
-        What has a name goes first: it does not wait for listings of a store that may be away.
+        Segments with known names go first: they need no listing of a store that may be down.
         """
         with self._deletes.within_deadline():
             failed = self._delete_each(metadatas)
@@ -191,7 +189,7 @@ class SegmentDeleter:
     def _delete_each(
         self, metadatas: Sequence[RemoteLogSegmentMetadata]
     ) -> dict[int, RemoteStorageError]:
-        """Return what could not be deleted, by its place."""
+        """Return the errors of the segments that could not be deleted, by index."""
         failed: dict[int, RemoteStorageError] = {}
         named: _Doomed = {}
         unfinished: deque[int] = deque()
@@ -215,11 +213,11 @@ class SegmentDeleter:
         return failed
 
     def _delete_all(self, doomed: _Doomed, failed: dict[int, RemoteStorageError]) -> None:
-        """Delete in batches; add to `failed` what could not be deleted."""
+        """Delete in batches; add to `failed` the segments that could not be deleted."""
         for location, items in doomed.items():
             for first in range(0, len(items), MAX_DELETE_KEYS):
                 batch = items[first : first + MAX_DELETE_KEYS]
-                # Bytes stay where an earlier request could not delete their manifest.
+                # Bytes stay if an earlier request could not delete their manifest.
                 batch = [item for item in batch if item[0] not in failed]
                 batch.sort(key=lambda item: not _is_manifest(item[1]))
                 failed |= self._delete(location, batch)
@@ -246,10 +244,10 @@ class SegmentDeleter:
 
 
 class _Leftovers:
-    """Find what unfinished copies left, for one call.
+    """Finds what unfinished copies left, for one call.
 
-    A location that cannot be listed is asked once, not once for each copy: every wait for it holds
-    a thread. As each copy is looked for everywhere, the others fail with the same error.
+    A location that cannot be listed is tried once, not once for each copy: every wait for it holds
+    a thread. Since each copy is searched in all locations, the others fail with the same error.
     """
 
     def __init__(self, locations: Locations, active_copies: ActiveCopies) -> None:
@@ -262,8 +260,8 @@ class _Leftovers:
         copies: Iterable[tuple[int, RemoteLogSegmentMetadata]],
         failed: dict[int, RemoteStorageError],
     ) -> _Doomed:
-        """The keys of `copies`, of which it also ends the uploads; adds to `failed` those of which
-        not all could be listed."""
+        """Abort the uploads of `copies` and return their keys; add incomplete listings to `failed`.
+        """
         doomed: _Doomed = {}
         for at, metadata in copies:
             try:
@@ -276,7 +274,9 @@ class _Leftovers:
     def _listed(
         self, metadata: RemoteLogSegmentMetadata
     ) -> Iterator[tuple[Location, Sequence[str]]]:
-        """In every location: the current one may have been another when the copy began."""
+        """Yield the keys in every location, since the current one may have changed after the copy
+        began.
+        """
         self._active_copies.require_none(self._locations.current.keys(metadata))
         for location in self._locations.all:
             if self._away is not None:
@@ -291,9 +291,9 @@ class _Leftovers:
 
 
 def _listed_keys(location: Location, metadata: RemoteLogSegmentMetadata) -> Sequence[str]:
-    """End the unfinished uploads, and list the keys, manifest first."""
+    """Abort the unfinished uploads, and list the keys, manifest first."""
     prefix = location.keys(metadata).prefix
-    # First, so that an upload that completes meanwhile is listed as an object.
+    # Abort first, so that an upload that completes meanwhile is listed as an object.
     for upload in list(location.backend.list_uploads(prefix)):
         location.backend.abort_upload(upload)
     return sorted(location.backend.list_keys(prefix), key=lambda key: not _is_manifest(key))

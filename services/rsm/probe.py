@@ -1,4 +1,4 @@
-"""Probe what a store can do, on objects of its own."""
+"""Probe the capabilities of a store with objects of the probe's own."""
 
 import logging
 import secrets
@@ -20,7 +20,7 @@ from services.rsm.marker import PROBE_NAME
 
 
 class Capability(StrEnum):
-    """Something that a store can do."""
+    """A capability of a store."""
 
     READ_AFTER_WRITE = "read_after_write"
     LISTING = "listing"
@@ -38,20 +38,22 @@ class Capability(StrEnum):
 REQUIRED = frozenset(
     {
         Capability.READ_AFTER_WRITE,
-        # A copy that failed could never be cleaned up: nothing else knows what it left.
+        # Without it a failed copy could never be cleaned up: no metadata names what it left.
         Capability.LISTING,
         Capability.RANGES,
         Capability.MULTIPART,
-        # The same, of the parts that it left.
+        # The same, for the parts that it left.
         Capability.UPLOAD_LISTING,
         Capability.MULTI_DELETE,
     }
 )
-"""Without one of these segments could not be kept, read or deleted."""
+"""Capabilities without which RSM cannot keep, read or delete segments."""
 
 REQUIRED_OF_FILES = REQUIRED | {Capability.IF_NONE_MATCH}
-"""The same of a file system, where a hard link makes an object that must be the only one: nothing
-stands in for it, and no copy would ever count."""
+"""Capabilities that RSM requires of a file system.
+
+A hard link makes an object that must be the only one. Without it no copy would ever count.
+"""
 
 WITHOUT = {
     Capability.RANGE_PAST_THE_END: "an object that lost its end is found out later",
@@ -60,22 +62,25 @@ WITHOUT = {
     "read",
     Capability.ETAGS: "an object cannot be told from a later one under its key",
 }
-"""What to expect of a store that lacks one of these. Unsigned payloads are nowhere: a store that
-RSM sends them to and that refuses them fails READ_AFTER_WRITE."""
+"""Consequences for each capability that a store may lack.
+
+Unsigned payloads are absent: if RSM sends them to a store that refuses them, the store fails
+READ_AFTER_WRITE.
+"""
 
 
 class Outcome(StrEnum):
-    """How a store did."""
+    """The result of one step of a probe."""
 
     OK = "ok"
     MISSING = "missing"
-    """It refuses the request, or ignores what it asks for."""
+    """The store refuses the request, or ignores a part of it."""
     WRONG = "wrong"
-    """It does something else."""
+    """The store does something else."""
 
 
 class ShortcomingError(Exception):
-    """A store failed a step of a probe; never leaves the probe."""
+    """Raised if a store fails a step of a probe; internal to the probe."""
 
     def __init__(self, outcome: Outcome, detail: str) -> None:
         super().__init__(detail)
@@ -110,12 +115,12 @@ class ProbeReport:
 
     @property
     def refused(self) -> tuple[Finding, ...]:
-        """What keeps RSM from using the store."""
+        """Return the findings that keep RSM from using the store."""
         return tuple(f for f in self._shortcomings() if f.capability in self.required)
 
     @property
     def degraded(self) -> tuple[Finding, ...]:
-        """What RSM does without."""
+        """Return the findings that RSM works around."""
         degraded = WITHOUT.keys() - self.required
         return tuple(f for f in self._shortcomings() if f.capability in degraded)
 
@@ -139,7 +144,7 @@ class ProbeReport:
         return tuple(f for f in self.findings if f.outcome is not Outcome.OK)
 
 
-# The least that S3 stores take for a part that is not the last.
+# The smallest part that S3 stores accept, except for the last.
 _PART_BYTES = 5 * 1024 * 1024
 _LAST_PART = b"the last part"
 _log = logging.getLogger(__name__)
@@ -170,17 +175,17 @@ class ProbeObjects:
 
     @property
     def never(self) -> str:
-        """Never written."""
+        """Return a key that is never written."""
         return f"{self.stem}.never"
 
     @property
     def scratch(self) -> str:
-        """For the steps that a store of one kind adds."""
+        """Return a key for the steps that one kind of store adds."""
         return f"{self.stem}.scratch"
 
     @property
     def content(self) -> bytes:
-        """Differs from probe to probe, so that nobody's old copy passes for it."""
+        """Return bytes that differ from probe to probe, so that no old copy passes for them."""
         return self.stem.encode("ascii")[-64:]
 
     @property
@@ -202,20 +207,20 @@ class OwnSteps:
 
 
 class StoreProbe:
-    """Finds out what the store of a location can do."""
+    """Finds out which capabilities the store of a location has."""
 
     def __init__(self, location: Location, own: OwnSteps | None = None) -> None:
-        """Without steps of its own it is a file system."""
+        """Prepare a probe of the location; without `own` its store is a file system."""
         self._location = location
         self._own = own
         self._required = REQUIRED if own else REQUIRED_OF_FILES
 
     def run(self) -> ProbeReport:
-        """Try everything; what was written is removed whatever happens.
+        """Try every capability, and delete the objects written even if a step fails.
 
         Raises:
-            RetriableRemoteStorageError: the store cannot be reached, throttles or fails for the
-                moment: nothing is known of it.
+            RetriableRemoteStorageError: the store cannot be reached, throttles or fails
+                temporarily: nothing is known of it.
         """
         stem = f"{self._location.prefix}{PROBE_NAME}{secrets.token_hex(8)}"
         objects = ProbeObjects(stem)
@@ -258,7 +263,7 @@ def _finding(capability: Capability, step: Step) -> Finding:
 
 
 class _CommonSteps:
-    """What every store is tried with, by the requests that RSM itself makes."""
+    """The steps for every store, by the requests that RSM itself makes."""
 
     def __init__(self, backend: StorageBackend, objects: ProbeObjects) -> None:
         self._backend = backend
@@ -298,7 +303,7 @@ class _CommonSteps:
         _require_equal(got, self._objects.content[3:10], "bytes 3 to 9")
 
     def _multipart(self) -> None:
-        """Two parts, and a range over where they meet."""
+        """Upload two parts, and read a range across their boundary."""
         first = self._objects.content[-1:] * _PART_BYTES
         upload = self._begin(self._objects.parts)
         parts = [
@@ -312,7 +317,7 @@ class _CommonSteps:
         _require_equal(got, first[:3] + _LAST_PART, "bytes on both sides of two parts")
 
     def _upload_listing(self) -> None:
-        """By the prefix of a segment, as deletes of copies that never finished ask for it."""
+        """List uploads by the prefix of a segment, as deletes of unfinished copies do."""
         upload = self._begin(self._objects.unfinished)
         listed = upload in list(self._backend.list_uploads(f"{self._objects.stem}."))
         self._backend.abort_upload(upload)
@@ -323,7 +328,7 @@ class _CommonSteps:
             raise ShortcomingError(Outcome.WRONG, "an upload was listed after it was ended")
 
     def _multi_delete(self) -> None:
-        """Of an object and of none, in one request."""
+        """Delete an object and a key without one, in one request."""
         self._backend.put(self._objects.deleted, self._objects.content)
         failures = self._backend.delete([self._objects.deleted, self._objects.never])
         for error in failures.values():

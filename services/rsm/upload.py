@@ -20,39 +20,40 @@ MAX_PARTS = 10_000
 
 
 def part_size_bytes(object_size_bytes: int, least_bytes: int) -> int:
-    """Return the size of all parts but the last: `least_bytes`, or more to need MAX_PARTS at most.
+    """Return the size of all parts but the last: `least_bytes`, or more if MAX_PARTS require it.
 
-    S3 takes MAX_PARTS of 5 MiB at least. A log of 2 GiB - 1 has 410 of these, so parts grow only
-    in a store that is given smaller ones.
+    S3 accepts MAX_PARTS of at least 5 MiB. A log of 2 GiB - 1 has 410 of these, so parts grow only
+    in a store with smaller ones.
     """
     return max(least_bytes, -(-object_size_bytes // MAX_PARTS))
 
 
 class PartBuffers:
-    """A fixed number of buffers for parts. The wait for a free one is the back-pressure.
+    """A fixed number of buffers for parts; waiting for a free one is the back-pressure.
 
-    Memory is taken when a buffer is first needed. A copy must send its buffer off before it takes
-    the next one, so that some buffer always comes back. Copies get buffers in order of asking.
+    Memory is allocated when a buffer is first needed. A copy must send its buffer before it takes
+    the next one, so that some buffer always comes back. Copies get buffers in the order of their
+    requests.
     """
 
     def __init__(self, count: int, size_bytes: int, wait_timeout_ms: int) -> None:
-        """`size_bytes`: of every buffer, but those of an object that needs larger parts."""
+        """`size_bytes`: of every buffer, except for objects that need larger parts."""
         self.size_bytes = size_bytes
         self._wait_timeout_s = wait_timeout_ms / 1000
         self._queue = FairQueue(f"part buffers in use (limit {count})", count)
         self._lock = Lock()
-        # All weigh the same, so that any of them stands for any buffer.
+        # All slots weigh the same, so any slot stands for any buffer.
         self._taken: list[Slot] = []
         # Last in, first out.
         self._free: list[memoryview] = []
 
     def take(self, size_bytes: int | None = None) -> memoryview:
-        """Return a buffer of at least `size_bytes` (default: as all are) with old bytes in it.
+        """Return a buffer of at least `size_bytes` (default: the usual size) with old bytes in it.
 
         Raises:
-            RetriableRemoteStorageError: none became free in time, since the store is too slow; or
-                the caller gave up.
-            MemoryError: there is no memory for it now; it stays free.
+            RetriableRemoteStorageError: no buffer became free in time, since the store is too slow;
+                or the caller gave up.
+            MemoryError: there is not enough memory now; the buffer stays free.
         """
         size_bytes = size_bytes or self.size_bytes
         slot = self._queue.acquire(1, self._wait_timeout_s, current_call().is_active)
@@ -60,7 +61,7 @@ class PartBuffers:
             free = self._free.pop() if self._free else None
         try:
             if free is None or len(free) < size_bytes:
-                # A smaller one is dropped for it, once there is memory.
+                # Drops a smaller buffer only after the larger one is allocated.
                 free = memoryview(bytearray(size_bytes))
         except MemoryError:
             with self._lock:
@@ -73,7 +74,7 @@ class PartBuffers:
 
     def give_back(self, buffer: memoryview) -> None:
         with self._lock:
-            # One that was made for larger parts must not stay.
+            # A buffer that was made for larger parts must not stay.
             if len(buffer) == self.size_bytes:
                 self._free.append(buffer)
             slot = self._taken.pop()
@@ -84,7 +85,7 @@ _log = logging.getLogger(__name__)
 
 
 class Uploader:
-    """Write objects with the threads and buffers that all copies of a process share."""
+    """Writes objects with the threads and buffers that all copies of a process share."""
 
     def __init__(
         self, backend: StorageBackend, buffers: PartBuffers, threads: int, waiting: Waiting
@@ -100,12 +101,15 @@ class Uploader:
     def object(
         self, key: str, size_bytes: int, digest: RunningDigest | None = None
     ) -> Iterator["ObjectUpload"]:
-        """Write `size_bytes` bytes inside; the object is there when the block ends. Its parts are
-        held to `digest`, through which each byte has gone before it is written.
+        """Write an object of `size_bytes` bytes inside the block; it exists when the block ends.
 
-        If the block is left by any exception no upload is left unfinished, as far as the store can
-        be reached within CLEAN_UP_S; an object that is complete already is not deleted. `key` is
-        written by nobody else.
+        If the block raises, the upload is aborted, provided that the store can be reached within
+        CLEAN_UP_S; an object that is already complete is not deleted.
+
+        Args:
+            key: no other call writes it.
+            digest: every byte passes through it before it is written; the parts are checked against
+                it.
         """
         upload = ObjectUpload(self, key, size_bytes, digest)
         try:
@@ -116,7 +120,7 @@ class Uploader:
             raise
 
     def send(self, call: Call, upload: Upload, part: Part) -> "Future[UploadedPart]":
-        """Write `part` on behalf of `call`, as soon as a thread is free, and if it is wanted then.
+        """Write `part` on behalf of `call` when a thread is free, if the call is still active then.
 
         Raises:
             RetriableRemoteStorageError: after close().
@@ -125,12 +129,12 @@ class Uploader:
         return self._threads.submit(self._upload_part, call, upload, part)
 
     def close(self) -> None:
-        """Wait for the parts under way, each bounded by the store's timeouts; drop the others."""
+        """Wait for the parts in flight, each bounded by the store's timeouts; drop the others."""
         self._closing.set()
         self._threads.shutdown()
 
     def _upload_part(self, call: Call, upload: Upload, part: Part) -> UploadedPart:
-        # Not by cancelling what waits: who waits for that would never hear of it.
+        # Queued parts are not cancelled: a caller that waits for one would never get an error.
         self._require_open()
         if not call.is_active():
             raise RetriableRemoteStorageError("nobody waits for this part any more")
@@ -145,7 +149,7 @@ class Uploader:
 
 
 class ObjectUpload:
-    """One object: a single request where it fits into a part, else parts sent side by side."""
+    """Writes one object: in a single request if it fits into a part, else in concurrent parts."""
 
     def __init__(
         self, uploader: Uploader, key: str, size_bytes: int, digest: RunningDigest | None
@@ -163,7 +167,7 @@ class ObjectUpload:
         self._upload: Upload | None = None
         self._is_discarded = False
         caller_waits = current_call().is_active
-        # For whom parts are sent, in threads of their own.
+        # The call for which other threads send the parts.
         self._call = replace(
             current_call(), is_active=lambda: caller_waits() and not self._is_discarded
         )
@@ -171,7 +175,7 @@ class ObjectUpload:
         self._under_way: set[Future[UploadedPart]] = set()
 
     def write(self, data: bytes | memoryview) -> None:
-        """Take the next bytes; returns when they are copied. The caller keeps to size_bytes."""
+        """Take the next bytes; return when they are copied. The caller keeps to size_bytes."""
         rest = memoryview(data)
         while rest:
             if self._buffer is None:
@@ -185,7 +189,7 @@ class ObjectUpload:
                 self._send_part(self._buffer)
 
     def finish(self) -> None:
-        """Send what is left and make the object."""
+        """Send the remaining bytes and complete the object."""
         if self._upload is None:
             whole = b"" if self._buffer is None else self._buffer[: self._filled]
             self._backend.put(self._key, whole, self._crc())
@@ -196,11 +200,12 @@ class ObjectUpload:
         self._backend.complete_upload(self._upload, [part.result() for part in self._parts])
 
     def discard(self) -> None:
-        """End the upload. Never raises a store's error: the reason to discard must be seen."""
+        """Abort the upload. Never raises a store's error, which would hide the reason to discard.
+        """
         self._is_discarded = True
         for part in self._parts:
             part.cancel()
-        # A part that lands after the abort would stay for ever.
+        # A part that is written after the abort would stay forever.
         wait(self._parts)
         self._free_buffer()
         try:
@@ -213,13 +218,14 @@ class ObjectUpload:
     def _unfinished(self) -> list[Upload]:
         if self._upload is not None:
             return [self._upload]
-        # What the store began without our hearing of it has no name here but its key.
+        # If the response to the begin was lost, only the key identifies the upload.
         return list(self._backend.list_uploads(self._key)) if self._begun else []
 
     def _wait_for_a_thread(self) -> None:
-        """Return when fewer parts are under way than there are threads; raise what one failed of.
+        """Wait until fewer parts are in flight than there are threads; raise the error of a failed
+        part.
 
-        More of them would only wait, in memory that other copies want.
+        More parts would only wait, in memory that other copies need.
         """
         may_send = len(self._under_way) < self._uploader.thread_count
         done, self._under_way = wait(self._under_way, 0 if may_send else None, FIRST_COMPLETED)
@@ -238,11 +244,11 @@ class ObjectUpload:
         self._under_way.add(future)
         self._sent += self._filled
         self._buffer, self._filled = None, 0
-        # Also where the part is cancelled before a thread takes it up.
+        # Also called if the part is cancelled before a thread takes it.
         future.add_done_callback(lambda _: self._uploader.buffers.give_back(buffer))
 
     def _crc(self) -> int | None:
-        """What the bytes in the buffer are held to."""
+        """Return the crc32c that the bytes in the buffer must have; None if unknown."""
         return self._digest.crc32c_of(self._sent, self._filled) if self._digest else None
 
     def _free_buffer(self) -> None:
