@@ -1,4 +1,4 @@
-"""Track the copies that this process runs, and order those that wait for each other."""
+"""Track the copies of this process, and order their commits."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ _outlasts_close: ContextVar[bool] = ContextVar("outlasts_close", default=False)
 
 @contextmanager
 def outlasting_close() -> Iterator[None]:
-    """Inside, no close() ends what waits, or hinders it: it must end by a time of its own."""
+    """Let waits inside outlast close(); they must end by a deadline of their own."""
     before = _outlasts_close.set(True)
     try:
         yield
@@ -27,7 +27,7 @@ def outlasting_close() -> Iterator[None]:
 class Waiting:
     """A clock, and pauses that end when the service stops. Shared by all calls of a process.
 
-    Tests bring a clock of their own, with pauses that move it.
+    Tests pass their own clock, with pauses that advance it.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Waiting:
         self.now = now
 
     def wait_for(self, event: Event, seconds: float) -> None:
-        """Wait for `event`, for at most so many seconds of the clock."""
+        """Wait for `event`, for at most `seconds` of the clock."""
         if self._pause is None:
             event.wait(seconds)
         else:
@@ -50,8 +50,8 @@ class Waiting:
         """Return when `now()` is `due_s` or later.
 
         Raises:
-            RetriableRemoteStorageError: before that `is_wanted()` was False, or the service closed.
-            Whatever else `is_wanted` raises.
+            RetriableRemoteStorageError: `is_wanted()` was False before that, or the service closed.
+            Exception: any other error of `is_wanted`.
         """
         is_active = self.unless_closed(is_wanted)
         while (left_s := due_s - self.now()) > 0:
@@ -62,7 +62,7 @@ class Waiting:
             self.wait_for(ends_early, min(left_s, POLL_S))
 
     def unless_closed(self, is_wanted: Callable[[], bool]) -> Callable[[], bool]:
-        """Return `is_wanted`, which raises RetriableRemoteStorageError once the service stops."""
+        """Return `is_wanted` that raises RetriableRemoteStorageError after the service stops."""
 
         def is_active() -> bool:
             if self.is_closed():
@@ -72,15 +72,15 @@ class Waiting:
         return is_active
 
     def close(self) -> None:
-        """End all waits, those to come as well, but for those that outlast it."""
+        """End all current and later waits, except those that outlast close."""
         self._closed.set()
 
     def is_closed(self) -> bool:
-        """Return whether the service closed, and this thread does not outlast that."""
+        """Return whether the service closed and this thread does not outlast that."""
         return self._closed.is_set() and not _outlasts_close.get()
 
 
-# Longer than the store, as a rule, takes for a manifest.
+# Usually longer than the store takes for a manifest.
 COMMIT_WAIT_S = 60.0
 
 
@@ -94,7 +94,7 @@ class _Copies:
 
 
 class ActiveCopies:
-    """The copies that this process runs, by segment: a delete could not find what they write."""
+    """The copies of this process, by segment. A delete could not find the objects they write."""
 
     def __init__(self, waiting: Waiting) -> None:
         self._waiting = waiting
@@ -103,11 +103,11 @@ class ActiveCopies:
 
     @contextmanager
     def copying(self, keys: SegmentKeys) -> Iterator[Callable[[], None]]:
-        """Count the segment as being copied inside, until the traces of a failed copy are removed.
+        """Count the segment as being copied, until a failed copy is cleaned up.
 
         Yields a function that waits for the turn to put the manifest. The turn lasts to the end of
-        the block, until it is known whether the manifest counts and the rest is removed: so no copy
-        relies on a manifest whose own copy gives up on it. The function raises
+        the block, when the manifest is known to count or not, and the rest is deleted. So no copy
+        relies on a manifest whose own copy abandons it. The function raises
         RetriableRemoteStorageError if the caller gives up, the service stops, or no turn comes
         within COMMIT_WAIT_S.
         """
@@ -130,7 +130,7 @@ class ActiveCopies:
                     del self._copies[keys.stem]
 
     def require_none(self, keys: SegmentKeys) -> None:
-        """Raise RetriableRemoteStorageError if the segment is being copied by this process."""
+        """Raise RetriableRemoteStorageError if this process is copying the segment."""
         with self._lock:
             is_copied = keys.stem in self._copies
         if is_copied:

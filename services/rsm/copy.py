@@ -91,8 +91,10 @@ class SegmentCopier:
         active_copies: ActiveCopies,
         require_open: Callable[[], None] = lambda: None,
     ) -> None:
-        """`require_open` raises unless the store is known to be this deployment's; active copies
-        then fail.
+        """Set up copies to a location.
+
+        Args:
+            require_open: raises unless the store is known to be ours; active copies then fail.
         """
         self._location = location
         self._backend = location.backend
@@ -124,8 +126,7 @@ class SegmentCopier:
         keys: SegmentKeys,
         wait_for_turn: Callable[[], None],
     ) -> Manifest:
-        """Write all files, and wait for the turn to put the manifest; delete them if either fails.
-        """
+        """Write all files and wait for the turn to put the manifest; clean up if either fails."""
         attempt = secrets.token_hex(8)
         try:
             manifest = self._write_files(metadata, data, keys, attempt)

@@ -55,10 +55,10 @@ class Limits:
     """Rates, and numbers of retries.
 
     Attributes:
-        upload_rate_bytes_per_s: what all copies take in; 0: as fast as they can.
-        fetch_rate_bytes_per_s: what all fetches give out; 0: as fast as they can.
+        upload_rate_bytes_per_s: of all copies together; 0 for no limit.
+        fetch_rate_bytes_per_s: of all fetches together; 0 for no limit.
         delete_rate_keys_per_s: of objects, at most; see DeletePace.
-        delete_retries: how often keys are deleted again that the store failed on for the moment.
+        delete_retries: how often keys that failed temporarily are deleted again.
     """
 
     upload_rate_bytes_per_s: int = 0
@@ -90,7 +90,7 @@ def asking_until(end_s: float) -> Iterator[None]:
 
 @contextmanager
 def cleaning_up(waiting: Waiting) -> Iterator[None]:
-    """Bound the work inside to CLEAN_UP_S, whoever called and whether or not the service stops.
+    """Bound the work inside to CLEAN_UP_S, for any caller and even if the service stops.
 
     Many copies fail because the service stops.
     """
@@ -123,8 +123,10 @@ T = TypeVar("T")
 
 @contextmanager
 def within_deadline(waiting: Waiting) -> Iterator[None]:
-    """Inside, the current call is wanted until ANSWER_S before its deadline. What is asked of the
-    store by then may take half of that yet."""
+    """Stop starting requests ANSWER_S before the deadline of the current call.
+
+    Requests in flight then may take half of that time.
+    """
     call = current_call()
     answer_s = min(ANSWER_S, call.left_s() / 10)
 

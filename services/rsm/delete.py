@@ -88,24 +88,26 @@ class ObjectDeletes:
         self._waiting = waiting
 
     def within_deadline(self) -> AbstractContextManager[None]:
-        """End the deletes of one call before its deadline, so that its answer arrives."""
+        """End the deletes of one call before its deadline, so that its response arrives."""
         return within_deadline(self._waiting)
 
     def delete(
         self, backend: StorageBackend, keys: Sequence[str]
     ) -> Mapping[str, RemoteStorageError]:
-        """Delete up to MAX_DELETE_KEYS objects; answer those that may still be there, and why.
+        """Delete up to MAX_DELETE_KEYS objects; return the reason for each that may still exist.
 
-        Idempotent: a key without an object counts as deleted. Never raises. Nothing is asked of the
-        store for a caller that is gone.
+        Idempotent: a key without an object counts as deleted. Never raises. No request is sent for
+        a caller that is gone.
         """
         return self._delete(backend, keys, self._take_turns)
 
     def clean_up(
         self, backend: StorageBackend, keys: Sequence[str]
     ) -> Mapping[str, RemoteStorageError]:
-        """As `delete`, of the few keys of a failed copy, for CLEAN_UP_S at most, whether or not a
-        caller waits, and ahead of all batches: one of those may take longer than that."""
+        """Delete the few keys of a failed copy, as `delete` does, for at most CLEAN_UP_S.
+
+        Runs whether or not a caller waits, and ahead of all batches, one of which may take longer.
+        """
         with cleaning_up(self._waiting):
             return self._delete(backend, keys, self._pace.take_at_once)
 
@@ -260,7 +262,9 @@ class _Leftovers:
         copies: Iterable[tuple[int, RemoteLogSegmentMetadata]],
         failed: dict[int, RemoteStorageError],
     ) -> _Doomed:
-        """Abort the uploads of `copies` and return their keys; add incomplete listings to `failed`.
+        """Abort the uploads of `copies` and return the keys of their objects.
+
+        Adds to `failed` the copies of which not all objects could be listed.
         """
         doomed: _Doomed = {}
         for at, metadata in copies:
@@ -274,8 +278,9 @@ class _Leftovers:
     def _listed(
         self, metadata: RemoteLogSegmentMetadata
     ) -> Iterator[tuple[Location, Sequence[str]]]:
-        """Yield the keys in every location, since the current one may have changed after the copy
-        began.
+        """Yield the keys in every location.
+
+        The current location may have changed after the copy began.
         """
         self._active_copies.require_none(self._locations.current.keys(metadata))
         for location in self._locations.all:

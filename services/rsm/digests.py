@@ -1,4 +1,4 @@
-"""Compute digests of files as their bytes pass, and cache those that reads are checked against."""
+"""Compute digests of files as their bytes pass, and cache the digests of verified reads."""
 
 import time
 from array import array
@@ -24,13 +24,16 @@ _32_BITS = 0xFFFFFFFF
 
 
 def joined_crc32c(pieces: Iterable[tuple[int, int]]) -> int:
-    """Of the bytes of all `pieces`, in order: the crc32c and the size in bytes of each."""
+    """Return the crc32c of joined pieces, from the crc32c and the size in bytes of each."""
     return reduce(lambda crc, piece: _times(_shift(piece[1]), crc) ^ piece[0], pieces, 0)
 
 
 @lru_cache(maxsize=16)
 def _shift(size_bytes: int) -> int:
-    """By what so many bytes multiply the crc of those before them; most pieces have one size."""
+    """Return the factor that `size_bytes` following bytes apply to a crc.
+
+    Cached, since most pieces have one size.
+    """
     power, square = _ONE, _X8
     while size_bytes:
         if size_bytes & 1:
@@ -51,7 +54,7 @@ def _times(a: int, b: int) -> int:
 
 
 class RunningDigest:
-    """Takes a file's bytes in order, however they are cut, and looks at each once."""
+    """Digests a file's bytes in order, in pieces of any size; reads each byte once."""
 
     def __init__(self) -> None:
         self._size_bytes = 0
@@ -77,8 +80,10 @@ class RunningDigest:
         return LogDigest(self.whole, tuple(self._chunks))
 
     def crc32c_of(self, offset: int, size_bytes: int) -> int | None:
-        """Of `size_bytes` bytes from byte `offset` on; None: they have not all passed by, or are
-        not made of whole chunks."""
+        """Return the crc32c of `size_bytes` bytes from byte `offset` on.
+
+        None if not all of them have passed, or if they are not made of whole chunks.
+        """
         end = offset + size_bytes
         has_passed = end <= self._size_bytes
         is_whole = offset % DIGEST_CHUNK_BYTES == 0 and (
@@ -87,7 +92,7 @@ class RunningDigest:
         return joined_crc32c(self._pieces(offset, end)) if has_passed and is_whole else None
 
     def _pieces(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """The crc32c and the size of each chunk between two ends of chunks."""
+        """Yield the crc32c and the size of each chunk between two chunk boundaries."""
         for at in range(start, end, DIGEST_CHUNK_BYTES):
             size_bytes = min(DIGEST_CHUNK_BYTES, end - at)
             yield self._chunks[at // DIGEST_CHUNK_BYTES], size_bytes
@@ -95,7 +100,7 @@ class RunningDigest:
 
 ENTRY_OVERHEAD_BYTES = 2048
 
-# A manifest that is missing, or none, is not asked for again by each read of the segment.
+# A missing or malformed manifest is not read again by each read of the segment.
 MISSING_S = 10.0
 MAX_MISSING = 4096
 Key = tuple[int, str, bytes]
@@ -104,11 +109,11 @@ NoManifest = RemoteResourceNotFoundError | CorruptSegmentError
 
 @dataclass(frozen=True, slots=True)
 class SegmentDigests:
-    """Digests of one copy, from its manifest.
+    """The digests of one copy, from its manifest.
 
     Attributes:
         log_chunk_crc32c: of each DIGEST_CHUNK_BYTES of the log, the last shorter.
-        index_crc32c: of each index file that is there.
+        index_crc32c: of each index file that exists.
     """
 
     log_chunk_crc32c: "array[int]"
@@ -128,10 +133,10 @@ class SegmentDigests:
 
 
 class DigestCache:
-    """Cache the digests of copies; the least recently used go first. Thread-safe.
+    """Caches the digests of copies; evicts the least recently used. Thread-safe.
 
-    Readers that miss the same digests at once cause one read of the manifest. If the reader that
-    makes it leaves, another one reads it. A missing or wrong manifest is remembered for MISSING_S.
+    Concurrent readers that miss the same digests cause one read of the manifest. If the reader that
+    makes it leaves, another one reads it. A missing or wrong manifest is cached for MISSING_S.
     """
 
     def __init__(self, max_bytes: int, now: Callable[[], float] = time.monotonic) -> None:
@@ -149,7 +154,8 @@ class DigestCache:
 
         Raises:
             RemoteResourceNotFoundError: there is no manifest.
-            CorruptSegmentError: something else is under its key, or the manifest of another copy.
+            CorruptSegmentError: the object under its key is something else, or another copy's
+                manifest.
         """
         key = (location.location_id, keys.stem, found.to_bytes())
         digests = None
@@ -160,7 +166,7 @@ class DigestCache:
     def _look_up(
         self, key: Key, location: Location, keys: SegmentKeys, found: CustomMetadata
     ) -> SegmentDigests | None:
-        """Return None if the reader of the manifest left first; then the caller asks again."""
+        """Return the digests; None if the reader of the manifest left: then retry."""
         with self._lock:
             missing = self._missing.get(key)
             if missing is not None:

@@ -84,7 +84,7 @@ def build_start_up(
     *,
     checked_first: bool = False,
 ) -> StartUp:
-    """Build the check that the store is ours and can do what RSM needs."""
+    """Build the check of the store's owner and capabilities."""
     backend, own = locations.current.backend, None
     if isinstance(backend, S3Storage):
         http, target = _http(settings, waiting or Waiting()), s3_target(settings)
@@ -140,7 +140,7 @@ def _credentials_of(settings: RsmSettings, listed: RegisteredLocation) -> Creden
 
 
 def build_backend(settings: RsmSettings, waiting: Waiting | None = None) -> StorageBackend:
-    """Build the store of objects that `settings` describe."""
+    """Build the object store that `settings` describe."""
     if settings.directory is not None and settings.backend == "filesystem":
         return FilesystemStorage(settings.directory)
     waiting = waiting or Waiting()
@@ -155,7 +155,7 @@ def build_backend(settings: RsmSettings, waiting: Waiting | None = None) -> Stor
 
 def _http(settings: RsmSettings, waiting: Waiting) -> PoolManager:
     return http_pool(
-        # One for each thread that may be at the store.
+        # One for each thread that may use the store.
         connections=(
             settings.upload_threads
             + settings.copy_threads
@@ -170,7 +170,7 @@ def _http(settings: RsmSettings, waiting: Waiting) -> PoolManager:
 
 
 def s3_target(settings: RsmSettings) -> S3Target:
-    """Return the bucket that `settings` name, and how to sign for it."""
+    """Return the bucket that `settings` name, and how to sign requests to it."""
     credentials = Credentials(
         settings.access_key.get_secret_value(), settings.secret_key.get_secret_value()
     )

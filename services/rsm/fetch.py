@@ -18,7 +18,7 @@ from services.rsm.verification import ReadVerification, has_whole_chunk
 
 
 class SegmentReader:
-    """fetch_log_segment and fetch_index. Nothing happens before the first chunk is taken."""
+    """Streams logs and indexes; sends no request before the first chunk is taken."""
 
     def __init__(self, locations: Locations, verification: ReadVerification) -> None:
         self._locations = locations
@@ -72,7 +72,7 @@ class SegmentReader:
 def _naming(
     metadata: RemoteLogSegmentMetadata, location: Location, key: str, first: int, last: int
 ) -> Iterator[None]:
-    """Add to an error about bytes which bytes of which segment they are, and what to run next."""
+    """Add to an error about bytes their segment, range and object, and the next command to run."""
     try:
         yield
     except RemoteStorageError as e:
@@ -91,7 +91,7 @@ _ABOUT_BYTES = (CorruptSegmentError, RemoteResourceNotFoundError)
 
 
 def _require_there(backend: StorageBackend, key: str, size_bytes: int) -> None:
-    """Ask for the object of an empty file: if the segment is gone, its files are not empty.
+    """Check that the object of an empty file exists: if not, the segment is gone.
 
     Raises:
         RemoteResourceNotFoundError: there is no such object.

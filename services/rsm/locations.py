@@ -1,4 +1,4 @@
-"""Places where segments may be: the current location, and the registry of earlier ones."""
+"""Define the current location, and the registry of earlier locations."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class Location:
 
     Attributes:
         prefix: of every key; empty or ending with a slash.
-        place: where it is, for people; never with a credential.
+        place: the place in words, for messages; never contains a credential.
     """
 
     location_id: int
@@ -31,11 +31,11 @@ class Location:
         return segment_keys(self.prefix, metadata)
 
     def read_manifest(self, keys: SegmentKeys) -> Manifest:
-        """The manifest of a segment.
+        """Read the manifest of a segment.
 
         Raises:
-            RemoteResourceNotFoundError: no copy of it is complete.
-            CorruptSegmentError: there is something else under its key.
+            RemoteResourceNotFoundError: the location has no complete copy.
+            CorruptSegmentError: the object under its key is something else.
         """
         name = f"{keys.manifest} in {self}"
         manifest = Manifest.from_bytes(self.backend.get(keys.manifest), name)
@@ -46,31 +46,36 @@ class Location:
 
 
 class Locations:
-    """The allow-list of places. What callers send names one of them by its number, or none."""
+    """The allow-list of places. Callers name a place by its number only, or not at all."""
 
     def __init__(self, current: Location, others: Sequence[Location] = ()) -> None:
-        """`others` are read and deleted from, never written to; no two have the same number."""
+        """Register the locations; `others` are read and deleted from, never written to.
+
+        No two locations may have the same number.
+        """
         self.current = current
         self.others = tuple(others)
         self._by_id = {location.location_id: location for location in self.all}
 
     @property
     def all(self) -> Sequence[Location]:
-        """The current one first."""
+        """Return all locations, the current one first."""
         return (self.current, *self.others)
 
     def numbered(self, location_id: int) -> Location | None:
-        """The location of a number; None: it is not registered."""
+        """Return the location with a number; None if it is not registered."""
         return self._by_id.get(location_id)
 
     def named_by(
         self, metadata: RemoteLogSegmentMetadata
     ) -> tuple[Location, CustomMetadata] | None:
-        """Where the copy was put, by what it answered; None: it never finished, as far as the
-        caller knows, and may have left something in any location. Asks no store.
+        """Return the location that the custom metadata names, without a request to a store.
+
+        None if the copy never finished, as far as the caller knows: it may have left objects in any
+        location.
 
         Raises:
-            InvalidRequestError: not of a known version, or of a location that is not registered.
+            InvalidRequestError: of an unknown version, or of a location that is not registered.
         """
         if metadata.custom_metadata is None:
             return None
@@ -80,7 +85,7 @@ class Locations:
         return self._by_id[found.location_id], found
 
     def find(self, metadata: RemoteLogSegmentMetadata) -> tuple[Location, CustomMetadata]:
-        """Where a segment's bytes are. Asks for manifests only where the caller does not know.
+        """Find the location of a segment; read manifests only if the caller has no custom metadata.
 
         Raises:
             InvalidRequestError: as named_by.

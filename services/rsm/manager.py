@@ -1,4 +1,4 @@
-"""RSM itself, over any store of objects."""
+"""Implement RSM over any object store."""
 
 from collections.abc import Iterator, Sequence
 
@@ -25,9 +25,9 @@ from services.rsm.verification import ReadVerification
 
 
 class ObjectRemoteStorageManager:
-    """RemoteStorageManager that keeps each segment as three objects (see keys and manifest).
+    """The RemoteStorageManager that keeps each segment as three objects (see SegmentKeys).
 
-    `objects` lists and deletes what the stores hold, known to metadata or not.
+    `objects` lists and deletes the objects of the stores, with or without metadata.
 
     Stateless except for threads and part buffers, which all copies share, and the set of active
     copies.
@@ -44,8 +44,14 @@ class ObjectRemoteStorageManager:
         start_up: StartUp | None = None,
         waiting: Waiting | None = None,
     ) -> None:
-        """Without `verification` only indexes are verified. `others` are earlier locations. Without
-        `start_up` only the presence of the store is checked. The backends share `waiting`."""
+        """Set up the manager without a request to the store.
+
+        Args:
+            verification: None: verify only indexes.
+            others: earlier locations.
+            start_up: None: check only the presence of the store.
+            waiting: the same as the backends'.
+        """
         self._backend = location.backend
         self._start_up = start_up
         locations = Locations(location, others)
@@ -70,7 +76,7 @@ class ObjectRemoteStorageManager:
         return self._objects
 
     def check(self) -> None:
-        """Return if the store can be used, else raise what is wrong with it.
+        """Check that the store can be used.
 
         Until this has passed once, markers and capabilities are checked too (see StartUp).
         """
@@ -126,6 +132,6 @@ class ObjectRemoteStorageManager:
         return self._deleter.delete(metadatas)
 
     def _require_open(self) -> None:
-        """Raise unless the store is known to be ours."""
+        """Raise unless the store is known to be this deployment's."""
         if self._start_up is not None:
             self._start_up.require_open()

@@ -1,4 +1,4 @@
-"""Read, claim and check the object `.sediment`, which says whose objects a prefix holds."""
+"""Read, write and check the marker `.sediment`, which names the owner of a prefix."""
 
 import json
 import logging
@@ -11,7 +11,7 @@ from services.rsm.locations import Location
 FORMAT_VERSION = 1
 
 PROBE_NAME = ".probe-"
-"""What the names of objects begin with that a store is tried with; they say nothing of an owner."""
+"""Beginning of the names of probe objects, which have no owner."""
 
 MARKER_NAME = ".sediment"
 _DEPLOYMENT_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -20,11 +20,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """Name the owner of a prefix.
+    """The owner of a prefix.
 
     Attributes:
-        deployment_id: made with the metadata database, which knows what the objects are.
-        location_id: by which number custom metadata names the place.
+        deployment_id: made with the metadata database, which names the objects.
+        location_id: the number of the place in custom metadata.
     """
 
     deployment_id: str
@@ -46,7 +46,7 @@ class Marker:
         """Read what to_bytes wrote; `key` names it in errors.
 
         Raises:
-            CorruptSegmentError: not a marker, or of a version not known here.
+            CorruptSegmentError: not a marker, or of an unknown version.
         """
         try:
             document = json.loads(data)
@@ -69,7 +69,7 @@ def read_marker(location: Location) -> Marker | None:
     """Read the marker of a location; None if it has none.
 
     Raises:
-        CorruptSegmentError: there is something else under its key.
+        CorruptSegmentError: the object under its key is something else.
     """
     key = marker_key(location)
     try:
@@ -79,14 +79,14 @@ def read_marker(location: Location) -> Marker | None:
 
 
 def require_marked(location: Location, deployment_id: str) -> None:
-    """Return if the store of a location is there and has our marker.
+    """Check that the store of a location is reachable and has this deployment's marker.
 
-    One request, so that it can be repeated each second: a volume that is not mounted, a bucket
-    that was emptied or is another one, have no marker, and would take copies all the same.
+    Sends one request, so that it can run each second. An unmounted volume, and a bucket that was
+    emptied or replaced, would accept copies, but have no marker.
 
     Raises:
-        RemoteStorageError: there is no marker, or another's.
-        CorruptSegmentError: there is something else under its key.
+        RemoteStorageError: the marker is missing, or another deployment's.
+        CorruptSegmentError: the object under its key is something else.
         RetriableRemoteStorageError: the store cannot be reached.
     """
     key = marker_key(location)

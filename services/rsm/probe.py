@@ -93,7 +93,7 @@ Step = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """How a store did at one thing; `detail` says what was wrong, empty where nothing was."""
+    """The result of one step; `detail` describes the fault, empty if there is none."""
 
     capability: Capability
     outcome: Outcome
@@ -106,7 +106,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class ProbeReport:
-    """How a store did at everything; `required` is what RSM cannot do without."""
+    """The results of all steps; RSM cannot use a store that lacks a `required` capability."""
 
     location_id: int
     place: str
@@ -152,13 +152,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ProbeObjects:
-    """The keys of one probe; no other has them."""
+    """The keys of one probe, used by no other."""
 
     stem: str
 
     @property
     def whole(self) -> str:
-        """An object of `content`, from the first step on."""
+        """Return the key of an object that has `content` from the first step on."""
         return f"{self.stem}.whole"
 
     @property
@@ -195,11 +195,12 @@ class ProbeObjects:
 
 @dataclass(frozen=True, slots=True)
 class OwnSteps:
-    """What stores of one kind are tried with besides, below the requests of StorageBackend.
+    """The steps that one kind of store adds, below the requests of StorageBackend.
 
     Attributes:
-        steps: take the place of the common ones, and come after them.
-        remove: deletes objects one by one; raises where it cannot.
+        steps: replace the common steps of the same capability; the others run after the common
+            ones.
+        remove: deletes one object; raises if it cannot.
     """
 
     steps: Callable[[ProbeObjects], Mapping[Capability, Step]]

@@ -30,18 +30,18 @@ MAX_LOCATION_ID = 65535
 MAX_PREFIX_LENGTH = 512
 MAX_BUCKET_LENGTH = 63
 
-# Not of dots alone between two slashes: a file system takes these for other directories, and so do
-# some stores and proxies.
+# No segment between two slashes is dots alone: a file system takes it for another directory, and so
+# do some stores and proxies.
 PREFIX_PATTERN = r"^(\.*[A-Za-z0-9_-][A-Za-z0-9._-]*/)*$"
 ENDPOINT_PATTERN = r"^[^/\s]*$"
 
-# Labels that begin and end with a letter or digit, as S3 and the SDK want them.
+# Labels that begin and end with a letter or digit, as S3 and the SDK require.
 BUCKET_PATTERN = r"^([a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*)?$"
 _IP_ADDRESS = re.compile(r"[0-9]+(\.[0-9]+){3}")
 
 
 def _possible_bucket(name: str) -> str:
-    """What a pattern without look-ahead cannot say."""
+    """Check the rules for a bucket's name that a pattern without look-ahead cannot express."""
     if name and not 3 <= len(name) <= MAX_BUCKET_LENGTH:
         raise ValueError(f"a bucket's name has 3 to {MAX_BUCKET_LENGTH} characters")
     if _IP_ADDRESS.fullmatch(name):
@@ -50,13 +50,13 @@ def _possible_bucket(name: str) -> str:
 
 
 BucketName = Annotated[str, Field(pattern=BUCKET_PATTERN), AfterValidator(_possible_bucket)]
-"""Of an S3 bucket; empty: none."""
+"""Name of an S3 bucket; empty for none."""
 
 
 class RsmSettings(ServiceSettings):
-    """Settings of RSM, RSM_*. What depends on the environment must be given, by backend."""
+    """Settings of RSM, RSM_*. Values that depend on the environment are required, by backend."""
 
-    # An error would print the whole input, and with it the secret key.
+    # An error would print the whole input, including the secret key.
     model_config = SettingsConfigDict(
         frozen=True, extra="forbid", env_prefix="RSM_", hide_input_in_errors=True
     )
@@ -120,7 +120,7 @@ class RsmSettings(ServiceSettings):
         description="s3: how often a failed request is repeated, and how often in a row a fetch "
         "that breaks off within 1 MiB is gone on with.",
     )
-    # S3 wants 5 MiB and takes 10,000 parts; the largest segment, 2 GiB, has 410 of that size.
+    # S3 requires 5 MiB and accepts 10,000 parts; the largest segment, 2 GiB, has 410 of that size.
     part_size_bytes: int = Field(
         default=8 * _MIB,
         ge=5 * _MIB,
@@ -172,8 +172,11 @@ class RsmSettings(ServiceSettings):
 
     @property
     def part_buffers(self) -> int:
-        """One to fill for each copy and one to send for each thread, so that no slow caller stops
-        the others; times part_size_bytes this bounds the memory of all copies."""
+        """Return how many part buffers there are.
+
+        One to fill for each copy and one to send for each thread, so that no slow caller stops the
+        others; times part_size_bytes this bounds the memory of all copies.
+        """
         return self.copy_threads + self.upload_threads
 
     @model_validator(mode="after")
@@ -188,14 +191,14 @@ class RsmSettings(ServiceSettings):
 _NEEDED = {"s3": ("endpoint", "region", "bucket"), "filesystem": ("directory",)}
 
 Place = tuple[str, ...]
-"""What tells one place from another."""
+"""The values that distinguish two places."""
 
 
 class RegisteredLocation(BaseModel):
     """One [[location]] of the file.
 
     Attributes:
-        access_key_file, secret_key_file: hold the credentials; without them RSM's own are used.
+        access_key_file, secret_key_file: contain the credentials. None if RSM's own are used.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -301,7 +304,7 @@ def _read(path: Path, what: str) -> list[RegisteredLocation]:
 
 
 def _named(location: tuple[int | str, ...]) -> str:
-    """("location", 1, "id") -> "location entry 2, id: "."""
+    """Format an error's location: ("location", 1, "id") becomes "location entry 2, id: "."""
     words = [f"entry {part + 1}," if isinstance(part, int) else part for part in location]
     return f"{' '.join(words).rstrip(',')}: " if words else ""
 

@@ -1,4 +1,4 @@
-"""Check that the store is there, is ours and can do what RSM needs, before and while RSM serves."""
+"""Check the store's presence, owner and capabilities before and while RSM serves."""
 
 import logging
 import time
@@ -14,9 +14,9 @@ _log = logging.getLogger(__name__)
 
 
 class StartUp:
-    """Refuse calls until `check` has passed once.
+    """Refuses calls until `check` has passed once.
 
-    `check` is for one thread at a time, which calls it again and again: it then makes one request,
+    One thread at a time may call `check`, repeatedly: after the first success it makes one request,
     for the marker if there is one. Calls may be served meanwhile.
     """
 
@@ -30,14 +30,20 @@ class StartUp:
         marker_required: bool = False,
         checked_first: bool = False,
     ) -> None:
-        """Without a `deployment_id`, or with `marker_required`, no marker is written. With
-        `checked_first`, a `deployment_id` or `marker_required`, calls wait for the first check."""
+        """Set up the checks of all locations.
+
+        Args:
+            deployment_id: empty: write no marker.
+            marker_required: the marker must exist; none is written.
+            checked_first: calls wait for the first check. They wait also with a `deployment_id` or
+                `marker_required`.
+        """
         self._current = locations.current
-        # Locations whose markers are still to be read, and when.
+        # Locations with unread markers, and the time of the next read of each.
         self._unread_at_s = dict.fromkeys(locations.others, -float("inf"))
         self._probe = probe
         self._deployment_id = deployment_id
-        # Whether the current location must have its marker: it was seen, written or is required.
+        # Whether the current location must have its marker: it was read, written or is required.
         self._must_be_marked = marker_required
         self._checked_first = checked_first or marker_required or bool(deployment_id)
         self._now_s = now_s
@@ -47,18 +53,19 @@ class StartUp:
         self._has_warned = bool(deployment_id)
 
     def check(self) -> None:
-        """Return if the current location can be used. A probe that was refused is run again only
-        after the store has been away.
+        """Check that the current location can be used.
+
+        A failed probe runs again only after the store has been unreachable.
 
         Raises:
             RemoteStorageError: no such bucket; another deployment's marker in any location; no
-                marker in a location that had one; a store that lacks what RSM needs.
+                marker in a location that had one; a store that lacks a required capability.
             RetriableRemoteStorageError: the current location cannot be reached.
         """
         try:
             self._require_store()
         except RemoteStorageError as e:
-            # What comes back may be another store, or a mended one.
+            # The store may be replaced or repaired when it comes back.
             self._report = None
             if self._must_be_marked and not isinstance(e, RetriableRemoteStorageError):
                 self._refuse_calls(e)
@@ -72,22 +79,23 @@ class StartUp:
             self._has_passed = True
 
     def inspect(self) -> ProbeReport:
-        """Probe the store of the current location. Leaves nothing behind, and no marker.
+        """Probe the store of the current location; leave no probe objects and no marker.
 
         Raises:
-            RemoteStorageError, RetriableRemoteStorageError: as `check`, but for what it lacks.
+            RemoteStorageError, RetriableRemoteStorageError: as `check`, except for missing
+                capabilities.
         """
         self._require_store()
         self._require_markers()
         return self._probe.run()
 
     def require_open(self) -> None:
-        """Return if calls may be served.
+        """Check that calls may be served.
 
         The first call in 60 s reads the markers of other locations that could not be read before.
 
         Raises:
-            RetriableRemoteStorageError: not yet, or not with this store.
+            RetriableRemoteStorageError: the check has not passed, or the store must not be used.
         """
         if self._has_passed and self._unread_at_s:
             try:
@@ -122,7 +130,7 @@ class StartUp:
             self._must_be_marked = True
 
     def _require_markers(self) -> None:
-        """Return if no location has another deployment's marker. Writes nothing."""
+        """Check that no location has another deployment's marker. Writes nothing."""
         if not self._has_warned:
             self._has_warned = True
             text = (
@@ -137,10 +145,10 @@ class StartUp:
         self._require_markers_of_others()
 
     def _require_markers_of_others(self) -> None:
-        """Read the markers that are due. A store that is away is tried again after 60 s."""
+        """Read the markers that are due; retry an unreachable store after 60 s."""
         now_s = self._now_s()
         for location in [each for each, at_s in self._unread_at_s.items() if at_s <= now_s]:
-            # First, so that of many calls one reads it.
+            # Set first, so that only one of concurrent calls reads it.
             was_read_before = self._unread_at_s[location] > -float("inf")
             self._unread_at_s[location] = now_s + _READ_AGAIN_S
             try:
@@ -150,7 +158,7 @@ class StartUp:
                     text = "%s cannot be read; its marker is checked later: %s"
                     _log.warning(text, location, e)
             except RemoteStorageError:
-                # It is another deployment's until a check has read otherwise.
+                # Refuse the location until a check reads another marker.
                 self._unread_at_s[location] = now_s
                 raise
             else:
@@ -168,7 +176,7 @@ class StartUp:
 
 
 def _log_report(report: ProbeReport) -> None:
-    """Log one line with all of it for machines, and one with what the store lacks."""
+    """Log the whole report for machines, and a warning if the store lacks a capability."""
     _log.info("probed the store of location %d", report.location_id, extra=report.as_json())
     if report.degraded:
         without = "; ".join(f"{f}: {WITHOUT[f.capability]}" for f in report.degraded)

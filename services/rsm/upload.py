@@ -200,7 +200,9 @@ class ObjectUpload:
         self._backend.complete_upload(self._upload, [part.result() for part in self._parts])
 
     def discard(self) -> None:
-        """Abort the upload. Never raises a store's error, which would hide the reason to discard.
+        """Abort the upload.
+
+        Never raises a store's error, which would hide the reason to discard.
         """
         self._is_discarded = True
         for part in self._parts:
@@ -222,10 +224,10 @@ class ObjectUpload:
         return list(self._backend.list_uploads(self._key)) if self._begun else []
 
     def _wait_for_a_thread(self) -> None:
-        """Wait until fewer parts are in flight than there are threads; raise the error of a failed
-        part.
+        """Wait until fewer parts are in flight than there are threads.
 
-        More parts would only wait, in memory that other copies need.
+        More parts would only wait, in memory that other copies need. Raises the error of a failed
+        part.
         """
         may_send = len(self._under_way) < self._uploader.thread_count
         done, self._under_way = wait(self._under_way, 0 if may_send else None, FIRST_COMPLETED)

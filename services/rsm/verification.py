@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 class ReadVerification:
-    """Choose the reads to verify, and verify their bytes as they pass. Thread-safe.
+    """Chooses the reads to verify, and verifies their bytes as they pass. Thread-safe.
 
     An index is always verified: nothing after RSM would notice a changed byte. A log is verified
     chunk by chunk, for each chunk that is read whole. The manifest is read when the first chunk or
@@ -29,7 +29,10 @@ class ReadVerification:
     """
 
     def __init__(self, verify: VerifyReads, cache_bytes: int) -> None:
-        """With "sampled", verify every SAMPLE_EVERY-th read of a log that has a whole chunk."""
+        """Set how many reads to verify.
+
+        With "sampled" every SAMPLE_EVERY-th read of a log that has a whole chunk is verified.
+        """
         self._every = {"off": 0, "sampled": SAMPLE_EVERY, "always": 1}[verify]
         self._reads = itertools.count(1)
         self._cache = DigestCache(cache_bytes)
@@ -46,10 +49,10 @@ class ReadVerification:
 
 
 class SegmentVerification:
-    """Verify one read.
+    """Verifies one read.
 
-    A read fails if its manifest is missing or another one. Only if the caller's custom metadata
-    has no digest of the manifest (a copy of an earlier release), is it read unverified.
+    A read fails if its manifest is missing or belongs to another copy. A read stays unverified only
+    if the caller's custom metadata has no digest of the manifest (a copy of an earlier release).
     """
 
     def __init__(
@@ -121,7 +124,10 @@ def _require_equal(what: str, crc: int, expected: int) -> None:
 
 
 def has_whole_chunk(start: int, end: int, size: int) -> bool:
-    """Whether bytes `start` to `end`, inclusive, of a log of `size` have a chunk with a digest."""
+    """Return whether a read of a log has a chunk with a digest.
+
+    The read is from byte `start` to `end`, inclusive, of a log of `size` bytes.
+    """
     first = -(-start // DIGEST_CHUNK_BYTES) * DIGEST_CHUNK_BYTES
     return first < size and min(first + DIGEST_CHUNK_BYTES, size) - 1 <= end
 
@@ -133,9 +139,9 @@ def _checked(
     section_bytes: int,
     check: Callable[[int, int], None],
 ) -> Generator[bytes, None, None]:
-    """`pieces` of a file of `size` bytes from `start` on, unchanged.
+    """Yield `pieces` of a file of `size` bytes from `start` on, unchanged.
 
-    `check(number, crc32c)` is called for each whole section before its last bytes are given out.
+    Calls `check(number, crc32c)` for each whole section before it yields the section's last bytes.
     """
     position, crc = start, 0
     from_its_start = start % section_bytes == 0

@@ -321,9 +321,7 @@ class SignedRequests:
             _require_empty(response, what)
 
     def list_uploads(self, prefix: str) -> Iterator[Upload]:
-        """Yield the uploads that the store lists. Some stores match whole keys only (see
-        S3Storage).
-        """
+        """List the store's unfinished uploads. Some stores match whole keys only (S3Storage)."""
         query = {"uploads": "", "prefix": prefix}
         truncated = True
         while truncated:
