@@ -58,7 +58,7 @@ class Services:
 
         Raises:
             RetriableRemoteStorageError: one is unreachable; names it and its address.
-            InvalidRequestError: another service answers at an address.
+            InvalidRequestError: another service listens at an address.
         """
         self._require_connections()
         with self.connected_rlmm() as rlmm, _answering("--rlmm", self.rlmm):

@@ -218,7 +218,7 @@ def _made(directory: Path) -> Path:
 
 
 def _partial(report: Path) -> Path:
-    """Return the file beside the report that is written first, so that nobody reads half of one."""
+    """Return the file that is written first, so that no reader gets half a report."""
     return report.with_name(f".{report.name}.partial")
 
 
@@ -241,7 +241,7 @@ def _hand_over(made: Path, report: Path | None, document: TextIO | None) -> None
                 shutil.copyfileobj(file, document)
             document.flush()
     except OSError as e:
-        # Keep the only record of what was deleted: the scratch directory is about to go.
+        # Keep the only record of the deletions: the scratch directory is about to be removed.
         with tempfile.NamedTemporaryFile(
             prefix="sediment-report-", suffix=".json", delete=False
         ) as kept:
@@ -259,7 +259,7 @@ class _StoppedError(BaseException):
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    # Calls to the JVM that are cut off log at length; one line of ours is enough.
+    # Calls to the JVM that are cut off log at length; one line of the sweep is enough.
     logging.disable()
     raise _StoppedError(number)
 

@@ -1,7 +1,7 @@
 """Mark planned segments DELETE_SEGMENT_STARTED.
 
-If a partition changed since it was planned, plan it again and mark what both plans name; never more
-than was planned.
+If a partition changed since it was planned, plan it again and mark the segments that both plans
+contain; never more than was planned.
 """
 
 import time
@@ -45,7 +45,7 @@ from spark_jobs.plan import (
 from spark_jobs.planning import RemovalPlanner, RetentionPlanner
 
 ATTEMPTS = 3
-"""How often a partition that keeps changing is tried before its segments are refused."""
+"""Number of attempts to mark a partition that keeps changing, before its segments are refused."""
 
 _NOT_MARKED = (RetriableRemoteStorageError, ThrottledError)
 
@@ -63,7 +63,7 @@ PlanAgain = Callable[[TopicIdPartition], PartitionPlan]
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """MARKED; or REFUSED or FAILED, with the error."""
+    """The result of marking: MARKED; or REFUSED or FAILED, with the error."""
 
     outcome: str
     error: str | None = None
@@ -124,10 +124,11 @@ def mark_partition(
 ) -> PartitionMarks:
     """Mark a plan's segments at the revisions it was made for.
 
-    If the partition has changed, plan it again and mark what both plans name.
+    If the partition has changed, plan it again and mark the segments that both plans contain.
 
     Raises:
-        RetriableRemoteStorageError, ThrottledError: RLMM is unreachable; some may be marked.
+        RetriableRemoteStorageError, ThrottledError: RLMM is unreachable; some segments may be
+            marked.
     """
     marks: dict[UUID, Mark] = {}
     seen = {d.segment.remote_log_segment_id.id: d.segment for d in plan.deletions}

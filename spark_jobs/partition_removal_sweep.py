@@ -85,7 +85,7 @@ def run(spark: SparkSession, this: SweepRun, config: Config) -> SweepReport:
     services, options = config.options.services, config.options
     deleter = Deleter(plan_id=this.plan_id)
     listed = deleted_partitions(spark, services, options.topics, config.grace_ms)
-    # Stored: it is used twice, and RLMM's answer may change in between.
+    # Stored: it is used twice, and RLMM's response may change in between.
     partitions = written(spark, this, "partitions", listed, PLAN_SCHEMA)
     segments = remote_log_segments(spark, services, options.topics, only_deleted_partitions=True)
     stages = Stages(

@@ -1,4 +1,4 @@
-"""The plan of a sweep: a partition's deletions as an object, as rows, and the schemas."""
+"""Represent the plan of a sweep as objects and as rows, and define the schemas."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -82,7 +82,7 @@ MARKED, REFUSED, FAILED, DELETED, PLANNED = "MARKED", "REFUSED", "FAILED", "DELE
 _OUTCOME_FIELDS = [StructField("outcome", StringType()), StructField("error", StringType())]
 
 MARKED_SCHEMA = StructType([*PLAN_SCHEMA.fields, *_OUTCOME_FIELDS])
-"""The plan with RLMM's answer to each row: MARKED; or REFUSED or FAILED, with the error."""
+"""The plan with RLMM's response to each row: MARKED; or REFUSED or FAILED, with the error."""
 
 DELETED_SCHEMA = StructType([StructField("segment_id", StringType()), *_OUTCOME_FIELDS])
 """The outcome of each marked segment: DELETED or FAILED."""
@@ -201,13 +201,16 @@ def segment_of(row: Row) -> RemoteLogSegmentMetadata:
         state=RemoteLogSegmentState[row["state"]],
         txn_idx_empty=row["txn_idx_empty"],
         broker_leader_epoch=row["broker_leader_epoch"],
-        # Null or absent: RLMM's release knows of no leases.
+        # Null or absent: RLMM's release has no leases.
         copy_leased=bool(row.get("copy_leased")),
     )
 
 
 def segment_columns(segment: RemoteLogSegmentMetadata) -> Row:
-    """The way back of `segment_of`, but for the partition's columns."""
+    """Return the columns of a segment: the inverse of `segment_of`.
+
+    The partition's columns are not included.
+    """
     return {
         "segment_id": str(segment.remote_log_segment_id.id),
         "start_offset": segment.start_offset,

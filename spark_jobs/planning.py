@@ -92,7 +92,7 @@ class RetentionPlanner:
     ) -> PartitionPlan:
         """Plan nothing new, but finish the deletions that were marked a grace period ago.
 
-        They were decided then, and nobody can read the segments any more.
+        The segments were marked then, and have not been readable since.
         """
         segments, earlier = _segments_and_plan_ids(r for r in rows if r["state"] == _DELETING.name)
         deletions: tuple[Deletion, ...] = ()

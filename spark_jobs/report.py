@@ -1,4 +1,4 @@
-"""Report what a sweep did as one JSON document; its exit codes and its error."""
+"""Report the results of a sweep as one JSON document; define its exit codes and error."""
 
 import json
 import re
@@ -33,7 +33,7 @@ _CAUSES = (
 
 
 class SweepError(Exception):
-    """The sweep could not start or continue; the message says why and what to do."""
+    """The sweep could not start or continue; the message has the reason and the remedy."""
 
     def __init__(self, message: str, exit_code: int = EXIT_FAILED) -> None:
         super().__init__(message)
@@ -44,7 +44,7 @@ class SweepError(Exception):
 def sweep_errors() -> Iterator[None]:
     """Turn errors of services and Spark into SweepError.
 
-    Anything else is a defect of ours and keeps its traceback.
+    Any other error is a defect of the sweep and keeps its traceback.
     """
     try:
         yield

@@ -98,7 +98,7 @@ class SegmentsReader(DataSourceReader):
 def in_scan_schema(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Fit a batch from an RLMM of another release to SCAN_SCHEMA.
 
-    A column that this RLMM lacks is null; a column that Spark does not know is dropped.
+    A column that the batch lacks is null; a column that SCAN_SCHEMA lacks is dropped.
     """
     columns = arrow_schema(SCAN_SCHEMA)
     known = set(batch.schema.names)

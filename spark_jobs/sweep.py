@@ -1,8 +1,8 @@
 """Run the stages of a sweep: plan, mark, delete, report.
 
-The plan is frozen: stored once and never computed again, so that a task that runs twice and a
-person who reads it see the same. Spark's committer stores the result of each stage before the next
-one begins; a task that ran twice counts once.
+The plan is frozen: it is stored once and never computed again, so that a repeated task and a human
+reader see the same plan. Spark's committer stores the result of each stage before the next one
+begins; a task that ran twice counts once.
 """
 
 from collections.abc import Callable, Iterable, Iterator

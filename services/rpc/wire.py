@@ -10,7 +10,7 @@ from services.rpc.converters.shared import segment_file
 from tieredstorage.v1 import remote_storage_manager_pb2 as pb
 
 _MORE = 0x80
-_LONGEST_BYTES = 5  # 32 bits: no message of ours is longer.
+_LONGEST_BYTES = 5  # 32 bits: no message of these services is longer.
 
 
 def length_to_wire(length: int) -> bytes:
@@ -36,12 +36,12 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
 def replacing_handlers(server: grpc.Server, instead: "Mapping[str, Handler]") -> grpc.Server:
-    """Return a server for generated code that replaces the handlers of the methods in `instead`."""
+    """Return a server for generated code that uses the handlers in `instead` for their methods."""
     return cast(grpc.Server, _Replacing(server, instead))
 
 
 class _Replacing:
-    """The methods of a server that generated code calls."""
+    """The part of a server that generated code calls, with some handlers replaced."""
 
     def __init__(self, server: grpc.Server, instead: "Mapping[str, Handler]") -> None:
         self._server = server
@@ -53,7 +53,7 @@ class _Replacing:
     def add_registered_method_handlers(
         self, service: str, handlers: "Mapping[str, Handler]"
     ) -> None:
-        # grpc-stubs does not know of it.
+        # grpc-stubs lacks this method.
         self._server.add_registered_method_handlers(  # type: ignore[attr-defined]
             service, {**handlers, **self._instead}
         )
@@ -68,7 +68,7 @@ _FILES = {number: file for file, number in _NUMBERS.items()}
 
 
 def copied_chunk_to_wire(chunk: SegmentChunk) -> bytes:
-    """Encode a CopyLogSegmentDataRequest with only this chunk."""
+    """Encode a CopyLogSegmentDataRequest that has only this chunk."""
     head = b"".join((_FILE, _NUMBERS[chunk.file], _COPIED_DATA, length_to_wire(len(chunk.data))))
     size = length_to_wire(len(head) + len(chunk.data))
     return b"".join((_CHUNK, size, head, chunk.data))
@@ -81,10 +81,10 @@ def request_to_wire(request: pb.CopyLogSegmentDataRequest | SegmentChunk) -> byt
 
 
 def request_from_wire(message: bytes) -> pb.CopyLogSegmentDataRequest | SegmentChunk:
-    """Decode the chunk of a message as a view into it, or else the message.
+    """Decode a message's chunk as a view into it; decode the whole message if it has no chunk.
 
     Raises:
-        DecodeError: of protobuf, if it is no such message.
+        DecodeError: of protobuf, if the message is malformed.
     """
     chunk = _chunk_from_wire(message)
     return pb.CopyLogSegmentDataRequest.FromString(message) if chunk is None else chunk
@@ -132,7 +132,7 @@ def fetched_chunk_to_wire(data: bytes) -> bytes:
 
 
 def fetched_chunk_from_wire(message: bytes) -> bytes:
-    """Decode the `data` of a message; raises protobuf's DecodeError if it is no such message."""
+    """Decode the `data` of a message; raise protobuf's DecodeError if it is malformed."""
     length = read_length(message, 1) if message[:1] == _DATA else None
     if length is not None and sum(length) == len(message):
         return message[length[1] :]

@@ -94,7 +94,8 @@ class SegmentCopier:
         """Set up copies to a location.
 
         Args:
-            require_open: raises unless the store is known to be ours; active copies then fail.
+            require_open: raises unless the store is known to be this deployment's; active copies
+                then fail.
         """
         self._location = location
         self._backend = location.backend

@@ -151,7 +151,7 @@ def require_wanted() -> None:
 
 
 def next_slice(todo: deque[T]) -> Iterator[T]:
-    """Take the items to examine before the deletion of what they lead to.
+    """Take the items to examine next, until their objects should be deleted.
 
     At least one, at most MOST_LOOKED_FOR, and none after a third of the remaining time. The last
     item may take another third, which leaves the last third for deletion.

@@ -41,7 +41,7 @@ _IP_ADDRESS = re.compile(r"[0-9]+(\.[0-9]+){3}")
 
 
 def _possible_bucket(name: str) -> str:
-    """Check the rules for a bucket's name that a pattern without look-ahead cannot express."""
+    """Check a bucket's name against the rules that need look-ahead in a pattern."""
     if name and not 3 <= len(name) <= MAX_BUCKET_LENGTH:
         raise ValueError(f"a bucket's name has 3 to {MAX_BUCKET_LENGTH} characters")
     if _IP_ADDRESS.fullmatch(name):
@@ -238,7 +238,7 @@ def other_locations(settings: RsmSettings) -> list[RegisteredLocation]:
 
     Raises:
         SystemExit: the file cannot be read, has an unknown key, a bad value, a number twice, or a
-            place under two numbers; the text says which.
+            place under two numbers; the message names the fault.
     """
     if settings.locations_file is None:
         return []

@@ -37,7 +37,7 @@ FETCH_TIMEOUT_S = 60.0
 
 
 class RemoteStorageManagerClient:
-    """Implement RemoteStorageManager by calls to a server. Thread-safe."""
+    """Implements RemoteStorageManager by calls to a server. Thread-safe."""
 
     def __init__(
         self,
@@ -47,11 +47,11 @@ class RemoteStorageManagerClient:
         copy_timeout_s: float = COPY_TIMEOUT_S,
         fetch_timeout_s: float = FETCH_TIMEOUT_S,
     ) -> None:
-        """Neither call is bounded as a whole.
+        """Set the timeouts of calls. Neither bounds a call as a whole.
 
         Args:
             copy_timeout_s: how long RSM may make no progress with a copy.
-            fetch_timeout_s: how long RSM may send nothing of a fetch.
+            fetch_timeout_s: how long RSM may send no data of a fetch.
         """
         self._stub = pb_grpc.RemoteStorageManagerStub(channel)
         self._copy = copying_method(channel)
@@ -111,7 +111,7 @@ def _conforms(client: RemoteStorageManagerClient) -> RemoteStorageManager:
 
 
 class SegmentObjectsClient:
-    """Implement SegmentObjects by calls to a server. Thread-safe."""
+    """Implements SegmentObjects by calls to a server. Thread-safe."""
 
     def __init__(self, channel: grpc.Channel, peer: str) -> None:
         self._stub = pb_grpc.RemoteStorageManagerStub(channel)

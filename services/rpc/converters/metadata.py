@@ -240,7 +240,7 @@ def lookup_outcomes_to_proto(
 
 
 def _write_lookup_outcome(outcome: LookupOutcome, message: pb.LookupOutcome) -> None:
-    """In place, as write_metadata."""
+    """Write an outcome into an empty message within a larger one."""
     if isinstance(outcome, RemoteStorageError):
         message.error.CopyFrom(status_of(outcome))
         return
@@ -442,7 +442,7 @@ def report_outcome_to_proto(outcome: ReportOutcome) -> pb.ReportOutcome:
 
 
 def report_outcome_from_proto(message: pb.ReportOutcome, report: PartitionReport) -> ReportOutcome:
-    """`report` is what the outcome answers; it does not travel back."""
+    """Read the outcome of a report; `report` completes the state, since responses omit it."""
     if not message.HasField("result"):
         return error_of(message.error)
     result = message.result
@@ -577,7 +577,7 @@ def anomaly_to_proto(anomaly: Anomaly) -> pb.Anomaly:
 
 
 def anomaly_from_proto(message: pb.Anomaly) -> Anomaly:
-    """Without what is in answers only."""
+    """Read an anomaly without the fields that only responses have."""
     return Anomaly(
         kind=anomaly_kind.from_proto(message.kind, "kind"),
         topic_id=uuid_from_text(message.topic_id, "topic_id"),

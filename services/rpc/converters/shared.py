@@ -43,13 +43,13 @@ V_co = TypeVar("V_co", bound=int, covariant=True)
 
 
 class WireEnum(Protocol[V_co]):
-    """A generated enum: numbers by name."""
+    """A generated enum, whose numbers are looked up by name."""
 
     def Value(self, name: str) -> V_co: ...
 
 
 class EnumConverter(Generic[E, V]):
-    """Convert between our enum and the wire's, which has our names behind a prefix."""
+    """Converts between an enum of services.api and the generated one, whose names have a prefix."""
 
     def __init__(self, ours: type[E], wire: WireEnum[V], prefix: str) -> None:
         self._to_wire = {member: wire.Value(prefix + member.name) for member in ours}
@@ -98,7 +98,7 @@ T = TypeVar("T")
 
 
 def items_from_proto(messages: Iterable[M], field: str, read: Callable[[M], T]) -> tuple[T, ...]:
-    """Read each message; an InvalidRequestError names its index in `field`."""
+    """Read each message; add its index in `field` to an InvalidRequestError."""
     items: list[T] = []
     try:
         for message in messages:
@@ -116,7 +116,7 @@ def require_set(message: Message, field: str) -> None:
 # Batches and pages name the same few partitions again and again.
 @lru_cache(maxsize=4096)
 def topic_id_partition_to_proto(tp: TopicIdPartition) -> pb.TopicIdPartition:
-    """Return a message that callers share: copy it, do not change it."""
+    """Return a message that callers share and must copy before they change it."""
     return pb.TopicIdPartition(
         topic_id=uuid_to_text(tp.topic_id), topic=tp.topic, partition=tp.partition
     )
@@ -154,9 +154,9 @@ def metadata_to_proto(metadata: RemoteLogSegmentMetadata) -> pb.RemoteLogSegment
 def write_metadata(
     metadata: RemoteLogSegmentMetadata, message: pb.RemoteLogSegmentMetadata
 ) -> None:
-    """Write into an empty message within a larger one.
+    """Write metadata into an empty message within a larger one.
 
-    A message made by itself would be copied there, which takes as long as making it.
+    A separate message would be copied into the larger one, which takes as long as making it.
     """
     segment_id = metadata.remote_log_segment_id
     tp = topic_id_partition_to_proto(segment_id.topic_id_partition)

@@ -77,10 +77,11 @@ def copy_to_proto(
 def copy_from_proto(
     requests: Iterable[CopyRequest],
 ) -> tuple[RemoteLogSegmentMetadata, LogSegmentData]:
-    """Read the header now, the chunks as they are taken.
+    """Read the header now, and each chunk when it is taken.
 
     Raises:
-        InvalidRequestError: no header first, or a malformed one; from the chunks: a second header.
+        InvalidRequestError: the first message is not a header, or a malformed one; from the chunks:
+            a second header.
     """
     messages = iter(requests)
     first = next(messages, None)

@@ -1,1 +1,1 @@
-"""Where objects are kept: one small Protocol, and S3 and the file system behind it."""
+"""Store objects in S3 or in the file system, behind one Protocol."""

@@ -60,7 +60,7 @@ def http_pool(
         timeout=Patience(connect_timeout_ms / 1000, read_timeout_ms / 1000, waiting),
         retries=Repeats(
             total=retries,
-            # S3 stores do not redirect; the login page of a proxy would count as an answer.
+            # S3 stores do not redirect; the login page of a proxy would count as a response.
             redirect=False,
             backoff_factor=0.2,
             backoff_jitter=0.2,
@@ -120,7 +120,7 @@ class S3Storage:
             raise StoreNotFoundError(text)
 
     def check_and_get(self, key: str) -> bytes:
-        # The answer to a GET distinguishes a missing bucket from a missing object.
+        # The response to a GET distinguishes a missing bucket from a missing object.
         return self._get(key, f"GET {self._target.named(key)} at {self._target.endpoint}")
 
     def put(self, key: str, data: bytes | memoryview, crc: int | None = None) -> None:

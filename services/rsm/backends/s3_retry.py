@@ -71,7 +71,7 @@ class Repeats(Retry):
         """
         left = super().increment(method, url, response, error, _pool, _stacktrace)
         is_active = current_call().is_active
-        with suppress(RetriableRemoteStorageError):  # What ended the pause is raised below.
+        with suppress(RetriableRemoteStorageError):  # The reason is raised below.
             self._waiting.until(self._waiting.now() + left.get_backoff_time(), is_active)
         if self._waiting.is_closed():
             raise GivenUpError(_pool, url, error, "the service is stopping")
