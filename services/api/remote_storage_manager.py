@@ -90,7 +90,7 @@ class RemoteStorageManager(Protocol):
     Metadata names the segment by its id. After the copy it carries the custom metadata that
     copy_log_segment_data returned: without it a segment counts as never finished.
 
-    The caller must mark metadata as deleted before it deletes objects.
+    The caller must mark the metadata before it deletes objects.
 
     Every method raises RetriableRemoteStorageError if the store cannot be reached or throttles, and
     RemoteStorageError if it fails permanently (a missing bucket, refused credentials).

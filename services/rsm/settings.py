@@ -30,8 +30,8 @@ MAX_LOCATION_ID = 65535
 MAX_PREFIX_LENGTH = 512
 MAX_BUCKET_LENGTH = 63
 
-# No segment between two slashes is dots alone: a file system takes it for another directory, and so
-# do some stores and proxies.
+# No name between two slashes is dots alone: a file system takes it for another directory, and so do
+# some stores and proxies.
 PREFIX_PATTERN = r"^(\.*[A-Za-z0-9_-][A-Za-z0-9._-]*/)*$"
 ENDPOINT_PATTERN = r"^[^/\s]*$"
 

@@ -55,7 +55,7 @@ class StartUp:
     def check(self) -> None:
         """Check that the current location can be used.
 
-        A failed probe runs again only after the store has been unreachable.
+        A probe with a refused result runs again only after the store has been unreachable.
 
         Raises:
             RemoteStorageError: no such bucket; another deployment's marker in any location; no
