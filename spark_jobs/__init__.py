@@ -1,4 +1,4 @@
-"""Sweeps on Spark: retention and the removal of deleted partitions, off the brokers.
+"""Run sweeps on Spark: retention and the removal of deleted partitions, off the brokers.
 
 Metadata comes from RLMM and bytes go through RSM, by their Protocols: no job has credentials of the
 database or the bucket.

@@ -26,7 +26,7 @@ class ByteRate:
     """Limits the bytes per second of all streams together, or does not limit them."""
 
     def __init__(self, bytes_per_s: int, waiting: Waiting) -> None:
-        """`bytes_per_s`: 0 for no limit."""
+        """Set the rate; `bytes_per_s`: 0 for no limit."""
         name = f"bytes per second (limit {bytes_per_s})"
         self._bucket = token_bucket(bytes_per_s, name, waiting) if bytes_per_s else None
         self._waiting = waiting

@@ -85,7 +85,11 @@ class StoredSegmentObjects:
         active_copies: ActiveCopies,
         require_open: Callable[[], None],
     ) -> None:
-        """`require_open` raises unless the stores are known to be this deployment's."""
+        """Set up access to the stores.
+
+        Args:
+            require_open: raises unless the stores are known to be this deployment's.
+        """
         self._require_open = require_open
         self._locations = locations
         self._deletes = deletes

@@ -1,4 +1,4 @@
-"""Settings of RSM, from its environment and from the file of other locations."""
+"""Read the settings of RSM from its environment and from the file of other locations."""
 
 import re
 import tomllib

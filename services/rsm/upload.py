@@ -37,7 +37,11 @@ class PartBuffers:
     """
 
     def __init__(self, count: int, size_bytes: int, wait_timeout_ms: int) -> None:
-        """`size_bytes`: of every buffer, except for objects that need larger parts."""
+        """Set the limits; allocate no buffer yet.
+
+        Args:
+            size_bytes: of every buffer, except for objects that need larger parts.
+        """
         self.size_bytes = size_bytes
         self._wait_timeout_s = wait_timeout_ms / 1000
         self._queue = FairQueue(f"part buffers in use (limit {count})", count)
