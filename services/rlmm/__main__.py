@@ -1,4 +1,4 @@
-"""`python -m services.rlmm`: the RLMM process."""
+"""Run the RLMM process: `python -m services.rlmm`."""
 
 import grpc
 

@@ -29,7 +29,7 @@ MAX_NUMBERS_BYTES = 256
 _MICROSECOND = timedelta(microseconds=1)
 _LATEST = datetime.max.replace(tzinfo=UTC)
 
-# In the order of the key, so that two reports wait for each other but never each for the other.
+# Rows come in the order of the key, so that two reports never deadlock.
 REPORT = f"""
     INSERT INTO anomalies AS known (
         anomaly_id, kind, topic_id, partition, segment_id, object_key, detail, run_ids)
@@ -49,7 +49,8 @@ REPORT = f"""
 
 
 def check_report(anomalies: Sequence[Anomaly], run_id: str) -> None:
-    """
+    """Refuse a malformed report.
+
     Raises:
         InvalidRequestError: as RemoteLogMetadataManager.report_anomalies.
     """
@@ -68,7 +69,7 @@ def report(session: Session, anomalies: Sequence[Anomaly], run_id: str) -> None:
 
 
 def fingerprint(query: AnomalyQuery) -> tuple[object, ...]:
-    """Return what page tokens are bound to: equal for equal queries."""
+    """Return the value to which page tokens are bound: equal for equal queries."""
     kinds = sorted({kind.value for kind in query.kinds})
     return ("anomalies", kinds, str(query.topic_id), query.last_seen_from_ms)
 
@@ -88,7 +89,7 @@ def list_anomalies(
 
 
 def _page(query: AnomalyQuery, limit: int, after: Position | None) -> Select[*tuple[object, ...]]:
-    """Select the page and one row more, which shows that there is a next one.
+    """Select the page and one more row, which shows whether there is a next page.
 
     Skips kinds that only a later release knows.
     """
@@ -111,12 +112,12 @@ def _page(query: AnomalyQuery, limit: int, after: Position | None) -> Select[*tu
 
 
 def _time(microseconds: int) -> datetime:
-    """Convert milliseconds since 1970; later than all times is the last one."""
+    """Convert microseconds since 1970 to a time; a value past the last time gives the last time."""
     return EPOCH + min(max(microseconds, 0), (_LATEST - EPOCH) // _MICROSECOND) * _MICROSECOND
 
 
 def _id_of(anomaly: Anomaly) -> UUID:
-    """Digest an anomaly's identity: an object key may be longer than an index takes."""
+    """Digest an anomaly's identity, because an object key may be longer than an index allows."""
     known_by = (
         anomaly.kind.value,
         str(anomaly.topic_id),
@@ -140,7 +141,7 @@ def _row(anomaly_id: UUID, anomaly: Anomaly) -> JsonRow:
 
 
 def _size_bytes(row: AnyRow) -> int:
-    """No less than the anomaly takes in a message."""
+    """Return an upper bound of the anomaly's bytes in a message."""
     texts = (row.object_key, row.detail, row.run_ids[-1])
     return MAX_NUMBERS_BYTES + sum(len(text.encode()) for text in texts)
 

@@ -19,7 +19,7 @@ NO_BROKER = -1
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A change of a partition: what changed, by which broker."""
+    """A change of a partition, and the broker that made it."""
 
     kind: str
     from_state: str | None = None
@@ -51,7 +51,7 @@ COUNT_REPEATS = """
 def event_row(
     key: PartitionKey, revision: int, event: Event, context: MutationContext, call: Call
 ) -> JsonRow:
-    """Return the row of RECORD for an event that carries a revision of its partition."""
+    """Return the row of RECORD for an event with a revision of its partition."""
     return {
         **partition_row(key),
         "kind": event.kind,
@@ -72,12 +72,12 @@ def event_row(
 
 
 MAX_EXAMINED = 20_000
-"""Events that one page reads if it selects those of one segment or sweep."""
+"""The most events that one page reads to select those of one segment or sweep."""
 
 MAX_NUMBERS_BYTES = 256
 
 _NO_SEGMENT = UUID(int=0)
-"""A position is a revision here; page tokens also have an id."""
+"""Completes a position: here it is a revision, but page tokens also have an id."""
 
 _TEXTS = (
     "kind",
@@ -92,8 +92,8 @@ _TEXTS = (
     "plan_id",
 )
 
-# The page and one row more, which shows that there is a next one. `examined` is the last event that
-# a page reads; null if there are no more.
+# The page and one more row, which shows whether there is a next page. `examined` is the last event
+# that a page reads; null if there are no more.
 EVENTS = f"""
     SELECT t.name AS topic, p.revision AS partition_revision, examined.last_revision, page.*
     FROM {PARTITIONS}
@@ -117,12 +117,12 @@ EVENTS = f"""
 
 
 def check_query(query: EventQuery) -> None:
-    """Raise InvalidRequestError if the query has a text that the database cannot have."""
+    """Raise InvalidRequestError if the query has a text that the database cannot store."""
     check_text(query.plan_id, "plan_id")
 
 
 def fingerprint(query: EventQuery) -> tuple[object, ...]:
-    """Return what page tokens are bound to: equal for equal queries."""
+    """Return the value to which page tokens are bound: equal for equal queries."""
     segment_id = None if query.segment_id is None else str(query.segment_id)
     tp = str(query.topic_id_partition)
     return ("events", tp, query.after_revision, segment_id, query.plan_id)

@@ -61,15 +61,15 @@ def create_database_engine(
     """Create an engine on PostgreSQL through psycopg 3. Opens no connection yet.
 
     Args:
-        asks_for_settings: False: sessions keep the settings that the server gives to their role.
+        asks_for_settings: if False, sessions keep the settings that the server gives to their role.
 
     Raises:
-        InvalidRequestError: not the URL of a PostgreSQL database.
+        InvalidRequestError: the text is not the URL of a PostgreSQL database.
     """
     try:
         url = make_url(database_url)
     except (ArgumentError, ValueError):
-        # Without the cause, whose text may hold a piece of the password.
+        # No cause is attached: its text may contain a part of the password.
         raise InvalidRequestError(
             "database_url: not a URL; write postgresql://USER:PASSWORD@HOST:PORT/NAME"
         ) from None
@@ -81,7 +81,7 @@ def create_database_engine(
         hide_parameters=True,
         pool_size=limits.pool_size,
         max_overflow=0,
-        # The connection that was used last has its plans and rows in the processor's cache.
+        # The plans and rows of the last used connection are in the processor's cache.
         pool_use_lifo=True,
         pool_timeout=limits.pool_timeout_ms / 1000,
         connect_args={
@@ -97,19 +97,19 @@ def endpoint(url: URL) -> str:
 
 
 def _options(limits: DatabaseLimits) -> str:
-    """Return the settings that a session asks the server for when it begins."""
+    """Return the settings that a session requests from the server when it begins."""
     session = {
         "statement_timeout": limits.statement_timeout_ms,
         "lock_timeout": limits.lock_timeout_ms,
         "idle_in_transaction_session_timeout": limits.idle_in_transaction_timeout_ms,
         "synchronous_commit": "on",
-        # Planning a look-up for its values takes longer than running it.
+        # To plan a look-up for its values takes longer than to run it.
         "plan_cache_mode": "force_generic_plan",
-        # A plan is kept: one made while a table was small, or had no statistics, must go by the
-        # index too. What has no index is scanned nevertheless.
+        # A plan is kept, so a plan made while a table was small or had no statistics must use the
+        # index too. A table without a suitable index is scanned nevertheless.
         "enable_seqscan": "off",
         "jit": "off",
-        # The server too notices that a process's host vanished, and releases its locks.
+        # The server also detects that a client's host vanished, and releases the client's locks.
         "tcp_keepalives_idle": 10,
         "tcp_keepalives_interval": 5,
         "tcp_keepalives_count": 3,
@@ -121,7 +121,7 @@ def _connect_args(application_name: str, connect_timeout_ms: int) -> dict[str, s
     return {
         "application_name": application_name,
         "connect_timeout": -(-connect_timeout_ms // 1000),
-        # Notices within half a minute that the database host vanished.
+        # Detects within half a minute that the database host vanished.
         "keepalives": 1,
         "keepalives_idle": 10,
         "keepalives_interval": 5,
@@ -133,49 +133,56 @@ def _connect_args(application_name: str, connect_timeout_ms: int) -> dict[str, s
 ATTEMPTS = 3
 
 PAUSE_S = 0.05
-"""Pause between two attempts, so that the transaction that won goes on first."""
+"""Pause between two attempts, so that the transaction that won continues first."""
 
 _ROLLED_BACK = frozenset({"40001", "40P01"})
-"""serialization_failure, deadlock_detected: nothing happened, so that trying again is safe."""
+"""serialization_failure, deadlock_detected: nothing was changed, so a retry is safe."""
 
 _STALE = frozenset({"0A000", "26000", "42P05"})
-"""A prepared statement does not fit the schema any more, is gone, or exists already. Nothing
-happened; after a rollback, or in a new session, it is prepared again."""
+"""A prepared statement no longer fits the schema, is gone, or exists already. Nothing was changed;
+after a rollback, or in a new session, the statement is prepared again.
+"""
 
 _DISK_FULL = "53100"
 _UNIQUE_VIOLATION = "23505"
 
 _NOT_READY = frozenset({"25006", "25P03", "25P04", "42P01", "42703"})
-"""A standby, an idle or a long transaction ended, no such table or column (the schema is not ours
-yet): beside what psycopg itself calls operational."""
+"""Codes that psycopg itself does not call operational: a standby, an ended idle or long
+transaction, or a missing table or column because the schema is not ours yet.
+"""
 
 _CURSOR = "cursor"
-"""A key of the pool's notes on a connection."""
+"""The key under which a pooled connection keeps its cursor."""
 
 T = TypeVar("T")
 
 
 class Transactions:
-    """Run transactions and reads on the database, the only retry owner; raise our own errors."""
+    """Runs transactions and reads, retries them, and raises our own errors.
+
+    No other layer retries database work.
+    """
 
     def __init__(self, engine: Engine, require_usable: Callable[[], None] = lambda: None) -> None:
-        """
+        """Prepare transactions on an engine.
+
         Args:
-            require_usable: called before each change; raises if the schema is not one to write to.
+            require_usable: called before each change; raises if the schema must not be written.
         """
         self._engine = engine
         self._require_usable = require_usable
         self._sessions = sessionmaker(engine)
-        # BEGIN and ROLLBACK round a single SELECT would be two more round trips.
+        # BEGIN and ROLLBACK around a single SELECT would be two more round trips.
         self._autocommitting = engine.execution_options(isolation_level="AUTOCOMMIT")
 
     def change(self, work: Callable[[Session], T]) -> T:
-        """Run `work` in one transaction; when this returns, it is committed.
+        """Run `work` in one transaction and return after the commit.
 
         `work` may run several times, and must do nothing but database work.
 
         Raises:
-            RetriableRemoteStorageError: unreachable or busy; the change may have been committed.
+            RetriableRemoteStorageError: the database is unreachable or busy; the change may have
+                been committed.
         """
         with errors_named():
             self._require_usable()
@@ -193,26 +200,26 @@ class Transactions:
         """Run `query`, one statement, outside of any transaction.
 
         Raises:
-            RetriableRemoteStorageError: unreachable or busy.
+            RetriableRemoteStorageError: the database is unreachable or busy.
         """
         with errors_named():
             return self._again_where_stale(lambda: self._read_once(query))
 
     def _read_once(self, query: Callable[[Connection], T]) -> T:
-        # Sends no BEGIN; notices the end of a session, whoever ran the statement.
+        # Sends no BEGIN. Detects the end of a session, whichever library ran the statement.
         with self._autocommitting.begin() as connection:
             return query(connection)
 
     def read_row(self, statement: str, parameters: Mapping[str, object]) -> Any:
-        """Return the first row of a statement's answer, a named tuple, or None.
+        """Return the first row of a statement's result, a named tuple; None if there is no row.
 
-        By psycopg alone and prepared, outside of any transaction: SQLAlchemy's work for a statement
-        and its result would take longer than the rest of a look-up. A change that is refused rolls
-        back, and psycopg then drops what its session has prepared: the next look-up there plans
-        again, 2 ms instead of half of one. That is less than the refusal took.
+        The statement runs prepared, through psycopg alone and outside of any transaction:
+        SQLAlchemy's work for a statement and its result would take longer than the rest of a
+        look-up. A refused change rolls back, and psycopg then drops the prepared statements of its
+        session: the next look-up there takes 2 ms instead of 0.5 ms, less than the refusal took.
 
         Raises:
-            RetriableRemoteStorageError: unreachable or busy.
+            RetriableRemoteStorageError: the database is unreachable or busy.
         """
         with errors_named():
             return self._again_where_stale(lambda: self._read_row_once(statement, parameters))
@@ -222,7 +229,7 @@ class Transactions:
             return cursor.execute(statement, parameters, prepare=True).fetchone()
 
     def _again_where_stale(self, reading: Callable[[], T]) -> T:
-        """Retry a read once in new sessions: without a rollback a stale one would fail forever."""
+        """Retry a read once in new sessions, because a stale session fails until a rollback."""
         try:
             return reading()
         except (DBAPIError, psycopg.Error) as e:
@@ -253,30 +260,33 @@ class Transactions:
     ) -> None:
         if connection.closed:
             pooled.invalidate()
-            # What ended it has ended the others too; none of them must fail a call.
+            # The same cause has ended the other sessions: discard all, so that no call fails on one.
             self._engine.dispose()
             return
         try:
             connection.autocommit = False
         except psycopg.Error as e:
-            pooled.invalidate(e)  # It is within a statement.
+            pooled.invalidate(e)  # The connection is within a statement.
         else:
             pooled.close()
 
     def read_in_transaction(self, query: Callable[[Connection], T]) -> T:
-        """Run `query` in a transaction, as a cursor of the database needs one. Changes nothing.
+        """Run `query` in a transaction, which a database cursor needs. Changes nothing.
 
         Raises:
-            RetriableRemoteStorageError: unreachable or busy.
+            RetriableRemoteStorageError: the database is unreachable or busy.
         """
-        # Committed: on a rollback psycopg drops all that the session has prepared.
+        # Commits, because psycopg drops the session's prepared statements on a rollback.
         with errors_named(), self._engine.begin() as connection:
             return query(connection)
 
 
 def again_where_rolled_back(transaction: Callable[[], T]) -> T:
-    """Run a whole transaction, up to ATTEMPTS times if the database rolls it back for others or
-    for a stale prepared statement."""
+    """Run a whole transaction, up to ATTEMPTS times.
+
+    Retries if the database rolled the transaction back for others or for a stale prepared
+    statement.
+    """
     for _ in range(ATTEMPTS - 1):
         try:
             return transaction()
@@ -289,7 +299,7 @@ def again_where_rolled_back(transaction: Callable[[], T]) -> T:
 
 @contextmanager
 def errors_named() -> Iterator[None]:
-    """Turn SQLAlchemy's and psycopg's errors, by class and SQLSTATE, into ours."""
+    """Convert SQLAlchemy's and psycopg's errors, by class and SQLSTATE, into ours."""
     try:
         yield
     except (SQLAlchemyError, psycopg.Error) as e:
@@ -323,9 +333,9 @@ def _our_error(e: SQLAlchemyError | psycopg.Error) -> RemoteStorageError:
 
 
 def sqlstate(e: SQLAlchemyError | psycopg.Error) -> str:
-    """Return PostgreSQL's five characters for an error, and the rule of the schema if it broke one.
+    """Return PostgreSQL's five-character code for an error, and the violated schema rule if any.
 
-    "no SQLSTATE" if the error arose on our side.
+    Returns "no SQLSTATE" if the error arose on our side.
     """
     cause = e.orig if isinstance(e, DBAPIError) else e
     if not isinstance(cause, psycopg.Error) or cause.sqlstate is None:
@@ -335,20 +345,20 @@ def sqlstate(e: SQLAlchemyError | psycopg.Error) -> str:
 
 
 _PIPELINE = "pipeline"
-"""A key of SQLAlchemy's notes on a connection."""
+"""The key under which SQLAlchemy's connection keeps its pipeline."""
 
 JsonRow: TypeAlias = dict[str, object]
 
 PartitionKey: TypeAlias = tuple[UUID, int]
-"""Topic id and partition, in whose order locks are taken."""
+"""Topic id and partition; locks are acquired in this order."""
 
 
 @contextmanager
 def pipelined(connection: Connection) -> Iterator[None]:
-    """Send statements of `run` without waiting for the answers to those before them.
+    """Send statements of `run` without waiting for the results of earlier ones.
 
-    wait_for_answers, or the end, raises what a statement failed with. SQLAlchemy's own statements
-    do not work inside.
+    wait_for_answers, or the end of the block, raises the error of a failed statement. SQLAlchemy's
+    own statements do not work inside.
     """
     with _driver(connection).pipeline() as pipeline:
         connection.info[_PIPELINE] = pipeline
@@ -359,10 +369,10 @@ def pipelined(connection: Connection) -> Iterator[None]:
 
 
 def wait_for_answers(connection: Connection) -> None:
-    """Wait for the answers to all that was sent, before their rows are read.
+    """Wait for the results of all sent statements, before their rows are read.
 
     Rows can be read without it, but the session then stays "active" for the database: if its
-    process hangs, the database does not end it, and its locks stay.
+    process hangs, the database does not end the session, and its locks stay.
     """
     connection.info[_PIPELINE].sync()
 
@@ -373,9 +383,9 @@ def run(
     rows: Sequence[JsonRow],
     values: Mapping[str, object] | None = None,
 ) -> psycopg.Cursor[Any]:
-    """Run a statement with `rows` as %(rows)s; its answer has named tuples.
+    """Run a statement with `rows` as %(rows)s; its result has named tuples.
 
-    By psycopg alone, like Transactions.read_row, but in the connection's transaction.
+    Uses psycopg alone, like Transactions.read_row, but in the connection's transaction.
     """
     cursor = _driver(connection).cursor(binary=True, row_factory=namedtuple_row)
     return cursor.execute(statement, {"rows": json.dumps(rows), **(values or {})}, prepare=True)
@@ -384,9 +394,9 @@ def run(
 def stream(
     connection: Connection, statement: str, rows: Sequence[JsonRow], at_a_time: int
 ) -> Iterator[Any]:
-    """Yield the answers of a statement of `run`, `at_a_time` of them as they arrive.
+    """Yield the result rows of a statement of `run`, `at_a_time` of them as they arrive.
 
-    The database goes on meanwhile. Not prepared: psycopg cannot do both.
+    The database continues meanwhile. Not prepared: psycopg cannot do both.
     """
     cursor = _driver(connection).cursor(binary=True, row_factory=namedtuple_row)
     return cursor.stream(statement, {"rows": json.dumps(rows)}, size=at_a_time)
@@ -395,8 +405,8 @@ def stream(
 def when_needed(read: Callable[[], T]) -> Callable[[], T]:
     """Return a function that calls `read` once, when its result is first needed.
 
-    For answers in a pipeline, or what waits for the database. (A cached_property of Python 3.11
-    has one lock for all objects of its class: they would wait for each other's rows.)
+    For results in a pipeline, or for reads that wait for the database. (A cached_property of Python
+    3.11 has one lock for all objects of its class: they would wait for each other's rows.)
     """
     return cache(read)
 
@@ -432,4 +442,4 @@ SEGMENT = ", ".join(f"s.{name}" for name in SEGMENT_COLUMNS)
 PARTITIONS = "partitions AS p JOIN topics AS t ON t.topic_id = p.topic_id"
 
 IS_KNOWN = "p.delete_state IS DISTINCT FROM 'DELETE_PARTITION_FINISHED'"
-"""SQL for the partitions that reads answer for."""
+"""SQL condition for the partitions that reads return."""

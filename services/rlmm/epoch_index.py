@@ -1,4 +1,4 @@
-"""Maintain which finished segment answers for an offset: Kafka's rules, as sets.
+"""Maintain the index from offsets to finished segments, by Kafka's rules for leader epochs.
 
 A row of segment_epochs is `referenced` if it is in Kafka's map of the epoch from start offset to
 segment, and `overlapped` if it shared offsets with another one when either finished.
@@ -13,7 +13,7 @@ from services.api.segments import RemoteLogSegmentMetadata
 from services.api.validation import INT64_MAX
 from services.rlmm.db import JsonRow, key_of, partition_row, run, segment_row
 
-# The first offset that comes in each epoch.
+# The first offset of each epoch.
 _FIRST = """json_to_recordset(%(rows)s) AS first (
         topic_id uuid, partition int, leader_epoch int, start_offset bigint)"""
 
@@ -53,7 +53,8 @@ _RAISE_APPENDED_OFFSETS = """
 
 
 def publish_appended(session: Session, segments: Sequence[RemoteLogSegmentMetadata]) -> None:
-    """Add and publish segments of one partition, in their order, with as few statements as one.
+    """Add and publish segments of one partition, in their order, with the statements of one
+    segment.
 
     In each of its epochs each segment has offsets, and they begin above all that finished there
     before it.
@@ -91,18 +92,19 @@ def _rows(segments: Iterable[RemoteLogSegmentMetadata]) -> list[JsonRow]:
 
 
 RANGE_CLASS = "length((end_offset - start_offset)::text)"
-"""SQL for a row's class of lengths; in an index, so it stands as PostgreSQL prints it."""
+"""SQL for a row's class of lengths; an index uses it, so it is written as PostgreSQL prints it."""
 
 _LONGEST_RANGES = [(digits, min(10**digits - 1, INT64_MAX)) for digits in range(1, 20)]
 
 RANGE_CLASSES = "(VALUES " + ", ".join(f"({d}, {longest})" for d, longest in _LONGEST_RANGES) + ")"
 """SQL for all classes: the digits of `end_offset - start_offset`, and its maximum."""
 
-# The ranges of the finishing segments, at most one of each partition, and what had finished in
-# their epochs. (Here and below, rows are found by LATERAL subqueries that the planner cannot take
-# apart, and written by ctid: it knows too little of the keys to join by them. Nobody else changes
-# these rows while the partition is locked. Without statistics every index looks as good to it, also
-# one that reads a whole epoch: ORDER BY tells it which one.)
+# The ranges of the finishing segments, at most one of each partition, and the segments that had
+# finished in their epochs. (Here and below, rows are found by LATERAL subqueries that the planner
+# cannot take apart, and written by ctid: the planner knows too little of the keys to join by them.
+# No other transaction changes these rows while the partition is locked. Without statistics the
+# planner rates every index alike, even one that reads a whole epoch: ORDER BY selects the right
+# one.)
 _OWN = """
     SELECT own.*, h.highest_offset, h.longest_reach
     FROM json_to_recordset(%(rows)s) AS finishing (topic_id uuid, partition int, segment_id uuid)
@@ -122,9 +124,9 @@ _OWN = """
 _IN_ITS_EPOCH = """topic_id = own.topic_id AND partition = own.partition
                 AND leader_epoch = own.leader_epoch"""
 
-# Neighbours that share offsets are flagged, and of these and others Kafka's map forgets some.
-# An epoch without offsets shares none, and yet replaces its equal start.
-# No row that starts before first_start holds offsets of `own`: a bound of what is read.
+# Flag neighbours that share offsets; Kafka's map removes some of these and of others. An epoch
+# without offsets shares none, and yet replaces a row with an equal start. No row that starts before
+# first_start holds offsets of `own`: this bounds the rows that are read.
 _DISPLACE = f"""
     UPDATE segment_epochs AS e SET overlapped = true, referenced = NOT near.is_displaced
     FROM (
@@ -202,10 +204,10 @@ def add(session: Session, segments: Iterable[RemoteLogSegmentMetadata]) -> None:
 
 
 def publish(session: Session, segment_ids: Collection[RemoteLogSegmentId]) -> None:
-    """Let look-ups find segments that finish; each is of another partition.
+    """Publish finishing segments, each of another partition, to look-ups.
 
-    The order of the statements matters: neighbours are flagged while they are still referenced,
-    and all statements read the highest offset before it rises.
+    The order of the statements matters: neighbours are flagged while they are still referenced, and
+    all statements read the highest offset before it rises.
     """
     rows = [segment_row(segment_id) for segment_id in segment_ids]
     for statement in PUBLISH:

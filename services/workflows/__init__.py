@@ -1,1 +1,1 @@
-"""Steps over the service contracts that RLM, the command and Spark share."""
+"""Provide steps over the service contracts that RLM, the command and Spark share."""

@@ -42,14 +42,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Deleter:
-    """Who deletes, for the audit trail and for the rules that may refuse a deletion.
+    """The party that deletes, for the audit trail and for the rules that may refuse a deletion.
 
     Attributes:
-        broker_id: UNKNOWN_BROKER: no broker.
+        broker_id: UNKNOWN_BROKER if no broker deletes.
         retention_owner: whose retention deletes; None counts as the broker until the partition's
             removal has begun.
-        plan_id: of the sweep.
-        broker_leader_epoch: the leader epoch that the deleter knows; None: no fence.
+        plan_id: the plan of the sweep; None if no sweep deletes.
+        broker_leader_epoch: the leader epoch that the deleter knows; None if nothing is fenced.
     """
 
     broker_id: int = UNKNOWN_BROKER
@@ -63,7 +63,7 @@ class ExpectedRevisions:
     """The revisions of partition and settings on which the decision to delete is based.
 
     Attributes:
-        partition: None: any.
+        partition: None if any revision is accepted.
     """
 
     partition: int | None
@@ -91,14 +91,14 @@ def begin_deletion(
     """Raise the log start, then mark segments for deletion; return an outcome each, in order.
 
     Args:
-        log_start_offset: None: it stays.
-        expected: refuse if these revisions changed; None: accept any.
+        log_start_offset: None if the log start stays.
+        expected: refuse if these revisions changed; None accepts any.
         log_start_reason: for the audit trail.
 
     Raises:
         ConcurrentUpdateError, DeletionRefusedError, FencedLeaderEpochError: the log start was not
             raised, and nothing was marked.
-        RetriableRemoteStorageError: RLMM cannot be reached; some may be marked.
+        RetriableRemoteStorageError: RLMM is unreachable; some segments may be marked.
     """
     revision = None if expected is None else expected.partition
     config_revision = None if expected is None else expected.config
@@ -123,10 +123,11 @@ def finish_deletion(
     deleter: Deleter,
     now_ms: int,
 ) -> Iterator[DeletionOutcome]:
-    """Delete the objects of marked segments and confirm it; yield an outcome each, in order.
+    """Delete the objects of marked segments and confirm each deletion; yield an outcome each, in
+    order.
 
     Raises:
-        RetriableRemoteStorageError: RSM or RLMM cannot be reached; retry.
+        RetriableRemoteStorageError: RSM or RLMM is unreachable; retry.
     """
     for batch in _batches(segments, MAX_DELETE_BATCH):
         errors = rsm.delete_log_segment_data_batch(batch)
@@ -231,19 +232,20 @@ def _batches(items: Sequence[T], size: int) -> Iterator[list[T]]:
 
 
 MAX_DELETIONS = 100_000
-"""Objects that one run deletes at most, and as many uploads; the next run deletes the rest."""
+"""The most objects that one run deletes, and the most uploads; the next run deletes the rest."""
 
 _AT_ONCE = 300
-"""Objects of one batch; manifests are compared with the store one by one."""
+"""Objects in one batch; manifests are compared with the store one by one."""
 
 
 @dataclass(slots=True)
 class Deletions:
-    """What a run deleted.
+    """The deletions and failures of a run.
 
     Attributes:
         left: orphans and uploads beyond MAX_DELETIONS, for the next run.
-        failures: what could not be deleted and why, a line each, at most MAX_FAILURES.
+        failures: one line for each object or upload that could not be deleted, with the reason;
+            at most MAX_FAILURES.
     """
 
     objects: int = 0
@@ -254,7 +256,7 @@ class Deletions:
     MAX_FAILURES = 100
 
     def count(self, keys: Sequence[str], outcomes: Sequence[RemoteStorageError | None]) -> int:
-        """Record failures; return how many of `keys` are deleted."""
+        """Record failures; return how many of `keys` were deleted."""
         failed = [f"{key}: {e}" for key, e in zip(keys, outcomes, strict=True) if e is not None]
         self.failures += failed[: self.MAX_FAILURES - len(self.failures)]
         return len(keys) - len(failed)
@@ -262,7 +264,9 @@ class Deletions:
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """An object without a use; `state` is its segment's when it was found, None: no metadata."""
+    """An object that no metadata needs; `state` is its segment's when found, None without
+    metadata.
+    """
 
     anomaly: Anomaly
     stored: SegmentObject
@@ -276,7 +280,7 @@ class AbandonedUpload:
 
 
 class OrphanDeletion:
-    """Collect what a run found without a use, and delete what is due."""
+    """Collects the orphans and abandoned uploads of a run, and deletes those that are due."""
 
     def __init__(self, rlmm: RemoteLogMetadataManager, objects: SegmentObjects) -> None:
         self._rlmm = rlmm
@@ -298,10 +302,12 @@ class OrphanDeletion:
             self.done.left += 1
 
     def delete(self, run_id: str, grace_ms: int) -> None:
-        """Delete what is due, after all anomalies of the run `run_id` are reported. Idempotent.
+        """Delete the orphans and uploads that are due. Idempotent.
+
+        Call it after all anomalies of the run `run_id` are reported.
 
         Raises:
-            RetriableRemoteStorageError: a service cannot be reached; the next run continues.
+            RetriableRemoteStorageError: a service is unreachable; the next run continues.
         """
         due = self._due(run_id, grace_ms)
         # Read again: an import may have added partitions since the run began.
@@ -359,7 +365,7 @@ class OrphanDeletion:
 def not_being_copied(
     known: KnownSegments, uploads: Sequence[MultipartUpload]
 ) -> Iterator[MultipartUpload]:
-    """Yield the uploads that belong to no running copy, by their metadata now."""
+    """Yield the uploads that belong to no active copy according to their current metadata."""
     states = known.states([each.name for each in uploads])
     for upload, state in zip(uploads, states, strict=True):
         if state is not RemoteLogSegmentState.COPY_SEGMENT_STARTED:

@@ -1,4 +1,4 @@
-"""Compare what the stores hold with what metadata says, in one pass over both."""
+"""Compare the objects in the stores with the metadata, in one pass over both."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -56,7 +56,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ReconciliationPlan:
-    """What a run compares and whether it deletes.
+    """The scope of a run, and whether the run deletes.
 
     Attributes:
         run_id: names the run in RLMM's anomalies.
@@ -101,8 +101,8 @@ class Reconciled:
 class Reconciliation:
     """Compares stores and metadata once.
 
-    Any number may run at the same time, and any may be killed: every step is idempotent, and the
-    next run finds what is left.
+    Several runs may be active at the same time, and each may be killed: every step is idempotent,
+    and the next run finds what is left.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Reconciliation:
         plan: ReconciliationPlan,
         on_segment: Callable[[Reconciled], None] = lambda _: None,
     ) -> None:
-        """Prepare a run; `on_segment` is called with its progress."""
+        """Prepare a run, which reports its progress to `on_segment`."""
         self._rlmm = rlmm
         self._rsm = rsm
         self._objects = objects
@@ -124,7 +124,7 @@ class Reconciliation:
         self._unreported: list[Anomaly] = []
 
     def run(self) -> Reconciled:
-        """Compare every location, report the anomalies, and delete if the plan says so.
+        """Compare every location, report the anomalies, and delete if the plan allows it.
 
         Raises:
             RetriableRemoteStorageError: a service is unreachable; run it again.
@@ -222,7 +222,7 @@ class Reconciliation:
         """Try to read a segment, maybe from another location; return what failed or ""."""
         try:
             next(self._rsm.fetch_log_segment(metadata, 0, 0), None)
-            # The one index that is never empty.
+            # The leader epoch index is the one index that is never empty.
             b"".join(self._rsm.fetch_index(metadata, IndexType.LEADER_EPOCH))
         except (RemoteResourceNotFoundError, CorruptSegmentError, InvalidRequestError) as e:
             return str(e)[:MAX_DETAIL_LENGTH]

@@ -20,7 +20,7 @@ _State = RemotePartitionDeleteState
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What one run of remove_partition did.
+    """The result of one run of remove_partition.
 
     Attributes:
         outcomes: one for each segment that was left.
@@ -38,13 +38,14 @@ def remove_partition(
     deleter: Deleter,
     now_ms: int,
 ) -> Removal:
-    """Remove a partition that is MARKED or STARTED. Idempotent: nothing is left of one that is
-    FINISHED or unknown.
+    """Remove a partition that is MARKED or STARTED. Idempotent.
+
+    Does nothing if the partition is FINISHED or unknown.
 
     Raises:
         InvalidStateTransitionError: the partition is not marked for deletion.
         DeletionRefusedError: its topic is on hold.
-        RetriableRemoteStorageError: a service cannot be reached; retry.
+        RetriableRemoteStorageError: a service is unreachable; retry.
     """
     try:
         begin_removal(rlmm, topic_id_partition, deleter, now_ms)
@@ -65,12 +66,13 @@ def begin_removal(
     """Move the partition to DELETE_PARTITION_STARTED.
 
     Args:
-        expected_revision: of the partition when the removal was decided; None: any. A partition
-            that is STARTED stays so at any revision.
+        expected_revision: of the partition when the removal was decided; None accepts any. A
+            partition that is STARTED stays so at any revision.
 
     Raises:
-        RemoteResourceNotFoundError: it is FINISHED or unknown.
-        ConcurrentUpdateError: it changed since; it may have been undeleted and marked again.
+        RemoteResourceNotFoundError: the partition is FINISHED or unknown.
+        ConcurrentUpdateError: the partition changed since; it may have been undeleted and marked
+            again.
         InvalidStateTransitionError, DeletionRefusedError, RetriableRemoteStorageError: as
             remove_partition does.
     """
@@ -78,7 +80,7 @@ def begin_removal(
     try:
         _put(rlmm, topic_id_partition, started, deleter, now_ms, expected_revision)
     except InvalidStateTransitionError:
-        # Either not MARKED or FINISHED; a read fails for a FINISHED one.
+        # The partition is either FINISHED, so that this read fails, or not MARKED.
         rlmm.partition_state(topic_id_partition)
         raise
     failpoint("removal.partition_started")
@@ -90,8 +92,10 @@ def finish_removal(
     deleter: Deleter,
     now_ms: int,
 ) -> bool:
-    """Move the partition to DELETE_PARTITION_FINISHED; return False if segments are left, of copies
-    that finished meanwhile or deletions that failed: then run the removal again."""
+    """Move the partition to DELETE_PARTITION_FINISHED; return False if segments are left.
+
+    Segments are left if copies finished meanwhile or deletions failed; run the removal again.
+    """
     failpoint("removal.segments_gone")
     try:
         _put(rlmm, topic_id_partition, _State.DELETE_PARTITION_FINISHED, deleter, now_ms)
@@ -113,12 +117,13 @@ def remove_segments(
     deleter: Deleter,
     now_ms: int,
 ) -> Iterator[DeletionOutcome]:
-    """Delete the segments of a partition that is STARTED, as far as the iterator is consumed, with
-    MAX_DELETE_BATCH segments in memory; yield an outcome each.
+    """Delete the segments of a STARTED partition and yield an outcome each.
+
+    Deletes only as far as the iterator is consumed, with MAX_DELETE_BATCH segments in memory.
 
     Raises:
         RemoteResourceNotFoundError: the partition was removed meanwhile.
-        RetriableRemoteStorageError: a service cannot be reached.
+        RetriableRemoteStorageError: a service is unreachable.
     """
     segments = all_segments(rlmm, topic_id_partition)
     while batch := list(islice(segments, MAX_DELETE_BATCH)):

@@ -33,7 +33,7 @@ SHARDS = 64
 
 @dataclass(frozen=True, slots=True)
 class ScrubPlan:
-    """What a run reads.
+    """The segments that a run reads.
 
     Attributes:
         run_id: names the run in RLMM's anomalies.
@@ -72,7 +72,7 @@ class Scrubbed:
     Attributes:
         segments: finished segments; each was verified, damaged, unchecked or gone.
         damaged: segments with at least one anomaly.
-        unchecked: segments that could not be verified; `reasons` says why.
+        unchecked: segments that could not be verified, as `reasons` explains.
         gone: segments that were deleted meanwhile.
         unlisted: listings that failed; the segments behind the failure were not read.
         anomalies: counts by kind.
@@ -96,7 +96,7 @@ class Scrubbed:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every segment of the plan was checked."""
+        """Return whether every segment of the plan was checked."""
         return not (self.unchecked or self.unlisted or self.is_cut_short)
 
 
@@ -119,17 +119,17 @@ FAILURES_IN_A_ROW = 8
 _LONGEST_PAUSE_S = 30.0
 
 _BATCH = 100
-"""Segments per look-up; at a low rate the last of them is read an hour later."""
+"""Segments per look-up; at a low rate the last of a batch is read an hour later."""
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
 
 class _StoreAwayError(Exception):
-    """The store stays unreachable; ends a run and never leaves this module."""
+    """End a run because the store stays unreachable; never leaves this module."""
 
 
 class Scrub:
-    """Reads stored segments once. Any number may run at the same time, and be killed."""
+    """Reads stored segments once. Several may run at the same time, and each may be killed."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class Scrub:
         pace: Pace,
         on_progress: Callable[[Scrubbed], None] = lambda _: None,
     ) -> None:
-        """Prepare a run; `on_progress` is called with its progress."""
+        """Prepare a run, which reports its progress to `on_progress`."""
         self._rlmm = rlmm
         self._rsm = rsm
         self._objects = objects
@@ -152,7 +152,7 @@ class Scrub:
         self._has_listed = False
 
     def run(self) -> Scrubbed:
-        """Read every segment of the plan and report what is damaged or missing.
+        """Read every segment of the plan and report damaged and missing ones.
 
         Raises:
             InvalidRequestError: a location is not registered.
@@ -186,7 +186,7 @@ class Scrub:
                 yield stored
             self._has_listed = True
         except RemoteStorageError as e:
-            # Report what was found before all the same.
+            # Report the earlier findings in spite of the failure.
             if not self._has_listed:
                 raise
             self._done.unlisted += 1
@@ -242,7 +242,7 @@ class Scrub:
             except CorruptSegmentError as e:
                 yield corrupt(manifest.location, str(e))
                 return
-            # Without custom metadata RSM goes by the manifest.
+            # RSM follows the manifest if a segment has no custom metadata.
             if row.custom_metadata is not None and not told.is_of(row.custom_metadata):
                 text = f"the manifest is of attempt {told.attempt}, the metadata of another copy"
                 self._require_same(manifest, told)
@@ -264,7 +264,9 @@ class Scrub:
             yield Anomaly(missing, *stored.partition, stored.id, detail=text)
 
     def _manifest(self, manifest: SegmentObject) -> StoredManifest:
-        """Read a manifest; twice if it is damaged, as a byte may have changed on its way."""
+        """Read a manifest, and read it again if it is damaged: the network may have changed a
+        byte.
+        """
         try:
             return self._read(manifest)
         except CorruptSegmentError as first:
@@ -274,7 +276,7 @@ class Scrub:
             ) from first
 
     def _require_same(self, manifest: SegmentObject, told: StoredManifest) -> None:
-        """Raise UnverifiedError unless the manifest still reads as it did for the check."""
+        """Raise UnverifiedError if the manifest changed since the check began."""
         try:
             is_same = self._read(manifest) == told
         except CorruptSegmentError:
@@ -292,7 +294,7 @@ class Scrub:
         self._on_progress(self._done)
 
     def _failed(self, reason: str) -> None:
-        """Note a failure and pause: a service may be restarting."""
+        """Record a failure and pause, because a service may be restarting."""
         self._note(reason)
         self._failures_in_a_row += 1
         if self._failures_in_a_row >= FAILURES_IN_A_ROW:

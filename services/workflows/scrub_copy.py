@@ -18,19 +18,19 @@ from services.api.remote_storage_manager import (
 from services.api.segments import RemoteLogSegmentMetadata
 
 READ_BYTES = 8 * 1024 * 1024
-"""About how much of a log one fetch reads: one request to the store."""
+"""The approximate number of bytes of a log that one fetch reads: one request to the store."""
 
 _MOST_NAMED = 4
-"""Damaged parts of a file that are named one by one."""
+"""The most damaged parts of a file that are named one by one."""
 
 
 class UnverifiedError(Exception):
-    """The copy could not be verified although nothing failed; the message says why."""
+    """The copy could not be verified although nothing failed; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A damaged object of a copy, and a text that says where in it."""
+    """A damaged object of a copy, with a text that describes the damaged part."""
 
     kind: SegmentObjectKind
     detail: str
@@ -64,7 +64,7 @@ Fetch = Callable[[Sequence[_Part]], Iterator[bytes]]
 
 
 class CopyScrub:
-    """Reads a copy once and damaged parts twice, holding one message in memory."""
+    """Reads a copy once, and damaged parts twice, with one message in memory."""
 
     def __init__(
         self,
@@ -80,11 +80,11 @@ class CopyScrub:
         self._take = take
 
     def damages(self) -> Iterator[Damage]:
-        """Yield the damage of each object; what was found before a failed read comes first.
+        """Yield the damage of each object, with earlier findings before the error of a failed read.
 
         Raises:
             RemoteResourceNotFoundError: an object is missing.
-            UnverifiedError: the same bytes were read in two ways.
+            UnverifiedError: two reads of the same bytes differ.
             RemoteStorageError: a read failed; the rest was not checked.
         """
         yield from self._of_log(self._digests.log)
@@ -101,7 +101,7 @@ class CopyScrub:
             error = e
         is_whole = error is None and passing.digest == digest.whole
         if wrong and is_whole:
-            # One bit of the manifest is likelier than bytes that differ and have the same crc32c.
+            # A changed bit of the manifest is likelier than different bytes with the same crc32c.
             text = "the log is as it was copied, the manifest's digests of its chunks are not"
             yield Damage(SegmentObjectKind.MANIFEST, f"{text}: {_joined(wrong)}")
         elif wrong:
@@ -137,7 +137,7 @@ class CopyScrub:
 
     def _fetch_log(self, parts: Sequence[_Part]) -> Iterator[bytes]:
         end = parts[-1].start + parts[-1].size_bytes
-        # Of an empty log there is no last byte.
+        # An empty log has no last byte.
         last = end - 1 if end else None
         return self._rsm.fetch_log_segment(self._metadata, parts[0].start, last)
 
@@ -146,7 +146,7 @@ class CopyScrub:
     ) -> Iterator[_Problem]:
         """Check adjacent parts; if one is wrong, read all of them again one by one.
 
-        A damaged part may hide those after it, and a byte may have changed on its way.
+        A damaged part may hide those after it, and the network may have changed a byte.
         """
         first = self._problem(parts, passing.of(fetch(parts)))
         if first is None:
@@ -161,12 +161,12 @@ class CopyScrub:
             raise UnverifiedError(f"read in two ways, wrong first and then right: {first}")
 
     def _problem(self, parts: Sequence[_Part], pieces: Iterator[bytes]) -> _Problem | None:
-        """Return the first problem of the parts; starts to read `pieces`."""
+        """Read `pieces` and return the first problem of the parts."""
         self._take(sum(part.size_bytes for part in parts))
         try:
             sums = sums_of(pieces, [part.size_bytes for part in parts])
         except CorruptSegmentError:
-            # RSM's error repeats partition, key and location, which the anomaly has already.
+            # The anomaly already has the partition, key and location that RSM's error repeats.
             return _Problem("RSM answered DATA_LOSS", is_judged_elsewhere=True)
         for part, found in zip(parts, sums, strict=True):
             if found != part.digest:
@@ -190,7 +190,7 @@ class _PassingBytes:
 
 
 def sums_of(pieces: Iterator[bytes], sizes_bytes: Sequence[int]) -> list[FileDigest]:
-    """Compute the digests of adjacent parts of these sizes; extra bytes count to the last."""
+    """Compute the digests of adjacent parts of these sizes; extra bytes count to the last part."""
     sums, number = [FileDigest(0, 0) for _ in sizes_bytes], 0
     for piece in pieces:
         rest = memoryview(piece)

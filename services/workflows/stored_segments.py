@@ -64,7 +64,7 @@ class StoredSegment:
         return None
 
     def complete_attempts(self) -> set[str]:
-        """Return the attempts with log and indexes; the manifest names the one that counts."""
+        """Return the attempts that have log and indexes; the manifest names the one that counts."""
         kinds: dict[str, set[SegmentObjectKind]] = {}
         for each in self.objects:
             if each.name.attempt is not None:
@@ -73,8 +73,10 @@ class StoredSegment:
 
     @property
     def only_attempt(self) -> str | None:
-        """Return the attempt of all objects but the manifest, which then need not be read; None:
-        there are several, or none."""
+        """Return the attempt of all objects but the manifest; None if there are several, or none.
+
+        If there is one, the manifest need not be read.
+        """
         attempts = {each.name.attempt for each in self.objects} - {None}
         return attempts.pop() if len(attempts) == 1 else None
 
@@ -83,7 +85,7 @@ class StoredSegment:
 
 
 def stored_segments(objects: Iterable[SegmentObject]) -> Iterator[StoredSegment]:
-    """Group objects, given in order of keys, by segment."""
+    """Group objects by segment; the objects come in the order of their keys."""
     for _, found in groupby(
         objects, key=lambda each: (each.name.topic_id, each.name.partition, each.name.segment_id)
     ):
@@ -92,7 +94,7 @@ def stored_segments(objects: Iterable[SegmentObject]) -> Iterator[StoredSegment]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is wrong with a segment; `objects` are those without a use."""
+    """The problem of a segment; `objects` are those that nothing needs."""
 
     kind: AnomalyKind
     objects: Sequence[SegmentObject]
@@ -106,14 +108,14 @@ def judge(
     *,
     was_deleted: bool,
 ) -> Verdict | None:
-    """Judge a segment's objects; None: nothing is wrong.
+    """Compare a segment's objects with its state; return None if nothing is wrong.
 
     Args:
-        state: of its metadata, read after the objects were listed; None: there is none. A segment
-            that is being copied or deleted is never wrong.
-        counting_attempt: named by the manifest and, if it is finished, by the metadata; None: there
-            is no manifest.
-        was_deleted: an event says that its deletion finished.
+        state: the state in the metadata, read after the objects were listed; None if there is no
+            metadata. A segment that is being copied or deleted is never wrong.
+        counting_attempt: the attempt that the manifest names, and the metadata too if the copy
+            finished; None if there is no manifest.
+        was_deleted: an event records that the segment's deletion finished.
     """
     if state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
         if stored.manifest is None:
@@ -145,15 +147,15 @@ Rows: TypeAlias = dict[UUID, RemoteLogSegmentMetadata]
 _DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 
 _FEW = 20
-"""For fewer segments RLMM searches their events; for more it sends the whole audit trail."""
+"""RLMM searches the events of fewer segments; for more it sends the whole audit trail."""
 
 
 class KnownSegments:
-    """Read metadata of segments by the keys of their objects, in partitions that RLMM knew when
-    this was made.
+    """Reads the metadata of segments by the keys of their objects.
 
-    Object keys have no topic name; RLMM's name for the topic id is used. Every method raises
-    RetriableRemoteStorageError if RLMM cannot be reached.
+    Covers the partitions that RLMM knew when this object was made. Object keys have no topic name;
+    RLMM's name for the topic id is used. Every method raises RetriableRemoteStorageError if RLMM is
+    unreachable.
     """
 
     def __init__(self, rlmm: RemoteLogMetadataManager) -> None:
@@ -177,8 +179,10 @@ class KnownSegments:
         return {each.remote_log_segment_id.id: each for each in found}
 
     def states(self, names: Sequence[SegmentObjectName]) -> list[RemoteLogSegmentState | None]:
-        """Return the state of each object's segment now, in order; None: no metadata. It takes one
-        request per partition."""
+        """Return the present state of each object's segment, in order; None without metadata.
+
+        Sends one request per partition.
+        """
         ids: dict[PartitionKey, dict[UUID, None]] = defaultdict(dict)
         for name in names:
             ids[name.topic_id, name.partition][name.segment_id] = None
@@ -187,10 +191,11 @@ class KnownSegments:
         return [None if row is None else row.state for row in found]
 
     def deleted(self, segments: Iterable[RemoteLogSegmentId]) -> set[RemoteLogSegmentId]:
-        """Return the segments whose deletion finished, by the events; also of removed partitions.
+        """Return the segments whose deletion finished according to the audit trail.
 
-        No index leads from a segment to its events. For few segments RLMM searches the partition's
-        audit trail for each; for many, the trail is read once until all are found.
+        Removed partitions are covered too. No index leads from a segment to its events. For few
+        segments RLMM searches the partition's audit trail for each; for many, the trail is read
+        once until all are found.
         """
         wanted: dict[TopicIdPartition, set[UUID]] = defaultdict(set)
         for each in segments:
@@ -222,11 +227,12 @@ class ReconcileVerdict:
     """The result of comparing a segment's objects with its metadata and manifest.
 
     Attributes:
-        state: of its metadata, read after it was listed; None: there was none.
-        verdict: None: nothing is wrong.
-        is_complete: all objects of the copy that counts are there, and it is known which counts.
-        unread: why its manifest could not be read, so that there is no verdict; "": it was read, or
-            need not be.
+        state: the state in the metadata, read after the objects were listed; None if there was
+            no metadata.
+        verdict: None if nothing is wrong.
+        is_complete: all objects of the copy that counts exist, and it is known which copy counts.
+        unread: why the manifest could not be read, so that there is no verdict; "" if it was read
+            or need not be.
     """
 
     stored: StoredSegment
@@ -242,7 +248,7 @@ def judged_segments(
     partition: PartitionKey,
     listed: Sequence[StoredSegment],
 ) -> Iterator[ReconcileVerdict]:
-    """Judge the segments of one partition, in order."""
+    """Compare the segments of one partition with their metadata, in order."""
     rows = known.rows(partition, [stored.id for stored in listed])
     manifests = {
         stored.id: _read(objects, stored.manifest)
@@ -262,8 +268,11 @@ def judged_segments(
 
 @dataclass(frozen=True, slots=True)
 class _Manifest:
-    """What is under a manifest's key. Without `told` there is no manifest: `problem` says what is
-    there instead, `unread` why that is unknown; both "": nothing."""
+    """The content under a manifest's key.
+
+    If `told` is None there is no valid manifest: `problem` describes the damage, `unread` explains
+    a failed read, and both are "" if the object is missing.
+    """
 
     told: StoredManifest | None = None
     problem: str = ""
@@ -284,7 +293,7 @@ def _read(objects: SegmentObjects, manifest: SegmentObject) -> _Manifest:
     except RetriableRemoteStorageError:
         raise
     except RemoteStorageError as e:
-        # One object that the store does not return, as an archived one, must not end each run.
+        # One object that the store does not return, such as an archived one, must not end each run.
         return _Manifest(unread=f"{manifest.location}: {e}")
     return _Manifest(replace(told, digests=None))
 
@@ -314,8 +323,11 @@ def _judged(
 
 
 def _names_attempt(row: RemoteLogSegmentMetadata | None, attempt: str | None) -> bool:
-    """Whether the metadata is certainly of this copy: RSM's custom metadata contains the attempt, 8
-    random bytes. False costs one request to the store."""
+    """Return whether the metadata certainly belongs to this copy.
+
+    RSM's custom metadata contains the attempt, 8 random bytes. False costs one request to the
+    store.
+    """
     if row is None or row.custom_metadata is None or attempt is None:
         return False
     return bytes.fromhex(attempt) in row.custom_metadata
