@@ -260,7 +260,7 @@ class Transactions:
     ) -> None:
         if connection.closed:
             pooled.invalidate()
-            # The same cause has ended the other sessions: discard all, so that no call fails on one.
+            # The same cause has ended the other sessions: discard all of them.
             self._engine.dispose()
             return
         try:

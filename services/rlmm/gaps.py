@@ -21,11 +21,11 @@ from services.rlmm.rows import AnyRow
 from services.rlmm.tables import GapRow, PartitionRow
 
 Gaps = Iterable[tuple[int, int, str]] | None
-"""What `column` answers: start, end and kind of each; None for none."""
+"""The result of `column`: start, end and kind of each gap; None if there are none."""
 
 
 def column(topic_id: Any, partition: Any, log_start_offset: Any) -> ColumnElement[Any]:
-    """Make an expression for a partition's gaps at or above its log start, ascending.
+    """Build an SQL expression for a partition's gaps at or above its log start, ascending.
 
     The arguments are values or columns of the surrounding statement.
     """
@@ -59,7 +59,7 @@ def rows_of(session: Session, partition: PartitionRow) -> Sequence[AnyRow]:
 def put_instead(
     session: Session, partition: PartitionRow, gone: Iterable[int], new: GapRow
 ) -> None:
-    """Replace the rows that start at `gone` by `new`; delete the lowest beyond MAX_GAPS rows."""
+    """Replace the rows that start at `gone` with `new`; delete the lowest rows beyond MAX_GAPS."""
     _delete(session, *_is_of(partition), GapRow.start_offset.in_(list(gone)))
     session.add(new)
     session.flush()
@@ -82,7 +82,7 @@ def forget_below(session: Session, partition: PartitionRow, offset: int) -> None
 def forget_overwritten(session: Session, partition: PartitionRow, lineage: Lineage) -> None:
     """Cut from each gap the offsets that `lineage` has in an epoch after the gap's own.
 
-    What was lost under a leader epoch does not concern the records of later ones.
+    A loss under one leader epoch does not concern the records of later epochs.
     """
     for row in rows_of(session, partition):
         later = (e.start_offset for e in lineage.entries if e.leader_epoch > row.leader_epoch)
@@ -119,8 +119,8 @@ _FINISHED_SEGMENT = """
         WHERE topic_id = %(topic_id)s AND partition = %(partition)s
             AND state = 'COPY_SEGMENT_FINISHED' AND state <> 'DELETE_SEGMENT_FINISHED'"""
 
-# One that begins within the range, or one that holds its first offset.
-# (state <> ... is implied, and tells the planner of the index on live segments.)
+# A segment that begins within the range, or one that holds its first offset. (state <> ... is
+# implied, and shows the planner that it may use the index on live segments.)
 HOLDER = f"""
     (SELECT within.* FROM ({_FINISHED_SEGMENT}
             AND start_offset BETWEEN %(start)s AND %(end)s
@@ -148,7 +148,7 @@ class GapRecord:
 
 
 def record_gap(change: PartitionChange, loss: GapRecord) -> MutationOutcome:
-    """Record the range, joined to those that it overlaps or touches, unless it is a repeat."""
+    """Record the range, merged with gaps that it overlaps or touches, unless it is a repeat."""
     session, partition, context = change.session, change.partition, change.context
     tp, gap = loss.topic_id_partition, loss.gap
     if partition.delete_state == FINISHED.value:
@@ -183,7 +183,7 @@ def record_gap(change: PartitionChange, loss: GapRecord) -> MutationOutcome:
 def _leader_epoch(
     partition: PartitionRow, context: MutationContext, joined: Sequence[AnyRow]
 ) -> int | None:
-    """Return the leader epoch of a joined range: the earliest of its parts.
+    """Return the leader epoch of a merged range: the earliest of its parts.
 
     A loss that is reported twice does less harm than one that is not reported.
     """
@@ -194,7 +194,7 @@ def _leader_epoch(
 
 
 def _is_not_kept(rows: Sequence[AnyRow], first: int, last: int) -> bool:
-    """Return whether it lies below the log start, or below MAX_GAPS other gaps."""
+    """Return whether the range lies below the log start, or below MAX_GAPS other gaps."""
     return last < first or (len(rows) >= MAX_GAPS and last + 1 < rows[0].start_offset)
 
 

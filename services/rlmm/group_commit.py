@@ -1,7 +1,7 @@
 """Group concurrent changes into one transaction, because a commit takes longer than a change.
 
-One call leads: it applies its own change and those of all that wait, then passes the lead on. The
-queue holds changes, not places (services.common.fair_queue): a waiter's work is done by the leader.
+One call leads: it applies its own change and those of all waiting calls, then passes the lead on.
+The queue holds changes, unlike services.common.fair_queue: the leader does a waiter's work.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,11 +21,11 @@ from services.rlmm.segment_batch import Asked, Outcome, Outcomes, SegmentChange,
 MAX_WAIT_S = 1.0
 
 MAX_ROWS = 1_000
-"""Of a transaction, unless one change alone has more."""
+"""The most rows of a transaction, unless one change alone has more."""
 
 
 class _Turn(Enum):
-    """What a waiter does next if its change was not applied for it."""
+    """The next step of a waiter whose change the leader did not apply."""
 
     LEAD = auto()
     ALONE = auto()
@@ -41,7 +41,9 @@ class _Waiter:
 
 
 class GroupCommit:
-    """Apply changes, many in one transaction if they meet. Thread-safe; has no threads."""
+    """Applies changes, several in one transaction if they wait together. Thread-safe; has no
+    threads.
+    """
 
     def __init__(
         self,
@@ -50,13 +52,14 @@ class GroupCommit:
         apply_single: Callable[[SegmentChange], Outcome],
         max_wait_s: float = MAX_WAIT_S,
     ) -> None:
-        """
+        """Prepare a group commit.
+
         Args:
             apply_unlocked: applies changes, no two of one partition, in one transaction, without
                 those whose partition is locked.
             apply_single: applies one change; waits for the lock.
-            max_wait_s: for the lead. There is one leader: two would share the changes between
-                them, so that each has fewer and all take longer.
+            max_wait_s: the longest wait for the lead. There is one leader: two would share the
+                changes between them, so that each has fewer and all take longer.
         """
         self._transactions = transactions
         self._apply_unlocked = apply_unlocked
@@ -70,8 +73,8 @@ class GroupCommit:
         """Apply one change, perhaps together with others.
 
         Raises:
-            RemoteStorageError: the change was refused. If a commit gets no answer, all whose
-                changes were in it get this.
+            RemoteStorageError: the change was refused. If the result of a commit is unknown, every
+                change in the commit fails with this error.
         """
         own = _Waiter(Asked(item))
         answer = _Turn.LEAD if self._takes_lead(own) else self._waited(own)
@@ -105,10 +108,10 @@ class GroupCommit:
                 if own in self._waiters:
                     self._waiters.remove(own)
                     return _Turn.ALONE
-        return own.answer.result()  # the leader is applying it
+        return own.answer.result()  # The leader is applying the change.
 
     def _lead(self, own: _Waiter) -> _Answer:
-        """Apply `own` and the changes that wait, then pass the lead on."""
+        """Apply `own` and the waiting changes, then pass the lead on."""
         others = self._take_waiting(own)
         interrupted = RetriableRemoteStorageError(
             "the transaction this change was grouped into was interrupted; retry"
@@ -123,8 +126,11 @@ class GroupCommit:
         return answers[0]
 
     def _take_waiting(self, own: _Waiter) -> list[_Waiter]:
-        """Take the changes that wait, in their order. A second change of a partition stays in the
-        queue, and so does what is too much for one transaction."""
+        """Take the waiting changes, in their order.
+
+        A second change of a partition stays in the queue, and so do changes that exceed the size of
+        one transaction.
+        """
         with self._lock:
             tps, rows = {tp_of(own.asked.item)}, rows_of(own.asked.item)
             taken: list[_Waiter] = []
@@ -163,8 +169,8 @@ class GroupCommit:
         try:
             outcomes = self._transactions.change(work)
         except Exception as e:  # noqa: BLE001 - each gets it, or meets it again alone
-            # Before the commit nothing is done; applied one by one, only the change at fault fails.
-            # Without a connection all of them would.
+            # Nothing is done before the commit; if the changes are applied one by one, only the
+            # faulty one fails. Without a connection all of them would fail.
             is_of_all = committing or not connected
             return [e if is_of_all else _Turn.ALONE] * len(together)
         return [outcomes.get(place, _Turn.ALONE) for place in items]

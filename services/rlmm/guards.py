@@ -31,7 +31,7 @@ from services.rlmm.tables import PartitionRow, TopicRow
 
 
 class PartitionView(Protocol):
-    """A locked partition: an ORM row, which the session writes, or one of a batch."""
+    """A locked partition: an ORM row that the session writes, or a row of a batch."""
 
     topic_id: UUID
     partition: int
@@ -44,11 +44,11 @@ _BEING_REMOVED = (
     RemotePartitionDeleteState.DELETE_PARTITION_STARTED.value,
     RemotePartitionDeleteState.DELETE_PARTITION_FINISHED.value,
 )
-"""States in which no retention rule holds any more. A mark alone may be taken back."""
+"""States in which no retention rule applies any more. A mark alone may be removed again."""
 
 
 class Topic(Protocol):
-    """A topic: an ORM row, or what a statement read of it."""
+    """A topic: an ORM row, or a row that a statement read."""
 
     @property
     def name(self) -> str: ...
@@ -59,7 +59,7 @@ class Topic(Protocol):
 
 
 def topic_of(session: Session, partition: PartitionView) -> TopicRow:
-    """Return the topic of a locked partition; the session reads it once."""
+    """Return the topic of a locked partition, which the session reads once."""
     return session.get_one(TopicRow, partition.topic_id)
 
 
@@ -69,7 +69,8 @@ def check_expected(
     """Refuse a change that was decided on another revision than the present one.
 
     Raises:
-        ConcurrentUpdateError: not the context's expected_revision or expected_config_revision.
+        ConcurrentUpdateError: the present revision is not the context's expected_revision, or the
+            settings' is not its expected_config_revision.
     """
     if context.expected_revision not in (None, revision):
         raise ConcurrentUpdateError(
@@ -90,11 +91,10 @@ def check_expected(
 def require_owner_may_delete(
     connection: Connection, tp: TopicIdPartition, owner: RetentionOwner
 ) -> None:
-    """Refuse a deletion before anything is deleted; of a partition that is not known,
-    nothing.
+    """Refuse a deletion before anything is deleted; accept it if the partition is unknown.
 
     Raises:
-        DeletionRefusedError: the topic's settings forbid it.
+        DeletionRefusedError: the topic's settings forbid the deletion.
     """
     found = connection.execute(
         select(TopicRow.name, TopicRow.config, PartitionRow.delete_state)
@@ -143,7 +143,7 @@ FINISHED = RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
 def check_topic_name(
     tp: TopicIdPartition, name: str, field: str = "topic_id_partition.topic"
 ) -> None:
-    """Raise InvalidRequestError, naming `field`, if the topic has another name than `name`."""
+    """Raise InvalidRequestError, naming `field`, if the topic's name is not `name`."""
     if tp.topic != name:
         raise InvalidRequestError(
             f"{field}: topic id {tp.topic_id} belongs to {name!r}, not to {tp.topic!r}"
@@ -170,7 +170,9 @@ def fence(partition: PartitionView, tp: TopicIdPartition, broker_leader_epoch: i
 
 
 def raise_leader_epoch(partition: PartitionView, broker_leader_epoch: int | None) -> bool:
-    """Raise the partition's highest broker leader epoch to this; return whether it rose."""
+    """Raise the partition's highest broker leader epoch to `broker_leader_epoch`; return whether it
+    rose.
+    """
     highest = partition.highest_broker_leader_epoch
     if broker_leader_epoch is None or (highest is not None and broker_leader_epoch <= highest):
         return False
@@ -185,9 +187,9 @@ DELETE_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 
 
 class Guards:
-    """Refuse changes of one partition that its revision or its topic's settings do not allow.
+    """Refuses changes of one partition that its revision or its topic's settings do not allow.
 
-    The caller holds the partition's lock meanwhile, so that none of it changes.
+    The caller holds the partition's lock meanwhile, so that neither changes.
     """
 
     def __init__(
@@ -196,7 +198,9 @@ class Guards:
         topic: Callable[[], Topic],
         config: Callable[[], TopicConfig],
     ) -> None:
-        """`topic`, `config`: read what they are since the partition is locked."""
+        """Prepare the guards with a `topic` and `config` that were read under the partition's
+        lock.
+        """
         self.partition = partition
         self._topic = topic
         self._config = config
@@ -207,7 +211,7 @@ class Guards:
         check_expected(self.partition.partition, self._revision, self._topic, context)
 
     def require_may_delete(self, context: MutationContext) -> None:
-        """Raise DeletionRefusedError if the topic's settings forbid it."""
+        """Raise DeletionRefusedError if the topic's settings forbid the deletion."""
         topic, caller = self._topic().name, context.retention_owner
         check_may_delete(topic, self._config(), self.partition.delete_state, caller)
 
@@ -222,7 +226,7 @@ def may_move(
     change: RemoteLogSegmentMetadataUpdate,
     context: MutationContext,
 ) -> bool:
-    """Return whether a segment moves to its next state; False: it did so before.
+    """Return whether a segment moves to its next state; False if it moved before.
 
     A repeat passes no guard. Changes nothing.
 
@@ -232,12 +236,13 @@ def may_move(
 
     Raises:
         InvalidStateTransitionError, SegmentAlreadyExistsError, FencedLeaderEpochError,
-        ConcurrentUpdateError, DeletionRefusedError: as
-            RemoteLogMetadataManager.update_remote_log_segment_metadata says.
+        ConcurrentUpdateError, DeletionRefusedError: as in
+            RemoteLogMetadataManager.update_remote_log_segment_metadata.
     """
     segment_id, target = change.remote_log_segment_id, change.state
     present = RemoteLogSegmentState(stored.state)
-    # A second deleter finds the deletion over: Kafka lists a segment once for each leader epoch.
+    # A second deleter may find the deletion finished: Kafka lists a segment once for each leader
+    # epoch.
     is_over = present is DELETE_FINISHED and target is DELETE_STARTED
     if present is target or is_over:
         if change.custom_metadata not in (None, stored.custom_metadata):
@@ -249,7 +254,7 @@ def may_move(
         raise InvalidStateTransitionError(
             f"segment {segment_id}: {present.value} to {target.value}"
         )
-    # An older leader may finish a copy, and clean up what it failed to copy itself.
+    # An older leader may finish its copy, and delete the remains of its own failed copy.
     is_own_copy = present is COPY_STARTED and stored.broker_id == change.broker_id
     if target is DELETE_STARTED and not is_own_copy:
         fence(guards.partition, segment_id.topic_id_partition, context.broker_leader_epoch)

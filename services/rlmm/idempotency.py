@@ -1,4 +1,6 @@
-"""Apply changes once: answer a repeated request id, and record events, repeats and answers."""
+"""Apply each change once: return the outcome of a repeated request id, and record events and
+repeats.
+"""
 
 import hashlib
 from collections import Counter
@@ -26,7 +28,7 @@ REMEMBERED = """
     JOIN request_outcomes AS o USING (topic_id, partition, request_id)
     WHERE o.at > now() - %(for)s"""
 
-# A row with such an id can only be one that is too old to count.
+# A row with the same id can only be one that is too old to count.
 REMEMBER = """
     INSERT INTO request_outcomes (topic_id, partition, request_id, body_digest, revision)
     SELECT topic_id, partition, request_id, decode(body_digest, 'hex'), revision
@@ -37,10 +39,10 @@ REMEMBER = """
 
 
 def body_digest(body: object, context: MutationContext) -> bytes:
-    """Digest the repr of all that the client sent but the request id and the expectations.
+    """Digest the repr of everything the client sent but the request id and the expectations.
 
     Expectations decide when a change may be made, not which change it is: a client that lost the
-    answer, and reads the present revision before it retries, still asks for the same change.
+    response, and reads the present revision before it retries, still requests the same change.
     """
     why = replace(context, request_id=None, expected_revision=None, expected_config_revision=None)
     return hashlib.sha256(repr((body, why)).encode()).digest()
@@ -56,7 +58,7 @@ _RequestKey: TypeAlias = tuple[PartitionKey, str | None]
 
 
 class Records:
-    """The events, repeats and answers of one transaction, whose partitions are locked.
+    """The events, repeats and outcomes of one transaction whose partitions are locked.
 
     Nothing is written before `write`.
     """
@@ -64,7 +66,8 @@ class Records:
     def __init__(
         self, session: Session, calls: Iterable[tuple[PartitionKey, MutationContext]] = ()
     ) -> None:
-        """
+        """Read the remembered outcomes of the calls.
+
         Args:
             calls: the contexts of all changes, each with its partition.
         """
@@ -78,10 +81,11 @@ class Records:
     def answered_before(
         self, partition: PartitionView, body: object, context: MutationContext
     ) -> MutationOutcome | None:
-        """Return the outcome that the context's request id had before, in this transaction too.
+        """Return the earlier outcome of the context's request id, including one of this
+        transaction.
 
         Raises:
-            InvalidRequestError: the request id came with another body before.
+            InvalidRequestError: the request id was used with another body before.
         """
         if context.request_id is None:
             return None
@@ -98,7 +102,7 @@ class Records:
         return MutationOutcome(applied=True, revision=answer.revision)
 
     def repeat(self, partition: PartitionView, revision: int) -> MutationOutcome:
-        """Count a repeat of the change that the event of `revision` recorded."""
+        """Count a repeat of the change whose event has `revision`."""
         self._repeats[_key_of(partition), revision] += 1
         return MutationOutcome(applied=False, revision=revision)
 
@@ -113,7 +117,7 @@ class Records:
         """Give the partition its next revision and record `event` with it.
 
         Args:
-            call: that asked for the change; None: the current one.
+            call: the call that requested the change; None for the current one.
         """
         partition.revision += 1
         key, revision = _key_of(partition), partition.revision
@@ -131,7 +135,7 @@ class Records:
         if self._new_answers:
             run(connection, REMEMBER, [_answer_row(*each) for each in self._new_answers.items()])
         if self._repeats:
-            # All that change several events do it in one order, the purge too.
+            # All transactions that change several events, including the purge, use the same order.
             repeats = sorted(self._repeats.items())
             run(connection, COUNT_REPEATS, [_repeat_row(*each) for each in repeats])
 
@@ -176,7 +180,7 @@ def _repeat_row(event: tuple[PartitionKey, int], times: int) -> JsonRow:
 
 @dataclass(frozen=True, slots=True)
 class PartitionChange:
-    """One change of a locked partition, in its transaction."""
+    """A change of a locked partition, in its transaction."""
 
     session: Session
     partition: PartitionRow
@@ -190,7 +194,7 @@ class PartitionChange:
         return self.records.change(self.partition, event, self.body, self.context)
 
     def unchanged(self) -> MutationOutcome:
-        """Answer a repeat that repeats no event in particular."""
+        """Return the outcome of a repeat that repeats no event in particular."""
         return MutationOutcome(applied=False, revision=self.partition.revision)
 
 
@@ -201,12 +205,12 @@ def apply_idempotently(
     context: MutationContext,
     apply: Callable[[PartitionChange], MutationOutcome],
 ) -> MutationOutcome:
-    """Return the remembered outcome of the context's request id, or that of `apply`.
+    """Return the remembered outcome of the context's request id, or else that of `apply`.
 
-    A refusal leaves through an exception, which rolls the transaction back: it is not remembered.
+    A refusal is an exception, which rolls the transaction back: the refusal is not remembered.
 
     Raises:
-        InvalidRequestError: the request id came with another body before.
+        InvalidRequestError: the request id was used with another body before.
     """
     records = Records(session, [(_key_of(partition), context)])
     outcome = records.answered_before(partition, body, context)

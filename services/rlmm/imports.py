@@ -41,13 +41,13 @@ FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 
 _STATES = list(RemoteLogSegmentState)
-"""In the order in which a segment passes them."""
+"""The states in the order in which a segment passes them."""
 
 
 def import_all(
     transactions: Transactions, limits: Limits, imports: Iterable[SegmentImport]
 ) -> ImportedSegments:
-    """See RemoteLogMetadataManager.import_remote_log_segments."""
+    """Import segments; see RemoteLogMetadataManager.import_remote_log_segments."""
     items, total, number = iter(imports), ImportedSegments(), 1
     try:
         while (item := next(items, None)) is not None:
@@ -75,7 +75,8 @@ def _import_one(
 
 
 def _check(limits: Limits, item: SegmentImport) -> None:
-    """
+    """Check an item before its partition is locked.
+
     Raises:
         InvalidRequestError: the item is malformed.
     """
@@ -99,7 +100,7 @@ def _check(limits: Limits, item: SegmentImport) -> None:
 
 @dataclass
 class _Import:
-    """Import one item, whose partition is locked."""
+    """Imports one item, whose partition is locked."""
 
     session: Session
     partition: PartitionRow
@@ -129,7 +130,9 @@ class _Import:
         return ImportedSegments(len(self._new), self._repeated)
 
     def _as_taken(self, segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
-        """Return the segment as imported: below the log start it is deleted, unless on hold."""
+        """Return the segment as imported: a segment below the log start is deleted, unless on
+        hold.
+        """
         is_below = segment.end_offset < self.partition.log_start_offset
         if segment.state is not FINISHED or not is_below:
             return segment
@@ -161,7 +164,7 @@ class _Import:
 def _stored(
     session: Session, segments: Sequence[RemoteLogSegmentMetadata]
 ) -> dict[RemoteLogSegmentId, Addition]:
-    """Read those of the segments that are known, each with the revision of its state."""
+    """Read the known ones of the segments, each with the revision of its state."""
     tp = segments[0].topic_id_partition
     ids = [segment.remote_log_segment_id for segment in segments]
     rows = statements.stored_segments(session, ids).values()
@@ -180,7 +183,7 @@ def _require_same(
 
 
 def _has_become(segment: RemoteLogSegmentMetadata, later: RemoteLogSegmentMetadata) -> bool:
-    """Return whether a change of state makes `later` of the segment."""
+    """Return whether a change of state turns `segment` into `later`."""
     if _STATES.index(later.state) <= _STATES.index(segment.state):
         return False
     change = RemoteLogSegmentMetadataUpdate(

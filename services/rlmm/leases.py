@@ -29,10 +29,11 @@ LOCK_TIMEOUT_MS = 1_000
 """The longest wait for one partition's lock."""
 
 LOCK_WAIT_SHARE = 0.05
-"""The share of the lease that a call waits for all its locks, so that its answer comes before the
-renewed leases end."""
+"""The share of the lease that a call waits for all its locks, so that the response arrives before
+the renewed leases expire.
+"""
 
-_LEAST_LOCK_TIMEOUT_MS = 1  # 0 would be none
+_LEAST_LOCK_TIMEOUT_MS = 1  # 0 would disable the limit
 Outcomes: TypeAlias = dict[SegmentKey, RenewOutcome]
 SET_LOCK_TIMEOUT = "SELECT set_config('lock_timeout', %(lock_timeout_ms)s, true)"
 
@@ -59,7 +60,7 @@ def renew_all(
     lease_ms: int,
     broker_id: int,
 ) -> list[RenewOutcome]:
-    """See RemoteLogMetadataManager.renew_copy_leases."""
+    """Renew copy leases; see RemoteLogMetadataManager.renew_copy_leases."""
     require_distinct(segment_ids, "segments")
     require_lease(lease_ms)
     require_int32(broker_id, "broker_id")
@@ -77,7 +78,7 @@ def renew_all(
 
 @dataclass(frozen=True, slots=True)
 class _Renewal:
-    """Renew leases of copies of one partition."""
+    """Renews leases of copies of one partition."""
 
     segment_ids: Sequence[RemoteLogSegmentId]
     lease_ms: int
@@ -93,7 +94,7 @@ class _Renewal:
 
 
 class _PartitionLockedError(Exception):
-    """The partition's lock was not free for as long as this call may wait."""
+    """The partition's lock was not free within the time that this call may wait."""
 
 
 def _renew(transactions: Transactions, renewal: _Renewal) -> Outcomes:
@@ -103,7 +104,7 @@ def _renew(transactions: Transactions, renewal: _Renewal) -> Outcomes:
         text = f"partition {renewal.topic_id_partition} is locked by another change; retry"
         return renewal.all(RetriableRemoteStorageError(text))
     except RetriableRemoteStorageError:
-        raise  # the database's: it would be every other partition's too
+        raise  # A failure of the database would repeat for every other partition.
     except RemoteStorageError as e:
         return renewal.all(e)
 
@@ -135,7 +136,7 @@ def _judged(
     segment_id: RemoteLogSegmentId,
     broker_id: int,
 ) -> RenewOutcome:
-    """Return why the lease is not renewed; None: it is."""
+    """Return why the lease is not renewed; None if it is renewed."""
     try:
         partitions.of(segment_id.topic_id_partition)
     except RemoteStorageError as e:

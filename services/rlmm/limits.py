@@ -23,10 +23,12 @@ from services.rlmm.rows import AnyRow
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Attributes:
-    custom_metadata_bytes: the longest custom metadata of a segment.
-    leader_epochs_per_segment: the most leader epochs of one segment.
-    leader_epochs_per_report: the most leader epochs in a report.
+    """The limits of requests.
+
+    Attributes:
+        custom_metadata_bytes: the longest custom metadata of a segment.
+        leader_epochs_per_segment: the most leader epochs of one segment.
+        leader_epochs_per_report: the most leader epochs in a report.
     """
 
     custom_metadata_bytes: int = 128
@@ -68,26 +70,26 @@ def check_storable(context: MutationContext) -> None:
 
 
 def check_text(text: str, field: str) -> None:
-    """Refuse NUL characters, which PostgreSQL's text cannot have."""
+    """Refuse NUL characters, which PostgreSQL cannot store in text."""
     require("\0" not in text, field, "must not contain NUL")
 
 
 MAX_PAGE_BYTES = 3 * 1024 * 1024
-"""An answer is one message, and none may be larger than 4 MiB."""
+"""The most bytes of a page: a page is one message, and no message may be larger than 4 MiB."""
 
 MAX_NAMES_AND_NUMBERS_BYTES = 512
 MAX_LEADER_EPOCH_BYTES = 24
 
 
 def fitting(sizes_bytes: Iterable[int]) -> int:
-    """Return how many rows of these sizes fit into one message, at least one if there is one."""
+    """Return how many rows of these sizes fit into one message, at least one if there are any."""
     sums = list(accumulate(sizes_bytes))
     return max(bisect_right(sums, MAX_PAGE_BYTES), min(len(sums), 1))
 
 
 SEGMENT_BYTES = f"""{MAX_NAMES_AND_NUMBERS_BYTES} + coalesce(octet_length(s.custom_metadata), 0)
         + {MAX_LEADER_EPOCH_BYTES} * cardinality(s.leader_epochs)"""
-"""SQL for segment_size_bytes, of `segments AS s`: what does not fit need not be read."""
+"""SQL for segment_size_bytes, of `segments AS s`: rows that do not fit need not be read."""
 
 
 def segment_size_bytes(row: AnyRow) -> int:
@@ -102,21 +104,21 @@ _BODY_BYTES = _NUMBER.size + 16
 
 
 def page_limit(page_size: int) -> int:
-    """Return how many rows the page may have."""
+    """Return the most rows that the page may have."""
     return validation.page_limit(page_size, DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
 
 
 def encode(query: tuple[object, ...], position: Position) -> str:
-    """Make a page token for what follows `position` in `query`."""
+    """Encode a page token for the rows after `position` in `query`."""
     number, uuid = position
     return validation.seal(query, _NUMBER.pack(number) + uuid.bytes)
 
 
 def decode(query: tuple[object, ...], token: str) -> Position | None:
-    """Return the position of a token of `encode`; None for "", the beginning.
+    """Decode the position in a token of `encode`; None for "", the beginning.
 
     Raises:
-        InvalidRequestError: not a token of `encode`, or one of another query.
+        InvalidRequestError: the token is malformed or belongs to another query.
     """
     if not token:
         return None

@@ -44,7 +44,7 @@ from services.rlmm.tables import (
     TopicRow,
 )
 
-# As text: SQLAlchemy would compile a statement with its own VALUES anew for each call.
+# As text: SQLAlchemy would compile a statement with its own VALUES again for each call.
 _REACHES = (
     text(f"SELECT * FROM {RANGE_CLASSES} AS class (digits, longest)")
     .columns(digits=Integer, longest=BigInteger)
@@ -54,7 +54,9 @@ _REACHES = (
 
 @dataclass(frozen=True, slots=True)
 class SegmentQuery:
-    """Select a partition's segments; the arguments of list_remote_log_segments."""
+    """The partition and range whose segments are listed: the arguments of
+    list_remote_log_segments.
+    """
 
     topic_id_partition: TopicIdPartition
     leader_epoch: int | None
@@ -68,7 +70,7 @@ class SegmentQuery:
             require_int64(self.min_offset, "min_offset")
 
     def fingerprint(self) -> tuple[object, ...]:
-        """Return what page tokens are bound to: equal for equal queries."""
+        """Return the value to which page tokens are bound: equal for equal queries."""
         states = sorted({state.value for state in self.states})
         tp = str(self.topic_id_partition)
         return ("segments", tp, self.leader_epoch, states, self.min_offset)
@@ -76,7 +78,7 @@ class SegmentQuery:
 
 @dataclass(frozen=True, slots=True)
 class PageShape:
-    """Which conditions a query has, whatever their values."""
+    """The conditions that a query has, whatever their values."""
 
     has_epoch: bool
     has_states: bool
@@ -114,7 +116,7 @@ def page_values(
 ) -> dict[str, object]:
     """Return the values of a query's statement, for one row more than `limit`.
 
-    That row shows that there is a next page.
+    That row shows whether there is a next page.
     """
     tp = query.topic_id_partition
     offset, segment_id = after or (None, None)
@@ -151,8 +153,8 @@ def _page(shape: PageShape) -> Select[*tuple[Any, ...]]:
         literal_column(COPY_LEASED).label("copy_leased"),
     ]
     if shape.has_epoch:
-        # Each found by its key: joined, the planner might read all segments for every row.
-        # What is not live has no epochs.
+        # Find each row by its key: in a join the planner might read all segments for every row.
+        # Only live segments have epochs.
         segment = select(*columns).where(_is_segment_of_epoch()).limit(1).lateral("segment")
         page = (
             select(*segment.c)
@@ -255,7 +257,7 @@ def _segment_token(query: SegmentQuery, rows: Sequence[AnyRow], limit: int) -> s
 
 @dataclass(frozen=True, slots=True)
 class PartitionQuery:
-    """Select partitions; the arguments of list_partitions."""
+    """The partitions to list: the arguments of list_partitions."""
 
     topic: str
     delete_states: Sequence[RemotePartitionDeleteState]
@@ -266,7 +268,7 @@ class PartitionQuery:
         check_text(self.cluster_id, "cluster_id")
 
     def fingerprint(self) -> tuple[object, ...]:
-        """Return what page tokens are bound to: equal for equal queries."""
+        """Return the value to which page tokens are bound: equal for equal queries."""
         states = sorted({state.value for state in self.delete_states})
         of_cluster = (self.cluster_id,) if self.cluster_id else ()
         return ("partitions", self.topic, states, *of_cluster)

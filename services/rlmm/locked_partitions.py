@@ -17,7 +17,7 @@ from services.rlmm.guards import Guards, PartitionView, check_topic_name, unknow
 from services.rlmm.partitions import lock_or_create, lock_topics
 from services.rlmm.rows import AnyRow
 
-# Sorted, then locked: the order of the rows is that of the locks.
+# Rows are sorted before they are locked: their order is the order of the locks.
 LOCK = """
     SELECT p.topic_id, p.partition, p.revision, p.highest_broker_leader_epoch, p.delete_state,
         t.name
@@ -34,7 +34,7 @@ KNOWN = """
     FROM json_to_recordset(%(rows)s) AS wanted (topic_id uuid, partition int)
     JOIN partitions AS p USING (topic_id, partition)"""
 
-# Read after the locks: a change of a topic's settings locks all its partitions first.
+# Settings are read after the locks: a change of a topic's settings first locks all its partitions.
 TOPICS = """
     SELECT topic_id, name, config, config_revision
     FROM json_to_recordset(%(rows)s) AS wanted (topic_id uuid)
@@ -78,10 +78,10 @@ class LockedPartition:
     """A partition of the batch.
 
     Attributes:
-        row: as the batch leaves it.
-        topic: the name that its topic id has.
+        row: the state in which the batch leaves the partition.
+        topic: the name that belongs to the topic id.
         revision: before the batch.
-        guards: who may change it, by what it was before the batch.
+        guards: refuse changes according to the state before the batch.
     """
 
     row: PartitionView
@@ -93,7 +93,7 @@ class LockedPartition:
 class LockedPartitions:
     """The partitions of a batch, locked until the transaction ends.
 
-    The answers are read when they are first needed: in a pipeline other statements are sent first.
+    Results are read when they are first needed: in a pipeline other statements are sent first.
     """
 
     def __init__(
@@ -117,16 +117,16 @@ class LockedPartitions:
         tps: Iterable[TopicIdPartition],
         created: Collection[PartitionKey] = (),
     ) -> Self:
-        """Lock those of the partitions that exist; they may be deleted already.
+        """Lock the existing ones of the partitions, which may be deleted already.
 
         Args:
-            created: what ensure_partitions returned.
+            created: the result of ensure_partitions.
         """
         return cls(session, _lock(session, LOCK, {key_of(tp) for tp in tps}), created=created)
 
     @classmethod
     def lock_skip_locked(cls, session: Session, tps: Iterable[TopicIdPartition]) -> Self:
-        """Lock those of the partitions that nobody else has locked."""
+        """Lock those of the partitions that no other transaction has locked."""
         return cls(session, _lock(session, LOCK_SKIP_LOCKED, {key_of(tp) for tp in tps}))
 
     def __contains__(self, tp: TopicIdPartition) -> bool:
@@ -136,7 +136,7 @@ class LockedPartitions:
         """Return a locked partition.
 
         Raises:
-            RemoteResourceNotFoundError: it is not known.
+            RemoteResourceNotFoundError: the partition is not known.
             InvalidRequestError: its topic has another name.
         """
         found = self._by_key().get(key_of(tp))
@@ -169,7 +169,7 @@ class LockedPartitions:
         return {row.topic_id: row for row in rows}
 
     def write_back(self) -> None:
-        """Write the partitions that changed; delete those that were created and did not change."""
+        """Write the changed partitions; delete those that were created and did not change."""
         rows = [
             {
                 **partition_row(key),
@@ -191,7 +191,7 @@ class LockedPartitions:
 def ensure_partitions(
     session: Session, tps: Iterable[TopicIdPartition]
 ) -> Collection[PartitionKey]:
-    """Create those of the partitions that are not known, at revision 0; return which."""
+    """Create the unknown ones of the partitions at revision 0; return which were created."""
     in_order = sorted(dict.fromkeys(tps), key=key_of)
     keys = {key_of(tp) for tp in in_order}
     rows = run(session.connection(), KNOWN, [partition_row(key) for key in keys])

@@ -30,7 +30,7 @@ from services.rlmm.tables import HAS_TXN_INDEX
 
 
 def _segment(segment_id: str) -> str:
-    """SQL for the row of the segment with an id; LIMIT 1 as in _segment_at."""
+    """Build SQL for the row of the segment with an id; LIMIT 1 as in _segment_at."""
     return f"""
         SELECT {", ".join(SEGMENT_COLUMNS)}, finished_revision FROM segments
         WHERE topic_id = %(topic_id)s AND partition = %(partition)s AND segment_id = {segment_id}
@@ -45,17 +45,18 @@ _IS_KNOWN_PARTITION = f"""
 
 
 def _segment_at(offset: str) -> str:
-    """Make SQL for the id of the segment that holds `offset`, an SQL expression: one row, whose id
-    is NULL if there is none, or no row.
+    """Build SQL for the id of the segment that holds `offset`, an SQL expression.
 
-    First Kafka's choice: of the referenced segments (those in Kafka's map), the last one that
-    starts at or below the offset, if it holds the offset. Else, among the segments that overlapped
-    when they finished and hold the offset: the higher broker leader epoch if both of two have one,
-    else the later finish. In the order of finishing, a segment without an epoch beats all before
-    it; so only the last such one and those after it compete.
+    The result is one row, whose id is NULL if there is no segment, or no row.
+
+    First comes Kafka's choice: of the referenced segments (those in Kafka's map), the last one that
+    starts at or below the offset, if it holds the offset. Otherwise one of the segments that
+    overlapped when they finished and hold the offset: the higher broker leader epoch if both of two
+    have one, else the later finish. In the order of finishing, a segment without an epoch beats all
+    before it, so only the last such segment and those after it compete.
 
     No segment that starts more than longest_reach before the offset holds it. That bound keeps both
-    searches from walking back through rows that were unpublished long ago and are not vacuumed yet.
+    searches from reading back through rows that were unpublished long ago and are not vacuumed yet.
     (OFFSET 0, and LIMIT 1 on a row found by its key, keep the planner from reversing the search:
     with no statistics yet it would read all of a partition's rows.)
     """
@@ -93,7 +94,7 @@ def _segment_at(offset: str) -> str:
 
 
 SEGMENT_AT = _segment_at("%(offset)s")
-"""SQL for an id; its four parameters may as well be columns."""
+"""SQL for an id; columns may replace its four parameters."""
 
 SEGMENT_FOR_OFFSET = f"""
     SELECT t.name AS topic, p.revision, {SEGMENT}
@@ -105,9 +106,9 @@ SEGMENT_FOR_OFFSET = f"""
     WHERE {_IS_KNOWN_PARTITION}"""
 
 # The segment with a transaction index that ends at or after the offset and starts first. Unlike
-# Kafka's search, which goes from segment to segment, it does not stop at a gap: a reader gets the
-# aborted transactions of more segments than it needs, which is harmless. No segment of Kafka's
-# answer is missed: the one returned either ends before it, or holds all its offsets.
+# Kafka's search, which continues from segment to segment, this search does not stop at a gap: a
+# reader gets the aborted transactions of more segments than it needs, which is harmless. No segment
+# of Kafka's result is missed: the returned segment either ends before it, or holds all its offsets.
 NEXT_WITH_TXN_INDEX = f"""
     SELECT t.name AS topic, p.revision, {SEGMENT}
     FROM {PARTITIONS}
@@ -134,7 +135,7 @@ HIGHEST_OFFSET = f"""
     FROM {PARTITIONS}
     WHERE {_IS_KNOWN_PARTITION}"""
 
-# A size of -1 is an unknown one.
+# A size of -1 means an unknown size.
 LOG_SIZE = f"""
     SELECT t.name AS topic, p.revision, (
         SELECT coalesce(sum(greatest(s.segment_size_in_bytes, 0)), 0)::bigint
@@ -186,9 +187,10 @@ _IF_IT_FITS = ", ".join(
 
 ROWS_AT_A_TIME = 50
 
-# Rows found by their keys, with LIMIT 1: no plan reads a table whole for them. Nothing sorts: a row
-# is answered when it is found, so the first of those that do not fit together is the last in order
-# of their places only as long as nested loops keep it; each would be as true in any order.
+# Rows are found by their keys, with LIMIT 1, so that no plan reads a whole table. Nothing sorts: a
+# row is returned when it is found, so the first of those that do not fit together is the last in
+# order of their places only as long as nested loops keep the order; any order gives correct
+# results.
 SEGMENTS_FOR_OFFSETS = f"""
     SELECT place, topic, revision,
         segment_id IS NOT NULL AND bytes > {MAX_PAGE_BYTES} AS is_left_out, {_IF_IT_FITS}
@@ -216,7 +218,7 @@ SEGMENTS_FOR_OFFSETS = f"""
 
 
 def find_segments(connection: Connection, lookups: Sequence[SegmentLookup]) -> list[LookupOutcome]:
-    """See RemoteLogMetadataManager.remote_log_segment_metadata_batch."""
+    """Look up segments; see RemoteLogMetadataManager.remote_log_segment_metadata_batch."""
     wanted = [_wanted(place, lookup) for place, lookup in enumerate(lookups)]
     # Rows are read while the database looks up the next ones: both take about as long.
     outcomes = {
@@ -251,7 +253,7 @@ def _outcome(row: AnyRow, tp: TopicIdPartition) -> LookupOutcome:
     return AtRevision(found, row.revision)
 
 
-# As many as a message holds, at least one.
+# As many segments as a message holds, at least one.
 BY_ID = f"""
     SELECT * FROM (
         SELECT t.name AS topic, p.revision, {SEGMENT}, {COPY_LEASED} AS copy_leased,
@@ -268,8 +270,8 @@ BY_ID = f"""
 _OF_PARTITION = """s.topic_id = p.topic_id AND s.partition = p.partition
                 AND s.state = 'COPY_SEGMENT_FINISHED' AND s.state <> 'DELETE_SEGMENT_FINISHED'"""
 
-# Either a finished segment holds the log start, or the first that begins after it is the first.
-# (state <> ... is implied, and tells the planner of the index on live segments.)
+# The first segment either holds the log start or is the first that begins after it. (state <> ...
+# is implied, and shows the planner that it may use the index on live segments.)
 EARLIEST = f"""
     SELECT t.name AS topic, p.revision, coalesce(
         (SELECT p.log_start_offset
@@ -301,7 +303,7 @@ REVISIONS = f"""
 def segments_by_id(
     connection: Connection, tp: TopicIdPartition, ids: Sequence[UUID]
 ) -> AtRevision[tuple[RemoteLogSegmentMetadata, ...]]:
-    """See RemoteLogMetadataManager.remote_log_segment_metadata_by_id."""
+    """Read segments; see RemoteLogMetadataManager.remote_log_segment_metadata_by_id."""
     keys = {"topic_id": tp.topic_id, "partition": tp.partition, "ids": list(ids)}
     rows = connection.exec_driver_sql(BY_ID, keys).all()
     if not rows:
@@ -316,7 +318,7 @@ def segments_by_id(
 
 
 def earliest_offset(connection: Connection, tp: TopicIdPartition) -> AtRevision[int | None]:
-    """See RemoteLogMetadataManager.earliest_log_offset."""
+    """Read the earliest offset; see RemoteLogMetadataManager.earliest_log_offset."""
     keys = {"topic_id": tp.topic_id, "partition": tp.partition}
     row = connection.exec_driver_sql(EARLIEST, keys).one_or_none()
     if row is None:
@@ -326,7 +328,7 @@ def earliest_offset(connection: Connection, tp: TopicIdPartition) -> AtRevision[
 
 
 def revisions(connection: Connection, tps: Sequence[TopicIdPartition]) -> list[int]:
-    """See RemoteLogMetadataManager.partition_revisions."""
+    """Read revisions; see RemoteLogMetadataManager.partition_revisions."""
     wanted: list[JsonRow] = [
         {**partition_row(key_of(tp)), "place": place} for place, tp in enumerate(tps)
     ]

@@ -19,21 +19,23 @@ MIN_DAYS = 1
 MAX_DAYS = 36_500
 
 _ADVISORY_LOCK = 0x5ED1_3E28
-"""Any number that nobody else in the database uses."""
+"""Any number that nothing else in the database uses."""
 
 Progress = Callable[[str, int], None]
-"""Called after each batch with the step and the rows that it has changed so far."""
+"""A function that is called after each batch with the step and the rows that it has changed so
+far.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class MaintenancePlan:
-    """How long each kind of row is kept.
+    """The retention of each kind of row.
 
     Attributes:
         delete_retention_ms: how long a deleted segment's row stays (Kafka: delete.retention.ms).
         events_days: how long the audit trail goes back at least; a partition's latest event stays
             forever.
-        anomalies_days: how long an anomaly stays after the last run that saw it.
+        anomalies_days: how long an anomaly stays after the last run that found it.
     """
 
     delete_retention_ms: int = 86_400_000
@@ -57,7 +59,7 @@ class MaintenancePlan:
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceReport:
-    """Rows that each step deleted; none if another maintenance runs."""
+    """The rows that each step deleted; none if another maintenance runs."""
 
     already_running: bool
     tombstones: int = 0
@@ -72,8 +74,8 @@ def maintain(
     """Run all steps once, or none if another maintenance runs. Idempotent.
 
     Raises:
-        RetriableRemoteStorageError: the database cannot be reached or its schema is older than
-            this release's; what was purged before that stays purged.
+        RetriableRemoteStorageError: the database is unreachable, or its schema is older than
+            this release's; rows that were already purged stay purged.
     """
     with connected(database_url) as connection:
         _require_usable(connection)
@@ -111,7 +113,7 @@ def _require_usable(connection: Connection) -> None:
 
 
 def _purge_statement(table: str, is_old: str, age: str) -> str:
-    # From where the batch before ended: what it deleted is still in the index.
+    # Start at the end of the previous batch: the rows that it deleted are still in the index.
     return f"""
         WITH gone AS (
             DELETE FROM {table} WHERE ctid = ANY(ARRAY(
@@ -139,7 +141,7 @@ def _purge(connection: Connection, statement: str, age: timedelta) -> Iterator[i
         since = done.last
 
 
-# Partitions in the order of their key, and whether the oldest event of each may go.
+# Partitions in the order of their key, and whether the oldest event of each may be purged.
 _OLDEST_EVENTS = f"""
     SELECT p.topic_id, p.partition, p.revision,
         oldest.at < now() - CAST(:age AS interval) AND oldest.revision < p.revision AS may_go
@@ -155,8 +157,8 @@ _OLDEST_EVENTS = f"""
     ) AS oldest ON true
     ORDER BY p.topic_id, p.partition"""
 
-# From the oldest on, up to the first that is to stay: what remains has no gaps, even where the
-# clock once went backwards.
+# From the oldest event up to the first that must stay: the remaining events have no gaps, even if
+# the clock once went backwards.
 _PURGE_EVENTS = f"""
     WITH oldest AS MATERIALIZED (
         SELECT revision, at FROM events

@@ -1,4 +1,4 @@
-"""RLMM in process, on PostgreSQL: each method of the contract, checked and delegated."""
+"""Run RLMM in process on PostgreSQL: each method of the contract checks and delegates."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -85,8 +85,8 @@ from services.rlmm.tables import PartitionRow
 class SqlRemoteLogMetadataManager:
     """Satisfies services.api.remote_log_metadata_manager.RemoteLogMetadataManager; thread-safe.
 
-    Stateless over the database, whose schema services.rlmm.schema.upgrade makes. Any number may
-    run beside each other.
+    All state is in the database, whose schema services.rlmm.schema.upgrade creates. Several
+    managers may run on the same database.
     """
 
     def __init__(self, engine: Engine, limits: Limits | None = None) -> None:
@@ -241,11 +241,11 @@ class SqlRemoteLogMetadataManager:
         )
 
     def on_stop_partitions(self, partitions: Sequence[TopicIdPartition], broker_id: int) -> None:
-        """Check the arguments only: RLMM keeps nothing for a broker's replica."""
+        """Check the arguments only, because RLMM keeps no state for a broker's replica."""
         require_int32(broker_id, "broker_id", at_least=-1)
 
     def report_partition_state(self, reports: Sequence[PartitionReport]) -> list[ReportOutcome]:
-        """Store each report in a transaction of its own: one partition's lock at a time."""
+        """Store each report in a transaction of its own, with one partition's lock at a time."""
         require_count(reports, "reports", MAX_REPORTS)
         epochs, most = sum(len(r.lineage.entries) for r in reports), MAX_REPORTED_EPOCHS
         require(epochs <= most, "reports", f"at most {most} leader epochs together, are {epochs}")
@@ -386,7 +386,7 @@ class SqlRemoteLogMetadataManager:
         expected_revision: int | None = None,
         context: MutationContext = NO_CONTEXT,
     ) -> StoredTopicConfig:
-        topic_config(entries)  # Refuses what cannot be stored, such as NUL and long texts.
+        topic_config(entries)  # Refuses entries that cannot be stored, such as NUL and long texts.
         check_storable(context)
         only_reason = context == MutationContext(reason=context.reason)
         require(only_reason, "context", "only reason may be set for topic settings")
@@ -435,16 +435,16 @@ class SqlRemoteLogMetadataManager:
                 lambda session: partition_states.take_report(session, report)
             )
         except RetriableRemoteStorageError:
-            raise  # It is the database's: every later item would fail too.
+            raise  # A failure of the database would repeat for every later item.
         except RemoteStorageError as e:
             return e
 
     def check(self) -> None:
-        """Check that the database can be reached and has a schema that this release works on.
+        """Check that the database is reachable and has a schema that this release supports.
 
         Raises:
-            RetriableRemoteStorageError: it is unreachable, or its schema is older than this
-                release's.
+            RetriableRemoteStorageError: the database is unreachable, or its schema is older than
+                this release's.
         """
         self._is_usable = False
         try:
@@ -459,15 +459,18 @@ class SqlRemoteLogMetadataManager:
         self._is_usable = True
 
     def _require_usable(self) -> None:
-        """Refuse changes of a database that failed the last check, until it passes one.
+        """Refuse changes of a database that failed the last check, until a check passes.
 
-        The server's readiness checks every second; that costs a change nothing.
+        The server's readiness checks every second, at no cost to a change.
         """
         if not self._is_usable:
             self.check()
 
     def _schema_revision(self) -> str | None:
-        """Read the schema's revision each second: without Alembic, which takes 10 ms."""
+        """Read the schema's revision without Alembic, which takes 10 ms.
+
+        The readiness check reads the revision each second.
+        """
         has_schema = self._transactions.read_row("SELECT to_regclass('alembic_version')", {})
         if has_schema.to_regclass is None:
             return None

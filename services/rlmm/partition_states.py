@@ -54,8 +54,9 @@ COLUMNS = PartitionStateRow.__table__.columns
 LINEAGE = ("leader_epochs", "epoch_start_offsets")
 
 OVERRULED_AT = EPOCH
-"""The time of a report that was overruled. A release that does not know this takes it for a report
-that is far too old to act on."""
+"""The time of a report that was overruled. To a release that does not know this value, the report
+is far too old to act on.
+"""
 
 _ORDER = ("leader_epoch", "report_number")
 
@@ -99,7 +100,10 @@ def row_of(report: PartitionReport) -> dict[str, object]:
 
 
 def _store_if_later() -> ReturningInsert[*tuple[Any, ...]]:
-    """Store a report unless a later one is there; answer the lineage before, or no row."""
+    """Build the statement that stores a report unless a later one is stored.
+
+    It returns the lineage before, or no row.
+    """
     row = insert(Base.metadata.tables[PartitionStateRow.__tablename__])
     new = row.excluded
     is_later = tuple_(*only(_ORDER)) < tuple_(*[new[name] for name in _ORDER])
@@ -150,7 +154,7 @@ MAX_TOLD_EPOCHS = 100
 def take_report(session: Session, report: PartitionReport) -> AtRevision[PartitionState]:
     """Store one report; see RemoteLogMetadataManager.report_partition_state.
 
-    A report with nothing but figures costs the partition's lock and one statement.
+    A report that changes only figures costs the partition's lock and one statement.
     """
     tp = report.topic_id_partition
     partition = lock_or_create(session, tp)
@@ -212,9 +216,9 @@ def bounds_of(session: Session, partition: PartitionRow) -> tuple[int, Lineage]:
 
 
 def overrule_report(session: Session, partition: PartitionRow, leader_epoch: int | None) -> None:
-    """Overrule a stored report of an epoch above `leader_epoch`, or of any if that is None.
+    """Overrule a stored report of an epoch above `leader_epoch`, or of any epoch if that is None.
 
-    For good: it stays overruled when the partition's epoch rises later. The lineage stays.
+    The report stays overruled even if the partition's epoch rises later. The lineage stays.
     """
     above = true() if leader_epoch is None else COLUMNS.leader_epoch > leader_epoch
     session.execute(
@@ -294,7 +298,7 @@ def _lineage(epochs: Sequence[int], starts: Sequence[int]) -> Lineage:
 
 
 def _missing_in(lineage: Lineage, other: Lineage) -> str:
-    """Write what `other` has and `lineage` has not, as "epoch:start ...", for the audit trail."""
+    """Format the entries that only `other` has as "epoch:start ...", for the audit trail."""
     missing = [entry for entry in other.entries if entry not in lineage.entries]
     texts = [f"{entry.leader_epoch}:{entry.start_offset}" for entry in missing[:MAX_TOLD_EPOCHS]]
     others = len(missing) - len(texts)

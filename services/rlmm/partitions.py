@@ -1,4 +1,4 @@
-"""Lock partitions, the first step of every change; announce leaders; move and undo deletions."""
+"""Lock partitions as the first step of every change, record leaders, and move deletions."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ from services.rlmm.limits import check_text
 from services.rlmm.tables import LIVE, NOW, EventRow, PartitionRow, SegmentRow, TopicRow
 
 KNOWN = PartitionRow.delete_state.is_distinct_from(FINISHED.value)
-"""Condition for the partitions that reads answer for."""
+"""Condition for the partitions that reads return."""
 
 _LOCK = (
     select(PartitionRow, TopicRow.name)
@@ -78,7 +78,7 @@ def lock_known(session: Session, tp: TopicIdPartition) -> PartitionRow:
 
 
 def lock_or_create(session: Session, tp: TopicIdPartition) -> PartitionRow:
-    """Lock the partition, created at revision 0 if it is not known; the caller records an event."""
+    """Lock the partition, created at revision 0 if unknown; the caller records an event."""
     partition = lock(session, tp)
     if partition is None:
         topic = insert(TopicRow).values(topic_id=tp.topic_id, name=tp.topic)
@@ -90,7 +90,7 @@ def lock_or_create(session: Session, tp: TopicIdPartition) -> PartitionRow:
 
 
 def lock_topics(session: Session, tps: Iterable[TopicIdPartition]) -> None:
-    """Lock topics, before a transaction creates several partitions.
+    """Lock topics before a transaction creates several partitions.
 
     A new partition's foreign key locks its topic. A put of the topic's settings locks the topic,
     then its partitions: in another order the two would deadlock.
@@ -105,7 +105,7 @@ def lock_topics(session: Session, tps: Iterable[TopicIdPartition]) -> None:
 
 
 MAX_LEADERSHIP_CHANGES = 20_000
-"""Partitions in one call of on_partition_leadership_changes, which is one transaction."""
+"""The most partitions in one call of on_partition_leadership_changes, which is one transaction."""
 
 
 def announce_all(
@@ -115,7 +115,7 @@ def announce_all(
     broker_id: int,
     cluster_id: str | None,
 ) -> None:
-    """Announce leaders, all or none; see RemoteLogMetadataManager.on_partition_leadership_changes.
+    """Record leaders, all or none; see RemoteLogMetadataManager.on_partition_leadership_changes.
 
     Locks topics, then partitions in the order of (topic id, partition).
     """
@@ -145,7 +145,10 @@ def _place(
 
 
 def _highest_epoch_of_each_partition_first(change: PartitionLeadership) -> tuple[UUID, int, int]:
-    """Sort a partition's highest epoch first: one that is named twice makes one event."""
+    """Return the sort key that puts a partition's highest epoch first.
+
+    A partition that is named twice then makes one event.
+    """
     tp, epoch = change.topic_id_partition, change.leader_epoch
     return tp.topic_id, tp.partition, 1 if epoch is None else -epoch
 
@@ -153,9 +156,10 @@ def _highest_epoch_of_each_partition_first(change: PartitionLeadership) -> tuple
 def announce(
     session: Session, records: Records, leadership: PartitionLeadership, broker_id: int
 ) -> None:
-    """Record a partition's leader. A deleted partition stays deleted: its topic id never returns.
+    """Record a partition's leader.
 
-    Nothing new is no event, so that announcing idle partitions costs no write.
+    A deleted partition stays deleted: its topic id is never used again. A leader that is already
+    recorded makes no event, so idle partitions cost no write.
     """
     partition = lock_or_create(session, leadership.topic_id_partition)
     if partition.delete_state != FINISHED.value:
@@ -175,7 +179,9 @@ def note_leader(
 def move_deletion(
     change: PartitionChange, metadata: RemotePartitionDeleteMetadata
 ) -> MutationOutcome:
-    """Move the partition's deletion to `metadata.state`, or find that it is there already."""
+    """Move the partition's deletion to `metadata.state`, or count a repeat if it is in that
+    state.
+    """
     session, partition, epoch = change.session, change.partition, change.context.broker_leader_epoch
     tp, target = metadata.topic_id_partition, metadata.state
     if target is MARKED:
@@ -212,7 +218,8 @@ def _has_live_segments(session: Session, partition: PartitionRow) -> bool:
 def _repeated(change: PartitionChange, state: RemotePartitionDeleteState) -> MutationOutcome:
     """Count a repeat of `state` on its latest event.
 
-    If the audit trail no longer has it, the outcome has the present revision, of another event.
+    If the audit trail no longer has the event, the outcome has the present revision, of another
+    event.
     """
     partition = change.partition
     revision = change.session.scalar(
@@ -232,7 +239,7 @@ def check_cluster_id(cluster_id: str) -> None:
     """Refuse an id that no cluster has.
 
     Raises:
-        InvalidRequestError: it is empty, too long, or cannot be stored.
+        InvalidRequestError: the id is empty, too long, or cannot be stored.
     """
     length, most = len(cluster_id), MAX_CLUSTER_ID_LENGTH
     require(1 <= length <= most, "cluster_id", f"must be 1 to {most} characters, is {length}")
@@ -240,10 +247,10 @@ def check_cluster_id(cluster_id: str) -> None:
 
 
 def note_cluster(session: Session, topic_ids: Iterable[UUID], cluster_id: str) -> None:
-    """Record the cluster of those topics that have none. A recorded one stays: the id of a cluster
-    does not change.
+    """Record the cluster of those topics that have none.
 
-    The caller has locked the topics' partitions. If nothing is new, nothing is locked or written.
+    A recorded cluster stays, because the id of a cluster does not change. The caller has locked the
+    topics' partitions. If nothing is new, nothing is locked or written.
     """
     unknown = (
         select(TopicRow.topic_id)
@@ -278,7 +285,7 @@ class Undeletion:
 
 
 def undelete(change: PartitionChange, undeletion: Undeletion) -> MutationOutcome:
-    """Take the mark back; see RemoteLogMetadataManager.undelete_partition.
+    """Remove the mark for deletion; see RemoteLogMetadataManager.undelete_partition.
 
     A mark changes nothing else of a partition. The topic's cluster is deleted, so that RLMs that
     watch the topic do not mark it again.

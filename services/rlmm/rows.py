@@ -15,7 +15,7 @@ from services.api.segments import (
 AnyRow: TypeAlias = Row[*tuple[Any, ...]]
 
 _STATES = {state.value: state for state in RemoteLogSegmentState}
-"""Faster than the enum's own look-up: a list makes thousands."""
+"""States by value: faster than the enum's own look-up, because a list makes thousands."""
 
 NO_LEADER_EPOCH = -1
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -29,7 +29,7 @@ def ms_of(at: datetime) -> int:
 def segment_from_row(
     row: AnyRow, tp: TopicIdPartition, *, copy_leased: bool = False
 ) -> RemoteLogSegmentMetadata:
-    """Make a segment of a row with the columns of SEGMENT_COLUMNS.
+    """Convert a row with the columns of SEGMENT_COLUMNS to a segment.
 
     Args:
         copy_leased: the row's COPY_LEASED, if the segment may be in COPY_SEGMENT_STARTED.
@@ -71,7 +71,7 @@ SEGMENT_COLUMNS = (
 
 COPY_LEASED = """(state = 'COPY_SEGMENT_STARTED'
         AND coalesce(copy_lease_until > clock_timestamp(), false))"""
-"""SQL for whether a segment's copy is leased when it is read."""
+"""SQL condition for a segment whose copy is leased when it is read."""
 
 
 def row_values(metadata: RemoteLogSegmentMetadata) -> dict[str, object]:
@@ -103,6 +103,6 @@ def event_key(metadata: RemoteLogSegmentMetadata) -> str:
 
 
 def event_key_of(tp: TopicIdPartition, end_offset: int, broker_leader_epoch: int | None) -> str:
-    """Make event_key of its parts."""
+    """Build event_key from its parts."""
     epoch = NO_LEADER_EPOCH if broker_leader_epoch is None else broker_leader_epoch
     return f"{uuid_to_text(tp.topic_id)}:{tp.partition}:{end_offset}:{epoch}"

@@ -33,7 +33,7 @@ SCHEMA = pa.schema([(name, _TYPES[type_name]) for name, type_name in SCAN_COLUMN
 _INT4_ELEMENT = struct.Struct(">ii")
 
 _INT8_ELEMENT = struct.Struct(">iq")
-"""An element of PostgreSQL's array_send: its length, its value."""
+"""An element of PostgreSQL's array_send: its length and its value."""
 
 
 class SegmentColumns:
@@ -93,13 +93,13 @@ BATCH_BYTES = 1024 * KIB
 GROUP_BYTES = 4 * BATCH_BYTES
 
 MEMORY_BYTES = 16 * BATCH_BYTES
-"""Memory of one scan for rows read and not yet sent, without a chunk and a batch."""
+"""Memory of one scan for rows that are read and not yet sent, without a chunk and a batch."""
 
 CHUNKS_PER_FETCH = 16
 PARTITIONS_PER_STATEMENT = 1_000
 
 MAX_ROW_BYTES = 256
-"""The most bytes of a row in a batch, without the values whose length varies."""
+"""The most bytes of a row in a batch, without the values of variable length."""
 
 ARRAY_HEADER_BYTES = 20
 """Bytes before the elements in the output of array_send."""
@@ -132,7 +132,7 @@ _OF_SEGMENTS = {
         )
     },
 }
-"""SQL that makes one value of a chunk's rows; each aggregate is left open for its order."""
+"""SQL for one value of a chunk's rows; each aggregate is left open for its order."""
 
 _AGGREGATES = ",\n            ".join(
     f"{aggregate} {_IN_ORDER}) AS {name}" for name, aggregate in _OF_SEGMENTS.items()
@@ -190,7 +190,7 @@ _START = _Position(ZERO_UUID, -1)
 
 
 def scan_segments(transactions: Transactions, scan: SegmentScan) -> Iterator[SegmentBatch]:
-    """See RemoteLogMetadataManager.scan_remote_log_segments."""
+    """Scan segments; see RemoteLogMetadataManager.scan_remote_log_segments."""
     began_at_ms: int | None = None
     position: _Position | None = _START
     while position is not None:
@@ -203,7 +203,7 @@ def scan_segments(transactions: Transactions, scan: SegmentScan) -> Iterator[Seg
 
 
 class _Group:
-    """Batches of whole partitions, in the order of reading."""
+    """The batches of whole partitions, in the order of reading."""
 
     def __init__(self) -> None:
         self._columns = SegmentColumns()
@@ -245,8 +245,10 @@ class _Group:
 def _read(
     connection: Connection, scan: SegmentScan, after: _Position, group: _Group
 ) -> tuple[int, _Position | None]:
-    """Read a group; return the time, and its last partition or None if it was the last group."""
-    # By SQLAlchemy, which so notices that a pooled connection is dead.
+    """Read a group; return the time, and the group's last partition or None after the last
+    group.
+    """
+    # SQLAlchemy runs this statement, and so detects a dead pooled connection.
     read_at_ms: int = connection.execute(_NOW_MS).scalar_one()
     driver = connection.connection.driver_connection
     assert isinstance(driver, psycopg.Connection)

@@ -43,7 +43,7 @@ VIEWS = (
 _MAY_CREATE = text("SELECT rolsuper OR rolcreaterole FROM pg_roles WHERE rolname = current_user")
 _EXISTS = text("SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = :role)")
 
-# Roles belong to the whole server: an upgrade of another database may make it at the same time.
+# Roles belong to the whole server: an upgrade of another database may create it at the same time.
 _CREATE = f"""
     DO $$ BEGIN
         CREATE ROLE {ROLE} NOLOGIN;
@@ -52,16 +52,16 @@ _CREATE = f"""
 
 
 class ReaderRole(StrEnum):
-    """Whether the role for reports is ready."""
+    """The state of the role for reports."""
 
     GRANTED = "granted"
-    """It exists and may read the views."""
+    """The role exists and may read the views."""
     MISSING = "missing"
-    """It does not exist, and this user may not create roles."""
+    """The role does not exist, and this user may not create roles."""
 
 
 def grant_to_reader(connection: Connection) -> ReaderRole:
-    """Let the role read the views; create it first if this user may. Idempotent."""
+    """Grant the role access to the views, and create it first if this user may. Idempotent."""
     if not connection.scalar(_EXISTS, {"role": ROLE}):
         if not connection.scalar(_MAY_CREATE):
             return ReaderRole.MISSING
@@ -85,12 +85,12 @@ _ADVISORY_LOCK = 0x5ED1_3E27
 _LOCK_INTERVAL_S = 0.5
 
 _LOCK_ATTEMPTS = 7_200
-"""An hour: an upgrade of big tables may take as long."""
+"""The attempts of an hour: an upgrade of big tables may take as long."""
 
 
 @cache
 def known_revision() -> str:
-    """Return the schema revision that this release is made for."""
+    """Return the schema revision that this release expects."""
     head = ScriptDirectory(str(MIGRATIONS)).get_current_head()
     if head is None:
         raise RuntimeError("this installation has no migrations")
@@ -117,13 +117,13 @@ def revision_in(connection: Connection) -> str | None:
 def connected(
     database_url: str, *, autocommit: bool = False, asks_for_settings: bool = True
 ) -> Iterator[Connection]:
-    """Open the one connection of a command that maintains the schema or its rows.
+    """Open the single connection of a command that maintains the schema or its rows.
 
     Args:
         asks_for_settings: see create_database_engine.
 
     Raises:
-        InvalidRequestError: not the URL of a PostgreSQL database.
+        InvalidRequestError: the text is not the URL of a PostgreSQL database.
         RetriableRemoteStorageError, RemoteStorageError: the database's errors, each naming the
             database, never the password.
     """
@@ -139,7 +139,7 @@ def connected(
     except RemoteStorageError as e:
         raise RemoteStorageError(f"{endpoint(engine.url)}: {e}") from e
     finally:
-        # Closing the connection releases its advisory locks, whatever happened.
+        # Closing the connection always releases its advisory locks.
         engine.dispose()
 
 
@@ -147,19 +147,19 @@ def current_revision(database_url: str) -> str | None:
     """Read the schema revision of the database; None if it has no schema.
 
     Raises:
-        RetriableRemoteStorageError: the database cannot be reached.
+        RetriableRemoteStorageError: the database is unreachable.
     """
     with connected(database_url) as connection:
         return revision_in(connection)
 
 
 def upgrade(database_url: str) -> ReaderRole:
-    """Upgrade the schema to known_revision(); leave a later one as it is. Idempotent.
+    """Upgrade the schema to known_revision(); leave a later schema unchanged. Idempotent.
 
-    One runs at a time: of two upgrades the second waits, then finds nothing to do.
+    One upgrade runs at a time: a second one waits, then finds nothing to do.
 
     Raises:
-        RetriableRemoteStorageError: the database cannot be reached, or a lock was not free.
+        RetriableRemoteStorageError: the database is unreachable, or a lock was not free.
         RemoteStorageError: the schema has a revision that this release does not know.
     """
     with connected(database_url) as connection:
@@ -175,8 +175,8 @@ def upgrade(database_url: str) -> ReaderRole:
 def _lock(connection: Connection) -> None:
     """Wait until no other upgrade runs.
 
-    By polling: a wait within a statement holds a snapshot, and CREATE INDEX CONCURRENTLY waits for
-    every older snapshot.
+    Polls: a wait within a statement holds a snapshot, and CREATE INDEX CONCURRENTLY waits for every
+    older snapshot.
     """
     for _ in range(_LOCK_ATTEMPTS):
         if try_lock(connection, _ADVISORY_LOCK):
@@ -188,7 +188,7 @@ def _lock(connection: Connection) -> None:
 
 
 def try_lock(connection: Connection, key: int) -> bool:
-    """Take an advisory lock until the connection is closed; return whether it was free."""
+    """Acquire an advisory lock until the connection is closed; return whether it was free."""
     got = connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": key})
     connection.commit()
     return bool(got)
@@ -205,7 +205,7 @@ def _upgrade(connection: Connection) -> None:
 
 
 OLDEST_SERVER = 14
-"""Major version of PostgreSQL."""
+"""The oldest supported major version of PostgreSQL."""
 
 _REQUIRED_SETTINGS = {
     "fsync": (["on"], "an acknowledged change can be lost with the server's power"),
@@ -219,7 +219,7 @@ _REQUIRED_SETTINGS = {
     "server_encoding": (["UTF8"], "names of topics cannot be stored"),
     "transaction_read_only": (["off"], "nothing can be changed; is this a standby?"),
 }
-"""Server settings that a session must have by default, and what happens without them."""
+"""Server settings that a session must have by default, and the effect of wrong ones."""
 
 _RULES = ("add_index", "add_fk", "add_constraint")
 """Alembic's names of differences in constraints and indexes."""
@@ -238,11 +238,11 @@ _CONSTRAINTS = text(
 
 @dataclass(frozen=True, slots=True)
 class SchemaProblem:
-    """A difference from what this release expects.
+    """A difference between the database and the schema of this release.
 
     Attributes:
         what: the part at fault, for example "index ix_segments_live".
-        problem: what is wrong with it, and what that means or what to do.
+        problem: the difference, and its effect or the remedy.
     """
 
     what: str
@@ -252,11 +252,11 @@ class SchemaProblem:
 def check_schema(database_url: str) -> list[SchemaProblem]:
     """List all problems of server and schema. Changes nothing.
 
-    A later release's schema may have more, and other indexes and rules: of it only tables, columns
+    A later release's schema may have more, and other indexes and rules: only its tables, columns
     and views are checked.
 
     Raises:
-        RetriableRemoteStorageError: the database cannot be reached.
+        RetriableRemoteStorageError: the database is unreachable.
     """
     with connected(database_url, asks_for_settings=False) as connection:
         problems = list(_server_problems(connection))
@@ -284,7 +284,7 @@ def _server_problems(connection: Connection) -> Iterator[SchemaProblem]:
 
 
 def _difference_problems(connection: Connection, *, is_later: bool) -> Iterator[SchemaProblem]:
-    """Compare tables, columns, types, indexes and foreign keys by Alembic."""
+    """Compare tables, columns, types, indexes and foreign keys with Alembic."""
     context = MigrationContext.configure(connection, opts={"compare_type": True})
     for difference in compare_metadata(context, Base.metadata):
         # Several differences of one column come as a list.
@@ -295,7 +295,7 @@ def _difference_problems(connection: Connection, *, is_later: bool) -> Iterator[
 
 
 def _problem_of(difference: tuple[Any, ...]) -> SchemaProblem | None:
-    """Describe a difference; None if the database only has more, as of a later release."""
+    """Describe a difference; None if the database only has more, as that of a later release."""
     kind, *parts = difference
     if kind == "add_table":
         return SchemaProblem(f"table {parts[0].name}", "is missing")
@@ -312,7 +312,7 @@ def _problem_of(difference: tuple[Any, ...]) -> SchemaProblem | None:
 
 
 def _rule_problems(connection: Connection) -> Iterator[SchemaProblem]:
-    """Check what Alembic does not: validity, CHECK constraints, primary keys."""
+    """Check validity, CHECK constraints and primary keys, which Alembic does not check."""
     indexes = {row.name: row.is_valid for row in connection.execute(_INDEXES)}
     constraints = {row.name: row.is_valid for row in connection.execute(_CONSTRAINTS)}
     for table in Base.metadata.sorted_tables:
@@ -340,11 +340,11 @@ def _view_problems(connection: Connection) -> Iterator[SchemaProblem]:
 
 
 def deployment_id(database_url: str) -> UUID:
-    """Read the id that the schema's upgrade made with the database; it never changes.
+    """Read the deployment's id, which the schema's upgrade created; it never changes.
 
     Raises:
-        RetriableRemoteStorageError: the database cannot be reached.
-        RemoteStorageError: its schema has none yet.
+        RetriableRemoteStorageError: the database is unreachable.
+        RemoteStorageError: the schema has no id yet.
     """
     with connected(database_url) as connection:
         if not is_usable(revision_in(connection)):
