@@ -1,1 +1,1 @@
-"""What every process of ours needs: settings, log, cancellation, retries; no domain, no gRPC."""
+"""Provide the basics of every process: settings, log, cancellation, retries; no domain, no gRPC."""

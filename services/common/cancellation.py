@@ -11,7 +11,7 @@ class Flag(Protocol):
 
 
 class Cancellation:
-    """A flag of one task, which is also set while `everything` is."""
+    """A flag of one task, which is also set while `everything` is set."""
 
     def __init__(self, everything: Flag) -> None:
         self._everything = everything

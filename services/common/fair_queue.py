@@ -11,7 +11,7 @@ from typing import Self
 from services.api.errors import RetriableRemoteStorageError, ThrottledError
 
 POLL_S = 0.1
-"""How often `is_active` of a waiting caller is called, s."""
+"""The interval at which a waiting caller's `is_active` is called, s."""
 
 # A wait that is due may be a rounding error away; the waiter must not spin.
 _SHORTEST_WAIT_S = 0.001
@@ -32,7 +32,7 @@ class Slot:
         self.granted = Event()
 
     def release(self, keep: int = 0) -> None:
-        """Give back all but `keep`; more than is held changes nothing."""
+        """Release all but `keep`; no effect if `keep` is at least the held share."""
         self._queue.give_back(self, keep)
 
     def __enter__(self) -> Self:
@@ -43,13 +43,13 @@ class Slot:
 
 
 class FairQueue:
-    """Let callers in while their weights fit the capacity. Thread-safe.
+    """Admits callers while their weights fit the capacity. Thread-safe.
 
-    A caller that weighs more than the capacity gets all of it, alone. A heavy caller keeps later
-    ones waiting, so that it gets its turn. A caller that stops waiting leaves no trace.
+    A caller that weighs more than the capacity gets all of it, alone. A waiting heavy caller blocks
+    later ones, so that it is not starved. A caller that stops waiting leaves no trace.
 
     Args:
-        name: what is limited, for error messages ("concurrent remote reads (limit 8)").
+        name: the limited resource, for error messages ("concurrent remote reads (limit 8)").
         max_waiters: further callers are refused at once.
         now, wait: a clock, and a wait for an event for at most so many seconds of it.
     """
@@ -74,16 +74,16 @@ class FairQueue:
 
     @property
     def waiting(self) -> int:
-        """The number of callers that wait."""
+        """Return the number of waiting callers."""
         return len(self._waiters)
 
     @property
     def idle_ratio(self) -> float:
-        """The free share of the capacity, 0 to 1."""
+        """Return the free share of the capacity, 0 to 1."""
         return 1 - self._in_use / self.capacity
 
     def try_acquire(self, weight: int = 1) -> Slot | None:
-        """Take a share if it is free and nobody waits; None if not."""
+        """Acquire a share if it is free and no caller waits; return None otherwise."""
         slot = Slot(self, min(weight, self.capacity))
         with self._lock:
             if self._waiters or self._in_use + slot.weight > self.capacity:
@@ -120,7 +120,7 @@ class FairQueue:
                 if slot in self._waiters:
                     self._waiters.remove(slot)
                     slot.weight = 0
-            slot.release()  # What was granted meanwhile, and the way for those behind.
+            slot.release()  # Releases a share granted meanwhile, and unblocks later waiters.
             raise
         return slot
 
@@ -158,11 +158,11 @@ class FairQueue:
 
 
 class TokenBucket:
-    """Let amounts pass at a rate. Thread-safe.
+    """Limits the rate of amounts. Thread-safe.
 
     An amount of any size passes when the bucket is not in debt; later callers wait until the rate
-    has made up for it. An idle bucket saves up `burst` at most. `name`, `now` and `wait` are as of
-    FairQueue.
+    has paid the debt. An idle bucket saves up `burst` at most. `name`, `now` and `wait` are those
+    of FairQueue.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class TokenBucket:
         self.rate_per_s = rate_per_s
 
     def set_rate(self, rate_per_s: float) -> None:
-        """Change the rate, also for callers that wait; the burst keeps its length in seconds."""
+        """Change the rate, also for waiting callers; the burst keeps its length in seconds."""
         with self._lock:
             self._refill()
             self.rate_per_s = rate_per_s
@@ -194,15 +194,15 @@ class TokenBucket:
             self._queue.wait_until(lambda: self._take_or_wait_s(amount), is_active=is_active)
 
     def try_take(self, amount: float) -> float:
-        """Take `amount` and return 0, or return after how many seconds to try again."""
+        """Take `amount` and return 0, or return the seconds after which to try again."""
         slot = self._queue.try_acquire()
-        if slot is None:  # Others wait in line.
+        if slot is None:  # Other callers are in the queue.
             return POLL_S
         with slot:
             return self._take_or_wait_s(amount)
 
     def force_take(self, amount: float) -> None:
-        """Take `amount` at once; later callers wait until the rate has made up for it."""
+        """Take `amount` at once; later callers wait until the rate has paid the debt."""
         with self._lock:
             self._refill()
             self._tokens -= amount

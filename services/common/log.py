@@ -1,4 +1,4 @@
-"""Log one JSON object per line to standard error, and limit lines that repeat."""
+"""Log one JSON object per line to standard error, and limit repeated lines."""
 
 import json
 import logging
@@ -14,7 +14,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 
 class JsonFormatter(logging.Formatter):
-    """Format time, level, logger, message, the fields of `extra`, and the traceback if any."""
+    """Formats time, level, logger, message, the fields of `extra`, and the traceback if any."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -44,12 +44,12 @@ class _Window:
 
 
 class RepeatFilter(logging.Filter):
-    """Pass a number of lines per window for each logger, level and format string.
+    """Passes a number of lines per window for each logger, level and format string.
 
-    The first line of a later window has the number of suppressed ones as `not_logged`. DEBUG lines
-    always pass: whoever turns them on wants all of them. Call sites put what shall have a limit of
-    its own into the format string. At most `max_keys` keys are remembered: the one whose window
-    began first is forgotten.
+    The first line of a later window has the number of suppressed lines as `not_logged`. DEBUG lines
+    always pass, because DEBUG is enabled to get all lines. If a value needs a limit of its own,
+    call sites put it into the format string. At most `max_keys` keys are remembered: the key whose
+    window began first is dropped.
     """
 
     def __init__(

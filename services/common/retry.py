@@ -13,7 +13,7 @@ RETRIABLE_ERRORS = (RetriableRemoteStorageError, ThrottledError, ConcurrentUpdat
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Grow delays exponentially, with jitter so that partitions do not retry together.
+    """Grows delays exponentially, with jitter so that partitions do not retry together.
 
     Attributes:
         initial_s, max_s: the first and the longest delay before jitter, seconds.
@@ -34,7 +34,7 @@ class Backoff:
 
 INTERVAL_S = 0.2
 
-# A round that is later than this shows that this process did not run, not that peers are late.
+# A round that is later than this shows that this process was stopped, not that peers are late.
 _STOPPED_S = 10 * INTERVAL_S
 
 
@@ -43,8 +43,8 @@ def timely_rounds(
 ) -> Iterator[float]:
     """Yield the time of each round, s on `clock`, and skip rounds that come late.
 
-    After a late round this process has yet to read what peers did while it was stopped. `pause`
-    waits for so many seconds, and returns True to end the rounds.
+    After a late round this process has yet to read the messages that peers sent while it was
+    stopped. `pause` waits for so many seconds, and returns True to end the rounds.
     """
     last = clock()
     while not pause(INTERVAL_S):

@@ -24,7 +24,7 @@ Address = Annotated[str, AfterValidator(_host_and_port)]
 
 
 class ServiceSettings(BaseSettings):
-    """Hold the settings that every service has: read once in `__main__`, passed on as values.
+    """Holds the settings that every service has: read once in `__main__`, passed on as values.
 
     A subclass sets `env_prefix` ("RSM_"); every field's description has its unit.
     """
@@ -79,7 +79,7 @@ class ServiceSettings(BaseSettings):
 
     @classmethod
     def from_environment(cls) -> Self:
-        """Read the settings; a variable with our prefix that no field knows is an error.
+        """Read the settings; fail if a variable with our prefix is unknown.
 
         pydantic-settings alone would ignore a mistyped variable and use the default.
 

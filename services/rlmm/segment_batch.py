@@ -1,4 +1,4 @@
-"""Change many segments in one transaction: read, check, write rows, events and answers."""
+"""Change many segments in one transaction: read, check, write rows, events and outcomes."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -58,8 +58,8 @@ class Move:
 
     Attributes:
         from_state: the state that was checked.
-        revision: the partition's, with the move.
-        plan_id: of the sweep that marks the segment.
+        revision: the partition's revision after the move.
+        plan_id: the plan of the sweep that marks the segment.
     """
 
     update: RemoteLogSegmentMetadataUpdate
@@ -73,8 +73,8 @@ class Addition:
     """A new segment.
 
     Attributes:
-        revision: the partition's, with the addition.
-        lease_ms: of its copy; None: no lease.
+        revision: the partition's revision after the addition.
+        lease_ms: the lease of its copy; None if there is no lease.
     """
 
     metadata: RemoteLogSegmentMetadata
@@ -82,8 +82,8 @@ class Addition:
     lease_ms: int | None = None
 
 
-# Rows are found by LATERAL subqueries that the planner cannot take apart, and written by ctid: it
-# knows too little of the keys to join by them.
+# Rows are found by LATERAL subqueries that the planner cannot take apart, and written by ctid: the
+# planner knows too little of the keys to join by them.
 STORED = f"""
     SELECT s.*
     FROM json_to_recordset(%(rows)s) AS wanted (topic_id uuid, partition int, segment_id uuid)
@@ -143,7 +143,7 @@ ADD = """
 def stored_segments(
     session: Session, segment_ids: Iterable[RemoteLogSegmentId]
 ) -> dict[SegmentKey, AnyRow]:
-    """Read all columns of those of the segments that exist, and copy_leased."""
+    """Read all columns of the existing ones of the segments, and copy_leased."""
     return by_segment(ask_for_segments(session, segment_ids))
 
 
@@ -210,7 +210,7 @@ def add_segments(session: Session, additions: Sequence[Addition]) -> None:
 
 
 MAX_PARTITIONS = 100
-"""Partitions that a batch locks at once."""
+"""The most partitions that a batch locks at once."""
 
 Item = TypeVar("Item", bound=SegmentChange)
 Item_co = TypeVar("Item_co", covariant=True)
@@ -231,7 +231,7 @@ Outcomes: TypeAlias = dict[int, Outcome]
 
 
 def require_distinct(segment_ids: Sequence[RemoteLogSegmentId], field: str) -> None:
-    """Refuse a batch that is empty, too large, or has a segment twice.
+    """Refuse a batch that is empty, too large, or contains a segment twice.
 
     Raises:
         InvalidRequestError: names the field and the item.
@@ -253,7 +253,7 @@ def change_sound(
     check: Callable[[Item], None],
     work: Callable[[Session, Mapping[int, Asked[Item]]], Outcomes],
 ) -> list[Outcome]:
-    """Apply the items that pass `check`; the outcome of the others is what it raises."""
+    """Apply the items that pass `check`; each other item's outcome is the error of `check`."""
     outcomes, sound = Outcomes(), {}
     for place, item in enumerate(items):
         try:
@@ -273,8 +273,8 @@ def change_all(
     """Apply all items, some partitions at a time, in the order of (topic id, partition).
 
     Raises:
-        RetriableRemoteStorageError: the database is unreachable or busy; some partitions may be
-            done and others not.
+        RetriableRemoteStorageError: the database is unreachable or busy; the items of some
+            partitions may have been applied.
     """
     by_partition: dict[PartitionKey, dict[int, Asked[Item]]] = {}
     for place, asked in items.items():
@@ -296,11 +296,12 @@ def _change_some(
     try:
         return transactions.change(lambda session: work(session, items))
     except RetriableRemoteStorageError:
-        raise  # It is the database's: every other item would fail too.
+        raise  # A failure of the database would repeat for every other item.
     except RemoteStorageError as e:
         if len(items) == 1:
             return dict.fromkeys(items, e)
-    # What the database refuses together is done apart, so that no item stops another.
+    # If the database refuses a group, each partition is retried alone, so that no item stops
+    # another.
     parts = partitions if len(partitions) > 1 else [{place: items[place]} for place in items]
     outcomes: Outcomes = {}
     for part in parts:
@@ -326,7 +327,7 @@ def change_in(
     Waits for the database twice: for all reads, and for all writes.
 
     Args:
-        change: checks them and writes the segments.
+        change: checks the changes and writes the segments.
     """
     with pipelined(session.connection()):
         partitions = lock(session, [tp_of(each.item) for each in asked])
@@ -343,7 +344,7 @@ class SegmentBatch:
 
     Attributes:
         partitions: the locked partitions.
-        records: the events and answers of all changes.
+        records: the events and outcomes of all changes.
     """
 
     def __init__(
@@ -365,16 +366,16 @@ class SegmentBatch:
         return self._stored().get(segment_key(segment_id))
 
     def check_at_the_end(self, check: Callable[[], None]) -> None:
-        """Call `check` in `require_written`."""
+        """Register `check`, which `require_written` calls."""
         self._checks.append(check)
 
     def write(self) -> None:
-        """Write the events, the answers and the partitions, after the segments."""
+        """Write the events, the outcomes and the partitions, after the segments."""
         self.records.write()
         self.partitions.write_back()
 
     def require_written(self) -> None:
-        """Check what was written, when the pipeline has ended.
+        """Check the written rows after the end of the pipeline.
 
         Raises:
             RemoteStorageError: a segment was not in the state that was checked.

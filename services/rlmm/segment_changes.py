@@ -49,8 +49,9 @@ DELETE_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 
 
 def note_in_order(session: Session, segments: Sequence[RemoteLogSegmentMetadata]) -> None:
-    """Index imported segments as if they had been added, and the finished ones published, in this
-    order."""
+    """Index imported segments in this order, as if they had been added and the finished ones
+    published.
+    """
     copies = [s for s in segments if s.state not in (FINISHED, DELETE_FINISHED)]
     epoch_index.add(session, copies)
     finished = [s for s in segments if s.state is FINISHED]
@@ -65,10 +66,10 @@ def note_in_order(session: Session, segments: Sequence[RemoteLogSegmentMetadata]
 def _runs(
     segments: Sequence[RemoteLogSegmentMetadata], highest_offsets: dict[int, int]
 ) -> Iterator[list[RemoteLogSegmentMetadata]]:
-    """Split the segments into runs that publish_appended takes, and single ones.
+    """Split the segments into runs that publish_appended accepts, and single segments.
 
     Args:
-        highest_offsets: by leader epoch, what had finished before the first segment.
+        highest_offsets: by leader epoch, the highest offset finished before the first segment.
     """
     highest_offsets = dict(highest_offsets)
     run: list[RemoteLogSegmentMetadata] = []
@@ -106,7 +107,7 @@ def _highest_offsets(
 
 
 MAX_ADDED_EPOCHS = 50_000
-"""Leader epochs of one batch of additions; each is a row."""
+"""The most leader epochs of one batch of additions; each is a row."""
 
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 
@@ -117,7 +118,7 @@ Additions: TypeAlias = Mapping[int, Asked[SegmentAddition]]
 def add_all(
     transactions: Transactions, limits: Limits, additions: Sequence[SegmentAddition]
 ) -> list[AddOutcome]:
-    """See RemoteLogMetadataManager.add_remote_log_segment_metadata_batch."""
+    """Add segments; see RemoteLogMetadataManager.add_remote_log_segment_metadata_batch."""
     require_distinct([segment_id_of(item) for item in additions], "adds")
     epochs = sum(len(item.metadata.segment_leader_epochs) for item in additions)
     most = MAX_ADDED_EPOCHS
@@ -126,7 +127,7 @@ def add_all(
 
 
 def check_addition(limits: Limits, addition: SegmentAddition) -> None:
-    """Refuse an addition that no partition could take."""
+    """Refuse an addition that no partition can accept."""
     limits.check_addition(addition.metadata)
     check_storable(addition.context)
 
@@ -193,7 +194,7 @@ class _Additions:
 def _require_may_add(
     partition: PartitionView, metadata: RemoteLogSegmentMetadata, context: MutationContext
 ) -> int | None:
-    """Return the broker leader epoch of the call, if the partition takes new segments.
+    """Return the broker leader epoch of the call if the partition accepts new segments.
 
     Raises:
         InvalidStateTransitionError: the partition is being deleted.
@@ -211,11 +212,11 @@ def _require_may_add(
 
 
 def _added_before(stored: AnyRow, metadata: RemoteLogSegmentMetadata) -> int:
-    """Return the revision that added the stored segment, if the addition repeats it.
+    """Return the revision that added the stored segment if the addition repeats it.
 
     Raises:
-        InvalidStateTransitionError: it is in a later state.
-        SegmentAlreadyExistsError: it has other content.
+        InvalidStateTransitionError: the stored segment is in a later state.
+        SegmentAlreadyExistsError: the stored segment has other content.
     """
     segment_id = metadata.remote_log_segment_id
     if stored.state != STARTED.value:
@@ -245,13 +246,13 @@ Updates: TypeAlias = Mapping[int, Asked[SegmentUpdate]]
 def update_all(
     transactions: Transactions, limits: Limits, updates: Sequence[SegmentUpdate]
 ) -> list[UpdateOutcome]:
-    """See RemoteLogMetadataManager.update_remote_log_segment_metadata_batch."""
+    """Update segments; see RemoteLogMetadataManager.update_remote_log_segment_metadata_batch."""
     require_distinct([segment_id_of(item) for item in updates], "updates")
     return change_sound(transactions, updates, partial(check_update, limits), _update_in)
 
 
 def check_update(limits: Limits, update: SegmentUpdate) -> None:
-    """Refuse an update that no partition could take."""
+    """Refuse an update that no partition can accept."""
     limits.check_update(update.update)
     check_storable(update.context)
 
@@ -272,7 +273,7 @@ def _update_in(session: Session, updates: Updates) -> Outcomes:
 def _waves(items: Updates) -> Iterator[Updates]:
     """Split the items into waves that run one after another.
 
-    Of a partition, each wave has a run of deletions or one copy that finishes, in their order.
+    For each partition, a wave has a run of deletions or one finishing copy, in their order.
     """
     steps: dict[PartitionKey, list[dict[int, Asked[SegmentUpdate]]]] = {}
     finished_last: set[PartitionKey] = set()
@@ -289,9 +290,9 @@ def _waves(items: Updates) -> Iterator[Updates]:
 
 
 class _Moves:
-    """Apply a wave: check its items in their order, then write all of them together.
+    """Applies a wave: checks its items in their order, then writes all of them together.
 
-    No item depends on what another does to its segment.
+    No item depends on another item's change of its own segment.
     """
 
     def __init__(self, batch: SegmentBatch, items: Updates) -> None:
@@ -356,7 +357,7 @@ def _event(item: SegmentUpdate, stored: AnyRow) -> Event:
 
 
 def apply_unlocked(session: Session, changes: Mapping[int, Asked[SegmentChange]]) -> Outcomes:
-    """Apply the changes whose partition is known and not locked; leave out the others.
+    """Apply the changes whose partition is known and not locked; omit the others.
 
     Args:
         changes: no two of one partition.
@@ -372,7 +373,7 @@ def apply_unlocked(session: Session, changes: Mapping[int, Asked[SegmentChange]]
 def apply_single(transactions: Transactions, change: SegmentChange) -> Outcome:
     """Apply one change in a transaction of its own, which waits for the partition's lock.
 
-    An addition adds the partition too.
+    An addition creates the partition too if it is unknown.
     """
     if isinstance(change, SegmentAddition):
         return change_all(transactions, {0: Asked(change)}, _add_in)[0]

@@ -1,4 +1,4 @@
-"""RemoteLogMetadataManager on the wire: convert, one call, reply."""
+"""Serve RemoteLogMetadataManager over gRPC: each method converts, makes one call and replies."""
 
 from collections.abc import Iterator
 
@@ -57,7 +57,7 @@ from tieredstorage.v1 import remote_log_segment_pb2 as segment_pb
 
 
 class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer):
-    """Serve any RemoteLogMetadataManager; a method per RPC, in the contract's order."""
+    """Serves any RemoteLogMetadataManager; one method per RPC, in the contract's order."""
 
     def __init__(self, manager: RemoteLogMetadataManager) -> None:
         self._manager = manager

@@ -1,4 +1,4 @@
-"""RLMM's settings, from environment variables."""
+"""Define RLMM's settings, which are environment variables."""
 
 from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict

@@ -1,4 +1,4 @@
-"""The schema's tables. Rows never leave this service; dataclasses do.
+"""Define the schema's tables. Rows never leave this service; dataclasses do.
 
     topics ──< partitions ──< segments ──< segment_epochs      which segment holds an offset
       │             │──────< highest_offsets                   survives the segments
@@ -165,7 +165,7 @@ class SegmentRow(Base):
             "segment_id",
             postgresql_where=LIVE,
         ),
-        # For lists from an offset on.
+        # For lists that begin at an offset.
         Index(
             "reach",
             "topic_id",
@@ -187,11 +187,11 @@ class SegmentRow(Base):
         ),
     )
 
-    # Which segment this is.
+    # The identity of the segment.
     topic_id: Mapped[UUID] = mapped_column(primary_key=True)
     partition: Mapped[int] = mapped_column(INTEGER, primary_key=True)
     segment_id: Mapped[UUID] = mapped_column(primary_key=True)
-    # What never changes.
+    # The constant part.
     start_offset: Mapped[int]
     end_offset: Mapped[int]
     max_timestamp_ms: Mapped[int]
@@ -200,12 +200,12 @@ class SegmentRow(Base):
     epoch_start_offsets: Mapped[list[int]] = mapped_column(ARRAY(BigInteger))
     segment_size_in_bytes: Mapped[int] = mapped_column(INTEGER)
     txn_idx_empty: Mapped[bool]
-    # What the latest event brought.
+    # The content of the latest event.
     state: Mapped[str]
     custom_metadata: Mapped[bytes | None]
     broker_id: Mapped[int] = mapped_column(INTEGER)
     event_timestamp_ms: Mapped[int]
-    # Says something only of what is COPY_SEGMENT_STARTED.
+    # Has a meaning only in COPY_SEGMENT_STARTED.
     copy_lease_until: Mapped[datetime | None] = mapped_column(
         comment="until then nobody but its broker gives the copy up"
     )
@@ -312,8 +312,8 @@ class SegmentEpochRow(Base):
     overlapped: Mapped[bool] = mapped_column(
         comment="when it or a neighbour finished, both had offsets in common"
     )
-    # Neither read nor written since schema 0008. The release before writes it while it runs beside
-    # this one, so that only the next schema may drop it.
+    # Neither read nor written since schema 0008. The previous release writes it while it runs
+    # beside this one, so that only the next schema may drop it.
     passable: Mapped[bool] = mapped_column(
         server_default=text("false"), comment="not used since schema 0008"
     )
@@ -339,8 +339,10 @@ class HighestOffsetRow(Base):
 
 
 class GapRow(Base):
-    """Offsets that the tier will never have. The ranges of a partition neither overlap nor touch,
-    and are at most MAX_GAPS."""
+    """Offsets that the tier will never have.
+
+    The ranges of a partition neither overlap nor touch, and are at most MAX_GAPS.
+    """
 
     __tablename__ = "gaps"
     __table_args__ = (
@@ -384,7 +386,7 @@ class EventRow(Base):
     partition: Mapped[int] = mapped_column(INTEGER, primary_key=True)
     revision: Mapped[int] = mapped_column(primary_key=True)
     at: Mapped[datetime] = mapped_column(server_default=NOW)
-    # What changed.
+    # The change.
     kind: Mapped[str]
     from_state: Mapped[str | None]
     to_state: Mapped[str | None]
@@ -392,7 +394,7 @@ class EventRow(Base):
     key: Mapped[str | None] = mapped_column(
         comment="topicId:partition:endOffset:brokerLeaderEpoch of the segment, -1: no epoch known"
     )
-    # Who changed it, and why.
+    # The actor and the reason.
     actor: Mapped[str]
     call_id: Mapped[str] = mapped_column(comment="names the one call, as in the log")
     request_id: Mapped[str | None] = mapped_column(comment="chosen by the caller")
@@ -401,12 +403,12 @@ class EventRow(Base):
     plan_id: Mapped[str | None]
     broker_id: Mapped[int] = mapped_column(INTEGER)
     broker_leader_epoch: Mapped[int | None] = mapped_column(INTEGER)
-    # Further calls that asked for what this one had done.
+    # The number of further calls that requested the same change.
     repeat_count: Mapped[int] = mapped_column(server_default=text("0"))
 
 
 class RequestOutcomeRow(Base):
-    """The answer to a request id; valid for a day."""
+    """The outcome of a request id; valid for a day."""
 
     __tablename__ = "request_outcomes"
     __table_args__ = (
@@ -425,7 +427,9 @@ class RequestOutcomeRow(Base):
 
 
 class AnomalyRow(Base):
-    """A disagreement of metadata and bucket. No foreign keys: an orphan's topic may be unknown."""
+    """A difference between metadata and store. No foreign keys: an orphan's topic may be
+    unknown.
+    """
 
     __tablename__ = "anomalies"
     __table_args__ = (
@@ -439,13 +443,13 @@ class AnomalyRow(Base):
     anomaly_id: Mapped[UUID] = mapped_column(
         primary_key=True, comment="digest of all that it is known by"
     )
-    # What it is known by.
+    # The identity of the anomaly.
     kind: Mapped[str]
     topic_id: Mapped[UUID]
     partition: Mapped[int] = mapped_column(INTEGER)
     segment_id: Mapped[UUID]
     object_key: Mapped[str] = mapped_column(comment="empty: of the segment as a whole")
-    # What the runs that saw it brought.
+    # The findings of the runs that saw the anomaly.
     detail: Mapped[str]
     first_seen: Mapped[datetime] = mapped_column(server_default=NOW)
     last_seen: Mapped[datetime] = mapped_column(server_default=NOW)

@@ -1,4 +1,4 @@
-"""What is set for a topic: stored whole, one revision for each version."""
+"""Store a topic's settings: always the whole set, with one revision for each version."""
 
 from collections.abc import Mapping
 from uuid import UUID
@@ -15,7 +15,7 @@ from services.rlmm.tables import PartitionRow, TopicConfigEventRow, TopicRow
 
 
 def read(connection: Connection, topic_id: UUID) -> StoredTopicConfig:
-    """What is set for the topic; see RemoteLogMetadataManager.topic_config."""
+    """Read the topic's settings; see RemoteLogMetadataManager.topic_config."""
     columns = TopicRow.__table__.columns
     row = connection.execute(select(*columns).where(TopicRow.topic_id == topic_id)).one_or_none()
     if row is None:
@@ -30,11 +30,11 @@ def put(
     expected_revision: int | None,
     context: MutationContext,
 ) -> StoredTopicConfig:
-    """Replace what is set; see RemoteLogMetadataManager.put_topic_config.
+    """Replace the topic's settings; see RemoteLogMetadataManager.put_topic_config.
 
-    Every partition of the topic is locked, so that a change that was judged by the settings of
-    before has committed when this returns, and each later one reads the new ones. The topic's
-    own lock comes first: a new partition waits for it in its foreign key.
+    Every partition of the topic is locked. When this returns, each change that was checked against
+    the old settings has committed, and each later change reads the new settings. The topic's own
+    lock comes first: a new partition waits for it in its foreign key.
     """
     topic = session.get(TopicRow, topic_id, with_for_update=True)
     if topic is None:
@@ -64,7 +64,7 @@ def put(
 
 
 def _lock_partitions(session: Session, topic_id: UUID) -> None:
-    """In the order in which every batch locks them."""
+    """Lock the topic's partitions in the order in which every batch locks them."""
     session.execute(
         select(PartitionRow.partition)
         .where(PartitionRow.topic_id == topic_id)

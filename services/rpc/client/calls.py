@@ -1,4 +1,4 @@
-"""Open channels and make calls: deadline, request id, errors as ours, an end of stalled streams."""
+"""Open channels and make calls: deadlines, request ids, our own errors, and limits on stalls."""
 
 import logging
 import time
@@ -19,7 +19,7 @@ REQUEST_ID_KEY = "x-request-id"
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 CHUNK_BYTES = 1024 * 1024
 
-# gRPC asks for the next message once all but 64 KiB of the last are on their way, and a peer that
+# gRPC requests the next message once all but 64 KiB of the last are on their way, and a peer that
 # reads nothing has room for "grpc.http2.lookahead_bytes".
 _UNREAD_AT_MOST_BYTES = 2 * CHUNK_BYTES
 
@@ -34,13 +34,13 @@ T = TypeVar("T", bound=Message | bytes)
 
 
 class Source(Generic[T]):
-    """Iterate once over `items` and record errors and progress.
+    """Iterates once over `items` and records errors and progress.
 
-    gRPC asks for the items in a thread of its own, as fast as the peer takes them.
+    gRPC requests the items in a thread of its own, as fast as the peer takes them.
 
     Attributes:
-        error: with which `items` failed; gRPC only reports that the stream was cancelled.
-        was_read: more was taken than gRPC buffers, so the server must have read some of it.
+        error: the error of `items`; gRPC only reports that the stream was cancelled.
+        was_read: gRPC took more than it buffers, so the server must have read some of it.
     """
 
     def __init__(self, items: Iterable[T]) -> None:
@@ -65,14 +65,15 @@ class Source(Generic[T]):
             self._handed_out_at = time.monotonic()
 
     def _count(self, taken: T) -> None:
-        # protobuf writes a message to find its size, so not for longer than anybody asks.
+        # protobuf writes a message to find its size, so the size is computed only while it is
+        # needed.
         if not self.was_read:
             size_bytes = len(taken) if isinstance(taken, bytes) else taken.ByteSize()
             self._taken_bytes += size_bytes
             self.was_read = self._taken_bytes > _UNREAD_AT_MOST_BYTES
 
     def idle_s(self) -> float:
-        """Return how long nobody has asked for the next item; 0 while `items` makes one."""
+        """Return how long gRPC has not requested the next item; 0 while `items` makes one."""
         handed_out_at = self._handed_out_at
         return 0.0 if handed_out_at is None else time.monotonic() - handed_out_at
 
@@ -82,7 +83,7 @@ _log = logging.getLogger("sediment.rpc")
 
 
 class Cancellable(Protocol):
-    """A call; whoever waits for it gets an error once it is cancelled."""
+    """A call; its waiting thread gets an error when the call is cancelled."""
 
     def cancel(self) -> object: ...
 
@@ -101,9 +102,10 @@ class Watched(Protocol):
 
 
 class ReadIdleTimeout:
-    """Cancel a streamed call whose next message does not come in time.
+    """Cancels a streamed call whose next message does not arrive in time.
 
-    Until the server is known to serve the call, which may wait in its queue, another limit holds.
+    A call may wait in the server's queue: until the server is known to serve it, another limit
+    holds.
 
     Attributes:
         cancel_reason: why the call was cancelled; empty if it was not.
@@ -120,8 +122,10 @@ class ReadIdleTimeout:
     )
 
     def __init__(self, call: StreamedCall, limit_s: float, queue_limit_s: float) -> None:
-        """The reader waits for the first message. `queue_limit_s` holds until the server is known
-        to serve the call."""
+        """Start the wait for the first message.
+
+        `queue_limit_s` holds until the server is known to serve the call.
+        """
         self._call = call
         self._limit_s = limit_s
         self._queue_limit_s = queue_limit_s
@@ -131,11 +135,13 @@ class ReadIdleTimeout:
         self.cancel_reason = ""
 
     def begin(self) -> None:
-        """Note that the reader waits for another message."""
+        """Start the wait for another message."""
         self._waiting_since = time.monotonic()
 
     def end(self) -> None:
-        """Note that it has one; how long it keeps that is not up to the server."""
+        """End the wait: the server is not responsible for the time that the reader keeps a
+        message.
+        """
         if self._served_since is None:
             self._served_since = self._waiting_since
         self._waiting_since = None
@@ -155,8 +161,8 @@ class ReadIdleTimeout:
             self._end(f"has sent nothing for {self._limit_s} s")
 
     def _listen(self) -> None:
-        # gRPC passes the metadata only to a thread that waits for them. If the reader did, it would
-        # get its first message later, and that usually comes at once.
+        # gRPC passes the metadata only to a thread that waits for them. If the reader waited for
+        # them, it would get its first message later, and that message usually arrives at once.
         with suppress(grpc.RpcError):
             self._call.initial_metadata()
         self._served_since = time.monotonic()
@@ -167,7 +173,7 @@ class ReadIdleTimeout:
 
 
 class SendStallTimeout:
-    """Cancel a call to which its caller streams if the server takes nothing for too long.
+    """Cancels a call whose client streams if the server reads nothing for too long.
 
     Attributes:
         cancel_reason: why the call was cancelled; empty if it was not.
@@ -178,8 +184,11 @@ class SendStallTimeout:
     def __init__(
         self, call: Cancellable, source: Source[Any], limit_s: float, queue_limit_s: float
     ) -> None:
-        """`queue_limit_s` holds until the server is known to serve the call: from its initial
-        metadata, or because it reads."""
+        """Start to watch a call.
+
+        `queue_limit_s` holds until the server is known to serve the call: from its initial
+        metadata, or because it reads.
+        """
         self._call = call
         self._source = source
         self._limit_s = limit_s
@@ -210,10 +219,10 @@ def _not_served(limit_s: float) -> str:
 
 
 class TimeoutWatch:
-    """Check all calls of a process periodically, in a thread that runs while there is any."""
+    """Checks all calls of a process periodically, in a thread that runs while there are any."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` times the rounds."""
+        """Create a watch whose rounds follow `clock`."""
         self._clock = clock
         self._lock = Lock()
         self._watched: set[Watched] = set()
@@ -222,7 +231,7 @@ class TimeoutWatch:
     def add(self, watched: Watched) -> None:
         with self._lock:
             self._watched.add(watched)
-            # In a process that was forked the thread of its parent is not alive.
+            # In a forked process the thread of the parent is not alive.
             if self._thread is None or not self._thread.is_alive():
                 self._thread = Thread(target=self._run, name="timeout-watch", daemon=True)
                 self._thread.start()
@@ -242,7 +251,8 @@ class TimeoutWatch:
                 try:
                     watched.cancel_if_overdue()
                 except Exception:  # noqa: BLE001 - logged below
-                    # For example, no thread to listen. The others must still be checked.
+                    # A possible cause is that no thread could be started. The others must still be
+                    # checked.
                     _log.exception("the timeout of a call could not be checked; checking it again")
 
 
@@ -251,16 +261,16 @@ Response_co = TypeVar("Response_co", covariant=True)
 Response = TypeVar("Response")
 UNARY_TIMEOUT_S = 30.0
 
-# For a thread. Sixteen copies may wait behind eight (RSM's defaults): of 1 GiB each they are done
-# in this time if the store takes 14 MiB/s.
+# The longest wait for a thread. Sixteen copies may wait behind eight (RSM's defaults): if each is 1
+# GiB, they finish in this time if the store accepts 14 MiB/s.
 COPY_QUEUE_TIMEOUT_S = 1800.0
 
-# As long as our own clients of RLM wait for what it reads from RSM (FETCH_TIMEOUT_S).
+# The time for which our own clients of RLM wait for data that RLM reads from RSM (FETCH_TIMEOUT_S).
 READ_QUEUE_TIMEOUT_S = 300.0
 
 
 class Unary(Protocol[Response_co]):
-    """A generated method with one response, for one message or an iterator of them."""
+    """A generated method with one response, for one message or an iterator of messages."""
 
     def __call__(self, request: Any, /, *, timeout: float, metadata: Any) -> Response_co: ...
 
@@ -268,7 +278,7 @@ class Unary(Protocol[Response_co]):
 def call_once(
     method: Unary[Response], request: object, peer: str, timeout_s: float = UNARY_TIMEOUT_S
 ) -> Response:
-    """Call and wait for the response; a failed call raises its class of services.api.errors."""
+    """Call and wait for the response; raise the error's class of services.api.errors."""
     with map_rpc_errors(peer):
         return method(request, timeout=timeout_s, metadata=_call_metadata())
 
@@ -283,10 +293,10 @@ def call_with_stream(
     """Stream `messages` to the peer and return its response, however long that takes.
 
     Raises:
-        RetriableRemoteStorageError: for `progress_timeout_s` the peer has taken no message, or has
+        RetriableRemoteStorageError: for `progress_timeout_s` the peer has read no message, or has
             not responded after the last one; or it has not begun to serve the call within
             `queue_timeout_s`.
-        Exception: with which `messages` failed; the call ends with it.
+        Exception: the error of `messages`, which also ends the call.
     """
     source = Source(messages)
     with map_rpc_errors(peer):
@@ -294,7 +304,8 @@ def call_with_stream(
         stall_timeout = SendStallTimeout(call, source, progress_timeout_s, queue_timeout_s)
         try:
             TIMEOUT_WATCH.add(stall_timeout)
-            # They come when the server begins to serve the call, or when the call is over.
+            # The metadata arrive when the server begins to serve the call, or when the call is
+            # over.
             call.initial_metadata()
             stall_timeout.note_served()
             return call.result()
@@ -317,7 +328,7 @@ def call_stream(
 ) -> Iterator[Any]:
     """Yield the messages of a server stream; leaving the iterator early cancels the call.
 
-    It may last for as long as its reader likes.
+    The call may last for as long as its reader wants.
 
     Raises:
         RetriableRemoteStorageError: the reader has waited for `timeout_s` for the next message, or
@@ -341,13 +352,13 @@ def call_stream(
 
 
 def _raise_if(cancel_reason: str, peer: str) -> None:
-    """Raise the reason for which we cancelled a call; gRPC only reports that it was cancelled."""
+    """Raise the reason for which we cancelled a call; gRPC only reports the cancellation."""
     if cancel_reason:
         raise RetriableRemoteStorageError(f"{peer}: {cancel_reason}") from None
 
 
 def _call_metadata() -> list[tuple[str, str]]:
-    """Pass on the id of the call that is being served, so that logs can be joined by it."""
+    """Pass on the id of the served call, so that logs can be joined by it."""
     call = current_call()
     return [(REQUEST_ID_KEY, uuid4().hex if call is IN_PROCESS else call.request_id)]
 
@@ -355,7 +366,7 @@ def _call_metadata() -> list[tuple[str, str]]:
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    # How far a sender may run ahead of a reader, per stream. By default gRPC measures the
+    # Limits how far a sender may run ahead of a reader, per stream. By default gRPC measures the
     # connection and allows tens of MiB on a fast one: eight copies to a slow store fill memory.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", CHUNK_BYTES),
@@ -363,7 +374,7 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
 
 
 def open_channel(address: str) -> grpc.Channel:
-    """Return a channel to HOST:PORT that connects when first used, and again when it breaks."""
+    """Return a channel to HOST:PORT that connects when first used, and again after a break."""
     return grpc.insecure_channel(
         address,
         options=[

@@ -1,1 +1,1 @@
-"""The server side of gRPC, the same for every service."""
+"""Provide the server side of gRPC, the same for every service."""

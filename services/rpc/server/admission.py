@@ -1,4 +1,4 @@
-"""Bound the calls of each kind: their threads, a short queue, and how long a peer may be idle."""
+"""Bound the calls of each kind: their threads, a short queue, and the time of an idle peer."""
 
 import logging
 import math
@@ -15,7 +15,8 @@ from services.common.retry import timely_rounds
 
 _NEVER = math.inf
 
-# gRPC also names a remaining time for calls without a deadline: some 300 thousand million years.
+# For calls without a deadline gRPC also reports a remaining time, of some 300 thousand million
+# years.
 _NO_DEADLINE_S = 1e12
 _log = logging.getLogger("sediment.rpc")
 
@@ -24,9 +25,9 @@ class ServedCall:
     """A call that has a thread. At first the thread waits for the peer's request.
 
     Attributes, times in s on the clock of time.monotonic:
-        started: when the thread took the call.
+        started: when the call got the thread.
         waiting_since: since when the thread waits for the peer; infinite while it does not.
-        due_at: when the call is cancelled; infinite if the peer named a deadline or there is none.
+        due_at: when the call is cancelled; infinite if the peer set a deadline or there is none.
         cancel_reason: why the watchdog cancelled the call; empty if it did not.
     """
 
@@ -43,11 +44,13 @@ class ServedCall:
         self.waiting_since = time.monotonic()
 
     def work(self) -> None:
-        """Note that the peer has done its part."""
+        """Record that the thread no longer waits for the peer."""
         self.waiting_since = _NEVER
 
     def is_active(self) -> bool:
-        """Whether the peer still waits. gRPC's own answer depends on an event that may be late."""
+        """Return whether the peer still waits. gRPC's own value depends on an event that may be
+        late.
+        """
         context = self._context
         return not self.cancel_reason and context.time_remaining() > 0 and context.is_active()
 
@@ -57,8 +60,8 @@ class ServedCall:
     def cancel(self, reason: str) -> None:
         """Cancel the call, which wakes a thread that waits for the peer.
 
-        gRPC sends no status of ours with it: a status behind bytes that the peer does not take
-        would not arrive. Clients retry a status without a reason of ours.
+        gRPC sends no status of ours with it: a status would not arrive behind bytes that the peer
+        does not read. Clients retry a status without a reason of ours.
         """
         if not self.cancel_reason:
             self.cancel_reason = reason
@@ -66,10 +69,10 @@ class ServedCall:
 
 
 class AdmissionQueue:
-    """Threads for the calls of one kind, and a bounded number of calls that wait for a thread.
+    """Bounds the threads of one kind of call, and the number of calls that wait for a thread.
 
-    A call enters before it takes a thread, in gRPC's own thread, and leaves when its thread is
-    done: so a burst of calls costs no threads and no memory beyond the bound. Thread-safe.
+    A call enters before it gets a thread, in gRPC's own thread, and leaves when its thread is done:
+    so a burst of calls costs no threads and no memory beyond the bound. Thread-safe.
     """
 
     def __init__(
@@ -80,11 +83,12 @@ class AdmissionQueue:
         idle_timeout_s: float,
         default_deadline_s: float = math.inf,
     ) -> None:
-        """
+        """Create the threads and the queue of a kind.
+
         Args:
             kind: of the calls, in thread names and messages ("unary").
             idle_timeout_s: how long a thread waits for its peer before the call is cancelled.
-            default_deadline_s: of a call that names no deadline.
+            default_deadline_s: the deadline of a call that sets none.
         """
         self.pool = ThreadPoolExecutor(threads, kind)
         self.refusal = (
@@ -97,7 +101,7 @@ class AdmissionQueue:
         self._served: set[ServedCall] = set()
 
     def try_enter(self) -> bool:
-        """Count a call if there is room for it; it must `leave` once."""
+        """Count a call if there is room for it; the call must `leave` once."""
         return self._room.acquire(blocking=False)
 
     def leave(self) -> None:
@@ -106,7 +110,7 @@ class AdmissionQueue:
     def refuse(self) -> ThrottledError:
         return ThrottledError(self.refusal)
 
-    # Each call passes through these two: one atomic step of the interpreter each, so no lock.
+    # Each call passes through these two; one atomic step of the interpreter each needs no lock.
 
     def start(self, context: grpc.ServicerContext) -> ServedCall:
         """Watch a call that has got a thread."""
@@ -128,7 +132,7 @@ class AdmissionQueue:
 
 
 class Watchdog:
-    """A thread that cancels overdue calls while the `with` block runs."""
+    """Cancels overdue calls in a thread that runs during the `with` block."""
 
     def __init__(self, queues: Sequence[AdmissionQueue]) -> None:
         self._queues = queues
@@ -149,5 +153,5 @@ class Watchdog:
                 try:
                     queue.cancel_overdue(now)
                 except Exception:  # noqa: BLE001 - logged below
-                    # Without the watchdog idle peers would take all threads, one by one.
+                    # Without the watchdog idle peers would occupy all threads, one by one.
                     _log.exception("the watchdog failed; it continues with the next round")

@@ -29,7 +29,7 @@ RPC_SECONDS = Histogram(
 MAX_REQUEST_ID_LENGTH = 128
 REFUSAL_THREADS = 2
 
-# gRPC's own types for handlers differ for each of the four kinds; this code treats them alike.
+# gRPC's own types for handlers differ for each of the four kinds; this code treats all alike.
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Behavior = Callable[[Any, grpc.ServicerContext], Any]
 Parse = Callable[[bytes], Any]
@@ -40,8 +40,8 @@ _log = logging.getLogger("sediment.rpc")
 class CallKinds:
     """The queue of each kind of call.
 
-    A stream holds its thread for as long as its peer likes. Unary calls must not wait behind it,
-    nor streams to callers behind streams from callers.
+    A stream holds its thread for as long as its peer wants. Unary calls must not wait behind
+    streams, nor streams to clients behind streams from clients.
     """
 
     unary: AdmissionQueue
@@ -56,7 +56,9 @@ class CallKinds:
 
 @dataclass(frozen=True, slots=True)
 class _Method:
-    """A method that is served: what serves a call that is let in, and what refuses one."""
+    """A served method: the function that serves an admitted call, and the one that refuses a
+    call.
+    """
 
     queue: AdmissionQueue
     serving: "Handler"
@@ -64,15 +66,15 @@ class _Method:
 
 
 class CallInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generic in stubs only
-    """Serve each call in a thread of its kind, or refuse it if its kind has no room.
+    """Serves each call in a thread of its kind, or refuses it if its kind has no room.
 
     All methods are registered with a stream of requests. gRPC would not call the function of a
-    unary one before the request is there: its thread would wait where no timer sees it, and a call
-    that is cancelled then would never leave the queue. gRPC calls a function with a stream always.
+    unary method before the request has arrived: its thread would wait without any timer, and a call
+    that is cancelled then would never leave the queue. gRPC always calls a function with a stream.
     """
 
     def __init__(self, kinds: CallKinds, refusals: ThreadPoolExecutor) -> None:
-        """`refusals`: the threads that answer refused calls."""
+        """Create the interceptor; the threads of `refusals` answer refused calls."""
         self._kinds = kinds
         self._refusals = refusals
         self._methods: dict[str, _Method] = {}
@@ -87,7 +89,7 @@ class CallInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # gene
         if method is None:
             handler = continuation(handler_call_details)
             if handler is None:
-                return None  # Not remembered: callers make up any number of names.
+                return None  # Not cached, because clients may invent any number of names.
             method = self._methods[name] = self._wrap(name, handler)
         return method.serving if method.queue.try_enter() else method.refusing
 
@@ -114,7 +116,7 @@ class CallInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # gene
 
 
 def _in_pool(behavior: Behavior, pool: ThreadPoolExecutor) -> Behavior:
-    """Have grpcio call `behavior` in a thread of `pool`; it looks for this attribute."""
+    """Set the attribute by which grpcio calls `behavior` in a thread of `pool`."""
     setattr(behavior, "experimental_thread_pool", pool)  # noqa: B010
     return behavior
 
@@ -138,7 +140,7 @@ def _serve_stream_in(name: str, handler: "Handler", queue: AdmissionQueue) -> Be
     def serve(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
         try:
             with one_call(name, context, queue) as served:
-                # Until then the client takes the call for one that waits in the queue.
+                # Until the metadata arrive, the client assumes that the call waits in the queue.
                 context.send_initial_metadata(())
                 return behavior(each_request(served, requests, parse), context)
         finally:
@@ -159,7 +161,7 @@ def _serve_stream_out(name: str, handler: "Handler", queue: AdmissionQueue) -> B
                 try:
                     for answer in answers:
                         served.wait_for_peer()
-                        yield answer  # Goes on when the peer has room for more.
+                        yield answer  # Returns when the peer has room for more.
                         served.work()
                 finally:
                     if isinstance(answers, Generator):
@@ -182,7 +184,9 @@ def _behavior_of(handler: "Handler") -> Behavior:
 def one_call(
     method: str, context: grpc.ServicerContext, queue: AdmissionQueue
 ) -> Iterator[ServedCall]:
-    """Serve one call inside. Whatever is raised ends the call with the status that it maps to."""
+    """Serve one call inside the block; any exception ends the call with the status that it maps
+    to.
+    """
     # gRPC does not know the peer of a call that is over.
     peer = context.peer()
     served = queue.start(context)
@@ -198,10 +202,10 @@ def one_call(
         except RemoteStorageError as e:
             code = status_code(e)
             context.abort_with_status(rpc_status.to_status(status_of(e)))
-        except Exception as e:  # the process boundary: nothing may pass unmapped
+        except Exception as e:  # the process boundary: no exception may pass unmapped
             if isinstance(e, grpc.RpcError) and not context.is_active():
-                # From the stream of requests; grpcio recognizes its own error. While the peer is
-                # there, the error is of a call that we made.
+                # The stream of requests raised it; grpcio recognizes its own error. If the peer is
+                # still connected, the error comes from a call that we made.
                 code = grpc.StatusCode.CANCELLED
                 raise
             code = grpc.StatusCode.INTERNAL
@@ -228,7 +232,7 @@ def the_request(served: ServedCall, requests: Iterator[bytes], parse: Parse) -> 
 
 
 def each_request(served: ServedCall, requests: Iterable[bytes], parse: Parse) -> Iterator[Any]:
-    """Read the requests of a stream as they come."""
+    """Read the requests of a stream as they arrive."""
     for message in requests:
         served.work()
         try:
@@ -241,7 +245,7 @@ def each_request(served: ServedCall, requests: Iterable[bytes], parse: Parse) ->
 
 
 def _not_a_message() -> InvalidRequestError:
-    # If grpcio parses, such a request is INTERNAL, and costs a traceback in the log.
+    # If grpcio parsed it, such a request would be INTERNAL, with a traceback in the log.
     return InvalidRequestError("request: not a message of this call")
 
 
@@ -268,12 +272,12 @@ def _record(method: str, code: grpc.StatusCode, call: Call, served: ServedCall, 
 
 @cache
 def _rpc_seconds(method: str, code: grpc.StatusCode) -> Histogram:
-    """Return the histogram of a method that is served: their number is bounded."""
+    """Return the histogram of a served method: the number of methods is bounded."""
     return RPC_SECONDS.labels(method, code.name)
 
 
 def _request_id(context: grpc.ServicerContext) -> str:
-    """Return the caller's id for this call if it is short and printable, else a new one."""
+    """Return the client's id for this call if it is short and printable, else a new id."""
     for key, value in context.invocation_metadata():
         text = value if isinstance(value, str) else ""
         if key == REQUEST_ID_KEY and text.isprintable() and 0 < len(text) <= MAX_REQUEST_ID_LENGTH:

@@ -1,4 +1,4 @@
-"""Run a service process: gRPC, health and metrics, readiness, and a clean end on SIGTERM."""
+"""Run a service process: gRPC, health and metrics, readiness, and an orderly stop on SIGTERM."""
 
 import gc
 import json
@@ -23,15 +23,15 @@ from services.rpc.client.calls import CHANNEL_OPTIONS
 from services.rpc.server.admission import AdmissionQueue, Watchdog
 from services.rpc.server.interceptor import REFUSAL_THREADS, CallInterceptor, CallKinds
 
-# Calls that may wait for a thread: a stream holds one for long, a unary call as a rule does not.
+# Calls that may wait for a thread: a stream holds one for long, a unary call usually does not.
 WAITING_PER_STREAM_THREAD = 2
 WAITING_PER_UNARY_THREAD = 3
 MAX_CALLS_OF_A_CONNECTION = 256
 
-# A health request is tiny, and probes must find a thread even if somebody opens empty calls.
+# A health request is tiny, and probes must find a thread even if a client opens empty calls.
 HEALTH_REQUEST_TIMEOUT_S = 1.0
 
-# For gRPC to let go of calls that it has ended.
+# The time for gRPC to release calls that it has ended.
 ENDED_CALLS_TIMEOUT_S = 30.0
 LIVENESS = "liveness"
 CHECK_INTERVAL_S = 1.0
@@ -45,7 +45,7 @@ _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Describe a service to its process.
+    """The description of a service for its process.
 
     Attributes:
         name: "rsm", "rlmm" or "rlm".
@@ -53,8 +53,8 @@ class Service:
         add_to: registers the servicer with a server.
         check: raises RemoteStorageError if a dependency of the service cannot be used. The service
             is not ready while a check takes too long; a check may still run at `close`.
-        close: releases what the service holds; called once, after the last call.
-        client_stream_threads: calls served at once whose callers stream to us.
+        close: releases the resources of the service; called once, after the last call.
+        client_stream_threads: the most concurrent calls whose clients stream to us.
         stop_waiting: ends the waits of calls that outlasted the drain, and later waits as well;
             called once, before their threads are joined.
     """
@@ -70,14 +70,14 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """The calls of each kind that a server serves at once."""
+    """The number of concurrent calls of each kind that a server serves."""
 
     unary: int
     streams_in: int
     streams_out: int
 
 
-# A Watch takes one of the latter for as long as it lasts.
+# A Watch occupies a thread for server streams for as long as it lasts.
 HEALTH_THREADS = Threads(unary=16, streams_in=1, streams_out=8)
 
 
@@ -95,14 +95,14 @@ def serve(service: Service, settings: ServiceSettings) -> None:
     """Serve until SIGTERM or SIGINT, then refuse new calls and drain the active ones.
 
     Prints the Announcement as one line of JSON on standard output when `check` first passes. Until
-    then, and whenever it fails again, health is NOT_SERVING and the log has the reason.
+    then, and whenever `check` fails again, health is NOT_SERVING and the reason is logged.
     """
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     with ExitStack() as cleanup:
         cleanup.callback(service.close)
-        # Started before the service, so that they end after it.
+        # Started before the service, so that both end after it.
         health_servicer, health_address = _start_health(settings, cleanup)
         metrics_address = start_metrics(settings.metrics_address, cleanup)
         address = start_grpc(service, settings, cleanup)
@@ -145,7 +145,7 @@ def _drain(server: grpc.Server, timeout_s: float) -> None:
 def _create_server(
     threads: Threads, request_timeout_s: float, settings: ServiceSettings, cleanup: ExitStack
 ) -> grpc.Server:
-    """`request_timeout_s`: how long a unary call may take to send its request."""
+    """Create a server whose unary calls may take `request_timeout_s` to send their request."""
     idle_timeout_s = settings.stream_idle_timeout_ms / 1000
     kinds = CallKinds(
         AdmissionQueue(
@@ -164,7 +164,7 @@ def _create_server(
         ),
     )
     queues = [kinds.unary, kinds.streams_in, kinds.streams_out]
-    # It watches until the last call under way has ended.
+    # The watchdog runs until the last active call has ended.
     cleanup.enter_context(Watchdog(queues))
     for queue in queues:
         cleanup.enter_context(queue.pool)
@@ -174,16 +174,16 @@ def _create_server(
         interceptors=[CallInterceptor(kinds, refusals)],
         options=[
             *CHANNEL_OPTIONS,
-            # Another process on the same port would answer for us.
+            # Otherwise another process on the same port could answer for us.
             ("grpc.so_reuseport", 0),
-            # Our clients ask every 30 s whether a quiet peer is still there. gRPC takes more than
-            # one in five minutes for an attack, and hangs up.
+            # Our clients check every 30 s whether a quiet peer is still there. By default gRPC
+            # treats more than one check in five minutes as an attack, and closes the connection.
             ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
             # Further calls of a connection wait at the peer, and cost nothing here.
             ("grpc.max_concurrent_streams", MAX_CALLS_OF_A_CONNECTION),
         ],
-        # gRPC's own limit is one for all kinds of call, and is checked after the interceptor: the
-        # count of a call that it refused would never be given back.
+        # gRPC's own limit covers all kinds of call together, and is checked after the interceptor:
+        # the count of a call that gRPC refused would never be released.
         maximum_concurrent_rpcs=None,
     )
 
@@ -192,7 +192,7 @@ def _bind(server: grpc.Server, address: str) -> str:
     """Bind and return HOST:PORT with the actual port.
 
     Raises:
-        SystemExit: the port is taken, or it is not an address of this machine.
+        SystemExit: the port is in use, or the address does not belong to this machine.
     """
     try:
         port = server.add_insecure_port(address)
@@ -233,12 +233,13 @@ def start_metrics(address: str, cleanup: ExitStack) -> str:
 
 
 class Readiness:
-    """Report the results of checks to health, and changes to log and standard output."""
+    """Reports the results of checks to health, and changes to log and standard output."""
 
     def __init__(
         self, name: str, full_name: str, health_servicer: health.HealthServicer, announcement: str
     ) -> None:
-        """
+        """Prepare reports of readiness.
+
         Args:
             full_name: of the gRPC service.
             announcement: the line for standard output when the first check has passed.
@@ -253,7 +254,7 @@ class Readiness:
         self._is_ended = False
 
     def found(self, error: Exception | None) -> None:
-        """Report a check's error, or None if it passed. After `end` nothing is reported."""
+        """Report a check's error, or None if the check passed; no effect after `end`."""
         with self._lock:
             if self._is_ended:
                 return
@@ -278,7 +279,7 @@ class Readiness:
             self._set(_NOT_SERVING)
 
     def _set(self, status: health_pb2.HealthCheckResponse.ServingStatus.ValueType) -> None:
-        """Set readiness but not liveness: a process that drains must not be killed for it."""
+        """Set readiness but not liveness: a draining process must not be killed."""
         self._health.set("", status)
         self._health.set(self._full_name, status)
 
@@ -296,7 +297,7 @@ def watch_readiness(
 
 
 class _Checks(threading.Thread):
-    """Run one check after another. Nothing joins this thread: a check may never return."""
+    """Runs one check after another. No code joins this thread: a check may never return."""
 
     def __init__(
         self, check: Callable[[], None], readiness: Readiness, stopping: threading.Event
