@@ -1,1 +1,1 @@
-"""The operator's command `sediment`: one file per command or group of commands."""
+"""Define the operator's command `sediment`: one file per command or group of commands."""

@@ -1,4 +1,4 @@
-"""Connect a command to the services, and the options that say where they are."""
+"""Connect a command to the services, and define the options for their addresses."""
 
 import re
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ _TOPIC_PARTITION = re.compile(r"(?:(?P<id>[^:]+):)?(?P<topic>.+)-(?P<partition>\
 
 
 def command_group(help: str | None = None) -> typer.Typer:
-    """Return what a file's commands register with."""
+    """Return the object with which a file's commands register."""
     return typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=help)
 
 

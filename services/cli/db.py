@@ -1,4 +1,4 @@
-"""`sediment db`: create, upgrade, check and maintain the metadata database."""
+"""Create, upgrade, check and maintain the metadata database: `sediment db`."""
 
 from dataclasses import asdict
 from typing import Annotated

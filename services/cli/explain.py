@@ -1,4 +1,4 @@
-"""`sediment explain`: why a segment is in the tier, when it expires or why it was deleted."""
+"""Explain why a segment is in the tier, expires or was deleted: `sediment explain`."""
 
 from collections.abc import Sequence
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""Read from RLMM what `sediment explain` shows, and word its verdicts."""
+"""Read from RLMM the facts that `sediment explain` shows, and format its verdicts."""
 
 from dataclasses import dataclass
 from uuid import UUID
@@ -37,7 +37,7 @@ class PartitionFacts:
     """A known partition at one revision.
 
     Attributes:
-        log_start_raised: the last event that raised the log start; None if none is kept.
+        log_start_raised: the last event that raised the log start; None if no such event is kept.
     """
 
     name: TopicIdPartition
@@ -63,12 +63,12 @@ class SegmentFacts:
 
     @property
     def deletion(self) -> PartitionEvent | None:
-        """The event that decided the deletion: the first mark."""
+        """Return the event that decided the deletion: the first mark."""
         return next((e for e in self.events if e.to_state == _DELETING), None)
 
     @property
     def since(self) -> PartitionEvent | None:
-        """The event that led to the current state."""
+        """Return the event that led to the current state."""
         state = None if self.metadata is None else self.metadata.state.value
         return next((e for e in self.events if e.to_state == state), None)
 
@@ -105,10 +105,10 @@ def partition_facts(manager: RemoteLogMetadataManager, name: TopicIdPartition) -
 def segment_facts(
     manager: RemoteLogMetadataManager, name: TopicIdPartition, id: UUID
 ) -> SegmentFacts | None:
-    """Read a segment, even if it or its partition is gone; None if nothing is known of it.
+    """Read a segment, even if it or its partition is gone; None if RLMM has no trace of it.
 
     Raises:
-        RemoteResourceNotFoundError: there never was such a partition.
+        RemoteResourceNotFoundError: no such partition ever existed.
     """
     events = tuple(all_events(manager, EventQuery(name, segment_id=id)))
     try:
@@ -124,7 +124,7 @@ def deletions_of_partition(
     """List the events of a partition's own deletion.
 
     Raises:
-        RemoteResourceNotFoundError: there never was such a partition.
+        RemoteResourceNotFoundError: no such partition ever existed.
     """
     found = all_events(manager, EventQuery(name))
     return [event for event in found if event.kind == "PARTITION_DELETE"]
@@ -135,7 +135,7 @@ def deleted_segment_at(
 ) -> UUID | None:
     """Find the deleted segment with the lowest end offset at or above `offset`.
 
-    Of several, the last to be deleted. Reads the whole audit trail.
+    If there are several, returns the last to be deleted. Reads the whole audit trail.
     """
     best: tuple[int, UUID] | None = None
     for event in all_events(manager, EventQuery(name)):
@@ -160,7 +160,7 @@ def rule_text(deletion: Deletion) -> str:
 
 
 def event_text(event: PartitionEvent) -> str:
-    """Say when, by whom and why an event happened."""
+    """Format the time, the actor and the reason of an event."""
     who = event.actor if event.broker_id < 0 else f"{event.actor}, broker {event.broker_id}"
     words = (
         event.reason,
@@ -173,7 +173,7 @@ def event_text(event: PartitionEvent) -> str:
 
 
 def deleter_text(facts: PartitionFacts) -> str:
-    """Say who deletes what is due, and when."""
+    """Describe which party deletes due segments, and when."""
     config = facts.topic.config
     if config.retention_owner is RetentionOwner.BROKER:
         return "the broker, by its own retention settings; RLMM only lets it"
@@ -185,7 +185,7 @@ def deleter_text(facts: PartitionFacts) -> str:
 
 
 def removal_text(facts: PartitionFacts) -> str | None:
-    """Explain why the whole partition goes; None if it does not."""
+    """Explain why the whole partition is removed; None if it is not."""
     state, marked_at_ms = facts.summary.delete_state, facts.summary.marked_at_ms
     if state is None:
         return disabled_text(facts.topic.config)
@@ -204,14 +204,14 @@ def removal_text(facts: PartitionFacts) -> str | None:
 
 
 def next_text(facts: PartitionFacts, told: PartitionExplanation) -> str:
-    """Say when time alone makes the next segment due."""
+    """Format the time at which the next segment is due by time alone."""
     if told.next is None:
         return "never as things stand: there is no segment that the rules may take next"
     return f"{segment_text(told.next.segment)}: {verdict_text(facts, told.next)}"
 
 
 def size_rule_text(facts: PartitionFacts, told: PartitionExplanation) -> str:
-    """Say what the size rule lacks for the next segment."""
+    """Format the bytes that the size rule lacks for the next segment."""
     if facts.topic.config.retention_bytes == UNLIMITED:
         return "retention.bytes is not limited"
     if told.size_note or told.next is None:
@@ -223,7 +223,7 @@ def size_rule_text(facts: PartitionFacts, told: PartitionExplanation) -> str:
 
 
 def verdict_text(facts: PartitionFacts, told: SegmentExplanation) -> str:
-    """Say whether and when retention takes the segment, and by which rule."""
+    """Describe whether and when retention deletes the segment, and by which rule."""
     standing, due, once_clear = told.standing, told.due, told.once_clear
     if standing is Standing.DUE and due is not None:
         return f"due now, {rule_text(due.deletion)}; {deleter_text(facts)}"
@@ -238,7 +238,7 @@ def verdict_text(facts: PartitionFacts, told: SegmentExplanation) -> str:
 
 
 def deleted_text(facts: SegmentFacts) -> str | None:
-    """Say why and by whom a segment was deleted; None if no deletion has begun."""
+    """Describe why and by which party a segment was deleted; None if no deletion has begun."""
     marked, last = facts.deletion, facts.events[-1] if facts.events else None
     if marked is None or last is None:
         return None

@@ -1,4 +1,4 @@
-"""`sediment fetch`: print records like a console consumer."""
+"""Print records like a console consumer: `sediment fetch`."""
 
 import base64
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ app = command_group()
 
 FETCH_BYTES = 1024 * 1024
 
-# A record as JSON shows it: key, value and headers as text if they are UTF-8, else as base64 under
+# A printed record as JSON: key, value and headers as text if they are UTF-8, else as base64 under
 # the name with the suffix "_base64".
 PrintedRecord = dict[str, Any]
 
@@ -67,14 +67,14 @@ def fetch(
 def records(
     manager: RemoteLogManager, tp: TopicIdPartition, offset: int
 ) -> Iterator[PrintedRecord]:
-    """Read records from `offset` on, in the form that is printed."""
+    """Read records from `offset` on, in the printed form."""
     return (_printed(record, source) for record, source in decoded(manager, tp, offset))
 
 
 def decoded(
     manager: RemoteLogManager, tp: TopicIdPartition, offset: int
 ) -> Iterator[tuple[Any, RecordSource | None]]:
-    """Read the records from `offset` to the end of the log, each with the place it was read from.
+    """Read the records from `offset` to the end of the log, each with its source.
 
     Raises:
         CommandError: a fetch failed; names the offset.
@@ -98,7 +98,7 @@ def decoded(
 def _fetch_once(
     manager: RemoteLogManager, tp: TopicIdPartition, offset: int
 ) -> tuple[list[tuple[RecordSource | None, bytes]], int]:
-    """Fetch once: return whole batches by the place they were read from, and the log's end."""
+    """Fetch once: return whole batches by their source, and the log's end."""
     request = FetchRequest((FetchPartition(tp, offset, FETCH_BYTES),), FETCH_BYTES)
     parts = list(manager.fetch(request))
     for part in parts:

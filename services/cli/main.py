@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
-# Command -> the file that declares it, and the first sentence of its help.
+# Maps each command to its file and the first sentence of its help.
 COMMANDS = {
     "up": ("up", "Run PostgreSQL, an S3 server and the services on this machine."),
     "ship": ("ship", "Copy every rolled segment that is not in the tier yet, once."),
@@ -40,7 +40,7 @@ def load(name: str) -> TyperCommand | TyperGroup:
 
 
 class LazyGroup(TyperGroup):
-    """Show the commands of the table in the help; import the one that is called."""
+    """Shows the commands of the table in the help, and imports the one that is called."""
 
     def resolve_command(
         self, ctx: Any, args: list[str]

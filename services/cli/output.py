@@ -31,12 +31,12 @@ EXIT_PARTIAL = 1
 EXIT_USAGE = 2
 EXIT_FAILED = 3
 
-# A table that goes into a file or a pipe is as wide as it needs to be.
+# A table in a file or a pipe is as wide as its content.
 _WIDTH_OF_NO_TERMINAL = 1_000
 
 
 class Format(StrEnum):
-    """What a command prints."""
+    """The output format of a command."""
 
     TABLE = "table"
     JSON = "json"
@@ -60,13 +60,13 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
 
 
 def stdout_console() -> Console:
-    """Return a console as wide as the terminal, or as its text needs outside of one."""
+    """Return a console as wide as the terminal, or as its text if there is none."""
     return Console(width=None if sys.stdout.isatty() else _WIDTH_OF_NO_TERMINAL)
 
 
 def say(text: str) -> None:
     """Print a line for people on standard error."""
-    # Without markup: a path may have brackets in it.
+    # Without markup, because a path may contain brackets.
     console = Console(stderr=True, markup=False, emoji=False)
     console.print(text, highlight=False, soft_wrap=True)
 
@@ -121,7 +121,7 @@ def counter() -> Iterator[Callable[[str, int], None]]:
 
 
 class CommandError(Exception):
-    """The command cannot continue; the message says what failed and what to do."""
+    """The command cannot continue; the message has the failure and the remedy."""
 
     def __init__(self, message: str, exit_code: int = EXIT_USAGE) -> None:
         super().__init__(message)
@@ -132,7 +132,7 @@ class CommandError(Exception):
 def reported() -> Iterator[None]:
     """Print a failure that a user can cause as one line, and exit with its code.
 
-    Anything else is a defect of ours and keeps its traceback.
+    Any other exception is our defect and keeps its traceback.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""`sediment partitions`: show what an RLM ships and serves, and repair a partition by hand."""
+"""Show the work of an RLM, and repair a partition by hand: `sediment partitions`."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -69,7 +69,7 @@ def partitions(
 
 
 def _refuse_options(context: typer.Context) -> None:
-    """Refuse options in front of a subcommand: they are those of the list, and would be ignored."""
+    """Refuse options in front of a subcommand: they belong to the list, and would be ignored."""
     for option in context.command.params:
         source = context.get_parameter_source(option.name or "")
         if source is not None and source.name == "COMMANDLINE":
@@ -240,7 +240,7 @@ def problem_text(problem: Problem) -> str:
 
 @dataclass(frozen=True)
 class Shown:
-    """A value that an administrator decides on, and the revision at which it was read."""
+    """A value on which an administrator decides, and the revision at which it was read."""
 
     text: str
     revision: int
@@ -252,7 +252,7 @@ def _change_what_is_shown(
     read: Callable[[], Shown],
     change: Callable[[int], MutationOutcome],
 ) -> MutationOutcome:
-    """Change the partition at the revision that was shown, or at a later one with the same value.
+    """Change the partition at the shown revision, or at a later one with the same value.
 
     Copies and reports raise the revision meanwhile.
     """

@@ -1,4 +1,4 @@
-"""`sediment reconcile`, `scrub` and `anomalies`: compare the object store with the metadata."""
+"""Compare the object store with the metadata: `sediment reconcile`, `scrub` and `anomalies`."""
 
 import re
 import time
@@ -85,7 +85,7 @@ def _kind(text: str) -> AnomalyKind:
 
 
 def _topic_id(manager: RemoteLogMetadataManager, text: str) -> UUID:
-    """Find the id of a topic that RLMM knows by name, or take any topic's id as it is."""
+    """Find the id of a topic that RLMM knows by name, or accept any topic's id."""
     try:
         return uuid_from_text(text, "--topic")
     except InvalidRequestError:
@@ -184,7 +184,7 @@ def reconcile(
 
 
 def _failures(done: Reconciled) -> list[str]:
-    """List what could not be read and what could not be deleted."""
+    """List the objects that could not be read or could not be deleted."""
     return [*done.unread, *done.deletions.failures]
 
 

@@ -1,4 +1,4 @@
-"""`sediment retention`: show what the rules of retention would delete now."""
+"""Show which segments the rules of retention would delete now: `sediment retention`."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ _ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True)
 class _Evaluated:
-    """A partition and what retention would delete of it."""
+    """A partition and the deletions that retention would make in it."""
 
     name: TopicIdPartition
     state: AtRevision[PartitionState]
@@ -42,7 +42,7 @@ class _Evaluated:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Explain why more or less goes than the rules seem to say."""
+        """Explain why more or less is deleted than the rules seem to require."""
         disabled = disabled_text(self.topic.config)
         return self.plan.notes if disabled is None else (disabled, *self.plan.notes)
 
@@ -134,7 +134,7 @@ def read_partition(
 
 
 def disabled_text(config: TopicConfig) -> str | None:
-    """Explain that all of a topic goes because tiering is disabled; None if it does not go."""
+    """Explain why all of a topic is deleted if tiering is disabled; None if it is not."""
     if config.remote_storage_enable is not False or kept_because(config):
         return None
     return (

@@ -1,4 +1,4 @@
-"""`sediment segments` and `sediment events`: list a partition's segments and its audit trail."""
+"""List a partition's segments and its audit trail: `sediment segments` and `sediment events`."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -126,7 +126,9 @@ def _event_as_row(event: PartitionEvent) -> tuple[object, ...]:
 
 
 def change_text(event: PartitionEvent) -> str:
-    """Name the change by its states; by its kind too if these are values and not names."""
+    """Name the change by its states, and also by its kind if the states are values without
+    names.
+    """
     if not event.from_state and not event.to_state:
         return event.kind
     if event.from_state:

@@ -1,4 +1,4 @@
-"""`sediment ship`: make one pass over log directories, to an RSM and an RLMM."""
+"""Make one pass over log directories, to an RSM and an RLMM: `sediment ship`."""
 
 import signal
 import threading
@@ -97,10 +97,10 @@ def ship(
 
 
 class ShipBar:
-    """Show the progress of a pass (satisfies services.rlm.copy.report.Progress).
+    """Shows the progress of a pass (satisfies services.rlm.copy.report.Progress).
 
-    It has no end: the bytes to copy of a partition are known only when its turn comes, and a sum
-    over the partitions so far would look like the whole.
+    The bar has no end: the bytes to copy of a partition are known only when its copy begins, and a
+    sum over the partitions so far could be mistaken for the whole.
     """
 
     def __init__(self) -> None:
@@ -177,7 +177,9 @@ def _problems(report: ShipReport) -> list[Problem]:
 
 
 def _say_problems(report: ShipReport) -> None:
-    """Print each problem; an unreachable service once, however many partitions wait for it."""
+    """Print each problem; print an unreachable service once, however many partitions wait for
+    it.
+    """
     problems = _problems(report)
     for problem in problems:
         if problem.kind is not ProblemKind.STORE_UNAVAILABLE:

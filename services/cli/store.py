@@ -1,4 +1,4 @@
-"""`sediment store`: check the object store as RSM would."""
+"""Check the object store as RSM would: `sediment store`."""
 
 import typer
 

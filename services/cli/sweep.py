@@ -1,4 +1,4 @@
-"""`sediment sweep`: run a Spark job with this process as its driver and report what it did."""
+"""Run a Spark job with this process as its driver, and report its results: `sediment sweep`."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -214,9 +214,9 @@ def _run(
 
 
 class _ProgressLine:
-    """Show the sweep's phase in one line on standard error, updated in place on a terminal.
+    """Shows the sweep's phase in one line on standard error, updated in place on a terminal.
 
-    Elsewhere print only the first phase, which has the plan's id.
+    Elsewhere prints only the first phase, which has the plan's id.
     """
 
     def __init__(self, job: str) -> None:

@@ -1,4 +1,4 @@
-"""`sediment topics`: list, configure and delete topics."""
+"""List, configure and delete topics: `sediment topics`."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -206,7 +206,7 @@ def _put(
     changes: Mapping[str, str],
     unset: Sequence[str],
 ) -> tuple[StoredTopicConfig, StoredTopicConfig]:
-    """Change settings at the revision they were read at; return them before and after."""
+    """Change settings at the revision at which they were read; return them before and after."""
     for _ in range(_ATTEMPTS):
         before = manager.topic_config(topic.topic_id)
         missing = [key for key in unset if key not in before.entries]
@@ -230,7 +230,7 @@ def _put(
 
 
 def _mark(manager: RemoteLogMetadataManager, summary: PartitionSummary) -> bool:
-    """Mark a partition for deletion; return whether this call did."""
+    """Mark a partition for deletion; return whether this call marked it."""
     event = RemotePartitionDeleteMetadata(
         summary.topic_id_partition,
         RemotePartitionDeleteState.DELETE_PARTITION_MARKED,

@@ -1,4 +1,4 @@
-"""`sediment up`: run the embedded stack in the foreground."""
+"""Run the embedded stack in the foreground: `sediment up`."""
 
 import signal
 from dataclasses import asdict
@@ -38,7 +38,7 @@ def up(
     """
     log_dirs = log_dir or []
     if log_dirs:
-        find_partitions(log_dirs)  # refuse what RLM could not start with before anything starts
+        find_partitions(log_dirs)  # refuse unusable directories before anything starts
     stopping = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())

@@ -1,1 +1,1 @@
-"""The embedded stack: real servers, the services as processes; imports no service."""
+"""Run the embedded stack: real servers, the services as processes; imports no service."""

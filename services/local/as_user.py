@@ -1,4 +1,6 @@
-"""Run a program as another user: `python as_user.py USER PROGRAM [ARGUMENT ...]`; needs root.
+"""Run a program as another user; needs root.
+
+Usage: `python as_user.py USER PROGRAM [ARGUMENT ...]`.
 
 Replaces the option `user` of subprocess, which makes it fork: gRPC's fork handlers then run in the
 child and, if a channel is in use, sometimes crash it (SIGSEGV) before it starts the program.

@@ -15,8 +15,8 @@ from typing import TextIO
 import platformdirs
 import psutil
 
-# A pid can be reused by another process, but not with the same creation time; two readings of that
-# time may differ by a clock tick.
+# Another process may reuse a pid, but not with the same creation time; two readings of that time
+# may differ by a clock tick.
 _SAME_CREATION_S = 1.0
 _DEATH_TIMEOUT_S = 10.0
 _POLL_S = 0.02
@@ -32,7 +32,7 @@ def write_pid_file(path: Path, pid: int) -> None:
 def end_leftover(path: Path) -> None:
     """Kill the process that `path` names, and its children, if it still runs; remove `path`.
 
-    A later process with the same pid is left alone. A missing or damaged file is no error.
+    A later process with the same pid is not killed. A missing or damaged file is no error.
     """
     leftover = _running_process(path)
     if leftover is not None:
@@ -99,11 +99,13 @@ _SHOWN_NAMES = 3
 
 
 class DataDirectoryError(RuntimeError):
-    """The data directory cannot be used; the message says why and what to do."""
+    """The data directory cannot be used; the message has the reason and the remedy."""
 
 
 def default_directory() -> Path:
-    """Return the user's data directory; for root one that PostgreSQL's user can enter too."""
+    """Return the user's data directory; for root a directory that PostgreSQL's user can enter
+    too.
+    """
     if os.geteuid() == 0:
         return Path("/var/tmp/sediment")
     return platformdirs.user_data_path("sediment", appauthor=False)
@@ -123,18 +125,19 @@ def check_apart(directory: Path, log_dirs: Sequence[Path]) -> None:
 
 @contextmanager
 def locked(directory: Path, fresh: bool) -> Iterator[None]:
-    """Lock the directory for one stack and end what a killed run left running in it.
+    """Lock the directory for one stack and end the remains of a killed run.
 
-    With `fresh`, first remove everything that stacks made in it; other files stay.
+    With `fresh`, first removes everything that stacks made in the directory; other files stay.
 
     Raises:
-        DataDirectoryError: another stack uses it, or it is not Sediment's; it is unchanged.
+        DataDirectoryError: another stack uses the directory, or it is not Sediment's; it is
+            unchanged.
     """
     with _refusals_named(directory):
         _check_is_ours(directory)
         directory.mkdir(parents=True, exist_ok=True, mode=_SHARED_BY_USERS_MODE)
         lock = (directory / _LOCK).open("w")
-    with lock:  # closing it, or dying, lets go of the lock
+    with lock:  # closing the file, or the end of the process, releases the lock
         with _refusals_named(directory):
             _take(directory, lock)
             if fresh:
@@ -144,7 +147,7 @@ def locked(directory: Path, fresh: bool) -> Iterator[None]:
 
 @contextmanager
 def _refusals_named(directory: Path) -> Iterator[None]:
-    """Turn errors of the operating system into DataDirectoryError."""
+    """Convert errors of the operating system to DataDirectoryError."""
     try:
         yield
     except OSError as e:
@@ -188,7 +191,9 @@ def _check_is_ours(directory: Path) -> None:
 
 
 def _is_ours_unmarked(directory: Path, names: set[str]) -> bool:
-    """Recognize a directory of a release without marks, which made the lock first."""
+    """Return whether the directory belongs to a release without marks, which made the lock
+    first.
+    """
     if not names <= {_LOCK, *_FOLDERS, *_FILES}:
         return False
     return _LOCK in names and (directory / _LOCK).lstat().st_size == 0
@@ -202,7 +207,7 @@ def _shown(names: set[str]) -> str:
 
 def _empty(directory: Path) -> None:
     for entry in (directory / name for name in (*_FOLDERS, *_FILES)):
-        # If it is a link, remove only the link.
+        # Of a link, remove only the link.
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
         else:
@@ -211,7 +216,7 @@ def _empty(directory: Path) -> None:
 
 @dataclass(frozen=True)
 class StackEndpoints:
-    """Addresses (HOST:PORT, empty if not run), keys and pids of a running stack."""
+    """The addresses (HOST:PORT, empty if not run), keys and pids of a running stack."""
 
     rsm: str
     rsm_health: str

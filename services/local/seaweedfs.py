@@ -28,7 +28,7 @@ _TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class S3Endpoint:
-    """Address (HOST:PORT) and keys of an S3 store."""
+    """The address (HOST:PORT) and keys of an S3 store."""
 
     endpoint: str
     access_key: str
@@ -64,7 +64,7 @@ class S3Endpoint:
 
 
 class S3Server(Protocol):
-    """An S3 store as a child process; `endpoint` and `pid` are known once it has started."""
+    """An S3 store as a child process; `endpoint` and `pid` are known after its start."""
 
     @property
     def endpoint(self) -> S3Endpoint: ...
@@ -78,7 +78,7 @@ class S3Server(Protocol):
         """Start the server and wait until it serves."""
 
     def kill(self) -> None:
-        """Kill the server; it keeps what it acknowledged. Not running is no error."""
+        """Kill the server; acknowledged data stays. No error if the server does not run."""
 
 
 _PARTS = ("master", "volume", "filer", "s3")
@@ -91,8 +91,8 @@ _PROBE_BUCKET = "sediment-is-it-ready"
 class SeaweedFS:
     """Runs an S3 server on loopback ports; its data in `directory` outlives it.
 
-    Ports are chosen at the first start and kept as long as this object, keys as long as the
-    directory. Not thread-safe.
+    Ports are chosen at the first start and kept as long as this object exists, keys as long as the
+    directory exists. Not thread-safe.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -137,7 +137,7 @@ class SeaweedFS:
         self._remove_sockets()
 
     def kill(self) -> None:
-        """Kill the server; nothing it acknowledged is lost, because the kernel has it."""
+        """Kill the server; no acknowledged data is lost, because the kernel has it."""
         self._started().kill()
         self._remove_sockets()
 
@@ -160,7 +160,7 @@ class SeaweedFS:
 
     def _start_on(self, ports: Sequence[int]) -> None:
         self._ports = ports
-        # An environment of its own: weed obeys WEED_* and files below HOME.
+        # An environment of its own: weed reads WEED_* and files below HOME.
         environment = {"HOME": str(self._directory)}
         self._process = ChildProcess("weed", self._command(), self._directory, environment)
         self._process.start()
@@ -180,15 +180,15 @@ class SeaweedFS:
             *ports,
             f"-s3.config={self._credentials_path}",
             "-s3.autoCreateBucket=false",  # a missing bucket is an error, as on any other store
-            # Off, or they listen on fixed ports and a second instance dies.
+            # Off; otherwise they listen on fixed ports and a second instance dies.
             "-s3.port.iceberg=0",
             "-s3.port.lance=0",
             "-master.telemetry=false",
-            # The default of 8 volumes is full after some 50 GiB; a bucket takes seven at once.
+            # The default of 8 volumes is full after some 50 GiB; a bucket uses seven at once.
             "-volume.max=2000",
             "-master.volumeSizeLimitMB=2048",
             "-volume.preStopSeconds=0",
-            # A single master; else it waits for others at each start, up to twenty seconds.
+            # A single master; otherwise it waits for others at each start, up to twenty seconds.
             "-master.peers=none",
             "-master.electionTimeout=200ms",
             "-master.heartbeatInterval=50ms",
@@ -221,7 +221,7 @@ class SeaweedFS:
         making.rename(self._credentials_path)
 
     def sockets(self) -> list[Path]:
-        """List the Unix sockets that weed always makes in /tmp and leaves there."""
+        """List the Unix sockets that weed always creates in /tmp and leaves there."""
         names = [
             name
             for part, port in zip(_PARTS, self._ports, strict=True)

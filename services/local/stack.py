@@ -39,9 +39,10 @@ ALLOCATOR = {
     "MALLOC_MMAP_THRESHOLD_": "2097152",
     "MALLOC_TRIM_THRESHOLD_": "4194304",
 }
-"""Have glibc return large blocks when they are freed, and keep few others. Left alone it keeps all
-of them, in an arena per thread: eight copies at once hold several times what they use. The image
-and the chart set the same."""
+"""Settings with which glibc returns large blocks when they are freed, and keeps few others. By
+default it keeps all of them, in an arena per thread: eight copies at once hold several times the
+memory in use. The image and the chart set the same.
+"""
 
 _PREFIXES = {"rsm": "RSM_", "rlmm": "RLMM_", "rlm": "RLM_"}
 
@@ -104,7 +105,7 @@ def settings_of(service: str, settings: Mapping[str, str]) -> dict[str, str]:
 def own_environment(settings: Mapping[str, str]) -> dict[str, str]:
     """Return our environment without any service's settings, plus `settings` and ALLOCATOR.
 
-    So a variable that was meant for another RSM never reaches the embedded one.
+    A variable that was meant for another RSM never reaches the embedded one.
     """
     prefixes = tuple(_PREFIXES.values())
     kept = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
@@ -156,21 +157,21 @@ class ServiceProcess:
 
     @property
     def announcement(self) -> Announcement:
-        """The addresses it announced when it was last ready."""
+        """Return the service's latest announcement."""
         if self._announcement is None:
             raise ProcessError(f"{self._name} was never ready")
         return self._announcement
 
     @property
     def address(self) -> str:
-        """The address of its gRPC server."""
+        """Return the address of the service's gRPC server."""
         return self.announcement.address
 
     def start(self, settings: Mapping[str, str] | None = None) -> None:
-        """Start the service and wait until it is ready; `settings` hold for this start only.
+        """Start the service and wait until it is ready; `settings` apply to this start only.
 
         Raises:
-            ProcessError: it ended or was not ready in time; has the end of its log.
+            ProcessError: the service ended or was not ready in time; has the end of its log.
         """
         extra = settings or {}
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -206,7 +207,7 @@ def run_to_end(command: Sequence[str], settings: Mapping[str, str]) -> str:
     """Run a command of the project to its end and return its stdout.
 
     Raises:
-        ProcessError: it failed; has its stderr.
+        ProcessError: the command failed; has its stderr.
     """
     done = subprocess.run(
         command,
@@ -237,8 +238,8 @@ NOT_RUNNING = Announcement(service="", address="", health="", metrics="")
 class EmbeddedStack:
     """Runs the stack on a data directory while the context is entered, and keeps the data.
 
-    In whatever way this process ends, its children end soon after; anything left of an earlier run
-    is ended before the start. Not thread-safe.
+    However this process ends, its children end soon after; remains of an earlier run are ended
+    before the start. Not thread-safe.
     """
 
     def __init__(
@@ -275,7 +276,7 @@ class EmbeddedStack:
 
     @property
     def endpoints(self) -> StackEndpoints:
-        """Current addresses, keys and pids."""
+        """Return the current addresses, keys and pids."""
         s3 = self.s3.endpoint
         rsm, rlmm = self.services["rsm"].announcement, self.services["rlmm"].announcement
         rlm = self.services["rlm"].announcement if self._with_rlm else NOT_RUNNING
@@ -302,7 +303,7 @@ class EmbeddedStack:
         )
 
     def ended(self) -> list[str]:
-        """List the logs of the parts that ended by themselves; empty if all of them run."""
+        """List the logs of the parts that ended by themselves; empty if all parts run."""
         services = [service.process for service in self.services.values()]
         ended = [str(process.log_path) for process in services if not process.is_running()]
         if not self.postgres.is_running():
@@ -336,7 +337,7 @@ class EmbeddedStack:
         self._cleanup.close()
 
     def _start(self, cleanup: ExitStack) -> None:
-        # In parallel, because both take seconds. What starts later stops earlier.
+        # In parallel, because both take seconds. Parts that start later stop earlier.
         lanes = ThreadPoolExecutor(2)
         deployment_id = Future[str]()
         try:
@@ -346,7 +347,8 @@ class EmbeddedStack:
             ]
             wait(futures)
         finally:
-            # Also when a signal ends us: nothing would stop what a lane starts after the clean-up.
+            # Also after a signal: nothing would stop a process that a lane starts after the clean-
+            # up.
             lanes.shutdown(wait=True)
         for future in futures:
             future.result()
