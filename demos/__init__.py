@@ -1,1 +1,1 @@
-"""Demonstrations on real servers: `python -m demos`; not part of the wheel."""
+"""Demonstrate Sediment on real servers: `python -m demos`; not part of the wheel."""

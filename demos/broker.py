@@ -1,4 +1,4 @@
-"""RLM beside a stock broker."""
+"""Demonstrate RLM beside a stock broker."""
 
 import shutil
 import signal
@@ -46,7 +46,7 @@ TOPIC = Topic(
     "orders",
     partitions=1,
     segment_bytes=SEGMENT_BYTES,
-    # A stock broker's retention is what its disk keeps; that of the tier is set in Sediment.
+    # A stock broker's retention limits its disk; the tier's retention is set in Sediment.
     config={"retention.bytes": str(LOCAL_RETENTION_BYTES)},
 )
 
@@ -61,7 +61,7 @@ _TIERED = {"remote.storage.enable": "true"}
 
 @dataclass(frozen=True)
 class Stage:
-    """What all acts play on."""
+    """The servers and the report that all acts share."""
 
     broker: KafkaBroker
     cluster: Cluster
@@ -78,10 +78,12 @@ class Stage:
 
 @contextmanager
 def running_stage(kafka: Path, report: DemoBrokerReport, output: Format) -> Iterator[Stage]:
-    """Broker and servers in a scratch directory, with the topic TOPIC, tiered; gone at the end.
+    """Run broker and servers in a scratch directory, with the tiered topic TOPIC.
+
+    The directory is removed at the end.
 
     Raises:
-        CommandError: the disk has no room for it.
+        CommandError: the disk has too little room.
         ClusterError, ProcessError, KafkaBrokerError: a server did not start.
     """
     started = time.monotonic()
@@ -132,11 +134,11 @@ _BATCHES = 280
 _BATCHES_WHILE_AWAY = 90
 _SEED, _SEED_WHILE_AWAY = 405, 406
 
-# Slower than RLM copies where nothing holds it up.
+# Slower than RLM copies while nothing delays it.
 _PAUSE_S = 0.03
 _AWAY_BYTES = LOCAL_RETENTION_BYTES // 3
 
-# What the broker deletes before it is copied would be lost. A transaction comes on top of this.
+# The broker would lose data by deleting it before it is copied. A transaction comes on top of this.
 _MOST_UNCOPIED_BYTES = LOCAL_RETENTION_BYTES * 2 // 3
 _STUCK = "segments do not get from the disk into the tier"
 
@@ -145,8 +147,8 @@ def perform(stage: Stage) -> None:
     """Fill the stage's report.
 
     Raises:
-        CommandError: nothing moves any more.
-        KafkaException, KafkaClientError: the broker does not do what a client asks of it.
+        CommandError: there is no more progress.
+        KafkaException, KafkaClientError: the broker fails a client's request.
     """
     say("\n1. A producer writes; the broker keeps little, the tier keeps all")
     sent = _write(stage, _BATCHES, _SEED, lambda *_: None)
@@ -170,7 +172,7 @@ def perform(stage: Stage) -> None:
 
 
 class _KilledRlm:
-    """Dies at the first look, and is started again when enough waits for it, or all is written."""
+    """Kills RLM at the first view, and restarts it when enough data waits or all is written."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -194,14 +196,17 @@ class _KilledRlm:
 def _write(
     stage: Stage, batches: int, seed: int, at_look: Callable[[View, bool], None]
 ) -> list[Sent]:
-    """Write, and look until all that is rolled is in the tier, and the broker has deleted what it
-    does not keep."""
+    """Write, and poll until all rolled segments are tiered and the broker has deleted the expired
+    ones.
+    """
     started, report, ending = time.monotonic(), stage.report, Event()
-    copied_through_offset = -1  # when last looked: a look may wait for the services
+    copied_through_offset = -1  # at the last view: a view may wait for the services
 
     def goes_on() -> bool:
-        """Waits while the tier is so far behind that the broker would soon delete what is not in
-        it; the broker's disk alone is asked, for the services may be what is slow."""
+        """Wait while the tier is so far behind that the broker would soon delete uncopied data.
+
+        Reads only the broker's disk, because the services may be the slow part.
+        """
         while not ending.wait(_PAUSE_S):
             disk = list_segments(stage.partition.folder)
             uncopied = [s for s in disk if s.base_offset > copied_through_offset]
@@ -240,15 +245,18 @@ def _write(
 
 
 def _is_settled(view: View, producing: "Future[list[Sent]]") -> bool:
-    """Nothing is written any more, all that is rolled is in the tier, and nothing is to leave the
-    disk."""
+    """Return whether writing has ended, all rolled segments are tiered, and none is to leave the
+    disk.
+    """
     local_bytes = sum(segment.size_bytes for segment in view.disk)
     nothing_due = local_bytes - LOCAL_RETENTION_BYTES < view.disk[0].size_bytes
     return producing.done() and not uncopied_segments(view) and nothing_due
 
 
 def _is_readable(stage: Stage) -> bool:
-    """The broker has written down that all of the log may be read, and RLM has seen it."""
+    """Return whether the broker has recorded that all of the log may be read, and RLM has read
+    that.
+    """
     page = stage.rlm.describe_partitions([TOPIC.name])
     return all(p.last_stable_offset == p.log_end_offset > 0 for p in page.partitions)
 
@@ -283,21 +291,22 @@ _ENDED_BY_SIGNAL = 128
 
 
 def run(kafka: Path, output: Format) -> int:
-    """Answer 0 where everything was as it should be; 1 where it was not, and say what.
+    """Run the demo; return 0 if every check passed, or report the failures and return 1.
 
     Raises:
-        CommandError: something that the show needs is missing; or it could not go on.
+        CommandError: a part that the demo needs is missing, or the demo cannot continue.
         ProcessError: a server did not start.
     """
     kafka_version = require_broker(kafka)
-    # Only now: they import what was just asked for.
+    # Imported only now: these modules need the packages that were just checked.
     from confluent_kafka import KafkaException
 
     from demos.broker_report import DemoBrokerReport, as_json, summary
     from demos.kafka_broker import KafkaBrokerError
     from demos.kafka_client import KafkaClientError
 
-    # What was started ends with us in any case; the scratch directory goes only if we end in order.
+    # Started processes always end with this one; the scratch directory is removed only after an
+    # orderly end.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda sent, _: sys.exit(_ENDED_BY_SIGNAL + sent))
     started = time.monotonic()

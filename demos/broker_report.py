@@ -1,4 +1,4 @@
-"""What the demo of RLM beside a stock broker found."""
+"""Report the findings of the demo of RLM beside a stock broker."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,13 +17,13 @@ _SHOWN_SEGMENTS = 14
 
 @dataclass(frozen=True)
 class Reading:
-    """All records as RLM's Fetch gave them, from offset 0 to the end.
+    """The records that RLM's Fetch returned, from offset 0 to the end.
 
     Attributes:
-        when: what had happened before.
-        failures: a sentence for each record that was not what it had to be.
+        when: the events before the reading.
+        failures: a sentence for each record that was wrong.
         from_tier, from_disk: how many records came from there.
-        misplaced: records that came from the tier though the disk has them, or the other way.
+        misplaced: records that came from the tier although the disk has them, or the other way.
     """
 
     when: str
@@ -37,12 +37,12 @@ class Reading:
 
 @dataclass
 class DemoBrokerReport:
-    """The facts, filled in as the show goes on.
+    """The facts of the demo, added as it proceeds.
 
     Attributes:
         produced_bytes: keys and values, before compression.
         segments: at the end, by offset.
-        lost_offsets: that were seen neither on the disk nor in a finished segment.
+        lost_offsets: offsets that were found neither on the disk nor in a finished segment.
         is_each_segment_stored: each finished segment has its objects, and no object is without one.
     """
 
@@ -67,7 +67,7 @@ class DemoBrokerReport:
 
     @property
     def checks(self) -> dict[str, bool]:
-        """What the show is to prove, and whether it did."""
+        """Return each claim of the demo, and whether it was proved."""
         return {
             "every_record_is_as_it_was_sent": bool(self.readings) and not self.different_records,
             "segments_left_the_disk": self.left_the_disk > 0,
@@ -86,7 +86,7 @@ class DemoBrokerReport:
 
 
 def summary(report: DemoBrokerReport) -> list[str]:
-    """The verdict in a line, and a line for each thing that is not as it should be."""
+    """Return the verdict in a line, and a line for each failed check."""
     different = report.different_records
     equal = "all equal" if not different else f"{different:,} DIFFERENT"
     lines = [
@@ -103,7 +103,7 @@ def summary(report: DemoBrokerReport) -> list[str]:
 
 
 def live_picture(view: View, rlm: str) -> Group:
-    """The youngest segments, and what there is in all; `rlm` is what RLM does now."""
+    """Draw the youngest segments and the totals; `rlm` is the present activity of RLM."""
     disk_bytes = sum(segment.size_bytes for segment in view.disk)
     uncopied = uncopied_segments(view)
     table = Table.grid(padding=(0, 2))
@@ -119,7 +119,7 @@ def live_picture(view: View, rlm: str) -> Group:
 
 
 def uncopied_segments(view: View) -> list[Segment]:
-    """Rolled, and not finished in the tier."""
+    """Return the rolled segments that are not finished in the tier."""
     return [s for s in view.segments if s.last_offset is not None and not s.in_tier]
 
 

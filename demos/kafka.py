@@ -1,4 +1,4 @@
-"""A real broker keeps its tier in Sediment, through the plugin."""
+"""Demonstrate a real broker that keeps its tier in Sediment, through the plugin."""
 
 import shutil
 import signal
@@ -53,12 +53,14 @@ IN_A_HURRY = {
     "log.segment.delete.delay.ms": "0",
     "replica.high.watermark.checkpoint.interval.ms": "500",
 }
-"""The broker looks for something to do twice a second, not every half minute or more seldom."""
+"""Settings with which the broker checks for work twice a second, not every half minute or less
+often.
+"""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """What all acts play on."""
+    """The servers and the report that all acts share."""
 
     broker: KafkaBroker
     cluster: Cluster
@@ -75,10 +77,10 @@ class Stage:
 def running_stage(
     plugin: Path, kafka: Path, report: DemoKafkaReport, output: Format
 ) -> Iterator[Stage]:
-    """Servers and broker in a scratch directory, with the topic TOPIC; gone at the end.
+    """Run servers and broker in a scratch directory, with the topic TOPIC; remove it at the end.
 
     Raises:
-        CommandError: the disk has no room for it.
+        CommandError: the disk has too little room.
         ClusterError, ProcessError, KafkaBrokerError: a server did not start.
     """
     started = time.monotonic()
@@ -110,15 +112,15 @@ def perform(stage: Stage) -> None:
     """Fill the stage's report.
 
     Raises:
-        CommandError: nothing moves any more.
-        KafkaException, KafkaClientError: the broker does not do what a client asks of it.
+        CommandError: there is no more progress.
+        KafkaException, KafkaClientError: the broker fails a client's request.
     """
     say("\n1. A producer writes, and what is rolled goes to the tier")
     sent = _offload(stage)
 
     say("\n2. A consumer reads all of it, from the tier and from the disk")
     view = stage.partition.look()
-    # First of the disk alone: later a call of RSM that is just ending might be counted with it.
+    # Read from the disk alone first: later an ending call of RSM might be counted with it.
     _read(stage, sent, "disk only", READ_UNCOMMITTED, view.local_log_start_offset)
     first = _read(stage, sent, "offloaded", READ_UNCOMMITTED)
     _read(stage, sent, "offloaded", READ_COMMITTED)
@@ -170,7 +172,9 @@ def _draw(view: View) -> Group:
 
 
 def _is_settled(view: View) -> bool:
-    """All that is rolled is in the tier, and what local retention does not keep has left."""
+    """Return whether all rolled segments are tiered and local retention has deleted the expired
+    ones.
+    """
     all_copied = all(segment.in_tier for segment in view.segments[:-1])
     local_bytes = sum(segment.size_bytes for segment in view.disk)
     nothing_due = local_bytes - LOCAL_RETENTION_BYTES < view.disk[0].size_bytes
@@ -215,7 +219,7 @@ def _read(
 def _consume(
     cluster: Cluster, isolation_level: str, segments: Sequence[Segment], where: dict[str, int]
 ) -> tuple[list[Message], dict[int, float]]:
-    """All records, and for each segment, by its first offset, how long its records took."""
+    """Read all records; return them, and by each segment's first offset the time of its records."""
     bases = [segment.first_offset for segment in segments]
     messages: list[Message] = []
     seconds: dict[int, float] = {}
@@ -223,7 +227,7 @@ def _consume(
     for message in cluster.read(TOPIC.name, 0, isolation_level, **where):
         messages.append(message)
         offset = message.offset()
-        assert offset is not None  # of a consumed message it is known
+        assert offset is not None  # a consumed message always has an offset
         base = bases[bisect_right(bases, offset) - 1]
         now = time.monotonic()
         seconds[base] = seconds.get(base, 0.0) + now - mark
@@ -232,18 +236,18 @@ def _consume(
 
 
 def _expire(stage: Stage) -> int:
-    """Have retention.bytes take the oldest segment; answer the log start that this makes."""
+    """Set retention.bytes so that the oldest segment expires; return the resulting log start."""
     before = stage.partition.look()
     oldest, following = before.finished[:2]
     total = sum(segment.size_bytes for segment in before.segments)
-    # Kafka deletes what is above the limit as a whole segment: the oldest, and half of the next.
+    # Kafka deletes only whole segments: this excess is the oldest one and half of the next.
     too_much = oldest.segment_size_in_bytes + following.segment_size_in_bytes // 2
     started = time.monotonic()
     stage.cluster.configure(TOPIC.name, retention_bytes=str(total - too_much))
 
     def expired() -> bool:
         view = stage.partition.look()
-        # By its id: its row is another one already when the deletion begins.
+        # By its id: its row has changed by the time the deletion begins.
         rows = {row.remote_log_segment_id for row in view.rows}
         return oldest.remote_log_segment_id not in rows and not view.objects_of(oldest)
 
@@ -286,14 +290,14 @@ _ENDED_BY_SIGTERM = 128 + signal.SIGTERM
 
 
 def run(plugin: Path, kafka: Path, output: Format) -> int:
-    """Answer 0 where everything was as it should be; 1 where it was not, and say what.
+    """Run the demo; return 0 if every check passed, or report the failures and return 1.
 
     Raises:
-        CommandError: something that the show needs is missing; or it could not go on.
+        CommandError: a part that the demo needs is missing, or the demo cannot continue.
         ProcessError: a server did not start.
     """
     kafka_version = require_needs(plugin, kafka)
-    # Only now: they import what was just asked for.
+    # Imported only now: these modules need the packages that were just checked.
     from confluent_kafka import KafkaException
 
     from demos.kafka_report import DemoKafkaReport, as_json, summary
@@ -303,7 +307,8 @@ def run(plugin: Path, kafka: Path, output: Format) -> int:
     from demos.kafka_broker import KafkaBrokerError
     from demos.kafka_client import KafkaClientError
 
-    # What was started ends with us in any case; the scratch directory goes only if we end in order.
+    # Started processes always end with this one; the scratch directory is removed only after an
+    # orderly end.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_ENDED_BY_SIGTERM))
     started = time.monotonic()
     report = DemoKafkaReport(kafka_version)

@@ -1,4 +1,4 @@
-"""A real single-node Kafka: KRaft, broker and controller in one process."""
+"""Run a real single-node Kafka: KRaft, broker and controller in one process."""
 
 import base64
 import os
@@ -20,11 +20,11 @@ MINIMUM_JAVA = 17
 
 
 class JavaMissingError(RuntimeError):
-    """No java on the PATH, or one that is too old."""
+    """There is no java on the PATH, or it is too old."""
 
 
 def find_java() -> str:
-    """The java on the PATH.
+    """Find the java on the PATH.
 
     Raises:
         JavaMissingError: there is none, or it is too old for Kafka.
@@ -49,9 +49,9 @@ _PACKAGE = "io.sediment.kafka"
 
 
 def plugin_settings(jar: Path, rsm_address: str, rlmm_address: str) -> dict[str, str]:
-    """Broker properties by Kafka's names, for services at `host:port`.
+    """Return broker properties by Kafka's names, for services at `host:port`.
 
-    Which topics are tiered is each topic's own setting, remote.storage.enable.
+    Each topic has its own setting for tiering, remote.storage.enable.
     """
     storage, metadata = "remote.log.storage.manager", "remote.log.metadata.manager"
     return {
@@ -78,7 +78,8 @@ SMALL_JVM = (
     "-XX:TieredStopAtLevel=1",  # the cheap compiler only: the broker lives for seconds
     "-XX:-UsePerfData",
     "-Dorg.slf4j.simpleLogger.showDateTime=true",
-    # Hundreds of lines of settings at each start would push the cause of a failure out of its tail.
+    # Hundreds of lines of settings at each start would push a failure's cause out of the log's
+    # tail.
     "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.common.config.AbstractConfig=warn",
     "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
 )
@@ -100,7 +101,7 @@ _DEFAULT_SETTINGS: Mapping[str, str] = {
     "num.network.threads": "2",
     "num.io.threads": "4",
 }
-"""What one node on a small machine needs; a caller's settings win over these."""
+"""Defaults for one node on a small machine; a caller's settings override them."""
 
 _OWNED_SETTINGS = frozenset(
     {
@@ -115,7 +116,7 @@ _OWNED_SETTINGS = frozenset(
         "process.roles",
     }
 )
-"""What KafkaBroker decides itself; naming one of these in the caller's settings is an error."""
+"""Settings that only KafkaBroker sets; the caller's settings must not contain them."""
 
 _PROTOCOLS_OF_LISTENERS = ",".join(
     [
@@ -126,16 +127,16 @@ _PROTOCOLS_OF_LISTENERS = ",".join(
 
 
 class KafkaBrokerError(RuntimeError):
-    """The broker could not be made, or did not stop cleanly."""
+    """The broker could not be created, or did not stop cleanly."""
 
 
 class KafkaBroker:
-    """One broker in ``directory``, which keeps its state between starts.
+    """Runs one broker in ``directory``, which keeps its state between starts.
 
     * ``log_dirs`` are Kafka's log.dirs, of which ``log_dir`` is the first;
-      ``directory/broker.log`` is what Kafka printed since the last start.
+      ``directory/broker.log`` is Kafka's output since the last start.
     * Ports are free loopback ports, which stay the same over restarts.
-    * As a context manager it starts on entry; it stops cleanly on exit, or is killed when the body
+    * As a context manager it starts on entry; it stops cleanly on exit, or is killed if the body
       raised. It never outlives this process.
     * Not thread-safe.
     """
@@ -153,8 +154,8 @@ class KafkaBroker:
         """Prepare a broker; nothing runs yet.
 
         ``jars`` is a directory with all jars of a broker. ``settings`` are broker properties by
-        Kafka's names. ``listeners`` are further ones than PLAINTEXT, each called as its security
-        protocol is. ``jvm_options`` are by default those of a broker that lives for seconds.
+        Kafka's names. ``listeners`` are additional to PLAINTEXT, each named like its security
+        protocol. ``jvm_options`` are by default those of a broker that lives for seconds.
         """
         owned = _OWNED_SETTINGS.intersection(settings or {})
         if owned:
@@ -174,36 +175,36 @@ class KafkaBroker:
 
     @property
     def pid(self) -> int:
-        """Of the broker's process, while it runs."""
+        """Return the pid of the broker's process while it runs."""
         if self._process is None:
             raise KafkaBrokerError("the broker does not run")
         return self._process.pid
 
     @property
     def bootstrap_servers(self) -> str:
-        """``host:port`` for a client's bootstrap.servers; raises before the first start."""
+        """Return ``host:port`` for a client's bootstrap.servers; raises before the first start."""
         return self.address("PLAINTEXT")
 
     def address(self, listener: str) -> str:
-        """``host:port`` of one of its listeners; raises before the first start."""
+        """Return ``host:port`` of a listener; raises before the first start."""
         _, *ports = self._ports
         return dict(self._addresses(ports))[listener]
 
     @property
     def cluster_id(self) -> str:
-        """The id that formatting gave this cluster; raises before the first start."""
+        """Return the cluster's id from its formatting; raises before the first start."""
         match = re.search(r"^cluster\.id=(.+)$", self._meta_properties.read_text(), re.MULTILINE)
         if match is None:
             raise KafkaBrokerError("meta.properties names no cluster.id")
         return match[1].strip()
 
     def start(self) -> None:
-        """Start and return once a client gets metadata in which every partition has a leader.
+        """Start, and return once a client gets metadata in which every partition has a leader.
 
         Raises:
             JavaMissingError: there is no java, or it is too old.
             KafkaBrokerError: the storage could not be formatted.
-            ProcessError: the broker died or stayed silent until the deadline; the message ends
+            ProcessError: the broker died or did not respond until the deadline; the message ends
                 with the tail of its log.
         """
         if self._ports:
@@ -212,11 +213,11 @@ class KafkaBroker:
             self._held_ports = start_on_free_ports(1 + len(self._listeners), self._start_on)
 
     def stop(self) -> None:
-        """SIGTERM, and wait for a clean shutdown. Nothing to do when it was not started.
+        """Send SIGTERM and wait for a clean shutdown; no effect if the broker was not started.
 
         Raises:
-            KafkaBrokerError: it left no mark of a clean shutdown, because it had died before or was
-                killed for taking too long.
+            KafkaBrokerError: there is no mark of a clean shutdown, because the broker had died
+                before or was killed for taking too long.
         """
         process, self._process = self._process, None
         if process is None:
@@ -227,7 +228,7 @@ class KafkaBroker:
             raise KafkaBrokerError(f"no clean shutdown; the end of {process.log_path}:\n{tail}")
 
     def kill(self) -> None:
-        """SIGKILL: no clean shutdown, as in a power failure. The next start recovers the logs."""
+        """Send SIGKILL, like a power failure: the next start recovers the logs."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -247,7 +248,7 @@ class KafkaBroker:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # Killed after a failure, so that an unclean stop cannot hide what went wrong first.
+        # Killed after a failure, so that an unclean stop cannot hide the first error.
         if error is None:
             self.stop()
         else:
@@ -271,7 +272,7 @@ class KafkaBroker:
             {
                 "bootstrap.servers": self.bootstrap_servers,
                 "reconnect.backoff.max.ms": 200,
-                "log_level": 0,  # refused connections are what we expect until it listens
+                "log_level": 0,  # refused connections are expected until it listens
             }
         )
         cluster_id = self.cluster_id
@@ -288,7 +289,7 @@ class KafkaBroker:
             **self._settings,
             "process.roles": "broker,controller",
             "node.id": str(NODE_ID),
-            # The voters stand here and not in the metadata log, so that the port may change.
+            # The voters are here and not in the metadata log, so that the port may change.
             "controller.quorum.voters": f"{NODE_ID}@{controller}",
             "controller.listener.names": "CONTROLLER",
             "listeners": ",".join([*listeners, f"CONTROLLER://{controller}"]),
@@ -317,9 +318,10 @@ class KafkaBroker:
 
 
 def _has_leaders(admin: AdminClient, cluster_id: str) -> bool:
-    """Whether a client could work now: this broker is registered and each partition has a leader.
+    """Return whether a client could work now.
 
-    The cluster id tells our broker from another one that took its port.
+    The broker must be registered and each partition must have a leader. The cluster id
+    distinguishes our broker from another one that took its port.
     """
     try:
         metadata = admin.list_topics(timeout=1.0)

@@ -1,4 +1,4 @@
-"""Topics, producers and consumers of a running Kafka broker."""
+"""Provide topics, producers and consumers of a running Kafka broker."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -26,12 +26,12 @@ Header = tuple[str, bytes | None]
 
 
 class KafkaClientError(RuntimeError):
-    """The broker did not do in time what a client asked of it."""
+    """The broker did not complete a client's request in time."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """What a producer is given."""
+    """A record for a producer."""
 
     key: bytes | None
     value: bytes | None
@@ -60,7 +60,7 @@ class Topic:
 
 
 class Cluster:
-    """Producers and consumers of one running broker."""
+    """Provides producers and consumers of one running broker."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         # Level 2: the log of a client that outlives its work is noise here; errors raise anyway.
@@ -71,7 +71,9 @@ class Cluster:
         self.admin = AdminClient(dict(self._common))
 
     def producer(self, codec: str = "none", **settings: Any) -> Producer:
-        """A producer that sends only when flushed, so that a flush makes exactly one batch."""
+        """Return a producer that sends only when flushed, so that a flush makes exactly one
+        batch.
+        """
         config = {**self._common, "compression.type": codec, "linger.ms": 30_000, "acks": "all"}
         return Producer({**config, **settings})
 
@@ -88,7 +90,7 @@ class Cluster:
             created.result(CLIENT_TIMEOUT_S)
 
     def delete(self, topic: str) -> None:
-        """Returns before the broker has removed what it has of the topic."""
+        """Delete a topic; returns before the broker has removed its data."""
         for deleted in self.admin.delete_topics([topic]).values():
             deleted.result(CLIENT_TIMEOUT_S)
 
@@ -109,7 +111,7 @@ class Cluster:
         isolation_level: str = "read_uncommitted",
         offset: int = OFFSET_BEGINNING,
     ) -> Iterator[Message]:
-        """All records of a partition from `offset`, by default its log start, to its end."""
+        """Read all records of a partition from `offset`, by default its log start, to its end."""
         with closing(self.consumer(isolation_level)) as consumer:
             consumer.assign([TopicPartition(topic, partition, offset)])
             while (message := consumer.poll(CLIENT_TIMEOUT_S)) is not None:
@@ -123,14 +125,14 @@ class Cluster:
         raise KafkaClientError(f"{topic}-{partition} did not end")
 
     def consumer(self, isolation_level: str, **settings: Any) -> Consumer:
-        """A consumer that is told where a partition ends."""
+        """Return a consumer that is notified of the end of a partition."""
         return Consumer(
             {
                 **self._common,
                 "group.id": "reader",
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
-                "fetch.wait.max.ms": 10,  # the end of a partition is told only after this
+                "fetch.wait.max.ms": 10,  # the end of a partition is reported only after this time
                 "check.crcs": True,
                 "isolation.level": isolation_level,
                 **settings,
@@ -141,7 +143,7 @@ class Cluster:
 def send_batch(
     producer: Producer, topic: Topic, partition: int, records: Sequence[Record]
 ) -> list[int]:
-    """Write one batch and wait until the broker has it; answers the offsets of the records."""
+    """Write one batch and wait until the broker has it; return the offsets of the records."""
     failures: list[KafkaError] = []
     offsets: list[int] = []
 
@@ -150,7 +152,7 @@ def send_batch(
             failures.append(error)
         else:
             offset = message.offset()
-            assert offset is not None  # of a delivered message it is known
+            assert offset is not None  # a delivered message always has an offset
             offsets.append(offset)
 
     for record in records:

@@ -1,4 +1,4 @@
-"""What the demo of the plugin found."""
+"""Report the findings of the demo of the plugin."""
 
 import math
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ _SHOWN_FAILURES = 5
 
 @dataclass(frozen=True, slots=True)
 class SegmentRead:
-    """A segment as a consumer got it.
+    """A segment as a consumer read it.
 
     Attributes:
-        seconds: from the end of the segment before, or from the start, to its last record.
+        seconds: from the end of the previous segment, or from the start, to its last record.
     """
 
     segment: Segment
@@ -29,17 +29,17 @@ class SegmentRead:
 
     @property
     def source(self) -> str:
-        """The broker reads the tier only for what its disk does not have."""
+        """Return the source: the broker reads from the tier only what its disk does not have."""
         return "disk" if self.segment.on_disk else "tier"
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A consumer's way from an offset to the end.
+    """A consumer's reading from an offset to the end.
 
     Attributes:
-        when: what had happened before.
-        failures: a sentence for each record that was not what it had to be.
+        when: the events before the reading.
+        failures: a sentence for each record that was wrong.
         rsm_fetches: FetchLogSegment calls that RSM served meanwhile.
     """
 
@@ -56,14 +56,16 @@ class Reading:
         return sum(read.segment.size_bytes for read in self._from(source))
 
     def rate_text(self, source: str) -> str:
-        """For example "19.8 MiB from the tier at 41 MiB/s"."""
+        """Format the rate, for example "19.8 MiB from the tier at 41 MiB/s"."""
         size_bytes = self.size_bytes(source)
         seconds = sum(read.seconds for read in self._from(source))
         return f"{size_text(size_bytes)} from the {source} at {_rate(size_bytes, seconds)} MiB/s"
 
     @property
     def is_from_where_it_should(self) -> bool:
-        """Each segment that only the tier has needs a call of RSM, and no other segment does."""
+        """Return whether RSM was called for each segment that only the tier has, and for no
+        other.
+        """
         in_tier_only = len(self._from("tier"))
         return self.rsm_fetches >= in_tier_only if in_tier_only else self.rsm_fetches == 0
 
@@ -73,15 +75,15 @@ class Reading:
 
 @dataclass
 class DemoKafkaReport:
-    """The facts, filled in as the show goes on.
+    """The facts of the demo, added as it proceeds.
 
     Attributes:
         produced_bytes: keys and values, before compression.
-        offloaded: the segments once all that was due had left the disk.
+        offloaded: the segments once all due ones had left the disk.
         objects: in the bucket then.
-        lost_offsets: that were seen neither on the disk nor in a finished segment.
+        lost_offsets: offsets that were found neither on the disk nor in a finished segment.
         expired: the segments that retention removed.
-        expired_as_set: that was the oldest alone; its objects are gone, those of others are there.
+        expired_as_set: retention removed the oldest segment alone, and its objects alone.
         left_after_deletion: rows and objects of the deleted topic.
     """
 
@@ -109,7 +111,7 @@ class DemoKafkaReport:
 
     @property
     def checks(self) -> dict[str, bool]:
-        """What the show is to prove, and whether it did."""
+        """Return each claim of the demo, and whether it was proved."""
         return {
             "every_record_is_as_it_was_sent": bool(self.readings) and not self.different_records,
             "segments_left_the_disk": self.left_the_disk > 0,
@@ -128,7 +130,7 @@ class DemoKafkaReport:
 
 
 def summary(report: DemoKafkaReport) -> list[str]:
-    """The verdict in a line, and a line for each thing that is not as it should be."""
+    """Return the verdict in a line, and a line for each failed check."""
     different = report.different_records
     equal = "all equal" if not different else f"{different:,} DIFFERENT"
     gone = "its objects are gone" if report.expired_as_set else "NOT AS SET"
@@ -149,7 +151,7 @@ def summary(report: DemoKafkaReport) -> list[str]:
 
 
 def picture(segments: Sequence[Segment], reads: Sequence[SegmentRead] = ()) -> Table:
-    """A row for each segment: what the disk has, what the tier has, and where reads came from."""
+    """Draw a row for each segment: disk, tier, and the sources of the reads."""
     seconds = {read.segment.first_offset: read.seconds for read in reads}
     largest_bytes = max([1, *(segment.size_bytes for segment in segments)])
     title = "What the disk has and what the tier has"

@@ -1,4 +1,4 @@
-"""What the demos with a Kafka broker need, and one sentence for whatever is missing."""
+"""Check the needs of the demos with a Kafka broker, and name each missing part in one sentence."""
 
 import re
 import sys
@@ -16,10 +16,10 @@ _KAFKA_JAR = re.compile(r"kafka-clients-(?P<version>(\d+)\.(\d+)\.\d+(-rc\d+)?)\
 
 
 def require_needs(plugin: Path, kafka: Path) -> str:
-    """Answer the version of the Kafka in the directory `kafka`, which is to use the plugin.
+    """Return the version of the Kafka in the directory `kafka`, which is to use the plugin.
 
     Raises:
-        CommandError: as require_broker; or of the plugin's jar.
+        CommandError: as require_broker, or the plugin's jar is unusable.
     """
     _require_programs()
     _require_plugin(plugin)
@@ -27,11 +27,11 @@ def require_needs(plugin: Path, kafka: Path) -> str:
 
 
 def require_broker(kafka: Path) -> str:
-    """Answer the version of the Kafka in the directory `kafka`.
+    """Return the version of the Kafka in the directory `kafka`.
 
     Raises:
-        CommandError: a Python package, Java or Kafka's jars are missing, or are something else than
-            what they should be; the message says what to do.
+        CommandError: a Python package, Java or Kafka's jars are missing or wrong; the message has
+            the remedy.
     """
     _require_programs()
     return _kafka_version(kafka, "the demo")

@@ -21,7 +21,7 @@ FETCH_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class FailedRead:
-    """Offsets (inclusive) that did not come back as they were."""
+    """Offsets (inclusive) that were not read back unchanged."""
 
     first_offset: int
     last_offset: int
@@ -30,11 +30,12 @@ class FailedRead:
 
 @dataclass
 class Reading:
-    """What reading one partition back found.
+    """The result of reading one partition back.
 
     Attributes:
-        first_offset, last_offset: of what came back as it was; -1: nothing did.
-        local_bytes, remote_bytes: of these batches, by where they were read.
+        first_offset, last_offset: of the batches that were read back unchanged; -1 if there are
+            none.
+        local_bytes, remote_bytes: of these batches, by their source.
     """
 
     topic_id_partition: TopicIdPartition
@@ -48,7 +49,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class _Whole:
-    """A batch with a right CRC, copied out of the window it was read through."""
+    """A batch with a valid CRC, copied from the window through which it was read."""
 
     base_offset: int
     last_offset: int
@@ -59,9 +60,11 @@ class _Whole:
 def read_back(
     manager: RemoteLogManager, tp: TopicIdPartition, original: Path, log_start_offset: int
 ) -> Reading:
-    """Fetch all of `original`, the partition's folder as the broker left it, from
-    `log_start_offset` on; a batch is read back when its CRC is right and its bytes are the
-    broker's. What cannot be fetched is a failure, and reading goes on behind it.
+    """Fetch all of `original` and compare it with the fetched batches.
+
+    `original` is the partition's folder as the broker left it, read from `log_start_offset` on. A
+    batch is read back if its CRC is valid and its bytes are the broker's. A failed fetch is a
+    failure, and reading continues behind it.
     """
     reading = Reading(tp)
     fetched: deque[_Whole] = deque()
@@ -95,7 +98,7 @@ def _note_same(expected: _Whole, got: _Whole, reading: Reading) -> None:
 
 
 def _fetch(manager: RemoteLogManager, tp: TopicIdPartition, offset: int) -> list[_Whole]:
-    """At least one batch, from the one that holds `offset` on."""
+    """Fetch at least one batch, from the one that holds `offset` on."""
     request = FetchRequest((FetchPartition(tp, offset, FETCH_BYTES),), FETCH_BYTES)
     found: list[_Whole] = []
     pieces: list[bytes] = []
@@ -122,7 +125,7 @@ def _parse(data: bytes, source: RecordSource | None) -> list[_Whole]:
 
 
 def _original_batches(folder: Path, log_start_offset: int) -> Iterator[_Whole]:
-    """Of a segment that is damaged, what lies before the damage."""
+    """Yield the folder's batches; of a damaged segment, those before the damage."""
     for segment in list_segments(folder):
         with FileWindow(segment.log_path) as window:
             end = window.size_bytes

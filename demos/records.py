@@ -1,4 +1,4 @@
-"""What the demos with a Kafka broker write, and whether a reader gets exactly that."""
+"""Write records for the demos with a Kafka broker, and check that a reader gets exactly these."""
 
 import json
 import random
@@ -21,19 +21,19 @@ _NOTE_BYTES = 300
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A record that the broker took, under this offset."""
+    """A record that the broker accepted at this offset."""
 
     offset: int
     record: Record
-    transaction: str | None  # "committed", "aborted"; None: in none
+    transaction: str | None  # "committed", "aborted"; None if outside of any
 
     def is_for(self, isolation_level: str) -> bool:
-        """Whether a consumer of this isolation level is to get it."""
+        """Return whether a consumer of this isolation level must get the record."""
         return isolation_level == READ_UNCOMMITTED or self.transaction != "aborted"
 
     @property
     def size_bytes(self) -> int:
-        """Of key and value, before compression."""
+        """Return the size of key and value, before compression."""
         return len(self.record.key or b"") + len(self.record.value or b"")
 
 
@@ -44,11 +44,13 @@ def produce(
     seed: int = 405,
     goes_on: Callable[[], bool] = lambda: True,
 ) -> list[Sent]:
-    """Keyed records into partition 0, batch by batch, each codec in turn, with one committed and
-    one aborted transaction between them; by offset.
+    """Write keyed records into partition 0 and return them by offset.
+
+    Uses each codec in turn, batch by batch, with one committed and one aborted transaction between
+    the batches.
 
     Args:
-        goes_on: asked before each batch; it may wait. False ends it early.
+        goes_on: called before each batch; it may wait. False ends the writing early.
     """
     sent: list[Sent] = []
     made = _records(seed)
@@ -69,14 +71,14 @@ def produce(
 def differences(
     expected: Sequence[Sent], messages: Sequence[Message], isolation_level: str
 ) -> list[str]:
-    """A sentence for each record that is missing, was not asked for, or is not as it was sent."""
+    """Return a sentence for each record that is missing, unexpected, or changed."""
     return content_differences(expected, map(_content, messages), isolation_level)
 
 
 def content_differences(
     expected: Sequence[Sent], got: Iterable[tuple[int, Record]], isolation_level: str
 ) -> list[str]:
-    """As `differences`, of offsets and records."""
+    """Return a sentence for each difference, as `differences`, from offsets and records."""
     wanted = {sent.offset: sent for sent in expected if sent.is_for(isolation_level)}
     found = []
     last_offset = -1
@@ -94,10 +96,10 @@ def content_differences(
 
 def _content(message: Message) -> tuple[int, Record]:
     offset, (_, timestamp_ms) = message.offset(), message.timestamp()
-    assert offset is not None  # of a consumed message it is known
+    assert offset is not None  # a consumed message always has an offset
     key: Any = message.key()
     value: Any = message.value()
-    headers: Any = message.headers()  # declared as any shape that a producer may be given
+    headers: Any = message.headers()  # declared with every type that a producer accepts
     return offset, Record(key, value, timestamp_ms, list(headers or ()))
 
 
@@ -124,7 +126,7 @@ def _batch(
 
 
 def _records(seed: int) -> Iterator[Record]:
-    """Orders, about half of whose bytes a compression takes away."""
+    """Yield orders, about half of whose bytes compression removes."""
     chance, number = random.Random(seed), 0
     while True:
         order = {"order": number, "note": chance.randbytes(_NOTE_BYTES).hex()}

@@ -1,4 +1,4 @@
-"""The main job: ship a Kafka log, lose the local copy, read every batch back."""
+"""Demonstrate the main job: ship a Kafka log, lose the local copy, read every batch back."""
 
 import signal
 import sys
@@ -38,10 +38,10 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class DemoReport:
-    """What was shipped, and what of it came back.
+    """The shipped partitions, and the result of reading them back.
 
     Attributes:
-        log_dir_problems: folders of the log directory that no partition could be made of.
+        log_dir_problems: folders of the log directory that are not valid partitions.
         readings: of the partitions in `shipped`, in the same order.
     """
 
@@ -59,7 +59,7 @@ class DemoReport:
 
     @property
     def exit_code(self) -> int:
-        """0 where every batch came back as it was."""
+        """Return 0 if every batch was read back unchanged."""
         failed = any(reading.failures for reading in self.readings)
         held = any(problem.held_segments for problem in self.problems)
         return EXIT_PARTIAL if failed or held or self.log_dir_problems else 0
@@ -135,13 +135,14 @@ _ENDED_BY_SIGTERM = 128 + signal.SIGTERM
 
 
 def run(log_dir: Path, output: Format) -> int:
-    """Answer 0 where every batch came back as it was; 1 where not all could be shipped or read.
+    """Run the demo; return 0 if every batch was read back unchanged, else 1.
 
     Raises:
         LogDirError: the log directory cannot be used.
-        CommandError: the disk has no room for it; shipping makes no progress.
+        CommandError: the disk has too little room, or shipping makes no progress.
     """
-    # What was started ends with us in any case; the scratch directory goes only if we end in order.
+    # Started processes always end with this one; the scratch directory is removed only after an
+    # orderly end.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_ENDED_BY_SIGTERM))
     started = time.monotonic()
     found = find_partitions([log_dir])
@@ -179,7 +180,7 @@ def _lose_local_copies(
 def _naming_originals(
     description: PartitionDescription, scratch: Path, log_dir: Path
 ) -> PartitionDescription:
-    """Problems by the user's own paths: those of the links are gone when they are read."""
+    """Name problems by the user's own paths: the links' paths are gone when the report is read."""
     problems = tuple(
         replace(problem, path=problem.path.replace(str(scratch), str(log_dir), 1))
         for problem in description.problems
@@ -190,7 +191,7 @@ def _naming_originals(
 def _read_all_back(
     rlm: RemoteLogManager, found: LogDirs, shipped: Sequence[PartitionDescription]
 ) -> list[Reading]:
-    """Compared with the folders as the broker left them."""
+    """Read all partitions back and compare them with the folders as the broker left them."""
     return [
         read_back(
             rlm,

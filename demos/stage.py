@@ -1,4 +1,4 @@
-"""What the demos share: scratch directories made of links, waiting until all is shipped."""
+"""Prepare the demos' scratch directories of links, and wait until all is shipped."""
 
 import os
 import shutil
@@ -24,9 +24,9 @@ SEGMENT_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
 
 
 def link_log_dir(source: Path, scratch: Path) -> None:
-    """Make `scratch` look like the log directory `source`, with a symbolic link for each file.
+    """Mirror the log directory `source` in `scratch`, with a symbolic link for each file.
 
-    Only the folders are made anew, those of partitions too that are links themselves; not a byte is
+    Only the folders are created, also those of partitions that are links themselves; not a byte is
     copied, and nothing is written below `source`. A folder that cannot be read stays empty.
     """
     for folder in (source, *_folders(source)):
@@ -49,11 +49,12 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def unlink_segments(folder: Path, through_offset: int) -> int:
-    """Remove the links of the rolled segments of a partition that end at or below
-    `through_offset`; answer how many segments that were.
+    """Remove the links of a partition's rolled segments that end at or below `through_offset`.
+
+    Returns the number of these segments.
 
     Raises:
-        ValueError: a file in the way is not a link; nothing of its segment is removed.
+        ValueError: a file is not a link; no file of its segment is removed.
     """
     removed = 0
     for segment in list_segments(folder):
@@ -70,7 +71,7 @@ def unlink_segments(folder: Path, through_offset: int) -> int:
     return removed
 
 
-# PostgreSQL's files, the store's own bookkeeping, and room to breathe.
+# PostgreSQL's files, the store's own bookkeeping, and a reserve.
 SPARE_BYTES = 1024 * 1024 * 1024
 SHIP_TIMEOUT_WITHOUT_PROGRESS_S = 120.0
 POLL_S = 0.2
@@ -78,7 +79,10 @@ POLL_S = 0.2
 
 @contextmanager
 def scratch_directory() -> Iterator[Path]:
-    """Where a show keeps everything; open to PostgreSQL's own user, gone at the end."""
+    """Create a directory for all data of a demo, and remove it at the end.
+
+    PostgreSQL's own user can enter it.
+    """
     with tempfile.TemporaryDirectory(prefix="sediment-demo-") as name:
         directory = Path(name)
         directory.chmod(0o711)
@@ -86,7 +90,7 @@ def scratch_directory() -> Iterator[Path]:
 
 
 def announce_size(found: LogDirs, log_dir: Path, scratch: Path) -> None:
-    """Say what will be written, and stop where the disk has no room for it."""
+    """Print the size that will be written, and stop if the disk has too little room."""
     sizes = [
         segment.size_bytes
         for partition in found.partitions.values()
@@ -103,8 +107,10 @@ def announce_size(found: LogDirs, log_dir: Path, scratch: Path) -> None:
 
 
 def check_room(size_bytes: int, free_bytes: int, scratch: Path) -> None:
-    """Raise CommandError unless `size_bytes` of segments, and what the servers need besides, fit
-    into `free_bytes`."""
+    """Raise CommandError if the segments and the servers' needs do not fit into `free_bytes`.
+
+    The segments have `size_bytes`.
+    """
     needed = size_bytes + SPARE_BYTES
     if needed > free_bytes:
         raise CommandError(
@@ -115,7 +121,7 @@ def check_room(size_bytes: int, free_bytes: int, scratch: Path) -> None:
 
 
 def wait_until_shipped(rlm: RemoteLogManager) -> list[PartitionDescription]:
-    """Watch RLM ship, until all that is not held back is in the tier."""
+    """Display RLM's progress until all is in the tier that is not held back."""
     last_change, before = time.monotonic(), -1
     with bytes_bar() as bar:
         task = bar.add_task("shipping", total=None)
@@ -136,7 +142,7 @@ def wait_until_shipped(rlm: RemoteLogManager) -> list[PartitionDescription]:
 
 
 def _is_shipped(description: PartitionDescription) -> bool:
-    # What the services could not do at this moment is done by the next pass.
+    # A failed call of a service is repeated by the next pass.
     held = sum(
         problem.held_segments
         for problem in description.problems

@@ -1,4 +1,4 @@
-"""Retention and the removal of a partition on Spark."""
+"""Demonstrate retention and the removal of a partition on Spark."""
 
 import signal
 import subprocess
@@ -38,11 +38,11 @@ _ENDED_BY_SIGTERM = 128 + signal.SIGTERM
 
 @dataclass(frozen=True)
 class Chosen:
-    """The topics that the show is about, by name.
+    """The topics of the demo, by name.
 
     Attributes:
         by_size: keeps `retention_bytes` of each partition, half of its largest.
-        by_time: keeps what is younger than `retention_ms`; nothing of it is about as old as that.
+        by_time: keeps segments younger than `retention_ms`; none of them is about as old as that.
         deleted: is deleted.
     """
 
@@ -55,7 +55,7 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Holdings:
-    """What the tables and the bucket have.
+    """The segments in the tables and the objects in the bucket.
 
     Attributes:
         segments: by topic, of any state but DELETE_SEGMENT_FINISHED.
@@ -67,18 +67,18 @@ class Holdings:
 
     @property
     def agree(self) -> bool:
-        """Every segment is finished and has its objects; there are no others."""
+        """Return whether every segment is finished and has its objects, and there are no others."""
         states = {segment.state for found in self.segments.values() for segment in found}
         expected = {t: OBJECTS_PER_SEGMENT * len(found) for t, found in self.segments.items()}
         return states <= {_FINISHED} and {t: n for t, n in expected.items() if n} == self.objects
 
 
 def run(log_dir: Path) -> int:
-    """Answer 0 where tables and bucket agree at the end and what had to go is gone; 1 otherwise.
+    """Run the demo; return 0 if tables and bucket agree and all due segments are gone, else 1.
 
     Raises:
         LogDirError: the log directory cannot be used.
-        CommandError: fewer than three topics with two segments each; a sweep failed.
+        CommandError: fewer than three topics have two segments each, or a sweep failed.
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_ENDED_BY_SIGTERM))
     started = time.monotonic()
@@ -128,8 +128,10 @@ def _perform(rlmm: RemoteLogMetadataManager, stack: EmbeddedStack) -> int:
 
 
 def _sweep(stack: EmbeddedStack, *arguments: str) -> None:
-    """`sediment sweep`, as a user or a cron job runs it: a process of its own, for Spark must not
-    be started by one that has gRPC channels open."""
+    """Run `sediment sweep` as a user or a cron job runs it, in a process of its own.
+
+    A process with open gRPC channels must not start Spark.
+    """
     endpoints = ["--rsm", stack.endpoints.rsm, "--rlmm", stack.endpoints.rlmm]
     say(f"$ sediment sweep {' '.join(arguments)}")
     command = [sys.executable, "-m", "services.cli", "sweep", *arguments, *endpoints]
@@ -149,8 +151,9 @@ def _holdings(rlmm: RemoteLogMetadataManager, stack: EmbeddedStack) -> Holdings:
 def _objects(
     stack: EmbeddedStack, segments: dict[str, list[RemoteLogSegmentMetadata]]
 ) -> dict[str, int]:
-    """Objects of segments by topic; those whose topic the tables do not know any more, by the
-    topic's id."""
+    """Count the objects of segments by topic; by topic id if the tables no longer know the
+    topic.
+    """
     topics = {
         segment.topic_id_partition.topic_id.hex: topic
         for topic, found in segments.items()
@@ -184,8 +187,10 @@ def _choose(holdings: Holdings) -> Chosen:
 
 
 def _age_between_segments_ms(segments: Sequence[RemoteLogSegmentMetadata]) -> int:
-    """In the middle of the longest time without a segment's end, so that the sweeps see the same
-    although they run one after the other."""
+    """Return the middle of the longest time without a segment's end.
+
+    The sweeps thus see the same segments although they run one after the other.
+    """
     times = sorted(segment.max_timestamp_ms for segment in segments)
     earlier, later = max(pairwise(times), key=lambda pair: pair[1] - pair[0])
     now_ms = time.time_ns() // 1_000_000
@@ -220,7 +225,9 @@ def _rows(before: Holdings, after: Holdings) -> Iterator[tuple[object, ...]]:
 
 
 def _as_expected(before: Holdings, after: Holdings, chosen: Chosen) -> bool:
-    """The three lost what they had to, no other lost anything, and no object is left over."""
+    """Return whether only the three topics lost segments, as planned, and no object is left
+    over.
+    """
     expired = (chosen.by_size, chosen.by_time)
     shrunk = all(0 < len(after.segments[t]) < len(before.segments[t]) for t in expired)
     touched = {*expired, chosen.deleted}

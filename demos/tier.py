@@ -1,4 +1,4 @@
-"""Where the segments of a partition are, drawn again and again while they move."""
+"""Draw repeatedly where the segments of a partition are, while they move."""
 
 import time
 import urllib.request
@@ -29,11 +29,11 @@ _METRICS_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment, wherever it is.
+    """A segment on the disk, in the tier, or both.
 
     Attributes:
-        last_offset: inclusive; None: the active segment.
-        in_tier: it is COPY_SEGMENT_FINISHED.
+        last_offset: inclusive; None for the active segment.
+        in_tier: the segment is COPY_SEGMENT_FINISHED.
     """
 
     first_offset: int
@@ -45,7 +45,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class View:
-    """One look at a partition.
+    """The state of a partition at one moment.
 
     Attributes:
         rows: RLMM's segments in any state but DELETE_SEGMENT_FINISHED, by start offset.
@@ -62,7 +62,7 @@ class View:
 
     @property
     def tier_bytes(self) -> int:
-        """Of the finished segments, without their indexes and manifests."""
+        """Return the bytes of the finished segments, without their indexes and manifests."""
         return sum(row.segment_size_in_bytes for row in self.finished)
 
     @property
@@ -71,7 +71,7 @@ class View:
 
     @property
     def segments(self) -> list[Segment]:
-        """By offset, each once."""
+        """Return the segments by offset, each once."""
         local = {segment.base_offset: segment for segment in self.disk}
         remote = {row.start_offset: row for row in self.finished}
         return [
@@ -85,20 +85,21 @@ class View:
 
     @property
     def is_each_finished_segment_stored(self) -> bool:
-        """Three objects for each finished segment, and none that no row names."""
+        """Return whether each finished segment has three objects, and each object a row."""
         stored = all(len(self.objects_of(row)) == OBJECTS_PER_SEGMENT for row in self.finished)
         named = sum(len(self.objects_of(row)) for row in self.rows)
         return stored and len(self.objects) == named
 
     def objects_of(self, row: RemoteLogSegmentMetadata) -> list[str]:
-        """The names of a segment's objects: each bears the segment's id."""
+        """Return the names of a segment's objects, which contain the segment's id."""
         segment_id = row.remote_log_segment_id.id.hex
         return [name for name in self.objects if segment_id in name]
 
     def lost_offset(self, log_start_offset: int = 0) -> int | None:
-        """The first offset below the local log that no finished segment has; None: there is none.
+        """Return the first offset below the local log that no finished segment has; None if there
+        is none.
 
-        An offset that left the disk before its segment was finished shows here.
+        Finds an offset that left the disk before its segment was finished.
         """
         expected = log_start_offset
         for row in self.finished:
@@ -114,14 +115,14 @@ class View:
         if remote is not None:
             size_bytes, last = remote.segment_size_in_bytes, remote.end_offset
             return Segment(first, last, size_bytes, local is not None, True)
-        assert local is not None  # one of the two is where the offset came from
+        assert local is not None  # one of the two provided the offset
         last_offset = local.end_offset if local.is_rolled else None
         return Segment(first, last_offset, local.size_bytes, True, False)
 
 
 @dataclass(frozen=True)
 class TieredPartition:
-    """A partition of a running broker, and those who keep its tier.
+    """A partition of a running broker, and the services that keep its tier.
 
     Attributes:
         folder: on the broker's disk.
@@ -136,7 +137,7 @@ class TieredPartition:
     rsm_metrics: str
 
     def look(self) -> View:
-        """The disk first: what is gone from it must be in what RLMM says after that."""
+        """Read the disk before RLMM: data that left the disk must be in RLMM's later result."""
         disk = list_segments(self.folder)
         return View(disk, self.rows(), self.objects())
 
@@ -144,7 +145,7 @@ class TieredPartition:
         try:
             return list(all_segments(self.rlmm, self.name))
         except RemoteResourceNotFoundError:
-            return []  # the broker has not told RLMM of the partition yet
+            return []  # the broker has not reported the partition to RLMM yet
 
     def objects(self) -> dict[str, int]:
         listed = self.store.list_objects(
@@ -153,7 +154,9 @@ class TieredPartition:
         return {str(item.object_name): item.size or 0 for item in listed}
 
     def fetches(self) -> int:
-        """How many FetchLogSegment calls RSM has served; the broker ends most of them early."""
+        """Return the number of FetchLogSegment calls that RSM served; the broker ends most of them
+        early.
+        """
         address = f"http://{self.rsm_metrics}/metrics"
         with urllib.request.urlopen(address, timeout=_METRICS_TIMEOUT_S) as answer:
             text = answer.read().decode()
@@ -172,17 +175,18 @@ _FOLDER_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class Watch:
-    """A partition of a running broker, on the disk and in the tier."""
+    """Watches a partition of a running broker, on the disk and in the tier."""
 
     broker: KafkaBroker
     partition: TieredPartition
 
     def looks(self, stuck: str, draw: Callable[[View], RenderableType]) -> Generator[View]:
-        """What there is, again and again, drawn as it changes; where standard error is no terminal,
-        nothing is drawn.
+        """Yield the partition's state repeatedly, and draw it as it changes.
+
+        Draws nothing if standard error is no terminal.
 
         Raises:
-            CommandError: nothing moved for STUCK_AFTER_S; says `stuck`.
+            CommandError: nothing moved for STUCK_AFTER_S; the message has `stuck`.
         """
         console = Console(stderr=True)
         last_change, before = time.monotonic(), None
@@ -200,10 +204,10 @@ class Watch:
                 Event().wait(POLL_S)
 
     def until(self, holds: Callable[[], bool], stuck: str) -> None:
-        """Wait until it holds.
+        """Wait until `holds` is true.
 
         Raises:
-            CommandError: it did not within STUCK_AFTER_S; says `stuck`.
+            CommandError: STUCK_AFTER_S passed first; the message has `stuck`.
         """
         deadline = time.monotonic() + STUCK_AFTER_S
         while not holds():
@@ -217,17 +221,17 @@ class Watch:
 
 
 def timed(done: str, act: Callable[[], None]) -> None:
-    """Do it, and say how long it took."""
+    """Run `act`, and print how long it took."""
     started = time.monotonic()
     act()
     say(f"   {done} after {time.monotonic() - started:.0f} s")
 
 
 def folder_of(broker: KafkaBroker, topic: str) -> PartitionDir:
-    """The topic's one partition, once the broker has made its folder.
+    """Return the topic's single partition, once the broker has created its folder.
 
     Raises:
-        CommandError: it has made none in time.
+        CommandError: the broker did not create it in time.
     """
     deadline = time.monotonic() + _FOLDER_TIMEOUT_S
     while time.monotonic() < deadline:
@@ -239,7 +243,7 @@ def folder_of(broker: KafkaBroker, topic: str) -> PartitionDir:
 
 
 def _complaints(broker: KafkaBroker) -> str:
-    """What the broker warned of last, for a message of ours."""
+    """Return the broker's last warnings, for a message of ours."""
     lines = (broker.directory / "broker.log").read_text(errors="replace").splitlines()
     complaints = [line for line in lines if " WARN " in line or " ERROR " in line]
     if not complaints:
