@@ -443,13 +443,15 @@ class TestOverAStoreThatFails:
     def test_a_listing_that_is_refused_later_hides_nothing_that_was_found(
         self, tier: SmallTier, tp: TopicIdPartition, settings: RsmSettings, proxy: HttpProxy
     ) -> None:
+        # Not in the last shard: a later one is to be refused.
+        while (before := shard_of(tp.topic_id, SHARDS)) == SHARDS - 1:
+            (tp,) = a_topic("orders")
         tier.fill(tp, 1)
         (only,) = tier.rows(tp)
         backend, prefix = build_backend(settings), segment_keys(settings.prefix, only).prefix
         (log,) = (key for key in backend.list_keys(prefix) if key.endswith(".log"))
         backend.put(log, b"x" * SIZE_BYTES)
         with self.behind(proxy, settings, tier) as scrubber:
-            before = shard_of(tp.topic_id, SHARDS)
             proxy.faults.add(Answer(403), operation="ListObjectsV2", skip=before + 1, times=None)
             done = scrubber.once()
             assert (done.damaged, done.unlisted > 0, done.is_complete) == (1, True, False)
