@@ -101,7 +101,7 @@ test: $(VENV)/.dev ## Run the quick tests, all but the deep ones: four minutes o
 	  -n $(TEST_PROCESSES) --dist loadfile $(PYTEST_ARGS)
 
 .PHONY: test-unit
-test-unit: $(VENV)/.dev ## Run the tests that need no server: half a minute
+test-unit: $(VENV)/.dev ## Run the tests that need no server: under 25 s
 	$(BIN)/pytest -m "not deep" tests/unit -n $(TEST_PROCESSES) $(PYTEST_ARGS)
 
 .PHONY: test-deep
@@ -110,11 +110,11 @@ test-deep: $(VENV)/.dev ## Run the deep tests: kills, faults, outages, histories
 	  -n $(TEST_PROCESSES) --dist worksteal $(PYTEST_ARGS)
 
 .PHONY: test-model
-test-model: $(VENV)/.dev ## Hold RLMM against a model by 100,000 random operations (half an hour; MODEL_ARGS="--seed N")
+test-model: $(VENV)/.dev ## Compare RLMM with a model over 100,000 random operations (half an hour; MODEL_ARGS="--seed N")
 	$(BIN)/python -m tests.deep.model $(MODEL_ARGS)
 
 .PHONY: fuzz
-fuzz: $(VENV)/.dev ## Send RLMM whatever its messages can hold for ten minutes (FUZZ_ARGS="--seed N")
+fuzz: $(VENV)/.dev ## Send RLMM random valid and invalid messages for ten minutes (FUZZ_ARGS="--seed N")
 	$(BIN)/python -m tests.deep.fuzzing --seconds 600 $(FUZZ_ARGS)
 
 # Two processes with a broker each, here and below: mostly they wait for it.

@@ -71,7 +71,7 @@ def name_as_json(name: TopicIdPartition) -> Json:
     }
 
 
-def partition_as_json(facts: PartitionFacts, told: PartitionExplanation) -> Json:
+def partition_as_json(facts: PartitionFacts, explanation: PartitionExplanation) -> Json:
     state, delete_state = facts.case.state, facts.summary.delete_state
     return {
         **name_as_json(facts.name),
@@ -87,14 +87,14 @@ def partition_as_json(facts: PartitionFacts, told: PartitionExplanation) -> Json
         "log_start_offset": state.log_start_offset,
         "log_start_raised": _event_or_none(facts.log_start_raised),
         "report": None if state.report is None else _report(state.report, state.report_age_ms),
-        "size_note": told.size_note,
-        "oldest": None if told.oldest is None else segment_as_json(told.oldest),
-        "due": [_deletion(deletion) for deletion in told.plan.deletions],
-        "due_bytes": told.plan.deleted_size_bytes,
-        "on_hold": [_deletion(deletion) for deletion in told.on_hold],
-        "next": None if told.next is None else explanation_as_json(told.next),
+        "size_note": explanation.size_note,
+        "oldest": None if explanation.oldest is None else segment_as_json(explanation.oldest),
+        "due": [_deletion(deletion) for deletion in explanation.plan.deletions],
+        "due_bytes": explanation.plan.deleted_size_bytes,
+        "on_hold": [_deletion(deletion) for deletion in explanation.on_hold],
+        "next": None if explanation.next is None else explanation_as_json(explanation.next),
         "gaps": [asdict(gap) for gap in state.gaps],
-        "notes": list(told.plan.notes),
+        "notes": list(explanation.plan.notes),
     }
 
 
@@ -113,9 +113,12 @@ def settings_that_count(facts: PartitionFacts) -> list[tuple[str, str, bool]]:
 
 
 def segment_facts_as_json(
-    name: TopicIdPartition, facts: SegmentFacts, told: SegmentExplanation | None, verdict: str
+    name: TopicIdPartition,
+    facts: SegmentFacts,
+    explanation: SegmentExplanation | None,
+    verdict: str,
 ) -> Json:
-    """Describe a segment; `told` is None if retention does not consider it."""
+    """Describe a segment; `explanation` is None if retention does not consider it."""
     metadata = facts.metadata
     return {
         **name_as_json(name),
@@ -123,21 +126,23 @@ def segment_facts_as_json(
         "segment": None if metadata is None else segment_as_json(metadata),
         "since": _event_or_none(facts.since),
         "verdict": verdict,
-        "retention": None if told is None else explanation_as_json(told),
+        "retention": None if explanation is None else explanation_as_json(explanation),
         "deletion": _event_or_none(facts.deletion),
         "events": [event_as_json(event) for event in facts.events],
     }
 
 
-def explanation_as_json(told: SegmentExplanation) -> Json:
+def explanation_as_json(explanation: SegmentExplanation) -> Json:
     return {
-        "segment": segment_as_json(told.segment),
-        "standing": told.standing.name,
-        "due": _due(told.due),
-        "once_clear": _due(told.once_clear),
-        "bytes_missing": told.bytes_missing,
-        "waits_for": None if told.waits_for is None else segment_as_json(told.waits_for),
-        "divergence": None if told.divergence is None else asdict(told.divergence),
+        "segment": segment_as_json(explanation.segment),
+        "standing": explanation.standing.name,
+        "due": _due(explanation.due),
+        "once_clear": _due(explanation.once_clear),
+        "bytes_missing": explanation.bytes_missing,
+        "waits_for": None
+        if explanation.waits_for is None
+        else segment_as_json(explanation.waits_for),
+        "divergence": None if explanation.divergence is None else asdict(explanation.divergence),
     }
 
 
@@ -187,25 +192,31 @@ Facts = list[tuple[str, str]]
 _NO_LIMIT = "-1, no limit"
 
 
-def print_partition(facts: PartitionFacts, told: PartitionExplanation) -> None:
+def print_partition(facts: PartitionFacts, explanation: PartitionExplanation) -> None:
     title = f"{facts.name.topic}-{facts.name.partition}"
-    print_table(title, ("what", "value"), _partition_facts(facts, told))
+    print_table(title, ("what", "value"), _partition_facts(facts, explanation))
     set_here = f"set for the topic, settings of revision {facts.topic.revision}"
     settings = [
         (name, _NO_LIMIT if value == "-1" else value, set_here if is_set else "not set")
         for name, value, is_set in settings_that_count(facts)
     ]
     print_table("Settings", ("setting", "value", "source"), settings)
-    _print_deletions("Due now", told.plan.deletions)
-    _print_deletions("Due now but for the hold", told.on_hold)
+    _print_deletions("Due now", explanation.plan.deletions)
+    _print_deletions("Due now but for the hold", explanation.on_hold)
     say("nothing was changed")
 
 
 def print_segment(
-    name: TopicIdPartition, facts: SegmentFacts, told: SegmentExplanation | None, verdict: str
+    name: TopicIdPartition,
+    facts: SegmentFacts,
+    explanation: SegmentExplanation | None,
+    verdict: str,
 ) -> None:
     title = f"{name.topic}-{name.partition}, segment {uuid_to_text(facts.id)}"
-    rows = [*_metadata_facts(facts), *([] if told is None else _retention_facts(told))]
+    rows = [
+        *_metadata_facts(facts),
+        *([] if explanation is None else _retention_facts(explanation)),
+    ]
     print_table(title, ("what", "value"), [("verdict", verdict), *rows])
     print_table("Its events", ("change", "when, by whom, why"), map(_event_row, facts.events))
 
@@ -215,20 +226,25 @@ def print_removed(name: TopicIdPartition, events: Sequence[PartitionEvent]) -> N
     print_table(title, ("change", "when, by whom, why"), map(_event_row, events))
 
 
-def _partition_facts(facts: PartitionFacts, told: PartitionExplanation) -> Facts:
+def _partition_facts(facts: PartitionFacts, explanation: PartitionExplanation) -> Facts:
     state, removal = facts.case.state, removal_text(facts)
     gaps = ", ".join(f"{g.start_offset}-{g.end_offset} {g.kind}" for g in state.gaps)
-    size = size_text(told.plan.deleted_size_bytes)
-    notes = [("not applied", note) for note in told.plan.notes if note != told.size_note]
+    size = size_text(explanation.plan.deleted_size_bytes)
+    notes = [
+        ("not applied", note) for note in explanation.plan.notes if note != explanation.size_note
+    ]
     return [
         ("being deleted", removal or "no"),
         ("who deletes what is due", deleter_text(facts)),
         ("log start offset", _log_start_text(facts)),
         ("latest report", _report_text(facts)),
-        ("oldest segment", "none" if told.oldest is None else segment_text(told.oldest)),
-        ("due now", f"{len(told.plan.deletions)} segments, {size}"),
-        ("next to expire", next_text(facts, told)),
-        ("the next by size", size_rule_text(facts, told)),
+        (
+            "oldest segment",
+            "none" if explanation.oldest is None else segment_text(explanation.oldest),
+        ),
+        ("due now", f"{len(explanation.plan.deletions)} segments, {size}"),
+        ("next to expire", next_text(facts, explanation)),
+        ("the next by size", size_rule_text(facts, explanation)),
         *notes,
         ("gaps", gaps or "none"),
     ]
@@ -271,13 +287,13 @@ def _metadata_facts(facts: SegmentFacts) -> Facts:
     ]
 
 
-def _retention_facts(told: SegmentExplanation) -> Facts:
-    off = told.divergence
+def _retention_facts(explanation: SegmentExplanation) -> Facts:
+    off = explanation.divergence
     lineage = "within it" if off is None else f"off it by epoch {off.leader_epoch}: {off.why}"
-    missing = told.bytes_missing
-    rows = [("lineage", lineage), ("retention", told.standing.value)]
-    if told.waits_for is not None:
-        rows.append(("waits for", segment_text(told.waits_for)))
+    missing = explanation.bytes_missing
+    rows = [("lineage", lineage), ("retention", explanation.standing.value)]
+    if explanation.waits_for is not None:
+        rows.append(("waits for", segment_text(explanation.waits_for)))
     if missing is not None:
         rows.append(("by size", f"once the partition is {missing:,} bytes larger"))
     return rows
@@ -351,11 +367,11 @@ def _facts_or_none(
 
 
 def _show_partition(facts: PartitionFacts, output: Format) -> None:
-    told = explain_partition(facts.case)
+    explanation = explain_partition(facts.case)
     if output is Format.JSON:
-        print_json(partition_as_json(facts, told))
+        print_json(partition_as_json(facts, explanation))
     else:
-        print_partition(facts, told)
+        print_partition(facts, explanation)
 
 
 def _show_removed(manager: RemoteLogMetadataManager, name: TopicIdPartition, out: Format) -> None:
@@ -387,12 +403,12 @@ def _show_segment(
             "names it; `sediment segments` lists what there is, --offset N finds what held an "
             "offset"
         )
-    told = _explained(facts, id)
-    verdict = _verdict(facts, found, told)
+    explanation = _explained(facts, id)
+    verdict = _verdict(facts, found, explanation)
     if output is Format.JSON:
-        print_json(segment_facts_as_json(name, found, told, verdict))
+        print_json(segment_facts_as_json(name, found, explanation, verdict))
     else:
-        print_segment(name, found, told, verdict)
+        print_segment(name, found, explanation, verdict)
 
 
 def _show_offset(
@@ -434,17 +450,17 @@ def _explained(facts: PartitionFacts | None, id: UUID) -> SegmentExplanation | N
 
 
 def _verdict(
-    facts: PartitionFacts | None, found: SegmentFacts, told: SegmentExplanation | None
+    facts: PartitionFacts | None, found: SegmentFacts, explanation: SegmentExplanation | None
 ) -> str:
     deleted = deleted_text(found)
     if deleted is not None:
         return f"deleted: {deleted}"
-    if facts is None or told is None:
+    if facts is None or explanation is None:
         return "gone: it is not known any more, and no event that is kept says who deleted it"
     removal = removal_text(facts)
-    if removal is not None and told.standing is not Standing.DUE:
+    if removal is not None and explanation.standing is not Standing.DUE:
         return f"goes with its partition: {removal}"
-    return verdict_text(facts, told)
+    return verdict_text(facts, explanation)
 
 
 def _why_nowhere(name: TopicIdPartition, facts: PartitionFacts | None, offset: int) -> str:

@@ -203,38 +203,38 @@ def removal_text(facts: PartitionFacts) -> str | None:
     )
 
 
-def next_text(facts: PartitionFacts, told: PartitionExplanation) -> str:
+def next_text(facts: PartitionFacts, explanation: PartitionExplanation) -> str:
     """Format the time at which the next segment is due by time alone."""
-    if told.next is None:
+    if explanation.next is None:
         return "never as things stand: there is no segment that the rules may take next"
-    return f"{segment_text(told.next.segment)}: {verdict_text(facts, told.next)}"
+    return f"{segment_text(explanation.next.segment)}: {verdict_text(facts, explanation.next)}"
 
 
-def size_rule_text(facts: PartitionFacts, told: PartitionExplanation) -> str:
+def size_rule_text(facts: PartitionFacts, explanation: PartitionExplanation) -> str:
     """Format the bytes that the size rule lacks for the next segment."""
     if facts.topic.config.retention_bytes == UNLIMITED:
         return "retention.bytes is not limited"
-    if told.size_note or told.next is None:
-        return told.size_note or "nothing to take"
-    missing = told.next.bytes_missing
+    if explanation.size_note or explanation.next is None:
+        return explanation.size_note or "nothing to take"
+    missing = explanation.next.bytes_missing
     if missing is None:
         return "no growth makes it due"
     return f"once the partition is {missing:,} bytes ({size_text(missing)}) larger"
 
 
-def verdict_text(facts: PartitionFacts, told: SegmentExplanation) -> str:
+def verdict_text(facts: PartitionFacts, explanation: SegmentExplanation) -> str:
     """Describe whether and when retention deletes the segment, and by which rule."""
-    standing, due, once_clear = told.standing, told.due, told.once_clear
+    standing, due, once_clear = explanation.standing, explanation.due, explanation.once_clear
     if standing is Standing.DUE and due is not None:
         return f"due now, {rule_text(due.deletion)}; {deleter_text(facts)}"
     if standing is Standing.LATER and due is not None:
         return f"due at {_due_text(due)}, if nothing else changes"
     if standing is Standing.OBSTRUCTED and once_clear is not None:
         when = "now" if once_clear.at_ms == facts.case.now_ms else f"at {_due_text(once_clear)}"
-        return f"held up by {_obstacle_text(facts, told)}; without that due {when}"
+        return f"held up by {_obstacle_text(facts, explanation)}; without that due {when}"
     if standing is Standing.NOT_JUDGED:
         return "; ".join(facts.case.plan().notes)
-    return f"kept: {_why_kept(facts, told)}"
+    return f"kept: {_why_kept(facts, explanation)}"
 
 
 def deleted_text(facts: SegmentFacts) -> str | None:
@@ -253,27 +253,27 @@ def _due_text(due: Due) -> str:
     return f"{time_text(due.at_ms)}, {rule_text(due.deletion)}"
 
 
-def _obstacle_text(facts: PartitionFacts, told: SegmentExplanation) -> str:
+def _obstacle_text(facts: PartitionFacts, explanation: SegmentExplanation) -> str:
     if facts.topic.config.hold:
         return "the hold on the topic"
-    copy = told.waits_for or told.segment
-    what = "its own copy" if copy is told.segment else f"the copy of {segment_text(copy)}"
+    copy = explanation.waits_for or explanation.segment
+    what = "its own copy" if copy is explanation.segment else f"the copy of {segment_text(copy)}"
     if copy.copy_leased:
         return f"{what}, which is under way under a lease"
     until_ms = copy.event_timestamp_ms + DEFAULT_COPY_GRACE_MS
     return f"{what}, which counts as under way until it ends, or till {time_text(until_ms)}"
 
 
-def _why_kept(facts: PartitionFacts, told: SegmentExplanation) -> str:
-    config, segment = facts.topic.config, told.segment
-    if told.divergence is not None:
+def _why_kept(facts: PartitionFacts, explanation: SegmentExplanation) -> str:
+    config, segment = facts.topic.config, explanation.segment
+    if explanation.divergence is not None:
         return (
             f"off the lineage, no rule takes it before the log start is above {segment.end_offset}"
         )
     if config.retention_ms == UNLIMITED and config.retention_bytes == UNLIMITED:
         return "neither retention.ms nor retention.bytes is limited"
-    if told.bytes_missing is not None:
-        return f"not due before the partition is {told.bytes_missing:,} bytes larger"
-    if told.waits_for is not None:
-        return f"the rules stop before it, at {segment_text(told.waits_for)}"
+    if explanation.bytes_missing is not None:
+        return f"not due before the partition is {explanation.bytes_missing:,} bytes larger"
+    if explanation.waits_for is not None:
+        return f"the rules stop before it, at {segment_text(explanation.waits_for)}"
     return "retention.bytes alone is limited and cannot be applied now"
