@@ -117,6 +117,7 @@ def test_what_cannot_be_done_is_one_line(
     assert said in rlmm.refusal("scrub", "--rsm", rsm.address, *options)
 
 
+@pytest.mark.deep
 def test_what_could_not_be_read_is_an_exit_code_of_its_own(
     rlmm: RlmmProcess, s3: S3Endpoint
 ) -> None:

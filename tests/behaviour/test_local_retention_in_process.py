@@ -302,7 +302,7 @@ def test_other_records_under_the_same_epoch_and_offsets_stay(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A log that began anew on an empty disk."""
-    files.segment(20, [batch(20, 5, payload=b"others"), batch(25, 5)])
+    files.segment(20, [batch(20, 5, payload=b"another"), batch(25, 5)])
     put(stack, {"local.retention.bytes": "0"})
     retain(rlm)
     assert here(files) == ALL[2:]

@@ -196,6 +196,7 @@ def test_repeats_of_what_was_purged_are_answered(
     assert [event.repeat_count for event in events(engine, TP)] == [1]
 
 
+@pytest.mark.deep
 def test_a_purge_that_the_database_ends_in_a_deadlock_is_done_again(
     rlmm: RemoteLogMetadataManager, database_url: str, engine: Engine
 ) -> None:

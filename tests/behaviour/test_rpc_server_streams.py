@@ -64,6 +64,7 @@ def stream(method: Any, timeout_s: float) -> Any:
     return call_stream(method, pb.FetchIndexRequest(), "sender", timeout_s, NEVER_S)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("stalls", [1, 3])
 def test_a_server_that_falls_silent_is_given_up(method: Any, sender: Sender, stalls: int) -> None:
     sender.stalls = stalls
@@ -75,6 +76,7 @@ def test_a_server_that_falls_silent_is_given_up(method: Any, sender: Sender, sta
     assert sender.ended.wait(60)
 
 
+@pytest.mark.deep
 def test_a_reader_may_take_longer_than_the_server(method: Any, sender: Sender) -> None:
     messages = stream(method, SHORT_S)
     next(messages)

@@ -398,6 +398,7 @@ class TestOverAStoreThatFails:
         with rsm_behind(proxy, settings, retries=0) as rsm:
             yield Scrubber(tier.rlmm, rsm)
 
+    @pytest.mark.deep
     def test_what_could_not_be_read_is_told_and_the_rest_is_verified(
         self, tier: SmallTier, tp: TopicIdPartition, settings: RsmSettings, proxy: HttpProxy
     ) -> None:
@@ -425,6 +426,7 @@ class TestOverAStoreThatFails:
         assert (done.is_complete, done.is_cut_short) == (False, True)
         assert scrubber.pauses == [1, 2, 4, 8, 16, 30, 30]
 
+    @pytest.mark.deep
     def test_a_listing_that_breaks_off_does_not_end_the_run(
         self, tier: SmallTier, settings: RsmSettings, proxy: HttpProxy
     ) -> None:

@@ -150,6 +150,7 @@ def test_it_goes_on_from_wherever_another_stopped(
     assert tier.rlmm.partition_state(tp).value.log_start_offset == end_of(made)
 
 
+@pytest.mark.deep
 def test_more_than_a_batch_is_marked_on_the_revision_that_it_was_planned_for(
     tier: SmallTier, tp: TopicIdPartition
 ) -> None:

@@ -88,6 +88,7 @@ def test_buffers_are_handed_out_in_the_order_of_asking() -> None:
             assert not any(later.taken.done() for later in takers[number + 1 :])
 
 
+@pytest.mark.deep
 def test_who_asks_again_comes_after_those_who_wait() -> None:
     buffers = PartBuffers(1, 8, wait_timeout_ms=10_000)
     buffer = buffers.take()
