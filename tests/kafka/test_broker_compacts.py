@@ -74,7 +74,7 @@ def test_a_compacted_topic_is_not_copied_before_it_is_compacted_no_more(
     (problem,) = found.problems
     assert problem.kind is ProblemKind.TOPIC_COMPACTED
     assert problem.held_segments == len(rolled(folder)) > 0
-    assert f"topic {topic.name} has cleanup.policy={policy}: " in problem.message
+    assert f"topic {topic.name} has cleanup.policy={policy}, and compacted" in problem.message
 
     tier.cluster.configure(topic.name, cleanup_policy="delete")
 
