@@ -1,1 +1,1 @@
-"""RLM: ships one broker's rolled segments and serves their records, local or remote."""
+"""Copy one broker's rolled segments to the tier and serve their records, local or remote."""

@@ -1,4 +1,4 @@
-"""`python -m services.rlm`: the RLM process."""
+"""Run the RLM process (`python -m services.rlm`)."""
 
 from contextlib import ExitStack
 
@@ -78,7 +78,10 @@ def main() -> None:
 
 
 def _always_ready() -> None:
-    """What is local is served without store and database; reads of the tier say what is wrong."""
+    """Report readiness at all times, because local reads need neither store nor database.
+
+    Reads of the tier return their own errors.
+    """
 
 
 def _build_manager(
@@ -149,7 +152,7 @@ def _index_files(settings: RlmSettings) -> IndexFileLimits | None:
 
 
 def _owned_directories(settings: RlmSettings) -> LogDirLocks | None:
-    """Held until the process ends."""
+    """Lock the log directories until the process ends; return None if a broker owns them."""
     if not settings.local_retention_enforce:
         return None
     try:

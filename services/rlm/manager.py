@@ -1,12 +1,12 @@
-"""Put the parts of RLM together, beside one broker.
+"""Assemble the parts of the RLM of one broker.
 
     source  →  PartitionRoles  →  PartitionTasks  →  Schedulers
     (roles/partition_roles.py, roles/tasks.py, scheduler.py; the poller is a source
     of its own: kafka_admin/poller.py)
 
-Beside the tasks of partitions there are six of the process: the log directories are looked
-through, the led partitions reported, the revisions of all partitions polled, deleted partitions
-removed, the files of the index cache kept, and, with the poller, cleanup policies asked for.
+Besides the tasks of partitions, the process has six tasks: scan the log directories, report the led
+partitions, poll the revisions of all partitions, remove deleted partitions, maintain the files of
+the index cache, and, with the poller, read cleanup policies.
 """
 
 import threading
@@ -69,7 +69,7 @@ _DISABLED = "topics that are disabled"
 _POLICIES = "cleanup policies"
 
 _POLICIES_INTERVAL_S = 1.0
-"""How soon a topic that is new is asked for; while there is none, that costs nothing."""
+"""The interval at which policies of new topics are read; it costs nothing without new topics."""
 
 _INDEX_CACHE = "upkeep of the index cache"
 _REMOVER_THREADS = 2
@@ -100,16 +100,18 @@ class RlmLimits:
 
 
 class BrokerRemoteLogManager:
-    """Copy rolled segments of led partitions, apply their retention, serve reads of `log_dirs`
-    and the tier, and remove deleted partitions. Without log directories, only serve and remove.
+    """Copy led partitions, apply their retention, serve reads, and remove deleted partitions.
+
+    Reads are served from `log_dirs` and the tier. Without log directories, only serve and remove.
 
     Args:
-        source: where roles come from.
-        cluster: what source POLLER asks.
-        owned: locks of `log_dirs`: local retention is applied here. None: a broker owns them.
+        source: the source of roles.
+        cluster: the cluster that source POLLER polls.
+        owned: locks of `log_dirs`, with which local retention is applied here; None if a broker
+            owns the directories.
 
     Raises:
-        LogDirError: none of the directories can be used.
+        LogDirError: if none of the directories can be used.
     """
 
     def __init__(
@@ -140,12 +142,12 @@ class BrokerRemoteLogManager:
         self._reporter = Reporter(
             rlmm, broker_id, limits.report_interval_s, clock, self._has_size_limit
         )
-        # Twice the interval: one late poll does no harm.
+        # Twice the interval, to tolerate one late poll.
         self._revisions = Revisions(rlmm, 2 * limits.interval_s, clock)
         self._policies: CleanupPolicies | None = None
         if cluster is not None:
             self._policies = CleanupPolicies(cluster.admin, cluster.registered_id, clock)
-        # Pools of their own: long copies delay nothing else.
+        # Separate pools, so that long copies delay nothing else.
         (
             self.scheduler,
             self.expiration_scheduler,
@@ -174,7 +176,7 @@ class BrokerRemoteLogManager:
                 ("index-cache", 1, limits.interval_s),
             )
         )
-        # Answers of another cluster give no roles.
+        # Roles come only from answers of the registered cluster.
         cluster_id = None if cluster is None else cluster.registered_id
         self._roles = PartitionRoles(
             self._partition_tasks(limits, clock, now_ms, owned),
@@ -215,7 +217,7 @@ class BrokerRemoteLogManager:
         rsm, rlmm, broker_id = self._rsm, self._rlmm, self.broker_id
         copier = SegmentCopier(rsm, rlmm, broker_id, now_ms, limits.copy)
         topic_configs = self._topic_configs
-        # A cluster answers with all of its topics, also those that are not to be tiered.
+        # A cluster returns all of its topics, including those that are not tiered.
         tiered_by_default = self._source is not PartitionSource.POLLER
         copy_rules = CopyRules(
             topic_configs,
@@ -257,13 +259,15 @@ class BrokerRemoteLogManager:
         )
 
     def start(self) -> None:
-        """Start copying, reporting, retention and removal. Reads are served without it."""
+        """Start copying, reporting, retention and removal; reads are served before that, too."""
         for scheduler in self.schedulers:
             scheduler.start()
 
     def stop(self, grace_s: float) -> None:
-        """Stop; finish running copies within `grace_s`, or leave them for the next start to clean
-        up."""
+        """Stop all tasks and finish running copies within `grace_s`.
+
+        The next start cleans up copies that did not finish.
+        """
         self._stopping.set()
         until_s = time.monotonic() + grace_s
         is_idle = self.scheduler.stop(grace_s)
@@ -302,7 +306,7 @@ class BrokerRemoteLogManager:
     def describe_partitions(
         self, topics: Sequence[str] = (), *, page_size: int = 0, page_token: str = ""
     ) -> DescribePage:
-        """Describe partitions, also those that only the tier has, without a leader."""
+        """Describe partitions, including those that only the tier has, without a leader."""
         describer = PageDescriber(self.broker_id)
         partitions = self._all_partitions(describer)
         chosen = [p for p in partitions if not topics or p.topic_id_partition.topic in topics]
@@ -318,7 +322,7 @@ class BrokerRemoteLogManager:
         return DescribePage(tuple(described), token, at_most(problems))
 
     def _all_partitions(self, describer: PageDescriber) -> list[Partition]:
-        """Return the partitions here and in the tier; only those here if RLMM is down."""
+        """Return the local and remote partitions; only the local ones if RLMM is down."""
         here = {partition.topic_id_partition: partition for partition in self._roles.partitions()}
         found = dict(here)
         try:

@@ -1,4 +1,4 @@
-"""Count what RLM does: counters of the process, and of each topic that is led here."""
+"""Count the work of RLM, for the process and for each topic that is led here."""
 
 import threading
 from collections import defaultdict
@@ -177,7 +177,7 @@ _Counts = defaultdict[TopicCounter, int]
 
 
 class TopicCounts(Collector):
-    """Thread-safe."""
+    """Count per topic that is led here, and together for all others. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -185,13 +185,13 @@ class TopicCounts(Collector):
         self._counts: dict[str, _Counts] = {OTHER_TOPICS: defaultdict(int)}
 
     def led(self, name: TopicIdPartition) -> None:
-        """From now on; again is once."""
+        """Count the topic of a led partition from now on. Idempotent."""
         with self._lock:
             self._led.setdefault(name.topic, set()).add(name)
             self._counts.setdefault(name.topic, defaultdict(int))
 
     def not_led(self, name: TopicIdPartition) -> None:
-        """Any more; nothing where it was not."""
+        """Drop the topic's counters after its last led partition. Idempotent."""
         with self._lock:
             partitions = self._led.get(name.topic, set())
             partitions.discard(name)
@@ -209,7 +209,7 @@ class TopicCounts(Collector):
     def add_deletion(
         self, segment: RemoteLogSegmentMetadata, error: RemoteStorageError | None
     ) -> None:
-        """What RSM was asked and answered; None: it is deleted."""
+        """Count a deletion by RSM and its error; None if it succeeded."""
         topic = segment.remote_log_segment_id.topic_id_partition.topic
         self.add(REMOTE_DELETE_REQUESTS, topic)
         if isinstance(error, RETRIABLE_ERRORS):

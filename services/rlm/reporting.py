@@ -35,11 +35,12 @@ def announce(
     epoch: int | None,
     broker_id: int,
 ) -> None:
-    """Announce a role under `epoch` to RLMM, once. This adds the partition to RLMM, with its
-    cluster, and fences leaders of lower epochs.
+    """Announce a role under `epoch` to RLMM, once.
+
+    This adds the partition to RLMM, with its cluster, and fences leaders of lower epochs.
 
     Raises:
-        RemoteStorageError: RLMM did not take it.
+        RemoteStorageError: if RLMM did not accept it.
     """
     role = replace(leadership, leader_epoch=epoch)
     if partition.report.announced == role:
@@ -55,8 +56,11 @@ _log = logging.getLogger(__name__)
 
 
 class LineageUnknownError(Exception):
-    """The tier's leader epochs are lost or damaged. After a report without them, retention could
-    take what the broker no longer has for records of another leader."""
+    """The error if the tier's leader epochs are lost or damaged.
+
+    After a report without them, retention could mistake records that the broker no longer has for
+    another leader's.
+    """
 
 
 _NOT_NOW = (LogFileError, SegmentVanishedError, LineageUnknownError, RemoteStorageError)
@@ -68,21 +72,21 @@ def report_of(
 ) -> PartitionReport | None:
     """Make the report of a partition whose log is here, without its number.
 
-    None if there is nothing reliable: the partition is not led here or was deleted, it has no log
-    or no leader epochs, or the tier's log start is not of this log.
+    The result is None if nothing reliable is known: the partition is not led here or was deleted,
+    it has no log or no leader epochs, or the tier's log start belongs to another log.
 
     Args:
-        by_last_seen: use the last known tier state and do not ask RLMM; not to be sent.
+        by_last_seen: use the last known tier state and do not call RLMM; do not send such a report.
 
     Raises:
-        LogFileError, SegmentVanishedError: the folder cannot be read.
-        LineageUnknownError: no report may be sent: the tier's leader epochs are lost.
-        RetriableRemoteStorageError: RLMM cannot be reached, or RSM to read these epochs.
+        LogFileError, SegmentVanishedError: if the folder cannot be read.
+        LineageUnknownError: if the tier's leader epochs are lost, so that no report may be sent.
+        RetriableRemoteStorageError: if RLMM is unreachable, or RSM to read these epochs.
     """
     log = _led_log(partition)
     if log is None:
         return None
-    # The log first: what it has lost by now is in a tier that is read after it.
+    # The log first: records that it has lost by now are in a tier that is read later.
     tier = partition.tier.last_seen if by_last_seen else partition.tier.refresh()
     return _drafted(partition, broker_id, log, tier)
 
@@ -126,8 +130,8 @@ def _drafted(
 
 def _draft(partition: Partition, broker_id: int, led: _LedLog, tier: Tier) -> PartitionReport:
     log = led.log
-    # The end of all that was copied in this lineage, even behind a gap: the gap's offsets are then
-    # counted nowhere, so that retention by size deletes too little rather than too much.
+    # The end of all copied offsets in this lineage, even after a gap: the gap's offsets are then
+    # not counted, so that retention by size deletes too little rather than too much.
     copied_through = max(tier.covered(log.lineage).last, tier.log_start_offset - 1)
     return PartitionReport(
         topic_id_partition=partition.topic_id_partition,
@@ -138,8 +142,8 @@ def _draft(partition: Partition, broker_id: int, led: _LedLog, tier: Tier) -> Pa
         local_log_start_offset=log.segments[0].base_offset,
         log_end_offset=log.log_end_offset,
         # From the broker's checkpoint, some seconds old. It bounds the tier's log start: if it is
-        # too low, a deletion waits for a pass; the log's end instead, which the next leader may not
-        # have, would let the log start pass records that are acknowledged only later.
+        # too low, a deletion waits for a pass. The log's end is no bound: the next leader may not
+        # have it, and the log start would pass records that are acknowledged only later.
         high_watermark=log.high_watermark,
         last_stable_offset=log.last_stable_offset,
         only_local_bytes=_only_local_bytes(log, copied_through),
@@ -162,7 +166,7 @@ def _lineage(partition: Partition, log: LocalLog, tier: Tier) -> Lineage:
 
 
 def _only_local_bytes(log: LocalLog, copied_through_offset: int) -> int:
-    """Return the bytes that are only here. Source: UnifiedLog.onlyLocalLogSegmentsSize."""
+    """Return the bytes that are only local (Kafka: UnifiedLog.onlyLocalLogSegmentsSize)."""
     return sum(s.size_bytes for s in log.segments if s.base_offset > copied_through_offset)
 
 
@@ -173,7 +177,7 @@ class _Draft:
 
 
 def _batches(drafts: Iterable[_Draft]) -> Iterator[list[_Draft]]:
-    """Cut drafts into batches for one call each; if `drafts` fails, yield the last batch first."""
+    """Split drafts into batches, one per call; if `drafts` fails, yield the last batch first."""
     batch: list[_Draft] = []
     epochs = 0
     try:
@@ -193,8 +197,10 @@ def _batches(drafts: Iterable[_Draft]) -> Iterator[list[_Draft]]:
 
 
 def _rsm_last(partition: Partition) -> int:
-    """Return the sort key of a pass: partitions that do not need RSM first, those for which RSM did
-    not answer last."""
+    """Return the sort key of a pass: partitions that do not need RSM come first.
+
+    The partitions for which RSM did not answer come last.
+    """
     log = partition.role.local.last_seen if partition.role.local else None
     lineage = partition.tier.lineage
     if log is None or not lineage.needs_rsm(partition.tier.last_seen, log.lineage):
@@ -209,13 +215,13 @@ def _is_same(sent: PartitionReport, report: PartitionReport) -> bool:
 class Reporter:
     """Send reports, each numbered higher than any earlier one of its partition. Thread-safe.
 
-    The stored number is read once, and again after another process has sent a report. No clock is
-    part of the number, so that a clock that is set back does no harm.
+    The stored number is read once, and again after another process has sent a report. The number
+    does not depend on a clock, which may be set back.
 
     Args:
-        renew_s: how often an unchanged report is sent again, seconds, if its age matters.
-        age_matters: whether the partition's retention uses reports, and refuses old ones.
-        clock: seconds that only grow.
+        renew_s: interval at which an unchanged report is sent again, seconds, if its age matters.
+        age_matters: returns whether the partition's retention uses reports and refuses old ones.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -237,8 +243,8 @@ class Reporter:
         """Send a report of `report_of`; return the state that RLMM has after it.
 
         Raises:
-            FencedLeaderEpochError: another broker leads the partition.
-            RemoteStorageError: RLMM refused it.
+            FencedLeaderEpochError: if another broker leads the partition.
+            RemoteStorageError: if RLMM refused the report.
         """
         (outcome,) = self._send([_Draft(partition, report)])
         if isinstance(outcome, RemoteStorageError):
@@ -246,18 +252,19 @@ class Reporter:
         return outcome
 
     def report_all(self, partitions: Iterable[Partition]) -> None:
-        """Report partitions that changed since their last report, or whose report gets old; many in
-        one call. Changes are judged by the last known tier state, so that a partition at rest costs
-        no request.
+        """Report partitions that changed since their last report, or whose report gets old.
+
+        One call sends many reports. Changes are detected by the last known tier state, so that a
+        partition at rest costs no request.
 
         A refused report is logged and not sent again before the partition changes: the reason
-        seldom passes soon.
+        rarely disappears soon.
 
-        While RSM is down, partitions that do not need it are reported. RSM is asked for one of the
-        others only, which comes last the next time.
+        While RSM is down, partitions that do not need it are reported. RSM is called for only one
+        of the others, which comes last the next time.
 
         Raises:
-            RetriableRemoteStorageError: RLMM or RSM cannot be reached; not all are reported.
+            RetriableRemoteStorageError: if RLMM or RSM is unreachable; not all were reported.
         """
         for batch in _batches(self._worth_sending(sorted(partitions, key=_rsm_last))):
             for draft, outcome in zip(batch, self._send(batch), strict=True):
@@ -299,13 +306,16 @@ class Reporter:
             return report_of(partition, self._broker_id)
         if not is_old:
             return None
-        # Read again what is sent again, unless the poll shows that nothing has changed.
+        # Read the state again before sending, unless the poll shows that nothing has changed.
         is_as_polled = report is not None and partition.tier.is_as_polled
         return report if is_as_polled else report_of(partition, self._broker_id)
 
     def _send(self, drafts: Sequence[_Draft]) -> list[ReportOutcome]:
-        """Send reports; return an outcome each, in order. If another process has sent a report
-        meanwhile, number this one again and repeat it, a few times."""
+        """Send reports; return one outcome per report, in order.
+
+        If another process has sent a report meanwhile, give this one a new number and send it
+        again, a few times.
+        """
         outcomes: dict[int, ReportOutcome] = {}
         waiting = list(range(len(drafts)))
         for _ in range(_ATTEMPTS):

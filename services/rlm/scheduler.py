@@ -1,4 +1,4 @@
-"""Run one task per partition repeatedly: several at once, each once at a time."""
+"""Run tasks repeatedly: several at once, but never two runs of one task."""
 
 import logging
 import threading
@@ -16,17 +16,17 @@ _FEW = 64
 
 
 class WaitingTasks:
-    """Order keys by the time at which they are due, s on any clock. Not thread-safe."""
+    """Order keys by the time at which they are due, seconds on any clock. Not thread-safe."""
 
     def __init__(self) -> None:
         self._waits: dict[Hashable, tuple[float, int, Hashable]] = {}
-        # Also has entries that were discarded or moved, until they reach the top or are many.
+        # Also has discarded and moved entries, until they reach the top or are too many.
         self._heap: list[tuple[float, int, Hashable]] = []
-        # Of two that are due at once the earlier comer is first; keys need no order.
+        # Of two entries that are due at once, the earlier one is first; keys need no order.
         self._numbers = count()
 
     def put(self, key: Hashable, due_s: float) -> None:
-        """Let the key wait until then, instead of any earlier time of its own."""
+        """Set the time at which the key is due, in place of any earlier one."""
         turn = (due_s, next(self._numbers), key)
         self._waits[key] = turn
         heappush(self._heap, turn)
@@ -38,7 +38,7 @@ class WaitingTasks:
         self._waits.pop(key, None)
 
     def take_due(self, now_s: float) -> Hashable | None:
-        """Remove and return the key that is due for longest; None: none is due."""
+        """Remove and return the key that has been due for longest; None if none is due."""
         due_s = self.next_due_s()
         if due_s is None or due_s > now_s:
             return None
@@ -47,7 +47,7 @@ class WaitingTasks:
         return key
 
     def next_due_s(self) -> float | None:
-        """Return when the next key is due; None: none waits."""
+        """Return when the next key is due; None if there is no key."""
         while self._heap and self._waits.get(self._heap[0][2]) is not self._heap[0]:
             heappop(self._heap)
         return self._heap[0][0] if self._heap else None
@@ -55,21 +55,24 @@ class WaitingTasks:
 
 @dataclass(frozen=True, slots=True)
 class RunAgain:
-    """The result of a pass that has more to do: run it again `after_s` from now, or after the
-    interval if that is sooner, behind the tasks that wait by then."""
+    """The result of a pass that has more to do.
+
+    It runs again after `after_s` seconds, or after the interval if that is sooner, after the tasks
+    that wait by then.
+    """
 
     after_s: float = 0.0
 
 
 PassResult = bool | RunAgain | None
-"""Of one pass. True: it did its part and there is more to do; it runs again behind the tasks that
-are waiting now. None and False: nothing more to do before the interval is over."""
+"""The result of one pass. True: there is more to do, and it runs again after the tasks that are
+waiting now. None and False: nothing more to do before the next interval."""
 
 Task = Callable[[], PassResult]
 
 
 class PassFailedError(Exception):
-    """A task could not do everything; the message says why."""
+    """The error of a task that could not do everything; the message has the reason."""
 
 
 _WAKE_EVERY_S = 0.05
@@ -77,7 +80,7 @@ _WAKE_EVERY_S = 0.05
 each would cost more than a pass that finds nothing."""
 
 _START_AGAIN_AFTER_S = 1.0
-"""How long no new thread is requested after the machine refused one."""
+"""The pause after the machine refused a new thread."""
 
 _log = logging.getLogger(__name__)
 
@@ -94,7 +97,7 @@ class _Turn:
     """One run of a task.
 
     Attributes:
-        is_taken_back: the task waits again; the thread that gets this run drops it.
+        is_taken_back: the task waits again, and the thread that gets this run drops it.
     """
 
     key: Hashable
@@ -103,14 +106,13 @@ class _Turn:
 
 
 class Scheduler:
-    """Run each task `interval_s` after its last end, or after a back-off if it failed. It is the
-    only owner of retries of RLM's passes.
+    """Run each task `interval_s` after its last end, or after a back-off if it failed.
 
-    `tick()` starts the tasks that are due and have a free thread; after `start()` that happens by
-    itself when a task ends and when the ticker wakes.
+    Only the scheduler retries RLM's passes. `tick()` starts due tasks while threads are free; after
+    `start()` this happens automatically when a task ends and when the ticker wakes.
 
     Args:
-        clock: seconds that only grow.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -140,8 +142,10 @@ class Scheduler:
         self._ticker: threading.Thread | None = None
 
     def schedule(self, key: Hashable, task: Task) -> None:
-        """Run `task` from the next tick on; a scheduled key keeps its time. A forgotten task of
-        this key that still runs ends first."""
+        """Run `task` from the next tick on; a scheduled key keeps its time.
+
+        If a forgotten task of this key still runs, it ends first.
+        """
         with self._changed:
             entry = self._entries.get(key)
             if entry is not None:
@@ -154,10 +158,10 @@ class Scheduler:
                 self._due_earlier.notify()
 
     def forget(self, key: Hashable, task: Task | None = None) -> None:
-        """Stop scheduling the task of this key; a running pass ends by itself.
+        """Stop scheduling the task of this key; a running pass is not interrupted.
 
         Args:
-            task: only if it is this one.
+            task: if given, forget only this task.
         """
         with self._changed:
             entry = self._entries.get(key)
@@ -210,7 +214,7 @@ class Scheduler:
     def _run(self) -> None:
         with self._due_earlier:
             while not self._stopping:
-                # One per wake-up: its thread takes what else is due; another follows if it is slow.
+                # One per wake-up: its thread runs other due tasks; another follows if it is slow.
                 self._start_next()
                 wait_s = self._until_next_s()
                 self._wakes_at_s = self._clock() + wait_s
@@ -239,7 +243,7 @@ class Scheduler:
             return turn is not None and self._start_turn(turn)
 
     def _start_turn(self, turn: _Turn) -> bool:
-        """Give a run to the pool; return False if that failed."""
+        """Submit a run to the pool; return False if that failed."""
         try:
             self._pool.submit(self._work, turn)
         except Exception as e:  # noqa: BLE001 - a boundary: no thread, or no memory, for now
@@ -261,7 +265,7 @@ class Scheduler:
         return _Turn(key, self._entries[key])
 
     def _work(self, given: _Turn) -> None:
-        """Run a task in a thread of the pool, then others that are due, until none is."""
+        """Run a task in a thread of the pool, then other due tasks until none is due."""
         with self._changed:
             turn = None if given.is_taken_back else given
         while turn is not None:
@@ -284,7 +288,7 @@ class Scheduler:
         return turn
 
     def _log_failure(self, key: Hashable, error: BaseException) -> None:
-        """Log the failure; each kind of task has a limit of lines of its own."""
+        """Log the failure; each kind of task has its own limit of lines."""
         if isinstance(error, (PassFailedError, RemoteStorageError)):
             _log.warning(f"{self.name}: a task failed: %s: %s", key, error)
         else:

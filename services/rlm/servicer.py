@@ -1,4 +1,4 @@
-"""RemoteLogManager on the wire: convert, one call, reply."""
+"""Serve RemoteLogManager over gRPC: convert the request, call the manager, convert the result."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc
 
 
 class RemoteLogManagerServicer(pb_grpc.RemoteLogManagerServicer):
-    """Serves any RemoteLogManager."""
+    """Serve any RemoteLogManager."""
 
     def __init__(self, manager: RemoteLogManager) -> None:
         self._manager = manager

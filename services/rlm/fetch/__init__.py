@@ -1,1 +1,1 @@
-"""Serve reads: local segments first, below them the tier."""
+"""Serve reads from local segments, and from the tier below them."""

@@ -1,4 +1,4 @@
-"""Answer a fetch, partition by partition, in parts that fit a message."""
+"""Serve a fetch, partition by partition, in parts that fit a message."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -42,7 +42,7 @@ class RequestBudget:
 
     Attributes:
         left_bytes: the rest of the request's limit.
-        empty: nothing was returned yet, so the next batch is, whatever its size.
+        empty: nothing was returned yet, so the next batch is returned whatever its size.
     """
 
     left_bytes: int
@@ -62,7 +62,7 @@ class PartitionBudget:
         return max(min(self._left_bytes, self._request.left_bytes), 0)
 
     def takes(self, size_bytes: int) -> bool:
-        """Count a batch if it still fits; the first that does not fit ends the partition."""
+        """Count a batch if it still fits; the first that does not fit ends the read."""
         if size_bytes > self.left_bytes and not self._request.empty:
             self.exhausted = True
             return False
@@ -76,7 +76,7 @@ _ATTEMPTS = 3
 
 
 class OffsetOutOfRangeError(Exception):
-    """The offset is below the log start, beyond the log end, or in a hole between segments.
+    """The error for an offset below the log start, beyond the log end, or between segments.
 
     An offset between the high watermark and the log end is in range, as in Kafka (LocalLog.read),
     with no records yet.
@@ -84,24 +84,24 @@ class OffsetOutOfRangeError(Exception):
 
 
 class NotServedHereError(Exception):
-    """The tier does not have the offset, and this broker has the log but no role for it (yet).
+    """The error for an offset that the tier lacks, if this broker has the log but no role (yet).
 
-    This is not OFFSET_OUT_OF_RANGE, on which a consumer starts again at an end of the log. Only
+    It is not OFFSET_OUT_OF_RANGE, after which a consumer restarts at an end of the log. Only
     offsets below the tier's log start are certainly gone.
     """
 
 
 class UnknownPartitionError(Exception):
-    """Neither the log directories nor the tier know the partition."""
+    """The error for a partition that is neither in the log directories nor in the tier."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Which offsets of a partition can be read.
+    """The offsets of a partition that can be read.
 
     Attributes:
         log_start_offset: the first offset, in the tier or here, not below the tier's log start;
-            -1: the tier's state was not read yet.
+            -1 if the tier's state was not read yet.
         high_watermark: the offset after the last readable one.
         log_end_offset: the offset after the last one that is here or in the tier.
     """
@@ -128,9 +128,9 @@ class PartitionFetch:
         Local and future offsets need no tier, so that a dead store or database never slows them.
 
         Raises:
-            UnknownPartitionError.
-            NotServedHereError: the tier does not know the partition, and its log is here.
-            RetriableRemoteStorageError: the tier is needed and cannot be reached.
+            UnknownPartitionError: if neither the broker nor the tier has the partition.
+            NotServedHereError: if the tier does not have the partition, but its log is here.
+            RetriableRemoteStorageError: if the tier is needed and unreachable.
         """
         local = self._partition.role.local
         self._log = local.read() if local else None
@@ -148,8 +148,8 @@ class PartitionFetch:
         """Check that the offset to fetch is within `bounds`.
 
         Raises:
-            OffsetOutOfRangeError: it is not.
-            NotServedHereError: it is not, but the log here may have it.
+            OffsetOutOfRangeError: if it is not.
+            NotServedHereError: if it is not, but the log here may have it.
         """
         if self._offset < bounds.log_start_offset:
             raise self._not_there(
@@ -160,15 +160,16 @@ class PartitionFetch:
                 f"offset {self._offset} is beyond the log end offset {bounds.log_end_offset}"
             )
         if self._partition.role.log_is_not_served and self._offset == bounds.log_end_offset:
-            # It may not be the log's end, so a consumer must not wait there.
+            # This may not be the log's end, so a consumer must not wait here.
             raise self._not_there(f"the tier ends below offset {self._offset}")
 
     def batches(self, budget: PartitionBudget) -> Iterator[tuple[RecordSource, Batch]]:
         """Read whole batches from the offset, to the end of the budget or the high watermark.
 
         Raises:
-            OffsetOutOfRangeError, NotServedHereError: no segment contains the next offset.
-            LostSegmentError, BatchError, LogFileError, RemoteStorageError: it cannot be read.
+            OffsetOutOfRangeError, NotServedHereError: if no segment contains the next offset.
+            LostSegmentError, BatchError, LogFileError, RemoteStorageError: if the segment cannot be
+                read.
         """
         vanished, vanished_at = 0, -1
         end = self._bounds().high_watermark
@@ -180,8 +181,8 @@ class PartitionFetch:
                 else:
                     yield from self._from_tier(budget)
             except SegmentVanishedError:
-                # What was deleted here since is in the tier, or lost. Segments may vanish one after
-                # the other; it is an error only if the read makes no progress.
+                # A segment that was deleted here since is in the tier, or lost. Segments may vanish
+                # one after the other; this is an error only if the read makes no progress.
                 vanished = vanished + 1 if vanished_at == self._offset else 1
                 vanished_at = self._offset
                 if vanished > _ATTEMPTS or self._partition.role.local is None:
@@ -196,13 +197,13 @@ class PartitionFetch:
         if self._log is None:
             end = self._tier.end_offset
             return Bounds(min(starts, default=end), end, end, end)
-        # As in Kafka the log start bounds every read: readers do not get what retention expired,
-        # though the broker's disk may still have it. A local read uses the last known log start, of
-        # the last copy pass at the latest: a request for it would make it depend on the database.
+        # As in Kafka, the log start bounds every read: readers do not get expired records, though
+        # the broker's disk may still have them. A local read uses the last known log start, which
+        # the copy pass refreshes: a request to RLMM would make local reads depend on the database.
         known = self._tier.known is not None
         start = max(min(starts), self._tier.log_start_offset) if known else -1
         log, tier = self._log, self._tier
-        # What was copied was settled then, whatever the checkpoint says now.
+        # Copied records were settled then, whatever the checkpoint has now.
         copied_end = max(tier.covered(log.lineage).last + 1, tier.log_start_offset)
         settled = min(copied_end, log.log_end_offset)
         return Bounds(
@@ -330,8 +331,11 @@ class Fetcher:
         self._counts = counts
 
     def fetch(self, request: FetchRequest) -> Iterator[FetchPart]:
-        """As RemoteLogManager.fetch. A read that fails after it returned batches just ends; the
-        next fetch, from the next offset, returns the error."""
+        """Fetch as in RemoteLogManager.fetch.
+
+        A read that fails after it returned batches ends without an error; the next fetch, from the
+        next offset, returns the error.
+        """
         total = RequestBudget(request.max_bytes)
         for wanted in request.partitions:
             budget = PartitionBudget(total, wanted.max_bytes)
@@ -360,7 +364,7 @@ class Fetcher:
 
 
 class _Parts:
-    """Join batches of one partition to parts of up to MAX_PART_BYTES."""
+    """Join batches of one partition into parts of up to MAX_PART_BYTES."""
 
     def __init__(self, name: TopicIdPartition) -> None:
         self._name = name
@@ -379,7 +383,7 @@ class _Parts:
         self._gathered_bytes += batch.size_bytes
 
     def finish(self) -> Iterator[FetchPart]:
-        """Return the rest; for a partition without batches, one empty part."""
+        """Yield the rest, or one empty part for a partition without batches."""
         yield from self._flush()
         if self.empty:
             yield self._part(b"", None)

@@ -48,11 +48,11 @@ _log = logging.getLogger(__name__)
 BLOCK_BYTES = 4096
 MAX_FILES = 65_536
 RETRY_AFTER_S = 10.0
-"""How long the disk is left alone after a failure."""
+"""The pause of disk accesses after a failure, seconds."""
 
 _HEADER = Struct(">4sQI")
 _MAGIC = b"SDX2"
-"""Change it when check_index becomes stricter: files are not checked again by their content."""
+"""Change it when check_index becomes stricter, because the content of files is not checked again."""
 
 _NAME = re.compile(
     rf"[0-9a-f]{{32}}\.(?:{'|'.join(kind.value.lower() for kind in IndexType)})"
@@ -66,7 +66,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 class DiskBreaker:
-    """Leave the disk alone for a while after it failed. Thread-safe.
+    """Pause accesses to the disk for a while after a failure. Thread-safe.
 
     Args:
         name: names the disk's use in log lines.
@@ -107,10 +107,11 @@ class DiskBreaker:
 
 @dataclass(frozen=True, slots=True)
 class IndexFileLimits:
-    """
+    """The limits of the files.
+
     Attributes:
         total_bytes: of all files, each counted in whole blocks of 4 KiB.
-        ttl_s: how long an unused file stays; None: until others need its room.
+        ttl_s: how long an unused file stays; None if it stays until others need its room.
     """
 
     directory: Path
@@ -119,7 +120,7 @@ class IndexFileLimits:
 
 
 class IndexFiles:
-    """Keep indexes as files of one directory. Thread-safe; no failure of the disk reaches a caller.
+    """Keep indexes as files of one directory. Thread-safe; disk failures raise no error.
 
     A file's name is its key and its mtime is its last use, so that the directory is the only state
     and processes may share it. A file gets its name when it is complete; its checksum covers the
@@ -140,7 +141,7 @@ class IndexFiles:
         self._used: dict[str, None] = {}
 
     def read(self, name: str) -> bytes | None:
-        """Read an index; None: it is not here, or is damaged."""
+        """Read an index; None if its file is missing or damaged."""
         if self._reads.is_open:
             return None
         try:
@@ -160,17 +161,17 @@ class IndexFiles:
         return index
 
     def mark_used(self, name: str) -> None:
-        """Note the use of an index; its file gets the new mtime with the next pass."""
+        """Mark an index as used; its file gets the new mtime with the next pass."""
         with self._used_lock:
             self._used.pop(name, None)
             self._used[name] = None
 
     def write(self, name: str, index: bytes) -> None:
-        """Keep an index if there is room and the disk takes it."""
+        """Write an index if there is room and the disk works."""
         size_bytes = _charged_bytes(_HEADER.size + len(index))
         if self._writes.is_open or size_bytes > self._limits.total_bytes:
             return
-        # A reader does not wait for a hanging disk: the index is merely not kept.
+        # A reader does not wait for a hanging disk: the index is then not stored.
         if not self._disk.acquire(timeout=_LOCK_WAIT_S):
             return
         try:
@@ -195,7 +196,7 @@ class IndexFiles:
                 EVICTIONS.labels(reason).inc()
 
     def maintain(self) -> None:
-        """Make the directory if it is missing, remove files that are old or too many, and count."""
+        """Make the directory if it is missing, and remove files that are old or too many."""
         if self._writes.is_open:
             return
         with self._disk:
@@ -237,7 +238,7 @@ class IndexFiles:
         except OSError as e:
             if e.errno not in _NO_ROOM or self._bytes < size_bytes:
                 raise
-            # The disk is smaller than the limit: it holds what was used last.
+            # The disk is smaller than the limit: keep the most recently used files.
             self._trim(self._bytes - size_bytes, MAX_FILES)
             self._write_file(name, index)
         failpoint("index_cache.file_renamed")
@@ -261,7 +262,7 @@ class IndexFiles:
             raise
 
     def _trim(self, max_bytes: int, max_files: int) -> None:
-        """Remove files that nobody used for the TTL, then the least recently used ones."""
+        """Remove files that were not used for the TTL, then the least recently used ones."""
         self._touch_used()
         kept = sorted(self._scan())
         files, total_bytes = len(kept), sum(size for _, _, size in kept)
@@ -293,7 +294,7 @@ class IndexFiles:
                 os.utime(self._limits.directory / name, ns=(now_ns + order, now_ns + order))
 
     def _scan(self) -> Iterator[tuple[float, str, int]]:
-        """Last use, name and charged bytes of each file; removes what killed writers left."""
+        """Yield last use, name and charged bytes of each file; remove files of killed writers."""
         with os.scandir(self._limits.directory) as entries:
             for entry in entries:
                 match = _NAME.fullmatch(entry.name)
@@ -341,11 +342,12 @@ class _Loaded:
 
 
 class RemoteIndexCache:
-    """Keep the most recently used indexes in memory, more of them in files. Thread-safe; readers
-    that miss the same index at the same time cause one fetch.
+    """Keep the most recently used indexes in memory, and more of them in files.
+
+    Thread-safe; readers that miss the same index at the same time cause one fetch.
 
     Args:
-        files: None: memory only.
+        files: None for memory only.
         wait_s: how long a reader waits for the fetch of another.
     """
 
@@ -370,13 +372,13 @@ class RemoteIndexCache:
         return OffsetIndex(self.index(segment, IndexType.OFFSET), segment.start_offset)
 
     def index(self, segment: RemoteLogSegmentMetadata, kind: IndexType) -> bytes:
-        """Get a checked index of the segment; empty: a segment without transaction index.
+        """Get a checked index of the segment; empty if it has no transaction index.
 
         Raises:
-            RemoteResourceNotFoundError: it is not in the store.
-            CorruptSegmentError: the object is not an index of this segment.
-            RetriableRemoteStorageError: the store cannot be reached, or the fetch of another reader
-                takes long.
+            RemoteResourceNotFoundError: if the index is not in the store.
+            CorruptSegmentError: if the object is not an index of this segment.
+            RetriableRemoteStorageError: if the store is unreachable, or the fetch of another reader
+                takes too long.
         """
         if kind is IndexType.TRANSACTION and segment.txn_idx_empty:
             return b""
@@ -391,9 +393,9 @@ class RemoteIndexCache:
         except RemoteResourceNotFoundError:
             if kind is not IndexType.TRANSACTION:
                 raise
-            # As in Kafka. Not cached: only the metadata can say that there is none.
+            # As in Kafka. Not cached, because only the metadata proves that there is none.
             return b""
-        # After the waiting readers have it: the disk may be slow.
+        # After the waiting readers have the index, because the disk may be slow.
         if loaded.is_fetched and is_mine and self._files is not None:
             self._files.write(name, loaded.index)
         return loaded.index
@@ -419,12 +421,12 @@ class RemoteIndexCache:
             return None
         _IN_MEMORY.inc()
         if self._files is not None:
-            # Otherwise the file of the most read index would be the first to go.
+            # Otherwise the file of the most read index would be removed first.
             self._files.mark_used(name)
         return index
 
     def _load(self, name: str, segment: RemoteLogSegmentMetadata, kind: IndexType) -> _Loaded:
-        # Another reader may have finished its fetch since the first look.
+        # Another reader may have finished its fetch since the first check.
         index = self._in_memory(name)
         if index is not None:
             return _Loaded(index, is_fetched=False)
@@ -452,7 +454,7 @@ def check_index(segment: RemoteLogSegmentMetadata, kind: IndexType, data: bytes)
     """Check that the bytes are an index of this kind and segment.
 
     Raises:
-        CorruptSegmentError: they are not.
+        CorruptSegmentError: if they are not.
     """
     try:
         match kind:
@@ -473,7 +475,7 @@ def check_index(segment: RemoteLogSegmentMetadata, kind: IndexType, data: bytes)
 
 
 def _check_times(data: bytes, last_relative_offset: int) -> None:
-    """Check less than when an index is copied: a broker may have copied this one."""
+    """Check a time index less strictly than a copy, because a broker may have copied it."""
     if len(data) % TIME_ENTRY.size:
         raise ValueError(f"{len(data)} bytes are not whole entries of {TIME_ENTRY.size}")
     before = (-1, -1)
@@ -486,7 +488,7 @@ def _check_times(data: bytes, last_relative_offset: int) -> None:
 
 
 class CacheInvalidatingStorage:
-    """Pass calls to RSM; remove the indexes of deleted segments from the cache and count deletions.
+    """Forward calls to RSM; remove the indexes of deleted segments and count deletions.
 
     Source: RemoteLogManager calls indexCache.remove after a deletion.
     """

@@ -42,8 +42,10 @@ TakesBatch = Callable[[int], bool]
 
 @dataclass(frozen=True, slots=True)
 class SegmentBytes:
-    """A segment to read: `window` up to `end_position` (exclusive), and only batches below
-    `end_offset`."""
+    """The part of a segment to read.
+
+    It is `window` up to `end_position` (exclusive), and only batches below `end_offset`.
+    """
 
     window: Window
     base_offset: int
@@ -54,7 +56,7 @@ class SegmentBytes:
 def batches_from(
     segment: SegmentBytes, offset: int, entry: IndexEntry | None, takes: TakesBatch
 ) -> Iterator[Batch]:
-    """Read and verify the batches from the one that contains `offset`, or follows it.
+    """Read and verify the batches from the one that contains `offset` or follows it.
 
     Args:
         takes: called with a batch's size before its bytes are read; the first False ends the read.
@@ -62,7 +64,7 @@ def batches_from(
             its batch, the read starts at the segment's beginning.
 
     Raises:
-        BatchError: a batch is damaged.
+        BatchError: if a batch is damaged.
     """
     position = entry[1] if entry is not None and _is_true(segment, entry) else 0
     batches = walk_batches(
@@ -89,7 +91,7 @@ def _is_true(segment: SegmentBytes, entry: IndexEntry) -> bool:
 
 
 def entry_in_file(path: Path, base_offset: int, offset: int) -> IndexEntry | None:
-    """Look up `offset` in a local offset index without reading all of it; None: start at 0.
+    """Look up `offset` in a local offset index without reading all of it; None to start at 0.
 
     An active segment's index is preallocated: entries of zeros at its end are unused.
     """
@@ -125,9 +127,9 @@ def local_batches(
     """Read the complete batches of a local segment from `offset` to `end_offset` (exclusive).
 
     Raises:
-        BatchError: a batch is damaged.
+        BatchError: if a batch is damaged.
         LogFileError: UNREADABLE.
-        SegmentVanishedError: the broker deleted it.
+        SegmentVanishedError: if the broker deleted the segment.
     """
     end = segment.size_bytes if segment.is_rolled else log.active_end_position
     path = segment.log_path
@@ -139,7 +141,8 @@ def local_batches(
 
 @dataclass(frozen=True, slots=True)
 class RemoteReadLimits:
-    """
+    """The limits of remote reads.
+
     Attributes:
         threads: remote reads at once.
         wait_s: how long a read waits for a free slot, seconds (Kafka: remote.fetch.max.wait.ms).
@@ -169,11 +172,12 @@ class RemoteSegmentReader:
     def find(
         self, name: TopicIdPartition, lineage: Lineage, offset: int
     ) -> RemoteLogSegmentMetadata | None:
-        """Find the finished segment that contains `offset` in this lineage; None also if the
-        partition is unknown. The caller holds a slot.
+        """Find the finished segment that contains `offset` in this lineage.
+
+        The result is None if there is none or the partition is unknown. The caller holds a slot.
 
         Raises:
-            RetriableRemoteStorageError: RLMM or its database cannot be reached.
+            RetriableRemoteStorageError: if RLMM or its database is unreachable.
         """
         epoch = lineage.epoch_for_offset(offset)
         if epoch is None:
@@ -189,16 +193,16 @@ class RemoteSegmentReader:
         """Read the batches of a remote segment from `offset`; close it to end the read early.
 
         Args:
-            takes: as of batches_from.
+            takes: as for batches_from.
             wanted_bytes: about how much will be read; little more is requested from the store.
 
         Raises:
-            BatchError: a batch is damaged.
-            RemoteResourceNotFoundError: the log or its index is not in the store.
-            CorruptSegmentError: the index is not valid.
-            RetriableRemoteStorageError: the store cannot be reached, or no slot became free in
+            BatchError: if a batch is damaged.
+            RemoteResourceNotFoundError: if the log or its index is not in the store.
+            CorruptSegmentError: if the index is not valid.
+            RetriableRemoteStorageError: if the store is unreachable, or no slot became free in
                 time.
-            RemoteStorageError: the metadata has no size of the segment.
+            RemoteStorageError: if the metadata has no size of the segment.
         """
         size = segment.segment_size_in_bytes
         if size < 0:
@@ -219,24 +223,26 @@ class RemoteSegmentReader:
     def acquire_slot(self) -> Slot:
         """Wait for one of the slots for remote reads.
 
-        Every request to store or metadata for a reader holds one, so that enough threads are left
-        for local reads.
+        Every request to store or metadata for a reader holds a slot, so that enough threads are
+        left for local reads.
 
         Raises:
-            RetriableRemoteStorageError: none became free in time.
+            RetriableRemoteStorageError: if no slot became free in time.
         """
         return self.queue.acquire(timeout_s=self._wait_s)
 
 
 class LostSegmentError(Exception):
-    """A finished segment's objects are not in the store: data is lost, which must not look like an
-    offset that never existed."""
+    """The error if a finished segment's objects are not in the store.
+
+    Data is lost, which a client must not mistake for an offset that never existed.
+    """
 
 
 class TierRead:
     """Count one fetch in the tier's metrics. Single use.
 
-    A fetch that the local log answers is not counted, and an offset out of range is not an error of
+    A fetch that the local log serves is not counted, and an offset out of range is not an error of
     the tier.
 
     Source: RemoteLogReader.

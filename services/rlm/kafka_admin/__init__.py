@@ -1,1 +1,1 @@
-"""What a cluster's admin API tells of the partitions of this broker."""
+"""Read the roles of this broker, and the policies of its topics, from the cluster."""

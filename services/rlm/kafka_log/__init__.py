@@ -1,1 +1,1 @@
-"""A Kafka broker's log directory as it lies on the disk. Read only: nothing here writes."""
+"""Read a Kafka broker's log directories; write nothing."""

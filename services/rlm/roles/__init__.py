@@ -1,1 +1,1 @@
-"""Which partitions this broker leads and follows; what begins and ends with that."""
+"""Keep the roles of this broker, and run the tasks of each role."""
