@@ -1,4 +1,4 @@
-"""RLM's settings: RLM_ and the field's name in capitals; Kafka's names where Kafka has them."""
+"""Define RLM's settings: RLM_ and the field's name in capitals; Kafka's names if Kafka has them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +17,7 @@ _INT32_MAX = 2**31 - 1
 
 
 class RlmSettings(ServiceSettings):
-    """Read once in `__main__`."""
+    """The settings of RLM, read once in `__main__`."""
 
     model_config = SettingsConfigDict(env_prefix="RLM_")
     renamed: ClassVar[Mapping[str, str]] = {

@@ -52,7 +52,7 @@ RETRY_AFTER_S = 10.0
 
 _HEADER = Struct(">4sQI")
 _MAGIC = b"SDX2"
-"""Change it when check_index becomes stricter, because the content of files is not checked again."""
+"""Change it when check_index becomes stricter: the content of files is not checked again."""
 
 _NAME = re.compile(
     rf"[0-9a-f]{{32}}\.(?:{'|'.join(kind.value.lower() for kind in IndexType)})"

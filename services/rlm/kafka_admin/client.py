@@ -1,9 +1,9 @@
 """Send Metadata, DescribeConfigs and ListOffsets requests to brokers, through kafka-python.
 
-kafka-python's admin client does not suffice: it gives no cluster id, topic ids, leaders and epochs
-of one Metadata answer, and sends no ListOffsets under a leader epoch. So this file, and no other,
-uses `kafka.net` and `kafka.protocol`, whose interface may change with a minor release:
-pyproject.toml pins it.
+kafka-python's admin client does not suffice: it returns no cluster id, topic ids, leaders and
+epochs of one Metadata answer, and sends no ListOffsets under a leader epoch. So only this file uses
+`kafka.net` and `kafka.protocol`. Their interface may change with a minor release, so pyproject.toml
+pins the version.
 """
 
 import random
@@ -38,7 +38,7 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 CONNECT_TIMEOUT_S = 3.0
 
 _GIVEN_UP_AFTER_S = 1.0
-"""The library's own timeout of a request ends before."""
+"""Margin after the library's own timeout of a request."""
 
 _WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -52,7 +52,12 @@ class BrokerConnection:
         self._timeout_s = timeout_s
 
     def ask(self, request: Any) -> Any:
-        """Return the answer, in bounded time; raises whatever the library raises."""
+        """Return the broker's answer in bounded time.
+
+        Raises:
+            TimeoutError: if the broker does not answer.
+            Exception: any error of the library.
+        """
         answer = self._connection.send_request(request)
         self._net.poll(timeout_ms=(self._timeout_s + _GIVEN_UP_AFTER_S) * 1000, future=answer)
         if not answer.is_done:
@@ -66,11 +71,11 @@ class BrokerConnection:
 def connected(
     server: str, options: ConnectionOptions, timeout_s: float
 ) -> Iterator[BrokerConnection]:
-    """Connect to HOST:PORT; leaves neither thread nor open file behind.
+    """Connect to HOST:PORT; close every thread and file at the end of the block.
 
     Args:
-        timeout_s: limits each request; connecting and a TLS handshake take CONNECT_TIMEOUT_S at
-            most.
+        timeout_s: limits each request; connecting and a TLS handshake take at most
+            CONNECT_TIMEOUT_S each.
     """
     host, _, port = server.rpartition(":")
     host = host.strip("[]")
@@ -88,7 +93,7 @@ def connected(
         )
         connection.connection_made(KafkaTCPTransport(net, broker, host))
         cleanup.enter_context(closing(connection))
-        # Requests wait until it has logged in; if that fails, they fail with its reason.
+        # Requests wait for the login; if it fails, they fail with its reason.
         net.call_soon(connection.initialize)
         yield BrokerConnection(net, connection, timeout_s)
 
@@ -96,7 +101,7 @@ def connected(
 def _open_socket(
     host: str, port: int, timeout_s: float, options: ConnectionOptions
 ) -> socket.socket:
-    """Connect, and shake hands for TLS, within a limit that the library does not have."""
+    """Connect, with the TLS handshake, within a time limit that the library lacks."""
     opened = socket.create_connection((host, port), timeout_s)
     try:
         if options.ssl_context is not None:
@@ -109,10 +114,10 @@ def _open_socket(
 
 
 class BrokerSocket:
-    """Deliver what a broker sent before it closed the connection, such as the reason.
+    """Deliver the bytes that a broker sent before it closed the connection, such as the reason.
 
-    kafka-python reads until a read blocks, and drops what it has read if it meets the end before.
-    So the end is delivered by a read of its own.
+    kafka-python reads until a read blocks, and drops the bytes if the connection ends before that.
+    So this socket reports the end in a separate read.
     """
 
     def __init__(self, opened: socket.socket) -> None:
@@ -159,7 +164,7 @@ class BrokerSocket:
 _NO_REPLICA = -1
 
 _LEADER_EPOCHS_SINCE = 4
-"""The first version of ListOffsets that takes the leader epoch (KIP-320): Kafka 2.1."""
+"""The first version of ListOffsets with a leader epoch (KIP-320): Kafka 2.1."""
 
 _NO_PARTITION_ERROR = 0
 _Topic = ListOffsetsRequest.ListOffsetsTopic
@@ -215,13 +220,13 @@ MAX_TOPICS_A_REQUEST = 500
 MAX_PARTITIONS_A_REQUEST = 5_000
 
 MAX_OTHERS_ASKED = 3
-"""Brokers beyond the bootstrap servers that one view may try."""
+"""The most brokers besides the bootstrap servers that one view tries."""
 
 NO_LEADER = -1
 
 _TOPIC_IDS_SINCE = 10
-"""The first version of Metadata with topic ids (KIP-516): Kafka 2.8. In it an empty list of topics
-means none, no longer all."""
+"""The first version of Metadata with topic ids (KIP-516): Kafka 2.8. From this version on, an empty
+list of topics means none; before, it meant all."""
 
 _CLOSED = (KafkaConnectionError, KafkaProtocolError, ssl.SSLEOFError, ConnectionResetError)
 _NO_ERROR, _UNKNOWN_TOPIC_OR_PARTITION, _TOPIC_AUTHORIZATION_FAILED = 0, 3, 29
@@ -231,14 +236,14 @@ _PLAINTEXT = KafkaSecurity()
 
 
 class KafkaAdmin:
-    """Ask the brokers of a cluster. Thread-safe.
+    """Send requests to the brokers of a cluster. Thread-safe.
 
-    Each view makes a new connection and closes it, so that it finds a broker that moved or came
-    back.
+    Each view makes a new connection and closes it, so that it finds a broker that moved or
+    returned.
 
     Args:
-        bootstrap_servers: HOST:PORT each. A view tries them in random order, then some brokers that
-            the last answer named, until one answers.
+        bootstrap_servers: HOST:PORT each. A view tries them in random order, then some brokers of
+            the last answer, until one answers.
         timeout_s: limits each request. A view sends one per batch of topics, and takes up to
             CONNECT_TIMEOUT_S for each address that does not answer, and again for a TLS handshake.
         security: its files are read by each view.
@@ -256,17 +261,17 @@ class KafkaAdmin:
         self._timeout_s = timeout_s
 
     def view(self, topics: Collection[str]) -> ClusterView:
-        """As ClusterAdmin.view."""
+        """Request topics as in ClusterAdmin.view."""
         return self._first_answer(topics, with_policies=False).cluster
 
     def cleanup_policies(self, topics: Collection[str]) -> PolicyView:
-        """As ClusterAdmin.cleanup_policies."""
+        """Request policies as in ClusterAdmin.cleanup_policies."""
         return self._first_answer(topics, with_policies=True)
 
     def stable_offsets(
         self, leader: int, epochs: Mapping[TopicIdPartition, int]
     ) -> Mapping[TopicIdPartition, int]:
-        """As ClusterAdmin.stable_offsets; the leader's address is of the last view."""
+        """Request offsets as in ClusterAdmin.stable_offsets; the last view has the address."""
         server = self._brokers.get(leader)
         if server is None:
             raise ClusterUnreachableError(
@@ -306,10 +311,10 @@ class KafkaAdmin:
             raise ClusterUnreachableError(str(e)) from e
 
     def _reason(self, error: Exception) -> str:
-        """Describe a failure, with the likely cause if the broker just closed the connection.
+        """Describe a failure, with the likely cause if the broker closed the connection.
 
-        Brokers do so without an answer if they are spoken to in another protocol, or with an alert
-        of TLS, which the library takes for a message of impossible size.
+        Brokers close it if the client uses another protocol: without an answer, or with a TLS
+        alert, which the library mistakes for a message of impossible size.
         """
         if not isinstance(error, _CLOSED):
             return str(error)
@@ -329,7 +334,7 @@ class KafkaAdmin:
     ) -> tuple[list[Any], dict[str, str | NoPolicy]]:
         """Request metadata, and cleanup policies by topic."""
         with connected(server, options, self._timeout_s) as broker:
-            # A request without topics is answered with the cluster alone.
+            # The answer to a request without topics describes only the cluster.
             asked = list(batches(topics, MAX_TOPICS_A_REQUEST)) or [()]
             answers = [broker.ask(_metadata_of(some)) for some in asked]
             for answer in answers:
@@ -364,13 +369,13 @@ def _policies_of(topics: Sequence[str]) -> Any:
 
 
 def _view(answers: Sequence[Any]) -> ClusterView:
-    """Join the answers to one view.
+    """Join the answers into one view.
 
     Raises:
-        ClusterUnreachableError: an answer is incomplete, or they are of several clusters.
+        ClusterUnreachableError: if an answer is incomplete, or they are of several clusters.
     """
     if not all(answer.brokers for answer in answers):
-        # It does not know itself yet, so its topics are not yet those of the cluster either.
+        # A broker that does not list itself yet does not know the cluster's topics either.
         raise ClusterUnreachableError(
             "the broker names no brokers, not even itself; it is starting"
         )
@@ -387,8 +392,11 @@ def _view(answers: Sequence[Any]) -> ClusterView:
 
 
 def topic_view(answer: Any) -> TopicView | NoTopic:
-    """Read a MetadataResponseTopic; FAILED if it has no id, as from a broker before Kafka 2.8: that
-    does not mean another topic."""
+    """Read a MetadataResponseTopic.
+
+    Without a topic id, as from a broker before Kafka 2.8, the result is FAILED: a missing id does
+    not mean another topic.
+    """
     if answer.error_code == _UNKNOWN_TOPIC_OR_PARTITION:
         return NoTopic.UNKNOWN
     if answer.error_code == _TOPIC_AUTHORIZATION_FAILED:

@@ -10,16 +10,16 @@ from services.api.ids import TopicIdPartition
 
 
 class ClusterUnreachableError(Exception):
-    """The cluster did not answer, or its answers are incomplete or of several clusters."""
+    """The error if answers of the cluster are missing, incomplete or of several clusters."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """Who leads and replicates a partition.
+    """The leader and the replicas of a partition.
 
     Attributes:
-        leader: the leading broker; None: there is none now.
-        leader_epoch: of that leader; None: unknown.
+        leader: the leading broker; None if there is none now.
+        leader_epoch: of that leader; None if unknown.
         replicas: the brokers that the partition is assigned to.
     """
 
@@ -30,17 +30,17 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """An existing topic, by partition."""
+    """The partitions of an existing topic, by number."""
 
     topic_id: UUID
     partitions: Mapping[int, PartitionView]
 
 
 class NoTopic(Enum):
-    """Why the answer for a name is no topic.
+    """The reason why the answer for a name has no topic.
 
-    UNKNOWN: no topic has this name, and RLM may describe it. NOT_AUTHORIZED: RLM may not know
-    whether there is one. FAILED: no answer now.
+    UNKNOWN: no topic has this name, and RLM is authorized to describe it. NOT_AUTHORIZED: RLM is
+    not authorized to learn whether there is one. FAILED: no answer now.
     """
 
     UNKNOWN = "UNKNOWN"
@@ -50,7 +50,7 @@ class NoTopic(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """Answers of one cluster.
+    """The answers of one cluster.
 
     Attributes:
         topics: by name, for each requested name.
@@ -62,10 +62,11 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True)
 class NoPolicy:
-    """Why a topic's cleanup.policy is not known.
+    """The reason why a topic's cleanup.policy is not known.
 
     Attributes:
-        is_refused: RLM may not know it (DESCRIBE_CONFIGS); False: no answer now.
+        is_refused: RLM is not authorized to read it (DESCRIBE_CONFIGS); False if there is no answer
+            now.
     """
 
     reason: str
@@ -74,11 +75,11 @@ class NoPolicy:
 
 @dataclass(frozen=True, slots=True)
 class PolicyView:
-    """A broker's answer about topics, and its answer right after that about their policies.
+    """The answer of a broker about topics, and its next answer about their policies.
 
     Attributes:
-        cleanup_policies: by name, as Kafka writes them: "delete", "compact,delete". Missing ones
-            were not answered.
+        cleanup_policies: by name, as Kafka writes them: "delete", "compact,delete". A topic without
+            an answer is missing.
     """
 
     cluster: ClusterView
@@ -89,37 +90,39 @@ class ClusterAdmin(Protocol):
     """The admin API of a cluster."""
 
     def view(self, topics: Collection[str]) -> ClusterView:
-        """Request each of these topics by name, and never all of them: that answer would leave out
-        what RLM may not see. A request creates no topic.
+        """Request each of these topics by name.
+
+        A request for all topics would omit those that RLM is not authorized to see. A request
+        creates no topic.
 
         Raises:
-            ClusterUnreachableError: no complete answer in bounded time.
+            ClusterUnreachableError: if there is no complete answer in bounded time.
         """
         ...
 
     def cleanup_policies(self, topics: Collection[str]) -> PolicyView:
-        """Request the cleanup.policy of each of these topics, including the cluster's default, and
-        what `view` requests, from one broker.
+        """Request the cleanup.policy of each of these topics, and their view, from one broker.
+
+        A policy may be the cluster's default.
 
         Raises:
-            ClusterUnreachableError: as `view`.
+            ClusterUnreachableError: as for `view`.
         """
         ...
 
     def stable_offsets(
         self, leader: int, epochs: Mapping[TopicIdPartition, int]
     ) -> Mapping[TopicIdPartition, int]:
-        """Request the last stable offset of each of these partitions from the broker that leads
-        them (ListOffsets of the latest offset, read_committed).
+        """Request the last stable offset of each of these partitions from their leader.
 
-        Below it all in-sync replicas have every record, and the end of every transaction.
-        Partitions without an answer are left out, such as those that the broker does not lead under
-        this epoch.
+        The request is ListOffsets of the latest offset, read_committed. Below this offset, all
+        in-sync replicas have every record and the end of every transaction. Partitions without an
+        answer are left out, for example if the broker does not lead them under this epoch.
 
         Args:
-            epochs: by partition, the leader epoch in which its leader was seen.
+            epochs: the leader epoch of the leader, by partition.
 
         Raises:
-            ClusterUnreachableError: the broker did not answer, or no view has named it yet.
+            ClusterUnreachableError: if the broker did not answer, or was in no view yet.
         """
         ...

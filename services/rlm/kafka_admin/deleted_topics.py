@@ -1,4 +1,4 @@
-"""Decide when a topic counts as deleted, of those that were polled or that RLMM knows."""
+"""Decide when a topic that was polled, or that RLMM knows, counts as deleted."""
 
 import logging
 import re
@@ -24,7 +24,7 @@ def read_cluster_id(log_dirs: Sequence[Path]) -> str:
     """Read cluster.id from the directories' meta.properties; directories without one are skipped.
 
     Raises:
-        LogDirError: none has one, or they have several.
+        LogDirError: if none has one, or they have several.
     """
     ids: dict[str, Path] = {}
     for log_dir in log_dirs:
@@ -45,13 +45,13 @@ def read_cluster_id(log_dirs: Sequence[Path]) -> str:
 
 
 MIN_POLLS = 5
-"""The least number of answers, however short the time: two answers with a long pause between them
-are not an hour of answers."""
+"""The least number of answers besides the least time: two answers an hour apart do not count as an
+hour of answers."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicName:
-    """A topic: its id, which is never used again, and its name, which never changes."""
+    """The id of a topic, which is never reused, and its name, which never changes."""
 
     topic_id: UUID
     name: str
@@ -59,14 +59,14 @@ class TopicName:
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Since when, and in how many polls in a row, the cluster answers that a topic is gone."""
+    """The time and number of polls in a row in which the cluster answered that a topic is gone."""
 
     since_s: float
     polls: int
 
 
 Watched = Mapping[TopicName, Doubt | None]
-"""Topics that were in the cluster; None: the last answer did not say that one is gone."""
+"""Topics that were in the cluster; None if the topic was not gone in the last answer."""
 
 
 def watched_after(
@@ -81,7 +81,7 @@ def watched_after(
     Args:
         here: the topics whose logs are in the log directories. The broker removes the log of a
             deleted topic, so these exist, whatever the answer is.
-        view: None: the poll failed.
+        view: None if the poll failed.
         now_s: monotonic seconds.
     """
     if view is None or view.cluster_id != registered_cluster_id:
@@ -113,7 +113,7 @@ def _once_more(doubt: Doubt | None, now_s: float) -> Doubt:
 
 
 MAX_RECALLED_TOPICS = 10_000
-"""Twenty requests in one poll. Most topics exist and are not requested again."""
+"""The most topics to recall: twenty requests in one poll. Most topics exist and are requested once."""
 
 _log = logging.getLogger(__name__)
 
@@ -137,22 +137,24 @@ class RecalledTopics:
 
     @property
     def names(self) -> set[str]:
-        """The topics to request, which were not answered yet."""
+        """Return the names of the topics to request that have no answer yet."""
         return {topic.name for topic in self._known_since_ms}
 
     def read(self) -> None:
         """Read the topics from RLMM, once.
 
         Raises:
-            RemoteStorageError: RLMM did not answer with all of them.
+            RemoteStorageError: if RLMM did not return all of them.
         """
         if not self._is_read:
             self._known_since_ms = self._read()
             self._is_read = True
 
     def missing(self, view: ClusterView) -> set[TopicName]:
-        """List the topics to watch from this view on: the cluster had them and no longer answers
-        with them. Each is listed once. One that exists is watched by another broker's RLM.
+        """List the topics to watch from this view on.
+
+        The cluster had these topics and no longer returns them. Each is listed once. If a topic
+        exists, another broker's RLM watches it.
 
         Args:
             view: of this cluster.
@@ -193,7 +195,7 @@ class RecalledTopics:
         for summary in all_partitions(
             self._rlmm, cluster_id=self._cluster_id, page_size=MAX_PAGE_SIZE
         ):
-            # A release of RLMM without clusters answers with all topics.
+            # A release of RLMM without clusters returns all topics.
             if summary.cluster_id != self._cluster_id or summary.delete_state is not None:
                 continue
             name, since_ms = summary.topic_id_partition, summary.known_since_ms

@@ -44,7 +44,7 @@ Roles = Mapping[TopicIdPartition, LeadershipChange]
 
 @dataclass(frozen=True, slots=True)
 class RoleChanges:
-    """The differences between applied roles and a view.
+    """The role changes that make the applied roles equal to a view.
 
     Attributes:
         changes: roles to begin, or to keep under a later leader epoch.
@@ -60,8 +60,9 @@ def role_changes(
 ) -> RoleChanges:
     """Compare the applied roles with `view`.
 
-    A partition keeps its role if the view has too little about it: its topic cannot be seen, has no
-    leader now, or has another id. deleted_topics.py decides whether a topic was deleted.
+    A partition keeps its role if the view is not sufficient: its topic is not visible or has
+    another id, or the partition has no leader now. deleted_topics.py decides whether a topic was
+    deleted.
 
     Args:
         here: the partitions whose logs are in the log directories.
@@ -83,8 +84,10 @@ def role_changes(
 
 
 def led_epochs(applied: Roles, view: ClusterView, broker_id: int) -> dict[TopicIdPartition, int]:
-    """List the leader epochs of the partitions that this broker leads, by the applied roles and by
-    `view`; for each topic's name one id."""
+    """List the leader epochs of the partitions that this broker leads.
+
+    The broker leads them by the applied roles and by `view`. A topic's name appears with one id.
+    """
     led = {}
     for name, change in applied.items():
         found = _partition_of(view, name)
@@ -130,7 +133,8 @@ class PolledCluster:
 
     Attributes:
         registered_id: of the broker's log directories; answers of another cluster are refused.
-        confirm_s: how long the cluster must answer that a topic does not exist.
+        confirm_s: how long the cluster must answer that a topic does not exist, before it counts as
+            deleted.
     """
 
     admin: ClusterAdmin
@@ -139,7 +143,7 @@ class PolledCluster:
 
 
 class PollObserver(Protocol):
-    """Take what a poll found: PartitionRoles, as the poller sees it."""
+    """The part of PartitionRoles that the poller uses."""
 
     def apply(self, delta: LeadershipDelta) -> list[LifecycleOutcome]: ...
 
@@ -149,10 +153,10 @@ class PollObserver(Protocol):
 
 
 class ClusterPoller:
-    """Apply the roles that the cluster answers, and give up deleted topics.
+    """Apply the roles that the cluster returns, and mark deleted topics.
 
-    Applied roles and seen topics are kept in memory. After a restart it polls and counts again, and
-    asks RLMM which topics there were.
+    Applied roles and known topics are kept in memory. After a restart the poller polls and counts
+    again, and reads the earlier topics from RLMM.
 
     Args:
         clock: monotonic seconds.
@@ -175,15 +179,16 @@ class ClusterPoller:
         self._watched: dict[TopicName, Doubt | None] = {}
         self._recalled = RecalledTopics(rlmm, cluster.registered_id)
         self._not_seen: set[TopicName] = set()
-        """Watched topics that only RLMM says were this cluster's."""
+        """Watched topics that were this cluster's by RLMM alone."""
 
     def poll(self) -> None:
-        """Poll once and apply what changed. If the cluster does not answer, or another one does,
-        the roles stay.
+        """Poll once and apply the changes.
+
+        If the cluster does not answer, or another cluster does, the roles stay.
 
         Raises:
-            PassFailedError: it does not answer, or not every change was applied.
-            LogDirError: the log directories cannot be read.
+            PassFailedError: if the cluster does not answer, or not every change was applied.
+            LogDirError: if the log directories cannot be read.
         """
         try:
             self._directories.scan()
@@ -219,8 +224,10 @@ class ClusterPoller:
         return view
 
     def _ask_stable_offsets(self, view: ClusterView) -> ClusterUnreachableError | None:
-        """Read the last stable offsets of what this broker leads. An unknown one bounds nothing:
-        the log and the broker's checkpoints are enough."""
+        """Read the last stable offsets of led partitions; return the error, if any.
+
+        Without an answer, the log and the broker's checkpoints are the only bounds.
+        """
         offsets: Mapping[TopicIdPartition, int] = {}
         epochs = led_epochs(self._applied, view, self._directories.broker_id)
         try:
@@ -270,7 +277,7 @@ class ClusterPoller:
         return refused
 
     def _give_up(self, topic: TopicName) -> _Refusals:
-        """Mark the topic's partitions in RLMM for deletion; others just lose their role."""
+        """Mark the topic's partitions in RLMM for deletion, and end the roles of the others."""
         try:
             found = [
                 summary
@@ -297,8 +304,8 @@ class ClusterPoller:
     def _is_ours(self, topic: TopicName, clusters: Collection[str | None]) -> bool:
         """Return whether RLMM has the topic as this cluster's.
 
-        Without a cluster in RLMM the topic is ours if it was seen here; otherwise an operator took
-        back a mark meanwhile.
+        If RLMM has no cluster for the topic, it is ours if it was polled here; otherwise an
+        operator has undeleted it meanwhile.
         """
         registered = self._cluster.registered_id
         ours = {registered} if topic in self._not_seen else {registered, None}

@@ -1,4 +1,4 @@
-"""Turn RLM's settings of TLS and SASL into options of kafka-python."""
+"""Convert RLM's settings of TLS and SASL into options of kafka-python."""
 
 import ssl
 from collections.abc import Mapping
@@ -9,11 +9,11 @@ from typing import Any
 
 
 class KafkaSecurityError(Exception):
-    """A file that a setting names cannot be used. The message names both and repeats no secret."""
+    """The error if the file of a setting cannot be used; the message names both and no secret."""
 
 
 class SecurityProtocol(Enum):
-    """What a listener of a broker speaks."""
+    """The protocol of a broker's listener."""
 
     PLAINTEXT = "PLAINTEXT"
     SSL = "SSL"
@@ -30,7 +30,7 @@ class SecurityProtocol(Enum):
 
 
 class SaslMechanism(Enum):
-    """How RLM logs in."""
+    """The mechanism by which RLM logs in."""
 
     PLAIN = "PLAIN"
     SCRAM_SHA_256 = "SCRAM-SHA-256"
@@ -39,7 +39,8 @@ class SaslMechanism(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
-    """
+    """The options of one connection.
+
     Attributes:
         ssl_context: None without TLS.
         options: KafkaConnection's.
@@ -51,11 +52,12 @@ class ConnectionOptions:
 
 @dataclass(frozen=True, slots=True)
 class KafkaSecurity:
-    """Which files and names RLM uses to connect to brokers; the fields of RlmSettings without
-    their `kafka_`.
+    """The files and names that RLM uses to connect to brokers.
+
+    The fields are those of RlmSettings without `kafka_`.
 
     Raises:
-        ValueError: a setting is missing, or has no use with this protocol.
+        ValueError: if a setting is missing, or has no use with this protocol.
     """
 
     security_protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
@@ -88,10 +90,10 @@ class KafkaSecurity:
             raise ValueError(f"{_names(of_key)} needs RLM_KAFKA_SSL_CERTIFICATE_FILE")
 
     def connection_options(self) -> ConnectionOptions:
-        """Read the files, so that a new password or certificate is used by the next connection.
+        """Read the files, so that the next connection uses a new password or certificate.
 
         Raises:
-            KafkaSecurityError: a file cannot be used.
+            KafkaSecurityError: if a file cannot be used.
         """
         context = self._ssl_context() if self.security_protocol.has_tls else None
         options = {"security_protocol": self.security_protocol.value, "ssl_context": context}
@@ -159,7 +161,7 @@ def _secret(path: Path, name: str) -> str:
 
 
 def _check_readable(path: Path, name: str) -> None:
-    """OpenSSL does not say which of its files cannot be read."""
+    """Raise if a file cannot be read, because OpenSSL's error does not name the file."""
     try:
         path.open("rb").close()
     except OSError as e:

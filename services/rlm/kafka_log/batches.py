@@ -15,7 +15,7 @@ READ_AHEAD_BYTES = 1024 * 1024
 
 
 class BatchError(Exception):
-    """The bytes at a position are not the expected record batch.
+    """The error if the bytes at a position are not the expected record batch.
 
     Attributes:
         position: of the first wrong byte, in the file.
@@ -30,18 +30,18 @@ class BatchError(Exception):
 
 
 class Window(Protocol):
-    """A segment's bytes, read forward."""
+    """Read a segment's bytes forward."""
 
     def read(self, position: int, length: int) -> memoryview:
-        """Read `length` bytes at `position`, fewer only at the end of the file. They stay valid."""
+        """Read `length` bytes at `position`, fewer only at the end; the bytes stay valid."""
         ...
 
 
 class FileWindow:
     """Read a file forward.
 
-    It does not map the file: if a broker truncates a mapped file, the process dies by SIGBUS; a
-    read just ends.
+    The file is not mapped: if a broker truncates a mapped file, the process dies by SIGBUS, but a
+    read only ends early.
     """
 
     def __init__(self, path: Path, read_ahead_bytes: int = READ_AHEAD_BYTES) -> None:
@@ -90,8 +90,8 @@ RangeReader = Callable[[int, int], Iterator[bytes]]
 class StreamWindow:
     """Read a segment forward through streams over ranges of it.
 
-    A range is about as long as the reader needs, so that the store sends few bytes too many; at its
-    end the next one is opened.
+    A range is about as long as the reader needs, so that the store sends few unneeded bytes. At the
+    end of a range the next one is opened.
     """
 
     def __init__(self, open_range: RangeReader, size_bytes: int, read_ahead_bytes: int) -> None:
@@ -161,7 +161,7 @@ _CONTROL = 0x20
 
 
 class Batch(NamedTuple):
-    """One record batch.
+    """The header fields and the data of one record batch.
 
     Attributes:
         position: of its first byte in the segment.
@@ -200,11 +200,11 @@ def walk_batches(
 
     Args:
         next_offset: no batch may begin below it, nor below the end of the previous batch.
-        verify: read each batch completely and check its CRC-32C. False: do so with control batches
-            only, and read just the header of the others.
+        verify: read each batch completely and check its CRC-32C. If False, do so with control
+            batches only, and read only the header of the others.
 
     Raises:
-        BatchError: a batch is cut off (TRUNCATED_BATCH), has a wrong CRC, length or offset
+        BatchError: if a batch is cut off (TRUNCATED_BATCH), has a wrong CRC, length or offset
             (CORRUPT_BATCH), or is of magic 0 or 1 (OLD_MESSAGE_FORMAT).
     """
     while position < end_position:
@@ -263,7 +263,10 @@ def _whole(window: Window, position: int, size: int, offset: int, crc: int) -> m
 
 
 def _no_header(data: memoryview, position: int, next_offset: int) -> BatchError:
-    """Tell an older format from damage: its magic has the same place, its header may be shorter."""
+    """Return the error of a missing header: an older format, or damage.
+
+    An older format has its magic at the same position, and its header may be shorter.
+    """
     if len(data) <= _MAGIC_AT or data[_MAGIC_AT] == _MAGIC:
         return _truncated(position, next_offset, len(data), HEADER_BYTES)
     base = int.from_bytes(data[:8], "big", signed=True)

@@ -98,10 +98,10 @@ class HighWatermarks:
     """Read the replication-offset-checkpoint of one log directory. Thread-safe.
 
     The broker replaces the file every few seconds (replica.high.watermark.checkpoint.interval.ms)
-    and when it stops. It is checked once a second at most, however many partitions ask, and read if
-    it changed.
+    and when it stops. The file is checked at most once a second for all partitions, and read if it
+    changed.
 
-    Its offsets lag behind the broker's and are never too high: a high watermark falls only with an
+    Its offsets lag behind the broker's and are never too high: a high watermark falls only in an
     unclean leader election.
 
     Args:
@@ -128,8 +128,9 @@ class HighWatermarks:
             self._require_readable()
 
     def of(self, topic: str, partition: int) -> int | None:
-        """Return the high watermark: the offset after the last record that every in-sync replica
-        has. None: there is no such file, so no broker replicates these logs.
+        """Return the offset after the last record that every in-sync replica has.
+
+        The result is None without a checkpoint file: then no broker replicates these logs.
 
         Raises:
             LogFileError: HIGH_WATERMARK_UNKNOWN if the file does not list the partition;

@@ -20,14 +20,14 @@ INDEX_INTERVAL_BYTES = 4096
 
 
 class OffsetIndex:
-    """Find the position in a segment to start reading at for an offset.
+    """Find the position in a segment at which to start reading for an offset.
 
     Args:
-        segment_size_bytes: None: the data was checked before.
+        segment_size_bytes: None if the data was checked before.
 
     Raises:
-        ValueError: incomplete entries; entries that do not ascend in offset and position; an entry
-            outside of the segment.
+        ValueError: if an entry is incomplete or outside of the segment, or entries do not ascend in
+            offset and position.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class OffsetIndex:
         return self._base_offset + relative, position
 
     def lookup(self, offset: int) -> tuple[int, int] | None:
-        """Find the greatest entry at or below `offset`; None: start at position 0."""
+        """Find the greatest entry at or below `offset`; None to start at position 0."""
         at = bisect_right(range(self._count), offset, key=lambda number: self.entry(number)[0])
         return self.entry(at - 1) if at else None
 
@@ -76,8 +76,8 @@ def check_time_index(data: bytes, base_offset: int, end_offset: int, max_timesta
     """Check a rolled segment's time index.
 
     Raises:
-        ValueError: incomplete entries; timestamps or offsets that do not ascend, offsets outside of
-            the segment, or a last entry without the segment's greatest timestamp.
+        ValueError: if an entry is incomplete, timestamps or offsets do not ascend, an offset is
+            outside of the segment, or the last entry lacks the segment's greatest timestamp.
     """
     if len(data) % TIME_ENTRY.size:
         raise ValueError(f"{len(data)} bytes are not whole entries of {TIME_ENTRY.size}")
@@ -96,7 +96,7 @@ class IndexBuilder:
     """Build both indexes of a segment from its batches, as a broker does.
 
     A broker that was restarted in the middle of a segment counts the interval from there, so its
-    own file may have other entries; both sets are right.
+    file may have other entries; both are correct.
     """
 
     def __init__(self, base_offset: int, interval_bytes: int = INDEX_INTERVAL_BYTES) -> None:
@@ -135,10 +135,10 @@ class IndexBuilder:
 
 
 def largest_timestamp_ms(segment: LocalSegment) -> int | None:
-    """Read the largest timestamp of a rolled segment from its time index, or the log's mtime if the
-    index has none. None: the segment cannot be read.
+    """Read the largest timestamp of a rolled segment; None if the segment cannot be read.
 
-    The value is not checked here; copying the segment reads it completely and does.
+    It comes from the time index, or is the log's mtime if the index has none. The value is not
+    checked here; the copy of the segment checks it.
 
     Source: LogSegment.largestTimestamp.
     """
@@ -149,7 +149,7 @@ def largest_timestamp_ms(segment: LocalSegment) -> int | None:
 
 
 def _last_entry_ms(segment: LocalSegment) -> int | None:
-    """Read the last timestamp; None: no index, incomplete entries, or an unwritten end (zeros)."""
+    """Read the last timestamp; None without an index, with incomplete entries or zeros at its end."""
     try:
         fd = os.open(segment.file(".timeindex"), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -200,7 +200,7 @@ class SegmentIndexes:
             self._aborted.append(aborted)
 
     def finish(self) -> tuple[dict[SegmentFile, bytes], tuple[Problem, ...]]:
-        """Return the files, and an INDEX_REBUILT for each that is not the broker's own."""
+        """Return the index files, and an INDEX_REBUILT for each one that was rebuilt."""
         transactions = b"".join(entry.to_bytes() for entry in self._aborted)
         files = {
             SegmentFile.OFFSET: self._choose(

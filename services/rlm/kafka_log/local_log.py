@@ -37,15 +37,15 @@ class LocalLog:
         segments: at least one; the last one is active.
         lineage: empty if there is a `lineage_problem`.
         log_start_offset: the first offset that may be read here.
-        last_stable_offset: below it every record is settled: all in-sync replicas have it, and no
-            open transaction began before it. Nothing else is copied.
+        last_stable_offset: every lower record is settled: all in-sync replicas have it, and no open
+            transaction began before it. Only settled records are copied.
         log_end_offset: the offset of the next record.
-        active_end_position: where the last complete batch of the active segment ends.
+        active_end_position: the end position of the last complete batch of the active segment.
         removed_before_offset: the log start of the broker's checkpoint, which it writes only if
             records were deleted on request (DeleteRecords) and some are still in the first segment.
         high_watermark: the offset after the last record that all in-sync replicas have, as the
             broker last wrote it; the log's end if no broker has written one.
-        high_watermark_problem: why it is not known, so that the log's start is used.
+        high_watermark_problem: why the high watermark is unknown; then it is the log's start.
     """
 
     segments: tuple[LocalSegment, ...]
@@ -68,8 +68,9 @@ class LocalLog:
         return sum(segment.size_bytes for segment in self.segments)
 
     def from_offset(self, log_start_offset: int) -> "LocalLog":
-        """Raise the log start to the tier's: what is below is neither read nor copied, though the
-        broker still has it.
+        """Return the log with its start raised to the tier's.
+
+        Lower offsets are neither read nor copied, though the broker still has them.
 
         Source: UnifiedLog.maybeIncrementLogStartOffset, which moves the local log start too.
         """
@@ -86,10 +87,11 @@ class LocalLog:
 
 @dataclass(frozen=True, slots=True)
 class _FolderFingerprint:
-    """
+    """The state of a folder by which changes are detected.
+
     Attributes:
         inode: differs if another topic's folder has the name.
-        mtime_ns: changes with the names in it.
+        mtime_ns: changes with the names in the folder.
     """
 
     inode: int
@@ -97,10 +99,10 @@ class _FolderFingerprint:
 
 
 class LocalPartition:
-    """Read a partition's folder repeatedly, each time only what is new. Thread-safe.
+    """Read a partition's folder repeatedly, each time only the new data. Thread-safe.
 
-    If the topic was deleted and created again, the path has the log of another topic id by now,
-    which does not belong to this partition (KIP-516).
+    If the topic was deleted and created again, the path has the log of another topic id, which does
+    not belong to this partition (KIP-516).
     """
 
     def __init__(self, found: PartitionDir) -> None:
@@ -118,17 +120,18 @@ class LocalPartition:
 
     @property
     def last_seen(self) -> LocalLog | None:
-        """The log as it was last read; None: it was not read yet."""
+        """Return the log as it was last read; None if it was not read yet."""
         return self._log
 
     def read(self) -> LocalLog | None:
-        """Read the log's current state; the same object as long as nothing changes, None if nothing
-        is left.
+        """Read the log's current state.
+
+        The result is the same object as long as nothing changes, and None if no log is left.
 
         Raises:
-            LogFileError: UNREADABLE; PARTITION_METADATA_MISSING, PARTITION_METADATA_INVALID if it
-                is not known whose log it is.
-            SegmentVanishedError: segments vanish faster than they can be read.
+            LogFileError: UNREADABLE; PARTITION_METADATA_MISSING, PARTITION_METADATA_INVALID if the
+                topic id of the log is unknown.
+            SegmentVanishedError: if segments vanish faster than they can be read.
         """
         with self._lock:
             for _ in range(_ATTEMPTS):
@@ -141,10 +144,10 @@ class LocalPartition:
             raise SegmentVanishedError(f"{self.found.path}: segments vanish during each read")
 
     def require_there(self) -> None:
-        """Check that the folder is still the partition's; then so was all that was read before.
+        """Check that the folder is still the partition's; if so, all earlier reads were of it.
 
         Raises:
-            FileNotFoundError: the folder is missing, or has the log of another topic id.
+            FileNotFoundError: if the folder is missing, or has the log of another topic id.
             LogFileError: UNREADABLE, PARTITION_METADATA_MISSING, PARTITION_METADATA_INVALID.
         """
         path, name = self.found.path, self.topic_id_partition
@@ -184,7 +187,7 @@ class LocalPartition:
         high_watermark, unknown = self._high_watermark(start, end, len(segments) - 1)
         if self._folder().inode != folder.inode:
             raise SegmentVanishedError(f"{self.found.path}: replaced during a read")
-        # The lowest of all bounds that are known.
+        # The lowest of the known bounds.
         last_stable_offset = min(self._tail.last_stable_offset, high_watermark)
         log = LocalLog(
             segments,
@@ -238,8 +241,11 @@ class LocalPartition:
     def _high_watermark(
         self, start: int, end: int, rolled_segments: int
     ) -> tuple[int, Problem | None]:
-        """Bound the high watermark to the log, as in Kafka (UnifiedLog.updateHighWatermark); an
-        unknown one is the log's start (Partition.createLog)."""
+        """Return the high watermark, bounded to the log, and the problem if it is unknown.
+
+        Source: UnifiedLog.updateHighWatermark. An unknown one is the log's start
+        (Partition.createLog).
+        """
         name = self.found.topic_id_partition
         try:
             written = self.found.high_watermarks.of(name.topic, name.partition)
@@ -264,7 +270,7 @@ class _Checkpoint:
         self._lineage = Lineage()
 
     def lineage(self) -> Lineage:
-        """As read_lineage."""
+        """Return the lineage, with the errors of read_lineage."""
         fingerprint = fingerprint_of(self._path)
         if fingerprint is None or fingerprint != self._read_as:
             self._read_as = None
@@ -274,15 +280,15 @@ class _Checkpoint:
 
 
 def log_end_problem(local: LocalPartition, log: LocalLog, log_start_offset: int) -> Problem | None:
-    """Describe why nothing of the log may be copied, if it ends below the tier's log start.
+    """Describe why the log may not be copied, if it ends below the tier's log start.
 
-    A log start is raised only to what all in-sync replicas had reached. A log that ends below it
-    has lost its tail, or is a new one on an empty disk: its offsets mean other records than before.
-    Kafka (LogLoader) would delete such a log and start again at the log start. Here the files are
-    the broker's, so a person decides.
+    A log start is raised only to offsets that all in-sync replicas had reached. A log that ends
+    below it has lost its tail, or is a new one on an empty disk: its offsets have other records
+    than before. Kafka (LogLoader) would delete such a log and start again at the log start. Here
+    the files are the broker's, so an operator decides.
 
     Raises:
-        LogFileError, SegmentVanishedError: the folder cannot be read now.
+        LogFileError, SegmentVanishedError: if the folder cannot be read now.
     """
     if log.log_end_offset >= log_start_offset:
         return None

@@ -40,10 +40,11 @@ _LOG_FILE = re.compile(r"[0-9]{20}\.log")
 
 @dataclass(frozen=True, slots=True)
 class PartitionDir:
-    """A partition of a log directory.
+    """The folder of a partition in a log directory.
 
     Attributes:
-        log_start_offset: of log-start-offset-checkpoint; None if that does not list it.
+        log_start_offset: of log-start-offset-checkpoint; None if the file does not list the
+            partition.
         high_watermarks: of the log directory, for all of its partitions.
     """
 
@@ -54,7 +55,7 @@ class PartitionDir:
 
 
 _Fingerprints = tuple[Fingerprint, Fingerprint]
-"""Those of the folder and of its partition.metadata."""
+"""The fingerprints of the folder and of its partition.metadata."""
 
 
 @dataclass
@@ -77,15 +78,16 @@ class LogDirs:
 
 
 def find_partitions(log_dirs: Sequence[Path], before: LogDirs | None = None) -> LogDirs:
-    """Find the partitions in `log_dirs`, except internal topics' (`__*`) and folders named
-    `-delete`, `-future` and `-stray`.
+    """Find the partitions in `log_dirs`.
+
+    Internal topics (`__*`) and folders named `-delete`, `-future` and `-stray` are skipped.
 
     Args:
         before: the last result: unchanged folders are not read again.
 
     Raises:
-        LogDirError: none of the directories can be used (missing, empty, unreadable, not Kafka's),
-            one is named twice, or they have no broker id or several.
+        LogDirError: if none of the directories can be used (missing, empty, unreadable, not
+            Kafka's), one is named twice, or they have no broker id or several.
     """
     usable, problems, last_error = [], [], None
     for log_dir in log_dirs:
@@ -128,7 +130,7 @@ def _check_is_kafkas(log_dir: Path) -> None:
 
 
 def _check_are_different(log_dirs: Sequence[Path]) -> None:
-    """Refuse a directory that is named twice: its partitions would seem to be in two places."""
+    """Refuse a directory that is named twice: its partitions would be found in two places."""
     seen: dict[str, Path] = {}
     for log_dir in log_dirs:
         real = os.path.realpath(log_dir)
@@ -231,8 +233,9 @@ _FLOCK = "hhqqi"
 def is_held_by_another(log_dir: Path) -> bool:
     """Return whether another process, usually a broker, holds the lock now.
 
-    It does not take the lock, so that a broker can start at the same moment. False if that cannot
-    be seen, as from another machine. A process that holds the lock itself would lose it.
+    This does not acquire the lock, so that a broker can start at the same moment. The result is
+    False if the lock is not visible, for example from another machine. A process that holds the
+    lock itself would lose it by this call.
     """
     try:
         fd = os.open(log_dir / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
@@ -252,7 +255,7 @@ class LogDirectories:
     """Scan the broker's log directories and keep the last result. Thread-safe.
 
     Raises:
-        LogDirError: none of the directories can be used.
+        LogDirError: if none of the directories can be used.
     """
 
     def __init__(self, log_dirs: Sequence[Path]) -> None:
@@ -275,7 +278,7 @@ class LogDirectories:
         """Scan the directories again.
 
         Raises:
-            LogDirError: none can be used now; the last result is kept.
+            LogDirError: if none can be used now; the last result is kept.
         """
         with self._lock:
             try:
@@ -287,7 +290,7 @@ class LogDirectories:
             self._problem_log.log("the log directories", self.problems)
 
     def scan_for(self, names: Collection[TopicIdPartition]) -> None:
-        """Scan again if one of these was not found yet; a failure is left to the next scan."""
+        """Scan again if one of these was not found yet; the next scan retries after a failure."""
         if self._log_dirs and any(self.folder_of(name) is None for name in names):
             with suppress(LogDirError):
                 self.scan()

@@ -1,4 +1,4 @@
-"""List the files of one partition: segments, snapshots, leader epochs."""
+"""List and read the files of one partition: segments, snapshots, leader epochs."""
 
 import os
 import time
@@ -16,7 +16,7 @@ from services.api.remote_log_manager import Problem, ProblemKind
 
 
 class LogDirError(Exception):
-    """A log directory cannot be used: it is missing, empty, unreadable or not Kafka's."""
+    """The error of a log directory that is missing, empty, unreadable or not Kafka's."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
@@ -25,7 +25,7 @@ class LogDirError(Exception):
 
 
 class LogFileError(Exception):
-    """A file of a partition is missing or is not what its name says."""
+    """The error of a partition's file that is missing, unreadable or invalid."""
 
     def __init__(
         self, kind: ProblemKind, path: Path, reason: str, offset: int | None = None
@@ -41,7 +41,7 @@ class LogFileError(Exception):
 
 
 class SegmentVanishedError(Exception):
-    """The broker deleted a segment during a read; list the directory again."""
+    """The error if the broker deleted a segment during a read; list the directory again."""
 
 
 def unreadable(path: Path, error: OSError) -> LogFileError:
@@ -54,10 +54,10 @@ _GRANULARITY_NS = 100_000_000
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """Tell whether a file changed, without reading it.
+    """The state of a file by which changes are detected without reading it.
 
     Attributes:
-        ctime_ns: changes with contents, rights and owner; nobody can set it back.
+        ctime_ns: changes with contents, rights and owner; no process can set it back.
     """
 
     inode: int
@@ -65,8 +65,11 @@ class Fingerprint:
 
 
 def fingerprint_of(path: Path) -> Fingerprint | None:
-    """Take a file's fingerprint before it is read; None: it cannot be examined, or changed too
-    recently to notice another change."""
+    """Return a file's fingerprint, to be taken before the file is read.
+
+    The result is None if the file cannot be examined, or changed too recently to detect another
+    change.
+    """
     try:
         status = os.stat(path)
     except OSError:
@@ -77,7 +80,7 @@ def fingerprint_of(path: Path) -> Fingerprint | None:
 
 
 def is_settled(changed_ns: int) -> bool:
-    """Return whether another change would get another time; not within the clock's granularity."""
+    """Return whether another change would get another time, by the clock's granularity."""
     return time.time_ns() - changed_ns > _GRANULARITY_NS
 
 
@@ -91,7 +94,7 @@ def open_transactions(snapshot: bytes) -> dict[int, int]:
     """Read the open transactions of a producer snapshot: first offset by producer id.
 
     Raises:
-        ValueError: another version, a wrong CRC, or a count that does not match the length.
+        ValueError: if the version or the CRC is wrong, or the count does not match the length.
     """
     if len(snapshot) < _PREFIX.size:
         raise ValueError(f"only {len(snapshot)} bytes")
@@ -117,11 +120,11 @@ _SNAPSHOT = ".snapshot"
 
 @dataclass(frozen=True, slots=True)
 class LocalSegment:
-    """One segment on the disk.
+    """The files of one local segment.
 
     Attributes:
         size_bytes: of the log file when the directory was listed.
-        next_base_offset: of the segment behind it; None: this one is active.
+        next_base_offset: of the next segment; None if this one is active.
     """
 
     directory: Path
@@ -135,7 +138,7 @@ class LocalSegment:
 
     @property
     def end_offset(self) -> int:
-        """Inclusive; of a rolled segment."""
+        """Return the last offset of a rolled segment, inclusive."""
         assert self.next_base_offset is not None
         return self.next_base_offset - 1
 
@@ -145,7 +148,7 @@ class LocalSegment:
 
     @property
     def producer_snapshot_path(self) -> Path:
-        """The producers' state at the end of this rolled segment."""
+        """Return the path of the producer snapshot at the end of this rolled segment."""
         return snapshot_path(self.directory, self.end_offset + 1)
 
     def file(self, suffix: str) -> Path:
@@ -238,7 +241,7 @@ def read_lineage(directory: Path) -> Lineage:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn an OSError into UNREADABLE of `path`, except for a missing file."""
+    """Convert an OSError into UNREADABLE of `path`, except for a missing file."""
     try:
         yield
     except FileNotFoundError:
@@ -249,7 +252,7 @@ def reading(path: Path) -> Iterator[None]:
 
 @contextmanager
 def reading_segment(path: Path) -> Iterator[None]:
-    """Do as `reading`; a missing segment is a SegmentVanishedError."""
+    """Convert errors as `reading` does, and a missing segment into SegmentVanishedError."""
     try:
         with reading(path):
             yield

@@ -21,14 +21,14 @@ _CONTROL_KEY = Struct(">hh")
 
 
 class Marker(Enum):
-    """A control record that ends a transaction, by its type number."""
+    """The control record that ends a transaction, by its type number."""
 
     ABORT = 0
     COMMIT = 1
 
 
 class AbortedTxn(NamedTuple):
-    """One entry of a transaction index; offsets inclusive, the last one is the marker's."""
+    """The entry of a transaction index; offsets are inclusive, the last one is the marker's."""
 
     producer_id: int
     first_offset: int
@@ -43,7 +43,7 @@ def parse_aborted_txns(data: bytes) -> list[AbortedTxn]:
     """Read the entries of a transaction index.
 
     Raises:
-        ValueError: incomplete entries, or not version 0.
+        ValueError: if an entry is incomplete, or not of version 0.
     """
     if len(data) % ABORTED_TXN_BYTES:
         raise ValueError(f"{len(data)} bytes are not whole entries of {ABORTED_TXN_BYTES}")
@@ -56,7 +56,7 @@ def parse_aborted_txns(data: bytes) -> list[AbortedTxn]:
 
 
 class Transactions:
-    """Track which transactions are open, batch by batch.
+    """Track the open transactions of a log, batch by batch.
 
     Attributes:
         open: producer id to the first offset of its open transaction.
@@ -103,7 +103,7 @@ def control_marker(batch: Batch) -> Marker | None:
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    """Read the zig-zag number at `at`, and where it ends; (0, end) beyond the end of the data."""
+    """Read the zig-zag number at `at` and its end; (0, end) if `at` is after the data."""
     value = shift = 0
     while at < len(data):
         byte = data[at]
@@ -119,14 +119,14 @@ HEADERS_READ_AHEAD_BYTES = 64 * 1024
 
 
 class LogTail:
-    """Follow the end of one partition's log, reading only what is new. Not thread-safe.
+    """Follow the end of one partition's log, reading only new batches. Not thread-safe.
 
     The active segment ends before the first incomplete batch: a live broker may be writing it, or a
     crashed one may have left it; neither is a problem.
 
     Attributes:
         log_end_offset: the offset of the next record.
-        end_position: where the last complete batch of the active segment ends.
+        end_position: the end position of the last complete batch of the active segment.
     """
 
     def __init__(self) -> None:
@@ -172,12 +172,12 @@ class LogTail:
 
 
 def transactions_at(segments: Sequence[LocalSegment], offset: int) -> Transactions:
-    """Find the transactions that are open at `offset`, from the newest valid producer snapshot not
-    above it and the batches that follow.
+    """Find the transactions that are open at `offset`.
 
-    Without a snapshot it starts at the log's start with none open, as a broker's recovery does. It
-    skips what follows a damaged batch in a rolled segment: such a segment is not copied, nor is
-    anything after it.
+    They are those of the newest valid producer snapshot not above it, updated by the batches that
+    follow. Without a snapshot, the search starts at the log's start with none open, as a broker's
+    recovery does. Batches after a damaged one in a rolled segment are skipped: neither such a
+    segment nor any later one is copied.
 
     Raises:
         SegmentVanishedError: list the directory again.

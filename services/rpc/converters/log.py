@@ -46,7 +46,11 @@ def fetch_request_to_proto(request: FetchRequest) -> pb.FetchRequest:
 
 
 def fetch_request_from_proto(message: pb.FetchRequest) -> FetchRequest:
-    """Raise NotServedError, with the field's name, for what this release does not serve."""
+    """Read a fetch request.
+
+    Raises:
+        NotServedError: if this release does not serve it; names the field.
+    """
     _refuse(message.role not in _SERVED_ROLES, "role")
     _refuse(message.isolation_level not in _SERVED_ISOLATION, "isolation_level")
     _refuse(message.max_wait_ms != 0, "max_wait_ms")
@@ -181,9 +185,10 @@ def _problem_from_proto(message: pb.Problem) -> Problem:
 
 
 def delta_to_proto(delta: LeadershipDelta) -> pb.OnLeadershipChangeRequest:
-    """
+    """Write role changes.
+
     Raises:
-        InvalidRequestError: a change without a leader epoch, which the wire does not have.
+        InvalidRequestError: if a change has no leader epoch, which the message requires.
     """
     return pb.OnLeadershipChangeRequest(changes=[_change_to_proto(c) for c in delta.changes])
 
