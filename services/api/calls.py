@@ -1,4 +1,4 @@
-"""Define what travels with a request: the caller, the request id, and the reason of a change."""
+"""Define the context of a request: the caller, the request id, and the reason of a change."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,11 +28,11 @@ class Call:
 
     Attributes:
         actor: the caller as the transport authenticated it; "anonymous" while TLS is off.
-        request_id: names this call in logs and in error messages, also in those of the services
+        request_id: names this call in logs and in error messages, including those of the services
             that are called on its behalf.
-        is_active: whether the caller still waits for the response. Once False it stays False: the
-            deadline passed, the caller cancelled, or the connection broke.
-        left_s: how long until the caller's deadline, s; infinite if it has none.
+        is_active: returns whether the caller still waits for the response. After False it stays
+            False: the deadline passed, the caller cancelled, or the connection broke.
+        left_s: returns the seconds until the caller's deadline; infinite if it has none.
     """
 
     actor: str
@@ -63,23 +63,24 @@ def serving(call: Call) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class MutationContext:
-    """Describe why something is changed; recorded in the audit trail with the change.
+    """Describe the reason and the conditions of a change; the audit trail records it.
 
     Attributes:
         request_id: chosen by the caller, one per intended change of a partition. If the partition
-            had it within a day, the call changes nothing and returns the outcome of the first one;
-            with another body it is an InvalidRequestError. Refused calls are not remembered. None:
+            had it within a day, the call changes nothing and returns the outcome of the first call;
+            with another body it fails with InvalidRequestError. Refused calls are not stored. None:
             the state alone decides.
         reason: a word or a sentence for people ("copy", "retention.ms breached").
-        rule_detail: the figures by which a rule decided.
+        rule_detail: the figures that a rule compared.
         plan_id: the sweep that planned this change.
         broker_leader_epoch: of the leader that the caller knows; an older one than the partition's
-            is refused with FencedLeaderEpochError if the contract says so. None: no fence.
-        expected_revision: of the partition before this call; another is a ConcurrentUpdateError.
-            A repeated request id is recognized first, and may expect another revision. None: any.
+            is refused with FencedLeaderEpochError if the contract requires it. None: no fence.
+        expected_revision: of the partition before this call; another one is a
+            ConcurrentUpdateError. A repeated request id is recognized first, and may expect another
+            revision. None for any revision.
         expected_config_revision: the same, of the topic's settings.
-        retention_owner: for whom a retention rule deletes the segment; None counts as the broker.
-            DeletionRefusedError if the topic has another owner.
+        retention_owner: the owner for whom a retention rule deletes the segment; None counts as the
+            broker. DeletionRefusedError if the topic has another owner.
     """
 
     request_id: str | None = None

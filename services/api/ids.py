@@ -1,4 +1,4 @@
-"""Names of things: partitions and segments, and Kafka's text form of their UUIDs."""
+"""Define the ids of partitions and segments, and Kafka's text form of their UUIDs."""
 
 import base64
 import re
@@ -15,10 +15,10 @@ _KAFKA_UUID = re.compile(r"[A-Za-z0-9_-]{22}")
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicIdPartition:
-    """One partition of one incarnation of a topic (Kafka: TopicIdPartition).
+    """The id of a partition: topic id, topic and number (Kafka: TopicIdPartition).
 
-    Two topics that bear the same name one after the other have different ids. `topic` follows
-    Kafka's rule for legal names; the id may not be all zeroes, which Kafka reserves.
+    A topic that is created again under its name has another id. `topic` follows Kafka's rule for
+    legal names; the id must not be all zeroes, which Kafka reserves.
     """
 
     topic_id: UUID
@@ -37,7 +37,10 @@ class TopicIdPartition:
 
 @dataclass(frozen=True, slots=True, order=True)
 class RemoteLogSegmentId:
-    """One attempt to copy one segment: each retry has a new `id` (Kafka: RemoteLogSegmentId)."""
+    """The id of one attempt to copy a segment (Kafka: RemoteLogSegmentId).
+
+    Each retry has a new `id`.
+    """
 
     topic_id_partition: TopicIdPartition
     id: UUID
@@ -50,18 +53,18 @@ class RemoteLogSegmentId:
 
 
 def uuid_to_text(uuid: UUID) -> str:
-    """Kafka's form: 22 characters of URL-safe base64 without padding."""
+    """Write a UUID in Kafka's form: 22 characters of URL-safe base64 without padding."""
     return base64.urlsafe_b64encode(uuid.bytes)[:22].decode("ascii")
 
 
 def uuid_from_text(text: str, field: str) -> UUID:
     """Read Kafka's 22-character form or the usual form with hyphens.
 
-    Two spellings of one id must give one id, so a 22-character text whose last character carries
-    bits that no UUID has is refused.
+    A 22-character text with bits in its last character that no UUID has is refused, so that an id
+    has only one spelling in this form.
 
     Raises:
-        InvalidRequestError: neither form; names `field`.
+        InvalidRequestError: if the text has neither form; names `field`.
     """
     if _KAFKA_UUID.fullmatch(text):
         uuid = UUID(bytes=base64.urlsafe_b64decode(text + "=="))

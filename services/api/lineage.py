@@ -1,4 +1,4 @@
-"""Leader epochs of a partition, and whether a segment belongs to its history."""
+"""Define a partition's lineage, and decide whether a segment belongs to it."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from services.api.validation import require
 class Lineage:
     """The history of a partition's leader epochs, ascending in epoch and in start offset.
 
-    Kafka: LeaderEpochFileCache. An epoch ends where the next one starts.
+    Kafka: LeaderEpochFileCache. An epoch ends at the start offset of the next one.
     """
 
     entries: tuple[SegmentLeaderEpoch, ...] = ()
@@ -36,7 +36,7 @@ class Lineage:
         return self.entries[-1].leader_epoch if self.entries else None
 
     def epoch_for_offset(self, offset: int) -> int | None:
-        """Return the epoch in which `offset` was written; None if it is before the first epoch."""
+        """Return the leader epoch of `offset`; None if it is before the first epoch."""
         at = bisect_right(self.entries, offset, key=lambda entry: entry.start_offset)
         return self.entries[at - 1].leader_epoch if at else None
 
@@ -58,12 +58,12 @@ class Lineage:
     def before(self, offset: int) -> "Lineage":
         """Return the history of all offsets below `offset`, from its beginning.
 
-        The LEADER_EPOCH index of a segment that ends there has the same.
+        It equals the LEADER_EPOCH index of a segment that ends before `offset`.
         """
         return Lineage(tuple(e for e in self.entries if e.start_offset < offset))
 
     def from_offset(self, offset: int) -> "Lineage":
-        """Return the history from `offset` on; the epoch that holds it begins there.
+        """Return the history from `offset` on; the epoch of `offset` begins there.
 
         Source: LeaderEpochFileCache.truncateFromStart.
         """
@@ -76,8 +76,8 @@ class Lineage:
     def end_offset_for(self, epoch: int, log_end_offset: int) -> int:
         """Return the offset after the last one of `epoch`.
 
-        Source: LeaderEpochFileCache.endOffsetFor, for an epoch that the lineage has or that lies
-        between two of its own.
+        Source: LeaderEpochFileCache.endOffsetFor, for an epoch of the lineage or between two of its
+        epochs.
         """
         later = (e.start_offset for e in self.entries if e.leader_epoch > epoch)
         return next(later, log_end_offset)
@@ -85,8 +85,8 @@ class Lineage:
     def merged_with_report(self, reported: "Lineage") -> "Lineage":
         """Merge a broker's reported history, which may lack the beginning, into this one.
 
-        Entries below the broker's first stay; one of equal epoch keeps the smaller start; from the
-        first divergence on the broker's replace the stored ones.
+        Entries below the broker's first stay; an entry of equal epoch keeps the smaller start; from
+        the first divergence on, the broker's entries replace the stored ones.
         """
         if not reported.entries:
             return self
@@ -100,7 +100,7 @@ class Lineage:
 
 
 def checkpoint_text(entries: Sequence[SegmentLeaderEpoch]) -> str:
-    """Write Kafka's leader-epoch-checkpoint file: version 0, the count, a line for each epoch."""
+    """Return Kafka's leader-epoch-checkpoint file: version 0, the count, a line per epoch."""
     lines = [f"{entry.leader_epoch} {entry.start_offset}" for entry in entries]
     return "\n".join(["0", str(len(lines)), *lines, ""])
 
@@ -109,8 +109,8 @@ def parse_checkpoint(text: str) -> Lineage:
     """Read a leader-epoch-checkpoint file, or the LEADER_EPOCH index of a segment.
 
     Raises:
-        InvalidRequestError: not version 0, a count that does not match, a line that is not two
-            numbers, epochs that do not ascend.
+        InvalidRequestError: if the version is not 0, the count does not match, a line is not two
+            numbers, or epochs do not ascend.
     """
     version, _, rest = text.partition("\n")
     if version.strip() != "0":
@@ -128,7 +128,7 @@ def parse_checkpoint(text: str) -> Lineage:
 
 
 def without_empty_epochs(epochs: Sequence[SegmentLeaderEpoch]) -> tuple[SegmentLeaderEpoch, ...]:
-    """Return the epochs that have records: one that starts where the next does has none.
+    """Return the epochs that have records; an epoch with the start of the next one has none.
 
     Source: RemoteLogManager.buildFilteredLeaderEpochMap.
     """
@@ -138,10 +138,10 @@ def without_empty_epochs(epochs: Sequence[SegmentLeaderEpoch]) -> tuple[SegmentL
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """The leader epoch at which a segment leaves the lineage, and why.
+    """The leader epoch at which a segment leaves the lineage, and the reason.
 
     Attributes:
-        leader_epoch: of the segment; the one by which they are told apart.
+        leader_epoch: of the segment; the first that differs from the lineage.
         why: the figures, for people.
     """
 
@@ -150,7 +150,7 @@ class Divergence:
 
 
 class SegmentLineage:
-    """A partition's lineage up to its log end offset, prepared to check many segments.
+    """The lineage of a partition up to its log end offset, prepared to check many segments.
 
     Attributes:
         first_epoch: the lineage's first epoch that has records.
@@ -171,15 +171,15 @@ class SegmentLineage:
     def contains(self, segment: RemoteLogSegmentMetadata) -> bool:
         """Return whether the segment has the records of the partition's log at its offsets.
 
-        Epochs before the lineage's first are not looked at: the lineage was cut to the log start,
-        and a segment may reach across that.
+        Epochs before the lineage's first are ignored: the lineage begins at the log start, and a
+        segment may begin before it.
 
         Source: RemoteLogManager.isRemoteSegmentWithinLeaderEpochs.
         """
         return self.divergence(segment) is None
 
     def divergence(self, segment: RemoteLogSegmentMetadata) -> Divergence | None:
-        """Return why `contains` is False; None: it is True."""
+        """Return why `contains` is False; None if it is True."""
         epochs = without_empty_epochs(segment.segment_leader_epochs)
         end = segment.end_offset
         if end >= self._log_end_offset:

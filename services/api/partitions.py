@@ -1,4 +1,4 @@
-"""A partition's state besides its segments: deletion, leader's report, recorded gaps, audit."""
+"""Define a partition's state: deletion, leader's report, gaps, events and anomalies."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,21 +12,21 @@ from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentStat
 from services.api.validation import require, require_int32, require_int64
 
 LOST_BEFORE_COPY = "LOST_BEFORE_COPY"
-"""The broker deleted them before they were copied."""
+"""The kind of a gap whose offsets the broker deleted before their copy."""
 
 GAP_KINDS = (LOST_BEFORE_COPY,)
 
 MAX_GAPS = 1_000
-"""Gaps kept of a partition: those of the greatest offsets."""
+"""The most gaps that are kept of a partition: those with the greatest offsets."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetGap:
-    """A range of offsets, both ends inclusive.
+    """The range of a gap, both ends inclusive.
 
     Attributes:
-        kind: why; one of GAP_KINDS where it is to be recorded, perhaps another one of a later
-            release where it was read.
+        kind: the reason; one of GAP_KINDS to record a gap. A gap that was read may have a kind of a
+            later release.
     """
 
     start_offset: int
@@ -44,8 +44,8 @@ def is_recorded(gaps: Sequence[OffsetGap], start_offset: int, end_offset: int) -
     """Return whether a range, both ends inclusive, lies within one of the recorded gaps.
 
     Args:
-        gaps: all that are kept of a partition, ascending. Where they are MAX_GAPS, what lies below
-            the first of them counts as recorded: it may have been, and is not kept any more.
+        gaps: all that are kept of a partition, ascending. If there are MAX_GAPS, all offsets below
+            the first gap count as recorded: their gap may have been dropped.
     """
     if len(gaps) >= MAX_GAPS and end_offset + 1 < gaps[0].start_offset:
         return True
@@ -57,21 +57,22 @@ NOTHING_COPIED = -1
 
 @dataclass(frozen=True, slots=True)
 class PartitionReport:
-    """A report of the RLM of a partition's leader. Reports are ordered by (leader_epoch,
-    report_number).
+    """The report of the RLM of a partition's leader.
+
+    Reports are ordered by (leader_epoch, report_number).
 
     Attributes:
-        leader_epoch: of the broker, under which it leads the partition.
+        leader_epoch: the epoch under which the broker leads the partition.
         report_number: larger than that of every earlier report of the same leader epoch.
-        lineage: the broker's leader epochs, with those that it forgot together with their records
-            where the tier knows them; none above leader_epoch.
+        lineage: the broker's leader epochs, and those of deleted local records if the tier has
+            them; none above leader_epoch.
         local_log_start_offset: the first offset on the broker's disk.
         log_end_offset: the offset that the next record will get.
         high_watermark, last_stable_offset: as the broker has them; exclusive.
-        only_local_bytes: of the segments that begin above copied_through_offset, the active one
-            among them (Kafka: onlyLocalLogSegmentsSize).
-        copied_through_offset: the last offset in the tier when this was counted, inclusive;
-            NOTHING_COPIED.
+        only_local_bytes: of the segments that begin above copied_through_offset, including the
+            active one (Kafka: onlyLocalLogSegmentsSize).
+        copied_through_offset: the last offset in the tier when the bytes were counted, inclusive;
+            NOTHING_COPIED if there was none.
     """
 
     topic_id_partition: TopicIdPartition
@@ -106,18 +107,18 @@ class PartitionReport:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """A partition's state as RLMM keeps it.
+    """The state of a partition as RLMM stores it.
 
     Attributes:
-        log_start_offset: the tier's: what lies below is gone or going. Never falls.
-        lineage: the tier's, from log_start_offset on: each report's, joined to what was known
-            (Lineage.merged_with_report). Empty: nobody has reported.
-        report: the latest one; None: nobody has reported.
-        reported_at_ms: when it came, by the database's clock.
+        log_start_offset: the tier's: lower offsets are deleted or being deleted. Never falls.
+        lineage: the tier's, from log_start_offset on: the merged lineages of all reports
+            (Lineage.merged_with_report). Empty before the first report.
+        report: the latest one; None before the first report.
+        reported_at_ms: when the report came, by the database's clock; None before the first report.
         read_at_ms: now, by the database's clock.
         gaps: recorded (record_gap), at or above log_start_offset; ascending, the last MAX_GAPS.
-            None in the answer to a report.
-        highest_broker_leader_epoch: callers of a lower one are fenced; None: none is known.
+            Empty in the answer to a report.
+        highest_broker_leader_epoch: calls with a lower one are fenced; None if none is known.
     """
 
     log_start_offset: int = 0
@@ -130,18 +131,18 @@ class PartitionState:
 
     @property
     def report_age_ms(self) -> int | None:
-        """Return the age of the report; None: there is none."""
+        """Return the age of the report; None if there is no report."""
         return None if self.reported_at_ms is None else self.read_at_ms - self.reported_at_ms
 
 
 def log_end_offset(
     segments: Iterable[RemoteLogSegmentMetadata], lineage: Lineage, report: PartitionReport
 ) -> int:
-    """Return the leader's log end offset, also if it copied more after its report.
+    """Return the leader's log end offset, including segments that it copied after its report.
 
-    Under one leader epoch a log only grows. So what has finished, and ends in the epoch of the
-    leader that reported, is that leader's, though it was not written yet when it reported. What
-    ends in an earlier epoch at or above the reported end was truncated in an unclean election.
+    Under one leader epoch a log only grows. So a finished segment that ends in the epoch of the
+    report is that leader's, even if it was written after the report. A segment that ends in an
+    earlier epoch at or above the reported end was truncated in an unclean election.
     """
     if lineage.latest_epoch != report.leader_epoch:
         return report.log_end_offset
@@ -155,7 +156,10 @@ def log_end_offset(
 
 
 class RemotePartitionDeleteState(Enum):
-    """Kafka: RemotePartitionDeleteState. Each state follows the one above it, none other."""
+    """The state of a partition's deletion (Kafka: RemotePartitionDeleteState).
+
+    Each state follows only the one above it.
+    """
 
     DELETE_PARTITION_MARKED = "DELETE_PARTITION_MARKED"
     DELETE_PARTITION_STARTED = "DELETE_PARTITION_STARTED"
@@ -166,7 +170,7 @@ _ORDER = tuple(RemotePartitionDeleteState)
 
 
 def delete_predecessor(target: RemotePartitionDeleteState) -> RemotePartitionDeleteState | None:
-    """Return the state from which a partition may move to `target`; None: not being deleted.
+    """Return the state before `target`; None if a partition without deletion moves to it.
 
     Source: RemotePartitionDeleteState.isValidTransition, which Kafka's own store does not
     enforce and ours does (a declared difference).
@@ -177,7 +181,7 @@ def delete_predecessor(target: RemotePartitionDeleteState) -> RemotePartitionDel
 
 @dataclass(frozen=True, slots=True)
 class RemotePartitionDeleteMetadata:
-    """One event of a partition's deletion (Kafka: RemotePartitionDeleteMetadata)."""
+    """The event that moves a partition's deletion (Kafka: RemotePartitionDeleteMetadata)."""
 
     topic_id_partition: TopicIdPartition
     state: RemotePartitionDeleteState
@@ -191,24 +195,24 @@ class RemotePartitionDeleteMetadata:
 
 @dataclass(frozen=True, slots=True)
 class PartitionEvent:
-    """One change of a partition.
+    """The entry of the audit trail for one change of a partition.
 
     Attributes:
-        revision: that it gave the partition.
-        at_ms: when, by the database's clock.
-        kind: what changed: LEADERSHIP, SEGMENT, PARTITION_DELETE, LINEAGE, LOG_START, GAP,
-            LEADER_EPOCH_RESET; more may follow.
-        from_state: of the segment or of the partition's deletion before; "": none.
+        revision: the partition's revision after the change.
+        at_ms: the time of the change, by the database's clock.
+        kind: LEADERSHIP, SEGMENT, PARTITION_DELETE, LINEAGE, LOG_START, GAP or LEADER_EPOCH_RESET;
+            more may follow.
+        from_state: of the segment or of the partition's deletion before the change; "" if none.
         to_state: the same, after the change.
-        segment_id: None: not of a segment.
-        key: topicId:partition:endOffset:brokerLeaderEpoch of the segment, -1 where no epoch is
-            known (the compaction proposal's key); "": not of a segment.
-        actor: who made the call.
-        call_id: of the one call, as in the logs.
-        request_id: of the call's context, as are reason, rule_detail and plan_id; "": not said.
-        broker_id: -1: no broker.
-        broker_leader_epoch: under which it was made; None: not said.
-        repeat_count: further calls that asked for what this one had done.
+        segment_id: None if the change is not of a segment.
+        key: topicId:partition:endOffset:brokerLeaderEpoch of the segment, with -1 for an unknown
+            epoch (the compaction proposal's key); "" if the change is not of a segment.
+        actor: the client of the call.
+        call_id: the id of the call, as in the logs.
+        request_id: of the call's context, as are reason, rule_detail and plan_id; "" if not set.
+        broker_id: -1 if no broker made the change.
+        broker_leader_epoch: the epoch under which the change was made; None if not set.
+        repeat_count: later calls that requested the same change again.
     """
 
     revision: int
@@ -234,9 +238,9 @@ class EventQuery:
     """Select events of a partition.
 
     Attributes:
-        after_revision: only those after it; 0: from the oldest one on.
-        segment_id: only of this segment; None: of all, and of none.
-        plan_id: only of this sweep; "": of any and of none.
+        after_revision: only later events; 0 for all from the oldest on.
+        segment_id: only events of this segment; None for all events.
+        plan_id: only events of this sweep; "" for all events.
     """
 
     topic_id_partition: TopicIdPartition
@@ -253,10 +257,10 @@ class EventQuery:
 
 @dataclass(frozen=True, slots=True)
 class EventPage:
-    """Some of a partition's events, ascending by revision.
+    """The events of a partition on one page, ascending by revision.
 
     Attributes:
-        next_page_token: opaque; pass it with the same query for the next page. "": the end.
+        next_page_token: opaque; pass it with the same query for the next page. "" at the end.
         revision: of the partition when this page was read.
     """
 
@@ -266,16 +270,16 @@ class EventPage:
 
 
 MAX_ANOMALIES = 1_000
-"""Of one report."""
+"""The most anomalies of one report."""
 
 MAX_DETAIL_LENGTH = 1_024
 
 MAX_OBJECT_KEY_BYTES = 1_024
-"""In UTF-8: more than a location's number and RSM's longest key have."""
+"""The most bytes of a key in UTF-8; a location's number and RSM's longest key need less."""
 
 
 class AnomalyKind(Enum):
-    """How metadata and bucket disagree; see the proto."""
+    """The kind of difference between metadata and store; see the proto."""
 
     ORPHAN_OBJECTS = "ORPHAN_OBJECTS"
     UNREFERENCED_COMPLETE = "UNREFERENCED_COMPLETE"
@@ -286,12 +290,12 @@ class AnomalyKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """A disagreement; all its fields but `detail` identify it.
+    """The difference between metadata and store; all fields but `detail` identify it.
 
-    RLMM need not know the partition, which has no topic name here: an orphan has only ids.
+    The partition has no topic name here and may be unknown to RLMM: an orphan has only ids.
 
     Attributes:
-        object_key: of the object, as in its ObjectLocation; "": of the segment as a whole.
+        object_key: of the object, as in its ObjectLocation; "" for the segment as a whole.
         detail: a text for people.
     """
 
@@ -313,18 +317,18 @@ class Anomaly:
 
     @property
     def identity(self) -> "Anomaly":
-        """The anomaly without its detail, equal for what RLMM counts as the same anomaly."""
+        """Return the anomaly without its detail; RLMM treats equal identities as one anomaly."""
         return replace(self, detail="")
 
 
 @dataclass(frozen=True, slots=True)
 class SeenAnomaly:
-    """A stored anomaly.
+    """The record of an anomaly in RLMM.
 
     Attributes:
-        first_seen_ms, last_seen_ms: when a run saw it, by the database's clock.
-        times_seen: by how many runs.
-        run_id: the last run that saw it.
+        first_seen_ms, last_seen_ms: when a run found the anomaly, by the database's clock.
+        times_seen: the number of runs that found it.
+        run_id: the last run that found it.
     """
 
     anomaly: Anomaly
@@ -336,12 +340,13 @@ class SeenAnomaly:
 
 @dataclass(frozen=True, slots=True)
 class AnomalyQuery:
-    """Which anomalies.
+    """Select anomalies.
 
     Attributes:
-        kinds: only of these; empty: of any.
-        topic_id: only of this topic; None: of any.
-        last_seen_from_ms: only those that were seen then or later, by the database's clock.
+        kinds: only of these; of any if empty.
+        topic_id: only of this topic; of any if None.
+        last_seen_from_ms: only those that were found at this time or later, by the database's
+            clock; None for any time.
     """
 
     kinds: tuple[AnomalyKind, ...] = ()
@@ -358,10 +363,10 @@ ALL_ANOMALIES = AnomalyQuery()
 
 @dataclass(frozen=True, slots=True)
 class AnomalyPage:
-    """Some anomalies, the ones first seen first.
+    """The anomalies on one page, in the order in which they were first found.
 
     Attributes:
-        next_page_token: opaque; pass it with the same query for the next page. "": the end.
+        next_page_token: opaque; pass it with the same query for the next page. "" at the end.
     """
 
     anomalies: tuple[SeenAnomaly, ...]

@@ -1,4 +1,4 @@
-"""Items and outcomes of bulk calls: additions, updates, look-ups, scans and imports."""
+"""Define the items and outcomes of bulk calls: additions, look-ups, scans and imports."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,10 +23,10 @@ def require_lease(lease_ms: int) -> None:
 
 
 def require_may_lease(lease_ms: int | None, broker_id: int) -> None:
-    """Check the lease of a copy that begins; None is no lease.
+    """Check the lease of a copy that begins; None if it has no lease.
 
     Raises:
-        InvalidRequestError: the lease is out of bounds, or the broker is unknown.
+        InvalidRequestError: if the lease is out of bounds, or the broker is unknown.
     """
     if lease_ms is not None:
         require_lease(lease_ms)
@@ -34,15 +34,15 @@ def require_may_lease(lease_ms: int | None, broker_id: int) -> None:
 
 
 MAX_BATCH = 1000
-"""Items of a batch of additions, updates, look-ups or renewals, and ids of one call."""
+"""The most items of a batch of additions, updates, look-ups or renewals, and ids of one call."""
 
 MAX_REVISIONS = 10_000
-"""Partitions of one call of partition_revisions."""
+"""The most partitions of one call of partition_revisions."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentAddition:
-    """One item of a batch: the arguments of add_remote_log_segment_metadata."""
+    """The arguments of add_remote_log_segment_metadata, as an item of a batch."""
 
     metadata: RemoteLogSegmentMetadata
     context: MutationContext = NO_CONTEXT
@@ -54,7 +54,7 @@ class SegmentAddition:
 
 @dataclass(frozen=True, slots=True)
 class SegmentLookup:
-    """One item of a batch: the arguments of remote_log_segment_metadata."""
+    """The arguments of remote_log_segment_metadata, as an item of a batch."""
 
     topic_id_partition: TopicIdPartition
     epoch_for_offset: int
@@ -94,8 +94,8 @@ SCAN_COLUMNS: tuple[tuple[str, str], ...] = (
 """Name and Arrow type of each column of a scan, in order; the contract of ScanRemoteLogSegments.
 
 Ids are UUIDs in the usual form with hyphens. `revision` and `delete_state` are the partition's;
-`plan_id` is that of the sweep that marked the segment; `copy_leased` is of the moment when the row
-was read. delete_state, broker_leader_epoch, custom_metadata and plan_id are null if there is none.
+`plan_id` is the id of the sweep that marked the segment; `copy_leased` has its value at the time of
+the read. delete_state, broker_leader_epoch, custom_metadata and plan_id are null if there is none.
 """
 
 
@@ -104,9 +104,9 @@ class SegmentScan:
     """Select the segments of the known partitions of shard `shard` of `shards`.
 
     Attributes:
-        states: only these; empty: all but DELETE_SEGMENT_FINISHED.
-        topic: only of topics with this name; "": of all.
-        delete_states: only of partitions in one of these; empty: in any or in none.
+        states: only these; all but DELETE_SEGMENT_FINISHED if empty.
+        topic: only of topics with this name; of all if "".
+        delete_states: only of partitions in one of these; of all partitions if empty.
     """
 
     shard: int = 0
@@ -124,11 +124,11 @@ class SegmentScan:
 
 @dataclass(frozen=True, slots=True)
 class SegmentBatch:
-    """Some rows of a scan.
+    """The next rows of a scan.
 
     Attributes:
         arrow_ipc: one Arrow IPC stream, schema and one record batch, with SCAN_COLUMNS.
-        rows: how many.
+        rows: the number of rows.
         began_at_ms: when the scan began, by the database's clock.
     """
 
@@ -138,15 +138,15 @@ class SegmentBatch:
 
 
 MAX_IMPORTED_EPOCHS = 50_000
-"""Leader epochs of one SegmentImport together."""
+"""The most leader epochs of one SegmentImport in total."""
 
 CUSTOM_METADATA_BYTES_PER_IMPORT = 1024 * 1024
-"""Custom metadata that imports_of puts into one message, well below 4 MiB."""
+"""The most custom metadata that imports_of puts into one message, well below 4 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentImport:
-    """Up to MAX_BATCH segments of one partition, an item of import_remote_log_segments.
+    """The item of import_remote_log_segments: up to MAX_BATCH segments of one partition.
 
     Attributes:
         context: only its reason and plan_id may be set.
@@ -175,7 +175,7 @@ class ImportedSegments:
 def imports_of(
     segments: Iterable[RemoteLogSegmentMetadata], context: MutationContext = NO_CONTEXT
 ) -> Iterator[SegmentImport]:
-    """Yield any number of segments in their order, in as few items as possible, one at a time."""
+    """Group segments, in their order, into as few items as possible; yield one at a time."""
     taken: list[RemoteLogSegmentMetadata] = []
     epochs = custom_metadata_bytes = 0
     for segment in segments:

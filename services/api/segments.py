@@ -1,4 +1,4 @@
-"""Remote log segments and their life: COPY_SEGMENT_STARTED to DELETE_SEGMENT_FINISHED."""
+"""Define remote log segments and their states."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +11,9 @@ from services.api.validation import INT32_MAX, require, require_int32, require_i
 
 
 class RemoteLogSegmentState(Enum):
-    """Kafka: RemoteLogSegmentState. Values are the names; Kafka's byte ids stay out of contracts.
+    """The state of a segment (Kafka: RemoteLogSegmentState).
+
+    The values are the names; Kafka's byte ids are not part of any contract.
 
     +----------------------+
     | COPY_SEGMENT_STARTED |---------------+  failed copy
@@ -54,7 +56,7 @@ def predecessors(target: RemoteLogSegmentState) -> frozenset[RemoteLogSegmentSta
 
 @dataclass(frozen=True, slots=True)
 class SegmentLeaderEpoch:
-    """The segment's records of `leader_epoch` begin at `start_offset` (inclusive)."""
+    """The first offset, inclusive, of a segment's records of one leader epoch."""
 
     leader_epoch: int
     start_offset: int
@@ -71,19 +73,18 @@ class RemoteLogSegmentMetadata:
     Attributes:
         start_offset: base offset of the segment file; may precede its first surviving record.
         end_offset: inclusive; the next segment's base offset minus one.
-        max_timestamp_ms: the largest record timestamp; -1: none.
+        max_timestamp_ms: the largest record timestamp; -1 if there is none.
         broker_id: the broker that made the latest event.
-        broker_leader_epoch: the leader epoch under which the copy was made; None from callers
-            that do not know it (Kafka's plugin interface has no such value).
-        event_timestamp_ms: when the latest event was made, by its maker's clock.
+        broker_leader_epoch: the leader epoch under which the copy was made; None if the client
+            does not know it (Kafka's plugin interface has no such value).
+        event_timestamp_ms: the time of the latest event, by the clock of the event's sender.
         segment_leader_epochs: at least one; epochs ascend, start offsets do not descend, none is
             beyond end_offset. As in Kafka, the first may begin before start_offset.
-        segment_size_in_bytes: of the .log file alone; -1: unknown.
-        custom_metadata: what RSM returned for the copy; None and b"" differ.
-        txn_idx_empty: True: no transaction index. False: there may be one.
-        copy_leased: in answers of RLMM: the copy has not ended, and its lease had not either when
-            this was read. No part of the metadata: two that differ in this alone are equal, and
-            additions ignore it.
+        segment_size_in_bytes: of the .log file alone; -1 if unknown.
+        custom_metadata: the bytes that RSM returned for the copy; None and b"" differ.
+        txn_idx_empty: True if there is no transaction index; False if there may be one.
+        copy_leased: in answers of RLMM: neither the copy nor its lease had ended when the segment
+            was read. Not part of the metadata: it is not compared, and additions ignore it.
     """
 
     remote_log_segment_id: RemoteLogSegmentId
@@ -98,11 +99,11 @@ class RemoteLogSegmentMetadata:
     state: RemoteLogSegmentState = RemoteLogSegmentState.COPY_SEGMENT_STARTED
     txn_idx_empty: bool = False
     broker_leader_epoch: int | None = None
-    # Not in its repr either, of which the digests of remembered request ids are made.
+    # Not in the repr either, because the digests of stored request ids are made of it.
     copy_leased: bool = field(default=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        # Texts are made where they are needed: a list makes thousands of these.
+        # Texts are made only for an error, because a list makes thousands of these objects.
         require_int64(self.start_offset, "start_offset")
         if self.end_offset < self.start_offset:
             raise InvalidRequestError(
@@ -142,7 +143,7 @@ class RemoteLogSegmentMetadata:
     def epoch_ranges(self) -> tuple[tuple[int, int, int], ...]:
         """Return (leader epoch, first offset, last offset) of each epoch, both inclusive.
 
-        Source: kafka-storage RemoteLogMetadataCache: an epoch ends where the next one starts.
+        Source: kafka-storage RemoteLogMetadataCache: an epoch ends at the start of the next one.
         """
         starts = [e.start_offset for e in self.segment_leader_epochs]
         ends = [start - 1 for start in starts[1:]] + [self.end_offset]
@@ -150,13 +151,13 @@ class RemoteLogSegmentMetadata:
         return tuple(zip(epochs, starts, ends, strict=True))
 
     def updated(self, update: "RemoteLogSegmentMetadataUpdate") -> "RemoteLogSegmentMetadata":
-        """Return this segment after `update`. Absent custom metadata keeps the present one.
+        """Return this segment after `update`; without custom metadata it keeps the present one.
 
-        A declared difference: Kafka's createWithUpdates erases it, and then nobody finds the
-        objects.
+        A declared difference: Kafka's createWithUpdates erases it, and then the objects cannot be
+        found.
 
         Raises:
-            InvalidRequestError: the update names another segment.
+            InvalidRequestError: if the update names another segment.
         """
         same = update.remote_log_segment_id == self.remote_log_segment_id
         require(same, "remote_log_segment_id", "the update is for another segment")
@@ -173,9 +174,9 @@ class RemoteLogSegmentMetadata:
 
 @dataclass(frozen=True, slots=True)
 class RemoteLogSegmentMetadataUpdate:
-    """A change of a segment's state (Kafka: RemoteLogSegmentMetadataUpdate).
+    """The change of a segment's state (Kafka: RemoteLogSegmentMetadataUpdate).
 
-    `state` is never COPY_SEGMENT_STARTED: a segment starts by being added.
+    `state` is never COPY_SEGMENT_STARTED: adding a segment sets that state.
     """
 
     remote_log_segment_id: RemoteLogSegmentId

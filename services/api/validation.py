@@ -1,4 +1,4 @@
-"""Check fields and page tokens of requests; a refusal names the path of the field."""
+"""Check fields and page tokens of requests; an error names the path of the field."""
 
 import base64
 import binascii
@@ -18,7 +18,7 @@ def require(holds: bool, field: str, rule: str) -> None:
 
 
 def require_count(items: Sized, field: str, most: int) -> None:
-    """Raise InvalidRequestError if there are none or too many items."""
+    """Raise InvalidRequestError if there are no items or too many."""
     require(1 <= len(items) <= most, field, f"must be 1 to {most}, are {len(items)}")
 
 
@@ -35,7 +35,8 @@ def require_int64(value: int, field: str, *, at_least: int = 0) -> None:
 class within:
     """Put `path` and a dot before the field path of an InvalidRequestError raised inside.
 
-    A class, as contextlib's generators take four times as long, and batches enter thousands.
+    It is a class because contextlib's generators take four times as long, and a batch enters
+    thousands.
     """
 
     __slots__ = ("_path",)
@@ -54,25 +55,28 @@ _CHECK_BYTES = 8
 
 
 def page_limit(page_size: int, default: int, most: int) -> int:
-    """Return how many items a page may have: 0 means `default`, above `most` means `most`.
+    """Return the most items of a page: 0 means `default`, above `most` means `most`.
 
     Raises:
-        InvalidRequestError: a negative page size.
+        InvalidRequestError: if the page size is negative.
     """
     require(page_size >= 0, "page_size", f"must not be negative, is {page_size}")
     return min(page_size or default, most)
 
 
 def seal(query: object, body: bytes) -> str:
-    """Make a page token of `body`, for `query` alone: equal queries have equal reprs."""
+    """Make a page token of `body` that is valid only for `query`.
+
+    Equal queries must have equal reprs.
+    """
     return base64.urlsafe_b64encode(body + _check(query, body)).decode("ascii")
 
 
 def unseal(query: object, token: str, body_bytes: int | None = None) -> bytes:
-    """Return the body of a token of `seal`; None for `body_bytes`: any length.
+    """Return the body of a token of `seal`; `body_bytes` is its length, or None for any.
 
     Raises:
-        InvalidRequestError: not a token of `seal`, or one of another query.
+        InvalidRequestError: if the token is not of `seal`, or of another query.
     """
     try:
         raw = base64.b64decode(token.encode("ascii"), altchars=b"-_", validate=True)

@@ -113,7 +113,7 @@ def _once_more(doubt: Doubt | None, now_s: float) -> Doubt:
 
 
 MAX_RECALLED_TOPICS = 10_000
-"""The most topics to recall: twenty requests in one poll. Most topics exist and are requested once."""
+"""The most topics to recall: twenty requests in one poll. Topics that exist are requested once."""
 
 _log = logging.getLogger(__name__)
 

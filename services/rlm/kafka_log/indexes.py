@@ -149,7 +149,7 @@ def largest_timestamp_ms(segment: LocalSegment) -> int | None:
 
 
 def _last_entry_ms(segment: LocalSegment) -> int | None:
-    """Read the last timestamp; None without an index, with incomplete entries or zeros at its end."""
+    """Read the last timestamp; None without an index, or if its end is incomplete or zeros."""
     try:
         fd = os.open(segment.file(".timeindex"), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
