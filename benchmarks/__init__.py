@@ -1,6 +1,5 @@
-"""What quality is measured by: `make bench`, or `make bench BENCH=name`.
+"""Measure Sediment's figures of quality: `make bench`, or `make bench BENCH=name`.
 
-A figure is a ratio of two things measured in one run, turn by turn. Each module has `run() ->
-Result`; the tables go to the terminal, the samples to build/bench/<name>.json. Nothing here says
-pass or fail.
+A figure is a ratio of two sides measured alternately in one run. Each module has `run() -> Result`;
+the tables go to the terminal, the samples to build/bench/<name>.json. No benchmark passes or fails.
 """

@@ -1,4 +1,7 @@
-"""`python -m benchmarks [NAME ...]`: run those, or all; a NAME may be a pattern, as 'rlmm_*'."""
+"""Run the named benchmarks, or all: `python -m benchmarks [NAME ...]`.
+
+A NAME may be a pattern, such as 'rlmm_*'.
+"""
 
 import sys
 from collections.abc import Callable

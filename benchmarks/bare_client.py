@@ -1,4 +1,6 @@
-"""The fair opponent: the minio SDK alone, signing payloads as RSM does over plain HTTP."""
+"""Provide the fair opponent: the minio SDK alone, which signs payloads as RSM does over plain
+HTTP.
+"""
 
 import time
 from collections.abc import Sequence
@@ -23,7 +25,7 @@ class BareClient:
     part_size_bytes: int
 
     def upload(self, path: Path, threads: int) -> None:
-        """One file, its parts side by side."""
+        """Upload one file, its parts in parallel."""
         key = f"bare/{uuid4().hex}"
         self.client.fput_object(
             self.bucket,
@@ -35,12 +37,12 @@ class BareClient:
         self.client.remove_object(self.bucket, key)
 
     def upload_all(self, paths: Sequence[Path], threads: int) -> None:
-        """Many files, each in one thread."""
+        """Upload many files, each in one thread."""
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(lambda path: self.upload(path, 1), paths))
 
     def fetch(self, key: str, start: int, size_bytes: int) -> None:
-        """One ranged GET, read to its end."""
+        """Send one ranged GET, and read its response to the end."""
         response = self.client.get_object(self.bucket, key, start, size_bytes)
         try:
             while response.read(MIB):
@@ -50,7 +52,9 @@ class BareClient:
             response.release_conn()
 
     def first_byte_s(self, key: str, start: int, size_bytes: int) -> float:
-        """How long one ranged GET took to its first byte; the others are read after that."""
+        """Return the time of one ranged GET to its first byte; the other bytes are read after
+        that.
+        """
         began = time.perf_counter()
         response = self.client.get_object(self.bucket, key, start, size_bytes)
         try:
@@ -64,14 +68,17 @@ class BareClient:
         return elapsed_s
 
     def best_threads(self, path: Path) -> int:
-        """For one file: measured once for each candidate, after a warm-up."""
+        """Return the best number of threads for one file.
+
+        Each candidate is measured once, after a warm-up.
+        """
         self.upload(path, 1)
         size = path.stat().st_size
         speeds = {n: mib_per_s(size, lambda n=n: self.upload(path, n)) for n in THREADS}  # type: ignore[misc]
         return max(speeds, key=lambda n: speeds[n])
 
     def best_threads_for_all(self, paths: Sequence[Path]) -> int:
-        """For many files."""
+        """Return the best number of threads for many files."""
         size = sum(path.stat().st_size for path in paths)
         speeds = {n: mib_per_s(size, lambda n=n: self.upload_all(paths, n)) for n in THREADS}  # type: ignore[misc]
         return max(speeds, key=lambda n: speeds[n])

@@ -1,4 +1,4 @@
-"""The services as they are deployed: own processes, interceptors on, embedded real servers."""
+"""Deploy the services as in production: own processes, interceptors on, embedded real servers."""
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ SERVICES = ("rsm", "rlmm", "rlm")
 
 @dataclass(frozen=True)
 class Deployment:
-    """Clients of running services, and what a benchmark must know of them."""
+    """Clients of running services, and the facts about them that benchmarks need."""
 
     stack: EmbeddedStack
     rsm: RemoteStorageManagerClient
@@ -42,7 +42,7 @@ class Deployment:
 
     @property
     def part_size_bytes(self) -> int:
-        """RSM's default, which the deployment keeps."""
+        """Return RSM's default part size, which the deployment keeps."""
         return int(RsmSettings.model_fields["part_size_bytes"].default)
 
     @contextmanager
@@ -60,11 +60,11 @@ class Deployment:
                 service.stop()
 
     def rsm_default(self, name: str) -> object:
-        """RSM's setting of this name, which the deployment keeps."""
+        """Return RSM's setting of this name, which the deployment keeps."""
         return RsmSettings.model_fields[name].default
 
     def only_log_key(self) -> str:
-        """The key of the log of the only segment that is there."""
+        """Return the key of the log of the only stored segment."""
         listed = self.s3_client().list_objects(self.bucket, recursive=True)
         (key,) = (str(o.object_name) for o in listed if str(o.object_name).endswith(".log"))
         return key
@@ -73,7 +73,7 @@ class Deployment:
         return self.stack.s3.endpoint.client()
 
     def empty_bucket(self) -> None:
-        """But for what marks it as this deployment's."""
+        """Delete all objects but the deployment's marker."""
         client = self.s3_client()
         listed = client.list_objects(self.bucket, recursive=True)
         names = [str(item.object_name) for item in listed]
@@ -82,7 +82,7 @@ class Deployment:
             raise RuntimeError(f"cannot empty the bucket: {error}")
 
     def durability(self) -> str:
-        """fsync and synchronous_commit, as the server says."""
+        """Read fsync and synchronous_commit from the server."""
         url = self.stack.endpoints.database_url.replace("+psycopg", "")
         with psycopg.connect(url) as connection:
             shown = [connection.execute(f"SHOW {name}").fetchone() for name in _DURABILITY]
@@ -99,8 +99,11 @@ _DURABILITY = ("fsync", "synchronous_commit")
 def deployed(
     log_dirs: Sequence[Path] = (), settings: Mapping[str, str] | None = None
 ) -> Iterator[Deployment]:
-    """Start everything on a data directory of its own, gone at the end; `settings`: other than
-    defaults, as environment variables."""
+    """Start everything on a data directory of its own, which is removed at the end.
+
+    Args:
+        settings: environment variables that differ from the defaults.
+    """
     with tempfile.TemporaryDirectory(prefix="sediment-bench-") as name:
         directory = Path(name)
         directory.chmod(0o711)

@@ -1,4 +1,4 @@
-"""What rlm_faults has measured, as rows of a table."""
+"""Format the measurements of rlm_faults as rows of a table."""
 
 import json
 from collections.abc import Sequence
@@ -8,21 +8,21 @@ from rich.console import Console
 from rich.table import Table
 
 _WIDTH = 170
-"""Characters: of a narrower table nobody can read the cells."""
+"""Characters of the table; the cells of a narrower table are not readable."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """What one fault did.
+    """The effect of one fault.
 
     Attributes:
-        away_s: from the kill until all is started again.
-        caught_up_s: from then until all that was rolled by then is in the tier.
-        local_p99_before_ms, local_p99_ms: reads of what the broker has, of those that RLM answered.
-        local_failed: reads of that which failed while the fault lasted.
-        remote_answers: what reads of the tier were told meanwhile, and how often.
-        remote_slowest_s: how long the longest of these took.
-        log_lines, growth_mib: of RLM while the fault lasted; None: it was what was killed.
+        away_s: from the kill until all servers are started again.
+        caught_up_s: from then until all segments rolled by then are in the tier.
+        local_p99_before_ms, local_p99_ms: reads of data that the broker has, if RLM answered them.
+        local_failed: such reads that failed while the fault lasted.
+        remote_answers: the responses to reads of the tier meanwhile, and their numbers.
+        remote_slowest_s: the time of the slowest of these reads.
+        log_lines, growth_mib: of RLM while the fault lasted; None if RLM itself was killed.
     """
 
     fault: str

@@ -1,6 +1,6 @@
-"""Many small segments at once: rows straight into the tables, objects straight into the bucket.
+"""Store many small segments at once: rows into the tables, objects into the bucket.
 
-What RLMM and RSM would have written, without the time that it would have taken them.
+The rows and objects are those of RLMM and RSM, without the time that both would need.
 """
 
 import io
@@ -43,7 +43,7 @@ class ManySegments:
     segments: Sequence[RemoteLogSegmentMetadata]
 
     def keys(self) -> list[str]:
-        """Of all their objects."""
+        """Return the keys of all their objects."""
         found = []
         for segment in self.segments:
             keys = segment_keys("", segment)
@@ -53,7 +53,7 @@ class ManySegments:
 
 
 def make_segments(topic: str, partitions: int, per_partition: int) -> ManySegments:
-    """Describe them; nothing is stored yet."""
+    """Describe segments without storing them."""
     topic_id = uuid4()
     segments = [
         _segment(TopicIdPartition(topic_id, topic, partition), number)
@@ -64,7 +64,9 @@ def make_segments(topic: str, partitions: int, per_partition: int) -> ManySegmen
 
 
 def store_rows(database_url: str, many: ManySegments) -> None:
-    """As RLMM keeps them after COPY_SEGMENT_FINISHED, each with a young report of its leader."""
+    """Write the rows of RLMM after COPY_SEGMENT_FINISHED, each with a recent report of its
+    leader.
+    """
     with psycopg.connect(database_url.replace("+psycopg", "")) as connection:
         cursor = connection.cursor()
         cursor.execute(
@@ -122,7 +124,7 @@ def store_rows(database_url: str, many: ManySegments) -> None:
 
 
 def store_objects(client: Minio, bucket: str, keys: Sequence[str]) -> None:
-    """A small object under each key."""
+    """Store a small object under each key."""
 
     def put(key: str) -> None:
         client.put_object(bucket, key, io.BytesIO(b"sediment"), 8)

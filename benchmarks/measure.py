@@ -1,4 +1,4 @@
-"""Two sides measured turn by turn, so that a machine that changes its mood changes it for both."""
+"""Measure two sides alternately, so that changes of the machine's speed affect both."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from rich.table import Table
 
 OUTPUT = Path("build/bench")
 QUICK = os.environ.get("BENCH_QUICK") == "1"
-"""Three rounds and short ones, on less data where that takes long: for work on the code."""
+"""Three short rounds, with less data if the data takes long: for work on the code."""
 ROUNDS = 3 if QUICK else 9
 MIB = 1024 * 1024
 
@@ -27,9 +27,9 @@ class Side:
     """One side of a ratio.
 
     Attributes:
-        samples: what each round measured, in the result's own unit of a side.
+        samples: the figure of each round, in the side's own unit.
         cpu_seconds: of all its processes together, one for each round.
-        peak_rss_bytes: of its processes, the largest that was seen, by name.
+        peak_rss_bytes: the largest peak of each of its processes, by name.
     """
 
     what: str
@@ -66,14 +66,14 @@ def ratio(
     denominator_pids: Mapping[str, int] | None = None,
     beside: Callable[[], object] | None = None,
 ) -> Result:
-    """Measure both sides `rounds` times, by turns.
+    """Measure both sides `rounds` times, alternately.
 
     Args:
-        numerator, denominator: what it is, and a function that does it once and answers the figure.
+        numerator, denominator: a name, and a function that measures once and returns the figure.
         numerator_pids: the processes that serve the numerator, by name, each with its children;
-            this one counts to both.
+            this process counts to both.
         denominator_pids: the same of the denominator.
-        beside: done once a round, and counted to neither side.
+        beside: called once a round, and counted to neither side.
     """
     top, bottom = Side(numerator[0]), Side(denominator[0])
     for _ in track(range(rounds), description=name, console=Console(stderr=True)):
@@ -104,14 +104,16 @@ def _measure(side: Side, work: Callable[[], float], pids: Mapping[str, int]) -> 
 
 
 def _cpu_seconds(pids: Iterable[int]) -> float:
-    """Of this process and those, with the children of those. (Not of a child that ended: a
-    database's connections are children, and stay.)"""
+    """Return the CPU time of this process and of `pids` with their children.
+
+    Ended children are not counted. (A database's connections are children, and stay.)
+    """
     own = psutil.Process().cpu_times()
     return float(own.user + own.system) + sum(tree_cpu_seconds(pid) for pid in pids)
 
 
 def tree_cpu_seconds(pid: int) -> float:
-    """Of a process and of its children, since they began."""
+    """Return the CPU time of a process and its children since their start."""
     root = psutil.Process(pid)
     total = 0.0
     for process in [root, *root.children(recursive=True)]:
@@ -122,7 +124,7 @@ def tree_cpu_seconds(pid: int) -> float:
 
 
 def peak_rss_bytes(pid: int) -> int:
-    """The most memory a process ever had resident (VmHWM; where there is none, what it has)."""
+    """Return the peak of a process's resident memory (VmHWM; else the present value)."""
     status = Path(f"/proc/{pid}/status")
     if not status.exists():
         return int(psutil.Process(pid).memory_info().rss)
@@ -131,7 +133,7 @@ def peak_rss_bytes(pid: int) -> int:
 
 
 def mib_per_s(size_bytes: int, work: Callable[[], object]) -> float:
-    """How fast `work`, which moves so many bytes, was."""
+    """Return the speed of `work`, which moves so many bytes."""
     started = time.perf_counter()
     work()
     return size_bytes / MIB / (time.perf_counter() - started)
@@ -161,7 +163,7 @@ def _cpu(side: Side) -> str:
 
 
 def _memory(side: Side) -> str:
-    # Of many alike, as "clients 4711", the largest.
+    # For several similar processes, such as "clients 4711", the largest.
     largest: dict[str, int] = {}
     for name, size in sorted(side.peak_rss_bytes.items()):
         kind = name.partition(" ")[0]

@@ -1,7 +1,6 @@
-"""plugin_catch_up: a consumer reads a partition from the tier, through the broker's plugin, against
-the same records from the broker's own disk.
+"""Measure plugin_catch_up: a consumer reads the tier through the plugin, against the broker's disk.
 
-Needs `make plugin`, Java and Maven.
+The records of both sides are the same. Needs `make plugin`, Java and Maven.
 """
 
 import os
@@ -30,7 +29,7 @@ SEGMENTS = 8
 RECORD_BYTES = 16 * 1024
 RECORDS_IN_BATCH = 60
 LEAVING_TIMEOUT_S = 300.0
-# As a broker runs, but for its small heap.
+# As for a real broker, except for the small heap.
 JVM_OPTIONS = ("-Xms512m", "-Xmx512m", "-XX:+UseG1GC")
 BROKER = {"remote.log.manager.task.interval.ms": "500", "log.retention.check.interval.ms": "500"}
 LOCAL = Topic("local", 1, SEGMENT_BYTES)
@@ -41,13 +40,13 @@ TIERED = Topic(
 
 @dataclass(frozen=True)
 class _Reader:
-    """Reads both topics up to the last offset that the tier alone has."""
+    """Reads both topics up to the last offset that only the tier has."""
 
     cluster: Cluster
     end_offset: int
 
     def read(self, topic: Topic) -> float:
-        """MiB/s of records."""
+        """Return MiB/s of records."""
         return mib_per_s(self.end_offset * RECORD_BYTES, lambda: self._read(topic))
 
     def _read(self, topic: Topic) -> None:
@@ -105,8 +104,11 @@ def _broker_with_tier() -> Iterator[tuple[EmbeddedStack, KafkaBroker]]:
 
 
 def _produce(cluster: Cluster) -> None:
-    """The same records into both. A broker rolls an active segment that local retention is done
-    with, so that in the end all of them leave the disk."""
+    """Write the same records into both topics.
+
+    A broker rolls an active segment that local retention has expired, so that in the end all of
+    them leave the disk.
+    """
     batches = SEGMENTS * SEGMENT_BYTES // (RECORD_BYTES * RECORDS_IN_BATCH)
     large: dict[str, Any] = {"batch.size": 2 * MIB, "message.max.bytes": 2 * MIB}
     producers = [(topic, cluster.producer(**large)) for topic in (LOCAL, TIERED)]
@@ -117,7 +119,9 @@ def _produce(cluster: Cluster) -> None:
 
 
 def _wait_until_gone(broker: KafkaBroker) -> int:
-    """Wait until so many segments have left the disk; the first offset that is still there."""
+    """Wait until so many segments have left the disk; return the first offset that is still
+    there.
+    """
     folder = broker.log_dir / f"{TIERED.name}-0"
     deadline = time.monotonic() + LEAVING_TIMEOUT_S
     while len(local := sorted(folder.glob("*.log"))) > 1:

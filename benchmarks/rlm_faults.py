@@ -1,4 +1,6 @@
-"""rlm_faults: for each fault, how long RLM takes to catch up, and what readers see meanwhile."""
+"""Measure rlm_faults: for each fault, the time until RLM has caught up, and the effect on
+readers.
+"""
 
 import tempfile
 import time
@@ -26,7 +28,7 @@ from tests.harness.synthetic_log import make_log_dir
 
 OUTAGE_S = 10.0 if QUICK else 60.0
 SHORT_OUTAGE_S = 10.0 if QUICK else 30.0
-"""Of one service of ours: all rows together are to stay below twelve minutes."""
+"""The outage of one service of ours: all rows together are to take less than twelve minutes."""
 BASELINE_S = 3.0 if QUICK else 6.0
 PARTITIONS = 8
 SEGMENT_BYTES = 4 * MIB
@@ -38,9 +40,10 @@ _LOCAL_EVERY_S, _REMOTE_EVERY_S = 0.02, 0.2
 
 @dataclass(frozen=True)
 class Fault:
-    """
+    """The kill of some servers.
+
     Attributes:
-        servers: those that are killed (SIGKILL), by name.
+        servers: the killed ones (SIGKILL), by name.
         away_s: how long they stay away.
     """
 
@@ -64,7 +67,7 @@ FAULTS = (
 def run() -> Result:
     rows = [_measured(fault) for fault in FAULTS]
     print_rows(rows)
-    # Of a restart nothing is a multiple.
+    # An immediate restart has no outage to divide by.
     outages = [row for row, fault in zip(rows, FAULTS, strict=True) if fault.away_s]
     ratios = [row.ratio for row in outages]
     return Result(
@@ -117,7 +120,7 @@ def _under(
     _start(services, fault.servers)
     back_s = time.monotonic()
     lines, growth_mib = (None, None) if watched is None else watched.since()
-    # Whatever is rolled from here on is copied beside what has waited.
+    # Segments that are rolled from here on are copied beside the waiting ones.
     waiting = broker.rolled
     _wait_until(lambda: _copied(services) >= waiting + PARTITIONS + 1)
     caught_up_s = time.monotonic() - back_s
@@ -139,7 +142,7 @@ def _under(
 
 
 class _Watched:
-    """RLM's process from now on."""
+    """Watches RLM's process from now on."""
 
     def __init__(self, services: Deployment) -> None:
         self._log = services.stack.services["rlm"].process.log_path
@@ -147,7 +150,7 @@ class _Watched:
         self._before = self._now()
 
     def since(self) -> tuple[int, float]:
-        """Lines of its log, and MiB that it has grown by."""
+        """Return the new lines of its log, and its growth in MiB."""
         (lines, rss), (lines_before, rss_before) = self._now(), self._before
         return lines - lines_before, (rss - rss_before) / MIB
 
@@ -173,7 +176,7 @@ def _kill(services: Deployment, names: tuple[str, ...]) -> None:
 
 
 def _start(services: Deployment, names: tuple[str, ...]) -> None:
-    """Side by side, as whoever supervises them does."""
+    """Start the services in parallel, as a supervisor does."""
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda name: _server(services, name).start(), names))
 

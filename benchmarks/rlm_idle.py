@@ -1,4 +1,4 @@
-"""rlm_idle: what it costs to keep an eye on partitions in which nothing happens."""
+"""Measure rlm_idle: the cost of watching idle partitions."""
 
 import statistics
 import tempfile
@@ -23,7 +23,7 @@ from services.rlm.settings import RlmSettings
 from services.rpc.client.calls import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 
-# KIP-405's cluster.
+# The cluster of KIP-405.
 LAYOUT = Layout(630 if QUICK else 6_300, 400, is_whole=True)
 ROUNDS = 1 if QUICK else 3
 INTERVAL_S = float(RlmSettings.model_fields["remote_log_manager_task_interval_ms"].default) / 1000
@@ -73,7 +73,7 @@ def run() -> Result:
 
 
 def make_idle_log_dir(directory: Path, histories: Iterable[PartitionHistory]) -> Path:
-    """The log directory of their broker: all is rolled and copied, and deleted here."""
+    """Make the log directory of the broker: everything is rolled, copied, and deleted here."""
     directory.mkdir()
     (directory / "meta.properties").write_text(
         f"version=1\nnode.id={BROKER_ID}\ncluster.id=bench\n"
@@ -92,7 +92,7 @@ def make_idle_log_dir(directory: Path, histories: Iterable[PartitionHistory]) ->
 
 
 def _keep_for_ten_years(rlmm_address: str) -> None:
-    """A retention that nothing has reached yet, so that RLM has to think of it."""
+    """Set a retention that no segment has reached yet, so that RLM has to evaluate it."""
     topic_ids = {h.topic_id_partition.topic_id for h in LAYOUT.partition_histories()}
     with open_channel(rlmm_address) as channel:
         client = RemoteLogMetadataManagerClient(channel, rlmm_address)
@@ -102,7 +102,7 @@ def _keep_for_ten_years(rlmm_address: str) -> None:
 
 @contextmanager
 def _running_rlm(directory: Path, rlmm_address: str, log_dir: Path) -> Iterator[ServiceProcess]:
-    # What is not to be copied or read needs no RSM.
+    # Without copies and reads no RSM is needed.
     settings = rlm_settings("127.0.0.1:1", rlmm_address, [log_dir], None)
     service = ServiceProcess("rlm", settings, directory / "services")
     service.start()
@@ -113,7 +113,7 @@ def _running_rlm(directory: Path, rlmm_address: str, log_dir: Path) -> Iterator[
 
 
 def _wait_until_all_rest(metrics_address: str) -> None:
-    """Until each partition has had a good pass of each kind."""
+    """Wait until each partition has had a good pass of each kind."""
     due_s, started_s = time.monotonic() + _WARM_UP_S, time.monotonic()
     with Progress(console=Console(stderr=True)) as progress:
         bar = progress.add_task("first passes", total=len(_LAST_SUCCESS) * LAYOUT.partitions)
@@ -121,7 +121,7 @@ def _wait_until_all_rest(metrics_address: str) -> None:
             Event().wait(5.0)
             running_s = time.monotonic() - started_s
             ages_s = list(_ages_s(metrics_address))
-            # One that never had a good pass is as old as the process, but for its start.
+            # The age without any good pass is that of the process, except for its start.
             done = sum(age_s < running_s - 5.0 for age_s in ages_s)
             progress.update(bar, completed=done)
             if done == len(_LAST_SUCCESS) * LAYOUT.partitions:
@@ -138,7 +138,7 @@ def _ages_s(metrics_address: str) -> Iterator[float]:
 
 
 def _measured(pids: dict[str, int]) -> tuple[Side, dict[str, list[float]]]:
-    """Percent of a core, round by round: of all together, and of each."""
+    """Return the percent of a core, round by round: of all processes together, and of each."""
     total = Side("percent of one core")
     sides: dict[str, list[float]] = {name: [] for name in pids}
     for _ in range(ROUNDS):

@@ -1,4 +1,4 @@
-"""rlm_outage: how long RLM takes to catch up after the store was away for a minute."""
+"""Measure rlm_outage: the time until RLM has caught up after a minute without the store."""
 
 import statistics
 import tempfile
@@ -48,7 +48,9 @@ def run() -> Result:
 
 
 def _one_outage() -> tuple[float, float]:
-    """How long the store was away and how long after its return nothing waited for it any more."""
+    """Return the length of the outage, and the time after it until no segment waits because of
+    it.
+    """
     with tempfile.TemporaryDirectory(prefix="sediment-bench-") as name:
         log_dir = Path(name) / "log"
         make_log_dir(log_dir, PARTITIONS, 1, SEGMENT_BYTES)
@@ -60,7 +62,7 @@ def _one_outage() -> tuple[float, float]:
                 Event().wait(OUTAGE_S)
                 services.stack.s3.start()
                 back_s = time.monotonic()
-                # Whatever is rolled from here on is copied beside what has waited.
+                # Segments that are rolled from here on are copied beside the waiting ones.
                 waiting = broker.rolled
                 _wait_until(lambda: _copied(services) >= waiting + PARTITIONS)
                 return back_s - killed_s, time.monotonic() - back_s

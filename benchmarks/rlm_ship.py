@@ -1,4 +1,7 @@
-"""rlm_ship: a log directory to COPY_SEGMENT_FINISHED, against the bare client on the same files."""
+"""Measure rlm_ship: a log directory to COPY_SEGMENT_FINISHED, against the bare client.
+
+Both sides send the same files.
+"""
 
 import tempfile
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""rsm_copy: CopyLogSegmentData of one segment over gRPC, against the bare client."""
+"""Measure rsm_copy: CopyLogSegmentData of one segment over gRPC, against the bare client."""
 
 import tempfile
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""rsm_fetch: FetchLogSegment of 64 MiB over gRPC, against the bare client's ranged GET.
+"""Measure rsm_fetch: FetchLogSegment of 64 MiB over gRPC, against the bare client's ranged GET.
 
-rsm_fetch_verified: the same with every read verified, against one read of 16.
+rsm_fetch_verified measures the same with every read verified, against one read of 16.
 """
 
 import tempfile

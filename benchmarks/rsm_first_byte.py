@@ -1,6 +1,6 @@
-"""rsm_first_byte: the first byte of a 1 MiB fetch, against bare client plus empty call.
+"""Measure rsm_first_byte: the first byte of a 1 MiB fetch, against bare client plus empty call.
 
-rsm_first_byte_verified: the same with every read verified, against one read of 16.
+rsm_first_byte_verified measures the same with every read verified, against one read of 16.
 """
 
 import random
@@ -107,6 +107,6 @@ def _first_byte_s(
 
 
 def _p50_us(first_byte_s: Callable[[int], float]) -> float:
-    """Of CALLS reads of a mebibyte, each from where it may begin."""
+    """Return the median of CALLS reads of a mebibyte, each from a random allowed position."""
     starts = [MIB * random.randrange(SIZE_BYTES // MIB) for _ in range(CALLS)]
     return statistics.median(first_byte_s(start) for start in starts) * US

@@ -1,4 +1,4 @@
-"""rsm_memory: what RSM's process grows by while it takes in the largest segment there is."""
+"""Measure rsm_memory: the growth of RSM's process while it receives the largest segment."""
 
 import statistics
 from collections.abc import Iterable, Iterator
@@ -52,7 +52,7 @@ def run() -> Result:
 
 
 class Digest:
-    """The crc32c of what passes by."""
+    """Computes the crc32c of the bytes that pass."""
 
     def __init__(self) -> None:
         self.crc32c = 0
@@ -71,7 +71,9 @@ def _copy(services: Deployment, digest: Digest) -> RemoteLogSegmentMetadata:
 
 
 def _in_flight_bytes(services: Deployment) -> int:
-    """Of one copy: a part for each thread that sends one, and one that fills."""
+    """Return the bytes in flight of one copy: a part for each sending thread, and one being
+    filled.
+    """
     threads = services.rsm_default("upload_threads")
     assert isinstance(threads, int)
     return (threads + 1) * services.part_size_bytes

@@ -1,4 +1,4 @@
-"""rsm_requests: what RSM asks of the store beyond its budget, counted by a proxy between them."""
+"""Measure rsm_requests: RSM's requests beyond its budget, counted by a proxy before the store."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ PARTS = 4
 DELETED_AT_ONCE = 334
 PART_BYTES = int(RsmSettings.model_fields["part_size_bytes"].default)
 _MARKER = "/.sediment"
-"""Read each second, whether anybody calls or not."""
+"""Read each second, with or without calls."""
 
 
 def run() -> Result:
@@ -52,7 +52,7 @@ def run() -> Result:
 def _counted(
     rsm: RemoteStorageManager, proxy: HttpProxy, directory: Path
 ) -> Iterator[tuple[str, int, int]]:
-    """Each operation with its requests and its budget (design of RSM's layout)."""
+    """Yield each operation with its requests and its budget (design of RSM's layout)."""
     small = RandomSegment(directory / "small.log", MIB)
     large = RandomSegment(directory / "large.log", PARTS * PART_BYTES)
     copied = small.copied(rsm)
@@ -80,7 +80,7 @@ def _counted(
 
 
 def _settled(proxy: HttpProxy, manifests: set[str]) -> int:
-    """The requests since they were forgotten, all of them: the proxy counts a moment late."""
+    """Return all requests since the reset: the proxy counts a moment late."""
     before: list[Request] = []
 
     def nothing_new() -> bool:

@@ -1,4 +1,4 @@
-"""A segment of random bytes for RSM, which looks at no record."""
+"""Make segments of random bytes for RSM, which reads no records."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -34,11 +34,11 @@ class RandomSegment:
                 file.write(os.urandom(CHUNK_BYTES))
 
     def metadata(self) -> RemoteLogSegmentMetadata:
-        """Of a new attempt."""
+        """Return the metadata of a new attempt."""
         return segment_metadata(self.size_bytes)
 
     def copied(self, rsm: RemoteStorageManager) -> RemoteLogSegmentMetadata:
-        """Copy it, under a new id; the metadata as a caller has it afterwards."""
+        """Copy the segment under a new id; return the metadata as the client has it afterwards."""
         metadata = self.metadata()
         return replace(metadata, custom_metadata=rsm.copy_log_segment_data(metadata, self.data()))
 
@@ -52,8 +52,8 @@ class RandomSegment:
 
 
 def generated_log(size_bytes: int) -> Iterator[bytes]:
-    """As many bytes as wanted, that no store can make smaller, and no disk has to hold."""
-    # Windows into random bytes, none of which is like another.
+    """Yield random bytes that no store can compress, and that need no disk."""
+    # Windows into random bytes, all of them different.
     random_bytes = memoryview(os.urandom(2 * CHUNK_BYTES))
     for number in range(-(-size_bytes // CHUNK_BYTES)):
         start = number * 509 % CHUNK_BYTES
@@ -62,7 +62,7 @@ def generated_log(size_bytes: int) -> Iterator[bytes]:
 
 
 def segment_metadata(size_bytes: int) -> RemoteLogSegmentMetadata:
-    """Of a new segment in a topic of its own."""
+    """Return the metadata of a new segment in a topic of its own."""
     tp = TopicIdPartition(uuid4(), "bench", 0)
     return RemoteLogSegmentMetadata(
         remote_log_segment_id=RemoteLogSegmentId(tp, uuid4()),
@@ -77,7 +77,7 @@ def segment_metadata(size_bytes: int) -> RemoteLogSegmentMetadata:
 
 
 def segment_data(log_size_bytes: int, log: Iterable[bytes]) -> LogSegmentData:
-    """`log`, which has so many bytes, and four small indexes."""
+    """Return `log`, which has so many bytes, with four small indexes."""
     headers = [SegmentFileHeader(SegmentFile.LOG, log_size_bytes)]
     headers += [SegmentFileHeader(file, 1000) for file in _INDEXES]
     chunks = (SegmentChunk(SegmentFile.LOG, data) for data in log)

@@ -1,4 +1,4 @@
-"""service_memory: each service's peak memory while eight partitions ship large segments."""
+"""Measure service_memory: each service's peak memory while eight partitions ship large segments."""
 
 import tempfile
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""spark_delete: a retention sweep over many small segments, against a bare multi-delete."""
+"""Measure spark_delete: a retention sweep over many small segments, against a bare multi-delete."""
 
 import tempfile
 import time
@@ -23,7 +23,7 @@ from spark_jobs.sweep import SweepRun
 
 PARTITIONS = 20
 SEGMENTS = 10_000
-ROUNDS = 3  # with the objects to be made first, one takes more than a minute
+ROUNDS = 3  # a round takes more than a minute with the creation of its objects
 CONCURRENCY = 2
 _KEYS_PER_REQUEST = 1000
 
@@ -32,7 +32,7 @@ def run() -> Result:
     master = f"local[{CONCURRENCY}]"
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sediment-bench-")))
-        # First: gRPC does not like the fork that starts Java.
+        # First, because gRPC does not support the fork that starts Java.
         spark = stack.enter_context(
             spark_session("spark_delete", directory, directory / "spark.log", master)
         )
@@ -80,7 +80,7 @@ def _multi_deleted(services: Deployment) -> float:
 
 
 def _expired_topic(services: Deployment) -> str:
-    """A new topic all of whose segments are to go."""
+    """Create a topic all of whose segments are expired."""
     topic = f"swept-{uuid4().hex}"
     many = make_segments(topic, PARTITIONS, SEGMENTS // PARTITIONS)
     store_rows(services.stack.endpoints.database_url, many)

@@ -1,4 +1,4 @@
-"""spark_scan: segments read into a DataFrame, against COPY of the same rows as raw text."""
+"""Measure spark_scan: segments read into a DataFrame, against COPY of the same rows as raw text."""
 
 import tempfile
 import time
@@ -32,14 +32,14 @@ def run() -> Result:
     master = f"local[{CONCURRENCY}]"
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sediment-bench-")))
-        # First: gRPC does not like the fork that starts Java.
+        # First, because gRPC does not support the fork that starts Java.
         spark = stack.enter_context(
             spark_session("spark_scan", directory, directory / "spark.log", master)
         )
         services = stack.enter_context(deployed())
         url = services.stack.endpoints.database_url
         store_rows(url, make_segments("scanned", PARTITIONS, SEGMENTS // PARTITIONS))
-        _scanned(spark, services)  # the Java machine compiles what it runs often
+        _scanned(spark, services)  # the Java machine compiles often used code
         return ratio(
             "spark_scan",
             ROUNDS,

@@ -1,4 +1,4 @@
-"""The S3 store that benchmarks run over: SeaweedFS, or real MinIO where BENCH_S3 says so."""
+"""Provide the S3 store of the benchmarks: SeaweedFS, or real MinIO if BENCH_S3 selects it."""
 
 import os
 from pathlib import Path
@@ -16,5 +16,5 @@ if STORE not in _SERVERS:
 
 
 def s3_server(directory: Path) -> S3Server:
-    """The store of this run, not started yet, with its data in `directory`."""
+    """Return the store of this run, not started yet, with its data in `directory`."""
     return _SERVERS[STORE](directory)

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.table`: what build/bench has, as the table of docs/benchmarks.md."""
+"""Print build/bench as the table of docs/benchmarks.md: `python -m benchmarks.table`."""
 
 import json
 from collections.abc import Iterator

@@ -1,1 +1,1 @@
-"""What RLMM costs beside PostgreSQL and gRPC themselves: the benchmarks rlmm_*, and their parts."""
+"""Measure RLMM's cost beyond PostgreSQL and gRPC: the benchmarks rlmm_*, and their parts."""

@@ -1,4 +1,6 @@
-"""rlmm_batch_lookup: look-ups a second in batches, against the bare statement in a pipeline."""
+"""Measure rlmm_batch_lookup: look-ups a second in batches, against the bare statement in a
+pipeline.
+"""
 
 from benchmarks.measure import ROUNDS, Result, ratio
 from benchmarks.rlmm.lookups import Lookups, PipelinedSqlLookups, RpcBatchLookups

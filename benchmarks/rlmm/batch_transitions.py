@@ -1,4 +1,4 @@
-"""rlmm_batch_transitions: transitions a second in batches, against `pgbench -N`."""
+"""Measure rlmm_batch_transitions: transitions a second in batches, against `pgbench -N`."""
 
 from benchmarks.measure import ROUNDS, Result, ratio
 from benchmarks.rlmm import pgbench

@@ -1,4 +1,4 @@
-"""Clients in processes of their own, which call as fast as they are answered."""
+"""Run clients in processes of their own, each with one call after another."""
 
 import multiprocessing
 import statistics
@@ -16,16 +16,18 @@ STOP_GRACE_S = 30.0
 
 
 class Workload(Protocol):
-    """What clients do; crosses to their processes by pickle."""
+    """The calls of clients; crosses to their processes by pickle."""
 
     def caller(self, number: int) -> Callable[[], int]:
-        """For the client of this number: a function that makes one call and answers how many
-        operations it was. Called in the client's process, once."""
+        """Return a function that makes one call of client `number` and returns its operations.
+
+        Called in the client's process, once.
+        """
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A Workload of several: the client of number n has part n, and the first after the last."""
+    """A Workload of several parts, given to the clients in turn."""
 
     parts: Sequence[Workload]
 
@@ -35,7 +37,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Measured:
-    """What clients did together.
+    """The figures of all clients together.
 
     Attributes:
         operations_per_s: of all of them.
@@ -47,7 +49,7 @@ class Measured:
 
 
 class Clients:
-    """Of one workload. Between two runs they rest, with their connections open."""
+    """The clients of one workload. Between two runs they are idle, with their connections open."""
 
     def __init__(self, processes: Mapping[int, Connection]) -> None:
         self._processes = processes
@@ -57,10 +59,10 @@ class Clients:
         return {f"clients {pid}": pid for pid in self._processes}
 
     def run(self, seconds: float) -> Measured:
-        """Have all of them call for so long.
+        """Run all clients for so long.
 
         Raises:
-            RuntimeError: a client failed; its process has said why on standard error.
+            RuntimeError: a client failed; its process has printed the error on standard error.
         """
         for connection in self._processes.values():
             connection.send(seconds)
@@ -80,10 +82,10 @@ class Clients:
 
 @contextmanager
 def running_clients(workload: Workload, count: int, processes: int) -> Iterator[Clients]:
-    """`count` clients, each a thread, spread over processes.
+    """Start `count` clients, each a thread, spread over processes.
 
-    gRPC gives like channels of a process one connection: so many connections as processes, on both
-    sides of a ratio.
+    gRPC gives like channels of a process one connection: there are as many connections as
+    processes, on both sides of a ratio.
     """
     spawn = multiprocessing.get_context("spawn")
     with ExitStack() as cleanup:
@@ -108,7 +110,7 @@ class _Done:
 
 
 def _serve(orders: Connection, workload: Workload, numbers: range) -> None:
-    """In the process of the clients: run as long as each order says, until there are no more."""
+    """Run in the clients' process, for as long as each order requires, until there are no more."""
     callers = [workload.caller(number) for number in numbers]
     with ThreadPoolExecutor(len(callers)) as pool:
         while True:

@@ -1,4 +1,4 @@
-"""One PostgreSQL for all benchmarks of a run: filling a database takes minutes."""
+"""Provide one PostgreSQL for all benchmarks of a run: filling a database takes minutes."""
 
 import atexit
 import os
@@ -17,7 +17,7 @@ from services.local.postgres import EmbeddedPostgres
 from services.local.stack import ServiceProcess, rlmm_settings
 from services.rlmm import schema
 
-# Of a server as large as its rows. Nothing of this makes a commit less durable.
+# Settings of a server as large as its rows. None of them makes a commit less durable.
 SERVER_SETTINGS = {
     "shared_buffers": "1GB",
     "max_wal_size": "8GB",
@@ -25,7 +25,7 @@ SERVER_SETTINGS = {
 }
 _SHOWN = ("fsync", "synchronous_commit", "full_page_writes", "shared_buffers", "commit_delay")
 KEPT_IN = "SEDIMENT_BENCH_POSTGRES"
-"""The variable that names a directory which keeps the server's data for the next run."""
+"""The variable that names a directory in which the server's data is kept for the next run."""
 _EMPTY = "bench_empty"
 
 
@@ -37,7 +37,9 @@ class Databases:
         self.server = EmbeddedPostgres(directory / "postgres", SERVER_SETTINGS)
 
     def history(self, layout: Layout) -> str:
-        """The URL of a database with these rows, filled when first asked for. Not to be changed."""
+        """Return the URL of a database with these rows, filled at the first call. Must not be
+        changed.
+        """
         name = _name_of(layout)
         if self._exists(name):
             return self.server.url(name)
@@ -45,13 +47,13 @@ class Databases:
         url = self.server.create_database(filling)
         schema.upgrade(url)
         store(url, layout)
-        # So that the next run does not take half a database for a whole one.
+        # So that the next run does not mistake a half-filled database for a whole one.
         with psycopg.connect(self._admin_url(), autocommit=True) as connection:
             connection.execute(f"ALTER DATABASE {filling} RENAME TO {name}".encode())
         return self.server.url(name)
 
     def empty(self) -> str:
-        """The URL of a database with the schema and no rows. Not to be changed."""
+        """Return the URL of a database with the schema and no rows. Must not be changed."""
         if not self._exists(_EMPTY):
             self.server.create_database(_EMPTY)
         schema.upgrade(self.server.url(_EMPTY))
@@ -59,14 +61,14 @@ class Databases:
 
     @contextmanager
     def scratch(self, layout: Layout) -> Iterator[str]:
-        """The URL of a copy of `history`, gone at the end."""
+        """Yield the URL of a copy of `history`, which is dropped at the end."""
         self.history(layout)
         name = f"scratch_{uuid4().hex}"
         yield self.server.create_database(name, template=_name_of(layout))
         self.server.drop_database(name)
 
     def conditions(self) -> dict[str, object]:
-        """What the server says of itself."""
+        """Read the server's own description."""
         with psycopg.connect(self._admin_url()) as connection:
             shown = {
                 name: connection.execute(f"SHOW {name}".encode()).fetchone() for name in _SHOWN
@@ -84,7 +86,7 @@ class Databases:
 
 @cache
 def databases() -> Databases:
-    """Started when first asked for, stopped when this process ends."""
+    """Return the databases, started at the first call and stopped when this process ends."""
     kept = os.environ.get(KEPT_IN)
     directory = Path(kept or tempfile.mkdtemp(prefix="sediment-bench-"))
     directory.mkdir(parents=True, exist_ok=True)
@@ -98,20 +100,20 @@ def databases() -> Databases:
 
 
 def _name_of(layout: Layout) -> str:
-    """With the schema's revision: the rows of an older one are not those of today."""
+    """Return a name with the schema's revision: the rows of an older schema differ from today's."""
     parts = (layout.partitions, layout.segments, layout.large_segments)
     whole = "_whole" if layout.is_whole else ""
     return f"bench_{schema.known_revision()}_{'_'.join(map(str, parts))}{whole}"
 
 
 def plain_url(database_url: str) -> str:
-    """As psycopg wants it."""
+    """Return the URL in psycopg's form."""
     return database_url.replace("+psycopg", "")
 
 
 @contextmanager
 def running_rlmm(database_url: str) -> Iterator[ServiceProcess]:
-    """As it is deployed: a process of its own, all settings at their defaults."""
+    """Run RLMM as in production: a process of its own, all settings at their defaults."""
     directory = databases().directory / "services" / uuid4().hex
     service = ServiceProcess("rlmm", rlmm_settings(database_url), directory)
     service.start()

@@ -1,4 +1,6 @@
-"""The fair opponent: an empty unary call on a bare grpcio server, in a process of its own."""
+"""Provide the fair opponent: an empty unary call on a bare grpcio server, in a process of its
+own.
+"""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -17,7 +19,7 @@ from services.rlmm.settings import RlmmSettings
 SERVICE, METHOD = "bench.Opponent", "Empty"
 START_TIMEOUT_MS = 60_000
 THREADS = int(RlmmSettings.model_fields["unary_threads"].default)
-"""As many as RLMM has."""
+"""The number of RLMM's threads."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class EmptyServer:
 
 @contextmanager
 def running_empty_server(directory: Path) -> Iterator[EmptyServer]:
-    """Killed at the end."""
+    """Start the server, and kill it at the end."""
     command = [sys.executable, "-m", __spec__.name]
     directory.mkdir(parents=True, exist_ok=True)
     process = ChildProcess("empty-rpc", command, directory, own_environment({}))
@@ -69,7 +71,7 @@ def _serve() -> None:
         response_serializer=Empty.SerializeToString,
     )
     server = grpc.server(ThreadPoolExecutor(THREADS))
-    # As generated code does; grpc-stubs does not know of it.
+    # As generated code does; grpc-stubs does not declare it.
     server.add_registered_method_handlers(SERVICE, {METHOD: handler})  # type: ignore[attr-defined]
     server.add_generic_rpc_handlers(
         [grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler})]

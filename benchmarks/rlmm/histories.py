@@ -1,4 +1,4 @@
-"""Histories of any length, made in the database: rows as RLMM leaves them (a test compares).
+"""Create histories of any length in the database: rows as RLMM leaves them (a test compares).
 
 Each partition has three leader epochs. Two segments lie across their borders, one in the middle of
 each is deleted again unless the layout is whole, and every tenth has a transaction index.
@@ -31,12 +31,12 @@ class PartitionHistory:
 
     @property
     def border_segments(self) -> tuple[int, int]:
-        """By their numbers, those that begin in one epoch and end in the next."""
+        """Return the numbers of the segments that begin in one epoch and end in the next."""
         return self.segments // 3, 2 * self.segments // 3
 
     @property
     def gone_segments(self) -> tuple[int, ...]:
-        """By their numbers, the deleted one of each epoch."""
+        """Return the number of the deleted segment of each epoch."""
         if self.is_whole:
             return ()
         first, second = self.border_segments
@@ -44,11 +44,11 @@ class PartitionHistory:
 
     @property
     def end_offset(self) -> int:
-        """Inclusive."""
+        """Return the end offset, inclusive."""
         return self.segments * OFFSETS_PER_SEGMENT - 1
 
     def epoch_offsets(self, leader_epoch: int) -> tuple[int, int]:
-        """The first and the last one of an epoch, inclusive."""
+        """Return the first and the last offset of an epoch, inclusive."""
         borders = [n * OFFSETS_PER_SEGMENT + OFFSETS_PER_SEGMENT // 2 for n in self.border_segments]
         ends = [*(border - 1 for border in borders), self.end_offset]
         return [0, *borders][leader_epoch], ends[leader_epoch]
@@ -56,8 +56,10 @@ class PartitionHistory:
 
 @dataclass(frozen=True)
 class Layout:
-    """Partitions of `segments` segments each; the first one has `large_segments`, unless 0. If
-    `is_whole` none of them is deleted again."""
+    """Partitions of `segments` segments each; the first one has `large_segments`, unless 0.
+
+    If `is_whole`, no segment is deleted again.
+    """
 
     partitions: int
     segments: int
@@ -65,7 +67,7 @@ class Layout:
     is_whole: bool = False
 
     def partition_histories(self) -> list[PartitionHistory]:
-        """The large one first."""
+        """Return the histories, the large one first."""
         return [self._history(number) for number in range(self.partitions)]
 
     def total_segments(self) -> int:

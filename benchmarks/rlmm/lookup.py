@@ -1,4 +1,6 @@
-"""rlmm_lookup: a look-up's time, against an empty call's and the bare statement's together."""
+"""Measure rlmm_lookup: a look-up's time, against an empty call's and the bare statement's
+together.
+"""
 
 from benchmarks.measure import ROUNDS, Result, ratio
 from benchmarks.rlmm.lookups import Lookups, RpcLookups, SqlLookups

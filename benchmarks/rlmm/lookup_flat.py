@@ -1,4 +1,4 @@
-"""rlmm_lookup_flat: a look-up's time in a long history, against a short one's.
+"""Measure rlmm_lookup_flat: a look-up's time in a long history, against a short one's.
 
 Of each history the slowest kind of look-up counts: one that finds, one into a hole, one past the
 end; in the long one over all partitions, and in the largest alone.

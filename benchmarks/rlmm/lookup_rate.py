@@ -1,4 +1,4 @@
-"""rlmm_lookup_rate: look-ups a second of many clients, against their empty calls."""
+"""Measure rlmm_lookup_rate: look-ups a second of many clients, against their empty calls."""
 
 from benchmarks.measure import ROUNDS, Result, ratio
 from benchmarks.rlmm.clients import Spread

@@ -1,4 +1,4 @@
-"""Look-ups: which offsets are asked for, and the ways to ask for them."""
+"""Provide look-ups: the offsets to look up, and the ways to look them up."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -20,9 +20,9 @@ from tieredstorage.v1 import remote_log_segment_pb2 as segment_pb
 T = TypeVar("T")
 
 PREPARED = 10_000
-"""Look-ups that a client draws before it begins, and repeats from then on."""
+"""Look-ups that a client draws before it begins, and then repeats."""
 
-# The least that finds the segment: Kafka's rule alone, no revision, no overlaps, no topic's name.
+# The least that finds the segment: Kafka's rule alone, without revision, overlaps or topic name.
 DIRECT_SQL = """
     SELECT s.segment_id, s.start_offset, s.end_offset, s.max_timestamp_ms, s.broker_id,
         s.event_timestamp_ms, s.leader_epochs, s.epoch_start_offsets, s.segment_size_in_bytes,
@@ -38,7 +38,7 @@ DIRECT_SQL = """
 
 
 class Where(Enum):
-    """What an offset hits."""
+    """The kind of an offset: which part of the history it hits."""
 
     HIT = "hit"
     HOLE = "hole"
@@ -54,7 +54,10 @@ class Lookup:
 
 @dataclass(frozen=True)
 class Lookups:
-    """Uniform over the partitions and their epochs; `large_only`: over those of the large one."""
+    """Look-ups, uniform over the partitions and their epochs, or only over those of the large one.
+
+    `large_only` selects the large partition.
+    """
 
     layout: Layout
     where: Where = Where.HIT
@@ -155,7 +158,7 @@ class RpcBatchLookups:
 
 @dataclass(frozen=True)
 class PipelinedSqlLookups:
-    """A Workload: DIRECT_SQL, prepared, the answers awaited together."""
+    """A Workload: DIRECT_SQL, prepared; the client waits for the results together."""
 
     database_url: str
     lookups: Lookups
@@ -180,7 +183,7 @@ class PipelinedSqlLookups:
 
 
 def in_batches(items: Sequence[T], size: int) -> list[Sequence[T]]:
-    """Of `size` each; what is left over is left out."""
+    """Split into batches of `size` each; the remainder is left out."""
     return [items[start : start + size] for start in range(0, len(items) - size + 1, size)]
 
 
@@ -201,7 +204,7 @@ def sql_parameters(lookup: Lookup) -> tuple[object, ...]:
 
 
 def endlessly(items: Sequence[T]) -> Iterator[T]:
-    """One after another, again and again."""
+    """Yield the items one after another, repeatedly."""
     while True:
         yield from items
 

@@ -1,4 +1,4 @@
-"""rlmm_memory: what RLMM's process grows by while its segments are listed."""
+"""Measure rlmm_memory: the growth of RLMM's process while its segments are listed."""
 
 import statistics
 from collections.abc import Iterable
@@ -43,7 +43,7 @@ def run() -> Result:
 
 
 def _list(address: str) -> None:
-    """Page by page, at least LISTED segments, the largest partition's among them."""
+    """List page by page at least LISTED segments, including the largest partition's."""
     histories = LARGE.partition_histories()
     chosen, count = [], 0
     for history in histories:

@@ -1,4 +1,4 @@
-"""The other opponent of transitions: `pgbench -N` on the same server."""
+"""Provide the other opponent of transitions: `pgbench -N` on the same server."""
 
 import os
 import re
@@ -21,13 +21,13 @@ PROTOCOL = "simple"
 """pgbench's own default: each statement is planned when it is sent."""
 _RUN = ("-N", "-M", PROTOCOL, "-c", f"{CLIENTS}", "-j", f"{THREADS}")
 OPTIONS = f"{' '.join(_RUN)} -s {SCALE}"
-"""For the conditions of a figure."""
+"""The options, for the conditions of a figure."""
 _RATE = re.compile(r"^tps = ([0-9.]+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class PgBench:
-    """Its tables in a database of their own."""
+    """The tables of pgbench, in a database of their own."""
 
     database_url: str
 
@@ -60,7 +60,7 @@ class PgBench:
 
 @contextmanager
 def filled_pgbench() -> Iterator[PgBench]:
-    """The database is gone at the end."""
+    """Fill a database, which is dropped at the end."""
     server, name = databases().server, f"pgbench_{uuid4().hex}"
     bench = PgBench(server.create_database(name))
     bench.fill()

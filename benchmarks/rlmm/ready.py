@@ -1,4 +1,4 @@
-"""rlmm_ready: from start to ready with a long history, against none."""
+"""Measure rlmm_ready: from start to ready with a long history, against none."""
 
 import time
 

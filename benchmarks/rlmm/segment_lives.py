@@ -1,4 +1,4 @@
-"""Segments that live and die: each transition of their states, one after another."""
+"""Provide whole lives of segments: each transition of their states, one after another."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ UPDATES = (
 class SegmentLives:
     """A Workload: each segment is added, finished, marked and deleted, one call each.
 
-    Each client has its share of the partitions, whose logs it goes on with in turn.
+    Each client has its share of the partitions, and continues their logs in turn.
     """
 
     address: str
@@ -101,7 +101,7 @@ class SegmentLivesInBatches:
 
 
 class _Log:
-    """A partition whose log goes on after its history, in the last leader epoch."""
+    """A partition whose log continues after its history, in the last leader epoch."""
 
     def __init__(self, history: PartitionHistory) -> None:
         self._history = history

@@ -1,4 +1,4 @@
-"""What each benchmark of RLMM runs in: a history, RLMM as it is deployed, the opponent, clients."""
+"""Provide the setting of RLMM's benchmarks: a history, RLMM, the opponent, clients."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ PARTITIONS = 1_000
 CLIENTS = 32
 CLIENT_PROCESSES = 4
 SERVERS = int(os.environ.get("BENCH_SERVERS", "1"))
-"""Of RLMM where many clients call, and as many of the opponent."""
+"""The number of RLMM's servers for many clients, and of the opponent's."""
 ROUND_S = 1.0 if QUICK else 4.0
 """How long each side is measured in a round."""
 
@@ -28,14 +28,14 @@ LARGE = Layout(PARTITIONS, 240, 20_000) if QUICK else Layout(PARTITIONS, 2_402, 
 
 @dataclass(frozen=True)
 class Served:
-    """RLMM over a database: its address, and what it runs on by name."""
+    """RLMM over a database: its address, and its processes by name."""
 
     address: str
     pids: dict[str, int]
 
 
 class Setting:
-    """Starts what a benchmark asks for, and stops it at the end."""
+    """Starts the parts that a benchmark needs, and stops them at the end."""
 
     def __init__(self, cleanup: ExitStack) -> None:
         self._cleanup = cleanup
@@ -44,7 +44,7 @@ class Setting:
         return databases().history(layout)
 
     def scratch(self, layout: Layout) -> str:
-        """The URL of a copy of that history which may be changed."""
+        """Return the URL of a copy of that history which may be changed."""
         return self._cleanup.enter_context(databases().scratch(layout))
 
     def rlmm(self, database_url: str) -> Served:
@@ -63,7 +63,7 @@ class Setting:
         return self._cleanup.enter_context(running_empty_server(directory))
 
     def clients(self, workload: Workload, count: int = CLIENTS) -> Clients:
-        """Warm: each has called for a while."""
+        """Start clients and let them call for a while, so that they are warm."""
         processes = min(count, CLIENT_PROCESSES)
         clients = self._cleanup.enter_context(running_clients(workload, count, processes))
         clients.run(1.0)
@@ -71,7 +71,7 @@ class Setting:
 
 
 def pids_of(served: Sequence[Served]) -> dict[str, int]:
-    """All that they run on, by name."""
+    """Return the pids of all processes by name."""
     return {
         f"{name} {number}" if name == "rlmm" else name: pid
         for number, each in enumerate(served, 1)

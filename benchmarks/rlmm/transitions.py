@@ -1,4 +1,6 @@
-"""rlmm_transitions: transitions a second, a call each, against empty calls of as many clients."""
+"""Measure rlmm_transitions: transitions a second, a call each, against as many clients' empty
+calls.
+"""
 
 import statistics
 

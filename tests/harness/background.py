@@ -1,4 +1,4 @@
-"""What goes on beside a test until the test leaves it."""
+"""Run an activity beside a test until the test leaves it."""
 
 from abc import ABC, abstractmethod
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -8,8 +8,10 @@ from typing import Self
 
 
 class Background(ABC):
-    """Runs in a thread of its own as long as it is entered, once; what it raises is raised when it
-    is left."""
+    """Runs in a thread of its own while it is entered, once.
+
+    An exception of `run` is raised on leaving.
+    """
 
     def __init__(self) -> None:
         self._ending = Event()
@@ -18,10 +20,10 @@ class Background(ABC):
 
     @abstractmethod
     def run(self) -> None:
-        """Go on until `wait` says that it ends."""
+        """Continue until `wait` returns True."""
 
     def wait(self, seconds: float) -> bool:
-        """Wait so long; True, at once: it is to end."""
+        """Wait so long; return True at once if the activity must end."""
         return self._ending.wait(seconds)
 
     def __enter__(self) -> Self:

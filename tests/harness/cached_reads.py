@@ -1,4 +1,4 @@
-"""An RLM process that has nothing here but its index cache: all that it serves is in the tier."""
+"""Run an RLM process that has only its index cache here: all that it serves is in the tier."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,23 +16,24 @@ from tests.harness.ship_stack import bytes_of, fetch, lose_rolled_segments
 from tests.harness.world import World
 
 PREFIX = "sediment_rlm_index_cache"
-# So that files are read, and not memory, which holds none then.
+# So that files are read, and not the memory, which then holds nothing.
 NO_MEMORY = {"RLM_REMOTE_LOG_INDEX_CACHE_MEMORY_BYTES": "1"}
 
 
 @dataclass
 class CachedReads:
-    """
+    """Reads all partitions through an RLM with an index cache.
+
     Attributes:
-        logs: the first offset and the bytes of the partitions that begin with a whole segment, as
-            their broker had them.
+        logs: the first offset and the bytes, as their broker had them, of the partitions that begin
+            with a whole segment.
     """
 
     rlm: ServiceProcess
     logs: Mapping[TopicIdPartition, tuple[int, bytes]] = field(repr=False)
 
     def read_all(self) -> None:
-        """Whatever the cache does, each partition is read from its first byte to its last."""
+        """Read each partition from its first byte to its last, whatever the cache does."""
         with open_channel(self.rlm.address) as channel:
             client = RemoteLogManagerClient(channel, self.rlm.address)
             for name, (start_offset, log) in self.logs.items():
@@ -41,14 +42,14 @@ class CachedReads:
                 assert b"".join(part.record_batches for part in parts) == log
 
     def counted(self) -> dict[str, float]:
-        """Of the index cache, by the metrics' names without their common beginning."""
+        """Return the metrics of the index cache, by their names without the common prefix."""
         with urlopen(f"http://{self.rlm.announcement.metrics}/metrics", timeout=60) as answer:
             lines = str(answer.read(), "utf-8").splitlines()
         found = (line.rpartition(" ") for line in lines if line.startswith(PREFIX))
         return {name.removeprefix(f"{PREFIX}_"): float(value) for name, _, value in found}
 
     def log_lines(self) -> list[str]:
-        """Warnings of the index cache."""
+        """Return the warnings of the index cache."""
         text = self.rlm.process.log_path.read_text()
         return [line for line in text.splitlines() if '"WARNING"' in line and "index cache" in line]
 
@@ -57,7 +58,9 @@ class CachedReads:
 def cached_reads(
     world: World, directory: Path, index_dir: Path, **settings: str
 ) -> Iterator[CachedReads]:
-    """Ships the world's log, which its disk then loses, and has an RLM for it, not started yet."""
+    """Ship the world's log, delete it from the disk, and prepare an RLM for it without starting
+    it.
+    """
     found = find_partitions([world.log_dir]).partitions
     logs = {
         name: (start_offset, log)

@@ -1,4 +1,4 @@
-"""Certificate authorities and certificates, made with the openssl of this machine."""
+"""Make certificate authorities and certificates with the openssl of this machine."""
 
 import subprocess
 from dataclasses import dataclass
@@ -19,14 +19,14 @@ class Certificate:
 
     @property
     def keystore(self) -> Path:
-        """One file of both."""
+        """Return one file of both."""
         path = self.key.with_suffix(".keystore.pem")
         path.write_text(self.key.read_text() + self.certificate.read_text())
         return path
 
 
 def make_authority(directory: Path, name: str) -> Certificate:
-    """A certificate authority that nobody else knows."""
+    """Make a certificate authority that nothing else trusts."""
     made = _paths(directory, name)
     _openssl("req", "-x509", *_new_key(made), "-days", _DAYS, "-subj", f"/CN={name}")
     return made
@@ -35,7 +35,7 @@ def make_authority(directory: Path, name: str) -> Certificate:
 def issue(
     directory: Path, name: str, authority: Certificate, address: str = LOOPBACK
 ) -> Certificate:
-    """A certificate of this authority, for the host with this IP address."""
+    """Make a certificate of this authority, for the host with this IP address."""
     made = _paths(directory, name)
     _openssl(
         *("req", "-x509", *_new_key(made), "-days", _DAYS, "-subj", f"/CN={name}"),
@@ -47,7 +47,7 @@ def issue(
 
 
 def encrypted_key(key: Path, password: str) -> Path:
-    """The same key behind a password."""
+    """Return the same key, encrypted with a password."""
     path = key.with_suffix(".encrypted.key")
     _openssl("pkcs8", "-topk8", "-in", key, "-out", path, "-passout", f"pass:{password}")
     return path

@@ -1,4 +1,4 @@
-"""Demos as processes: whole shows, and shows that are told to end."""
+"""Run demos as processes: whole demos, and demos that get a signal."""
 
 import json
 import signal
@@ -15,13 +15,13 @@ from tests.harness.eventually import eventually
 from tests.harness.processes import runs
 
 _SHOW_TIMEOUT_S = 800
-"""Below the 900 s that tests with a show have: what the show said is told, not only the timeout."""
+"""Below the 900 s of tests with a demo, so that a timeout reports the demo's output too."""
 _END_TIMEOUT_S = 120
 
 
 @dataclass(frozen=True)
 class Shown:
-    """One whole show."""
+    """The result of one whole demo."""
 
     exit_code: int
     report: dict[str, Any]
@@ -34,8 +34,8 @@ class Shown:
 
 @contextmanager
 def running_demo(command: Sequence[str], scratch: Path) -> "Iterator[subprocess.Popen[str]]":
-    """A demo that keeps all it has below `scratch` and prints its report as JSON."""
-    scratch.mkdir(mode=0o711)  # PostgreSQL's own user must get through
+    """Run a demo that keeps all its data below `scratch` and prints its report as JSON."""
+    scratch.mkdir(mode=0o711)  # PostgreSQL's own user must be able to pass through
     with subprocess.Popen(
         [sys.executable, "-m", "demos", *command, "-o", "json"],
         env=own_environment({"TMPDIR": str(scratch)}),
@@ -59,8 +59,10 @@ def show(command: Sequence[str], scratch: Path) -> Shown:
 def assert_cleans_up(
     command: Sequence[str], scratch: Path, number: signal.Signals, processes: int
 ) -> None:
-    """A show with a broker that gets this signal in its midst ends with all that it started: these
-    are at least so many processes."""
+    """Assert that a demo with a broker ends all its processes when it gets this signal midway.
+
+    At least `processes` processes must have run.
+    """
     with running_demo(command, scratch) as process:
         eventually(lambda: list(scratch.glob("*/kafka/data/orders-0/*.log")), deadline_ms=120_000)
         pid_files = [*scratch.glob("*/data/*/*.pid"), *scratch.glob("*/kafka/*.pid")]

@@ -1,4 +1,4 @@
-"""Deployments: of processes, one for all tests of a module; in this process, one a test."""
+"""Provide deployments: of processes, one per test module; in this process, one per test."""
 
 import shutil
 import uuid
@@ -38,7 +38,7 @@ def deployment(
 
 @pytest.fixture
 def world(deployment: World, tmp_path: Path) -> World:
-    """RSM and RLMM as processes, and a small log that neither has seen before."""
+    """Provide RSM and RLMM as processes, and a small log that is new to both."""
     deployment.log_dir = linked_log(tmp_path)
     name_topics_anew(deployment.log_dir)
     return deployment
@@ -61,7 +61,7 @@ def rlmm_process(
 
 @pytest.fixture
 def story(rlmm_process: RlmmProcess, tmp_path: Path) -> Iterator[PartitionStory]:
-    """A partition that nobody knows yet: RLMM as a process, RSM over files."""
+    """Provide an unknown partition: RLMM as a process, RSM over files."""
     settings = RsmSettings(backend="filesystem", directory=tmp_path)
     with closing(build_manager(settings)) as rsm:
         yield PartitionStory(rlmm_process.client, rsm, tmp_path)

@@ -1,4 +1,4 @@
-"""Waiting for what happens soon, with a deadline."""
+"""Wait with a deadline for a condition."""
 
 import time
 from collections.abc import Callable
@@ -8,16 +8,16 @@ from typing import TypeVar
 T = TypeVar("T")
 
 DEFAULT_DEADLINE_MS = 60_000
-"""On a machine that others use a process stands still for some seconds now and then."""
+"""On a shared machine a process is sometimes paused for some seconds."""
 
 
 def eventually(
     check: Callable[[], T], deadline_ms: int = DEFAULT_DEADLINE_MS, poll_ms: int = 20
 ) -> T:
-    """Call `check` until it returns something truthy, and return that.
+    """Call `check` until it returns a truthy value, and return that value.
 
-    An AssertionError of `check` counts as "not yet"; any other exception passes at once. For
-    checks that only assert, see `eventually_holds`.
+    An AssertionError of `check` counts as "not yet"; any other exception passes at once. For checks
+    that only assert, see `eventually_holds`.
 
     Raises:
         AssertionError: the deadline passed; the last failure of `check` itself if it raised.

@@ -1,4 +1,4 @@
-"""What a proxy should do wrong, and to which requests; switchable while it runs."""
+"""Define the faults of a proxy and the requests they apply to; switchable while it runs."""
 
 import random
 import time
@@ -15,11 +15,11 @@ class Direction(Enum):
 
 @dataclass(frozen=True)
 class Answer:
-    """Answer the request ourselves with this HTTP status; it never reaches the server.
+    """Answer the request with this HTTP status; it never reaches the server.
 
     Attributes:
-        page: of HTML; empty: the error that S3 clients expect.
-        location: where a redirect leads.
+        page: of HTML; empty for the error that S3 clients expect.
+        location: the target of a redirect.
     """
 
     status: int
@@ -29,7 +29,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Delay:
-    """Wait before the request, or the connection, goes on: up to `jitter_ms` more, drawn."""
+    """Delay the request, or the connection, by a fixed time and up to a random `jitter_ms` more."""
 
     delay_ms: int
     jitter_ms: int = 0
@@ -44,17 +44,18 @@ class Throttle:
 
 @dataclass(frozen=True)
 class BlackHole:
-    """Take all that the client sends and stay silent; nothing reaches the server."""
+    """Read everything that the client sends and never respond; nothing reaches the server."""
 
 
 @dataclass(frozen=True, eq=False)
 class Late:
-    """Take the whole request and hang up; it reaches the server when nobody waits for it any more.
+    """Read the whole request and hang up; it reaches the server when no client waits for it any
+    more.
 
     Attributes:
-        taken: set once the client has been hung up on.
-        let: a test sets it, and the request goes on.
-        done: set once the server has answered.
+        taken: set once the connection to the client is closed.
+        let: set by a test, so that the request continues.
+        done: set once the server has responded.
     """
 
     taken: Event = field(default_factory=Event)
@@ -72,17 +73,19 @@ class Corrupt:
 
 @dataclass(frozen=True)
 class Truncate:
-    """HTTP: end a response in order after this many bytes of its body; its head says as many."""
+    """End an HTTP response in order after this many bytes of its body; its head has the same
+    length.
+    """
 
     after_bytes: int
 
 
 @dataclass(frozen=True)
 class Ending:
-    """What comes after exactly this many bytes of a body, or of a plain TCP stream.
+    """The event after exactly this many bytes of a body, or of a plain TCP stream.
 
-    HTTP: None is before the head, too, so that nothing at all passes in this direction. A response
-    that is kept back was given by the server: the request has been carried out.
+    HTTP: None is before the head, too, so that nothing at all passes in this direction. If a
+    response is withheld, the server has sent it: the request has been carried out.
     """
 
     after_bytes: int | None
@@ -94,15 +97,15 @@ class Cut(Ending):
 
 
 class Reset(Ending):
-    """End both connections by RST; what was under way may be lost."""
+    """End both connections by RST; bytes in flight may be lost."""
 
 
 class Stall(Ending):
-    """Fall silent in this direction; the connections stay until the client hangs up."""
+    """Stop sending in this direction; the connections stay until the client hangs up."""
 
 
 class HalfClose(Ending):
-    """End this direction in order; what comes the other way is still taken."""
+    """End this direction in order; bytes from the other direction still pass."""
 
 
 Fault = Answer | Delay | Throttle | BlackHole | Late | Corrupt | Truncate | Ending
@@ -119,7 +122,8 @@ class _Rule:
 
 
 class Faults:
-    """Rules in order; a request takes the first that has something for it. Thread-safe.
+    """Holds rules in order; a request gets the first matching rule that is not used up.
+    Thread-safe.
 
     An operation of None matches every request. Plain TCP connections are operation "connection".
     """
@@ -138,7 +142,9 @@ class Faults:
         times: int | None = 1,
         skip: int = 0,
     ) -> None:
-        """Let `skip` matching requests pass, then do it to the next `times`; None: to all."""
+        """Let `skip` matching requests pass, then apply the fault to the next `times`; None for
+        all.
+        """
         operations = None if operation is None else [operation]
         with self._lock:
             self._rules.append(_Rule(fault, operations, skip, times))
@@ -152,9 +158,9 @@ class Faults:
         times: int | None = None,
         for_ms: int | None = None,
     ) -> None:
-        """Do it to this share of requests, drawn from the seeded generator.
+        """Apply the fault to this share of requests, drawn from the seeded generator.
 
-        It is over after it has hit `times` requests, or after `for_ms`, or when cleared.
+        Ends after it has hit `times` requests, or after `for_ms`, or when cleared.
         """
         until = None if for_ms is None else self._clock() + for_ms / 1000
         with self._lock:
@@ -169,7 +175,7 @@ class Faults:
             self._rules.clear()
 
     def take(self, operation: str) -> Fault | None:
-        """The fault for this request, which is used up by asking."""
+        """Take the fault for this request, which uses it up."""
         with self._lock:
             for rule in self._rules:
                 if self._hits(rule, operation):

@@ -1,4 +1,4 @@
-"""What a fault makes of the way that bytes are sent on."""
+"""Apply a fault to the way in which bytes are sent on."""
 
 from collections.abc import Callable
 
@@ -6,13 +6,13 @@ from tests.harness.faults import Corrupt, Direction, Ending, Fault, FaultError, 
 from tests.harness.http_messages import Send
 
 Wait = Callable[[float], object]
-"""Waits so many seconds, or until nobody needs it any more."""
+"""Waits so many seconds, or until the wait is no longer needed."""
 
 _SLICES_PER_S = 50
 
 
 def through(fault: Fault | None, direction: Direction, send: Send, wait: Wait) -> Send:
-    """`send` as the fault lets it work in this direction."""
+    """Return `send` as the fault changes it in this direction."""
     if isinstance(fault, Ending) and fault.direction is direction:
         return _ending(send, fault)
     if isinstance(fault, Corrupt) and fault.direction is direction:
@@ -23,7 +23,7 @@ def through(fault: Fault | None, direction: Direction, send: Send, wait: Wait) -
 
 
 def _ending(send: Send, fault: Ending) -> Send:
-    """A `send` that passes on exactly `after_bytes` bytes and then raises FaultError."""
+    """Return a `send` that passes on exactly `after_bytes` bytes and then raises FaultError."""
     left = fault.after_bytes or 0
 
     def send_until_the_end(data: bytes) -> None:

@@ -1,5 +1,4 @@
-"""A world whose servers are its own to kill, an RLM beside a broker that goes on rolling, and
-consumers that read all the while."""
+"""Run a world with killable servers, an RLM beside a rolling broker, and permanent consumers."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -27,18 +26,21 @@ SEGMENT_BYTES = 256 * 1024
 ROLLS_PER_S = 2.0
 HOT, COLD = "hot", "cold"
 MOST_LOCAL_S = 0.5
-"""Nine of ten local reads, on a machine that is busy; one that waited for the tier takes longer."""
+"""The limit of nine of ten local reads on a busy machine; a read that waits for the tier is
+slower.
+"""
 _SLOWEST_S = 60.0
 
 
 @dataclass
 class FaultyWorld:
-    """
+    """A world with faults.
+
     Attributes:
         rlm: copies, and serves both loops of reads.
-        local: reads of what the broker still has.
-        remote: reads of what only the tier has.
-        told: when something happened, by name, monotonic.
+        local: reads of data that the broker still has.
+        remote: reads of data that only the tier has.
+        told: when an event happened, by name, monotonic.
     """
 
     world: World
@@ -50,7 +52,7 @@ class FaultyWorld:
     told: dict[str, float] = field(default_factory=dict)
 
     def outage(self, begin: Callable[[], None], end: Callable[[], None], lasts_s: float) -> None:
-        """Something ends, and comes back after `lasts_s`; nobody waits for what that makes late."""
+        """Run `begin`, and `end` after `lasts_s`; do not wait for the delays that result."""
         self.told["began"] = time.monotonic()
         begin()
         self.told["gone"] = time.monotonic()
@@ -64,7 +66,9 @@ class FaultyWorld:
         return self.told["ended"] - self.told["began"]
 
     def recovery_s(self) -> float:
-        """From the end of the outage until all is copied that was rolled by then."""
+        """Return the time from the end of the outage until all segments rolled by then are
+        copied.
+        """
         waiting = self.broker.rolled + len(self.folders(HOT))
         eventually(lambda: self.copied(HOT) >= waiting, int(_SLOWEST_S * 1000), poll_ms=50)
         return time.monotonic() - self.told["ended"]
@@ -95,8 +99,9 @@ class FaultyWorld:
         return int(psutil.Process(self.rlm.process.pid).num_threads())
 
     def assert_whole(self) -> None:
-        """All that was ever rolled is in the tier, once, byte for byte, and nothing counts as
-        lost."""
+        """Assert that each rolled segment is in the tier once, byte for byte, and no gap is
+        recorded.
+        """
         self.broker.stop()
         rolled = self.broker.rolled + len(self.folders(HOT))
         eventually(lambda: self.copied(HOT) == rolled, int(_SLOWEST_S * 1000))
@@ -127,13 +132,13 @@ def assert_local_reads_go_on(reads: list[Read], lasts_s: float) -> None:
 def faulty_world(
     world: World, directory: Path, *, rlm_options: dict[str, str] | None = None, hot: int = 4
 ) -> Iterator[FaultyWorld]:
-    """With all that is there copied, and both loops of reads well."""
+    """Start with all present segments copied, and both loops of reads working."""
     world.log_dir = _two_topics(directory, hot)
     settings = rlm_settings(world.rsm.address, world.rlmm.address, [world.log_dir], 500)
     settings |= {
         "RLM_COPY_LEASE_MS": str(COPY_LEASE_MS),
-        # By default the last wait is as long as the outage: that is measured (benchmarks), and
-        # would have a test that is short hang on a second more or less.
+        # By default the last wait is as long as the outage: benchmarks measure that, and a short
+        # test would depend on a second more or less.
         "RLM_REMOTE_LOG_MANAGER_TASK_RETRY_BACKOFF_MAX_MS": "2000",
         **(rlm_options or {}),
     }
@@ -168,7 +173,7 @@ def _two_topics(directory: Path, hot: int) -> Path:
 
 
 def _take_away(folder: Path, directory: Path) -> list[tuple[Path, Path]]:
-    """The broker's retention: what is rolled goes, and can be put back for who compares."""
+    """Take away rolled files like the broker's retention; they can be put back for comparison."""
     kept = directory / "taken-away"
     kept.mkdir()
     moved = []

@@ -1,4 +1,4 @@
-"""A group_commit whose transactions a test holds still."""
+"""Provide a group_commit whose transactions a test can block."""
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,8 +24,10 @@ Result = MutationOutcome | BaseException
 
 
 class Gated:
-    """A group_commit. While the gate is closed, transactions that have begun stand still
-    before their first statement."""
+    """A group_commit with a gate.
+
+    While the gate is closed, transactions that have begun block before their first statement.
+    """
 
     def __init__(self, engine: Engine, max_wait_s: float = 60.0) -> None:
         self.gate = Event()
@@ -53,7 +55,7 @@ class Gated:
         return self._threads.submit(change)
 
     def meeting(self, *items: SegmentChange) -> list[Result]:
-        """The answers to changes that come while the place is taken."""
+        """Yield the results of changes that arrive while the lead is taken."""
         with self.place_taken():
             futures = []
             for number, item in enumerate(items):
@@ -63,7 +65,7 @@ class Gated:
 
     @contextmanager
     def place_taken(self) -> Iterator[None]:
-        """By a change of a partition that is not known, which is refused."""
+        """Hold the lead by a change of an unknown partition, which is refused."""
         self.gate.clear()
         before = len(self.sizes)
         nowhere = TopicIdPartition(uuid4(), "nowhere", 0)
@@ -77,7 +79,7 @@ class Gated:
             result_of(future)
 
     def lose_commits(self) -> None:
-        """The connection of each transaction breaks after its last statement."""
+        """Break the connection of each transaction after its last statement."""
         self._loses_commits = True
 
     def _apply_single(self, change: SegmentChange) -> Outcome:
@@ -110,5 +112,5 @@ def to(
 def result_of(future: "Future[MutationOutcome]") -> Result:
     try:
         return future.result(timeout=60)
-    except BaseException as e:  # noqa: BLE001 - the tests look at what it is
+    except BaseException as e:  # noqa: BLE001 - the tests check its type
         return e

@@ -1,4 +1,4 @@
-"""A real store of objects whose n-th call of one kind stands still until a test lets it go on."""
+"""Wrap a real store so that the n-th call of one kind blocks until a test releases it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,11 +12,11 @@ GIVE_UP_S = 120.0
 
 @dataclass
 class Gate:
-    """Where calls stop: before or after the store did what the `nth` call of `method` asked.
+    """The point at which calls block: before or after the store does the `nth` call of `method`.
 
     Attributes:
-        then: called when the gate opens, in the thread that waited; what it raises the caller of
-            the store gets, as if the store's answer had not come.
+        then: called when the gate opens, in the waiting thread; the caller of the store gets its
+            exception, as if the store's response was lost.
     """
 
     method: str
@@ -29,7 +29,7 @@ class Gate:
     _calls: int = 0
 
     def is_next(self) -> bool:
-        """Count a call; whether it is the one to stop."""
+        """Count a call; return whether it is the one to block."""
         with self._lock:
             self._calls += 1
             return self._calls == self.nth
@@ -41,7 +41,7 @@ class Gate:
 
 
 def gated(store: StorageBackend, gate: Gate) -> StorageBackend:
-    """`store`, of which every call goes through but the one that `gate` stops."""
+    """Wrap `store`, so that every call passes but the one that `gate` blocks."""
     return cast(StorageBackend, _GatedStore(store, gate))
 
 

@@ -1,4 +1,6 @@
-"""A service's gRPC in this process, served as its own process would: interceptor, pools, limits."""
+"""Serve a service's gRPC in this process with the interceptor, pools and limits of its own
+process.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,7 +16,7 @@ from services.rpc.server.server import Service, start_grpc
 def served(
     add_to: Callable[[grpc.Server], None], full_name: str
 ) -> Iterator[tuple[grpc.Channel, str]]:
-    """Serve what `add_to` registers on a free port; yields a channel to it, and its HOST:PORT."""
+    """Serve the servicers of `add_to` on a free port; yield a channel to it, and its HOST:PORT."""
     service = Service("test", full_name, add_to, check=lambda: None, close=lambda: None)
     with ExitStack() as cleanup:
         address = start_grpc(service, ServiceSettings(drain_timeout_ms=1000), cleanup)

@@ -1,4 +1,4 @@
-"""What a service's health says."""
+"""Read a service's health."""
 
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
@@ -9,10 +9,10 @@ _TIMEOUT_S = 5.0
 
 
 def health_of(address: str, service: str = "") -> str:
-    """SERVING, NOT_SERVING; of `service`, or of the whole process.
+    """Return SERVING or NOT_SERVING, of `service` or of the whole process.
 
     Raises:
-        grpc.RpcError: nobody answers.
+        grpc.RpcError: no server responds.
     """
     with open_channel(address) as channel:
         request = HealthCheckRequest(service=service)

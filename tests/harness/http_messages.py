@@ -1,4 +1,4 @@
-"""Just enough HTTP/1.1 to relay messages one by one over kept-alive connections."""
+"""Relay HTTP/1.1 messages one by one over kept-alive connections, with the least code."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ MAX_HEAD_BYTES = 65_536
 _PIECE_BYTES = 65_536
 
 Send = Callable[[bytes], None]
-"""Such as `socket.sendall`."""
+"""A function such as `socket.sendall`."""
 
 
 @dataclass(frozen=True)
 class Head:
-    """A start line and headers as they came, with what framing needs."""
+    """A start line and headers as received, with the values that framing needs."""
 
     raw: bytes
     start_line: str
@@ -33,7 +33,7 @@ class Head:
 
 
 def read_head(source: BinaryIO) -> Head | None:
-    """The next message's head; None at the end of the stream.
+    """Read the next message's head; None at the end of the stream.
 
     Raises:
         ConnectionError: the stream ended within the head, or the head is too long.
@@ -57,28 +57,30 @@ def read_head(source: BinaryIO) -> Head | None:
 
 
 def request_body(head: Head, source: BinaryIO) -> Iterator[bytes]:
-    """The body's bytes as they are on the wire; a request without framing has none."""
+    """Yield the body's bytes as they are on the wire; a request without framing has none."""
     if _is_chunked(head):
         return _chunked(source)
     return _exactly(source, int(head.headers.get("content-length", "0")))
 
 
 def send_all(pieces: Iterator[bytes], send: Send) -> None:
-    """Send each; nothing at first, so that what comes after 0 bytes comes of an empty body, too."""
+    """Send each piece, and first an empty one, so that a fault after 0 bytes applies to an empty
+    body.
+    """
     send(b"")
     for piece in pieces:
         send(piece)
 
 
 def first_bytes(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
-    """The first `size` bytes; the rest is read, so that its connection can go on."""
+    """Yield the first `size` bytes; read the rest, so that the connection can continue."""
     for piece in pieces:
         yield piece[:size]
         size -= min(size, len(piece))
 
 
 def with_content_length(head: Head, size: int) -> Head:
-    """The same head with another Content-Length."""
+    """Return the same head with another Content-Length."""
     start, *lines = head.raw.split(b"\r\n")
     kept = [line for line in lines if not line.lower().startswith(b"content-length:")]
     raw = b"\r\n".join([start, f"Content-Length: {size}".encode(), *kept])
@@ -86,7 +88,9 @@ def with_content_length(head: Head, size: int) -> Head:
 
 
 def response_body(head: Head, method: str, source: BinaryIO) -> Iterator[bytes]:
-    """The body's bytes as they are on the wire; without framing, all until the stream ends."""
+    """Yield the body's bytes as they are on the wire; without framing, all until the stream
+    ends.
+    """
     if method == "HEAD" or head.status in (204, 304) or head.status < 200:
         return iter(())
     if _is_chunked(head):
@@ -97,7 +101,7 @@ def response_body(head: Head, method: str, source: BinaryIO) -> Iterator[bytes]:
 
 
 def ends_connection(head: Head, method: str) -> bool:
-    """Whether no other response can follow this one on its connection."""
+    """Return whether no other response can follow this one on its connection."""
     framed = _is_chunked(head) or "content-length" in head.headers
     bodiless = method == "HEAD" or head.status in (204, 304)
     return head.headers.get("connection", "").lower() == "close" or not (framed or bodiless)

@@ -1,4 +1,4 @@
-"""A proxy that counts HTTP requests and does wrong what a test asks for."""
+"""Run a proxy that counts HTTP requests and applies the faults of a test."""
 
 import socket
 from collections import Counter, deque
@@ -41,7 +41,7 @@ _LOOK_EVERY_S = 0.02
 
 @dataclass(frozen=True)
 class Request:
-    """One that was answered, by the server or by a fault; `status` is what the client got."""
+    """A request that the server or a fault answered; `status` is what the client got."""
 
     operation: str
     method: str
@@ -50,20 +50,22 @@ class Request:
 
 
 def path_of(method: str, target: str) -> str:
-    """The plainest name of an operation."""
+    """Return the simplest name of an operation."""
     return f"{method} {target.partition('?')[0]}"
 
 
 class HttpProxy(Proxy):
     """Relays HTTP/1.1 requests, one after another on each connection, and keeps a list of them.
 
-    It knows neither pipelining nor "Expect: 100-continue".
+    Supports neither pipelining nor "Expect: 100-continue".
     """
 
     def __init__(
         self, upstream: str, operation: Callable[[str, str], str] = path_of, seed: int = 0
     ) -> None:
-        """`operation` names a request by method and target, for counts and faults."""
+        """Create a proxy; `operation` names a request by method and target, for counts and
+        faults.
+        """
         super().__init__(upstream, seed)
         self._operation = operation
         self._requests: deque[Request] = deque(maxlen=_KEPT_REQUESTS)
@@ -76,12 +78,12 @@ class HttpProxy(Proxy):
 
     @property
     def asked(self) -> list[str]:
-        """The operations of all requests that came, in order, answered or not."""
+        """Return the operations of all received requests, in order, answered or not."""
         with self._lock:
             return list(self._asked)
 
     def counts(self) -> Counter[str]:
-        """How many requests of each operation were answered."""
+        """Return the number of answered requests of each operation."""
         return Counter(request.operation for request in self.requests)
 
     def forget_requests(self) -> None:
@@ -170,7 +172,7 @@ class HttpProxy(Proxy):
 
 
 def _final_head(from_server: BinaryIO, client: socket.socket) -> Head:
-    """Pass interim (1xx) responses on, and answer the head of the one that is none."""
+    """Pass interim (1xx) responses on, and return the head of the final one."""
     while True:
         head = read_head(from_server)
         if head is None:
@@ -186,7 +188,7 @@ def _raise_if_before_head(fault: Fault | None, direction: Direction) -> None:
 
 
 def _truncated(head: Head, body: Iterator[bytes], size: int) -> tuple[Head, Iterator[bytes]]:
-    """The same response with a shorter body; one that does not tell its length stays as it is."""
+    """Return the same response with a shorter body; one without a length stays unchanged."""
     if "content-length" not in head.headers:
         return head, body
     whole = int(head.headers["content-length"])
@@ -218,7 +220,7 @@ def _skip_body(request: Head, from_client: BinaryIO) -> None:
 
 
 def _answer(fault: Answer, method: str) -> bytes:
-    """A response of our own."""
+    """Build a response of our own."""
     phrase = HTTPStatus(fault.status).phrase
     busy = fault.status == HTTPStatus.SERVICE_UNAVAILABLE
     code = "SlowDown" if busy else phrase.replace(" ", "")

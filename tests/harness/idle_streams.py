@@ -1,4 +1,6 @@
-"""A peer that opens calls and then does nothing: HTTP/2 by hand, so that a call costs no thread."""
+"""Provide a peer that opens calls and then does nothing: HTTP/2 by hand, without a thread per
+call.
+"""
 
 import selectors
 import socket
@@ -35,7 +37,7 @@ class _Connection:
         self.socket.sendall(b"".join(frames))
 
     def read_frames(self) -> Iterator[tuple[int, int, int]]:
-        """Type, flags and stream of the frames that have come; acknowledges settings."""
+        """Return type, flags and stream of the received frames; acknowledge settings."""
         self._unread += self.socket.recv(65_536)
         while len(self._unread) >= _FRAME_HEADER_BYTES:
             size = int.from_bytes(self._unread[:3], "big")
@@ -49,7 +51,7 @@ class _Connection:
 
 
 class IdlePeer:
-    """So many connections from `source`, an address of this machine, on which it opens calls."""
+    """Opens calls on so many connections from `source`, an address of this machine."""
 
     def __init__(self, address: str, connections: int, source: str) -> None:
         self._connections = [_Connection(address, source) for _ in range(connections)]
@@ -59,11 +61,11 @@ class IdlePeer:
 
     @property
     def ended(self) -> int:
-        """Calls that the server has ended: refused, or cancelled."""
+        """Return the number of calls that the server has ended: refused, or cancelled."""
         return sum(len(connection.ended) for connection in self._connections)
 
     def open_calls(self, method: str, count: int, message: bytes | None = None) -> None:
-        """Spread over the connections; `message` is the first of each, with none to follow."""
+        """Open calls, spread over the connections; each sends `message` and no other."""
         share, rest = divmod(count, len(self._connections))
         for number, connection in enumerate(self._connections):
             connection.open_calls(method, share + (number < rest), message)
@@ -85,7 +87,7 @@ class IdlePeer:
     def _take(self, connection: _Connection) -> None:
         with suppress(OSError):
             for kind, flags, stream in connection.read_frames():
-                # Trailers end a call that is given a status, and a reset follows; or it is all.
+                # Trailers end a call that gets a status, and a reset follows or comes alone.
                 if kind == _RST_STREAM or (kind == _HEADERS and flags & _END_STREAM):
                     connection.ended.add(stream)
 
@@ -104,7 +106,7 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def _header_block(path: str, authority: str) -> bytes:
-    """HPACK without compression: each field a literal that nobody remembers."""
+    """Encode HPACK without compression: each field is a literal that is not indexed."""
     fields = {
         ":method": "POST",
         ":scheme": "http",

@@ -1,4 +1,4 @@
-"""What no accident may break (docs/architecture.md), as the audit trail and the rows tell it.
+"""Check the invariants of docs/architecture.md by the audit trail and the rows.
 
 That the bytes are there, and nothing else is, tests ask of the store themselves."""
 
@@ -27,7 +27,9 @@ _FINISHED, _DELETE_STARTED = _State.COPY_SEGMENT_FINISHED, _State.DELETE_SEGMENT
 
 
 def assert_invariants(rlmm: RemoteLogMetadataManager, names: Iterable[TopicIdPartition]) -> None:
-    """Of these partitions, as far as RLMM knows them; nothing is under way."""
+    """Assert the invariants of these partitions, as far as RLMM knows them, with no active
+    change.
+    """
     revisions = {s.topic_id_partition: s.revision for s in all_partitions(rlmm)}
     for name in revisions.keys() & set(names):
         events = list(all_events(rlmm, EventQuery(name)))
@@ -44,7 +46,9 @@ def assert_invariants(rlmm: RemoteLogMetadataManager, names: Iterable[TopicIdPar
 
 
 def _gives_up_the_tier(event: PartitionEvent) -> bool:
-    """Of the partition: what was reported as copied before is gone then."""
+    """Return whether the partition's tier is given up: data reported as copied before is gone
+    then.
+    """
     is_disabled = event.reason == DeletionReason.TIERING_DISABLED.value
     return is_disabled or event.kind == "PARTITION_DELETE"
 
@@ -56,7 +60,7 @@ def _assert_log_start_only_rises(events: list[PartitionEvent]) -> None:
 
 
 def _changes(events: list[PartitionEvent]) -> Iterator[tuple[UUID, PartitionEvent, _State]]:
-    """Of segments."""
+    """Yield the changes of segments."""
     for event in events:
         if event.kind == "SEGMENT":
             assert event.segment_id is not None
@@ -64,7 +68,7 @@ def _changes(events: list[PartitionEvent]) -> Iterator[tuple[UUID, PartitionEven
 
 
 def _assert_states_in_order(events: list[PartitionEvent]) -> dict[UUID, _State]:
-    """Each segment's last state."""
+    """Return each segment's last state."""
     last: dict[UUID, _State] = {}
     for id_, event, state in _changes(events):
         allowed = predecessors(state)
@@ -74,7 +78,7 @@ def _assert_states_in_order(events: list[PartitionEvent]) -> dict[UUID, _State]:
 
 
 def _assert_log_start_rose_first(events: list[PartitionEvent]) -> None:
-    """What retention deletes of the log, it deletes behind the log start."""
+    """Assert that retention deletes only behind the log start."""
     log_start = 0
     for event in events:
         if event.kind == "LOG_START":
@@ -87,8 +91,10 @@ def _assert_log_start_rose_first(events: list[PartitionEvent]) -> None:
 def _assert_watermark_passes_what_is_known(
     state: PartitionState, rows: list[RemoteLogSegmentMetadata]
 ) -> None:
-    """From the log start on, only finished segments and recorded gaps; where nothing has raised it,
-    from the first of these."""
+    """Assert that there are only finished segments and recorded gaps from the log start on.
+
+    If the log start was never raised, the check begins at the first of these.
+    """
     copied_through = state.report.copied_through_offset if state.report else NOTHING_COPIED
     finished = [(r.start_offset, r.end_offset) for r in rows if r.state is _FINISHED]
     known = sorted([*finished, *((gap.start_offset, gap.end_offset) for gap in state.gaps)])

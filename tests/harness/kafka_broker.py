@@ -1,4 +1,4 @@
-"""A Kafka broker of the release that the tests are pinned to, or of another."""
+"""Provide a Kafka broker of the release to which the tests are pinned, or of another."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,10 +15,10 @@ def kafka_broker(
     listeners: Sequence[str] = (),
     version: str | None = None,
 ) -> KafkaBroker:
-    """A broker that does not run yet; fetches its jars the first time, for which it needs ``mvn``.
+    """Create a broker without starting it; the first time, download its jars with ``mvn``.
 
     Raises:
-        KafkaUnavailableError, JavaMissingError: the jars cannot be had.
+        KafkaUnavailableError, JavaMissingError: the jars cannot be obtained.
     """
     jars = ensure_kafka_jars(version)
     return KafkaBroker(directory, jars, settings, log_dirs=log_dirs, listeners=listeners)

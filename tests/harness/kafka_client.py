@@ -1,4 +1,4 @@
-"""Producers and consumers of a real broker, for tests and test data."""
+"""Provide producers and consumers of a real broker, for tests and test data."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -35,8 +35,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Offsets:
-    """What a client may ask of a partition: its first offset, and the ones behind its last stable
-    and its last record."""
+    """The first offset of a partition, and the ends behind its last stable and its last record."""
 
     log_start_offset: int
     last_stable_offset: int
@@ -44,10 +43,10 @@ class Offsets:
 
 
 class Cluster(kafka_client.Cluster):
-    """Producers and consumers of one running broker, and what a test asks of it besides."""
+    """Provides producers and consumers of one running broker, and further requests of tests."""
 
     def offsets(self, topic: str, partition: int) -> Offsets:
-        """What the broker says of a partition now."""
+        """Read a partition's offsets from the broker."""
         _, last_stable_offset = self._watermarks(topic, partition, "read_committed")
         start, end = self._watermarks(topic, partition, "read_uncommitted")
         return Offsets(start, last_stable_offset, end)
@@ -61,8 +60,11 @@ class Cluster(kafka_client.Cluster):
     def offsets_for_times(
         self, topic: str, partition: int, timestamps_ms: Iterable[int]
     ) -> dict[int, int]:
-        """For each time the first offset with a record of that time or later, as the broker finds
-        it through its indexes; -1: none."""
+        """Find for each time the first offset with a record of that time or later; -1 if there is
+        none.
+
+        The broker finds the offset through its indexes.
+        """
         found = {}
         with closing(self.consumer("read_uncommitted")) as consumer:
             for timestamp_ms in timestamps_ms:
@@ -74,8 +76,10 @@ class Cluster(kafka_client.Cluster):
     def read_through_faults(
         self, topic: str, partition: int, deadline_s: float = 60.0
     ) -> Iterator[Message]:
-        """As `read`, by an application that goes on polling when it is told of an error. It asks
-        for little at a time, so that what it was given is never far behind what was fetched."""
+        """Read as `read`, but continue to poll after errors.
+
+        Fetches little at a time, so that the returned records are never far behind the fetched.
+        """
         deadline = time.monotonic() + deadline_s
         little = {
             "fetch.message.max.bytes": 65_536,
@@ -102,5 +106,5 @@ class Cluster(kafka_client.Cluster):
 
 
 def headers_of(message: Message) -> list[Header]:
-    headers: Any = message.headers()  # declared as any shape that a producer may be given
+    headers: Any = message.headers()  # declared with every type that a producer accepts
     return list(headers or ())

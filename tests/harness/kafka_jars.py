@@ -1,4 +1,4 @@
-"""A Kafka broker's jars from Maven Central.
+"""Download a Kafka broker's jars from Maven Central.
 
 ``tests/kafka/broker/pom.xml`` names the version; the jars are kept in the user's cache directory,
 outside the repository. `python -m tests.harness.kafka_jars` prints where.
@@ -19,18 +19,20 @@ from demos.kafka_broker import find_java
 POM = Path(__file__).resolve().parents[1] / "kafka" / "broker" / "pom.xml"
 _MAVEN_TIMEOUT_S = 900.0
 _ATTEMPTS = 3
-"""A repository on the internet refuses or breaks off now and then; Maven keeps what it has got."""
+"""A repository on the internet sometimes refuses or breaks off; Maven keeps the downloaded
+files.
+"""
 _TAIL_CHARACTERS = 4096
 
 
 class KafkaUnavailableError(RuntimeError):
-    """Something that a broker needs is not on this machine and cannot be had."""
+    """A dependency of the broker is not on this machine and cannot be obtained."""
 
 
 def ensure_kafka_jars(version: str | None = None) -> Path:
     """Return a directory with all jars of a broker, downloading them once per version and pom.
 
-    The directory appears complete or not at all, and any number of processes may ask at the same
+    The directory appears complete or not at all, and any number of processes may call at the same
     time: one downloads, the others wait. ``version`` is Kafka's, by default the one in the pom.
 
     Raises:
@@ -53,7 +55,7 @@ def ensure_kafka_jars(version: str | None = None) -> Path:
 
 
 def pinned_kafka_version() -> str:
-    """Kafka's version in the pom, the only place that names it."""
+    """Return Kafka's version in the pom, the only place that names it."""
     version = ElementTree.parse(POM).findtext(".//{*}properties/{*}kafka.version")
     if version is None:
         raise KafkaUnavailableError(f"{POM.name} names no kafka.version")
@@ -61,7 +63,7 @@ def pinned_kafka_version() -> str:
 
 
 def _download_jars(mvn: str, version: str, jars: Path) -> None:
-    """Fetch into a sibling and rename: who looks without the lock sees all of it or nothing."""
+    """Download into a sibling and rename: a reader without the lock sees all jars or none."""
     with tempfile.TemporaryDirectory(dir=jars.parent, prefix="download-") as parent:
         incoming = Path(parent) / "jars"
         command = [

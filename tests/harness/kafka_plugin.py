@@ -1,4 +1,4 @@
-"""The jar of the Kafka plugin, as `make plugin` leaves it."""
+"""Find the jar of the Kafka plugin, which `make plugin` builds."""
 
 from pathlib import Path
 from xml.etree import ElementTree
@@ -8,14 +8,14 @@ PLUGIN = ROOT / "kafka_plugin"
 
 
 class PluginJarError(RuntimeError):
-    """There is no jar of the plugin, or it is older than what it is made of."""
+    """There is no jar of the plugin, or it is older than its sources."""
 
 
 def plugin_jar() -> Path:
-    """The jar.
+    """Return the jar.
 
     Raises:
-        PluginJarError: it has to be built first.
+        PluginJarError: the jar must be built first.
     """
     version = ElementTree.parse(PLUGIN / "pom.xml").findtext("./{*}version")
     jar = PLUGIN / "target" / f"sediment-kafka-plugin-{version}.jar"

@@ -1,10 +1,10 @@
-"""Kafka's ListOffsets spoken directly: a client library offers only the oldest of its questions."""
+"""Send Kafka's ListOffsets directly: a client library supports only its oldest queries."""
 
 import socket
 import struct
 from enum import IntEnum
 
-_API_KEY, _API_VERSION = 2, 9  # the version that knows of every Question here
+_API_KEY, _API_VERSION = 2, 9  # the version that has every Question here
 _CORRELATION_ID = 1
 _TIMEOUT_S = 30.0
 _NO_TAGS = b"\0"
@@ -13,11 +13,11 @@ _NOT_LEADER_OR_FOLLOWER = 6
 
 
 class NotLeaderError(RuntimeError):
-    """Who wants to know has to ask again, or another broker."""
+    """The client has to retry, or call another broker."""
 
 
 class Question(IntEnum):
-    """What stands in place of a timestamp."""
+    """A special value in place of a timestamp."""
 
     LATEST = -1
     EARLIEST = -2
@@ -26,11 +26,11 @@ class Question(IntEnum):
 
 
 def list_offset(bootstrap_servers: str, topic: str, partition: int, question: Question) -> int:
-    """What the broker at HOST:PORT, which must lead the partition, answers.
+    """Return the offset from the broker at HOST:PORT, which must lead the partition.
 
     Raises:
-        NotLeaderError: it does not lead the partition, or does not know yet that it does.
-        RuntimeError: it answers with another error.
+        NotLeaderError: the broker does not lead the partition, or does not know yet that it does.
+        RuntimeError: the broker responds with another error.
     """
     host, _, port = bootstrap_servers.rpartition(":")
     request = _request(topic, partition, question)
@@ -63,7 +63,7 @@ def _offset(response: bytes, topic: str) -> int:
 
 
 def _array_of_one(item: bytes) -> bytes:
-    return b"\2" + item  # in the compact form a length is one more than it says
+    return b"\2" + item  # in the compact form a length is written plus one
 
 
 def _string(text: str) -> bytes:

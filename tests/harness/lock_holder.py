@@ -1,4 +1,4 @@
-"""Another process that holds Kafka's lock on a log directory, as a broker does."""
+"""Hold Kafka's lock on a log directory in another process, as a broker does."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ PYTHON_HOLDER = [sys.executable, "-c", _PYTHON]
 
 @contextmanager
 def other_process(command: Sequence[str], log_dir: Path) -> Iterator[str]:
-    """Its answer; it holds the lock, if it got it, until the end."""
+    """Yield the process's output; if it got the lock, it holds the lock until the end."""
     with subprocess.Popen(
         [*command, str(log_dir / ".lock")],
         stdin=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""Look-ups as the rules say them, without an index's help: what RLMM's statements are held against.
+"""Look up segments by the plain rules, without an index, to verify RLMM's statements.
 
 One step after the other, each over all segments of the epoch; for few segments only.
 """
@@ -65,10 +65,10 @@ KAFKAS_NEXT_WITH_TXN_INDEX = f"""
 def answers(
     engine: Engine, statement: str, tp: TopicIdPartition, leader_epoch: int, offsets: int
 ) -> Sequence[UUID | None]:
-    """The segment that a statement answers for each offset from 0 on; None: no segment.
+    """Return the segment that a statement finds for each offset from 0 on; None if there is none.
 
     Args:
-        statement: of here, or of services.rlmm.lookups.
+        statement: of this module, or of services.rlmm.lookups.
     """
     probed = statement.replace("%(offset)s", "probe.at")
     for name in ("topic_id", "partition", "leader_epoch"):

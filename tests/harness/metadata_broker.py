@@ -1,5 +1,7 @@
-"""A broker that answers Metadata, DescribeConfigs and ListOffsets as a test says: what no real one
-can be made to say."""
+"""Run a broker that answers Metadata, DescribeConfigs and ListOffsets as a test wants.
+
+No real broker can be made to give these responses.
+"""
 
 import socket
 import struct
@@ -24,20 +26,20 @@ _SIZE = struct.Struct(">i")
 _NO_TAGS = b"\0"
 
 Answers = Callable[[Sequence[str]], Any]
-"""A MetadataResponse by the names that are asked for."""
+"""Returns a MetadataResponse for the requested names."""
 Describes = Callable[[Sequence[str]], Sequence[Any]]
-"""DescribeConfigsResults by the names of topics."""
+"""Returns DescribeConfigsResults for the names of topics."""
 Lists = Callable[[str, int], tuple[int, int]]
-"""The error code and the offset of a topic's partition."""
+"""Returns the error code and the offset of a topic's partition."""
 
 
 class MetadataBroker:
     """Listens while it is entered; one connection at a time.
 
     Attributes:
-        requests: what it was asked, each a MetadataRequest.
-        config_requests: each a DescribeConfigsRequest.
-        offset_requests: each a ListOffsetsRequest.
+        requests: the received MetadataRequests.
+        config_requests: the received DescribeConfigsRequests.
+        offset_requests: the received ListOffsetsRequests.
     """
 
     def __init__(
@@ -160,7 +162,7 @@ def _api_versions(version: int) -> bytes:
 def metadata(
     topics: Sequence[Any] = (), cluster_id: str | None = "c", brokers: Sequence[str] = ("one:9092",)
 ) -> Any:
-    """A MetadataResponse of a cluster with these brokers, HOST:PORT each."""
+    """Build a MetadataResponse of a cluster with these brokers, HOST:PORT each."""
     addresses = [address.rpartition(":") for address in brokers]
     return MetadataResponse(
         throttle_time_ms=0,
@@ -175,7 +177,7 @@ def metadata(
 
 
 def topic(name: str, topic_id: Any, *partitions: Any, error_code: int = 0) -> Any:
-    """A MetadataResponseTopic."""
+    """Build a MetadataResponseTopic."""
     return MetadataResponse.MetadataResponseTopic(
         error_code=error_code,
         name=name,
@@ -186,7 +188,7 @@ def topic(name: str, topic_id: Any, *partitions: Any, error_code: int = 0) -> An
 
 
 def described(name: str, policy: str | None, error_code: int = 0, error: str | None = None) -> Any:
-    """A DescribeConfigsResult of a topic's cleanup.policy; None: it has none."""
+    """Build a DescribeConfigsResult of a topic's cleanup.policy; None if it has none."""
     configs = [
         DescribeConfigsResponse.DescribeConfigsResult.DescribeConfigsResourceResult(
             name="cleanup.policy",
@@ -211,7 +213,7 @@ def described(name: str, policy: str | None, error_code: int = 0, error: str | N
 def partition(
     number: int, leader: int, leader_epoch: int, replicas: Sequence[int], error_code: int = 0
 ) -> Any:
-    """A MetadataResponsePartition."""
+    """Build a MetadataResponsePartition."""
     return MetadataResponse.MetadataResponseTopic.MetadataResponsePartition(
         error_code=error_code,
         partition_index=number,

@@ -1,4 +1,6 @@
-"""Real MinIO as an S3 server of tests: one process, one drive, on free ports of the loopback."""
+"""Run real MinIO as an S3 server of tests: one process, one drive, on free ports of the
+loopback.
+"""
 
 import secrets
 from collections.abc import Sequence
@@ -19,10 +21,10 @@ _ACCESS_KEY = "sediment"
 
 
 class MinioServer:
-    """MinIO with its data in `directory`, kept between runs.
+    """Runs MinIO with its data in `directory`, kept between runs.
 
-    The port is found at the first start and kept, like the secret key, as long as this object.
-    Not thread-safe.
+    The port is found at the first start and kept, like the secret key, as long as this object
+    exists. Not thread-safe.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -46,11 +48,11 @@ class MinioServer:
         return self._process is not None and self._process.is_running()
 
     def start(self) -> None:
-        """Start and wait until it answers a signed request.
+        """Start the server and wait until it answers a signed request.
 
         Raises:
-            ProcessError: it did not start; the message has the end of its log.
-            MinioUnavailableError: it is not built yet.
+            ProcessError: the server did not start; the message has the end of its log.
+            MinioUnavailableError: MinIO is not built yet.
         """
         (self._directory / "data").mkdir(mode=0o700, parents=True, exist_ok=True)
         if self._ports:
@@ -59,11 +61,11 @@ class MinioServer:
             self._held_ports = start_on_free_ports(1, self._start_on)
 
     def stop(self) -> None:
-        """Stop it gracefully."""
+        """Stop the server gracefully."""
         self._started().stop()
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Kill the server with SIGKILL."""
         self._started().kill()
 
     def __enter__(self) -> Self:
@@ -83,7 +85,7 @@ class MinioServer:
         address = f"--address={LOOPBACK}:{ports[0]}"
         data = self._directory / "data"
         argv: list[str | Path] = [built_minio(), "server", "--quiet", address, data]
-        # An environment of its own: MinIO obeys MINIO_* and files below HOME.
+        # An environment of its own: MinIO reads MINIO_* and files below HOME.
         environment = {
             "HOME": str(self._directory),
             "MINIO_ROOT_USER": _ACCESS_KEY,

@@ -1,4 +1,4 @@
-"""Real MinIO, built from its Go module.
+"""Build real MinIO from its Go module.
 
 The program is kept in the user's cache directory, outside the repository, by version.
 `python -m tests.harness.minio_binary` builds it unless it is there, and prints where.
@@ -17,7 +17,7 @@ from pathlib import Path
 import platformdirs
 
 MODULE = "github.com/minio/minio"
-# What the Go module proxy calls the latest: a commit, for MinIO has no semantic versions.
+# The latest version by the Go module proxy: a commit, because MinIO has no semantic versions.
 VERSION = "v0.0.0-20260212201848-7aac2a2c5b7c"
 OLDEST_GO = (1, 24)
 _BUILD_TIMEOUT_S = 3_600.0
@@ -29,14 +29,14 @@ class MinioUnavailableError(RuntimeError):
 
 
 def minio_path() -> Path:
-    """Where the pinned version is, once it is built."""
+    """Return the path of the pinned version, which exists once it is built."""
     return platformdirs.user_cache_path("sediment") / f"minio-{VERSION}" / "minio"
 
 
 def ensure_minio() -> Path:
     """Return MinIO's program, building it once per version, which takes minutes.
 
-    It appears complete or not at all, and any number of processes may ask at the same time: one
+    It appears complete or not at all, and any number of processes may call at the same time: one
     builds, the others wait.
 
     Raises:
@@ -58,7 +58,7 @@ def built_minio() -> Path:
     """Return MinIO's program.
 
     Raises:
-        MinioUnavailableError: it is not built yet.
+        MinioUnavailableError: MinIO is not built yet.
     """
     program = minio_path()
     if not program.is_file():
@@ -67,7 +67,7 @@ def built_minio() -> Path:
 
 
 def go_version(printed: str) -> tuple[int, int]:
-    """Major and minor of what `go env GOVERSION` prints; of a development build (0, 0)."""
+    """Parse major and minor of the output of `go env GOVERSION`; (0, 0) for a development build."""
     found = re.match(r"go(\d+)\.(\d+)", printed)
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
@@ -87,7 +87,7 @@ def _find_go() -> str:
 
 
 def _build(go: str, program: Path) -> None:
-    """Build into a sibling and rename: who looks without the lock sees all of it or nothing."""
+    """Build into a sibling and rename: a reader without the lock sees the whole program or none."""
     _say(f"building MinIO {VERSION} from its Go module; the first time takes 5 to 15 minutes")
     started = time.monotonic()
     with tempfile.TemporaryDirectory(dir=program.parent, prefix="build-") as directory:

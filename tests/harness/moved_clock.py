@@ -1,10 +1,10 @@
-"""A clock that stands still but for the pauses that are made on it."""
+"""Provide a clock that advances only by the pauses that are made on it."""
 
 from services.rsm.active_copies import Waiting
 
 
 class MovedClock:
-    """`waiting` takes no time; a test adds up what it would have taken."""
+    """A clock whose `waiting` takes no time; a test adds up the time that it would have taken."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0

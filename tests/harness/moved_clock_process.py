@@ -1,9 +1,9 @@
-"""`python -m tests.harness.moved_clock_process FILE MODULE`: on a host with a wrong clock.
+"""Run a module as on a host with a wrong clock.
 
-Runs MODULE as `python -m MODULE` does, with a wall clock that is off by as many seconds as FILE
-says now; so a test moves the clock of a process that runs. Clocks that only grow are right,
-as they are on a host whose clock is set. gRPC goes by the right one: its C part counts deadlines by
-that.
+Usage: `python -m tests.harness.moved_clock_process FILE MODULE`. Runs MODULE as `python -m MODULE`
+does, with a wall clock that is off by the number of seconds in FILE; so a test moves the clock of a
+running process. Monotonic clocks are right, as on a host whose clock is set. gRPC uses the right
+wall clock: its C part counts deadlines by it.
 """
 
 import datetime
@@ -22,13 +22,15 @@ _RealDatetime = datetime.datetime
 
 
 def command(file: Path, module: str) -> list[str]:
-    """To start a service with."""
+    """Return the command line that starts a service."""
     return [sys.executable, "-m", "tests.harness.moved_clock_process", str(file), module]
 
 
 def move(offset_s: Callable[[], int]) -> None:
-    """Move time.time and time.time_ns, and what datetime takes for now, for all that is imported
-    after this and for all that asks `time` itself."""
+    """Move time.time and time.time_ns, and the present time of datetime.
+
+    Applies to all modules imported after this and to all code that calls `time` itself.
+    """
     _keep_grpc_right()
     time.time = lambda: _real_time() + offset_s()
     time.time_ns = lambda: _real_time_ns() + offset_s() * _NS

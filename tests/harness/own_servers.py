@@ -1,4 +1,4 @@
-"""PostgreSQL and an S3 store for one module of tests, in which they die: import the fixtures."""
+"""Provide PostgreSQL and an S3 store that one test module may kill: import the fixtures."""
 
 import uuid
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ def own_s3(server_directory: Path) -> Iterator[SeaweedFS]:
 def own_world(
     tmp_path_factory: pytest.TempPathFactory, own_postgres: EmbeddedPostgres, own_s3: SeaweedFS
 ) -> Iterator[World]:
-    """RSM and RLMM over these; with a log that a test is still to give."""
+    """Provide RSM and RLMM over these servers, with a log that a test has yet to set."""
     directory = tmp_path_factory.mktemp("own")
     database_url = own_postgres.create_database("own")
     schema.upgrade(database_url)

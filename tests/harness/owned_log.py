@@ -1,4 +1,6 @@
-"""A log in a directory that RLM owns, and RLMs that keep local retention there, turn by turn."""
+"""Provide a log in a directory that RLM owns, and RLMs that enforce local retention step by
+step.
+"""
 
 import os
 from collections.abc import Callable
@@ -16,7 +18,7 @@ from tests.harness.ship_stack import Stack
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles
 
 ALL = [0, 10, 20, 30, 40, 50, 60]
-# Nobody gives up waiting for another's fetch: what is read is claimed, not how soon.
+# No reader abandons another's fetch: these tests check the content of reads, not their speed.
 AT_ONCE_LOCALLY = replace(
     AT_ONCE, local_retention_interval_s=0.0, read=RemoteReadLimits(wait_s=60.0)
 )
@@ -26,7 +28,7 @@ MakesRlm = Callable[..., BrokerRemoteLogManager]
 
 
 def owner(stack: Stack, log_dir: Path, locks: LogDirLocks) -> MakesRlm:
-    """Makes RLMs that own the log directory."""
+    """Return a function that makes RLMs which own the log directory."""
 
     def make(
         rsm: Any = None, rlmm: Any = None, source: PartitionSource = PartitionSource.STATIC
@@ -44,7 +46,7 @@ def owner(stack: Stack, log_dir: Path, locks: LogDirLocks) -> MakesRlm:
 
 
 def retain(rlm: BrokerRemoteLogManager) -> None:
-    """A pass of local retention."""
+    """Run a pass of local retention."""
     rlm.local_retention_scheduler.tick()
     assert rlm.local_retention_scheduler.wait_idle(DEADLINE_S)
 

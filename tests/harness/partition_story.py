@@ -1,4 +1,4 @@
-"""A partition's story step by step: what the audit trail says of it, and what every query answers.
+"""Play a partition's story step by step, and read the audit trail and the result of every query.
 
 Copies are called A, B, C, ... in the order in which they begin.
 """
@@ -26,16 +26,16 @@ from tests.contract.rlmm.partition_states import lineage, taken
 from tests.contract.rlmm.segments import FINISHED, segment, update_to
 
 SIZE = 1_000
-"""Of each segment, bytes."""
+"""Bytes of each segment."""
 _FILES = Files(bytes(SIZE), dict.fromkeys(IndexType, b"index"))
 _NAMES = "ABCDEFGH"
 _ACTOR = "anonymous"
-"""Whoever calls while there is no TLS."""
+"""The actor of every call without TLS."""
 
 
 @dataclass(frozen=True)
 class Projection:
-    """What the queries answer in one leader epoch; what a story's `projection` asks.
+    """The results of the queries in one leader epoch; see a story's `projection`.
 
     Attributes:
         listed: the copies with offsets of the epoch, and their states.
@@ -74,7 +74,7 @@ class PartitionStory:
     def begin(
         self, start: int, end: int, epochs: Mapping[int, int], *, broker: int, leader_epoch: int
     ) -> str:
-        """A broker's copy begins; its name."""
+        """Begin a broker's copy; return its name."""
         name = _NAMES[len(self._copies)]
         begun = segment(
             self.tp,
@@ -90,8 +90,10 @@ class PartitionStory:
         return name
 
     def finish(self, name: str, *, leader_epoch: int | None = None) -> MutationOutcome:
-        """The broker that began it has stored its objects, under the leader epoch of then, or under
-        this one."""
+        """Finish a copy whose objects its broker has stored.
+
+        Uses the leader epoch of the copy's begin, or `leader_epoch`.
+        """
         copy = self._copies[name]
         stored = self.rsm.copy_log_segment_data(copy, _FILES.data())
         epoch = copy.broker_leader_epoch if leader_epoch is None else leader_epoch
@@ -103,7 +105,7 @@ class PartitionStory:
     def copy(
         self, start: int, end: int, epochs: Mapping[int, int], *, broker: int, leader_epoch: int
     ) -> str:
-        """Begin and finish."""
+        """Begin and finish a copy."""
         name = self.begin(start, end, epochs, broker=broker, leader_epoch=leader_epoch)
         self.finish(name)
         return name
@@ -111,7 +113,7 @@ class PartitionStory:
     def report(
         self, broker: int, epoch: int, *epochs: tuple[int, int], local_start: int, end: int
     ) -> PartitionState:
-        """The leader's: its leader epochs, and which offsets it has (`end` is exclusive)."""
+        """Send the leader's report: its leader epochs, and its offsets (`end` is exclusive)."""
         self._reports += 1
         report = PartitionReport(
             self.tp,
@@ -131,13 +133,15 @@ class PartitionStory:
     # --- what is asked ------------------------------------------------------------------------
 
     def told(self) -> list[str]:
-        """The events since this was asked last, as `trail` has them."""
+        """Return the events since the previous call, in the form of `trail`."""
         lines = self.trail(self._told)
         self._told += len(lines)
         return lines
 
     def trail(self, after_revision: int = 0) -> list[str]:
-        """The events, a line each: key, copy, state, broker and its leader epoch; no gap."""
+        """Return the events, a line each: key, copy, state, broker and its leader epoch; assert no
+        gap.
+        """
         query = EventQuery(self.tp, after_revision=after_revision)
         events = list(all_events(self.rlmm, query))
         first = after_revision + 1
@@ -155,7 +159,9 @@ class PartitionStory:
         )
 
     def listed(self, epoch: int) -> dict[str, RemoteLogSegmentState]:
-        """The copies that have offsets of the epoch; the list of the partition has them too."""
+        """Return the copies that have offsets of the epoch; assert that the partition's list has
+        them.
+        """
         listed = list(all_segments(self.rlmm, self.tp, epoch))
         assert listed == [
             each
@@ -165,12 +171,12 @@ class PartitionStory:
         return {self._name(each.remote_log_segment_id.id): each.state for each in listed}
 
     def found(self, epoch: int, offset: int) -> str | None:
-        """The copy that a fetch of the offset in that leader epoch is answered from."""
+        """Return the copy that answers a fetch of the offset in that leader epoch."""
         found = self.rlmm.remote_log_segment_metadata(self.tp, epoch, offset).value
         return None if found is None else self._name(found.remote_log_segment_id.id)
 
     def read(self, offset: int) -> str | None:
-        """The copy that a consumer without a leader epoch reads: the tier's lineage has it."""
+        """Return the copy that a consumer without a leader epoch reads, by the tier's lineage."""
         epoch = self.lineage.epoch_for_offset(offset)
         return None if epoch is None else self.found(epoch, offset)
 
@@ -178,8 +184,10 @@ class PartitionStory:
         return [self.found(epoch, offset) for offset in offsets]
 
     def latest_tiered(self, end: int, *epochs: tuple[int, int]) -> int:
-        """The last tiered offset in the lineage of a leader whose log ends at `end` (exclusive):
-        what Kafka answers to ListOffsets(-5), and copies after; -1: there is none.
+        """Return the last tiered offset in the lineage of a leader whose log ends at `end`
+        (exclusive).
+
+        Kafka answers ListOffsets(-5) with this offset, and copies after it; -1 if there is none.
 
         Source: RemoteLogManager.findHighestRemoteOffset.
         """
@@ -192,24 +200,24 @@ class PartitionStory:
 
     @property
     def lineage(self) -> Lineage:
-        """The tier's."""
+        """Return the tier's lineage."""
         return self.rlmm.partition_state(self.tp).value.lineage
 
     @property
     def local_log_start(self) -> int:
-        """The first offset on the leader's disk, as it reported last; ListOffsets(-4)."""
+        """Return the first offset on the leader's disk by its last report; ListOffsets(-4)."""
         report = self.rlmm.partition_state(self.tp).value.report
         assert report is not None
         return report.local_log_start_offset
 
     def segments(self, *names: str) -> list[RemoteLogSegmentMetadata]:
-        """As RLMM has them."""
+        """Return RLMM's segments."""
         ids = [self._copies[name].remote_log_segment_id.id for name in names]
         found = self.rlmm.remote_log_segment_metadata_by_id(self.tp, ids).value
         return sorted(found, key=lambda each: ids.index(each.remote_log_segment_id.id))
 
     def stored(self) -> list[str]:
-        """The copies of which there are objects."""
+        """Return the copies that have objects."""
         keys = "".join(self._store.list_keys("")).replace("-", "")
         return [
             name for name, copy in self._copies.items() if copy.remote_log_segment_id.id.hex in keys

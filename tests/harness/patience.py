@@ -1,9 +1,9 @@
-"""How long a test lets PostgreSQL take."""
+"""Define how long a test waits for PostgreSQL."""
 
 from services.rlmm.db import DatabaseLimits
 
 PATIENCE_MS = 60_000
-"""A test may hold a lock, and have others wait for it, for as long as a busy machine takes."""
+"""A test may hold a lock, and others may wait for it, for as long as a busy machine needs."""
 
 PATIENT = DatabaseLimits(
     pool_timeout_ms=PATIENCE_MS,

@@ -1,4 +1,4 @@
-"""Services as processes that tests kill; thin over services.local."""
+"""Run services as processes that tests kill; a thin layer over services.local."""
 
 from contextlib import suppress
 
@@ -17,7 +17,7 @@ def start_with_failpoint(service: ServiceProcess, name: str, nth: int = 1) -> No
 def run_until_killed(
     service: ServiceProcess, name: str, nth: int = 1, deadline_ms: int = 60_000
 ) -> None:
-    """Run until the failpoint, which may come before the service says that it is ready."""
+    """Run until the failpoint, which may come before the service reports that it is ready."""
     with suppress(ProcessError):
         start_with_failpoint(service, name, nth)
     wait_until_dead(service, deadline_ms)
@@ -33,13 +33,13 @@ def wait_until_dead(service: ServiceProcess, deadline_ms: int = 60_000) -> None:
 
 
 def kill_and_restart(service: ServiceProcess) -> None:
-    """SIGKILL, then a start without failpoints on the same ports."""
+    """Kill with SIGKILL, then start without failpoints on the same ports."""
     service.kill()
     service.start()
 
 
 def runs(pid: int) -> bool:
-    """Whether a process runs; one that ended and that nobody has waited for does not."""
+    """Return whether a process runs; an ended process does not, even if it is still a zombie."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -1,4 +1,4 @@
-"""A proxy on the loopback that does wrong what a test asks for; HTTP is in http_proxy."""
+"""Run a proxy on the loopback that applies the faults of a test; http_proxy handles HTTP."""
 
 import socket
 import struct
@@ -26,14 +26,14 @@ _BACKLOG = 128
 _CONNECT_TIMEOUT_S = 10.0
 _PIECE_BYTES = 65_536
 _LINGER_NOT = struct.pack("ii", 1, 0)
-"""SO_LINGER with which a socket that is closed sends RST."""
+"""SO_LINGER with which a closed socket sends RST."""
 
 
 class Proxy(ABC):
     """Listens on a free port of the loopback while it is entered, and keeps that port."""
 
     def __init__(self, upstream: str, seed: int = 0) -> None:
-        """`upstream` is HOST:PORT; it need not be there yet."""
+        """Create a proxy; `upstream` is HOST:PORT and need not exist yet."""
         host, _, port = upstream.rpartition(":")
         self._upstream = (host, int(port))
         self._lock = Lock()
@@ -55,7 +55,7 @@ class Proxy(ABC):
         Thread(target=self._accept, args=[listener], daemon=True).start()
 
     def refuse_connections(self) -> None:
-        """Refuse new connections, as a server that is down; those that are open go on."""
+        """Refuse new connections, like a stopped server; open connections stay."""
         listener, self._listener = self._listener, None
         if listener is not None:
             with suppress(OSError):
@@ -108,7 +108,7 @@ class Proxy(ABC):
             self._close(client, server)
 
     def _add_server(self, client: socket.socket, server: socket.socket) -> bool:
-        """Whether the client's connection was not cut before it had a server."""
+        """Return whether the client's connection was still open when it got a server."""
         with self._lock:
             is_open = client in self._open
             if is_open:
@@ -122,7 +122,7 @@ class Proxy(ABC):
             one.close()
 
     def _wait(self, seconds: float) -> None:
-        """As a fault wants it; no longer than this proxy lives."""
+        """Wait for a fault, no longer than this proxy lives."""
         self._left.wait(seconds)
 
     @abstractmethod
@@ -179,26 +179,26 @@ def _end(error: FaultError, source: socket.socket, sink: socket.socket) -> None:
 
 
 def discard(source: socket.socket) -> None:
-    """Read until its end, and throw away."""
+    """Read until the end, and discard the bytes."""
     while source.recv(_PIECE_BYTES):
         pass
 
 
 def end_sending(one: socket.socket) -> None:
-    """End what we send in order, unless it is about to be reset."""
+    """End our sending in order, unless the connection is about to be reset."""
     linger = one.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, len(_LINGER_NOT))
     if linger != _LINGER_NOT:
         one.shutdown(socket.SHUT_WR)
 
 
 def reset(one: socket.socket) -> None:
-    """Let its close send RST, and wake who reads from it; neither sends anything before that."""
+    """Make the close send RST, and wake the reader; neither sends anything before that."""
     with suppress(OSError):  # it has ended already
         one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
         one.shutdown(socket.SHUT_RD)
 
 
 def hang_up(one: socket.socket) -> None:
-    """End it in order: what was sent before still arrives; who waits on it wakes."""
+    """End a connection in order: sent bytes still arrive, and waiting threads wake."""
     with suppress(OSError):  # it has ended already
         one.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""A consumer that reads one offset again and again, and keeps how long that took."""
+"""Run a consumer that reads one offset repeatedly, and record the times."""
 
 import math
 import time
@@ -19,11 +19,12 @@ _READ_BYTES = 64 * 1024
 
 @dataclass(frozen=True)
 class Read:
-    """
+    """One read.
+
     Attributes:
         at_s: when it began, monotonic.
-        took_s: until its answer was there.
-        answer: a FetchError's name, or the class of the error where RLM did not answer.
+        took_s: the time until its response.
+        answer: a FetchError's name, or the class of the error if RLM did not respond.
     """
 
     at_s: float
@@ -49,11 +50,11 @@ class ReadLoop:
         self.reads: list[Read] = []
 
     def between(self, begin_s: float, end_s: float) -> list[Read]:
-        """Those that were begun and answered then."""
+        """Return the reads that began and ended in this time."""
         return [r for r in self.reads if begin_s <= r.at_s and r.at_s + r.took_s <= end_s]
 
     def is_well(self) -> bool:
-        """Whether the latest read was answered with records."""
+        """Return whether the latest read returned records."""
         return bool(self.reads) and self.reads[-1].is_good
 
     def __enter__(self) -> Self:
@@ -83,11 +84,11 @@ class ReadLoop:
 
 
 def took_at_most_s(reads: Sequence[Read], share: float) -> float:
-    """How long the slowest of the `share` of them that were fastest took."""
+    """Return the time of the slowest of the fastest `share` of the reads."""
     ordered = sorted(read.took_s for read in reads)
     return ordered[math.ceil(share * len(ordered)) - 1]
 
 
 def p99_s(reads: Sequence[Read]) -> float:
-    """How long all but one of a hundred took at most."""
+    """Return the 99th percentile of the times."""
     return took_at_most_s(reads, 0.99)

@@ -1,4 +1,4 @@
-"""A log for tests of retention: segments an hour apart, and RLMs that take their turns by hand."""
+"""Provide a log for tests of retention: segments an hour apart, and RLMs stepped by hand."""
 
 import time
 from collections.abc import Callable
@@ -20,8 +20,11 @@ AT_ONCE = RlmLimits(interval_s=0.0, backoff=Backoff(initial_s=0.0))
 def hourly_log(
     log_dir: Path, name: TopicIdPartition = NAME, rolled: int = ROLLED
 ) -> PartitionFiles:
-    """Offsets 0 to 9, 10 to 19 ... rolled and five more active; epoch 0, from 30 on epoch 2. The
-    first segment is `rolled` and a half hours old, the last rolled one an hour and a half."""
+    """Make a log with offsets 0 to 9, 10 to 19 ... rolled and five more active.
+
+    Its epoch is 0, and 2 from offset 30 on. The first segment is `rolled` and a half hours old, the
+    last rolled one an hour and a half.
+    """
     files = PartitionFiles(log_dir, name)
     files.epochs((0, 0), (2, 30))
     now_ms = time.time_ns() // 1_000_000
@@ -36,12 +39,12 @@ def hourly_log(
 
 
 def keep_hours(hours: int) -> dict[str, str]:
-    """Settings under which the last `hours` rolled segments of an hourly log stay."""
+    """Return settings that keep the last `hours` rolled segments of an hourly log."""
     return {"retention.ms": str((hours + 1) * HOUR_MS)}
 
 
 def take_turns(rlm: BrokerRemoteLogManager, rounds: int = 1) -> None:
-    """Look at the folders, copy, report and expire, in this order, each to its end."""
+    """Poll the folders, copy, report and expire, in this order, each to its end."""
     for _ in range(rounds):
         for scheduler in (
             rlm.scan_scheduler,
@@ -59,7 +62,7 @@ def expire(rlm: BrokerRemoteLogManager) -> None:
 
 
 class Changed:
-    """A manager of which some methods are others."""
+    """A manager some of whose methods are replaced."""
 
     def __init__(self, manager: object, **methods: Callable[..., Any]) -> None:
         self._manager = manager

@@ -1,4 +1,4 @@
-"""What a test asks RLMM's database beside RLMM."""
+"""Query RLMM's database without RLMM."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -10,7 +10,7 @@ from services.rlmm.schema import SchemaProblem, check_schema
 
 
 def waiting(engine: Engine) -> int:
-    """How many sessions of this database wait for a lock."""
+    """Return how many sessions of this database wait for a lock."""
     with engine.connect() as connection:
         count = connection.scalar(
             text(
@@ -23,7 +23,7 @@ def waiting(engine: Engine) -> int:
 
 
 def events(engine: Engine, tp: TopicIdPartition) -> Sequence[Row[*tuple[object, ...]]]:
-    """The partition's audit trail, in order."""
+    """Read the partition's audit trail, in order."""
     with engine.connect() as connection:
         return connection.execute(
             text("SELECT * FROM events WHERE topic_id = :id AND partition = :p ORDER BY revision"),
@@ -32,7 +32,7 @@ def events(engine: Engine, tp: TopicIdPartition) -> Sequence[Row[*tuple[object, 
 
 
 def copy_lease_ends(engine: Engine, tps: Iterable[TopicIdPartition]) -> dict[str, datetime]:
-    """Of the partitions' copies under way, by segment id."""
+    """Read the lease ends of the partitions' active copies, by segment id."""
     statement = text(
         "SELECT segment_id, copy_lease_until FROM segments "
         "WHERE topic_id = :id AND partition = :p AND state = 'COPY_SEGMENT_STARTED'"

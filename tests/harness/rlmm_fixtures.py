@@ -1,4 +1,4 @@
-"""RLMM on a database of its own, and a tier in process: real PostgreSQL, RSM on the file system."""
+"""Provide RLMM on a database of its own, and a tier in process: PostgreSQL, RSM on files."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -40,7 +40,7 @@ def tier(database_url: str, tmp_path: Path) -> Iterator[SmallTier]:
 
 @pytest.fixture
 def keys(tmp_path: Path) -> Callable[[], Sequence[str]]:
-    """What the store holds."""
+    """Provide a function that lists the store's keys."""
     return lambda: sorted(FilesystemStorage(tmp_path).list_keys(""))
 
 

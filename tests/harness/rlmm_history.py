@@ -1,4 +1,4 @@
-"""A partition with a long history: rows straight into RLMM's tables, as its moves leave them."""
+"""Write a partition's long history straight into RLMM's tables, as state changes leave the rows."""
 
 from dataclasses import dataclass
 from uuid import uuid4
@@ -28,8 +28,9 @@ _EPOCHS = """
 
 @dataclass(frozen=True)
 class LongHistory:
-    """Finished segments of leader epoch 0, side by side from offset 0 on, none with a transaction
-    index."""
+    """Finished segments of leader epoch 0, adjacent from offset 0 on, none with a transaction
+    index.
+    """
 
     database_url: str
     tp: TopicIdPartition
@@ -37,11 +38,11 @@ class LongHistory:
 
     @property
     def end_offset(self) -> int:
-        """The last one, inclusive."""
+        """Return the last offset, inclusive."""
         return self.count * OFFSETS_PER_SEGMENT - 1
 
     def execute(self, *statements: str) -> None:
-        """Each committed by itself, with %(topic_id)s and %(partition)s."""
+        """Run statements, each with its own commit, with %(topic_id)s and %(partition)s."""
         keys = {"topic_id": self.tp.topic_id, "partition": self.tp.partition}
         with psycopg.connect(_psycopg_url(self.database_url), autocommit=True) as connection:
             for statement in statements:

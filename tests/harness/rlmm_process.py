@@ -1,4 +1,4 @@
-"""An RLMM as a process, and the command `sediment` beside it."""
+"""Run an RLMM as a process, and the command `sediment` beside it."""
 
 import json
 from collections.abc import Iterator
@@ -15,23 +15,23 @@ from tests.harness.sediment_command import Completed, sediment
 
 @dataclass(frozen=True)
 class RlmmProcess:
-    """Where it is served, and a client of it."""
+    """The address of an RLMM, and a client of it."""
 
     address: str
     client: RemoteLogMetadataManagerClient
 
     def sediment(self, *arguments: str) -> Completed:
-        """Run a command that talks to it, to its end."""
+        """Run a command against this RLMM, to its end."""
         return sediment(*arguments, environment={"SEDIMENT_RLMM": self.address})
 
     def answers(self, *arguments: str) -> list[dict[str, Any]]:
-        """What a command that must succeed prints as JSON, document by document."""
+        """Run a command that must succeed; return its JSON output, document by document."""
         done = self.sediment(*arguments, "-o", "json")
         assert done.returncode == 0, done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     def refusal(self, *arguments: str) -> str:
-        """The one line in which a command says that it was used wrongly."""
+        """Run a command that must refuse its arguments; return its one line of error."""
         done = self.sediment(*arguments)
         assert (done.returncode, done.stdout) == (2, ""), done.stderr
         (line,) = done.stderr.splitlines()
@@ -40,7 +40,7 @@ class RlmmProcess:
 
 @contextmanager
 def running_rlmm(database_url: str, directory: Path) -> Iterator[RlmmProcess]:
-    """RLMM over a migrated database, stopped at the end."""
+    """Run RLMM over a migrated database and stop it at the end."""
     service = ServiceProcess("rlmm", rlmm_settings(database_url), directory)
     service.start()
     try:

@@ -1,4 +1,4 @@
-"""A broker that goes on rolling segments, whatever happens to the tier."""
+"""Run a broker that continues to roll segments whatever happens to the tier."""
 
 from pathlib import Path
 from threading import Event, Thread
@@ -9,8 +9,9 @@ from tests.harness.synthetic_log import roll_segment
 
 
 class RollingBroker:
-    """Fills the active segment of one folder after the other and rolls it, inside `with`; in
-    folders as `make_log_dir` makes them.
+    """Fills and rolls the active segment of one folder after the other, inside `with`.
+
+    The folders are those of `make_log_dir`.
 
     Attributes:
         rolled: segments so far.
@@ -25,7 +26,7 @@ class RollingBroker:
         self.rolled = 0
 
     def stop(self) -> None:
-        """Roll no more; the segment under way is rolled first."""
+        """Stop rolling after the present segment."""
         self._stopping.set()
         self._thread.join()
 

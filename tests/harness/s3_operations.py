@@ -1,8 +1,8 @@
-"""Names of S3 operations, told from an HTTP request as S3 itself does."""
+"""Name S3 operations by their HTTP requests, as S3 itself does."""
 
 from urllib.parse import parse_qs, urlsplit
 
-# What a query parameter makes of a method, before the path is looked at.
+# The operations that a query parameter selects by method, before the path is considered.
 _BY_PARAMETER = {
     ("POST", "uploads"): "CreateMultipartUpload",
     ("POST", "uploadId"): "CompleteMultipartUpload",
@@ -17,7 +17,9 @@ _BY_PARAMETER = {
 
 
 def s3_operation(method: str, target: str) -> str:
-    """`s3_operation("PUT", "/bucket/key?uploadId=1&partNumber=2")` is "UploadPart"."""
+    """Name an operation: `s3_operation("PUT", "/b/key?uploadId=1&partNumber=2")` is
+    "UploadPart".
+    """
     parts = urlsplit(target)
     for parameter in parse_qs(parts.query, keep_blank_values=True):
         if (method, parameter) in _BY_PARAMETER:

@@ -47,7 +47,7 @@ def sediment(*arguments: object, environment: Mapping[str, str] | None = None) -
 
 
 def sediment_process(*arguments: object, environment: Mapping[str, str] | None = None) -> Completed:
-    """Run a command as a process of its own to its end: what only a process shows."""
+    """Run a command as a process of its own to its end, for effects that only a process shows."""
     return subprocess.run(
         [sys.executable, "-m", "services.cli", *map(str, arguments)],
         env=own_environment(environment or {}),
@@ -60,7 +60,7 @@ def sediment_process(*arguments: object, environment: Mapping[str, str] | None =
 
 @contextmanager
 def _own_process_state() -> Iterator[None]:
-    """Take back what a command changes of its process: signal handlers and logging."""
+    """Restore the state of the process that a command changes: signal handlers and logging."""
     handlers = {each: signal.getsignal(each) for each in _SIGNALS}
     root = logging.getLogger()
     logging_before = (root.level, list(root.handlers))

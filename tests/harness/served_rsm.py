@@ -1,4 +1,4 @@
-"""An RSM behind a real gRPC server of this process, for commands that are told its address."""
+"""Serve an RSM over real gRPC in this process, for commands that take its address."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager

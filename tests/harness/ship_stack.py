@@ -1,4 +1,6 @@
-"""RSM on files and RLMM on PostgreSQL in this process, no wire: what ships a log and reads it."""
+"""Provide RSM on files and RLMM on PostgreSQL in this process, without gRPC, to ship and read a
+log.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -57,7 +59,7 @@ class Stack:
         return list(all_segments(self.rlmm, name))
 
     def ranges(self, name: TopicIdPartition = NAME) -> list[tuple[int, int]]:
-        """Of the finished segments; fails if there is any other."""
+        """Return the ranges of the finished segments; fail if there is any other segment."""
         found = self.segments(name)
         assert {segment.state for segment in found} <= {FINISHED}
         return [(segment.start_offset, segment.end_offset) for segment in found]
@@ -122,7 +124,7 @@ def bytes_of(folder: Path) -> bytes:
 
 @dataclass
 class Counting:
-    """What a ship told of its progress."""
+    """Records the progress that a ship reports."""
 
     planned_bytes: int = 0
     sent_bytes: int = 0

@@ -1,4 +1,4 @@
-"""A real file system that is soon full: a tmpfs in a mount namespace of its own.
+"""Provide a real file system that is soon full: a tmpfs in a mount namespace of its own.
 
 No root is needed where users may have namespaces; it ends with the process that holds it.
 """
@@ -20,16 +20,17 @@ _FILLER = "filler"
 
 @dataclass
 class SmallDisk:
-    """
+    """A small file system.
+
     Attributes:
-        path: where it is seen from outside of its namespace.
+        path: its path from outside of its namespace.
     """
 
     path: Path
     holder: "subprocess.Popen[str]"
 
     def fill(self) -> None:
-        """Not a byte is left."""
+        """Fill the file system to the last byte."""
         fd = os.open(self.path / _FILLER, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             while True:

@@ -1,4 +1,4 @@
-"""RSM over the S3 server of this run: its settings, what it stores, a proxy that sees requests."""
+"""Provide RSM over the S3 server of this run: settings, stored objects, a recording proxy."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""A Kafka log directory of incompressible batches, as large as one wants it."""
+"""Write a Kafka log directory of incompressible batches, of any size."""
 
 import base64
 import os
@@ -39,14 +39,14 @@ def make_log_dir(
 
 
 def roll_segment(folder: Path, base_offset: int, size_bytes: int) -> int:
-    """Fill the empty active segment and roll it; answer the new active segment's base offset."""
+    """Fill the empty active segment and roll it; return the new active segment's base offset."""
     next_offset = _write_segment(folder, base_offset, size_bytes)
     (folder / f"{next_offset:020}.log").touch()
     return next_offset
 
 
 def name_anew(directory: Path) -> None:
-    """Give the topic a new id: to the tier this is another log, with the same bytes."""
+    """Give the topic a new id, so that the tier sees another log with the same bytes."""
     text = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
     for folder in directory.iterdir():
         if folder.is_dir():
@@ -54,7 +54,7 @@ def name_anew(directory: Path) -> None:
 
 
 def _write_segment(folder: Path, base_offset: int, size_bytes: int) -> int:
-    """Write a segment and its indexes; answer the next segment's base offset."""
+    """Write a segment and its indexes; return the next segment's base offset."""
     offset, position, since_entry = base_offset, 0, 0
     index, last_timestamp_ms = bytearray(), 0
     with (folder / f"{base_offset:020}.log").open("wb") as log:

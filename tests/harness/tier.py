@@ -1,4 +1,4 @@
-"""A tier that tests fill by hand: segments of a kilobyte, with whatever times and states."""
+"""Provide a tier that tests fill by hand: segments of a kilobyte, with any times and states."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -47,7 +47,7 @@ def now_ms() -> int:
 
 @dataclass
 class SmallTier:
-    """An RSM and an RLMM, wherever they are."""
+    """An RSM and an RLMM, in this process or elsewhere."""
 
     rsm: RemoteStorageManager
     rlmm: RemoteLogMetadataManager
@@ -61,8 +61,10 @@ class SmallTier:
         age_ms: int = 10 * HOUR_MS,
         **fields: Any,
     ) -> list[RemoteLogSegmentMetadata]:
-        """Copy and finish segments `first`, `first` + 1, ... of OFFSETS offsets each; all of them
-        `age_ms` old."""
+        """Copy and finish segments `first`, `first` + 1, ... of OFFSETS offsets each.
+
+        All of them are `age_ms` old.
+        """
         made = [
             segment(tp, number, max_timestamp_ms=now_ms() - age_ms, **fields)
             for number in range(first, first + segments)
@@ -73,7 +75,7 @@ class SmallTier:
     def copy(
         self, metadata: RemoteLogSegmentMetadata, files: Files = _FILES
     ) -> RemoteLogSegmentMetadata:
-        """From its first row to COPY_SEGMENT_FINISHED."""
+        """Copy a segment from its first row to COPY_SEGMENT_FINISHED."""
         self.rlmm.add_remote_log_segment_metadata(metadata)
         return self.finish(metadata, files)
 
@@ -101,7 +103,7 @@ class SmallTier:
         return replace(metadata, state=state)
 
     def report(self, tp: TopicIdPartition, segments: int, **fields: Any) -> None:
-        """The leader's, of a log whose first `segments` segments are in the tier."""
+        """Send the leader's report of a log whose first `segments` segments are in the tier."""
         values: dict[str, Any] = {
             "broker_id": BROKER,
             "leader_epoch": EPOCH,
@@ -119,7 +121,7 @@ class SmallTier:
         assert not isinstance(outcome, Exception), outcome
 
     def settings(self, topic_id: UUID, entries: Mapping[str, str]) -> None:
-        """These and no others, kept by the sweep."""
+        """Replace a topic's settings; the sweep enforces its retention."""
         self.rlmm.put_topic_config(topic_id, {**SWEPT, **entries})
 
     def mark_deleted(self, tp: TopicIdPartition) -> None:
@@ -134,7 +136,7 @@ class SmallTier:
 
 @dataclass
 class Tier(SmallTier):
-    """Of processes that a test may kill."""
+    """A tier of processes that a test may kill."""
 
     rsm_process: ServiceProcess
     rlmm_process: ServiceProcess
@@ -147,7 +149,7 @@ class Tier(SmallTier):
         return [self.rsm_process, self.rlmm_process]
 
     def objects(self, *topic_ids: UUID) -> dict[str, str]:
-        """Of these topics: each object's key and ETag."""
+        """Return each object's key and ETag, of these topics."""
         prefixes = tuple(topic_id.hex for topic_id in topic_ids)
         listed = self.s3.client().list_objects(self.bucket, recursive=True)
         return {
@@ -158,7 +160,7 @@ class Tier(SmallTier):
 
     @contextmanager
     def held_up(self, tp: TopicIdPartition) -> Iterator[None]:
-        """RLMM can change nothing of the partition inside: its calls wait."""
+        """Block all changes of the partition in RLMM during the block: its calls wait."""
         lock = text("SELECT FROM partitions WHERE topic_id = :id AND partition = :p FOR UPDATE")
         with self.engine.begin() as connection:
             connection.execute(lock, {"id": tp.topic_id, "p": tp.partition})
@@ -166,7 +168,7 @@ class Tier(SmallTier):
 
 
 def segment(tp: TopicIdPartition, number: int, **fields: Any) -> RemoteLogSegmentMetadata:
-    """The `number`-th of a log in epoch EPOCH, not copied yet."""
+    """Return the `number`-th segment of a log in epoch EPOCH, not copied yet."""
     start = number * OFFSETS
     values: dict[str, Any] = {
         "max_timestamp_ms": now_ms(),
@@ -187,7 +189,7 @@ def ids(segments: Iterable[RemoteLogSegmentMetadata]) -> list[UUID]:
 
 
 def a_topic(name: str = "", partitions: int = 1) -> list[TopicIdPartition]:
-    """A new topic's partitions; by default no other topic has its name."""
+    """Return a new topic's partitions; by default no other topic has its name."""
     topic_id = uuid4()
     return [TopicIdPartition(topic_id, name or f"t{topic_id.hex}", p) for p in range(partitions)]
 
@@ -196,7 +198,7 @@ def a_topic(name: str = "", partitions: int = 1) -> list[TopicIdPartition]:
 def running_tier(
     rsm: ServiceProcess, rlmm: ServiceProcess, s3: S3Endpoint, bucket: str, engine: Engine
 ) -> Iterator[Tier]:
-    """Both started side by side, and stopped at the end."""
+    """Start both services in parallel, and stop them at the end."""
     try:
         with ThreadPoolExecutor() as pool:
             list(pool.map(lambda service: service.start(), [rsm, rlmm]))

@@ -1,4 +1,4 @@
-"""RLMs that know what they are told, and how to tell them."""
+"""Provide RLMs that learn of leadership by calls, and make these calls."""
 
 import shutil
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ ALL_AT_ONCE = replace(AT_ONCE, deletion_grace_ms=0, remover_interval_s=0.0)
 
 
 def told_rlm(stack: Stack, log_dir: Path, rsm: Any = None, rlmm: Any = None) -> Any:
-    """An RLM that was told nothing yet; takes its turns by hand."""
+    """Make an RLM without any leadership yet; a test steps it by hand."""
     return BrokerRemoteLogManager(
         [log_dir],
         rsm or stack.rsm,
@@ -47,7 +47,7 @@ def told_rlm(stack: Stack, log_dir: Path, rsm: Any = None, rlmm: Any = None) -> 
 
 
 def broker_beside(log_dir: Path, broker_id: int) -> Path:
-    """The log directory of a follower that has all of the leader's log."""
+    """Make the log directory of a follower that has all of the leader's log."""
     other = Path(shutil.copytree(log_dir, log_dir.with_name(f"logs-{broker_id}")))
     (other / "meta.properties").write_text(f"version=1\nnode.id={broker_id}\ncluster.id=c\n")
     return other
@@ -88,7 +88,7 @@ def removing_turns(rlm: Any, turns: int = 3) -> None:
 
 
 class HeldCopies:
-    """An RSM in which a copy waits, when asked for, until the test lets it go on."""
+    """An RSM in which a copy waits, on request, until the test releases it."""
 
     def __init__(self, stack: Stack) -> None:
         self.rsm = FailingRsm(stack.rsm)
@@ -105,8 +105,11 @@ class HeldCopies:
 
     @contextmanager
     def held(self, rlm: Any, start_offset: int) -> Iterator[None]:
-        """The copy pass of `rlm` is at the segment that begins there; it goes on after the block,
-        to its end."""
+        """Hold the copy pass of `rlm` at the segment that begins at `start_offset` during the
+        block.
+
+            The pass continues after the block, to its end.
+        """
         self._hold_at = start_offset
         rlm.scheduler.tick()
         assert self._is_held.wait(DEADLINE_S)

@@ -1,4 +1,4 @@
-"""An RLM over two partitions, of which something happens to the files of the first."""
+"""Provide an RLM over two partitions, and damage the files of the first."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,7 +24,7 @@ Hurt = Callable[[PartitionFiles], object]
 
 
 class Trouble:
-    """Both have offsets 0 to 9 and 10 to 19 rolled; RLM takes its turns by hand."""
+    """Two partitions with offsets 0 to 9 and 10 to 19 rolled; a test steps RLM by hand."""
 
     def __init__(self, stack: Stack, log_dir: Path) -> None:
         self.stack = stack
@@ -34,7 +34,9 @@ class Trouble:
         self.rlm = BrokerRemoteLogManager([log_dir], self._rsm, stack.rlmm, AT_ONCE)
 
     def happens(self, hurt: Hurt, base: int = 0) -> None:
-        """Once, when the segment from `base` on was inspected and is about to be sent."""
+        """Run `hurt` once, when the segment from `base` on was inspected and is about to be
+        sent.
+        """
         happened: list[bool] = []
 
         def before_copy(metadata: RemoteLogSegmentMetadata) -> None:
@@ -53,8 +55,10 @@ class Trouble:
         return [(p.kind, p.path) for found in ours for p in found.problems]
 
     def assert_nothing_is_left_over(self) -> None:
-        """Three objects for each finished segment; no other row or object. The other partition is
-        in the tier."""
+        """Assert three objects for each finished segment, and no other row or object.
+
+        The other partition must be in the tier.
+        """
         assert_invariants(self.stack.rlmm, [NAME, WELL])
         finished = len(self.stack.ranges(NAME)) + len(self.stack.ranges(WELL))
         assert len(self.stack.keys()) == 3 * finished
@@ -64,7 +68,7 @@ class Trouble:
         return [e.kind for e in all_events(self.stack.rlmm, EventQuery(NAME)) if e.kind == "GAP"]
 
     def held_back(self) -> float:
-        """The gauge, as it is scraped."""
+        """Read the gauge as it is scraped."""
         registry = CollectorRegistry()
         registry.register(TopicCollector(self.rlm.led_partitions))
         value = registry.get_sample_value(PARTITIONS_HELD_BACK.name, {"topic": NAME.topic})

@@ -1,4 +1,4 @@
-"""Wrappers round the real managers that make one kind of trouble and know nothing else."""
+"""Wrap the real managers, each wrapper with one kind of fault."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -21,7 +21,7 @@ from tests.harness.ship_stack import FINISHED
 
 
 class FailingRsm:
-    """The real RSM, but for one copy or delete."""
+    """The real RSM, except for one failing copy or delete."""
 
     def __init__(self, rsm: ObjectRemoteStorageManager) -> None:
         self._rsm = rsm
@@ -44,7 +44,7 @@ class FailingRsm:
 
 
 class FailingRlmm:
-    """Away, whatever is asked."""
+    """An RLMM that is unavailable for every call."""
 
     def __init__(self, rlmm: SqlRemoteLogMetadataManager) -> None:
         self._rlmm = rlmm
@@ -55,7 +55,7 @@ class FailingRlmm:
 
 
 class GapsRefused:
-    """The real RLMM, but that it takes no gap."""
+    """The real RLMM, except that it refuses every gap."""
 
     def __init__(self, rlmm: SqlRemoteLogMetadataManager) -> None:
         self._rlmm = rlmm
@@ -68,7 +68,7 @@ class GapsRefused:
 
 
 class GapsUnanswered:
-    """The real RLMM; some of the calls that record a gap, counted from 1, are not answered.
+    """The real RLMM; the responses of some calls that record a gap, counted from 1, are lost.
 
     Args:
         is_recorded: the call takes effect all the same.
@@ -96,7 +96,7 @@ class GapsUnanswered:
 
 
 class SilentRlmm:
-    """The real RLMM, until it is silent; counts what it is asked for its segments."""
+    """The real RLMM until it stops responding; counts the requests for its segments."""
 
     def __init__(self, rlmm: SqlRemoteLogMetadataManager) -> None:
         self._rlmm = rlmm
@@ -114,7 +114,7 @@ class SilentRlmm:
 
 
 class Hanging:
-    """The real manager; calls of one name hang, each counted, until they are let go."""
+    """The real manager; calls of one name hang, each counted, until a test releases them."""
 
     def __init__(self, manager: object, name: str, hanging: Semaphore) -> None:
         self._manager = manager
@@ -137,7 +137,7 @@ class Hanging:
 
 
 class Recording:
-    """The real RLMM; keeps what each change came with."""
+    """The real RLMM; keeps the arguments of each change."""
 
     def __init__(self, rlmm: SqlRemoteLogMetadataManager) -> None:
         self._rlmm = rlmm
@@ -165,7 +165,7 @@ class Recording:
 
 
 class SizesUnknown:
-    """The real RLMM, of segments whose copier did not know their size."""
+    """The real RLMM, with segments whose copier did not know their size."""
 
     def __init__(self, rlmm: SqlRemoteLogMetadataManager) -> None:
         self._rlmm = rlmm
@@ -182,8 +182,11 @@ class SizesUnknown:
 
 
 class LateFinish:
-    """The real RLMM; the first COPY_SEGMENT_FINISHED is answered UNAVAILABLE and takes effect only
-    just before the next change."""
+    """The real RLMM, with a late finish.
+
+    The first COPY_SEGMENT_FINISHED is answered UNAVAILABLE and takes effect only just before the
+    next change.
+    """
 
     def __init__(self, rlmm: SqlRemoteLogMetadataManager) -> None:
         self._rlmm = rlmm
@@ -226,7 +229,7 @@ class FailingOnce:
 
 
 class CutWhileCopied(FailingRsm):
-    """Cuts the log file when its first chunk was taken."""
+    """Cuts the log file after its first chunk was read."""
 
     def __init__(self, rsm: ObjectRemoteStorageManager, log: Path) -> None:
         super().__init__(rsm)

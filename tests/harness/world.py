@@ -1,4 +1,4 @@
-"""A whole deployment that a test can break: RSM and RLMM as processes, `sediment ship` as one more.
+"""Provide a deployment that a test can break: RSM and RLMM as processes, and `sediment ship`.
 
 What must hold after any accident and one more `ship` is said once, in `assert_all_shipped`.
 """
@@ -35,14 +35,14 @@ from tests.harness.rlmm_database import copy_lease_ends
 
 BUNDLED_LOG = Path(__file__).parent.parent / "data" / "kafka-log"
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-# Enough to be in the middle of, few enough to ship in a second or two.
+# Large enough to be interrupted midway, small enough to ship in a second or two.
 SMALL_TOPICS = ("clicks", "profiles")
 SMALLEST_PART_BYTES = 5 * 1024 * 1024
 COPY_LEASE_MS = 3_000
 
 
 def linked_log(directory: Path, topics: tuple[str, ...] = SMALL_TOPICS) -> Path:
-    """A copy of the bundled log made of links, of some topics only."""
+    """Copy some topics of the bundled log as links."""
     log_dir = directory / "log"
     link_log_dir(BUNDLED_LOG, log_dir)
     for folder in log_dir.iterdir():
@@ -52,7 +52,7 @@ def linked_log(directory: Path, topics: tuple[str, ...] = SMALL_TOPICS) -> Path:
 
 
 def name_topics_anew(log_dir: Path) -> None:
-    """Give every topic a new id: to the tier this is another log, with the same bytes."""
+    """Give every topic a new id, so that the tier sees another log with the same bytes."""
     ids: dict[str, UUID] = {}
     for path in log_dir.glob("*/partition.metadata"):
         topic = path.parent.name.rpartition("-")[0]
@@ -62,7 +62,7 @@ def name_topics_anew(log_dir: Path) -> None:
 
 
 def _new_topic_id() -> UUID:
-    """As Kafka makes them: none begins with "-", which a command line takes for an option."""
+    """Make a topic id as Kafka does: none begins with "-", which would be a command-line option."""
     while uuid_to_text(made := uuid4()).startswith("-"):
         pass
     return made
@@ -82,7 +82,7 @@ class World:
     def ship_command(self, *options: str) -> list[str]:
         addresses = ["--rsm", self.rsm.address, "--rlmm", self.rlmm.address]
         command = [sys.executable, "-m", "services.cli", "ship", str(self.log_dir), *addresses]
-        # So that the run after one that was killed does not wait for long.
+        # So that the run after a killed one does not wait for long.
         return [*command, "-o", "json", "--copy-lease-ms", str(COPY_LEASE_MS), *options]
 
     def start_shipping(self, failpoint: str | None = None) -> "subprocess.Popen[str]":
@@ -98,7 +98,7 @@ class World:
         )
 
     def ship(self) -> dict[str, Any]:
-        """Ship to the end; all of it must succeed. Answers the report."""
+        """Ship to the end, assert that everything succeeded, and return the report."""
         with self.start_shipping() as process:
             output, errors = process.communicate(timeout=120)
         assert process.returncode == 0, errors
@@ -116,7 +116,7 @@ class World:
             yield RemoteStorageManagerClient(channel, self.rsm.address)
 
     def local_segments(self) -> dict[TopicIdPartition, list[LocalSegment]]:
-        """The rolled segments, all of which can be shipped."""
+        """Return the rolled segments, all of which can be shipped."""
         found = find_partitions([self.log_dir]).partitions
         return {
             name: [s for s in list_segments(partition.path) if s.is_rolled]
@@ -124,15 +124,17 @@ class World:
         }
 
     def rows(self) -> list[RemoteLogSegmentMetadata]:
-        """What RLMM lists of the partitions of this log, in any state."""
+        """Return RLMM's list for the partitions of this log, in any state."""
         ours = self.local_segments()
         with self.metadata() as rlmm:
             known = [s.topic_id_partition for s in all_partitions(rlmm)]
             return [row for name in known if name in ours for row in all_segments(rlmm, name)]
 
     def copy_lease_ends(self) -> dict[str, datetime]:
-        """Of the copies of this log under way, by segment id; asked of the database, which changes
-        nothing, whatever finishes meanwhile."""
+        """Return the lease ends of the active copies of this log, by segment id.
+
+        Reads the database, which changes nothing, even if copies finish meanwhile.
+        """
         engine = create_database_engine(self.database_url)
         try:
             ends = copy_lease_ends(engine, list(self.local_segments()))
@@ -147,7 +149,7 @@ class World:
                 rlmm.put_topic_config(topic_id, settings)
 
     def sediment(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        """Run a command that talks to this world's RLMM."""
+        """Run a command against this world's RLMM."""
         return subprocess.run(
             [sys.executable, "-m", "services.cli", *arguments],
             env={**os.environ, "SEDIMENT_RLMM": self.rlmm.address},
@@ -158,7 +160,7 @@ class World:
         )
 
     def retention_due(self) -> dict[UUID, dict[str, Any]]:
-        """Of every partition of this log, under its segments' ids what a dry run announces."""
+        """Return the announcement of a dry run for every partition of this log, by segment id."""
         names = [
             f"{uuid_to_text(name.topic_id)}:{name.topic}-{name.partition}"
             for name in self.local_segments()
@@ -173,20 +175,22 @@ class World:
         }
 
     def object_keys(self) -> list[str]:
-        """Every object of this log's topics."""
+        """Return the keys of all objects of this log's topics."""
         ids = {name.topic_id.hex for name in self.local_segments()}
         listed = self.s3.client().list_objects(self.bucket, recursive=True)
         keys = [str(item.object_name) for item in listed]
         return [key for key in keys if re.sub("-", "", key.split("/")[0]) in ids]
 
     def assert_invariants(self) -> None:
-        """Of this log, with nothing under way; see there."""
+        """Assert the invariants of this log, with no active change."""
         with self.metadata() as rlmm:
             assert_invariants(rlmm, self.local_segments())
 
     def assert_all_shipped(self) -> None:
-        """Every rolled segment is FINISHED, once, and its bytes come back; no other row; no object
-        without a row; and what nothing may break holds."""
+        """Assert that every rolled segment is FINISHED once, and its bytes can be read.
+
+        There must be no other row, no object without a row, and no broken invariant.
+        """
         self.assert_invariants()
         expected = {
             (name, segment.base_offset, segment.end_offset): segment
@@ -208,7 +212,7 @@ class World:
 
 
 def _segment_of(key: str) -> str:
-    """The segment id in an object's key, as a hyphenated UUID."""
+    """Return the segment id in an object's key, as a hyphenated UUID."""
     name = key.rpartition("/")[2]
     match = re.match(r"\d{20}-([0-9a-f-]{32,36})\.", name)
     assert match is not None, key
@@ -219,7 +223,7 @@ def _segment_of(key: str) -> str:
 def running_world(
     directory: Path, database_url: str, s3: S3Endpoint, bucket: str, log_dir: Path
 ) -> Iterator[World]:
-    """RSM and RLMM, started side by side and stopped at the end."""
+    """Start RSM and RLMM in parallel and stop them at the end."""
     small_parts = {"RSM_PART_SIZE_BYTES": str(SMALLEST_PART_BYTES)}
     settings = {**rsm_settings(s3, bucket, ""), **small_parts}
     rsm = ServiceProcess("rsm", settings, directory / "rsm")

@@ -1,4 +1,4 @@
-"""A world whose RSM and RLM run on hosts of which a test moves the clocks. Import the fixture."""
+"""Provide a world whose RSM and RLM run with movable clocks. Import the fixture."""
 
 import time
 from collections.abc import Iterator
@@ -23,26 +23,26 @@ SEGMENT_BYTES = 128 * 1024
 PARTITIONS, SEGMENTS = 2, 3
 BROKER = 1
 EXPIRATION, LOCAL_RETENTION = "expiration", "local_retention"
-# RLM owns its log directory, as where no broker runs.
+# RLM owns its log directory, as without a broker.
 OWNER = {"RLM_LOCAL_RETENTION_ENFORCE": "true", "RLM_LOG_RETENTION_CHECK_INTERVAL_MS": "200"}
 
 
 @dataclass
 class WrongClock:
-    """A world whose RSM and RLM run on hosts of which the clocks can be moved."""
+    """A world whose RSM and RLM run on hosts whose clocks a test can move."""
 
     world: World
     rlm: ServiceProcess
     _directory: Path
 
     def is_off_by(self, seconds: int, service: str = "rlm") -> None:
-        # In one step: who reads meanwhile finds the one or the other.
+        # In one step, so that a reader gets the old or the new value.
         fresh = self._directory / "clock.new"
         fresh.write_text(str(seconds))
         fresh.rename(_clock(self._directory, service))
 
     def roll(self) -> None:
-        """One more segment in each partition."""
+        """Roll one more segment in each partition."""
         for folder in self.world.log_dir.glob("bench-*"):
             roll_segment(folder, max(int(log.stem) for log in folder.glob("*.log")), SEGMENT_BYTES)
             _let_time_pass(folder)
@@ -53,14 +53,14 @@ class WrongClock:
         return len(rows) == expected and {row.state for row in rows} == {FINISHED}
 
     def passes(self, kind: str, times: int = 3) -> None:
-        """Wait until RLMM has been asked this so many times more."""
+        """Wait until RLMM has received this call so many more times."""
         already = self._asked(kind)
         eventually(lambda: self._asked(kind) >= already + times, 60_000)
 
     def keeps_retention(self, *kinds: str) -> None:
         """Wait until RLM has had a good pass of each kind over each partition, begun after this."""
         for kind in kinds:
-            for _ in range(2):  # of the first is known only that it has ended since
+            for _ in range(2):  # the first is only known to have ended since
                 eventually(partial(self._has_passed, kind, time.monotonic()), 60_000)
 
     def _has_passed(self, kind: str, since_s: float) -> bool:
@@ -85,8 +85,11 @@ def _values(service: ServiceProcess, metric: str, label: str = "") -> list[float
 
 
 def _let_time_pass(folder: Path) -> None:
-    """The files' times are right and RLM's clock is not, as on no real host: a folder in which more
-    comes within the same instant may look to RLM as if it had been at rest for long."""
+    """Wait until the folder's modification time advances.
+
+    The files' times are right and RLM's clock is not, unlike on any real host: to RLM a folder that
+    changes again within the same instant may seem to have rested for long.
+    """
     before = folder.stat().st_mtime_ns
 
     def is_later() -> bool:
@@ -100,7 +103,7 @@ def _let_time_pass(folder: Path) -> None:
 
 @pytest.fixture
 def wrong(deployment: World, s3: S3Endpoint, tmp_path: Path) -> Iterator[WrongClock]:
-    """RLM is not started yet; the clocks are right."""
+    """Provide a world whose RLM is not started yet and whose clocks are right."""
     for service in ("rsm", "rlm"):
         _clock(tmp_path, service).write_text("0")
     log_dir = tmp_path / "log"
