@@ -1,4 +1,4 @@
-"""What the verdict of `python -m demos broker` rests on: each check can fail."""
+"""Check that each check behind the verdict of `python -m demos broker` can fail."""
 
 import subprocess
 import sys

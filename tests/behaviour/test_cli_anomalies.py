@@ -1,4 +1,4 @@
-"""`sediment anomalies`: where metadata and bucket disagree."""
+"""Test `sediment anomalies`, which lists differences between metadata and store."""
 
 from collections.abc import Iterator
 from uuid import UUID, uuid4
@@ -21,7 +21,7 @@ MISSING = Anomaly(AnomalyKind.MISSING_OBJECTS, ORDERS, 0, uuid4())
 def rlmm(
     postgres: EmbeddedPostgres, migrated_database: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RlmmProcess]:
-    """With an orphan of an unknown topic, and what is missing of topic orders."""
+    """Provide an RLMM with an orphan of an unknown topic, and missing objects of topic orders."""
     url = postgres.create_database("cli_anomalies", template=migrated_database)
     with running_rlmm(url, tmp_path_factory.mktemp("rlmm")) as made:
         known = PartitionLeadership(TopicIdPartition(ORDERS, "orders", 0))

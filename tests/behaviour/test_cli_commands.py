@@ -1,4 +1,4 @@
-"""The command `sediment` without any service: its start, its help, the schema's revision."""
+"""Test the command `sediment` without any service: its start, its help, the schema's revision."""
 
 import json
 import subprocess

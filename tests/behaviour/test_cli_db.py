@@ -1,4 +1,4 @@
-"""`sediment db`: what an operator sees of the database, and what is wrong with it."""
+"""Test `sediment db`: the report on the database, and its problems."""
 
 import json
 import socket
@@ -37,7 +37,9 @@ def execute(database_url: str, *statements: str) -> None:
 
 @pytest.fixture(scope="module")
 def postgres(server_directory: Path) -> Iterator[EmbeddedPostgres]:
-    """A server with the settings that `check` wants: the shared one does not wait for its disk."""
+    """Provide a server with the settings that `check` requires: the shared one does not sync its
+    disk.
+    """
     with EmbeddedPostgres(server_directory / "careful") as server:
         yield server
 
@@ -50,7 +52,7 @@ def migrated_database(postgres: EmbeddedPostgres) -> str:
 
 @pytest.fixture
 def dead_endpoint() -> Iterator[str]:
-    """HOST:PORT of ours that nobody listens on."""
+    """Yield a HOST:PORT of ours on which no server listens."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{bound.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""`sediment events`: what was done to a partition, by whom and why."""
+"""Test `sediment events`, which lists the changes of a partition with actors and reasons."""
 
 from collections.abc import Iterator
 from uuid import UUID, uuid4
@@ -33,7 +33,7 @@ def rlmm(
 
 @pytest.fixture
 def tp() -> TopicIdPartition:
-    """Of a topic of the test's own, whose id does not begin with a dash."""
+    """Return a partition of the test's own topic, whose id does not begin with a dash."""
     return TopicIdPartition(id_without_dash(), f"orders-{uuid4().hex[:8]}", 0)
 
 

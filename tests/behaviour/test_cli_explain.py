@@ -1,4 +1,4 @@
-"""`sediment explain`: why a segment stays, when it goes, why it went; nothing is changed."""
+"""Test `sediment explain`: why a segment stays, expires or was deleted; nothing is changed."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -49,8 +49,11 @@ def rlmm(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @dataclass(frozen=True)
 class Log:
-    """A partition with segments of 100 bytes: 0-9 and 10-19 are two hours old, 20-29 is of
-    `now_ms`; its leader has reported an end of 45 and 50 bytes more."""
+    """A partition with segments of 100 bytes.
+
+    0-9 and 10-19 are two hours old, 20-29 is of `now_ms`; its leader has reported an end of 45 and
+    50 bytes more.
+    """
 
     rlmm: RlmmProcess
     tp: TopicIdPartition
@@ -63,7 +66,7 @@ class Log:
 
     @property
     def full_text(self) -> str:
-        """Also understood once it was removed."""
+        """Return the name that is also accepted after the partition's removal."""
         return f"{uuid_to_text(self.tp.topic_id)}:{self.text}"
 
     def set(self, **settings: str) -> None:
@@ -101,7 +104,7 @@ class Log:
         self.rlmm.client.report_partition_state([told])
 
     def delete_what_is_due(self) -> None:
-        """As retention does, with its reasons; the objects are somebody else's."""
+        """Delete due segments as retention does, with its reasons, but not their objects."""
         topic, snapshot = read_partition(self.rlmm.client, self.tp)
         plan = snapshot.plan(topic.config)
         deleter = Deleter(BROKER, plan_id="plan-7")

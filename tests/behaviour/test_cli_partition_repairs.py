@@ -1,4 +1,4 @@
-"""`sediment partitions undelete` and `reset-epoch`: audited, and refused in one line."""
+"""Test `sediment partitions undelete` and `reset-epoch`: audited, and refused in one line."""
 
 import os
 import pty
@@ -42,7 +42,7 @@ def rlmm(
 
 @pytest.fixture
 def tp(rlmm: RlmmProcess) -> TopicIdPartition:
-    """Partition 1 of a topic of the test's own; its highest leader epoch is 900."""
+    """Provide partition 1 of a topic of the test's own; its highest leader epoch is 900."""
     topic_id = id_without_dash()
     tps = [TopicIdPartition(topic_id, f"orders-{topic_id.hex[:8]}", n) for n in range(2)]
     leaders = [PartitionLeadership(each, 900) for each in tps]
@@ -61,7 +61,9 @@ def delete_states(rlmm: RlmmProcess, tp: TopicIdPartition) -> list[object]:
 
 
 def highest_is_below(rlmm: RlmmProcess, tp: TopicIdPartition, epoch: int) -> bool:
-    """Whether a leader of that epoch may make the partition known as deleted, and takes it back."""
+    """Return whether a leader of that epoch may mark the partition as deleted; remove the mark
+    again.
+    """
     try:
         put_deletion(rlmm.client, tp, MARKED, context=MutationContext(broker_leader_epoch=epoch))
     except FencedLeaderEpochError:
@@ -225,7 +227,10 @@ def reset_when_asked(
     answer: str,
     meanwhile: Callable[[], object] = lambda: None,
 ) -> "subprocess.CompletedProcess[str]":
-    """`reset-epoch` to 5 on a terminal, answered after `meanwhile`, which begins when it asks."""
+    """Run `reset-epoch` to 5 on a terminal, and answer its question after `meanwhile`.
+
+    `meanwhile` begins when the command asks.
+    """
     ours, theirs = pty.openpty()
     command = ["partitions", "reset-epoch", tp.topic, "1", "--epoch=5", WHY]
     process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""`sediment reconcile`, over real services."""
+"""Test `sediment reconcile` over real services."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""`sediment retention`: the rules' answer, figure by figure; nothing is changed by asking."""
+"""Test `sediment retention`: the result of the rules, figure by figure, without any change."""
 
 from collections.abc import Iterator
 from uuid import uuid4
@@ -38,8 +38,10 @@ def rlmm(
 
 @pytest.fixture
 def tp(rlmm: RlmmProcess) -> TopicIdPartition:
-    """Three finished segments of 100 bytes: 0 to 9, 10 to 19, 20 to 29; the first two are old. A
-    leader has reported 50 bytes more."""
+    """Provide three finished segments of 100 bytes: 0 to 9, 10 to 19, 20 to 29.
+
+    The first two are old. A leader has reported 50 bytes more.
+    """
     topic_id = uuid4()
     while uuid_to_text(topic_id).startswith("-"):
         topic_id = uuid4()

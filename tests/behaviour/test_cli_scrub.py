@@ -1,4 +1,4 @@
-"""`sediment scrub`, over real services."""
+"""Test `sediment scrub` over real services."""
 
 import json
 from collections.abc import Iterator
@@ -96,7 +96,7 @@ def test_a_changed_byte_is_an_exit_code_and_an_anomaly(
 
 
 def topic_of(rlmm: RlmmProcess, name: str) -> str:
-    """How keys of its objects begin."""
+    """Return the prefix of the keys of the topic's objects."""
     (summary,) = rlmm.client.list_partitions(topic=name).partitions
     return summary.topic_id_partition.topic_id.hex
 

@@ -1,4 +1,4 @@
-"""`sediment ship` and bad input: each fault named by path, offset and reason, nothing shipped half.
+"""Test `sediment ship` on bad input: each fault is named by path, offset and reason.
 
 Faults are made in copies of a partition of the bundled log, each under a topic of its own, and
 shipped in one go: what is wrong with one must not keep the others back.
@@ -108,7 +108,7 @@ def a_wrong_time_index(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class Fault:
-    """What is done to a partition, and how it must be reported."""
+    """A change of a partition, and the report that it must cause."""
 
     damage: Callable[[Path], Path]
     kind: str
@@ -133,7 +133,7 @@ NAMELESS = Fault(no_partition_metadata, "PARTITION_METADATA_MISSING", None, "mis
 
 @dataclass(frozen=True)
 class Shipped:
-    """One `sediment ship` of a log with faults."""
+    """The result of one `sediment ship` of a log with faults."""
 
     exit_code: int
     report: dict[str, Any]
@@ -148,7 +148,7 @@ class Shipped:
         return dict(found)
 
     def ranges(self, topic: str) -> list[tuple[int, int]]:
-        """Of the segments that RLMM lists; fails if one of them is not finished."""
+        """Return the ranges of RLMM's segments; fail if one of them is not finished."""
         rows = [r for r in self.rows if r.topic_id_partition.topic == topic]
         assert all(row.state is FINISHED for row in rows)
         return [(row.start_offset, row.end_offset) for row in rows]

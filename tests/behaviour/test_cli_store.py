@@ -1,4 +1,4 @@
-"""`sediment store probe`: what RSM's store can do, by the settings that RSM would have."""
+"""Test `sediment store probe`, which reports the features of RSM's store by RSM's settings."""
 
 import json
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""`sediment topics`: settings merged, refused in one line, and the end of a topic."""
+"""Test `sediment topics`: settings merged, refused in one line, and the deletion of a topic."""
 
 import threading
 from collections.abc import Iterator, Mapping
@@ -30,7 +30,7 @@ def rlmm(
 
 
 def make_topic(rlmm: RlmmProcess, name: str, partitions: int = 2) -> UUID:
-    """A known topic whose id does not begin with a dash."""
+    """Create a known topic whose id does not begin with a dash."""
     while uuid_to_text(topic_id := uuid4()).startswith("-"):
         pass
     leaders = [PartitionLeadership(TopicIdPartition(topic_id, name, n)) for n in range(partitions)]
@@ -40,7 +40,7 @@ def make_topic(rlmm: RlmmProcess, name: str, partitions: int = 2) -> UUID:
 
 @pytest.fixture
 def topic(rlmm: RlmmProcess) -> str:
-    """The name of a topic of the test's own, with a dot and a dash in it."""
+    """Return the name of a topic of the test's own, with a dot and a dash in it."""
     name = f"orders.eu-{uuid4().hex[:8]}"
     make_topic(rlmm, name)
     return name
@@ -140,7 +140,7 @@ def test_deleting_marks_every_partition_and_may_be_repeated(rlmm: RlmmProcess, t
 
 
 class SetMeanwhile:
-    """The real RLMM; another's setting is stored between a read and the next put, once."""
+    """The real RLMM; another client's setting is stored once between a read and the next put."""
 
     def __init__(self, rlmm: RlmmProcess, entries: Mapping[str, str]) -> None:
         self._client = rlmm.client

@@ -1,5 +1,7 @@
-"""A topic that the cluster compacts is not tiered: the cluster's answers are given by hand, RSM is
-on files, RLMM on PostgreSQL."""
+"""Test that a topic which the cluster compacts is not tiered.
+
+The cluster's responses are given by hand; RSM is on files, RLMM on PostgreSQL.
+"""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -38,7 +40,7 @@ REFUSED = NoPolicy("not yours", is_refused=True)
 
 @dataclass
 class Cluster:
-    """One topic that our broker leads, cleaned up as the test says; a clock beside it."""
+    """A topic that our broker leads, with a cleanup policy set by the test; a clock beside it."""
 
     policy: str | NoPolicy
     tells_policies: bool = True
@@ -66,7 +68,7 @@ def cluster() -> Cluster:
 
 @pytest.fixture
 def rlm(stack: Stack, log_dir: Path, cluster: Cluster) -> Any:
-    """It leads the topic, which is to be tiered, and has not asked how that is cleaned up."""
+    """Provide an RLM that leads the tiered topic and has not requested its cleanup policy."""
     hourly_log(log_dir)
     stack.rlmm.on_partition_leadership_changes([PartitionLeadership(NAME, 0)], [], BROKER_ID)
     stack.rlmm.put_topic_config(NAME.topic_id, TIERED)

@@ -1,4 +1,4 @@
-"""Copies under leases: two processes of one broker, renewals that fail, what is left behind."""
+"""Test copies under leases: two processes of one broker, failed renewals, abandoned attempts."""
 
 import shutil
 import time
@@ -54,7 +54,7 @@ def log_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def copied_dir(log_dir: Path, tmp_path: Path) -> Path:
-    """Of the same broker, with locks of its own."""
+    """Provide a directory of the same broker, with locks of its own."""
     return Path(shutil.copytree(log_dir, tmp_path / "copy"))
 
 
@@ -68,7 +68,7 @@ def leased_for(lease_ms: int, retry_for_s: float = 0.0) -> ShipSettings:
 
 
 class Watched:
-    """The real RLMM; renewals may fail, and what is asked for is kept."""
+    """The real RLMM; renewals may fail, and the requests are kept."""
 
     def __init__(self, rlmm: SqlRemoteLogMetadataManager) -> None:
         self._rlmm = rlmm
@@ -106,7 +106,7 @@ def left_attempt(
     began_ms: int = 1,
     broker_leader_epoch: int | None = None,
 ) -> RemoteLogSegmentMetadata:
-    """A copy of ten offsets that somebody began, long ago, and says no more of."""
+    """Add a copy of ten offsets that began long ago and was never finished."""
     made = RemoteLogSegmentMetadata(
         RemoteLogSegmentId(NAME, uuid4()),
         start,
@@ -208,7 +208,7 @@ def test_how_young_a_copy_of_the_broker_is_the_clock_of_this_host_does_not_say(
 def test_nobody_waits_for_an_old_copy_of_the_broker_or_for_an_rlm_that_has_no_lease(
     stack: Stack, log_dir: Path, age_ms: int, epoch: int | None
 ) -> None:
-    """Of RLM's copies the lease has ended, or was never there and the folder's lock is free."""
+    """A lease of RLM's copies has expired, or never existed and the folder's lock is free."""
     began_ms = began_ago(age_ms)
     left_attempt(stack, 0, lease_ms=None, began_ms=began_ms, broker_leader_epoch=epoch)
     report = shipped(stack, log_dir)
@@ -217,7 +217,7 @@ def test_nobody_waits_for_an_old_copy_of_the_broker_or_for_an_rlm_that_has_no_le
 
 
 class ChangedOnceListed(Watched):
-    """The segments change between the first list that has any and whatever is asked next."""
+    """Changes the segments between the first list that has any and the next request."""
 
     change: Any = None
 
@@ -232,7 +232,7 @@ class ChangedOnceListed(Watched):
 def test_a_copy_that_was_listed_without_a_lease_may_have_one_by_now(
     stack: Stack, log_dir: Path
 ) -> None:
-    """No revision tells of a renewal that came late."""
+    """A late renewal changes no revision."""
     attempt, rlmm = left_attempt(stack, 0, lease_ms=1_000), ChangedOnceListed(stack.rlmm)
     eventually(lambda: not is_leased(stack), DEADLINE_MS)
     ids = [attempt.remote_log_segment_id]
@@ -267,7 +267,7 @@ def test_two_processes_on_copies_of_one_folder_copy_each_segment_once(
 
 
 def test_a_process_ends_its_own_attempts_at_once(stack: Stack, log_dir: Path) -> None:
-    """Their leases are its own, also of one that was begun without its hearing of it."""
+    """The leases are its own, including that of an attempt whose begin got no response."""
     lost = list[object]()
 
     class AnswerLost(Watched):
@@ -320,11 +320,11 @@ def test_an_outage_that_is_shorter_than_the_lease_costs_nothing(
 
 
 class Killed(Exception):
-    """A process ends here."""
+    """End a process here."""
 
 
 class DeletesNothing:
-    """Of an RSM: the process that asks it to delete is killed at it."""
+    """An RSM whose client is killed when it requests a deletion."""
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         raise Killed
@@ -390,7 +390,7 @@ def test_what_is_uploaded_after_another_process_of_the_broker_gave_the_copy_up_i
     )
 
     def give_up(segment: RemoteLogSegmentMetadata) -> None:
-        """With the request id that an RLM gives it, or with none."""
+        """Abandon the attempt, with the request id that an RLM gives it, or with none."""
         if by_another_rlm:
             with suppress(Killed):
                 other.clean_up(segment)

@@ -1,5 +1,7 @@
-"""What is copied, when and how fast, as a topic's settings and the quota say: RSM on files, RLMM on
-PostgreSQL, no wire."""
+"""Test which segments are copied, when and how fast, by a topic's settings and the quota.
+
+RSM is on files, RLMM on PostgreSQL, without gRPC.
+"""
 
 import logging
 import shutil
@@ -77,7 +79,7 @@ def rlm_of(
 
 
 class Turned:
-    """A manager of which some methods are others from some time on."""
+    """A manager some of whose methods are replaced from some time on."""
 
     def __init__(self, manager: object, methods: dict[str, Callable[..., Any]]) -> None:
         self._manager = manager
@@ -88,13 +90,13 @@ class Turned:
 
 
 def put(stack: Stack, settings: dict[str, str]) -> None:
-    """Also before the first pass, which makes the topic known."""
+    """Put settings, even before the first pass, which makes the topic known."""
     stack.rlmm.on_partition_leadership_changes([PartitionLeadership(NAME, 2)], [], BROKER_ID)
     stack.rlmm.put_topic_config(NAME.topic_id, settings)
 
 
 def figures(rlm: BrokerRemoteLogManager) -> dict[str, float]:
-    """Of the one topic, by the metrics' names."""
+    """Return the metrics of the one topic, by their names."""
     registry = CollectorRegistry()
     registry.register(TopicCollector(rlm.led_partitions))
     samples = [sample for family in registry.collect() for sample in family.samples]
@@ -248,7 +250,7 @@ def copy_task(
 
 
 def before_copies(stack: Stack, act: Callable[[], object]) -> Changed:
-    """The store; `act` is done before each copy."""
+    """Wrap the store; `act` runs before each copy."""
 
     def copied(*args: Any) -> Any:
         act()
@@ -274,7 +276,7 @@ def test_copies_keep_to_the_quota(stack: Stack, log_dir: Path, files: PartitionF
 
 
 def throttled() -> tuple[float, float]:
-    """How many copies have waited for the quota, and for how long together."""
+    """Return how many copies have waited for the quota, and their total waiting time."""
     name = "sediment_rlm_remote_copy_throttle_seconds"
     read: Callable[[str], float | None] = REGISTRY.get_sample_value
     return read(f"{name}_count") or 0.0, read(f"{name}_sum") or 0.0
@@ -365,7 +367,7 @@ def test_what_is_shipped_is_shipped_in_one_pass_however_long_it_takes(
 
 
 def throttled_rlm(stack: Stack, log_dir: Path) -> BrokerRemoteLogManager:
-    """One that copies a segment in some minutes, and one partition at a time."""
+    """Make an RLM that copies a segment in some minutes, and one partition at a time."""
     limits = replace(AT_ONCE, interval_s=0.1, copier_threads=1, copy_quota=CopyQuotaLimit(1))
     return rlm_of(stack, log_dir, limits=limits)
 

@@ -1,4 +1,4 @@
-"""What the service tells of its partitions."""
+"""Test the service's descriptions of its partitions."""
 
 import shutil
 from pathlib import Path

@@ -1,5 +1,7 @@
-"""A topic that its settings disable is deleted from the tier by its leader, where no broker tells
-RLM so: with log directories, and with a cluster that is polled. Also where RLM is killed at it."""
+"""Test that the leader of a disabled topic deletes the topic from the tier, even after a kill.
+
+No broker reports the setting to RLM: the tests use log directories, and a cluster that is polled.
+"""
 
 import logging
 import shutil
@@ -58,7 +60,7 @@ PAUSED = {
 
 @dataclass
 class Finding:
-    """RLMs that find out by themselves what they lead."""
+    """Makes RLMs that find the partitions they lead by themselves."""
 
     stack: Stack
     log_dir: Path
@@ -66,7 +68,7 @@ class Finding:
     cluster: AnsweringCluster
 
     def rlm(self, rsm: Any = None, **changed: Callable[..., Any]) -> Any:
-        """One that leads the partition; `changed` methods of RLMM are others."""
+        """Make an RLM that leads the partition; `changed` methods of RLMM are replaced."""
         rlmm = Changed(self.stack.rlmm, **changed)
         if self.source is PartitionSource.POLLER:
             assert rsm is None
@@ -76,7 +78,7 @@ class Finding:
         return BrokerRemoteLogManager([self.log_dir], rsm or self.stack.rsm, rlmm, AT_ONCE)
 
     def leader(self, rsm: Any = None, **changed: Callable[..., Any]) -> Any:
-        """One by which all that is rolled is in the tier."""
+        """Make a leader that has copied all rolled segments."""
         rlm = self.rlm(rsm, **changed)
         take_turns(rlm)
         put(self.stack, ENABLED)
@@ -215,7 +217,7 @@ def test_what_was_held_is_deleted_when_the_hold_ends(stack: Stack, finding: Find
 
 
 def test_settings_that_are_known_here_alone_delete_nothing(stack: Stack, static: Finding) -> None:
-    """They are what RLMM told an interval ago."""
+    """The settings are those that RLMM returned an interval ago."""
     old: list[Any] = []
 
     def told_old_first(topic_id: Any) -> Any:

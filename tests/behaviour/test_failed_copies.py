@@ -1,4 +1,4 @@
-"""Copies that fail, whatever fails: what is left of them, and what the next pass makes of it."""
+"""Test failed copies: their remains, and the next pass over them."""
 
 import shutil
 from collections.abc import Callable
@@ -88,7 +88,7 @@ def test_a_copy_that_may_have_worked_is_given_up_and_cleaned_up_by_the_next_pass
 def test_an_attempt_that_cannot_be_cleaned_up_now_keeps_nothing_from_being_copied(
     stack: Stack, log_dir: Path
 ) -> None:
-    """As where it is looked for in every location, and one registered before is away."""
+    """An earlier location may be unavailable while every location is searched."""
     files = three_segments(log_dir)
     rsm = FailingRsm(stack.rsm)
     rsm.before_copy = raising(RetriableRemoteStorageError("the store went away"))
@@ -113,7 +113,7 @@ def test_an_attempt_that_cannot_be_cleaned_up_now_keeps_nothing_from_being_copie
 def test_an_attempt_that_may_not_be_cleaned_up_at_all_keeps_nothing_from_being_copied(
     stack: Stack, log_dir: Path
 ) -> None:
-    """As where objects may be written and not be deleted. It is told of in each pass."""
+    """The store may permit writes and no deletions. Each pass logs the attempt."""
     files = three_segments(log_dir)
     rsm = FailingRsm(stack.rsm)
     rsm.before_copy = FailingOnce(RetriableRemoteStorageError("the connection broke"))
@@ -155,7 +155,7 @@ def test_of_an_attempt_that_may_not_be_cleaned_up_the_others_are_none_the_worse(
 def test_a_clean_up_that_is_refused_keeps_nothing_from_being_copied(
     stack: Stack, log_dir: Path
 ) -> None:
-    """It has not ended otherwise: to look again would find the same for ever."""
+    """The clean-up has no other end: another pass would always find the same."""
     three_segments(log_dir)
     rsm = FailingRsm(stack.rsm)
     rsm.before_copy = raising(RetriableRemoteStorageError("the store went away"))
@@ -182,7 +182,7 @@ def remove(files: PartitionFiles) -> None:
 
 
 def make_anew(files: PartitionFiles) -> None:
-    """Under the same name, with other records at the same offsets."""
+    """Create the log again under the same name, with other records at the same offsets."""
     made = PartitionFiles(files.path.parent, deleted(files))
     for base in (0, 10):
         made.segment(base, [batch(base, 5, payload=b"another"), batch(base + 5, 5)])
@@ -248,7 +248,7 @@ def test_what_was_read_of_a_topic_that_was_made_anew_meanwhile_is_not_registered
     files = three_segments(log_dir)
 
     def listed(*args: Any, **kwargs: Any) -> Any:
-        """Asked for after the log was looked at."""
+        """List the segments after the log was read."""
         if not list(log_dir.glob("*-delete")):
             make_anew(files)
         return stack.rlmm.list_remote_log_segments(*args, **kwargs)
@@ -283,7 +283,7 @@ def remove_meanwhile(stack: Stack) -> None:
 
 
 def mark_meanwhile(stack: Stack) -> None:
-    """And delete what is there."""
+    """Mark the partition meanwhile, and delete its segments."""
     delete_the_copy(stack, SAME_BROKER)
 
 

@@ -1,4 +1,4 @@
-"""What holds a segment and those behind it back, and nothing else."""
+"""Test which problems hold back a segment and those behind it, and nothing else."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What the broker's replication-offset-checkpoint says bounds what is copied, reported and read."""
+"""Test that the broker's replication-offset-checkpoint bounds copies, reports and reads."""
 
 import shutil
 import time
@@ -26,7 +26,7 @@ HERE = (NAME.topic, NAME.partition)
 
 @pytest.fixture
 def files(log_dir: Path) -> PartitionFiles:
-    """A log that ends at offset 25, with two rolled segments."""
+    """Provide a log that ends at offset 25, with two rolled segments."""
     return three_segments(log_dir)
 
 
@@ -90,7 +90,9 @@ def test_a_rolled_segment_waits_for_the_high_watermark_and_no_longer(
 def test_what_is_rolled_above_the_high_watermark_is_told_of_by_ship(
     stack: Stack, log_dir: Path, files: PartitionFiles, a_broker_runs: bool
 ) -> None:
-    """In a copy of a crashed broker's directory nobody moves it on: DONE would be taken for all."""
+    """No broker updates it in a copy of a crashed broker's directory: DONE would be
+    misunderstood.
+    """
     high_watermarks(log_dir, {HERE: 9})
     with other_process(PYTHON_HOLDER, log_dir) if a_broker_runs else nullcontext():
         report = stack.ship(log_dir)

@@ -1,4 +1,4 @@
-"""Partitions in which nothing happens: RLMM is asked for all of them at once, and otherwise not."""
+"""Test idle partitions: one request to RLMM covers all of them, and there are no others."""
 
 import logging
 import shutil
@@ -26,7 +26,7 @@ LIST = "list_remote_log_segments"
 
 
 class Counted:
-    """The real RLMM; keeps the names of the calls, and how many segments each list brought."""
+    """The real RLMM; keeps the names of the calls, and the number of segments in each list."""
 
     def __init__(self, rlmm: SqlRemoteLogMetadataManager) -> None:
         self._rlmm = rlmm
@@ -47,7 +47,7 @@ class Counted:
 
 
 class Clocked:
-    """An RLM whose turns come when the test says so."""
+    """An RLM whose tasks run when the test starts them."""
 
     def __init__(self, stack: Stack, log_dir: Path) -> None:
         self.now_s = 0.0
@@ -61,8 +61,10 @@ class Clocked:
         )
 
     def turn(self, *, polled: bool = True) -> list[str]:
-        """One interval later a turn of each task; answers what RLMM was asked by those of
-        partitions. The poll is of the moment before."""
+        """Run each task one interval later; return the requests of the partitions' tasks to RLMM.
+
+        The poll happened just before.
+        """
         self.now_s += INTERVAL_S
         rlm = self.rlm
         if polled:
@@ -84,7 +86,7 @@ class Clocked:
             assert scheduler.wait_idle(DEADLINE_S)
 
     def rest(self) -> None:
-        """Turns until nothing is asked any more."""
+        """Run the tasks until they send no more requests."""
         for _ in range(4):
             if not self.turn():
                 return

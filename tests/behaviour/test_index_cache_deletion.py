@@ -1,4 +1,4 @@
-"""What RLM deletes from the tier leaves its index cache, too, by whichever of its tasks."""
+"""Test that segments which RLM deletes from the tier also leave its index cache, by every task."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -29,7 +29,7 @@ def index_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def rlm(stack: Stack, log_dir: Path, index_dir: Path) -> Iterator[BrokerRemoteLogManager]:
-    """Has read all that is in the tier, which the disk has lost."""
+    """Provide an RLM that has read the whole tier, which the disk has lost."""
     hourly_log(log_dir)
     limits = replace(AT_ONCE, index_files=IndexFileLimits(index_dir), deletion_grace_ms=0)
     limits = replace(limits, remover_interval_s=0.0)

@@ -1,4 +1,4 @@
-"""Check what `python -m demos kafka` says if something it needs is missing."""
+"""Check the messages of `python -m demos kafka` if a part that it needs is missing."""
 
 import os
 import subprocess
@@ -40,7 +40,7 @@ def kafka(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def java_17(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The only program on the PATH, so that no test here depends on the machine's Java."""
+    """Put only this program on the PATH, so that no test depends on the machine's Java."""
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
     java.write_text("#!/bin/sh\necho 'openjdk version \"17.0.1\"' >&2\n")

@@ -1,5 +1,7 @@
-"""What changes under a pass of local retention, or was left in the folder by somebody else: where
-it is not sure any more that the tier has a segment, the segment stays."""
+"""Test changes during a pass of local retention, and foreign files in the folder.
+
+A segment stays if RLM is no longer sure that the tier has it.
+"""
 
 import os
 import shutil
@@ -50,7 +52,7 @@ def make_rlm(stack: Stack, log_dir: Path, files: PartitionFiles) -> Iterator[Mak
 
 @pytest.fixture
 def rlm(stack: Stack, make_rlm: MakesRlm) -> BrokerRemoteLogManager:
-    """All that is rolled is in the tier."""
+    """Provide an RLM that has copied all rolled segments."""
     made = make_rlm()
     take_turns(made)
     assert stack.ranges() == [(base, base + 9) for base in ALL[:-1]]
@@ -58,7 +60,9 @@ def rlm(stack: Stack, make_rlm: MakesRlm) -> BrokerRemoteLogManager:
 
 
 def meanwhile(stack: Stack, start_offset: int, change: Callable[[], object]) -> Any:
-    """An RSM at which `change` happens, once, while the segment that begins there is asked for."""
+    """Wrap an RSM so that `change` runs once, during the request for the segment at
+    `start_offset`.
+    """
     changes = iter([change])
 
     def fetch(segment: RemoteLogSegmentMetadata, *positions: int) -> Iterator[bytes]:
@@ -117,7 +121,7 @@ def test_of_a_topic_that_rlmm_does_not_know_any_more_nothing_goes(
     files: PartitionFiles,
     known_for: int,
 ) -> None:
-    """It is asked once for the pass, and once for each segment."""
+    """RLM sends one request for the pass, and one for each segment."""
     left = iter(range(known_for))
 
     def topic_config(topic_id: UUID) -> StoredTopicConfig:
@@ -136,7 +140,9 @@ def test_tiering_is_disabled_while_a_pass_is_under_way(
     files: PartitionFiles,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All of the tier goes, so what it alone has must not grow meanwhile."""
+    """The whole tier will be deleted, so the data that only the tier has must not grow
+    meanwhile.
+    """
     written = bytes_of(files.path)
     asked, go_on = Event(), Event()
 
@@ -175,7 +181,7 @@ def test_a_folder_that_is_replaced_after_the_last_look_keeps_its_files(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The topic is created anew right before the first file is renamed."""
+    """The topic is created again right before the first file is renamed."""
     other = hourly_log(write_log_dir(tmp_path / "others"), replace(NAME, topic_id=UUID(int=5)))
     content = {path.name: path.read_bytes() for path in other.path.iterdir()}
     real = os.rename
@@ -199,7 +205,7 @@ def test_another_folder_of_the_same_partition_is_looked_at_anew(
     files: PartitionFiles,
     tmp_path: Path,
 ) -> None:
-    """A restored one: what was found in the first says nothing of its files."""
+    """The folder is restored: the findings in the first one do not apply to its files."""
     other = Path(shutil.copytree(files.path, tmp_path / "other"))
 
     def replaced() -> None:
@@ -219,7 +225,7 @@ def test_a_segment_that_became_the_active_one_stays(
     files: PartitionFiles,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Something truncates the log to within it."""
+    """Another program truncates the log to within the segment."""
 
     def truncated() -> None:
         for base in ALL[3:]:
@@ -268,8 +274,11 @@ def test_a_log_start_behind_the_end_of_the_log_is_another_logs(
     files: PartitionFiles,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The checkpoint knows partitions by name alone: a restored log, or a topic that was created
-    anew, has what an older one left there. Nothing of this one is in the tier."""
+    """The checkpoint knows partitions by name alone.
+
+    A restored log, or a topic that was created again, has the value of an older log there. No
+    segment of this log is in the tier.
+    """
     checkpoint = log_dir / "log-start-offset-checkpoint"
     checkpoint.write_text(f"0\n1\n{NAME.topic} {NAME.partition} 1000\n")
     rlm = make_rlm()
@@ -300,7 +309,7 @@ def test_what_a_broker_was_rewriting_is_left_to_it(
     caplog: pytest.LogCaptureFixture,
     name: str,
 ) -> None:
-    """Its next start would bring the swapped segment back, with a hole behind it."""
+    """The broker's next start would bring the swapped segment back, with a hole behind it."""
     before = files.file(0, ".log.deleted")
     before.write_bytes(b"x")
     (files.path / name).write_bytes(b"x")
@@ -314,7 +323,7 @@ def test_what_a_broker_was_rewriting_is_left_to_it(
 def test_nothing_that_rlm_does_lets_go_of_the_lock(
     stack: Stack, rlm: BrokerRemoteLogManager, log_dir: Path
 ) -> None:
-    """A process loses such a lock by closing the file, wherever it was opened."""
+    """A process loses such a lock when it closes the file, wherever it was opened."""
     put(stack, NOTHING_STAYS)
     take_turns(rlm, rounds=2)
     retain(rlm)

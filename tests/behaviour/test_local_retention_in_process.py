@@ -1,4 +1,4 @@
-"""Local retention kept by RLM, turn by turn: RSM on files, RLMM on PostgreSQL, no wire.
+"""Test local retention by RLM, step by step: RSM on files, RLMM on PostgreSQL, without gRPC.
 
 Whatever leaves the disk must be read as before, byte for byte.
 """
@@ -59,7 +59,7 @@ def files(log_dir: Path) -> PartitionFiles:
 
 @pytest.fixture
 def written(files: PartitionFiles) -> bytes:
-    """All records, as the broker wrote them."""
+    """Return all records as the broker wrote them."""
     return bytes_of(files.path)
 
 
@@ -76,7 +76,7 @@ def make_rlm(stack: Stack, log_dir: Path, locks: LogDirLocks) -> MakesRlm:
 
 @pytest.fixture
 def rlm(stack: Stack, make_rlm: MakesRlm, written: bytes) -> BrokerRemoteLogManager:
-    """All that is rolled is in the tier, and nothing is set."""
+    """Provide an RLM that has copied all rolled segments, without settings."""
     made = make_rlm()
     take_turns(made)
     assert stack.ranges() == [(base, base + 9) for base in ALL[:-1]]
@@ -301,7 +301,7 @@ def test_other_records_under_the_same_epoch_and_offsets_stay(
     files: PartitionFiles,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A log that began anew on an empty disk."""
+    """The log began again on an empty disk."""
     files.segment(20, [batch(20, 5, payload=b"another"), batch(25, 5)])
     put(stack, {"local.retention.bytes": "0"})
     retain(rlm)
@@ -322,7 +322,7 @@ def test_what_the_tier_has_of_another_leader_does_not_count(
 def test_what_another_leader_has_reported_otherwise_does_not_count(
     stack: Stack, rlm: BrokerRemoteLogManager, files: PartitionFiles
 ) -> None:
-    """This log is the overruled one: RLMM has epoch 5 from 30 on, this one still epoch 2."""
+    """This log is the overruled one: RLMM has epoch 5 from 30 on, this log still epoch 2."""
     report = stack.rlmm.partition_state(NAME).value.report
     assert report is not None
     entries = report.lineage.entries

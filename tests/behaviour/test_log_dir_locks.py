@@ -1,4 +1,4 @@
-"""Kafka's lock on a log directory, against another process and against a JVM."""
+"""Test Kafka's lock on a log directory, against another process and against a JVM."""
 
 import shutil
 from contextlib import closing
@@ -37,7 +37,7 @@ def log_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=["python", "java"])
 def command(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
-    """Takes the lock of the file that is added to it, and says whether it has it."""
+    """Return a command that takes the lock of the given file and prints whether it has it."""
     if request.param == "python":
         return PYTHON_HOLDER
     source = tmp_path / "Lock.java"

@@ -1,5 +1,8 @@
-"""A leader whose log reaches further back than what the tier begins with: what the broker before it
-never had is copied, what was deleted from the tier for good is not."""
+"""Test a leader whose log begins before the tier.
+
+Segments that the previous broker never had are copied; segments that were deleted from the tier are
+not.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +27,7 @@ def files(log_dir: Path) -> PartitionFiles:
 
 @pytest.fixture
 def longer(log_dir: Path, files: PartitionFiles) -> Path:
-    """The directory of another broker, which has all of the log."""
+    """Provide the directory of another broker, which has all of the log."""
     return broker_beside(log_dir, 8)
 
 

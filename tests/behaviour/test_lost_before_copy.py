@@ -1,4 +1,6 @@
-"""What the broker deleted before it was copied: named, recorded once, and no reason to stop."""
+"""Test data that the broker deleted before its copy: logged, recorded once, and no reason to
+stop.
+"""
 
 import time
 from pathlib import Path
@@ -26,7 +28,9 @@ from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, three_segmen
 
 
 def lose_before_copy(files: PartitionFiles, base: int) -> None:
-    """The broker deletes all before `base`; there are five offsets rolled, then an active one."""
+    """Delete all before `base` as the broker does; leave five offsets rolled, then an active
+    one.
+    """
     for path in files.path.glob(f"{'[0-9]' * 20}.*"):
         path.unlink()
     files.snapshot(base)
@@ -37,7 +41,7 @@ def lose_before_copy(files: PartitionFiles, base: int) -> None:
 
 @pytest.fixture
 def lost(stack: Stack, log_dir: Path) -> PartitionFiles:
-    """Offsets 0 to 9 are in the tier, 10 to 19 are lost, 20 to 24 are rolled."""
+    """Provide a log: 0 to 9 are in the tier, 10 to 19 are lost, 20 to 24 are rolled."""
     files = PartitionFiles(log_dir)
     files.segment(0, [batch(0, 10)])
     files.snapshot(10)
@@ -198,7 +202,7 @@ def test_a_report_of_an_overruled_leader_hides_no_loss(
 
 @pytest.fixture
 def lost_twice(stack: Stack, log_dir: Path, lost: PartitionFiles) -> PartitionFiles:
-    """Offsets 10 to 19 and 25 to 29 are lost, and nobody has recorded it; 30 to 34 are rolled."""
+    """Provide an unrecorded loss of 10 to 19 and 25 to 29; 30 to 34 are rolled."""
     ship([log_dir], stack.rsm, GapsRefused(stack.rlmm), ONE_TRY)
     lose_before_copy(lost, 30)
     return lost

@@ -1,4 +1,4 @@
-"""Retention emptied the tier, and the broker deleted what came next before it was copied."""
+"""Test a tier that retention emptied before the broker deleted the next, uncopied segments."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ LOST = OffsetGap(60, 69)
 
 @pytest.fixture
 def lost(stack: Stack, log_dir: Path) -> PartitionFiles:
-    """Offsets 0 to 59 were copied and expired, 60 to 69 are lost, 70 to 74 are rolled."""
+    """Provide a log: 0 to 59 were copied and expired, 60 to 69 are lost, 70 to 74 are rolled."""
     files = hourly_log(log_dir)
     rlm = stack.rlm(log_dir, limits=AT_ONCE)
     take_turns(rlm)

@@ -1,4 +1,4 @@
-"""A broker that has lost its log, or the beginning of it, while the tier has more."""
+"""Test a broker that has lost its log, or the beginning of it, while the tier has more."""
 
 import time
 from collections.abc import Callable
@@ -62,7 +62,7 @@ def report(rlm: BrokerRemoteLogManager) -> None:
 
 
 def lose_beginning(files: PartitionFiles, kept: int, *epochs: tuple[int, int]) -> None:
-    """As a broker does: the segments below `kept` go, and the epochs that only they had."""
+    """Delete the segments below `kept`, and the epochs that only they had, as a broker does."""
     for path in files.path.glob(f"{'[0-9]' * 20}.*"):
         if int(path.name[:20]) < kept:
             path.unlink()
@@ -94,7 +94,7 @@ def test_ship_reports_them_too(stack: Stack, log_dir: Path, files: PartitionFile
 def test_what_was_copied_after_the_tier_was_looked_at_counts(
     stack: Stack, log_dir: Path, files: PartitionFiles
 ) -> None:
-    """The copy pass looks before it copies; the broker may delete before the report."""
+    """The copy pass reads the tier before it copies; the broker may delete before the report."""
     rlm = rlm_of(stack, log_dir)
     copy(rlm)
     lose_beginning(files, 50, (2, 50))
@@ -163,7 +163,7 @@ def test_where_the_tiers_epochs_cannot_be_read_nothing_is_reported(
 def test_a_history_that_does_not_reach_back_to_the_tiers_beginning_is_not_reported(
     stack: Stack, log_dir: Path, files: PartitionFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What was copied after the tier's epochs were lost knows no more than the broker did."""
+    """Segments copied after the loss of the tier's epochs know no more than the broker did."""
     copy(rlm_of(stack, log_dir))
     lose_beginning(files, 50, (2, 50))
     lost(indexes_of(stack, stack.segments()[-1]))
@@ -198,7 +198,7 @@ UNREADABLE = [RetriableRemoteStorageError("the old store is away"), RemoteStorag
 def test_a_copy_gets_through_while_the_one_before_it_lies_where_nothing_can_be_read(
     stack: Stack, log_dir: Path, files: PartitionFiles, error: RemoteStorageError
 ) -> None:
-    """As where RSM writes to another location by now."""
+    """RSM may write to another location by now."""
     take_turns(rlm_of(stack, log_dir))
     lose_beginning(files, 50, (2, 50))
     files.snapshot(65)
@@ -228,7 +228,7 @@ def test_a_history_that_can_be_read_later_and_that_rlmm_has_not_is_waited_for(
 
 
 def new_log(log_dir: Path, rolled: int) -> PartitionFiles:
-    """What a broker begins on an empty disk: offset 0 again, under a later epoch."""
+    """Make the log that a broker begins on an empty disk: offset 0 again, under a later epoch."""
     files = PartitionFiles(log_dir)
     files.epochs((3, 0))
     now_ms = time.time_ns() // 1_000_000

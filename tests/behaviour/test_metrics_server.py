@@ -1,4 +1,4 @@
-"""The metrics port of a service."""
+"""Test the metrics port of a service."""
 
 import socket
 from collections.abc import Iterator

@@ -1,5 +1,4 @@
-"""Removing a deleted partition against the real RLMM and RSM, from every point at which an earlier
-run may have stopped."""
+"""Test the removal of a partition with real services, from every point of an interrupted run."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,4 +1,4 @@
-"""Reconciliation: what is found amiss, and that nothing else is ever deleted."""
+"""Test the findings of reconciliation, and that it deletes nothing else."""
 
 import os
 from collections import Counter
@@ -96,7 +96,7 @@ def found(done: Reconciled) -> dict[AnomalyKind, int]:
 
 
 def forget(engine: Engine, metadata: RemoteLogSegmentMetadata) -> None:
-    """As if the database had been restored from before the copy."""
+    """Delete the metadata, as if the database had been restored from before the copy."""
     with engine.begin() as connection:
         for table in ("segment_epochs", "segments", "events"):
             connection.execute(
@@ -287,7 +287,7 @@ def test_an_upload_that_nobody_finishes_is_ended_and_one_of_a_copy_under_way_is_
 def test_where_metadata_and_manifest_name_different_copies_nothing_is_deleted(
     tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition
 ) -> None:
-    """As a store leaves it that does not honour If-None-Match: the last manifest stays."""
+    """A store that ignores If-None-Match leaves this state: the last manifest stays."""
     (only,) = tier.fill(tp, 1)
     keys = segment_keys("", only)
     counting = next(key for key in keys_of(store) if key.endswith(".log")).split(".")[1]
@@ -328,7 +328,7 @@ def test_what_is_too_large_for_a_manifest_is_told_and_nothing_deleted(
 
 
 class Archived(FilesystemStorage):
-    """Gives out no object whose key ends with one of `kinds`."""
+    """Returns no object whose key ends with one of `kinds`."""
 
     kinds: tuple[str, ...] = ()
 
@@ -465,7 +465,7 @@ def test_more_than_one_report_and_one_look_up_holds(
 
 @pytest.fixture
 def moved(tmp_path: Path) -> Iterator[ObjectRemoteStorageManager]:
-    """RSM whose location 2 is the current one, and 1 the one of before."""
+    """Provide an RSM whose location 2 is the current one, and 1 the previous one."""
     for name in ("old", "new"):
         (tmp_path / name).mkdir()
     registry = tmp_path / "locations.toml"
@@ -524,7 +524,7 @@ def test_one_segment_that_is_complete_in_two_locations_is_told_with_each(
 
 
 class CountedCalls:
-    """RLMM, and how often each of its methods was called."""
+    """The real RLMM, with a count of the calls of each method."""
 
     def __init__(self, rlmm: RemoteLogMetadataManager) -> None:
         self._rlmm = rlmm
@@ -553,7 +553,7 @@ def test_of_a_few_deleted_segments_only_their_events_are_sent(
 
 
 class ToldEvents:
-    """RLMM, and the events that it told."""
+    """The real RLMM, with a list of the events that it returned."""
 
     def __init__(self, rlmm: RemoteLogMetadataManager) -> None:
         self._rlmm = rlmm

@@ -1,4 +1,4 @@
-"""Reports of many partitions whose leader epochs the broker has forgotten: the tier has them."""
+"""Test reports of many partitions whose brokers have forgotten leader epochs that the tier has."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -32,7 +32,9 @@ ALL_AT_ONCE = replace(AT_ONCE, copier_threads=len(NAMES), expiration_threads=len
 
 @pytest.fixture
 def log_dir(stack: Stack, tmp_path: Path) -> Path:
-    """All is in the tier, nothing was reported, and the brokers keep little of most."""
+    """Provide logs that are all in the tier and never reported, with little left on most
+    brokers.
+    """
     made = write_log_dir(tmp_path / "logs")
     files = {name: hourly_log(made, name, rolled=4) for name in NAMES}
     copy(stack.rlm(made, limits=ALL_AT_ONCE))
@@ -42,7 +44,7 @@ def log_dir(stack: Stack, tmp_path: Path) -> Path:
 
 
 class Epochs:
-    """The real RSM, but for LEADER_EPOCH indexes that `error` keeps away."""
+    """The real RSM, except that `error` withholds LEADER_EPOCH indexes."""
 
     def __init__(self, stack: Stack) -> None:
         self.asked: list[TopicIdPartition] = []
@@ -66,7 +68,7 @@ def epochs(stack: Stack) -> Epochs:
 
 @pytest.fixture
 def rlm(stack: Stack, log_dir: Path, epochs: Epochs) -> BrokerRemoteLogManager:
-    """Started anew, with nothing to copy; it has looked at all of its partitions."""
+    """Provide a restarted RLM that has read all of its partitions and has nothing to copy."""
     made = stack.rlm(log_dir, rsm=epochs.rsm, limits=ALL_AT_ONCE)
     copy(made)
     assert epochs.asked == []

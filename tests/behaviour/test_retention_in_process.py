@@ -1,4 +1,4 @@
-"""Retention kept by RLM, turn by turn: RSM on files, RLMM on PostgreSQL, no wire."""
+"""Test retention by RLM, step by step: RSM on files, RLMM on PostgreSQL, without gRPC."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -58,7 +58,7 @@ def rlm_of(stack: Stack, log_dir: Path, rsm: object = None, rlmm: object = None)
 
 @pytest.fixture
 def rlm(stack: Stack, log_dir: Path, files: PartitionFiles) -> BrokerRemoteLogManager:
-    """All that is rolled is in the tier, and nothing is set."""
+    """Provide an RLM that has copied all rolled segments, without settings."""
     made: BrokerRemoteLogManager = rlm_of(stack, log_dir)
     take_turns(made)
     assert stack.ranges() == [(base, base + 9) for base in range(0, 60, 10)]
@@ -81,7 +81,7 @@ def stored_report(stack: Stack) -> PartitionReport:
 
 
 def due(stack: Stack) -> list[tuple[int, int]]:
-    """What a dry run says."""
+    """Return the deletions of a dry run."""
     snapshot = take_snapshot(stack.rlmm, NAME, stack.rlmm.partition_state(NAME))
     config = stack.rlmm.topic_config(NAME.topic_id).config
     deletions = snapshot.plan(config).deletions
@@ -285,7 +285,7 @@ def raising(error: type[BaseException]) -> Callable[..., Any]:
 
 
 def begun_and_left(stack: Stack, log_dir: Path) -> None:
-    """Four segments are marked when the store goes away."""
+    """Mark four segments, then make the store unavailable."""
     away = raising(RetriableRemoteStorageError)
     put(stack, keep_hours(2))
     take_turns(rlm_of(stack, log_dir, rsm=Changed(stack.rsm, delete_log_segment_data_batch=away)))
@@ -390,7 +390,7 @@ def test_a_copy_under_way_is_not_deleted(
 def attempt_of(
     stack: Stack, segment: RemoteLogSegmentMetadata, broker_id: int, age_ms: int
 ) -> RemoteLogSegmentMetadata:
-    """A copy of the segment's offsets that began some time ago and did not end."""
+    """Add a copy of the segment's offsets that began some time ago and did not end."""
     attempt = replace(
         segment,
         remote_log_segment_id=RemoteLogSegmentId(NAME, UUID(int=1)),  # the first of its offset
@@ -418,7 +418,7 @@ def test_an_attempt_of_another_broker_counts_as_under_way_for_an_hour(
 def test_a_finish_that_comes_between_plan_and_mark_is_not_taken_back(
     stack: Stack, log_dir: Path, rlm: BrokerRemoteLogManager, database_url: str
 ) -> None:
-    """An old attempt of this very broker, judged as one left behind, ends while it is judged."""
+    """An old attempt of this broker finishes while retention evaluates it as abandoned."""
     first = stack.segments()[0]
     attempt = attempt_of(stack, first, BROKER_ID, 2 * HOUR_MS)
     put(stack, keep_hours(5))
@@ -446,7 +446,7 @@ def test_a_finish_that_comes_between_plan_and_mark_is_not_taken_back(
 def test_copies_that_never_end_give_way_to_retention(
     stack: Stack, log_dir: Path, files: PartitionFiles
 ) -> None:
-    """Each time that retention has reported, there is another segment to copy."""
+    """Each time retention has reported, there is another segment to copy."""
     copied: list[int] = []
 
     def report_then_copy(reports: Any) -> Any:
@@ -516,7 +516,7 @@ def test_a_stop_begins_nothing(stack: Stack, rlm: BrokerRemoteLogManager) -> Non
 def test_a_partition_that_rests_is_not_listed(
     stack: Stack, log_dir: Path, files: PartitionFiles, over_bytes: int
 ) -> None:
-    """Nor where it is larger than its limit, by less than the segment that would go."""
+    """A partition above its limit by less than its next segment is not listed either."""
     calls: list[str] = []
 
     def counted(name: str) -> Callable[..., Any]:
@@ -611,7 +611,7 @@ def test_without_leader_epochs_there_is_nothing_to_report(
 
 
 def reports_sent(stack: Stack, sent: list[int]) -> Changed:
-    """The real RLMM; notes how many reports came in each call."""
+    """Wrap the real RLMM; note the number of reports in each call."""
 
     def noted(reports: Sequence[PartitionReport]) -> Any:
         sent.append(len(reports))

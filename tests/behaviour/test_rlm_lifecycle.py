@@ -1,4 +1,4 @@
-"""Partitions are led, followed and given up as RLM is told: RSM on files, RLMM on PostgreSQL."""
+"""Test leading, following and releasing partitions by calls: RSM on files, RLMM on PostgreSQL."""
 
 import shutil
 from collections.abc import Callable
@@ -79,7 +79,7 @@ def rlm(stack: Stack, log_dir: Path, files: PartitionFiles) -> Any:
 
 @pytest.fixture
 def leader(stack: Stack, rlm: Any) -> Any:
-    """All that is rolled is in the tier."""
+    """Provide a leader that has copied all rolled segments."""
     assert tell(rlm, LEADER, EPOCH) is None
     take_turns(rlm)
     assert stack.ranges() == ALL
@@ -274,7 +274,7 @@ def test_a_pass_during_which_the_leader_epoch_rises_goes_on_under_the_new_one(
     files: PartitionFiles,
     leads_on: Callable[[Any, PartitionFiles], None],
 ) -> None:
-    """RLMM has heard of it by a report, and takes no copy under the one of before."""
+    """A report has raised the epoch in RLMM, which accepts no copy under the earlier one."""
     copies = HeldCopies(stack)
     if leads_on is leads_on_as_told:
         rlm = told_rlm(stack, log_dir, rsm=copies.rsm)

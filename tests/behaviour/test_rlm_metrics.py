@@ -1,5 +1,7 @@
-"""What RLM's metrics of Kafka's names say after real copies, deletions and reads, and failed ones:
-RSM on files, RLMM on PostgreSQL, no wire."""
+"""Test RLM's metrics of Kafka's names after successful and failed copies, deletions and reads.
+
+RSM is on files, RLMM on PostgreSQL, without gRPC.
+"""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -54,13 +56,13 @@ def rsm(stack: Stack) -> FailingRsm:
 
 @pytest.fixture
 def rlm(stack: Stack, log_dir: Path, files: PartitionFiles, rsm: FailingRsm) -> Any:
-    """Nothing is copied yet."""
+    """Provide an RLM that has copied nothing yet."""
     return stack.rlm(log_dir, rsm=rsm, limits=AT_ONCE)
 
 
 @pytest.fixture
 def shipped(stack: Stack, rlm: BrokerRemoteLogManager, log_dir: Path) -> Any:
-    """Of what is rolled only the tier has it."""
+    """Provide an RLM whose rolled segments are only in the tier."""
     take_turns(rlm)
     assert stack.ranges() == list(ROLLED)
     lose_rolled_segments(log_dir)
@@ -68,7 +70,7 @@ def shipped(stack: Stack, rlm: BrokerRemoteLogManager, log_dir: Path) -> Any:
 
 
 def counts(rlm: BrokerRemoteLogManager, kind: str, topic: str = "t") -> dict[str, float]:
-    """Of "copy", "delete" or "fetch"; what is 0 is left out."""
+    """Return the counts of "copy", "delete" or "fetch" that are not 0."""
     prefix = f"sediment_rlm_remote_{kind}_"
     return {
         name.removeprefix(prefix).removesuffix("_total"): value
@@ -364,7 +366,7 @@ def test_how_busy_the_readers_of_the_tier_are(
 
 @contextmanager
 def held(stack: Stack, method: str) -> Iterator[tuple[Hanging, Semaphore]]:
-    """An RSM that hangs in a method until the block ends."""
+    """Provide an RSM that hangs in a method until the block ends."""
     hanging = Semaphore(0)
     rsm = Hanging(stack.rsm, method, hanging)
     try:
@@ -379,7 +381,7 @@ def pools(rlm: BrokerRemoteLogManager) -> dict[str, float]:
 
 
 def readers(rlm: BrokerRemoteLogManager) -> tuple[float, float]:
-    """Their idle ratio, and how many reads wait."""
+    """Return the readers' idle ratio, and the number of waiting reads."""
     found = samples(PoolCollector(rlm.schedulers, rlm.remote_readers))
     values = {name: value for name, labels, value in found if not labels}
     prefix = "sediment_rlm_remote_log_reader"

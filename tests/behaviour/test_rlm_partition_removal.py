@@ -1,4 +1,4 @@
-"""RLM removes partitions that were marked for deletion, whoever marked them, beside others."""
+"""Test that RLM removes partitions marked by any client, beside other RLMs."""
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
@@ -55,7 +55,7 @@ LEASED_BY = 9
 
 @pytest.fixture
 def rlm(stack: Stack, log_dir: Path) -> Any:
-    """Three partitions in the tier; no task of theirs runs any more."""
+    """Provide three partitions in the tier whose tasks no longer run."""
     for name in NAMES:
         hourly_log(log_dir, name, rolled=3)
     shipped = BrokerRemoteLogManager([log_dir], stack.rsm, stack.rlmm, ALL_AT_ONCE)
@@ -64,7 +64,7 @@ def rlm(stack: Stack, log_dir: Path) -> Any:
 
 
 def remover(stack: Stack, rsm: Any = None, rlmm: Any = None, **limits: Any) -> Any:
-    """An RLM without logs: it removes, and no more."""
+    """Make an RLM without logs, which only removes partitions."""
     settings = replace(ALL_AT_ONCE, **limits)
     return BrokerRemoteLogManager([], rsm or stack.rsm, rlmm or stack.rlmm, settings)
 
@@ -76,7 +76,7 @@ def mark(stack: Stack, *names: TopicIdPartition) -> None:
 
 
 def seen_first(stack: Stack, summary: PartitionSummary) -> Changed:
-    """The real RLMM, but that its first list of partitions is of a moment before."""
+    """Wrap the real RLMM, whose first list of partitions is outdated by a moment."""
     answers = iter([PartitionPage((summary,), "")])
     real = stack.rlmm.list_partitions
 
@@ -157,8 +157,10 @@ def test_a_partition_on_hold_stays_and_is_removed_when_the_hold_ends(
 
 @pytest.fixture
 def behind_the_held(stack: Stack, log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three partitions on hold, and one more that comes after them in every list; of these four
-    there is room for two."""
+    """Provide three partitions on hold, and one that follows them in every list.
+
+    There is room for two of these four.
+    """
     for name in (*NAMES, LAST):
         hourly_log(log_dir, name, rolled=3)
     take_turns(BrokerRemoteLogManager([log_dir], stack.rsm, stack.rlmm, ALL_AT_ONCE))
@@ -212,7 +214,7 @@ def test_no_more_removals_wait_than_there_is_room_for(
 
 @pytest.fixture
 def one_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A removal takes a segment a turn."""
+    """Limit a removal to one segment per step."""
     monkeypatch.setattr(removal, "MAX_DELETE_BATCH", 1)
     monkeypatch.setattr(
         partition_remover, "BatchedDeletion", lambda begin: BatchedDeletion(begin, size=1)

@@ -1,5 +1,7 @@
-"""Partitions are led, followed and given up as a cluster answers: the cluster's answers are given
-by hand, RSM is on files, RLMM on PostgreSQL."""
+"""Test leading, following and releasing partitions by a cluster's responses.
+
+The responses are given by hand; RSM is on files, RLMM on PostgreSQL.
+"""
 
 import logging
 import shutil
@@ -49,13 +51,13 @@ DELETE_SEGMENT_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 
 
 def led_by(leader: int, topic_id: UUID = NAME.topic_id, epoch: int = EPOCH) -> TopicView:
-    """A topic of one partition; both brokers have replicas of it."""
+    """Describe a topic of one partition with replicas on both brokers."""
     return TopicView(topic_id, {0: PartitionView(leader, epoch, frozenset({OURS, THEIRS}))})
 
 
 @dataclass
 class AnsweringCluster:
-    """A cluster's admin API that answers what the test says; a clock beside it."""
+    """A cluster's admin API with the responses of the test; a clock beside it."""
 
     topics: dict[str, TopicView | NoTopic] = field(default_factory=dict)
     cleanup_policy: str | NoPolicy = "delete"
@@ -115,7 +117,7 @@ def rlm(stack: Stack, log_dir: Path, files: PartitionFiles, cluster: AnsweringCl
 
 
 def tier(stack: Stack) -> None:
-    """Have the topic tiered: nobody names topics to a poller."""
+    """Enable tiering of the topic, because no call names topics to a poller."""
     stack.rlmm.on_partition_leadership_changes([PartitionLeadership(NAME, 0)], [], OURS)
     stack.rlmm.put_topic_config(NAME.topic_id, TIERED)
 
@@ -125,7 +127,7 @@ def poll(rlm: Any) -> None:
 
 
 def ask_policies(rlm: Any) -> None:
-    """Of the topics that are to be copied."""
+    """Request the cleanup policies of the topics to be copied."""
     turn(rlm.scheduler)
     turn(rlm.policy_scheduler)
 
@@ -136,7 +138,7 @@ def take_turns(rlm: Any, rounds: int = 1) -> None:
 
 
 def poll_over(rlm: Any, cluster: AnsweringCluster, seconds: float = CONFIRM_S) -> None:
-    """A few polls, the first and the last of which are as far apart."""
+    """Poll a few times, with `seconds` between the first and the last poll."""
     poll(rlm)
     for _ in range(2 * MIN_POLLS):
         cluster.now_s += seconds / (2 * MIN_POLLS)
@@ -152,7 +154,7 @@ def delete_states(stack: Stack) -> dict[TopicIdPartition, RemotePartitionDeleteS
 
 
 def gone(files: PartitionFiles, cluster: AnsweringCluster) -> None:
-    """As when somebody deletes the topic."""
+    """Delete the topic."""
     shutil.rmtree(files.path)
     cluster.topics[NAME.topic] = NoTopic.UNKNOWN
 
@@ -235,7 +237,7 @@ def test_what_the_cluster_says_it_leads_it_copies_under_the_leaders_epoch(
 def test_nothing_is_copied_that_its_leader_does_not_call_stable(
     stack: Stack, rlm: Any, cluster: AnsweringCluster
 ) -> None:
-    """As while the end of a transaction is not on all in-sync replicas."""
+    """The end of a transaction may not yet be on all in-sync replicas."""
     cluster.stable_offsets_told = {NAME: 25}
     poll(rlm)
     take_turns(rlm, rounds=2)

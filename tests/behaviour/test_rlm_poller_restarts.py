@@ -1,6 +1,7 @@
-"""What was deleted while RLM was away, or restarted, is found by what RLMM knows of the cluster.
+"""Test that a restarted RLM finds topics deleted in its absence, by RLMM's record of the cluster.
 
-The cluster's answers are given by hand, RSM is on files, RLMM on PostgreSQL."""
+The cluster's responses are given by hand; RSM is on files, RLMM on PostgreSQL.
+"""
 
 import shutil
 from dataclasses import replace
@@ -36,7 +37,7 @@ from tests.harness.told_rlm import FOLLOWER, LEADER, turn
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles
 
 OLDER = TopicIdPartition(uuid4(), "older", 0)
-"""Another broker's, alive, and known to RLMM before all others."""
+"""A partition of another broker, alive, and known to RLMM before all others."""
 
 
 def known_as_of(cluster_id: str | None, stack: Stack, name: TopicIdPartition) -> None:
@@ -67,7 +68,7 @@ def cluster() -> AnsweringCluster:
 
 @pytest.fixture
 def before(stack: Stack, log_dir: Path, files: PartitionFiles, cluster: AnsweringCluster) -> Any:
-    """An RLM that has copied the topic, beside a broker of a cluster with another topic."""
+    """Provide an RLM that has copied the topic, beside a broker of a cluster with another topic."""
     known_as_of(REGISTERED, stack, OLDER)
     tier(stack)
     rlm = polling_rlm(stack, log_dir, cluster)

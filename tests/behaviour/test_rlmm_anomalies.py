@@ -1,4 +1,4 @@
-"""Anomalies: reports at the same time, and pages that are messages."""
+"""Test concurrent reports of anomalies, and pages that fit into messages."""
 
 from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4

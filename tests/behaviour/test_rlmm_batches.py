@@ -1,4 +1,4 @@
-"""A batch of updates against the same updates one by one: the same rows, events and outcomes."""
+"""Compare a batch of updates with the same single updates: equal rows, events and outcomes."""
 
 import random
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ NOT_COMPARED = {"topic_id", "at", "created_at", "changed_at", "body_digest", "ke
 
 
 def stored(engine: Engine, tp: TopicIdPartition) -> dict[str, list[dict[str, Any]]]:
-    """Every row of the partition."""
+    """Read every row of the partition."""
     with engine.connect() as connection:
         return {
             table: [
@@ -81,12 +81,12 @@ def one_by_one(
 
 
 def comparable(outcomes: Sequence[UpdateOutcome]) -> list[object]:
-    """Messages name the topic id, which differs."""
+    """Return the outcomes without the topic id, which differs in messages."""
     return [o if isinstance(o, MutationOutcome) else type(o) for o in outcomes]
 
 
 def some_segments(tp: TopicIdPartition, ids: Sequence[UUID]) -> list[RemoteLogSegmentMetadata]:
-    """Overlapping ones in three leader epochs, of two brokers."""
+    """Return overlapping segments in three leader epochs, of two brokers."""
     chance = random.Random(1)
     made = []
     for id in ids:
@@ -114,7 +114,7 @@ def some_segments(tp: TopicIdPartition, ids: Sequence[UUID]) -> list[RemoteLogSe
 
 
 def some_updates(segments: Sequence[RemoteLogSegmentMetadata], seed: int) -> list[SegmentUpdate]:
-    """Moves of distinct segments in any order, most but not all of them allowed."""
+    """Return moves of distinct segments in any order, most but not all of them allowed."""
     chance = random.Random(seed)
     states = [FINISHED, DELETE_STARTED, DELETE_FINISHED]
     return [

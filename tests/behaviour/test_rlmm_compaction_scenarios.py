@@ -1,4 +1,4 @@
-"""The five scenarios of the proposal to compact the metadata topic (KIP-1266), as RLMM plays them.
+"""Play the five scenarios of the proposal to compact the metadata topic (KIP-1266) on RLMM.
 
 The audit trail is the proposal's audit topic, with its keys; what the queries answer is its
 compacted topic and the cache made of it. Both are looked at after every step. Where the proposal's

@@ -1,4 +1,4 @@
-"""What keeps a lease true while others change the partition, and while releases change."""
+"""Test that leases stay valid while others change the partition, and across releases."""
 
 import time
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ TP = TopicIdPartition(uuid4(), "orders", 0)
 
 @contextmanager
 def held_up(engine: Engine, *partitions: int) -> Iterator[None]:
-    """Somebody else has the locks of partition 0, or of these."""
+    """Hold the locks of partition 0, or of the given ones, in another session."""
     lock = text("SELECT FROM partitions WHERE topic_id = :id AND partition = ANY(:n) FOR UPDATE")
     with engine.begin() as connection:
         connection.execute(lock, {"id": TP.topic_id, "n": list(partitions or (0,))})
@@ -61,7 +61,7 @@ def is_leased(rlmm: SqlRemoteLogMetadataManager, partition: int = 0) -> bool:
 def test_no_lease_is_renewed_while_somebody_judges_the_partition(
     engine: Engine, rlmm: SqlRemoteLogMetadataManager
 ) -> None:
-    """Else a deletion that was judged by the lease before would overtake the answer."""
+    """Otherwise a deletion decided by the earlier lease would overtake the response."""
     copy = leased(rlmm, None)
     with held_up(engine):
         (outcome,) = rlmm.renew_copy_leases([copy.remote_log_segment_id], MAX_LEASE_MS, BROKER)

@@ -1,4 +1,4 @@
-"""The declared differences from Kafka's own metadata manager: Kafka's answer, then ours.
+"""Test the declared differences from Kafka's own metadata manager: Kafka's result, then ours.
 
 The numbers are those of the table in docs/spi-mapping.md, which a test compares.
 
@@ -53,13 +53,13 @@ from tests.shape import ROOT
 
 
 class Kafka:
-    """What a broker with Kafka's own metadata manager answers, of leader epoch 0."""
+    """The results of a broker with Kafka's own metadata manager, for leader epoch 0."""
 
     def __init__(self) -> None:
         self.cache = KafkaCache()
 
     def finish(self, *segments: RemoteLogSegmentMetadata) -> None:
-        """Each copy begins and finishes, in this order."""
+        """Begin and finish each copy, in this order."""
         for each in segments:
             self.cache = self.cache.taken(each).taken(replace(each, state=FINISHED))
 
@@ -67,7 +67,7 @@ class Kafka:
         self.cache = self.cache.taken(replace(metadata, state=DELETE_STARTED))
 
     def id_at(self, offset: int) -> UUID | None:
-        """By the map from start offsets alone: what it names, where that holds the offset."""
+        """Find the id in the map from start offsets alone, if that segment holds the offset."""
         epoch = self.cache.epochs.get(0)
         found = None if epoch is None else epoch.floor(offset)
         if found is None:

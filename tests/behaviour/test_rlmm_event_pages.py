@@ -1,4 +1,4 @@
-"""Pages of a long audit trail: each looks at a bounded number of events."""
+"""Test pages of a long audit trail: each reads a bounded number of events."""
 
 from uuid import uuid4
 

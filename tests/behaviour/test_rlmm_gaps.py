@@ -1,4 +1,4 @@
-"""Recorded gaps: as many as are kept, and what a report and a look at them read."""
+"""Test recorded gaps: their maximum number, and the cost of reports and reads."""
 
 from uuid import uuid4
 
@@ -28,7 +28,7 @@ FULL = """
 
 @pytest.fixture
 def full(engine: Engine) -> SqlRemoteLogMetadataManager:
-    """With as many gaps as are kept: 10 to 14, 20 to 24 and so on."""
+    """Provide an RLMM with the maximum number of gaps: 10 to 14, 20 to 24 and so on."""
     rlmm = SqlRemoteLogMetadataManager(engine)
     known(rlmm, TP)
     with engine.begin() as connection:

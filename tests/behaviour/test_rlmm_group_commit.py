@@ -1,4 +1,4 @@
-"""Changes that meet share a transaction, and each is answered as if it had been alone."""
+"""Test that concurrent changes share a transaction, each with the outcome that it has alone."""
 
 from collections.abc import Iterator
 from contextlib import closing

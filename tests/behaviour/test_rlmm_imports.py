@@ -1,4 +1,4 @@
-"""A partition that is imported answers as one that lived through the same."""
+"""Test that an imported partition gives the same results as one with the same history."""
 
 import random
 import sys
@@ -49,7 +49,7 @@ MANY = 20_000
 
 
 def live(rlmm: RemoteLogMetadataManager, metadata: RemoteLogSegmentMetadata) -> None:
-    """Add the segment and take it to its state; what is deleted has never finished."""
+    """Add the segment and move it to its state; a deleted segment has never finished."""
     # Whatever epoch the copy is of: an import is not fenced.
     newest = MutationContext(broker_leader_epoch=NEWEST_LEADER_EPOCH)
     rlmm.add_remote_log_segment_metadata(replace(metadata, state=STARTED), newest)
@@ -71,14 +71,16 @@ def live(rlmm: RemoteLogMetadataManager, metadata: RemoteLogSegmentMetadata) -> 
 def of_partition(
     metadata: RemoteLogSegmentMetadata, tp: TopicIdPartition
 ) -> RemoteLogSegmentMetadata:
-    """The same segment in another partition."""
+    """Return the same segment in another partition."""
     return replace(
         metadata, remote_log_segment_id=RemoteLogSegmentId(tp, metadata.remote_log_segment_id.id)
     )
 
 
 def random_segments(seed: int) -> list[RemoteLogSegmentMetadata]:
-    """Side by side, over each other, out of order, in all states; epochs without offsets too."""
+    """Return segments adjacent, overlapping and out of order, in all states; some epochs without
+    offsets.
+    """
     rng, made, end = random.Random(seed), [], 0
     for _ in range(40):
         start = end if rng.random() < 0.7 else rng.randrange(end + 3)
@@ -106,7 +108,7 @@ def random_segments(seed: int) -> list[RemoteLogSegmentMetadata]:
 
 
 def answers(rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, ids: list[Any]) -> Iterator[Any]:
-    """Of every query, segments named by their ids, without revisions."""
+    """Yield the result of every query, with ids for segments, without revisions."""
 
     def named(found: RemoteLogSegmentMetadata | None) -> RemoteLogSegmentMetadata | None:
         return None if found is None else of_partition(found, LIVED)
@@ -132,7 +134,7 @@ def answers(rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, ids: list[Any]
 
 
 def look_up_rows(engine: Engine, tp: TopicIdPartition) -> Sequence[Any]:
-    """What look-ups go by, but for when."""
+    """Read the rows that look-ups use, without times."""
     keys = {"topic_id": tp.topic_id, "partition": tp.partition}
     of_partition = "WHERE topic_id = :topic_id AND partition = :partition"
     with engine.connect() as connection:

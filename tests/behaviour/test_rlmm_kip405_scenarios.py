@@ -1,4 +1,4 @@
-"""KIP-405's scenarios of followers and leaders, for all of them that is metadata.
+"""Test the metadata in KIP-405's scenarios of followers and leaders.
 
 Brokers A and B copy, crash, are elected uncleanly. What a leader learns from RLMM is looked at:
 which copy answers for an offset under each leader epoch, the tier's lineage, where a new leader

@@ -1,4 +1,4 @@
-"""RLMM's look-ups, which read few rows, answer what the rules say over all rows."""
+"""Test that RLMM's look-ups, which read few rows, match the rules over all rows."""
 
 import random
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ def require_same_answers(engine: Engine, history: object) -> None:
 
 
 class RandomHistory:
-    """Segments side by side, over each other and out of order; deletions of any."""
+    """Segments adjacent, overlapping and out of order, with random deletions."""
 
     def __init__(self, rlmm: RemoteLogMetadataManager, seed: int) -> None:
         self._rlmm = rlmm
@@ -62,7 +62,9 @@ class RandomHistory:
         chosen()
 
     def _append(self) -> None:
-        """A copy that starts where the last one ended, or after a gap; it finishes some time."""
+        """Append a copy that starts at the end of the last one, or after a gap; it finishes some
+        time.
+        """
         start = self.end + self._random.choice([0] * 6 + [2])
         end = start + self._random.choice([0, 1, 3, 9])
         if end < OFFSETS - 2:
@@ -128,7 +130,9 @@ def test_any_history_answers_as_the_rules_say(
 def test_a_search_for_transaction_indexes_misses_none_that_kafkas_finds(
     rlmm: RemoteLogMetadataManager, engine: Engine, seed: int
 ) -> None:
-    """Whoever collects aborted transactions from an offset on reads at least what Kafka's does."""
+    """A reader that collects aborted transactions from an offset reads at least those of Kafka's
+    search.
+    """
     history = RandomHistory(rlmm, seed)
     for _ in range(STEPS):
         history.step()

@@ -1,4 +1,4 @@
-"""`db maintain`: what it purges, what it leaves, beside traffic and beside itself."""
+"""Test which rows `db maintain` purges and keeps, beside traffic and beside itself."""
 
 from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4

@@ -1,4 +1,4 @@
-"""Of answers that a message cannot hold, what is left out is not read either."""
+"""Test that rows which do not fit into a message are not read."""
 
 from collections.abc import Sequence
 from typing import Any

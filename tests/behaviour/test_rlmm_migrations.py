@@ -1,4 +1,4 @@
-"""The schema: how it comes to be, and what RLMM does on one that it does not know."""
+"""Test the creation of the schema, and RLMM on an unknown schema."""
 
 import socket
 from collections.abc import Callable, Iterator
@@ -41,7 +41,7 @@ def engine(empty_database_url: str) -> Iterator[Engine]:
 
 @pytest.fixture
 def closed_port() -> Iterator[int]:
-    """A port that is ours and that nobody listens on."""
+    """Yield a port of ours on which no server listens."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield bound.getsockname()[1]

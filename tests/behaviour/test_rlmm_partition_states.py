@@ -1,4 +1,4 @@
-"""Reports and log starts in the database: what they cost, and what the audit trail says of them."""
+"""Test the cost of reports and log starts in the database, and their audit trail."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What RLMM's reads cost does not depend on how long a partition's history is.
+"""Test that the cost of RLMM's reads does not depend on the length of a partition's history.
 
 By the plans that PostgreSQL makes for them, and by the pages that it touches.
 """
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.deep
 
 @dataclass(frozen=True)
 class Cost:
-    """What one run of a statement took."""
+    """The cost of one run of a statement."""
 
     buffers: int
     """Pages of 8 KiB, each as often as it was touched."""
@@ -43,7 +43,9 @@ class Cost:
 def histories(
     postgres: EmbeddedPostgres, migrated_database: str
 ) -> Iterator[dict[int, LongHistory]]:
-    """One of SHORT and one of LONG segments, each in a database of its own, never vacuumed."""
+    """Provide histories of SHORT and LONG segments, each in a database of its own, never
+    vacuumed.
+    """
     names = {count: f"history_{count}_{uuid.uuid4().hex}" for count in (SHORT, LONG)}
     made = {}
     for count, name in names.items():
@@ -69,7 +71,9 @@ def any_statistics(
 
 
 def look_up(history: LongHistory, statement: str, offset: int) -> Cost:
-    """Of the plan that RLMM's sessions keep for the statement, whatever its values."""
+    """Return the cost of the plan that RLMM's sessions keep for the statement, whatever its
+    values.
+    """
     types = {"topic_id": "uuid", "partition": "int", "leader_epoch": "int", "offset": "bigint"}
     for number, name in enumerate(types, start=1):
         statement = statement.replace(f"%({name})s", f"${number}")
@@ -95,7 +99,7 @@ def list_from(history: LongHistory, min_offset: int, leader_epoch: int | None) -
 
 
 def change(history: LongHistory, statement: str) -> Cost:
-    """Of a statement for a segment in the middle, rolled back."""
+    """Return the cost of a statement for a segment in the middle, rolled back."""
     segment = {
         "topic_id": str(history.tp.topic_id),
         "partition": history.tp.partition,
@@ -134,7 +138,7 @@ def require_equal_costs(
     forbidden: AbstractSet[str] = FORBIDDEN,
     more_buffers: int = MAX_MORE_BUFFERS,
 ) -> None:
-    """The plan of the short history and that of the long one."""
+    """Compare the plan of the short history with that of the long one."""
     short, long = costs
     assert not forbidden & {*short.nodes, *long.nodes}, (short, long)
     assert abs(long.buffers - short.buffers) <= more_buffers, (short, long)

@@ -1,4 +1,4 @@
-"""Reads by psycopg itself, on connections of SQLAlchemy's pool."""
+"""Test reads by psycopg itself, on connections of SQLAlchemy's pool."""
 
 import uuid
 from collections.abc import Callable, Iterator
@@ -118,7 +118,7 @@ TIMES = 8
 
 @pytest.fixture
 def changing(database_url: str) -> Iterator[psycopg.Connection]:
-    """Changes a table of one row and one column."""
+    """Provide a connection that changes a table of one row and one column."""
     with psycopg.connect(database_url.replace("+psycopg", ""), autocommit=True) as other:
         other.execute("CREATE TABLE changing AS SELECT 1 AS one")
         yield other

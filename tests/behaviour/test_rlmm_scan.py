@@ -1,4 +1,4 @@
-"""Scans of many segments: batch sizes, groups, the connection, changes while a scan is read."""
+"""Test scans of many segments: batch sizes, groups, the connection, concurrent changes."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -42,7 +42,9 @@ def insert(
     epochs: int = 1,
     custom_metadata_bytes: int = 0,
 ) -> None:
-    """Straight into the tables, as by calls it would take minutes; ids in no order of offsets."""
+    """Write rows straight into the tables (calls would take minutes); ids in no order of
+    offsets.
+    """
     values = {
         "topic_id": TOPIC_ID,
         "partitions": partitions - 1,

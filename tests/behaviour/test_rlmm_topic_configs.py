@@ -1,4 +1,4 @@
-"""A topic's settings against changes under way: when a put is answered, the new ones hold."""
+"""Test a topic's settings against concurrent changes: after a put, the new settings apply."""
 
 from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4

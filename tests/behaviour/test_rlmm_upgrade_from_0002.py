@@ -1,4 +1,4 @@
-"""From schema 0002 to this release's: with data, and beside services of the release before."""
+"""Test the upgrade from schema 0002: with data, and beside services of the previous release."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -60,7 +60,7 @@ def engine(empty_database_url: str) -> Iterator[Engine]:
 
 
 class ReleaseBefore:
-    """Its statements, on a connection that stays."""
+    """The previous release's statements, on a connection that stays."""
 
     def __init__(self, database_url: str) -> None:
         self.connection = psycopg.connect(database_url.replace("+psycopg", ""), autocommit=True)

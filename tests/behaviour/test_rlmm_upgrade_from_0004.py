@@ -1,4 +1,6 @@
-"""From schema 0004 to 0005: with events, beside the release before, and cut off."""
+"""Test the upgrade from schema 0004 to 0005: with events, beside the previous release,
+interrupted.
+"""
 
 from collections.abc import Iterator
 from uuid import uuid4

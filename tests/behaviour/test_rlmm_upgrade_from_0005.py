@@ -1,4 +1,7 @@
-"""From schema 0005 to 0006: an id for what is there, beside the release before, and cut off."""
+"""Test the upgrade from schema 0005 to 0006, which adds an id, beside the previous release.
+
+The upgrade is also interrupted.
+"""
 
 from collections.abc import Iterator
 

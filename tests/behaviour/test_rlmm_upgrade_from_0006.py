@@ -1,4 +1,8 @@
-"""From schema 0006 to 0007: a topic's cluster is kept, beside the release before, and cut off."""
+"""Test the upgrade from schema 0006 to 0007, which keeps a topic's cluster, beside the previous
+release.
+
+The upgrade is also interrupted.
+"""
 
 from collections.abc import Iterator
 from uuid import uuid4
@@ -34,7 +38,7 @@ def engine(empty_database_url: str) -> Iterator[Engine]:
 
 
 def write_topic(engine: Engine, tp: TopicIdPartition) -> None:
-    """As the release before does."""
+    """Write the topic as the previous release does."""
     values = {"id": tp.topic_id, "name": tp.topic}
     with engine.begin() as connection:
         connection.execute(text("INSERT INTO topics (topic_id, name) VALUES (:id, :name)"), values)

@@ -1,4 +1,4 @@
-"""A call to which the client streams: as long as it goes on, and no longer."""
+"""Test that a call to which the client streams lasts as long as it makes progress."""
 
 import threading
 from collections.abc import Iterator
@@ -19,7 +19,9 @@ NEVER_S = 300.0
 
 
 class Taker:
-    """Answers how many messages came; `refuses` the one of that number, `stalls` before it."""
+    """Returns the number of messages; refuses the one numbered `refuses`, or stalls before
+    `stalls`.
+    """
 
     def __init__(self) -> None:
         self.refuses = self.stalls = 0

@@ -1,4 +1,6 @@
-"""Errors cross the wire with their class; what the transport says by itself is retriable."""
+"""Test that errors keep their class over gRPC, and that the transport's own errors are
+retriable.
+"""
 
 import logging
 import re

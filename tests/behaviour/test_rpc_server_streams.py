@@ -1,4 +1,4 @@
-"""A stream that the server sends: as long as it goes on, and its reader takes its time."""
+"""Test that a server's stream lasts as long as it makes progress, even if its reader is slow."""
 
 import threading
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ SHORT_S = 5.0
 
 
 class Sender:
-    """Sends messages without end; falls silent before the one of number `stalls`."""
+    """Sends messages without end; stops before the one numbered `stalls`."""
 
     def __init__(self) -> None:
         self.stalls = 0
@@ -93,7 +93,7 @@ def test_leaving_the_stream_early_ends_the_call(method: Any, sender: Sender) -> 
 
 
 class Ended:
-    """A call that nobody takes up, and that notes that it was cancelled."""
+    """A call that no thread serves, and that notes its cancellation."""
 
     def __init__(self) -> None:
         self.cancelled = threading.Event()

@@ -1,4 +1,4 @@
-"""A scrub: which segments it reads, what it reports, and what it does when something is away."""
+"""Test which segments a scrub reads, its report, and its conduct if a service is away."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -52,7 +52,7 @@ READS_OF_A_SEGMENT = 2 + len(IndexType)
 
 @dataclass
 class Scrubber:
-    """Runs as the command does, but for the clock."""
+    """Runs as the command does, except for the clock."""
 
     rlmm: RemoteLogMetadataManager
     rsm: ObjectRemoteStorageManager
@@ -227,7 +227,7 @@ def test_a_segment_that_is_deleted_meanwhile_is_no_anomaly(
     left = {each.remote_log_segment_id: each for each in tier.rows(tp)}
 
     def delete_the_others(done: Scrubbed) -> None:
-        """Once the first of them was verified: after all were looked up."""
+        """Delete the other segments after the first was verified: all were looked up before."""
         if done.verified == 1 and done.segments == 1:
             for each in left.values():
                 row = next(row for row in tier.rows(tp) if row == each)
@@ -318,7 +318,7 @@ def test_an_rsm_that_tells_no_digests_verifies_nothing(
 
 
 class OfBefore:
-    """RSM of a release before ReadSegmentManifest told digests."""
+    """The RSM of a release whose ReadSegmentManifest had no digests."""
 
     def __init__(self, objects: SegmentObjects) -> None:
         self._objects = objects
@@ -359,7 +359,7 @@ def test_a_manifest_that_changed_on_its_way_is_not_checked(
 
 
 class WrongOnce(FilesystemStorage):
-    """A store whose first answer to a GET of a small object changes on its way."""
+    """A store whose first response to a GET of a small object is changed on its way."""
 
     def __init__(self, directory: Path, change_of: Callable[[str], str]) -> None:
         super().__init__(directory)

@@ -1,4 +1,4 @@
-"""One copy whose objects have changed in the store: what the scrub says of it."""
+"""Test the scrub's findings for a copy whose objects have changed in the store."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -50,7 +50,7 @@ LAST_CHUNK = f"bytes {9 * MIB} to {SIZE - 1}"
 
 @dataclass(frozen=True)
 class Copy:
-    """A copy in a store, and ways to harm it."""
+    """A copy in a store, and ways to damage it."""
 
     rsm: ObjectRemoteStorageManager
     backend: StorageBackend
@@ -228,7 +228,7 @@ def test_indexes_that_are_missed_while_they_are_read_are_missing(copy: Copy) -> 
     taken: list[int] = []
 
     def take(size_bytes: int) -> None:
-        """The third read of an index is the second of them: it goes before that."""
+        """Change the index at its second read, which is the third read of all indexes."""
         taken.append(size_bytes)
         if taken.count(1000) == 3:
             assert not copy.backend.delete([copy.indexes])

@@ -10,7 +10,7 @@ from services.local.seaweedfs import S3Endpoint, SeaweedFS
 
 @pytest.fixture(scope="module")
 def server(server_directory: Path) -> Iterator[SeaweedFS]:
-    """One of our own, to kill."""
+    """Provide a server of our own, to be killed."""
     with SeaweedFS(server_directory / "own-s3") as server:
         server.endpoint.ensure_bucket("orders")
         yield server

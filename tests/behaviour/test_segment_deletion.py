@@ -1,5 +1,4 @@
-"""Deleting segments against the real RLMM and RSM: from every point at which it may have stopped,
-by everybody who may have stopped there."""
+"""Test deletion with the real RLMM and RSM, from every interruption and by every party."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Each kind of call has threads of its own, and of calls at once there is a limit."""
+"""Test that each kind of call has threads of its own and a limit of concurrent calls."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +33,7 @@ LIMIT = 4
 
 
 class Holding:
-    """A RemoteStorageManager that holds calls of one kind until it is told to let go."""
+    """A RemoteStorageManager that holds calls of one kind until a test releases them."""
 
     LONGEST_S = 120
 
@@ -101,7 +101,7 @@ class Served:
 
 @pytest.fixture
 def server() -> Iterator[Served]:
-    """With one thread for each pool."""
+    """Provide a server with one thread for each pool."""
     manager = Holding()
 
     def add(server: grpc.Server) -> None:
@@ -128,7 +128,7 @@ def call(kind: str, client: RemoteStorageManagerClient) -> None:
 
 @contextmanager
 def a_held(kind: str, server: Served) -> Iterator[None]:
-    """The one thread for this kind of call is taken inside."""
+    """Occupy the one thread for this kind of call during the block."""
     server.manager.held_kind = kind
     with ThreadPoolExecutor(1) as pool:
         holding = pool.submit(call, kind, server.client(timeout_s=30))

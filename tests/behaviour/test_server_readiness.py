@@ -1,4 +1,4 @@
-"""Whatever a check does, the process goes on and says so."""
+"""Test that the process continues and logs the result, whatever a check does."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""Unary calls have a bound of their own: beyond it they are refused, and streams are served."""
+"""Test the bound of unary calls: further ones are refused, and streams are still served."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -33,7 +33,7 @@ def service() -> Streams:
 
 @pytest.fixture
 def server(service: Streams) -> Iterator[ExitStack]:
-    """Drains when it is closed."""
+    """Provide the resources of a server, which drains when they are closed."""
     with ExitStack() as server:
         server.callback(service.release.set)
         yield server
@@ -55,13 +55,13 @@ def client(address: str) -> Iterator[Client]:
 
 
 def holds(client: Client, count: int, timeout_s: float = 60) -> list[Any]:
-    """Calls that last until they are released, or nobody waits for them."""
+    """Start calls that last until they are released or no client waits for them."""
     hold = client.channel.unary_unary(path("Hold"), None, None)
     return [hold.future(b"request", timeout=timeout_s) for _ in range(count)]
 
 
 def fill(client: Client, service: Streams, timeout_s: float = 60) -> list[Any]:
-    """Take all room for unary calls, by calls that last while their caller has them."""
+    """Occupy all room for unary calls, with calls that last as long as their client."""
     calls = holds(client, UNARY_CALLS, timeout_s)
     for _ in range(RUNNING):
         assert service.held.acquire(timeout=30)
@@ -75,7 +75,7 @@ def last(calls: list[Any]) -> bool:
 
 
 def is_refused(client: Client) -> bool:
-    """Whether a call is, rather than waiting for its turn."""
+    """Return whether a call is refused instead of queued."""
     (call,) = holds(client, 1, timeout_s=0.5)
     code = call.code()
     assert code in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.DEADLINE_EXCEEDED)

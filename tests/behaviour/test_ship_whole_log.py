@@ -1,4 +1,4 @@
-"""A real log as a whole: shipped, shipped again, its local copy lost, read back."""
+"""Test a whole real log: shipped, shipped again, its local copy lost, read back."""
 
 import shutil
 from collections.abc import Iterator

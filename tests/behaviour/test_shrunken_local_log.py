@@ -1,5 +1,7 @@
-"""The trap: a stock broker's log start, leader-epoch checkpoint and retention.* describe its local
-log alone. A broker that keeps little must cost the tier nothing, however often retention looks."""
+"""Test that a broker that keeps little costs the tier nothing, however often retention runs.
+
+A stock broker's log start, leader-epoch checkpoint and retention.* describe its local log alone.
+"""
 
 from pathlib import Path
 
@@ -26,7 +28,7 @@ def log_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def files(log_dir: Path) -> PartitionFiles:
-    """Six rolled segments and an active one, in five leader epochs."""
+    """Provide six rolled segments and an active one, in five leader epochs."""
     made = hourly_log(log_dir)
     made.epochs(*EPOCHS)
     return made
@@ -37,8 +39,7 @@ def rlm_of(stack: Stack, log_dir: Path) -> BrokerRemoteLogManager:
 
 
 def shrink(files: PartitionFiles) -> None:
-    """As Kafka's own retention leaves a log: one segment, one epoch, a log start that is written
-    down."""
+    """Shrink the log as Kafka's retention does: one segment, one epoch, a recorded log start."""
     for base in range(0, LOCAL_START, 10):
         for path in files.path.glob(f"{base:020}.*"):
             path.unlink()

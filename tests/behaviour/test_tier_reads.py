@@ -1,4 +1,4 @@
-"""Reads of what was shipped, in part or as a whole from the tier."""
+"""Test reads of shipped data, partly or wholly from the tier."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -248,7 +248,7 @@ def test_readers_that_miss_the_same_index_at_once_cause_one_fetch(
 
 
 class Outdated(LocalPartition):
-    """Always shows what there was when it was first looked at."""
+    """Always returns the state of its first read."""
 
     looks = 0
     first: LocalLog | None = None

@@ -1,5 +1,7 @@
-"""Tiering is disabled and enabled again: what is local is in the tier again, all of it, and nothing
-counts as lost that was deleted on purpose. Also where RLM is killed in between."""
+"""Test tiering that is disabled and enabled again, even if RLM is killed in between.
+
+All local data is in the tier again, and no deliberately deleted data counts as lost.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -58,7 +60,7 @@ def files(log_dir: Path) -> PartitionFiles:
 
 @pytest.fixture
 def leader(stack: Stack, log_dir: Path, files: PartitionFiles) -> Any:
-    """All that is rolled is in the tier."""
+    """Provide a leader that has copied all rolled segments."""
     rlm = told_rlm(stack, log_dir)
     assert tell(rlm, LEADER, EPOCH) is None
     take_turns(rlm)
@@ -83,7 +85,7 @@ def lead_again(rlm: Any) -> None:
 
 
 def roll(files: PartitionFiles, base: int) -> None:
-    """The active segment, which begins there, gets full and is rolled."""
+    """Fill and roll the active segment, which begins at `base`."""
     files.segment(base, [batch(base, 5), batch(base + 5, 5)])
     files.snapshot(base + 10)
     files.segment(base + 10, [batch(base + 10, 5)])
@@ -100,7 +102,7 @@ def gaps(stack: Stack) -> tuple[OffsetGap, ...]:
 
 
 def assert_tier_is(stack: Stack, files: PartitionFiles, ranges: list[tuple[int, int]]) -> None:
-    """It has these, byte for byte as they are here."""
+    """Assert that the tier has these ranges, byte for byte as the local log."""
     assert stack.ranges() == ranges
     for segment in stack.segments():
         local = files.file(segment.start_offset, ".log").read_bytes()
@@ -148,7 +150,7 @@ def expire_before(stack: Stack, rlm: Any, log_start_offset: int) -> None:
 
 
 def forget_events(database_url: str) -> None:
-    """As `sediment db maintain` does in time: a partition's latest event stays."""
+    """Purge events as `sediment db maintain` does: a partition's latest event stays."""
     engine = create_database_engine(database_url)
     with engine.begin() as connection:
         connection.execute(
@@ -214,7 +216,7 @@ def test_what_is_still_marked_is_copied_anew_beside_it(
 def test_what_a_removal_that_was_cut_off_has_marked_is_copied_anew(
     stack: Stack, leader: Any, files: PartitionFiles
 ) -> None:
-    """The tier begins above it then, and the broker would delete it one day."""
+    """The tier then begins above it, and the broker would delete it one day."""
     deleter = Deleter(BROKER_ID, RetentionOwner.RLM, broker_leader_epoch=EPOCH)
     marked = [Deletion(s, DeletionReason.TIERING_DISABLED, "") for s in stack.segments()[:2]]
     begun = begin_deletion(stack.rlmm, NAME, marked, 0, None, deleter, 1)
@@ -260,7 +262,7 @@ def test_behind_what_was_kept_a_loss_is_a_loss(
 
 @contextmanager
 def told_process(world: World, directory: Path) -> Iterator[ServiceProcess]:
-    """An RLM beside the world's log that is told what it leads, not started yet."""
+    """Make an RLM beside the world's log that learns its leadership by calls, not started yet."""
     addresses = world.rsm.address, world.rlmm.address
     settings = rlm_settings(*addresses, [world.log_dir], task_interval_ms=200)
     settings["RLM_PARTITION_SOURCE"] = "callbacks"
@@ -287,7 +289,7 @@ def disable_all(rlm: ServiceProcess, names: Sequence[TopicIdPartition]) -> None:
 
 
 def is_shipped(world: World) -> bool:
-    """Nothing is left to do, which assert_all_shipped can judge."""
+    """Return whether all is done that assert_all_shipped checks."""
     expected = sum(map(len, world.local_segments().values()))
     rows = world.rows()
     return len(rows) == expected and {row.state for row in rows} == {FINISHED}
