@@ -228,7 +228,7 @@ def test_indexes_that_are_missed_while_they_are_read_are_missing(copy: Copy) -> 
     taken: list[int] = []
 
     def take(size_bytes: int) -> None:
-        """Change the index at its second read, which is the third read of all indexes."""
+        """Delete the indexes before the third read of an index."""
         taken.append(size_bytes)
         if taken.count(1000) == 3:
             assert not copy.backend.delete([copy.indexes])

@@ -1,4 +1,4 @@
-"""What every RemoteLogMetadataManager must do, in process and over the wire.
+"""Define the tests that every RemoteLogMetadataManager must pass, in process and over gRPC.
 
     class TestMine(RemoteLogMetadataManagerContract):
         @pytest.fixture
@@ -119,7 +119,7 @@ class RemoteLogMetadataManagerContract(
     SegmentImports,
     ImportRefusals,
 ):
-    """All of the contract."""
+    """Collects all parts of the contract."""
 
     def test_no_part_of_the_contract_hides_a_test_of_another(self) -> None:
         names = Counter(

@@ -1,4 +1,4 @@
-"""What every RemoteStorageManager must do: in process over each store, and across the wire."""
+"""Define the tests that every RemoteStorageManager must pass: over each store, and over gRPC."""
 
 import random
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
@@ -45,7 +45,7 @@ StoredKeys = Callable[[], Collection[str]]
 
 
 class SourceFailedError(Exception):
-    """What the source of the bytes raises in the middle of a copy."""
+    """The source of the bytes failed in the middle of a copy."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def without(kind: IndexType) -> dict[IndexType, bytes]:
 def a_segment(
     size: int = -1, start_offset: int = 100, topic_id: UUID | None = None
 ) -> RemoteLogSegmentMetadata:
-    """`size`: of the log that it is for; -1: it knows none."""
+    """Return metadata for a log of `size` bytes; -1 if the size is unknown."""
     partition = TopicIdPartition(topic_id or uuid4(), "orders.eu-1", 3)
     return RemoteLogSegmentMetadata(
         remote_log_segment_id=RemoteLogSegmentId(partition, uuid4()),
@@ -108,7 +108,7 @@ def a_segment(
 def copied(
     rsm: RemoteStorageManager, files: Files, metadata: RemoteLogSegmentMetadata | None = None
 ) -> RemoteLogSegmentMetadata:
-    """Copy `files` and answer the metadata as a caller has it afterwards."""
+    """Copy `files` and return the metadata as a client has it afterwards."""
     metadata = metadata or a_segment(len(files.log))
     custom_metadata = rsm.copy_log_segment_data(metadata, files.data())
     return replace(
@@ -139,12 +139,14 @@ def index(rsm: RemoteStorageManager, metadata: RemoteLogSegmentMetadata, kind: I
 
 
 def assert_becomes_empty(stored_keys: StoredKeys) -> None:
-    """Across the wire the caller may hear of a failure before the service has cleaned up."""
+    """Wait until the store is empty: over gRPC a failure may arrive before the service has cleaned
+    up.
+    """
     eventually(lambda: not stored_keys())
 
 
 class RemoteStorageManagerContract:
-    """Subclass it, and give `rsm` and `stored_keys` for a store that is empty at first."""
+    """Tests a store that is empty at first; subclasses provide `rsm` and `stored_keys`."""
 
     @pytest.fixture
     def rsm(self) -> RemoteStorageManager:
@@ -152,7 +154,7 @@ class RemoteStorageManagerContract:
 
     @pytest.fixture
     def stored_keys(self) -> StoredKeys:
-        """A function that lists what the store has now: objects and unfinished uploads."""
+        """Return a function that lists the store's present objects and unfinished uploads."""
         raise NotImplementedError
 
     # Copy and fetch
@@ -672,7 +674,7 @@ class RemoteStorageManagerContract:
 
 
 def failing_source() -> Iterator[SegmentChunk]:
-    """Raises where the first chunk is taken."""
+    """Raise when the first chunk is read."""
     yield from ()
     raise SourceFailedError
 
@@ -680,7 +682,7 @@ def failing_source() -> Iterator[SegmentChunk]:
 def copied_at_once(
     rsm: RemoteStorageManager, metadata: RemoteLogSegmentMetadata, contents: Sequence[Files]
 ) -> list[bytes | RemoteStorageError | None]:
-    """Copies of one id that send their last bytes together; what each answered or raised."""
+    """Run copies of one id that send their last bytes together; return each result or error."""
     together = Barrier(len(contents))
 
     def chunks(files: Files) -> Iterator[SegmentChunk]:

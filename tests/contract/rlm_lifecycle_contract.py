@@ -1,4 +1,4 @@
-"""What every RemoteLogManager owes whoever tells it of leadership."""
+"""Define the tests of leadership calls that every RemoteLogManager must pass."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -53,8 +53,11 @@ def roles(rlm: RemoteLogManager) -> dict[TopicIdPartition, PartitionRole | None]
 
 
 class RlmLifecycleContract:
-    """Fixtures: `stack`; `shipped`, in which NAME's two rolled segments are in the tier; `rlm`,
-    which has NAME's log and was told nothing."""
+    """Tests leadership calls with three fixtures.
+
+    The fixtures are `stack`; `shipped`, in which NAME's two rolled segments are in the tier; `rlm`,
+    which has NAME's log and no leadership yet.
+    """
 
     @pytest.fixture
     def shipped(self, stack: Stack, log_dir: Path) -> Stack:

@@ -1,4 +1,4 @@
-"""What the tests of RSM over a real S3 store share."""
+"""Share the basics of the tests of RSM over a real S3 store."""
 
 import secrets
 from collections.abc import Collection, Mapping
@@ -17,8 +17,10 @@ _BUCKET = "rsm-in-process"
 
 
 def settings_for(s3: S3Endpoint, changes: Mapping[str, Any] | None = None) -> RsmSettings:
-    """Settings for an empty prefix of a bucket that exists, without retries; so a store that
-    stands still for some seconds must not be given up."""
+    """Return settings for an empty prefix of an existing bucket, without retries.
+
+    The timeouts must tolerate a store that pauses for some seconds.
+    """
     s3.ensure_bucket(_BUCKET)
     values = {
         "backend": "s3",
@@ -37,7 +39,7 @@ def settings_for(s3: S3Endpoint, changes: Mapping[str, Any] | None = None) -> Rs
 
 
 def everything_in(backend: StorageBackend, prefix: str) -> StoredKeys:
-    """A function that lists the objects and the unfinished uploads below `prefix`."""
+    """Return a function that lists the objects and the unfinished uploads below `prefix`."""
 
     def stored_keys() -> Collection[str]:
         uploads = [f"{upload.key} (unfinished)" for upload in backend.list_uploads(prefix)]

@@ -1,4 +1,4 @@
-"""What the tests of RSM through a bad connection share."""
+"""Share the basics of the tests of RSM through a bad connection."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -22,19 +22,22 @@ IDEMPOTENT = frozenset(
         "UploadPart",
     }
 )
-"""The requests that RSM repeats even where the store may have carried them out."""
+"""The requests that RSM retries even if the store may have carried them out."""
 
 SILENCE_MS = 5_000
-"""How long RSM waits for a store that is silent, where a test makes it so. One that is merely slow
-must have answered by then."""
+"""How long RSM waits for a silent store if a test sets it. A store that is merely slow must respond
+within this time.
+"""
 
 
 @contextmanager
 def rsm_behind(
     proxy: HttpProxy, settings: RsmSettings, *, retries: int, read_timeout_ms: int = 30_000
 ) -> Iterator[ObjectRemoteStorageManager]:
-    """RSM that sees the store through `proxy`; what it asks of it once is asked already, and again
-    where the store was too slow for it."""
+    """Yield an RSM that reaches the store through `proxy`.
+
+    RSM has already sent its one-time requests, repeated if the store was too slow.
+    """
     changes = {"endpoint": proxy.address, "retries": retries, "read_timeout_ms": read_timeout_ms}
     with closing(build_manager(settings.model_copy(update=changes))) as manager:
 

@@ -1,4 +1,4 @@
-"""What every SegmentObjects must do: in process over each store, and across the wire."""
+"""Define the tests that every SegmentObjects must pass: over each store, and over gRPC."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -53,7 +53,7 @@ BEFORE_MS = 1_700_000_000_000
 
 @dataclass(frozen=True)
 class Store:
-    """The store itself, past the service."""
+    """Accesses the store itself, without the service."""
 
     backend: StorageBackend
     prefix: str
@@ -66,7 +66,7 @@ class Store:
 
 
 class SegmentObjectsContract:
-    """Subclasses provide `objects`, `rsm` and `store`, all of one empty place."""
+    """Tests one empty place; subclasses provide its `objects`, `rsm` and `store`."""
 
     def test_nothing_is_listed_of_an_empty_store(self, objects: SegmentObjects) -> None:
         assert list(all_segment_objects(objects, ObjectQuery())) == []
@@ -159,7 +159,7 @@ class SegmentObjectsContract:
     def test_a_token_that_is_longer_than_any_key_is_refused(
         self, objects: SegmentObjects, size: int
     ) -> None:
-        """It would be sent to the store as the place to begin at."""
+        """Otherwise it would be sent to the store as the start of the list."""
         query, long = ObjectQuery(), "a" * size
         of_objects = segment_objects.encode(query, long)
         of_uploads = segment_objects.encode(("uploads", 0), f"key\n{long}")

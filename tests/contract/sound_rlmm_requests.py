@@ -1,4 +1,4 @@
-"""A request for each RPC of RLMM that is sound, and changes nothing: tests spoil it."""
+"""Provide a valid request for each RPC of RLMM, which changes nothing: tests spoil it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,18 +30,20 @@ from tieredstorage.v1 import remote_log_segment_pb2 as segment_pb
 
 TP = TopicIdPartition(UUID(int=0x5ED1), "orders", 0)
 KNOWN = RemoteLogSegmentId(TP, UUID(int=0x5ED2))
-"""Of a segment that has finished: offsets 0 to 9."""
+"""The id of a finished segment: offsets 0 to 9."""
 IMPORTED = RemoteLogSegmentId(TopicIdPartition(TP.topic_id, TP.topic, 1), UUID(int=0x5ED3))
 STATE: Final = segment_pb.RemoteLogSegmentState
 DELETE_STATE: Final = segment_pb.RemotePartitionDeleteState
 FUTURE = 10**6
-"""A revision that never comes."""
+"""A revision that no partition reaches."""
 RPCS = {method.name: method for method in METHODS}
 
 
 @contextmanager
 def rlmm_of_sound_requests(database_url: str) -> Iterator[grpc.Channel]:
-    """To an RLMM that knows one segment, a report of its partition, and another partition."""
+    """Yield a channel to an RLMM with one segment, a report of its partition, and another
+    partition.
+    """
     engine = create_database_engine(database_url)
     manager = SqlRemoteLogMetadataManager(engine)
     add(manager, known_segment(), FINISHED)
@@ -122,8 +124,10 @@ def anomaly() -> pb.Anomaly:
 
 
 def sound_requests() -> dict[str, Message]:
-    """By the RPC's name, for every one that takes a number. What would change something expects
-    FUTURE, or is a repeat."""
+    """Return the requests by RPC name, for every RPC that takes a number.
+
+    A request that would change something expects FUTURE, or is a repeat.
+    """
     lookup = pb.GetRemoteLogSegmentMetadataRequest(topic_id_partition=tp_message())
     return {
         "AddRemoteLogSegmentMetadata": addition(),

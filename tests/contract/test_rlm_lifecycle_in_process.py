@@ -1,4 +1,4 @@
-"""The manager itself."""
+"""Run the leadership suite on the manager itself."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,5 +1,4 @@
-"""The gRPC client is just another RemoteLogManager: the same suite, across the wire; and what only
-the wire can bring."""
+"""Run the leadership suite over the gRPC client, and test what only gRPC can cause."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Bad input by its name: what is wrong with a request is said by the exact path of the field.
+"""Test that bad input is refused with the exact path of the field.
 
 What lists of additions, look-ups, ids and events refuse stands in test_rlmm_bulk_requests; what the
 manager itself refuses, in the contract. Here is how it reaches whoever calls over gRPC.
@@ -92,7 +92,7 @@ def settings(entries: Mapping[str, str]) -> Spoil:
 
 
 def named(path: str) -> Spoil:
-    """The topic id of the field at `path` under another name."""
+    """Put another name for the topic id of the field at `path`."""
     return put(f"{path}.topic_id_partition.topic", OTHER_NAME)
 
 
@@ -321,7 +321,7 @@ def test_too_much_custom_metadata_has_a_reason_of_its_own(channel: grpc.Channel)
 
 
 def test_the_refusal_of_an_item_names_a_field_of_the_item(channel: grpc.Channel) -> None:
-    """What only the database can tell, of one item among sound ones."""
+    """Only the database can find this fault, of one item among valid ones."""
     misnamed = addition()
     misnamed.metadata.remote_log_segment_id.topic_id_partition.topic = OTHER_NAME
     adds = pb.AddRemoteLogSegmentMetadataBatchRequest(adds=[addition(), misnamed])

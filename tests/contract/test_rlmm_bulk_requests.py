@@ -1,4 +1,4 @@
-"""Bulk requests as a stranger may send them: refused whole, by the path of the field at fault."""
+"""Test malformed bulk requests: refused as a whole, with the path of the faulty field."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -40,7 +40,7 @@ def channel(postgres: EmbeddedPostgres, migrated_database: str) -> Iterator[grpc
 
 
 def refusal(method: Any, request: object) -> str:
-    """What an INVALID_ARGUMENT says."""
+    """Return the message of an INVALID_ARGUMENT."""
     with pytest.raises(grpc.RpcError) as refused:
         method(request, timeout=60)
     error: Any = refused.value

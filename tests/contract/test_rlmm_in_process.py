@@ -1,4 +1,4 @@
-"""RLMM in process, on a real PostgreSQL."""
+"""Run the RLMM suite in process, on a real PostgreSQL."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ from tests.contract.remote_log_metadata_manager_contract import RemoteLogMetadat
 def manager(
     postgres: EmbeddedPostgres, migrated_database: str
 ) -> Iterator[SqlRemoteLogMetadataManager]:
-    """On one database for all tests: each has a topic of its own."""
+    """Provide one database for all tests: each test has a topic of its own."""
     name = "rlmm_in_process"
     engine = create_database_engine(postgres.create_database(name, template=migrated_database))
     yield SqlRemoteLogMetadataManager(engine)

@@ -1,4 +1,4 @@
-"""Numbers that cannot be: each number of each request, refused by its exact path."""
+"""Test that each invalid number of each request is refused with its exact path."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -14,7 +14,7 @@ from tests.deep.fuzzing.calling import METHODS, call
 
 _INTEGERS: Final = {FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64}
 _ANSWERED_ONLY: Final = {"first_seen_ms", "last_seen_ms", "times_seen"}
-"""Numbers of an anomaly that nobody looks at in a report."""
+"""Numbers of an anomaly that a report ignores."""
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,9 @@ def channel(postgres: EmbeddedPostgres, migrated_database: str) -> Iterator[grpc
 
 
 def numbers_in(message: Message, path: str = "") -> Iterator[tuple[str, Message, str]]:
-    """Each number of the message and of those in it: its path, what it stands in, its name."""
+    """Yield each number of the message and its parts: its path, its containing message, its
+    name.
+    """
     for field in message.DESCRIPTOR.fields:
         value, here = getattr(message, field.name), f"{path}{field.name}"
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
@@ -73,7 +75,7 @@ NUMBERS = [
 def test_a_negative_number_is_refused_by_its_path(
     channel: grpc.Channel, name: str, path: str
 ) -> None:
-    """-2: of some -1 says that it is not known."""
+    """Uses -2, because -1 means "unknown" for some numbers."""
     request = sound_requests()[name]
     places = {found: (message, field) for found, message, field in numbers_in(request)}
     setattr(*places[path], -2)

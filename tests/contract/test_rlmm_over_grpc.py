@@ -1,4 +1,4 @@
-"""The gRPC client is just another RemoteLogMetadataManager: the same suite, across the wire."""
+"""Run the RLMM suite over the gRPC client."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,7 +30,7 @@ from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
 def client(
     postgres: EmbeddedPostgres, migrated_database: str
 ) -> Iterator[RemoteLogMetadataManagerClient]:
-    """On one database for all tests: each has a topic of its own."""
+    """Provide one database for all tests: each test has a topic of its own."""
     name = "rlmm_over_grpc"
     with client_over(postgres.create_database(name, template=migrated_database)) as made:
         yield made

@@ -1,4 +1,4 @@
-"""RLMM serves all of its contract."""
+"""Test that RLMM serves all of its contract."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Copies that are cancelled at each step they take at the store, alone and beside another one."""
+"""Test copies that are cancelled at each step at the store, alone and beside another copy."""
 
 import secrets
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -66,7 +66,7 @@ PLACES = list(product(STEPS, MOMENTS))
 
 @dataclass
 class Store:
-    """A store that is empty at first, the size of its parts, and what is copied to it."""
+    """A store that is empty at first, the size of its parts, and the data copied to it."""
 
     backend: StorageBackend
     prefix: str
@@ -77,7 +77,7 @@ class Store:
         return FILES[self.part]
 
     def keys(self) -> Collection[str]:
-        """Objects, and unfinished uploads."""
+        """Return the objects, and the unfinished uploads."""
         return everything_in(self.backend, self.prefix)()
 
 
@@ -91,7 +91,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 
 class Caller:
-    """One process of RSM, and the calls to it, which may be given up."""
+    """A process of RSM, and the calls to it, which may be cancelled."""
 
     def __init__(self, store: Store, gate: Gate | None = None) -> None:
         backend = gated(store.backend, gate) if gate else store.backend
@@ -148,7 +148,7 @@ def reached(gate: Gate, copy: "Future[bytes | None]") -> None:
 
 
 def given_up(copy: "Future[bytes | None]") -> bytes | None:
-    """How a copy ended that its caller gave up: with an error, or too late to be stopped."""
+    """Return the result of a cancelled copy; None if it ended with an error."""
     try:
         return copy.result(GIVE_UP_S)
     except (RemoteStorageError, SourceFailedError):
@@ -158,7 +158,7 @@ def given_up(copy: "Future[bytes | None]") -> bytes | None:
 def assert_is_all_there_is(
     store: Store, metadata: RemoteLogSegmentMetadata, answer: bytes | None
 ) -> None:
-    """The copy that was acknowledged is whole, and there is nothing else."""
+    """Assert that the acknowledged copy is whole, and there is nothing else."""
     assert answer is not None
     found, keys = CustomMetadata.from_bytes(answer), segment_keys(store.prefix, metadata)
     expected = {keys.manifest, keys.log(found.attempt), keys.indexes(found.attempt)}
@@ -228,7 +228,7 @@ def no_answer() -> None:
 def test_a_copy_that_cannot_tell_whether_it_counts_removes_nothing(
     store: Store, callers: ExitStack
 ) -> None:
-    """Another may have answered with its objects, as here."""
+    """Another copy may have succeeded with its objects, as here."""
     metadata = a_segment()
     put = Gate("put_if_absent", moment="after", then=no_answer)
     get = Gate("get", then=no_answer)
@@ -271,8 +271,10 @@ def test_a_copy_whose_manifest_had_no_answer_counts(store: Store, callers: ExitS
 
 
 class LateStore(FilesystemStorage):
-    """Refuses its first put_if_absent, and carries it out all the same when nobody expects it any
-    more: when the objects of that copy are about to be deleted."""
+    """Refuses its first put_if_absent, and carries it out late.
+
+    The late put happens when the objects of that copy are about to be deleted.
+    """
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -315,7 +317,7 @@ def test_no_copy_answers_with_what_another_is_about_to_remove(
 
 
 class NotingManager(ObjectRemoteStorageManager):
-    """Knows the calls that it served."""
+    """Records the calls that it served."""
 
     calls: list[Call]
 

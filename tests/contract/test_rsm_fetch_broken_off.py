@@ -1,4 +1,4 @@
-"""Fetches from a real S3 store that breaks off, dawdles or is left early by the reader."""
+"""Test fetches from a real S3 store that breaks off or is slow, and readers that leave early."""
 
 import socket
 from collections.abc import Callable, Generator, Iterator
@@ -43,7 +43,7 @@ UNDER_WAY = 24 * MIB
 
 
 class CountingProxy(HttpProxy):
-    """Knows how many connections it took, how many are open, and what was sent back on them."""
+    """Counts its connections, the open ones, and the bytes sent back on them."""
 
     taken = 0
     open = 0
@@ -95,7 +95,7 @@ def log() -> bytes:
 
 @pytest.fixture
 def rsm(proxy: CountingProxy, settings: RsmSettings) -> Iterator[ObjectRemoteStorageManager]:
-    """Behind the proxy, with two retries."""
+    """Provide an RSM behind the proxy, with two retries."""
     behind = settings.model_copy(update={"endpoint": proxy.address})
     with closing(build_manager(behind)) as manager:
         yield manager
@@ -103,7 +103,7 @@ def rsm(proxy: CountingProxy, settings: RsmSettings) -> Iterator[ObjectRemoteSto
 
 @pytest.fixture
 def segment(settings: RsmSettings, log: bytes) -> Iterator[RemoteLogSegmentMetadata]:
-    """Copied, past the proxy."""
+    """Provide a segment copied without the proxy."""
     with closing(build_manager(settings)) as manager:
         yield copied(manager, Files(log, {**without(IndexType.OFFSET), IndexType.OFFSET: log}))
 
@@ -164,7 +164,7 @@ def test_a_store_that_falls_silent_within_a_body_is_asked_again(
 def test_breaks_that_bring_a_mebibyte_each_do_not_count(
     proxy: CountingProxy, settings: RsmSettings
 ) -> None:
-    """Six times, where two retries are allowed."""
+    """There are six breaks, and two retries are allowed."""
     behind = settings.model_copy(update={"endpoint": proxy.address})
     with closing(build_manager(behind)) as rsm:
         files = Files(some_bytes(LARGE))
@@ -253,7 +253,9 @@ def test_a_fetch_left_early_ends_its_get(
 def test_a_caller_who_leaves_ends_the_get(
     rsm: ObjectRemoteStorageManager, proxy: CountingProxy, settings: RsmSettings
 ) -> None:
-    """Across the wire, after a while in which it takes nothing: that holds up the store, too."""
+    """Over gRPC, after a pause in which the reader reads nothing: the pause blocks the store,
+    too.
+    """
     with closing(build_manager(settings)) as direct:
         segment = copied(direct, Files(bytes(64 * MIB)))
 
@@ -291,5 +293,5 @@ def test_a_byte_that_changes_on_its_way_is_noticed_where_reads_are_verified(
 
 
 def assert_gets(proxy: HttpProxy, count: int) -> None:
-    """The client may be done with a request a moment before the proxy has counted it."""
+    """Wait, because the client may finish a request a moment before the proxy counts it."""
     eventually(lambda: proxy.counts()["GetObject"] == count)

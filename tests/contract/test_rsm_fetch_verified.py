@@ -1,4 +1,4 @@
-"""Fetches from a real S3 store of which the bytes have changed: `verify_reads`."""
+"""Test fetches from a real S3 store whose bytes have changed: `verify_reads`."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -44,7 +44,7 @@ Verifying = Callable[[str], ObjectRemoteStorageManager]
 
 @pytest.fixture
 def rsm(proxy: HttpProxy, settings: RsmSettings) -> Iterator[Verifying]:
-    """Builds RSM with a setting of verify_reads, behind the proxy."""
+    """Return a function that builds RSM with a setting of verify_reads, behind the proxy."""
     with ExitStack() as cleanup:
 
         def build(verify_reads: str) -> ObjectRemoteStorageManager:
@@ -64,14 +64,14 @@ def files() -> Files:
 
 @pytest.fixture
 def segment(settings: RsmSettings, files: Files) -> Iterator[RemoteLogSegmentMetadata]:
-    """Copied, past the proxy."""
+    """Provide a segment copied without the proxy."""
     with closing(build_manager(settings)) as manager:
         yield copied(manager, files)
 
 
 @pytest.fixture
 def change(backend: StorageBackend, settings: RsmSettings) -> Callable[[str, int], None]:
-    """Changes one byte of the only object of a kind."""
+    """Return a function that changes one byte of the only object of a kind."""
 
     def change(kind: str, position: int) -> None:
         (key,) = (key for key in backend.list_keys(settings.prefix) if key.endswith(kind))
@@ -252,7 +252,7 @@ def test_another_attempts_manifest_is_data_loss(
     settings: RsmSettings,
     segment: RemoteLogSegmentMetadata,
 ) -> None:
-    """The segment may have been deleted and copied again while an old caller reads on."""
+    """The segment may have been deleted and copied again while an old client continues to read."""
     (key,) = (key for key in backend.list_keys(settings.prefix) if key.endswith(".manifest"))
     attempt = (segment.custom_metadata or b"")[3:11].hex()
     other = backend.get(key).replace(attempt.encode(), b"00c0ffee00c0ffee")
@@ -291,7 +291,7 @@ def test_a_manifest_with_the_digests_of_other_bytes_is_data_loss(
     change: Callable[[str, int], None],
     files: Files,
 ) -> None:
-    """Bytes and their digests changed together: the caller's metadata alone can tell."""
+    """Bytes and their digests changed together: only the client's metadata reveals it."""
     (key,) = (key for key in backend.list_keys(settings.prefix) if key.endswith(".manifest"))
     change("log", 5)
     changed = bytearray(files.log)
@@ -325,7 +325,7 @@ def test_bytes_without_their_manifest_are_data_loss_unless_an_older_release_copi
     content: bytes | None,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It is asked for once by the reads of each custom metadata."""
+    """The reads of each custom metadata request the manifest once."""
     (key,) = (key for key in backend.list_keys(settings.prefix) if key.endswith(".manifest"))
     if content is None:
         assert not backend.delete([key])
@@ -401,5 +401,5 @@ def take(pieces: Iterator[bytes], given: bytearray) -> None:
 
 
 def assert_requests(proxy: HttpProxy, **counts: int) -> None:
-    """The client may be done with a request a moment before the proxy has counted it."""
+    """Wait, because the client may finish a request a moment before the proxy counts it."""
     eventually(lambda: proxy.counts() == Counter(counts))

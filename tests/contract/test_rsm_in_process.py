@@ -1,4 +1,4 @@
-"""The in-process manager over each kind of store."""
+"""Run the RSM suite in process over each kind of store."""
 
 from collections.abc import Iterator
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""The marker in the store: whose objects these are, and who is kept away from them."""
+"""Test the store's marker: which deployment owns the objects, and which RSMs are refused."""
 
 import json
 import logging
@@ -35,7 +35,7 @@ WRITES = {"PutObject", "DeleteObject", "DeleteObjects", "CreateMultipartUpload",
 
 @pytest.fixture(params=["s3", "filesystem"])
 def settings(request: pytest.FixtureRequest, tmp_path: Path) -> RsmSettings:
-    """Of deployment "ours" and location 1, on an empty prefix."""
+    """Return settings of deployment "ours" and location 1, on an empty prefix."""
     if request.param == "filesystem":
         return RsmSettings(
             backend="filesystem", directory=tmp_path, prefix="tier/", deployment_id="ours"
@@ -206,7 +206,7 @@ def test_of_two_that_start_at_once_both_pass_if_they_are_one_deployment(
 
 @pytest.fixture
 def after_a_move(settings: RsmSettings, tmp_path: Path) -> RsmSettings:
-    """Location 2 of deployment "theirs", which lists location 1 as one of its own."""
+    """Return location 2 of deployment "theirs", which lists location 1 as its own."""
     registry = tmp_path / "locations.toml"
     place = (
         f'directory = "{settings.directory}"'
@@ -252,7 +252,9 @@ def test_a_registered_place_that_does_not_exist_is_refused(after_a_move: RsmSett
 
 @pytest.fixture
 def behind_a_proxy(s3: S3Endpoint, tmp_path: Path) -> Iterator[tuple[RsmSettings, HttpProxy]]:
-    """Location 2 of deployment "theirs", which lists location 1 of "ours", seen by the proxy."""
+    """Provide location 2 of deployment "theirs", which lists location 1 of "ours", through the
+    proxy.
+    """
     before = settings_for(s3, {"deployment_id": "ours"})
     check(before)
     registry = tmp_path / "locations.toml"

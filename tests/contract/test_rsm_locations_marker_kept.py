@@ -1,4 +1,4 @@
-"""A store that was marked must stay so: one that is not mounted, or another one, takes no copy."""
+"""Test that a store that lost its marker takes no copy: one that is unmounted, or another one."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -31,7 +31,7 @@ def volume(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=["s3", "filesystem"])
 def settings(request: pytest.FixtureRequest, volume: Path) -> RsmSettings:
-    """Of deployment "ours" and location 1, on an empty prefix."""
+    """Return settings of deployment "ours" and location 1, on an empty prefix."""
     if request.param == "filesystem":
         return RsmSettings(
             backend="filesystem", directory=volume, prefix="tier/", deployment_id="ours"
@@ -61,7 +61,7 @@ def assert_refused(rsm: ObjectRemoteStorageManager, match: str) -> None:
 def test_an_empty_mount_point_takes_no_copy_until_its_volume_is_back(
     volume: Path, tmp_path: Path
 ) -> None:
-    """As after an unmount: the directory is there, and empty."""
+    """After an unmount the directory exists and is empty."""
     settings = RsmSettings(backend="filesystem", directory=volume, deployment_id="ours")
     with closing(build_manager(settings)) as rsm:
         rsm.check()

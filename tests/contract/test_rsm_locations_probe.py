@@ -1,4 +1,4 @@
-"""What RSM finds out about a store before it trusts it with segments."""
+"""Test RSM's probe of a store, which precedes its use for segments."""
 
 import errno
 import json
@@ -40,8 +40,10 @@ IN_S3_ONLY = {
 
 
 class ForgetfulProxy(HttpProxy):
-    """A store that knows nothing of one request header: it is taken out, and the rest signed
-    anew, with the keys of the store behind. Or it refuses requests that have one."""
+    """A proxy to a store that does not know one request header, or refuses it.
+
+    The header is removed, and the rest is signed again with the keys of the store behind.
+    """
 
     def __init__(self, s3: S3Endpoint) -> None:
         super().__init__(s3.endpoint, s3_operation)
@@ -87,7 +89,7 @@ def proxy(s3: S3Endpoint) -> Iterator[ForgetfulProxy]:
 
 @pytest.fixture
 def settings(s3: S3Endpoint, proxy: ForgetfulProxy) -> RsmSettings:
-    """Behind the proxy."""
+    """Return settings that use the proxy."""
     return settings_for(s3, {"endpoint": proxy.address, "deployment_id": "ours"})
 
 
@@ -128,7 +130,7 @@ def test_a_directory_can_do_everything_that_concerns_it(tmp_path: Path) -> None:
 def test_a_file_system_without_hard_links_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As some network file systems are: no copy would ever count."""
+    """Some network file systems have none: no copy would ever count."""
 
     def refuse(source: object, target: object) -> None:
         raise OSError(errno.EPERM, "no links here")

@@ -1,4 +1,4 @@
-"""Segments stay where they were put when RSM's settings name another place for new ones."""
+"""Test that segments stay in place when RSM's settings name another location for new ones."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -42,7 +42,7 @@ def before(s3: S3Endpoint) -> RsmSettings:
 def after(
     request: pytest.FixtureRequest, s3: S3Endpoint, before: RsmSettings, tmp_path: Path
 ) -> RsmSettings:
-    """Settings that name another place as location 2, and `before` in the file."""
+    """Return settings that name another place as location 2, and `before` in the file."""
     keys = tmp_path / "access-key", tmp_path / "secret-key"
     keys[0].write_text(f"{s3.access_key}\n")
     keys[1].write_text(f"{s3.secret_key}\n")
@@ -101,7 +101,7 @@ def old_segment(before: RsmSettings) -> RemoteLogSegmentMetadata:
 def rsm(
     old_segment: RemoteLogSegmentMetadata, after: RsmSettings
 ) -> Iterator[ObjectRemoteStorageManager]:
-    """Began after the place was changed; there is an old segment."""
+    """Provide an RSM that began after the change of location; there is an old segment."""
     with ready(after) as manager:
         yield manager
 

@@ -1,4 +1,4 @@
-"""The gRPC client is just another RemoteStorageManager: the same suite, across the wire."""
+"""Run the RSM suite over the gRPC client."""
 
 from collections.abc import Collection, Iterator
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""RSM over a real S3 store: how many requests it makes, and what it does when they fail."""
+"""Test RSM over a real S3 store: the number of its requests, and their failures."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -41,7 +41,7 @@ from tests.harness.http_proxy import HttpProxy
 
 @pytest.fixture
 def rsm(proxy: HttpProxy, settings: RsmSettings) -> Iterator[ObjectRemoteStorageManager]:
-    """Behind the proxy, and ready: it has asked once what the store can do."""
+    """Provide an RSM behind the proxy that is ready: it has probed the store once."""
     behind = settings.model_copy(update={"endpoint": proxy.address})
     with closing(build_manager(behind)) as manager:
         manager.check()
@@ -275,7 +275,7 @@ def test_a_store_that_answers_503_is_retriable(proxy: HttpProxy, settings: RsmSe
 
 
 def assert_requests(proxy: HttpProxy, **counts: int) -> None:
-    """The client may be done with a request a moment before the proxy has counted it."""
+    """Wait, because the client may finish a request a moment before the proxy counts it."""
     eventually(lambda: proxy.counts() == Counter(counts))
 
 

@@ -1,4 +1,4 @@
-"""What RSM tells of its stores, and removes from them: over files, over S3 and across the wire."""
+"""Run the SegmentObjects suite on RSM: over files, over S3 and over gRPC."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -21,7 +21,7 @@ from tests.harness.grpc_server import served
 
 
 class InProcess(SegmentObjectsContract):
-    """Subclasses provide `settings`."""
+    """Tests RSM in process; subclasses provide `settings`."""
 
     @pytest.fixture
     def rsm(self, settings: RsmSettings) -> Iterator[ObjectRemoteStorageManager]:

@@ -1,4 +1,4 @@
-"""Check that every RPC has a case that crosses the wire in `make test`."""
+"""Check that every RPC has a case that runs over gRPC in `make test`."""
 
 from collections.abc import Iterable, Mapping
 

@@ -1,4 +1,4 @@
-"""The cases that `make test` runs across the wire: one for each RPC. `make test-deep` runs all.
+"""List the cases that `make test` runs over gRPC: one for each RPC. `make test-deep` runs all.
 
 In process every case of a contract runs each time; what the wire adds is conversion, and that one
 case for each RPC shows, together with the round trip of every error (test_rpc_errors.py).

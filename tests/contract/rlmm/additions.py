@@ -1,4 +1,4 @@
-"""Many copies that begin in one call: an outcome each, as the single call would have answered."""
+"""Test many copies that begin in one call: each has the outcome of a single call."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -42,7 +42,7 @@ def add_all(
     metadatas: Sequence[RemoteLogSegmentMetadata],
     context: MutationContext = NO_CONTEXT,
 ) -> list[AddOutcome]:
-    """All for one reason."""
+    """Add all segments for one reason."""
     return rlmm.add_remote_log_segment_metadata_batch(
         [SegmentAddition(metadata, context) for metadata in metadatas]
     )

@@ -1,4 +1,4 @@
-"""What reconciliation found amiss: counted once for a run, listed the first seen first."""
+"""Test anomalies: counted once for each run, listed in the order in which they were first seen."""
 
 from dataclasses import replace
 from typing import Any
@@ -47,7 +47,7 @@ def found(rlmm: RemoteLogMetadataManager, topic_id: UUID, **query: Any) -> list[
 class ReportedAnomalies(RlmmContractPart):
     @pytest.fixture
     def topic_id(self) -> UUID:
-        """A topic of which RLMM knows nothing."""
+        """Return a topic that RLMM does not know."""
         return uuid4()
 
     def test_an_anomaly_is_kept_as_it_was_reported(

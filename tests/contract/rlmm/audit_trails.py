@@ -1,4 +1,4 @@
-"""The audit trail: who changed what of a partition, when and why."""
+"""Test the audit trail: the changes of a partition, with their actors, times and reasons."""
 
 from typing import Any
 from uuid import uuid4

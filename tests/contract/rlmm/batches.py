@@ -1,4 +1,4 @@
-"""Many updates in one call: an outcome each, and one transaction for each partition."""
+"""Test many updates in one call: an outcome each, and one transaction for each partition."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -59,7 +59,7 @@ def batch(
     state: RemoteLogSegmentState,
     context: MutationContext = NO_CONTEXT,
 ) -> list[UpdateOutcome]:
-    """All to one state, for one reason."""
+    """Move all segments to one state, for one reason."""
     return rlmm.update_remote_log_segment_metadata_batch(
         [item(metadata, state, context) for metadata in metadatas]
     )

@@ -1,4 +1,4 @@
-"""Reads of many things at once, and of where the tier begins."""
+"""Test bulk reads, and reads of the tier's first offset."""
 
 from collections.abc import Sequence
 from uuid import uuid4

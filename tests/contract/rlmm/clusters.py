@@ -1,4 +1,4 @@
-"""Which cluster a topic is of."""
+"""Test the record of a topic's cluster."""
 
 from dataclasses import replace
 from uuid import uuid4

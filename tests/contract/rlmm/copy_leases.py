@@ -1,4 +1,4 @@
-"""Leases of copies: who may give a copy up, and until when."""
+"""Test leases of copies: which client may abandon a copy, and from when."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -64,20 +64,20 @@ def leased(
     *,
     lease_ms: int | None = LONG_MS,
 ) -> RemoteLogSegmentMetadata:
-    """A copy of ten offsets that begins."""
+    """Begin a copy of ten offsets."""
     made = segment(tp, start, start + 9)
     rlmm.add_remote_log_segment_metadata(made, lease_ms=lease_ms)
     return made
 
 
 def leases(rlmm: RemoteLogMetadataManager, tp: TopicIdPartition) -> dict[int, bool]:
-    """By start offset, as lists tell them."""
+    """Return the leases in lists by start offset."""
     page = rlmm.list_remote_log_segments(tp)
     return {each.start_offset: each.copy_leased for each in page.segments}
 
 
 def wait_out(rlmm: RemoteLogMetadataManager, tp: TopicIdPartition) -> None:
-    """Wait until a lease that begins now and is as short as may be has ended."""
+    """Wait until a lease of the shortest length, which begins now, has expired."""
     other = TopicIdPartition(tp.topic_id, tp.topic, tp.partition + 1)
     clock = leased(rlmm, other, lease_ms=SHORT_MS)
     eventually(lambda: leases(rlmm, other) == {clock.start_offset: False}, deadline_ms=60_000)
@@ -89,8 +89,10 @@ def renew(
     lease_ms: int = LONG_MS,
     broker_id: int = BROKER,
 ) -> list[type]:
-    """The outcomes' types. As its callers do it asks again where the answer did not come: over gRPC
-    that of a short lease has a second."""
+    """Return the outcomes' types; retry after a lost response as clients do.
+
+    Over gRPC the response to a short lease has a second to arrive.
+    """
     ids = [each.remote_log_segment_id for each in copies]
     for _ in range(RENEWALS_AT_MOST - 1):
         with suppress(RetriableRemoteStorageError):

@@ -1,4 +1,4 @@
-"""What the topic's settings and the caller's expectations refuse, and what they never do."""
+"""Test the refusals by the topic's settings and the client's expectations, and their limits."""
 
 from collections.abc import Callable
 from typing import ClassVar
@@ -105,7 +105,7 @@ class Holds(RlmmContractPart):
 
 
 class ListsForDeletion(RlmmContractPart):
-    """Who is refused a deletion is refused the list that comes before it."""
+    """A client that may not delete may not read the list that precedes a deletion."""
 
     @pytest.mark.parametrize(
         "settings", [HOLD, *map(owned_by, RetentionOwner), PAUSED, {}], ids=str
@@ -276,7 +276,10 @@ class Expectations(RlmmContractPart):
 
     @pytest.fixture
     def prepared(self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition) -> TopicIdPartition:
-        """Of revision 4, with offsets up to 9 and one copy under way; its settings have 2."""
+        """Provide a partition of revision 4, with offsets up to 9 and one active copy.
+
+        Its settings have revision 2.
+        """
         add(rlmm, segment(tp, 0, 9), FINISHED, DELETE_STARTED, DELETE_FINISHED)
         add(rlmm, segment(tp, 10, 19))
         rlmm.put_topic_config(tp.topic_id, PAUSED)

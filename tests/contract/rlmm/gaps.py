@@ -1,4 +1,4 @@
-"""Offsets that the tier will never have: what is recorded, what is a repeat, what is refused."""
+"""Test gaps, offsets that the tier will never have: recorded, repeated, and refused."""
 
 import pytest
 

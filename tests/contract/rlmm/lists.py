@@ -1,4 +1,4 @@
-"""Lists, sizes and pages: tables B, C, E."""
+"""Test lists, sizes and pages: tables B, C, E."""
 
 from uuid import uuid4
 
@@ -327,7 +327,9 @@ class Partitions(RlmmContractPart):
 class PartitionFilters(RlmmContractPart):
     @pytest.fixture
     def tps(self, rlmm: RemoteLogMetadataManager) -> list[TopicIdPartition]:
-        """Of a name of their own: not being deleted, MARKED, STARTED, FINISHED."""
+        """Provide partitions of a topic of their own: not being deleted, MARKED, STARTED,
+        FINISHED.
+        """
         topic_id, topic = uuid4(), f"filtered-{uuid4().hex}"
         tps = [TopicIdPartition(topic_id, topic, partition) for partition in range(4)]
         rlmm.on_partition_leadership_changes([PartitionLeadership(tp) for tp in tps], [], BROKER)

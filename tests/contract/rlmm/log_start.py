@@ -1,4 +1,4 @@
-"""The tier's log start: it rises, within bounds, and tells who may delete."""
+"""Test the tier's log start: it rises within bounds, and decides who may delete."""
 
 import pytest
 

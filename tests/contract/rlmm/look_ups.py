@@ -1,4 +1,4 @@
-"""Which segment answers for an epoch and an offset: tables A, B, F, G and what we add to them."""
+"""Test which segment answers for an epoch and an offset: tables A, B, F, G and our additions."""
 
 import pytest
 
@@ -118,7 +118,7 @@ class TableA(RlmmContractPart):
 
 
 class TableF(RlmmContractPart):
-    """Kafka's referenced and unreferenced sets, seen as look-ups and lists of epoch 0."""
+    """Test Kafka's referenced and unreferenced sets, as look-ups and lists of epoch 0 show them."""
 
     def test_segments_side_by_side_are_both_found(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
@@ -186,7 +186,9 @@ class TableF(RlmmContractPart):
 
 
 class OverlapsBeyondKafka(RlmmContractPart):
-    """Declared difference: where Kafka's choice does not hold the offset, another one may."""
+    """Test a declared difference: if Kafka's choice does not hold the offset, another segment
+    may.
+    """
 
     def test_a_range_behind_a_short_late_segment_stays_readable(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
@@ -270,7 +272,7 @@ class OverlapsBeyondKafka(RlmmContractPart):
 
 
 class TableG(RlmmContractPart):
-    """The next segment that may have a transaction index."""
+    """Test the search for the next segment that may have a transaction index."""
 
     def chain(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, *txn_idx_empty: bool
@@ -346,7 +348,9 @@ class TableG(RlmmContractPart):
 
 
 class EpochsWithoutOffsets(RlmmContractPart):
-    """Segments that a leader epoch has no offsets of: it starts where the next one does."""
+    """Test segments without offsets of one of their leader epochs: it starts where the next one
+    does.
+    """
 
     def test_a_segment_replaces_one_without_offsets_at_its_start(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition

@@ -1,4 +1,4 @@
-"""A partition's deletion: table D and the order that we enforce."""
+"""Test a partition's deletion: table D and the order that we enforce."""
 
 import pytest
 

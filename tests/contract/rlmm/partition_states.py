@@ -1,4 +1,4 @@
-"""What leaders report, in which order it counts, and the lineage that comes of it."""
+"""Test leaders' reports, their order, and the resulting lineage."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ def lineage(*pairs: tuple[int, int]) -> Lineage:
 
 
 def report_of(tp: TopicIdPartition, number: int = 1, **fields: Any) -> PartitionReport:
-    """Of leader epoch 3, with figures that all differ."""
+    """Return a report of leader epoch 3, with figures that all differ."""
     values: dict[str, Any] = {
         "broker_id": BROKER,
         "leader_epoch": 3,

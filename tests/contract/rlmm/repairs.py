@@ -1,4 +1,4 @@
-"""What administrators take back: a mark for deletion, a wrong leader epoch."""
+"""Test the repairs of administrators: a mark for deletion, a wrong leader epoch."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Request ids: how a caller that lost the answer asks again."""
+"""Test request ids, with which a client retries after a lost response."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Scans: the segments of whole partitions in columns."""
+"""Test scans: the segments of whole partitions in columns."""
 
 from collections.abc import Iterator
 from itertools import groupby, pairwise
@@ -62,7 +62,7 @@ def assert_partitions_are_contiguous_and_ascend(rows: list[Row]) -> None:
 class Scans(RlmmContractPart):
     @pytest.fixture
     def scan_tp(self) -> TopicIdPartition:
-        """Its topic's name is the test's own: scans are limited to it."""
+        """Return a partition of the test's own topic, to which scans are limited."""
         return TopicIdPartition(uuid4(), f"scan-{uuid4().hex}", 0)
 
     def test_a_batch_has_the_columns_of_the_contract(

@@ -1,4 +1,4 @@
-"""Metadata that something else has kept is taken over, message by message."""
+"""Test imports of metadata that another system kept, message by message."""
 
 from collections.abc import Iterator
 from dataclasses import replace

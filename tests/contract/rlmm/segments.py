@@ -1,4 +1,4 @@
-"""What the RLMM contract's tests are written with."""
+"""Provide the base class and the helpers of the RLMM contract's tests."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -30,11 +30,11 @@ OTHER_BROKER = 2
 
 
 class RlmmContractPart:
-    """Each test has a partition of its own, so that the database need not be empty."""
+    """Gives each test a partition of its own, so that the database need not be empty."""
 
     @pytest.fixture
     def rlmm(self) -> RemoteLogMetadataManager:
-        """The implementation under test."""
+        """Provide the implementation under test."""
         raise NotImplementedError
 
     @pytest.fixture
@@ -49,7 +49,7 @@ def segment(
     epochs: Mapping[int, int] | None = None,
     **fields: Any,
 ) -> RemoteLogSegmentMetadata:
-    """A copy that begins; all its offsets are in epoch 0 unless `epochs` says otherwise."""
+    """Return a copy that begins; all its offsets are in epoch 0 unless `epochs` differs."""
     values: dict[str, Any] = {
         "max_timestamp_ms": 1_000,
         "broker_id": BROKER,
@@ -80,7 +80,7 @@ def move(
     context: MutationContext = NO_CONTEXT,
     **fields: Any,
 ) -> MutationOutcome:
-    """Take the segment through `states`; the outcome of the last step."""
+    """Move the segment through `states`; return the outcome of the last step."""
     for state in states:
         update = update_to(metadata, state, **fields)
         outcome = rlmm.update_remote_log_segment_metadata(update, context)
@@ -92,7 +92,7 @@ def add(
     metadata: RemoteLogSegmentMetadata,
     *states: RemoteLogSegmentState,
 ) -> RemoteLogSegmentMetadata:
-    """Add the segment, take it through `states`, answer it as it was added."""
+    """Add the segment, move it through `states`, and return it as it was added."""
     rlmm.add_remote_log_segment_metadata(metadata)
     if states:
         move(rlmm, metadata, *states)

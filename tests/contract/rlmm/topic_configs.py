@@ -1,4 +1,4 @@
-"""What is set for a topic: versions, what is refused, and what a put again does."""
+"""Test a topic's settings: versions, refusals, and repeated puts."""
 
 from collections.abc import Mapping
 from uuid import uuid4

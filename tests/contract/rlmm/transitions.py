@@ -1,4 +1,4 @@
-"""Adding and moving segments: table H, repeats, fences, bad input."""
+"""Test adding and moving segments: table H, repeats, fences, bad input."""
 
 from dataclasses import replace
 
