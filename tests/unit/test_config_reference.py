@@ -1,4 +1,4 @@
-"""docs/config.md is what the settings classes say."""
+"""Check that docs/config.md matches the settings classes."""
 
 from pathlib import Path
 

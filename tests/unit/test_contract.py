@@ -1,4 +1,4 @@
-"""The contracts are guarded: what would break a client that is out there is refused."""
+"""Test that the contracts are guarded: a change that breaks existing clients is refused."""
 
 import shutil
 import subprocess

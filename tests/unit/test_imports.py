@@ -1,4 +1,4 @@
-"""Check who may import whom (docs/architecture.md), as the import statements say."""
+"""Check which packages import which (docs/architecture.md), by the import statements."""
 
 import subprocess
 import sys

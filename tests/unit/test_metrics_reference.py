@@ -1,4 +1,4 @@
-"""docs/metrics.md is what the metrics' declarations say."""
+"""Check that docs/metrics.md matches the metrics' declarations."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 
 def described() -> list[str]:
-    """Every family that a process would be scraped for."""
+    """Return every family of metrics that a scrape of a process would show."""
     partition = new_partition(NAME, None, None, None)  # type: ignore[arg-type]  # asked nothing
     partition.copy.uncopied = Uncopied(1, 1, 0, 1)
     scheduler = Scheduler("test", 1, 1.0, Backoff(1.0, 1.0))

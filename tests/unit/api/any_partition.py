@@ -1,4 +1,4 @@
-"""Any partition that retention may meet, for properties: histories, accidents and overlaps."""
+"""Generate any partition that retention may meet: histories, accidents and overlaps."""
 
 from hypothesis import strategies as st
 
@@ -29,7 +29,7 @@ def lineages(draw: st.DrawFn) -> Lineage:
 
 @st.composite
 def any_segments(draw: st.DrawFn, history: Lineage) -> RemoteLogSegmentMetadata:
-    """Of the partition's history, or of another one."""
+    """Draw segments of the partition's history, or of another one."""
     start = draw(st.integers(0, MAX_OFFSET))
     end = start + draw(st.integers(0, 20))
     of = draw(st.one_of(st.just(history), lineages()))

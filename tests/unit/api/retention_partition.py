@@ -1,4 +1,4 @@
-"""Builds what retention looks at: segments, a partition's state, and what a plan leaves of them."""
+"""Build segments and a partition's state for retention, and apply its plans."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -36,7 +36,7 @@ def segment(
     size: int = SIZE,
     age_ms: int = 0,
 ) -> RemoteLogSegmentMetadata:
-    """Of epoch 0 unless said otherwise; `attempt` tells apart two of the same offsets."""
+    """Return a segment of epoch 0 by default; `attempt` distinguishes two with the same offsets."""
     return RemoteLogSegmentMetadata(
         remote_log_segment_id=RemoteLogSegmentId(
             TP, UUID(int=(start << 64) + (end << 8) + attempt)
@@ -62,7 +62,7 @@ def partition(
     leader_epoch: int | None = None,
     report_age_ms: int = 0,
 ) -> PartitionState:
-    """As its leader reported it; the leader has seen everything copied unless said otherwise."""
+    """Return a state as its leader reported it; by default the leader has seen every copy."""
     copied_through = log_end_offset - 1 if copied_through_offset is None else copied_through_offset
     report = PartitionReport(
         topic_id_partition=TP,
@@ -89,13 +89,13 @@ def partition(
 def without(
     segments: Sequence[RemoteLogSegmentMetadata], plan: RetentionPlan
 ) -> list[RemoteLogSegmentMetadata]:
-    """What is left once the plan's deletions are done."""
+    """Return the segments that are left after the plan's deletions."""
     deleted = {deletion.segment for deletion in plan.deletions}
     return [kept for kept in segments if kept not in deleted]
 
 
 def raised(state: PartitionState, plan: RetentionPlan) -> PartitionState:
-    """The partition's state once the plan's log start is set, as RLMM sets it."""
+    """Return the partition's state with the plan's log start, as RLMM sets it."""
     if plan.log_start_offset is None:
         return state
     return replace(

@@ -1,4 +1,4 @@
-"""The tree of errors: every class has a reason of its own."""
+"""Test the tree of errors: every class has a reason of its own."""
 
 from collections import Counter
 

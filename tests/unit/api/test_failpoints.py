@@ -1,4 +1,4 @@
-"""The registry of failpoints is the list of the places that call failpoint()."""
+"""Check that the registry of failpoints lists exactly the places that call failpoint()."""
 
 import re
 from pathlib import Path

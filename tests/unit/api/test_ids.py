@@ -1,4 +1,4 @@
-"""Names, and Kafka's text form of UUIDs."""
+"""Test names, and Kafka's text form of UUIDs."""
 
 from uuid import UUID
 

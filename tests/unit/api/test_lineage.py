@@ -1,4 +1,4 @@
-"""Leader epochs: look-up, ranges, the checkpoint file, and merging reports."""
+"""Test leader epochs: look-up, ranges, the checkpoint file, and merging reports."""
 
 import pytest
 

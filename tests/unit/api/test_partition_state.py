@@ -1,4 +1,4 @@
-"""A leader's report, and the state of a partition: what may be in them."""
+"""Test the valid contents of a leader's report and of a partition's state."""
 
 from dataclasses import replace
 

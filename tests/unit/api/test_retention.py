@@ -1,4 +1,4 @@
-"""Retention by Kafka's own numbers: RemoteLogManagerTest, then each rule at its boundary."""
+"""Test retention by Kafka's own numbers: RemoteLogManagerTest, then each rule at its boundary."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -35,7 +35,9 @@ NOT_FINISHED = DeletionReason.DELETION_NOT_FINISHED
 
 
 def fifty(*, expired: int = 0) -> list[RemoteLogSegmentMetadata]:
-    """50 segments of 100 records and 1024 bytes; the first `expired` are older than a day."""
+    """Return 50 segments of 100 records and 1024 bytes; the first `expired` are older than a
+    day.
+    """
     made = []
     for number in range(SEGMENTS):
         start = number * RECORDS

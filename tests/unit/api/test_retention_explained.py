@@ -1,5 +1,4 @@
-"""What is explained of retention is what plan_retention does, now, later and of a larger
-partition."""
+"""Test that explanations match plan_retention, now, later and for a larger partition."""
 
 from dataclasses import replace
 from uuid import UUID
@@ -37,7 +36,7 @@ unhurried = settings(deadline=None)
 
 @st.composite
 def cases(draw: st.DrawFn) -> RetentionCase:
-    """With a hold, a copy under way or an old report now and then."""
+    """Draw cases, some with a hold, an active copy or an old report."""
     segments, state = draw(any_partitions())
     ids = [id_of(s) for s in segments]
     copied = draw(st.lists(st.sampled_from(ids), max_size=2)) if draw(rarely) and ids else []
@@ -64,7 +63,7 @@ def planned(case: RetentionCase) -> dict[UUID, DeletionReason]:
 
 
 def larger(case: RetentionCase, more_bytes: int) -> RetentionCase:
-    """The partition with so much more that is on the broker's disk alone."""
+    """Return the partition with `more_bytes` more that are only on the broker's disk."""
     report = case.state.report
     assert report is not None
     grown = replace(report, only_local_bytes=report.only_local_bytes + more_bytes)

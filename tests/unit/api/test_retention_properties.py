@@ -1,4 +1,4 @@
-"""What holds of every plan, whatever the partition looks like."""
+"""Test the properties of every plan, for any partition."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,7 +27,7 @@ BY_RETENTION = {DeletionReason.RETENTION_TIME, DeletionReason.RETENTION_SIZE}
 
 @st.composite
 def clean_partitions(draw: st.DrawFn) -> Partition:
-    """Copied without a gap, an overlap or an accident."""
+    """Draw partitions copied without a gap, an overlap or an accident."""
     history = Lineage(segment_leader_epochs([(0, 0), (2, 25), (3, 60)]))
     segments, start = [], 0
     for records in draw(st.lists(st.integers(1, 20), max_size=8)):
@@ -127,7 +127,7 @@ def test_once_a_plan_is_carried_out_nothing_more_goes(
 def test_a_plan_that_was_carried_out_in_part_is_finished_and_no_more(
     data: st.DataObject, known: Partition, config: TopicConfig
 ) -> None:
-    """The log start is raised; of the segments some are gone, some marked, some as they were."""
+    """The log start is raised; some segments are gone, some marked, some unchanged."""
     segments, state = known
     planned = plan(segments, state, config)
     fates = st.sampled_from([None, FINISHED, DELETING])

@@ -1,4 +1,4 @@
-"""Retention away from the leader: what a report is good for, and what holds without one."""
+"""Test retention away from the leader: the use of a report, and the rules without one."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -90,7 +90,7 @@ def test_a_report_of_unknown_age_is_too_old() -> None:
 def test_the_size_rule_wants_a_report_that_knows_all_copies(
     copied_through: int, deleted: int
 ) -> None:
-    """Else the bytes of the second segment count twice: here and in only_local_bytes."""
+    """Otherwise the bytes of the second segment count twice: here and in only_local_bytes."""
     state = partition(
         lineage((0, 0)), 300, only_local_bytes=SIZE, copied_through_offset=copied_through
     )

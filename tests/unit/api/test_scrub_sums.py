@@ -1,4 +1,4 @@
-"""The digests of a stream's parts, however the stream is cut."""
+"""Test the digests of a stream's parts, however the stream is cut."""
 
 from random import Random
 

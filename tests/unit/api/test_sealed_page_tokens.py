@@ -1,4 +1,4 @@
-"""Page tokens: what was sealed comes back, for the same query and of the same size only."""
+"""Test page tokens: only the same query and page size get the sealed value back."""
 
 import pytest
 from hypothesis import given

@@ -1,5 +1,4 @@
-"""Which segments belong to a partition's lineage: the rows are RemoteLogManagerTest's own, or say
-what they add."""
+"""Test which segments belong to a partition's lineage, by RemoteLogManagerTest and more rows."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""States, transitions and the metadata of a segment (kafka-storage-api's own rules)."""
+"""Test states, transitions and the metadata of a segment (kafka-storage-api's own rules)."""
 
 from dataclasses import replace
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""A topic's settings: each one's bounds, and what contradicts what (Kafka: RemoteTopicCrudTest)."""
+"""Test a topic's settings: bounds and contradictions (Kafka: RemoteTopicCrudTest)."""
 
 from collections.abc import Mapping
 from uuid import UUID

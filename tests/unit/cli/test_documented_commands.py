@@ -1,4 +1,4 @@
-"""Check that the commands that the documentation shows exist, with the options that it gives."""
+"""Check that the commands in the documentation exist, with their options."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""Records of every compression that Kafka has are decoded."""
+"""Test that records of every compression of Kafka are decoded."""
 
 from collections.abc import Iterator
 from typing import cast
@@ -22,7 +22,7 @@ VALUE = b"value " * 1000
 
 
 class OneBatch:
-    """Answers every fetch with one batch, which is all of the log."""
+    """Answers every fetch with one batch, which is the whole log."""
 
     def __init__(self, compression_type: int) -> None:
         builder = MemoryRecordsBuilder(

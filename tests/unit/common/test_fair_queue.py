@@ -1,4 +1,4 @@
-"""Callers that share a capacity or a rate are served in the order of arrival."""
+"""Test that callers of a shared capacity or rate are served in the order of arrival."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 class Clock:
-    """Time passes only while somebody waits."""
+    """A clock that advances only while a caller waits."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -34,7 +34,7 @@ class Clock:
 
 
 class InLine:
-    """Callers of one queue, each known to wait before the next one comes."""
+    """Callers of one queue; each is known to wait before the next one comes."""
 
     def __init__(self, queue: FairQueue, pool: ThreadPoolExecutor) -> None:
         self._queue = queue

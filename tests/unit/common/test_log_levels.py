@@ -1,4 +1,4 @@
-"""Libraries whose log lines are not ours to write."""
+"""Test that libraries do not write log lines of their own."""
 
 import logging
 
@@ -11,7 +11,7 @@ from services.common.log import configure_logging
 def test_kafka_python_writes_no_line_at_any_level_of_ours(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At DEBUG it tells of passwords, and of each broker that is away it tells as an error."""
+    """At DEBUG it logs passwords, and it logs each unavailable broker as an error."""
     root = logging.getLogger()
     monkeypatch.setattr(root, "handlers", [])
     before = root.level

@@ -1,4 +1,4 @@
-"""However often something happens, it does not fill the log."""
+"""Test that repeated events do not fill the log."""
 
 import io
 import json
@@ -31,7 +31,7 @@ class Captured:
         self.log.setLevel(logging.DEBUG)
 
     def take(self) -> list[tuple[str, int | None]]:
-        """The lines since the last call: message and `not_logged`."""
+        """Return the lines since the last call: message and `not_logged`."""
         lines = [json.loads(line) for line in self._text.getvalue().splitlines()]
         self._text.seek(0)
         self._text.truncate()

@@ -1,4 +1,4 @@
-"""What the verdict of `python -m demos kafka` rests on: each check can fail."""
+"""Check that each check behind the verdict of `python -m demos kafka` can fail."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -93,7 +93,7 @@ def row(first: int, last: int, state: RemoteLogSegmentState = FINISHED) -> Remot
 
 
 def view(disk_from: int, rows: Sequence[RemoteLogSegmentMetadata]) -> View:
-    """Segments of ten records up to offset 29, and an active one."""
+    """Return segments of ten records up to offset 29, and an active one."""
     bases = [base for base in (0, 10, 20) if base >= disk_from]
     rolled = [LocalSegment(Path("orders-0"), base, 100, base + 10) for base in bases]
     disk = [*rolled, LocalSegment(Path("orders-0"), 30, 50, None)]

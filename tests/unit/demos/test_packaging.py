@@ -1,4 +1,4 @@
-"""Check that what users install holds the product and nothing else."""
+"""Check that the installed package contains the product and nothing else."""
 
 from hatchling.builders.wheel import WheelBuilder
 

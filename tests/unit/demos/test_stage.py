@@ -1,4 +1,4 @@
-"""When a demo takes its log for shipped."""
+"""Test when a demo considers its log shipped."""
 
 from typing import cast
 
@@ -36,7 +36,7 @@ def description(pending: int, *problems: Problem) -> PartitionDescription:
 
 
 class Telling:
-    """An RLM that has something else to tell each time."""
+    """An RLM with another report each time."""
 
     def __init__(self, *told: PartitionDescription) -> None:
         self._told = list(told)

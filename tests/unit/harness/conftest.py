@@ -1,4 +1,4 @@
-"""A tiny real HTTP server behind a proxy."""
+"""Provide a tiny real HTTP server behind a proxy."""
 
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,7 +10,9 @@ from tests.harness.http_proxy import HttpProxy
 
 
 class Store(BaseHTTPRequestHandler):
-    """PUT keeps a body of either framing, GET gives it back, chunked if the path says so."""
+    """Keeps the body of a PUT in either framing; GET returns it, chunked if the path requires
+    it.
+    """
 
     protocol_version = "HTTP/1.1"
     timeout = 10.0
@@ -59,22 +61,22 @@ class Store(BaseHTTPRequestHandler):
             self.wfile.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
 
     def log_message(self, format: str, *args: object) -> None:
-        """Quiet."""
+        """Discard the line."""
 
 
 class QuietServer(ThreadingHTTPServer):
-    """Says nothing of connections that a test has cut."""
+    """Logs no connections that a test has cut."""
 
     daemon_threads = True
     block_on_close = False
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Quiet."""
+        """Discard the error."""
 
 
 @pytest.fixture
 def kept() -> dict[str, bytes]:
-    """What the server behind the proxy has, by path."""
+    """Return the bodies in the server behind the proxy, by path."""
     return {}
 
 

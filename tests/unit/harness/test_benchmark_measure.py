@@ -1,4 +1,4 @@
-"""What is counted to which side of a benchmark."""
+"""Test which costs count to which side of a benchmark."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Which request takes which fault."""
+"""Test which request gets which fault."""
 
 from collections.abc import Sequence
 from itertools import count

@@ -39,7 +39,7 @@ def client(proxy: HttpProxy) -> Iterator[HTTPConnection]:
 
 
 def answer(client: HTTPConnection, method: str, path: str, body: bytes | None = None) -> bytes:
-    """The body of one exchange on the kept-alive connection."""
+    """Return the body of one exchange on the kept-alive connection."""
     client.request(method, path, body)
     return _response(client).read()
 

@@ -27,7 +27,7 @@ DIES = "import sys; sys.exit('no such database: orders')"
 
 
 class Children:
-    """Makes children of Python source, and ends them."""
+    """Starts children from Python source, and ends them."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

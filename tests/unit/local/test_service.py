@@ -1,4 +1,4 @@
-"""Services as processes, with a stand-in that announces what it was told."""
+"""Test services as processes, with a stand-in that announces the values it gets."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Builds small Kafka logs byte by byte, so that a test can break exactly one thing."""
+"""Build small Kafka logs byte by byte, so that a test can break exactly one part."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -27,7 +27,7 @@ def batch(
     attributes: int = 0,
     magic: int = 2,
 ) -> bytes:
-    """A batch of `records` offsets; its records are opaque bytes, as they are to RLM."""
+    """Build a batch of `records` offsets; its records are opaque bytes, as they are to RLM."""
     covered = pack(
         ">hiqqqhii",
         attributes,
@@ -45,7 +45,7 @@ def batch(
 
 
 def marker(base_offset: int, producer_id: int, kind: int) -> bytes:
-    """A control batch that ends a transaction."""
+    """Build a control batch that ends a transaction."""
     key, value = pack(">hh", 0, kind), pack(">hi", 0, 0)
     record = bytes([0, 0, 0, len(key) << 1]) + key + bytes([len(value) << 1]) + value + b"\0"
     payload = bytes([len(record) << 1]) + record
@@ -62,7 +62,7 @@ def in_transaction(base_offset: int, producer_id: int, records: int = 1) -> byte
 
 
 def old_message(offset: int, magic: int) -> bytes:
-    """One message of format 0 or 1, without key and with an empty value."""
+    """Build one message of format 0 or 1, without key and with an empty value."""
     body = pack(">bb", magic, 0) + (pack(">q", 1000) if magic else b"") + pack(">ii", -1, 0)
     return pack(">qi", offset, len(body) + 4) + pack(">I", 0) + body
 
@@ -83,8 +83,7 @@ def write_log_dir(path: Path, broker_id: int = 7) -> Path:
 
 
 def high_watermarks(log_dir: Path, offsets: Mapping[tuple[str, int], int]) -> Path:
-    """Writes a replication-offset-checkpoint as a broker does: another file in the place of the
-    one before."""
+    """Write a replication-offset-checkpoint as a broker does: a new file replaces the old one."""
     lines = [f"{topic} {partition} {offset}\n" for (topic, partition), offset in offsets.items()]
     written = log_dir / "replication-offset-checkpoint.tmp"
     written.write_text(f"0\n{len(lines)}\n{''.join(lines)}")
@@ -92,7 +91,7 @@ def high_watermarks(log_dir: Path, offsets: Mapping[tuple[str, int], int]) -> Pa
 
 
 class PartitionFiles:
-    """One partition's folder, written segment by segment as a broker leaves it."""
+    """A partition's folder, written segment by segment as a broker leaves it."""
 
     def __init__(self, log_dir: Path, name: TopicIdPartition = NAME) -> None:
         self.name = name
@@ -107,7 +106,7 @@ class PartitionFiles:
         (self.path / "leader-epoch-checkpoint").write_text(f"0\n{len(lines)}\n{''.join(lines)}")
 
     def segment(self, base_offset: int, batches: Sequence[bytes]) -> Path:
-        """A log with the indexes of a short one; the caller adds snapshots."""
+        """Write a log with the indexes of a short one; the caller adds snapshots."""
         log = self.file(base_offset, ".log")
         log.write_bytes(b"".join(batches))
         self.file(base_offset, ".index").write_bytes(b"")
@@ -124,7 +123,7 @@ class PartitionFiles:
 
 
 def three_segments(log_dir: Path, name: TopicIdPartition = NAME) -> PartitionFiles:
-    """Offsets 0 to 9 and 10 to 19 rolled, 20 to 24 active; batches of five."""
+    """Write offsets 0 to 9 and 10 to 19 rolled, 20 to 24 active; batches of five."""
     files = PartitionFiles(log_dir, name)
     for base in (0, 10):
         files.segment(base, [batch(base, 5), batch(base + 5, 5)])
@@ -134,7 +133,7 @@ def three_segments(log_dir: Path, name: TopicIdPartition = NAME) -> PartitionFil
 
 
 def deleted(files: PartitionFiles) -> TopicIdPartition:
-    """The broker deletes the topic; the name under which it may be made anew."""
+    """Delete the topic as the broker does; return the name under which it may be created again."""
     files.path.rename(files.path.with_name(f"{files.path.name}.{'0' * 32}-delete"))
     return replace(files.name, topic_id=uuid4())
 

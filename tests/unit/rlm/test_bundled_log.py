@@ -1,4 +1,4 @@
-"""Against what a real broker wrote: tests/data/kafka-log."""
+"""Test against the files of a real broker: tests/data/kafka-log."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -32,7 +32,7 @@ def lineage(*entries: tuple[int, int]) -> Lineage:
 
 
 def log(*bases: int, stable: int, start: int | None = None, removed: int = 0) -> LocalLog:
-    """Segments at `bases`, the last one active."""
+    """Return segments at `bases`, the last one active."""
     nexts: list[int | None] = [*bases[1:], None]
     segments = tuple(
         LocalSegment(Path("t-0"), base, 100, following)

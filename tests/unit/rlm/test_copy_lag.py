@@ -1,4 +1,4 @@
-"""How long a rolled segment waits for its copy: KIP-1241's rules."""
+"""Test how long a rolled segment waits for its copy: KIP-1241's rules."""
 
 import os
 from pathlib import Path
@@ -29,7 +29,7 @@ DEFAULTS = CopyLagDefaults()
 
 
 def log(*sizes: int) -> list[LocalSegment]:
-    """Segments of ten offsets each, the last one active."""
+    """Return segments of ten offsets each, the last one active."""
     last = len(sizes) - 1
     return [
         LocalSegment(Path("t-0"), 10 * n, size, None if n == last else 10 * (n + 1))
@@ -43,7 +43,7 @@ def eligible(
     ages_ms: dict[int, int | None] | None = None,
     now_ms: int = NOW_MS,
 ) -> list[int]:
-    """Base offsets; a segment whose age is not given is as old as can be."""
+    """Return base offsets; a segment without a given age is as old as possible."""
 
     def timestamp(segment: LocalSegment) -> int | None:
         age_ms = (ages_ms or {}).get(segment.base_offset, NOW_MS)
@@ -197,7 +197,7 @@ def test_of_a_segment_that_went_there_is_no_time(segment: LocalSegment) -> None:
 
 
 class Settings:
-    """What of an RLMM is asked here."""
+    """The part of an RLMM that these tests call."""
 
     def __init__(self, *entries: tuple[str, str], error: Exception | None = None) -> None:
         self._entries = dict(entries)

@@ -1,4 +1,4 @@
-"""Leases as their holder sees them: by its own clock, and by what RLMM answers."""
+"""Test leases as their holder sees them: by its own clock, and by RLMM's responses."""
 
 import gc
 import time
@@ -26,12 +26,12 @@ from tests.unit.rlm.kafka_bytes import NAME
 
 LEASE_MS = 60_000
 RENEWED_EACH_SECOND_MS = 3_000
-"""By the real clock; by one that stands still the lease lasts, however slow the machine is."""
+"""By the real clock; with a stopped clock the lease lasts, however slow the machine is."""
 BROKER = 7
 
 
 class Clock:
-    """Stands still until it is set."""
+    """A clock that is stopped until it is set."""
 
     now_s = 1_000.0
 
@@ -40,7 +40,7 @@ class Clock:
 
 
 class Renewals:
-    """Of RLMM no more than this: it answers as it is told to, and counts."""
+    """The part of RLMM that renews leases: gives the set responses, and counts."""
 
     def __init__(self) -> None:
         self.asked: list[list[RemoteLogSegmentId]] = []

@@ -1,4 +1,4 @@
-"""When retention must look at a partition's segments, and when it need not."""
+"""Test when retention must evaluate a partition's segments, and when it need not."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -171,7 +171,7 @@ def test_a_segment_without_a_time_is_due_by_its_latest_event() -> None:
 
 
 def bytes_until_due(config: TopicConfig = BY_SIZE, **changes: Any) -> int | None:
-    """Of two segments of 1000 bytes each."""
+    """Return the bytes until retention of two segments of 1000 bytes each."""
     segments = tuple(a_segment(base, segment_size_in_bytes=1000) for base in (0, 10))
     state = partition(lineage((0, 0)), log_end_offset=90, **changes)
     return due_at_bytes(Snapshot(state, segments, revision=7).plan(config), config)
@@ -193,7 +193,7 @@ def test_without_a_limit_by_size_or_on_hold_no_growth_makes_it_due() -> None:
 
 @st.composite
 def partitions_of_any_age(draw: st.DrawFn) -> Partition:
-    """With attempts to copy that count as under way for a while yet, or do no more."""
+    """Draw partitions with attempts to copy, active for a while yet, or no longer."""
     segments, state = draw(any_partitions())
     ages_ms = st.integers(DEFAULT_COPY_GRACE_MS - 50, DEFAULT_COPY_GRACE_MS + 50)
     return [replace(s, event_timestamp_ms=NOW_MS - draw(ages_ms)) for s in segments], state

@@ -1,4 +1,4 @@
-"""Whether a file has changed, told without reading it."""
+"""Test the detection of changed files without reading them."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A broker's replication-offset-checkpoint, and what a partition's log makes of it."""
+"""Test a broker's replication-offset-checkpoint, and its effect on a partition's log."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +47,7 @@ def watermarks(tmp_path: Path, clock: Clock) -> HighWatermarks:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Each read of the file."""
+    """Return the list of all reads of the file."""
     made: list[Path] = []
 
     def counted(path: Path) -> dict[tuple[str, int], int] | None:

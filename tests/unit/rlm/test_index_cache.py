@@ -1,4 +1,4 @@
-"""The index cache over a real RSM: what is fetched, how often, and what is never served."""
+"""Test the index cache over a real RSM: the fetches, their number, and stale indexes."""
 
 import os
 import random
@@ -53,7 +53,7 @@ def indexes_of(number: int) -> dict[IndexType, bytes]:
 
 @dataclass
 class CountedRsm:
-    """The real RSM; counts what is asked of its indexes, and lets a test come in between."""
+    """The real RSM; counts the index requests, and lets a test act in between."""
 
     rsm: ObjectRemoteStorageManager
     fetches: int = 0

@@ -1,4 +1,4 @@
-"""Index files on a real file system: bounded, never wrong, and no failure reaches a reader."""
+"""Test index files on a real file system: bounded, never wrong, and failures reach no reader."""
 
 import errno
 import logging
@@ -40,7 +40,7 @@ def index(number: int, size_bytes: int = 1000) -> bytes:
 
 
 class Clock:
-    """Stands still until a test moves it."""
+    """A clock that is stopped until a test moves it."""
 
     def __init__(self) -> None:
         self.now_s = 1_000_000_000.0
@@ -81,7 +81,7 @@ def here(files: IndexFiles) -> list[int]:
 
 
 def kept(directory: Path) -> list[int]:
-    """What the directory has, without a use of it."""
+    """Return the files of the directory without using them."""
     return sorted(NAMES.index(path.name) for path in directory.iterdir())
 
 

@@ -1,4 +1,4 @@
-"""What a broker's answers say of a topic."""
+"""Test the meaning of a broker's responses for a topic."""
 
 from uuid import UUID, uuid4
 

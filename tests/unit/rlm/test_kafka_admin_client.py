@@ -1,4 +1,4 @@
-"""Who is asked what, and what is left of it when nobody answers."""
+"""Test which broker gets which request, and the remains if no broker responds."""
 
 import gc
 import os
@@ -33,7 +33,7 @@ from tests.harness.metadata_broker import (
 
 TIMEOUT_S = 30.0
 IMPATIENT_S = 0.3
-"""For those who answer nothing: it is waited in full."""
+"""The timeout for brokers that never respond: tests wait it out."""
 SOON_S = 20.0
 A_FEW = 20
 NAMES = [f"t-{number:04}" for number in range(2 * MAX_TOPICS_A_REQUEST + 1)]
@@ -60,7 +60,7 @@ def nobodys_address() -> str:
 
 
 def held() -> tuple[int, int]:
-    """Threads and open files of this process."""
+    """Return the number of threads and open files of this process."""
     gc.collect()
     return threading.active_count(), len(os.listdir("/proc/self/fd"))
 
@@ -146,7 +146,7 @@ def test_what_is_no_whole_answer_is_none(answer: Any, reason: str) -> None:
 
 @contextmanager
 def listing(lists: Lists) -> Iterator[tuple[MetadataBroker, KafkaAdmin]]:
-    """A cluster of one broker, number 0."""
+    """Provide a cluster of one broker, number 0."""
 
     def answer(names: Sequence[str]) -> Any:
         return metadata(brokers=[broker.address])
@@ -230,7 +230,7 @@ def test_a_silent_broker_is_given_up_in_time() -> None:
 def test_a_listener_that_answers_no_tls_handshake_is_given_up_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Long before a request would be."""
+    """The end comes long before that of a request."""
     monkeypatch.setattr(client, "CONNECT_TIMEOUT_S", IMPATIENT_S)
     with socket.create_server((LOOPBACK, 0)) as silent:
         asking = KafkaAdmin([address(silent)], TIMEOUT_S, KafkaSecurity(SecurityProtocol.SSL))

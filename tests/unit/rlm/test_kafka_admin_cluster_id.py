@@ -1,4 +1,4 @@
-"""Which cluster the log directories are of."""
+"""Test which cluster the log directories belong to."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""When a topic counts as deleted: every way in which one is only not seen."""
+"""Test when a topic counts as deleted, and every way in which it is only missing."""
 
 from uuid import uuid4
 
@@ -26,7 +26,7 @@ Answer = TopicView | NoTopic | None
 
 
 class Polls:
-    """One poll after the other, of a topic that was seen alive once; its log is gone since."""
+    """Polls a topic that was seen alive once and whose log is gone since."""
 
     def __init__(self, seen_alive: bool = True) -> None:
         self.now_s = 1000.0
@@ -51,7 +51,7 @@ class Polls:
         self.watched = watched_after(self.watched, here, view, OURS, self.now_s)
 
     def gone(self, answer: Answer = NoTopic.UNKNOWN) -> None:
-        """As long as it takes."""
+        """Poll until the topic counts as deleted."""
         for _ in range(2 * MIN_POLLS + 1):
             self.poll(answer)
 

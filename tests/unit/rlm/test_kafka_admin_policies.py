@@ -1,4 +1,4 @@
-"""How topics are cleaned up: what is known of it, and when the cluster is asked."""
+"""Test the known cleanup policies of topics, and when the cluster is queried."""
 
 import logging
 from collections.abc import Collection, Mapping
@@ -36,7 +36,7 @@ FAILED = NoPolicy("not now")
 
 @dataclass
 class Cluster:
-    """Answers as the test says, and what it was asked; a clock beside it."""
+    """A cluster with the test's responses and a record of the requests; a clock beside it."""
 
     cluster_id: str = OURS
     is_away: bool = False

@@ -1,4 +1,4 @@
-"""Which topics that RLMM knows of the cluster are watched because the cluster has them no more."""
+"""Test which of RLMM's topics are watched because the cluster no longer has them."""
 
 import logging
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ def summary(topic: TopicName, partition: int = 0, **changes: Any) -> PartitionSu
 
 
 class Rlmm:
-    """An RLMM that lists what the test says, one partition a page."""
+    """An RLMM that lists the test's partitions, one on each page."""
 
     def __init__(self, *listed: PartitionSummary) -> None:
         self.listed: Sequence[PartitionSummary] = listed

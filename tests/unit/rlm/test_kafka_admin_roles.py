@@ -1,4 +1,4 @@
-"""What a broker's roles are, by what its cluster answers."""
+"""Test a broker's roles by its cluster's responses."""
 
 from dataclasses import replace
 from uuid import UUID, uuid4

@@ -1,4 +1,4 @@
-"""What a poller needs before it can begin."""
+"""Test the settings that a poller requires."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""RLM's settings of TLS and SASL as kafka-python's options."""
+"""Test RLM's settings of TLS and SASL as kafka-python's options."""
 
 import ssl
 from pathlib import Path

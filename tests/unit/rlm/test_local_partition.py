@@ -1,4 +1,4 @@
-"""A partition's folder that is looked at again and again."""
+"""Test a partition's folder that is read repeatedly."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -40,7 +40,7 @@ def partition(files: PartitionFiles) -> LocalPartition:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was read of a folder, by name of the function."""
+    """Return the list of all reads of a folder, by name of the function."""
     made: list[str] = []
     for name in ("list_segments", "read_lineage"):
         monkeypatch.setattr(local_log, name, counted(name, made))
@@ -64,7 +64,7 @@ def look(partition: LocalPartition) -> LocalLog:
 
 
 def settled(partition: LocalPartition, reads: list[str]) -> LocalLog:
-    """The log as it is known without being read again."""
+    """Return the log as it is known without another read."""
 
     def is_settled() -> bool:
         reads.clear()

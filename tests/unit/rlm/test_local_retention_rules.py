@@ -1,4 +1,4 @@
-"""Which segments leave a local log: the rules alone."""
+"""Test which segments leave a local log: the rules alone."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ NOW_MS = 10_000
 
 
 def log(*sizes: int, first: int = 0) -> list[LocalSegment]:
-    """Segments of ten offsets each; the last one is active."""
+    """Return segments of ten offsets each; the last one is active."""
     bases = [first + 10 * number for number in range(len(sizes))]
     nexts: list[int | None] = [*bases[1:], None]
     return [LocalSegment(Path(), *row) for row in zip(bases, sizes, nexts, strict=True)]

@@ -1,4 +1,4 @@
-"""One segment's files leave their folder, whole, or so that the next pass ends it."""
+"""Test that a segment's files leave their folder whole, or so that the next pass finishes it."""
 
 import os
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ AT = ("local.log_renamed", "local.indexes_removed", "local.log_removed")
 
 
 class Killed(BaseException):
-    """At a failpoint."""
+    """End at a failpoint."""
 
 
 @pytest.fixture

@@ -125,7 +125,7 @@ def test_the_same_partition_twice_is_a_problem(log_dir: Path, tmp_path: Path) ->
 
 @pytest.fixture
 def read_of(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The folders whose partition.metadata is read."""
+    """Return the folders whose partition.metadata is read."""
     folders: list[Path] = []
 
     def noted(path: Path, topic: str, partition: int) -> TopicIdPartition:
@@ -137,7 +137,7 @@ def read_of(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 def settle(*paths: Path) -> None:
-    """Until another change of them would show."""
+    """Wait until another change of the files would be detected."""
     eventually(lambda: all(fingerprint_of(path) is not None for path in paths))
 
 

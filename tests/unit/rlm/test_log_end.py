@@ -1,4 +1,4 @@
-"""When the log that is here cannot be the one that the tier's log start belongs to."""
+"""Test when the local log cannot be the one of the tier's log start."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, three_segmen
 
 @pytest.fixture
 def files(tmp_path: Path) -> PartitionFiles:
-    """A log that ends at offset 25, with two rolled segments."""
+    """Provide a log that ends at offset 25, with two rolled segments."""
     return three_segments(write_log_dir(tmp_path / "logs"))
 
 

@@ -1,4 +1,4 @@
-"""Revisions as RLMM told them: in bulk, for a while, and of each partition but those it refuses."""
+"""Test cached revisions: read in bulk, for a while, except for partitions that RLMM refuses."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +15,7 @@ NAMES = [TopicIdPartition(uuid4(), "t", number) for number in range(5)]
 
 
 class Rlmm:
-    """Tells the partition's number as its revision."""
+    """Returns the partition's number as its revision."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []

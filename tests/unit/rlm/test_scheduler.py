@@ -181,7 +181,7 @@ def test_the_ticker_runs_tasks_without_anybody_ticking() -> None:
 
 @pytest.fixture
 def ticking() -> Iterator[Scheduler]:
-    """Its ticker wakes by itself once an hour."""
+    """Provide a scheduler whose ticker wakes by itself once an hour."""
     backoff = Backoff(initial_s=0.01, max_s=0.01)
     made = Scheduler("test", threads=1, interval_s=3600.0, backoff=backoff)
     made.start()
@@ -339,7 +339,7 @@ def test_while_all_tasks_fail_the_log_names_some_and_counts_the_others(
 
 
 class Threads:
-    """Of the machine: it has some, or none for now. As many starts fail as were refused one."""
+    """The machine's threads: as many starts fail as the test sets."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.are_out = False

@@ -1,4 +1,4 @@
-"""Tasks that come back at once, or go while they run."""
+"""Test tasks that return at once, or leave while they run."""
 
 import threading
 from collections.abc import Iterator

@@ -1,5 +1,4 @@
-"""The steps of partitions that are given up: none waits for another, nor for the question whether
-RLMM is there."""
+"""Test the steps that release partitions: none waits for another, nor for RLMM's availability."""
 
 from threading import Barrier, Event
 

@@ -1,4 +1,4 @@
-"""Which problems the log is told of, and when."""
+"""Test which problems are logged, and when."""
 
 import pytest
 

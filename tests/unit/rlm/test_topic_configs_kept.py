@@ -1,4 +1,4 @@
-"""Settings read once for all partitions of a topic."""
+"""Test settings that are read once for all partitions of a topic."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +12,7 @@ A, B = UUID(int=1), UUID(int=2)
 
 
 class Asked:
-    """What of an RLMM is asked here."""
+    """The part of an RLMM that these tests call."""
 
     def __init__(self) -> None:
         self.ids: list[UUID] = []

@@ -1,4 +1,4 @@
-"""Which topics have counters, and for how long."""
+"""Test which topics have counters, and for how long."""
 
 from dataclasses import replace
 from uuid import UUID
@@ -19,7 +19,7 @@ def copied_bytes(counts: TopicCounts) -> dict[str, float]:
 
 
 def values(counts: TopicCounts) -> dict[str, dict[str, float]]:
-    """By metric, then by topic."""
+    """Return the values by metric, then by topic."""
     registry = CollectorRegistry()
     registry.register(counts)
     found: dict[str, dict[str, float]] = {}

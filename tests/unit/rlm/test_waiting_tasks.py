@@ -1,4 +1,4 @@
-"""Who is due next, against a sorted list."""
+"""Compare the next due task with a sorted list."""
 
 from random import Random
 

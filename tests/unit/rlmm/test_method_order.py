@@ -1,4 +1,4 @@
-"""RLMM's contract, client, servicer and manager list the same methods in the same order."""
+"""Check that RLMM's contract, client, servicer and manager list the methods in the same order."""
 
 import pytest
 

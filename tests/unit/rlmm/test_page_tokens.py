@@ -1,4 +1,4 @@
-"""Page tokens: what comes back is what went in, for the same query only."""
+"""Test page tokens: only the same query gets the encoded position back."""
 
 import base64
 from uuid import UUID

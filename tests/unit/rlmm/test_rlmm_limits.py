@@ -1,4 +1,4 @@
-"""What RLMM refuses before it asks the database."""
+"""Test the requests that RLMM refuses without the database."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone

@@ -1,4 +1,4 @@
-"""Which calls are cancelled, and when: on a clock of the test's own."""
+"""Test which calls are cancelled, and when, on a clock of the test's own."""
 
 import math
 from collections.abc import Iterator

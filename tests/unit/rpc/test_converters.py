@@ -1,4 +1,6 @@
-"""What goes over the wire comes back equal; what is malformed is refused by field path."""
+"""Test that messages convert back to equal objects, and malformed ones are refused by field
+path.
+"""
 
 from dataclasses import replace
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""Digests of a copy over the wire and back."""
+"""Test the conversion of a copy's digests to messages and back."""
 
 import pytest
 from hypothesis import given

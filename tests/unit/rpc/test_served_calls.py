@@ -1,4 +1,4 @@
-"""What a call knows of its caller."""
+"""Test a call's knowledge of its client."""
 
 from collections.abc import Iterator
 from typing import cast
@@ -12,7 +12,7 @@ from services.rpc.server.interceptor import one_call
 
 
 class DeafContext:
-    """A context that gRPC has not told of the end of its call."""
+    """A context that gRPC has not notified of the end of its call."""
 
     def __init__(self) -> None:
         self.left_s = 1e17

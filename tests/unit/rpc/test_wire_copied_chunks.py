@@ -1,4 +1,4 @@
-"""Chunks of a copy, written and read without protobuf: byte for byte what protobuf writes."""
+"""Compare chunks of a copy, written and read without protobuf, with protobuf's bytes."""
 
 import pytest
 from google.protobuf.message import DecodeError

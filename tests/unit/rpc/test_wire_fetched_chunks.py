@@ -1,4 +1,4 @@
-"""Messages of one chunk, written and read without protobuf: byte for byte what protobuf writes."""
+"""Compare messages of one chunk, written and read without protobuf, with protobuf's bytes."""
 
 import pytest
 from google.protobuf.message import DecodeError

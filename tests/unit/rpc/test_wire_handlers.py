@@ -1,4 +1,4 @@
-"""Handlers of our own in the places of generated ones."""
+"""Test our own handlers in place of generated ones."""
 
 from collections.abc import Mapping
 from typing import cast

@@ -1,4 +1,4 @@
-"""How large the chunks of a read are, on a clock that only the store moves."""
+"""Test the size of a read's chunks, on a clock that only the store moves."""
 
 from services.rsm.backends.protocol import CHUNK_BYTES, FIRST_CHUNK_BYTES, read_chunks
 from tests.harness.moved_clock import MovedClock

@@ -1,4 +1,4 @@
-"""Copies of one segment at the same moment: one commits, the others wait for it, within bounds."""
+"""Test concurrent copies of one segment: one commits, the others wait for it, within bounds."""
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor

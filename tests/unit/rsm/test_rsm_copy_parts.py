@@ -1,4 +1,4 @@
-"""How objects are cut into parts, and how much of them is in memory and under way at once."""
+"""Test how objects are cut into parts, and how many parts are in memory and in flight at once."""
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing

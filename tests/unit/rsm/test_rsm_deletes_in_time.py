@@ -1,4 +1,4 @@
-"""Deletes that outlast their callers' deadlines get on, on a clock that only the store moves."""
+"""Test that deletes which outlast deadlines progress, on a clock that only the store moves."""
 
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
@@ -103,7 +103,7 @@ def rsm_over(store: SlowStore, clock: MovedClock, keys_per_s: int) -> ObjectRemo
 
 
 def a_call(clock: MovedClock, seconds: float = DEADLINE_S) -> Call:
-    """With a deadline on the clock."""
+    """Return a call with a deadline on the clock."""
     end_s = clock.now_s + seconds
     return Call("caller", "-", lambda: clock.now_s < end_s, lambda: end_s - clock.now_s)
 

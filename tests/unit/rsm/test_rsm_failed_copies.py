@@ -1,4 +1,4 @@
-"""What a failed copy wrote is removed, whoever still waits, and for a bounded time."""
+"""Test that the objects of a failed copy are removed, within a bounded time."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""What RSM writes down: keys, custom metadata, manifests, digests."""
+"""Test the formats that RSM writes: keys, custom metadata, manifests, digests."""
 
 import json
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""Rates that a process keeps to, on a clock that only pauses move."""
+"""Test the rates of a process, on a clock that only pauses move."""
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""RSM_LOCATIONS_FILE: what it may say, and what is said of one that cannot be used."""
+"""Test the contents of RSM_LOCATIONS_FILE, and the errors for an unusable one."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""For how long it is believed that a segment has no manifest."""
+"""Test how long a missing manifest is cached."""
 
 from contextlib import closing
 from dataclasses import replace

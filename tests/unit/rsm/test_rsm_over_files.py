@@ -1,4 +1,4 @@
-"""RSM over the file system, where its objects can be looked at and each step made to fail."""
+"""Test RSM over the file system, which shows its objects and lets each step fail."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence

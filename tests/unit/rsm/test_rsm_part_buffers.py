@@ -1,4 +1,4 @@
-"""The buffers that all copies of a process share."""
+"""Test the buffers that all copies of a process share."""
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Event

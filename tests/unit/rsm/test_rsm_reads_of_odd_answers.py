@@ -1,4 +1,4 @@
-"""What RSM's S3 backend makes of answers to a ranged GET that are not what was asked for."""
+"""Test RSM's S3 backend on unexpected responses to a ranged GET."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Verification of reads however they are cut, and the digests that are kept for it."""
+"""Test the verification of reads however they are cut, and the digests that are kept for it."""
 
 import random
 from array import array

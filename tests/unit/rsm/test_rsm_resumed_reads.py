@@ -1,4 +1,4 @@
-"""The pauses before a body that broke off is asked for again, on a clock that only they move."""
+"""Test the pauses before a broken body is requested again, on a clock that only they move."""
 
 import logging
 from collections.abc import Generator

@@ -1,4 +1,4 @@
-"""Which of our errors an answer of a store becomes."""
+"""Test which of our errors a store's response becomes."""
 
 import pytest
 

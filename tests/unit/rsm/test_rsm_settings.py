@@ -1,4 +1,4 @@
-"""RSM's settings: what is missing or wrong is named, and secrets stay secret."""
+"""Test RSM's settings: errors name the missing or wrong one, and secrets stay secret."""
 
 import pytest
 from pydantic import SecretStr, ValidationError

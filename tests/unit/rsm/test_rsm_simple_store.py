@@ -1,4 +1,4 @@
-"""RSM's S3 backend over a store that knows neither Range nor If-None-Match."""
+"""Test RSM's S3 backend over a store that supports neither Range nor If-None-Match."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
