@@ -81,7 +81,7 @@ def test_an_endpoint_that_cannot_be_right_stops_the_start(
     settings = {name: text for name, text in right.items() if name != property_name}
     if value is not None:
         settings[property_name] = value
-    with pytest.raises(ProcessError, match="ended with 1 at start"):
+    with pytest.raises(ProcessError, match="exited with 1 while starting"):
         kafka_broker(directory, settings).start()
     log = (directory / "broker.log").read_text()
     reasons = re.findall(r"^\S+ConfigException: (.+)$", log, re.MULTILINE)
