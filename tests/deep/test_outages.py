@@ -75,7 +75,7 @@ def test_a_rerun_finishes_what_was_given_up(world: World, server: Server) -> Non
         _, errors = ship.communicate(timeout=120)
     server.start()
     assert ship.returncode == UNREACHED, errors
-    assert "run it again" in errors
+    assert "run the command again" in errors
     assert "Traceback" not in errors
     world.ship()
     world.assert_all_shipped()
