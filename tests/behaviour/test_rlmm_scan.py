@@ -97,6 +97,7 @@ def test_a_large_partition_comes_whole_and_in_order_in_bounded_batches(
     ("epochs", "custom_metadata_bytes"),
     [(10_000, 0), (1, 65_536), (10_000, 65_536), (100_000, 65_536)],
 )
+@pytest.mark.deep
 def test_segments_with_much_to_say_fit_into_messages(
     database_url: str, engine: Engine, epochs: int, custom_metadata_bytes: int
 ) -> None:

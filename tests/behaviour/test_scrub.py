@@ -414,6 +414,7 @@ class TestOverAStoreThatFails:
             assert (len(done.reasons), scrubber.seen()) == (2, [])
             assert counts(scrubber.once()) == (5, 5, 0, 0, 0)
 
+    @pytest.mark.deep
     def test_a_store_that_stays_away_ends_the_run_and_what_was_found_is_reported(
         self, tier: SmallTier, tp: TopicIdPartition, settings: RsmSettings, proxy: HttpProxy
     ) -> None:
@@ -442,6 +443,7 @@ class TestOverAStoreThatFails:
             with pytest.raises(RetriableRemoteStorageError):
                 scrubber.once()
 
+    @pytest.mark.deep
     def test_a_listing_that_is_refused_later_hides_nothing_that_was_found(
         self, tier: SmallTier, tp: TopicIdPartition, settings: RsmSettings, proxy: HttpProxy
     ) -> None:

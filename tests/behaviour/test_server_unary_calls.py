@@ -140,7 +140,10 @@ def wait_for_deadlines(calls: list[Any]) -> None:
         assert call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
-@pytest.mark.parametrize(("end", "timeout_s"), [(cancel, 60), (wait_for_deadlines, 3)])
+@pytest.mark.parametrize(
+    ("end", "timeout_s"),
+    [(cancel, 60), pytest.param(wait_for_deadlines, 3, marks=pytest.mark.deep)],
+)
 def test_calls_that_nobody_waits_for_any_more_give_their_places_back_once(
     client: Client, service: Streams, end: Callable[[list[Any]], None], timeout_s: float
 ) -> None:

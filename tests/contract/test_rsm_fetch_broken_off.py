@@ -148,6 +148,7 @@ def test_what_was_given_out_is_not_sent_again(
     assert proxy.sent_bytes < SIZE + 4096, "two heads, and no byte of the body twice"
 
 
+@pytest.mark.deep
 def test_a_store_that_falls_silent_within_a_body_is_asked_again(
     proxy: CountingProxy,
     settings: RsmSettings,
