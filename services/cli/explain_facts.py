@@ -180,7 +180,7 @@ def deleter_text(facts: PartitionFacts) -> str:
     if config.retention_owner is not RetentionOwner.SWEEP:
         return "RLM of the leader's broker, with its next pass"
     if config.sweep_paused:
-        return "nobody now: `sediment.sweep.paused`; else the next `sediment sweep retention`"
+        return "no sweep while `sediment.sweep.paused` is set, then the next one"
     return "the next `sediment sweep retention --apply`"
 
 
@@ -245,7 +245,7 @@ def deleted_text(facts: SegmentFacts) -> str | None:
     if last.to_state == _DELETED.value:
         end = f"its objects were gone at {time_text(last.at_ms)}"
     else:
-        end = "its objects are going; whoever deletes next finishes it"
+        end = "its objects are being deleted; the next deletion pass finishes it"
     return f"marked {event_text(marked)}; {end}"
 
 

@@ -127,7 +127,7 @@ REMOTE_DELETE_LAG_SEGMENTS = TopicGauge(
 
 REMOTE_LOG_METADATA_COUNT = TopicGauge(
     "sediment_rlm_remote_log_metadata_count",
-    "Segments of which RLMM tells, in any state (Kafka: RemoteLogMetadataCount).",
+    "Segments in RLMM, in any state (Kafka: RemoteLogMetadataCount).",
     _OF_TOPIC,
 )
 

@@ -147,7 +147,9 @@ def require_wanted() -> None:
     if call.left_s() <= 0:
         raise RetriableRemoteStorageError("the time ran out before this was done; repeat it")
     if not call.is_active():
-        raise RetriableRemoteStorageError("nobody waits for it any more")
+        raise RetriableRemoteStorageError(
+            "the client has cancelled the call or its deadline has passed; retry"
+        )
 
 
 def next_slice(todo: deque[T]) -> Iterator[T]:

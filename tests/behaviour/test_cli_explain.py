@@ -270,7 +270,7 @@ def test_why_a_segment_was_deleted_with_rule_figures_and_plan(log: Log) -> None:
     told = log.explained_segment(gone)
     assert told["deletion"]["reason"] == "retention.ms breached"
     assert told["deletion"]["plan_id"] == "plan-7"
-    assert "whoever deletes next finishes it" in told["verdict"]
+    assert "the next deletion pass finishes it" in told["verdict"]
     move(log.rlmm.client, gone, DELETE_FINISHED)
     shown = log.shown(str(id_of(gone)))
     figures = f"retention.ms breached; max_timestamp {gone.max_timestamp_ms} <"

@@ -76,7 +76,7 @@ class Repeats(Retry):
         if self._waiting.is_closed():
             raise GivenUpError(_pool, url, error, "the service is stopping")
         if not is_active():
-            raise GivenUpError(_pool, url, error, "nobody waits for it any more")
+            raise GivenUpError(_pool, url, error, "the client has left")
         return left
 
     def sleep(self, response: BaseHTTPResponse | None = None) -> None:
