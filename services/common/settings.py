@@ -34,47 +34,46 @@ class ServiceSettings(BaseSettings):
     """Variables of earlier releases, and their present names."""
 
     listen_address: Address = Field(
-        default="127.0.0.1:0", description="Where gRPC is served, HOST:PORT; port 0: a free one."
+        default="127.0.0.1:0",
+        description="Address to serve gRPC on, HOST:PORT; port 0 picks a free port.",
     )
     health_address: Address = Field(
         default="127.0.0.1:0",
-        description="Where grpc.health.v1 is served, HOST:PORT; port 0: a free one.",
+        description="Address to serve grpc.health.v1 on, HOST:PORT; port 0 picks a free port.",
     )
     metrics_address: Address = Field(
         default="127.0.0.1:0",
-        description="Where Prometheus metrics are served, HOST:PORT; port 0: a free one.",
+        description="Address to serve Prometheus metrics on, HOST:PORT; port 0 picks a free port.",
     )
     unary_threads: int = Field(
         default=16,
         ge=1,
         le=512,
-        description="Unary calls served at once by one process. Three times as many may wait for "
-        "a thread; further ones are refused and may be retried.",
+        description="Maximum concurrent unary calls of one process. Three times as many may wait "
+        "for a thread; further calls are refused and may be retried.",
     )
     stream_threads: int = Field(
         default=8,
         ge=1,
         le=512,
-        description="Streams to callers served at once by one process. Twice as many may wait for "
-        "a thread; further ones are refused and may be retried.",
+        description="Maximum concurrent streams from one process to its clients. Twice as many "
+        "may wait for a thread; further calls are refused and may be retried.",
     )
     stream_idle_timeout_ms: int = Field(
         default=60_000,
         ge=1,
-        description="How long a stream may wait for a peer that sends or takes nothing, ms; then "
-        "it is cancelled.",
+        description="How long a stream waits for a client that neither sends nor receives, ms; "
+        "then the stream is cancelled.",
     )
     default_deadline_ms: int = Field(
-        default=30_000,
-        ge=1,
-        description="How long a unary call may take if its caller names no deadline, ms.",
+        default=30_000, ge=1, description="Deadline of a unary call whose client sets none, ms."
     )
     drain_timeout_ms: int = Field(
         default=10_000, ge=0, description="How long SIGTERM waits for active calls, ms."
     )
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
-        default="INFO", description="Least severe log line written to standard error."
+        default="INFO", description="Lowest level of log lines that are written to standard error."
     )
 
     @classmethod

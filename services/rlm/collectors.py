@@ -33,7 +33,7 @@ class TopicGauge:
 
 
 _SINCE_LAST_SUCCESS = (
-    "Seconds since a partition's last {} that did all that can be done; since it was found, where "
+    "Time since a partition's last {} that did everything due; since the partition was found, if "
     "there was none."
 )
 
@@ -45,32 +45,32 @@ SECONDS_SINCE_LAST_SUCCESS = TopicGauge(
 
 EXPIRATION_SECONDS_SINCE_LAST_SUCCESS = TopicGauge(
     "sediment_rlm_expiration_seconds_since_last_success",
-    _SINCE_LAST_SUCCESS.format("pass of retention"),
+    _SINCE_LAST_SUCCESS.format("retention pass"),
     ("topic", "partition"),
 )
 
 FOLLOWER_SECONDS_SINCE_LAST_SUCCESS = TopicGauge(
     "sediment_rlm_follower_seconds_since_last_success",
-    _SINCE_LAST_SUCCESS.format("look at the tier of a partition that is followed here"),
+    _SINCE_LAST_SUCCESS.format("refresh of a followed partition's tier state"),
     ("topic", "partition"),
 )
 
 LOCAL_RETENTION_SECONDS_SINCE_LAST_SUCCESS = TopicGauge(
     "sediment_rlm_local_retention_seconds_since_last_success",
-    _SINCE_LAST_SUCCESS.format("pass of local retention"),
+    _SINCE_LAST_SUCCESS.format("local retention pass"),
     ("topic", "partition"),
 )
 
 REMOVAL_SECONDS_SINCE_LAST_SUCCESS = TopicGauge(
     "sediment_rlm_removal_seconds_since_last_success",
-    _SINCE_LAST_SUCCESS.format("turn of a removal, while it is not removed,"),
+    _SINCE_LAST_SUCCESS.format("removal step"),
     ("topic", "partition"),
 )
 
 POLL_SECONDS_SINCE_LAST_SUCCESS = TopicGauge(
     "sediment_rlm_poll_seconds_since_last_success",
-    "Seconds since the cluster last told what this broker leads, and all of it was taken; since "
-    "the start, where it never was. Only with RLM_PARTITION_SOURCE=poller.",
+    "Time since the poller last read the cluster's leaders and applied all of them; since the "
+    "start, if it never did. Only with RLM_PARTITION_SOURCE=poller.",
     (),
 )
 
@@ -78,7 +78,7 @@ _OF_TOPIC = ("topic",)
 
 REMOTE_COPY_LAG_BYTES = TopicGauge(
     "sediment_rlm_remote_copy_lag_bytes",
-    "Bytes of rolled segments that are not in the tier yet (Kafka: RemoteCopyLagBytes).",
+    "Size of the rolled segments that are not in the tier yet (Kafka: RemoteCopyLagBytes).",
     _OF_TOPIC,
 )
 
@@ -90,37 +90,37 @@ REMOTE_COPY_LAG_SEGMENTS = TopicGauge(
 
 REMOTE_COPY_LAG_SECONDS = TopicGauge(
     "sediment_rlm_remote_copy_lag_seconds",
-    "How old the newest record of the first rolled segment is that is not in the tier yet; of the "
-    "topic's partitions, the oldest. 0: all is in the tier.",
+    "Age of the newest record in the first rolled segment that is not in the tier yet; the "
+    "highest of the topic's partitions. 0: everything is in the tier.",
     _OF_TOPIC,
 )
 
 SECONDS_UNTIL_LOCAL_DELETION = TopicGauge(
     "sediment_rlm_seconds_until_local_deletion",
-    "Until the broker's retention by time takes the first segment that is not in the tier yet; of "
-    "the topic's partitions, the shortest. Only where local.retention.ms is set for the topic and "
-    "such a segment is there; negative: it may be gone any moment.",
+    "Time until the broker's time-based retention deletes the first segment that is not in the "
+    "tier yet; the lowest of the topic's partitions. Only if local.retention.ms is set for the "
+    "topic and there is such a segment. Negative: the broker may delete it any moment.",
     _OF_TOPIC,
 )
 
 PARTITIONS_HELD_BACK = TopicGauge(
     "sediment_rlm_partitions_held_back",
-    "Partitions of which rolled segments are not copied before something is mended: a file of the "
-    "broker that is missing, damaged or unreadable, a copy that was refused. The log names it when "
-    "it is found, DescribePartitions for as long as it lasts.",
+    "Partitions whose rolled segments are not copied until somebody repairs something: a file of "
+    "the broker is missing, damaged or unreadable, or a copy was refused. The log names the "
+    "problem when it is found; DescribePartitions shows it while it lasts.",
     _OF_TOPIC,
 )
 
 REMOTE_DELETE_LAG_BYTES = TopicGauge(
     "sediment_rlm_remote_delete_lag_bytes",
-    "Bytes of segments whose deletion from the tier has begun and not ended (Kafka: "
+    "Size of the segments whose deletion from the tier has begun but not finished (Kafka: "
     "RemoteDeleteLagBytes).",
     _OF_TOPIC,
 )
 
 REMOTE_DELETE_LAG_SEGMENTS = TopicGauge(
     "sediment_rlm_remote_delete_lag_segments",
-    "Segments whose deletion from the tier has begun and not ended (Kafka: "
+    "Segments whose deletion from the tier has begun but not finished (Kafka: "
     "RemoteDeleteLagSegments).",
     _OF_TOPIC,
 )
@@ -133,13 +133,13 @@ REMOTE_LOG_METADATA_COUNT = TopicGauge(
 
 REMOTE_LOG_SIZE_BYTES = TopicGauge(
     "sediment_rlm_remote_log_size_bytes",
-    "Bytes of segments in the tier, those under deletion included (Kafka: RemoteLogSizeBytes).",
+    "Size of the segments in the tier, including those being deleted (Kafka: RemoteLogSizeBytes).",
     _OF_TOPIC,
 )
 
 REMOTE_LOG_SIZE_COMPUTATION_SECONDS = TopicGauge(
     "sediment_rlm_remote_log_size_computation_seconds",
-    "How long the latest listing of the segments took by which their size is told (Kafka: "
+    "Duration of the latest listing of segments, from which their size is computed (Kafka: "
     "RemoteLogSizeComputationTime).",
     _OF_TOPIC,
 )
@@ -196,21 +196,21 @@ class LastSuccessCollector(Collector):
 
 TASKS_IDLE_RATIO = TopicGauge(
     "sediment_rlm_tasks_idle_ratio",
-    "Threads of a pool that run no task, 0 to 1 (Kafka: RemoteLogManagerTasksAvgIdlePercent). At 0 "
-    "for long: tasks wait for threads.",
+    "Share of a pool's threads that run no task, 0 to 1 (Kafka: "
+    "RemoteLogManagerTasksAvgIdlePercent). If it stays at 0, tasks wait for threads.",
     ("pool",),
 )
 
 REMOTE_READER_IDLE_RATIO = TopicGauge(
     "sediment_rlm_remote_log_reader_idle_ratio",
-    "Of RLM_REMOTE_LOG_READER_THREADS, those that read nothing from the tier, 0 to 1 (Kafka: "
+    "Share of RLM_REMOTE_LOG_READER_THREADS that read nothing from the tier, 0 to 1 (Kafka: "
     "RemoteLogReaderAvgIdlePercent).",
     (),
 )
 
 REMOTE_READER_QUEUE_SIZE = TopicGauge(
     "sediment_rlm_remote_log_reader_task_queue_size",
-    "Reads of the tier that wait for a reader (Kafka: RemoteLogReaderTaskQueueSize).",
+    "Reads of the tier that wait for a reader thread (Kafka: RemoteLogReaderTaskQueueSize).",
     (),
 )
 
@@ -244,16 +244,17 @@ _OF_PARTITION = ("topic", "partition")
 
 RETENTION_SIZE_PERCENT = TopicGauge(
     "sediment_rlm_retention_size_percent",
-    "What retention.bytes counts of a partition in the tier (each offset of its lineage once), and "
-    "what is only here, in percent of it (Kafka: RetentionSizeInPercent). Only where that is set "
-    "and above 0.",
+    "Size of a partition in percent of its retention.bytes: its data in the tier (each offset of "
+    "its lineage once) and data that is only local (Kafka: RetentionSizeInPercent). Only if "
+    "retention.bytes is above 0.",
     _OF_PARTITION,
 )
 
 LOCAL_RETENTION_SIZE_PERCENT = TopicGauge(
     "sediment_rlm_local_retention_size_percent",
-    "The local log of a partition in percent of its local.retention.bytes, or of retention.bytes "
-    "where that is not set (Kafka: LocalRetentionSizeInPercent). Only where one is above 0.",
+    "Size of a partition's local log in percent of its local.retention.bytes, or of "
+    "retention.bytes if that is not set (Kafka: LocalRetentionSizeInPercent). Only if one of them "
+    "is above 0.",
     _OF_PARTITION,
 )
 

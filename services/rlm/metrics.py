@@ -19,7 +19,7 @@ COPIED_BYTES = Counter("sediment_rlm_copied_bytes", "Bytes of logs copied by thi
 
 LOST_RANGES = Counter(
     "sediment_rlm_lost_ranges",
-    "Ranges of offsets that the broker deleted before they were copied, recorded by this process.",
+    "Offset ranges that the broker deleted before they were copied, recorded by this process.",
 )
 
 DELETED_SEGMENTS = Counter(
@@ -27,7 +27,7 @@ DELETED_SEGMENTS = Counter(
 )
 
 DELETED_BYTES = Counter(
-    "sediment_rlm_deleted_bytes", "Bytes of logs deleted from the tier by retention."
+    "sediment_rlm_deleted_bytes", "Bytes of logs deleted from the tier by this process's retention."
 )
 
 LOCALLY_DELETED_SEGMENTS = Counter(
@@ -37,28 +37,28 @@ LOCALLY_DELETED_SEGMENTS = Counter(
 
 LOCALLY_DELETED_BYTES = Counter(
     "sediment_rlm_locally_deleted_bytes",
-    "Bytes of logs deleted from the log directories by local retention.",
+    "Bytes of logs deleted from the log directories by this process's local retention.",
 )
 
 LOCAL_RETENTION_FAILURES = Counter(
     "sediment_rlm_local_retention_failures",
-    "Passes of local retention that did not delete all that was due; the log says why.",
+    "Passes of local retention that did not delete everything due; the log gives the reason.",
 )
 
 COPY_THROTTLE_SECONDS = Histogram(
     "sediment_rlm_remote_copy_throttle_seconds",
-    "How long copies that had to wait waited for the quota (Kafka: remote-copy-throttle-time).",
+    "Time that delayed copies waited for the copy quota (Kafka: remote-copy-throttle-time).",
     buckets=(0.1, 1, 10, 60, 600, 3600),
 )
 
 COPIES_WAITING_FOR_RSM = Gauge(
     "sediment_rlm_copies_waiting_for_rsm",
-    "Copies that RSM has refused a place and that wait to ask again; each keeps a copier thread.",
+    "Copies that RSM refused as too many and that wait to retry; each occupies a copier thread.",
 )
 
 HITS = Counter(
     "sediment_rlm_index_cache_hits",
-    "Indexes of remote segments found in the cache, by layer: memory, file.",
+    "Lookups of remote segments' indexes answered by the cache, by layer: memory, file.",
     ("layer",),
 )
 
@@ -69,14 +69,14 @@ MISSES = Counter(
 
 EVICTIONS = Counter(
     "sediment_rlm_index_cache_evictions",
-    "Index files that were removed, by reason: size (others needed the room), age "
-    "(RLM_REMOTE_LOG_INDEX_FILE_CACHE_TTL_MS), deleted (the segment was), damaged.",
+    "Index files removed, by reason: size (the space was needed), age "
+    "(RLM_REMOTE_LOG_INDEX_FILE_CACHE_TTL_MS), deleted (the segment was deleted), damaged.",
     ("reason",),
 )
 
 DAMAGED = Counter(
     "sediment_rlm_index_cache_damaged_files",
-    "Index files that were damaged, cut off or of another release; they are fetched again.",
+    "Index files found damaged, truncated or written by another release; they are fetched again.",
 )
 
 FAILURES = Counter(
@@ -90,7 +90,7 @@ FILES = Gauge("sediment_rlm_index_cache_files", "Index files in the cache.")
 
 FILE_BYTES = Gauge(
     "sediment_rlm_index_cache_file_bytes",
-    "Bytes of index files, as counted for RLM_REMOTE_LOG_INDEX_FILE_CACHE_TOTAL_SIZE_BYTES.",
+    "Size of the index files, as counted for RLM_REMOTE_LOG_INDEX_FILE_CACHE_TOTAL_SIZE_BYTES.",
 )
 
 OTHER_TOPICS = "(other)"
@@ -106,41 +106,41 @@ class TopicCounter:
 
 REMOTE_COPY_REQUESTS = TopicCounter(
     "sediment_rlm_remote_copy_requests",
-    "Copies of segments that were begun (Kafka: RemoteCopyRequestsPerSec).",
+    "Copies of segments that were started (Kafka: RemoteCopyRequestsPerSec).",
 )
 
 REMOTE_COPY_BYTES = TopicCounter(
     "sediment_rlm_remote_copy_bytes",
-    "Bytes of logs that were copied, of finished copies (Kafka: RemoteCopyBytesPerSec).",
+    "Bytes of logs in finished copies (Kafka: RemoteCopyBytesPerSec).",
 )
 
 REMOTE_COPY_ERRORS = TopicCounter(
     "sediment_rlm_remote_copy_errors",
-    "Copies that failed for a reason that does not pass by itself (Kafka: RemoteCopyErrorsPerSec).",
+    "Copies that failed with an error that a retry does not solve (Kafka: RemoteCopyErrorsPerSec).",
 )
 
 REMOTE_COPY_RETRIABLE_ERRORS = TopicCounter(
     "sediment_rlm_remote_copy_retriable_errors",
-    "Copies that failed and may work the next time, as while RSM or RLMM is away. Kafka does not "
-    "count these.",
+    "Copies that failed with a retriable error, for example while RSM or RLMM is away. Kafka "
+    "does not count these.",
 )
 
 REMOTE_DELETE_REQUESTS = TopicCounter(
     "sediment_rlm_remote_delete_requests",
-    "Deletions of segments that were asked of RSM: by retention, of what failed copies left, and "
-    "where tiering is disabled (Kafka: RemoteDeleteRequestsPerSec).",
+    "Deletions of segments requested from RSM: by retention, after failed copies, and when "
+    "tiering is disabled (Kafka: RemoteDeleteRequestsPerSec).",
 )
 
 REMOTE_DELETE_ERRORS = TopicCounter(
     "sediment_rlm_remote_delete_errors",
-    "Deletions that RSM refused for a reason that does not pass by itself (Kafka: "
+    "Deletions that RSM refused with an error that a retry does not solve (Kafka: "
     "RemoteDeleteErrorsPerSec).",
 )
 
 REMOTE_DELETE_RETRIABLE_ERRORS = TopicCounter(
     "sediment_rlm_remote_delete_retriable_errors",
-    "Deletions that failed and may work the next time, as while RSM is away. Kafka does not count "
-    "these.",
+    "Deletions that failed with a retriable error, for example while RSM is away. Kafka does not "
+    "count these.",
 )
 
 REMOTE_FETCH_REQUESTS = TopicCounter(
@@ -151,13 +151,13 @@ REMOTE_FETCH_REQUESTS = TopicCounter(
 
 REMOTE_FETCH_BYTES = TopicCounter(
     "sediment_rlm_remote_fetch_bytes",
-    "Bytes of record batches from the tier that were served (Kafka: RemoteFetchBytesPerSec).",
+    "Bytes of record batches served from the tier (Kafka: RemoteFetchBytesPerSec).",
 )
 
 REMOTE_FETCH_ERRORS = TopicCounter(
     "sediment_rlm_remote_fetch_errors",
-    "Fetches of a partition that the tier failed: RSM or RLMM away, no reader free in time, an "
-    "object lost or damaged (Kafka: RemoteFetchErrorsPerSec).",
+    "Fetches of a partition that failed in the tier: RSM or RLMM was away, no reader thread "
+    "became free in time, or an object was lost or damaged (Kafka: RemoteFetchErrorsPerSec).",
 )
 
 TOPIC_COUNTERS = (

@@ -21,205 +21,210 @@ class RlmSettings(ServiceSettings):
 
     model_config = SettingsConfigDict(env_prefix="RLM_")
     renamed: ClassVar[Mapping[str, str]] = {
-        "RLM_REMOTE_LOG_INDEX_CACHE_TOTAL_SIZE_BYTES": "RLM_REMOTE_LOG_INDEX_CACHE_MEMORY_BYTES",
+        "RLM_REMOTE_LOG_INDEX_CACHE_TOTAL_SIZE_BYTES": "RLM_REMOTE_LOG_INDEX_CACHE_MEMORY_BYTES"
     }
 
-    rsm_address: Address = Field(description="Where RSM is served, HOST:PORT.")
-    rlmm_address: Address = Field(description="Where RLMM is served, HOST:PORT.")
+    rsm_address: Address = Field(description="Address of RSM, HOST:PORT.")
+    rlmm_address: Address = Field(description="Address of RLMM, HOST:PORT.")
     log_dirs: Annotated[tuple[Path, ...], NoDecode] = Field(
         default=(),
-        description="The broker's log directories, separated by commas (Kafka: log.dirs). Never "
-        "written to without RLM_LOCAL_RETENTION_ENFORCE. None: only what the tier has is served.",
+        description="The broker's log directories, separated by commas (Kafka: log.dirs). RLM "
+        "writes to them only if RLM_LOCAL_RETENTION_ENFORCE is set. If empty, RLM serves only "
+        "what is in the tier.",
     )
     remote_log_manager_task_interval_ms: int = Field(
-        default=30_000, ge=1, le=_INT32_MAX, description="Between two passes of a partition, ms."
+        default=30_000, ge=1, le=_INT32_MAX, description="Time between a partition's passes, ms."
     )
     remote_log_manager_copier_thread_pool_size: int = Field(
-        default=10, ge=1, le=128, description="Partitions that are copied at once."
+        default=10, ge=1, le=128, description="Maximum partitions copied at the same time."
     )
     partition_source: PartitionSource = Field(
         default=PartitionSource.STATIC,
-        description="What tells which partitions the broker leads: static (every one that lies in "
-        "RLM_LOG_DIRS), callbacks (calls of OnLeadershipChange and StopPartitions) or poller (the "
-        "brokers of RLM_BOOTSTRAP_SERVERS are asked).",
+        description="How RLM learns which partitions the broker leads: static (every partition "
+        "in RLM_LOG_DIRS), callbacks (calls of OnLeadershipChange and StopPartitions) or poller "
+        "(RLM polls the brokers of RLM_BOOTSTRAP_SERVERS).",
     )
     bootstrap_servers: Annotated[tuple[Address, ...], NoDecode] = Field(
         default=(),
-        description="The brokers that the poller asks first, HOST:PORT, separated by commas "
-        "(Kafka: bootstrap.servers).",
+        description="The brokers to which the poller connects first, HOST:PORT, separated by "
+        "commas (Kafka: bootstrap.servers).",
     )
     kafka_security_protocol: SecurityProtocol = Field(
         default=SecurityProtocol.PLAINTEXT,
-        description="What the poller speaks to brokers (Kafka: security.protocol), TLS 1.2 or "
+        description="Protocol between poller and brokers (Kafka: security.protocol), TLS 1.2 or "
         "newer. Files named by RLM_KAFKA_* settings are read again at each poll.",
     )
     kafka_sasl_mechanism: SaslMechanism | None = Field(
-        default=None, description="How the poller logs in (Kafka: sasl.mechanism)."
+        default=None, description="SASL mechanism of the poller (Kafka: sasl.mechanism)."
     )
-    kafka_username: str | None = Field(default=None, description="The user that logs in.")
+    kafka_username: str | None = Field(default=None, description="SASL user of the poller.")
     kafka_password_file: Path | None = Field(
-        default=None,
-        description="File with that user's password; a newline at its end is ignored.",
+        default=None, description="File with the password of that user; a final newline is ignored."
     )
     kafka_ssl_ca_file: Path | None = Field(
         default=None,
-        description="PEM file with the CAs of the brokers' certificates. None: the system's CAs.",
+        description="PEM file with the CAs that sign the brokers' certificates. If empty: the "
+        "system's CAs.",
     )
     kafka_ssl_certificate_file: Path | None = Field(
         default=None,
-        description="PEM file with the certificate that the poller shows to brokers, and its "
-        "chain. None: it shows none.",
+        description="PEM file with the poller's client certificate and its chain. If empty: no "
+        "client certificate.",
     )
     kafka_ssl_key_file: Path | None = Field(
         default=None,
-        description="PEM file with the private key of that certificate. None: it is in "
+        description="PEM file with the private key of that certificate. If empty: the key is in "
         "RLM_KAFKA_SSL_CERTIFICATE_FILE.",
     )
     kafka_ssl_key_password_file: Path | None = Field(
-        default=None, description="File with the password of that key. None: it has none."
+        default=None, description="File with the password of that key, if it has one."
     )
     partition_poll_interval_ms: int = Field(
-        default=30_000, ge=1, le=_INT32_MAX, description="Between two polls of the cluster, ms."
+        default=30_000, ge=1, le=_INT32_MAX, description="Time between polls of the cluster, ms."
     )
     deletion_confirm_ms: int = Field(
         default=3_600_000,
         ge=0,
-        description="Over how long the cluster must answer the poller, without a break, that a "
-        "topic is not there before its partitions are marked for deletion, ms.",
+        description="How long the poller must find a topic missing, in every poll, before RLM "
+        "marks its partitions for deletion, ms.",
     )
     remote_log_manager_expiration_thread_pool_size: int = Field(
-        default=10, ge=1, le=128, description="Partitions whose retention is kept at once."
+        default=10, ge=1, le=128, description="Maximum concurrent passes of retention."
     )
     remote_log_manager_follower_thread_pool_size: int = Field(
-        default=2, ge=1, le=128, description="Followed partitions whose tier is looked at at once."
+        default=2, ge=1, le=128, description="Maximum concurrent refreshes of followed tiers."
     )
     remote_partition_remover_task_interval_ms: int = Field(
         default=3_600_000,
         ge=1,
         le=_INT32_MAX,
-        description="How often partitions that are marked for deletion are looked for, ms; every "
-        "RLM removes them, whoever marked them.",
+        description="How often RLM searches for partitions that are marked for deletion, ms. "
+        "Every RLM removes them, no matter which process marked them.",
     )
     deletion_grace_ms: int = Field(
         default=3_600_000,
         ge=0,
-        description="How long a partition is left alone after it was marked for deletion, ms.",
+        description="How long RLM waits after a partition was marked for deletion before it "
+        "removes it, ms.",
     )
     local_retention_enforce: bool = Field(
         default=False,
-        description="Whether RLM owns RLM_LOG_DIRS and keeps local.retention.ms and .bytes there: "
-        "it deletes local segments that are in the tier. It holds Kafka's lock on each directory, "
-        "and does not start where somebody else, as a broker, holds one.",
+        description="Let RLM own RLM_LOG_DIRS and apply local.retention.ms and "
+        "local.retention.bytes there by deleting local segments that are in the tier. RLM holds "
+        "Kafka's lock on each directory; it refuses to start if another process, such as a "
+        "broker, holds one.",
     )
     log_retention_check_interval_ms: int = Field(
         default=300_000,
         ge=1,
         le=_INT32_MAX,
-        description="Between two passes of local retention over a partition, ms.",
+        description="Time between two passes of local retention over a partition, ms.",
     )
     remote_log_manager_copy_max_bytes_per_second: int = Field(
         default=INT64_MAX,
         ge=1,
-        description="What all copies of this process may take together, bytes a second; a segment "
-        "that is larger passes whole, and the next one waits for as long as it counts. 2^63-1: no "
-        "limit.",
+        description="Maximum rate of all copies of this process together, bytes/s. A segment "
+        "that is larger is copied whole, and the next one waits longer. 2^63-1: no limit.",
     )
     remote_log_manager_copy_quota_window_num: int = Field(
         default=11,
         ge=1,
         le=_INT32_MAX,
-        description="How many windows of unused rate copies may make up for at once.",
+        description="Maximum windows whose unused rate may be used in one burst.",
     )
     remote_log_manager_copy_quota_window_size_seconds: int = Field(
-        default=1, ge=1, le=_INT32_MAX, description="How long each of the windows is, s."
+        default=1, ge=1, le=_INT32_MAX, description="Length of each of these windows, s."
     )
     log_remote_copy_lag_ms: int = Field(
         default=0,
         ge=-1,
-        description="How old a rolled segment's newest record is before it is copied, ms, where "
-        "its topic does not say (remote.copy.lag.ms); 0: copied at once, -1: as old as the local "
-        "retention allows.",
+        description="How old the newest record of a rolled segment must be before the segment is "
+        "copied, ms. Used if the topic does not set remote.copy.lag.ms. 0: copy immediately; -1: "
+        "as old as local retention allows.",
     )
     log_remote_copy_lag_bytes: int = Field(
         default=-1,
         ge=-1,
-        description="How much of the log lies behind a rolled segment before it is copied, bytes, "
-        "where its topic does not say (remote.copy.lag.bytes); either lag is enough. 0: copied at "
-        "once, -1: as much as the local retention allows.",
+        description="How many bytes of the log must follow a rolled segment before it is copied. "
+        "Used if the topic does not set remote.copy.lag.bytes; reaching either lag is enough. 0: "
+        "copy immediately; -1: as many as local retention allows.",
     )
     remote_log_manager_task_retry_backoff_ms: int = Field(
         default=500, ge=1, le=_INT32_MAX, description="Wait after a partition's first failure, ms."
     )
     remote_log_manager_task_retry_backoff_max_ms: int = Field(
-        default=30_000, ge=1, le=_INT32_MAX, description="The longest wait after failures, ms."
+        default=30_000, ge=1, le=_INT32_MAX, description="Longest wait after repeated failures, ms."
     )
     remote_log_manager_task_retry_jitter: float = Field(
         default=0.2,
         ge=0,
         le=0.5,
-        description="Each wait after a failure is longer or shorter by up to this share of it.",
+        description="Random share by which each wait after a failure is made longer or shorter.",
     )
     report_interval_ms: int = Field(
         default=300_000,
         ge=1,
         le=600_000,
-        description="How often a partition at rest is reported to RLMM again, ms, where "
-        "retention.bytes is set: a sweep applies that by a report of the last 15 minutes only.",
+        description="How often RLM repeats the report of an unchanged partition to RLMM, ms, if "
+        "retention.bytes is set. A sweep applies retention.bytes only with a report of the last "
+        "15 minutes.",
     )
     remote_log_reader_threads: int = Field(
         default=10,
         ge=1,
         le=511,
-        description="Reads of the tier at once; less than the streams served at once, so that "
-        "local reads are served whatever the tier does.",
+        description="Maximum concurrent reads of the tier. Must be below RLM_STREAM_THREADS, so "
+        "that local reads are served even while the tier is slow.",
     )
     remote_fetch_max_wait_ms: int = Field(
         default=500,
         ge=1,
         le=_INT32_MAX,
-        description="How long a read of the tier waits for its turn, ms.",
+        description="How long a read of the tier waits for a reader thread, ms.",
     )
     remote_log_index_cache_memory_bytes: int = Field(
-        default=32 * 1024 * 1024,
-        ge=1,
-        description="Memory for indexes of remote segments, bytes.",
+        default=32 * 1024 * 1024, ge=1, description="Memory for indexes of remote segments, bytes."
     )
     remote_log_index_file_cache_dir: Path | None = Field(
         default=None,
-        description="Directory that keeps indexes of remote segments in files, over restarts: on a "
-        "local disk, outside of RLM_LOG_DIRS, created if missing. None: indexes are kept in memory "
-        "only.",
+        description="Directory that keeps indexes of remote segments in files across restarts. "
+        "It must be on a local disk and outside of RLM_LOG_DIRS, and is created if missing. If "
+        "empty: indexes are kept in memory only.",
     )
     remote_log_index_file_cache_total_size_bytes: int = Field(
         default=1024 * 1024 * 1024,
         ge=1,
-        description="Maximum size of these files, bytes, each counted in whole blocks of 4 KiB; of "
-        "more than 65,536 files the least recently used are removed, too.",
+        description="Maximum size of these files, bytes, each rounded up to blocks of 4 KiB. "
+        "Beyond 65,536 files the least recently used ones are removed, too.",
     )
     remote_log_index_file_cache_ttl_ms: int = Field(
         default=900_000,
         ge=-1,
-        description="How long an unused file stays, ms; -1: until others need its room.",
+        description="How long an unused file is kept, ms; -1: until its space is needed.",
     )
     remote_log_metadata_custom_metadata_max_bytes: int = Field(
-        default=128, ge=0, le=_INT32_MAX, description="Longest custom metadata that RSM may give."
+        default=128,
+        ge=0,
+        le=_INT32_MAX,
+        description="Maximum size of custom metadata that RLM accepts from RSM, bytes.",
     )
     copy_chunk_bytes: int = Field(
         default=1024 * 1024,
         ge=4096,
         le=2 * 1024 * 1024,
-        description="How much of a segment one message to RSM carries, bytes.",
+        description="Size of the messages in which RLM sends a segment to RSM, bytes.",
     )
 
     copy_lease_ms: int = Field(
         default=60_000,
         ge=MIN_LEASE_MS,
         le=MAX_LEASE_MS,
-        description="How long nobody else ends a copy whose RLM is silent, ms: it renews the lease "
-        "three times as often. After a kill, copying of what it was at waits as long.",
+        description="How long a copy is protected while its RLM sends nothing, ms. RLM renews "
+        "the lease three times as often. After RLM was killed, the copy's offsets wait this long "
+        "before they are copied again.",
     )
     stream_threads: int = Field(
-        default=16, ge=2, le=512, description="Fetches served at once by one process."
+        default=16, ge=2, le=512, description="Maximum concurrent fetches of one process."
     )
 
     @model_validator(mode="after")
@@ -230,8 +235,8 @@ class RlmSettings(ServiceSettings):
         for log_dir in self.log_dirs:
             if cache.resolve().is_relative_to(log_dir.resolve()):
                 raise ValueError(
-                    f"RLM_REMOTE_LOG_INDEX_FILE_CACHE_DIR must not lie in {log_dir}, which is of "
-                    "RLM_LOG_DIRS and the broker's"
+                    f"RLM_REMOTE_LOG_INDEX_FILE_CACHE_DIR must not be in {log_dir}, a directory "
+                    "of the broker (RLM_LOG_DIRS); choose another directory"
                 )
         return self
 
@@ -245,16 +250,16 @@ class RlmSettings(ServiceSettings):
         return self
 
     @model_validator(mode="after")
-    def _have_logs_of_what_is_told(self) -> Self:
+    def _have_log_dirs_of_partitions(self) -> Self:
         source = self.partition_source
         if source is not PartitionSource.STATIC and not self.log_dirs:
             raise ValueError(
-                f"RLM_PARTITION_SOURCE={source.value} needs RLM_LOG_DIRS: where the logs of the "
-                "partitions lie that it is told"
+                f"RLM_PARTITION_SOURCE={source.value} needs RLM_LOG_DIRS, the directories with the "
+                "partitions' logs"
             )
         if source is PartitionSource.POLLER and not self.bootstrap_servers:
             raise ValueError(
-                "RLM_PARTITION_SOURCE=poller needs RLM_BOOTSTRAP_SERVERS: which brokers are asked"
+                "RLM_PARTITION_SOURCE=poller needs RLM_BOOTSTRAP_SERVERS, the brokers to poll"
             )
         return self
 
@@ -296,11 +301,13 @@ class RlmSettings(ServiceSettings):
         if not self.local_retention_enforce:
             return self
         if not self.log_dirs:
-            raise ValueError("RLM_LOCAL_RETENTION_ENFORCE needs RLM_LOG_DIRS: what RLM owns")
+            raise ValueError(
+                "RLM_LOCAL_RETENTION_ENFORCE needs RLM_LOG_DIRS, the logs to apply it to"
+            )
         if self.partition_source is PartitionSource.POLLER:
             raise ValueError(
-                "RLM_LOCAL_RETENTION_ENFORCE cannot be used with RLM_PARTITION_SOURCE=poller: the "
-                "directories are a live broker's, which deletes by its own retention.*; leave it "
+                "RLM_LOCAL_RETENTION_ENFORCE cannot be used with RLM_PARTITION_SOURCE=poller: a "
+                "running broker owns the directories and applies its own retention.*; leave it "
                 "off, and set the topics' retention.* in the broker"
             )
         return self

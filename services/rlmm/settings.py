@@ -14,39 +14,39 @@ class RlmmSettings(ServiceSettings):
     model_config = SettingsConfigDict(env_prefix="RLMM_")
 
     database_url: SecretStr = Field(
-        description="The PostgreSQL database, postgresql://USER:PASSWORD@HOST:PORT/NAME."
+        description="URL of the PostgreSQL database, postgresql://USER:PASSWORD@HOST:PORT/NAME."
     )
     database_pool_size: int = Field(
-        default=16, ge=1, le=512, description="Most connections of one process to the database."
+        default=16, ge=1, le=512, description="Maximum connections of one process to the database."
     )
     database_pool_timeout_ms: int = Field(
-        default=5_000, ge=1, description="How long a call waits for a connection of the pool, ms."
+        default=5_000, ge=1, description="How long a call waits for a connection from the pool, ms."
     )
     database_connect_timeout_ms: int = Field(
         default=5_000,
         ge=2_000,
-        description="How long a new connection may take, ms; rounded up to whole seconds.",
+        description="How long opening a connection may take, ms; rounded up to whole seconds.",
     )
     database_statement_timeout_ms: int = Field(
         default=20_000, ge=1, description="How long one SQL statement may run, ms."
     )
     database_lock_timeout_ms: int = Field(
-        default=10_000, ge=1, description="How long a statement waits for a row's lock, ms."
+        default=10_000, ge=1, description="How long a statement waits for a row lock, ms."
     )
     database_idle_in_transaction_timeout_ms: int = Field(
         default=10_000,
         ge=1,
-        description="After how long the database ends a transaction whose process is silent, ms.",
+        description="How long a transaction may be idle, ms; then the database ends it.",
     )
     custom_metadata_max_bytes: int = Field(
         default=128,
         ge=0,
         le=65_536,
-        description="Longest custom metadata of a segment, bytes (Kafka: "
+        description="Maximum size of a segment's custom metadata, bytes (Kafka: "
         "remote.log.metadata.custom.metadata.max.bytes).",
     )
     leader_epochs_per_segment_max: int = Field(
-        default=10_000, ge=1, le=100_000, description="Most leader epochs of one segment."
+        default=10_000, ge=1, le=100_000, description="Maximum leader epochs of one segment."
     )
 
     def database_limits(self) -> DatabaseLimits:

@@ -43,9 +43,9 @@ _IP_ADDRESS = re.compile(r"[0-9]+(\.[0-9]+){3}")
 def _possible_bucket(name: str) -> str:
     """Check a bucket's name against the rules that need look-ahead in a pattern."""
     if name and not 3 <= len(name) <= MAX_BUCKET_LENGTH:
-        raise ValueError(f"a bucket's name has 3 to {MAX_BUCKET_LENGTH} characters")
+        raise ValueError(f"a bucket's name must have 3 to {MAX_BUCKET_LENGTH} characters")
     if _IP_ADDRESS.fullmatch(name):
-        raise ValueError("a bucket's name is no IP address")
+        raise ValueError("a bucket's name must not be an IP address")
     return name
 
 
@@ -61,110 +61,117 @@ class RsmSettings(ServiceSettings):
         frozen=True, extra="forbid", env_prefix="RSM_", hide_input_in_errors=True
     )
 
-    backend: Literal["s3", "filesystem"] = Field(description="What keeps the objects.")
+    backend: Literal["s3", "filesystem"] = Field(
+        description="Type of object store: s3 or filesystem."
+    )
     location_id: int = Field(
         default=1,
         ge=1,
         le=MAX_LOCATION_ID,
-        description="The number that custom metadata gives this store; never give it to another.",
+        description="Number of this store in the custom metadata of segments. Never reuse it for "
+        "another store.",
     )
     locations_file: Path | None = Field(
         default=None,
-        description="A TOML file with the other locations, of which segments are still read.",
+        description="TOML file that lists the other locations from which segments are still read.",
     )
     deployment_id: str = Field(
         default="",
         pattern=r"^[A-Za-z0-9._-]*$",
         max_length=128,
-        description="Whose objects these are; a store marked by another deployment is refused.",
+        description="Name of this deployment. RSM refuses a store that another deployment has "
+        "marked.",
     )
     marker_required: bool = Field(
         default=False,
-        description="Refuse a store that is not marked instead of marking it: set it once the "
-        "store is in use. Then an unmounted volume is detected at start, too.",
+        description="Refuse a store that has no marker instead of marking it. Set it once the "
+        "store is in use, so that RSM also detects an unmounted volume at start.",
     )
     prefix: str = Field(
         default="",
         pattern=PREFIX_PATTERN,
         max_length=MAX_PREFIX_LENGTH,
-        description="Before every key: empty, or folders ending with a slash.",
+        description="Prefix of every object key: empty, or folders ending with a slash.",
     )
     directory: Path | None = Field(
-        default=None, description="filesystem: the directory that holds the objects; must exist."
+        default=None, description="filesystem: directory that holds the objects; must exist."
     )
     endpoint: str = Field(
-        default="", pattern=ENDPOINT_PATTERN, description="s3: HOST:PORT of the store."
+        default="", pattern=ENDPOINT_PATTERN, description="s3: address of the store, HOST:PORT."
     )
-    region: str = Field(default="", description="s3: the region that requests name.")
-    access_key: SecretStr = Field(default=SecretStr(""), description="s3: the access key.")
-    secret_key: SecretStr = Field(default=SecretStr(""), description="s3: the secret key.")
-    bucket: BucketName = Field(default="", description="s3: the bucket, which must exist.")
-    secure: bool = Field(default=True, description="s3: use TLS.")
+    region: str = Field(default="", description="s3: region of the store.")
+    access_key: SecretStr = Field(default=SecretStr(""), description="s3: access key.")
+    secret_key: SecretStr = Field(default=SecretStr(""), description="s3: secret key.")
+    bucket: BucketName = Field(default="", description="s3: name of the bucket, which must exist.")
+    secure: bool = Field(default=True, description="s3: connect with TLS.")
     sign_payload: bool = Field(
         default=True,
-        description="s3: sign the sha256 of what is sent over plain HTTP; TLS needs no such.",
+        description="s3: sign the SHA-256 of uploaded data over plain HTTP. TLS does not need it.",
     )
     connect_timeout_ms: int = Field(
         default=5_000,
         ge=1,
-        description="s3: how long a connection may take to come about, and each 256 KiB of a body "
-        "to be sent, ms.",
+        description="s3: timeout for opening a connection, and for sending each 256 KiB of a "
+        "body, ms.",
     )
     read_timeout_ms: int = Field(
-        default=30_000, ge=1, description="s3: how long the store may be silent, ms."
+        default=30_000, ge=1, description="s3: how long to wait for bytes from the store, ms."
     )
     retries: int = Field(
         default=3,
         ge=0,
         le=10,
-        description="s3: how often a failed request is repeated, and how often in a row a fetch "
-        "that breaks off within 1 MiB is gone on with.",
+        description="s3: how often to retry a failed request, and how often in a row to resume a "
+        "fetch that breaks off within 1 MiB.",
     )
     # S3 requires 5 MiB and accepts 10,000 parts; the largest segment, 2 GiB, has 410 of that size.
     part_size_bytes: int = Field(
         default=8 * _MIB,
         ge=5 * _MIB,
         le=512 * _MIB,
-        description="Size of a part, bytes; a smaller object is sent whole.",
+        description="Size of an uploaded part, bytes; a smaller object is uploaded whole.",
     )
     upload_threads: int = Field(
-        default=4, ge=1, le=64, description="Parts sent at once by one process."
+        default=4, ge=1, le=64, description="Maximum concurrent uploads of parts."
     )
     copy_threads: int = Field(
         default=8,
         ge=1,
         le=512,
-        description="Copies served at once by one process; others wait, fetches do not.",
+        description="Maximum concurrent copies of one process. Twice as many may wait; further "
+        "copies are refused and may be retried.",
     )
     verify_reads: VerifyReads = Field(
         default="always",
-        description="Which reads of logs are verified against the digests of the copy: off, "
-        "sampled (every 16th), always. Each chunk of 1 MiB that is read whole is verified; indexes "
-        "always are. A verified read whose manifest is missing or wrong fails with DATA_LOSS. "
-        "Costs the manifest, once for each segment while it is cached.",
+        description="Which reads of logs to verify against the digests of the copy: off, sampled "
+        "(every 16th) or always. Each chunk of 1 MiB that is read whole is verified; indexes "
+        "always are. A verified read fails with DATA_LOSS if its manifest is missing or wrong. "
+        "The manifest is read once for each segment while it is cached.",
     )
     digest_cache_bytes: int = Field(
         default=16 * _MIB,
         ge=_MIB // 16,
-        description="Memory for the digests of segments that are read, bytes.",
+        description="Memory for cached digests of segments, bytes.",
     )
     upload_rate_bytes_per_s: int = Field(
         default=0,
         ge=0,
-        description="What all copies of one process together may take in, bytes/s; 0: no limit. "
-        "As Kafka's remote.log.manager.copy.max.bytes.per.second, for a process, not a broker.",
+        description="Maximum rate of all copies of one process together, bytes/s; 0: no limit. "
+        "Like Kafka's remote.log.manager.copy.max.bytes.per.second, but per process, not per "
+        "broker.",
     )
     fetch_rate_bytes_per_s: int = Field(
         default=0,
         ge=0,
-        description="What all fetches of one process together may give out, bytes/s; 0: no limit. "
-        "As Kafka's remote.log.manager.fetch.max.bytes.per.second, for a process, not a broker.",
+        description="Maximum rate of all fetches of one process together, bytes/s; 0: no limit. "
+        "Like Kafka's remote.log.manager.fetch.max.bytes.per.second, but per process, not per "
+        "broker.",
     )
     delete_rate_keys_per_s: int = Field(
         default=3_500,
         ge=1,
-        description="Objects deleted a second by one process, at most (S3 takes 3,500 writes for a "
-        "prefix); while the store has no time it is fewer, down to a 64th.",
+        description="Maximum objects that one process deletes per second (S3 accepts 3,500 "
+        "writes per prefix). RSM lowers the rate, down to a 64th, while the store is overloaded.",
     )
     buffer_timeout_ms: int = Field(
         default=60_000, ge=1, description="How long a copy waits for a free part buffer, ms."
@@ -249,9 +256,9 @@ def other_locations(settings: RsmSettings) -> list[RegisteredLocation]:
     for location in listed:
         if location.id == settings.location_id and place_of(location) != current:
             raise SystemExit(
-                f"{what}: location {location.id} is {described(location)} here, and by the "
-                f"settings the current one, {described(settings)}: give a new place a number of "
-                "its own in RSM_LOCATION_ID"
+                f"{what}: location {location.id} is {described(location)} in the file, but "
+                f"{described(settings)} in the settings; set RSM_LOCATION_ID to a new number for a "
+                "new place"
             )
     others = [location for location in listed if location.id != settings.location_id]
     _require_unique_places({current: settings.location_id}, others, what)
@@ -284,7 +291,7 @@ def read_key(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as e:
         raise SystemExit(f"{path}: cannot be read ({type(e).__name__})") from e
     if not key:
-        raise SystemExit(f"{path}: is empty, should hold a key")
+        raise SystemExit(f"{path}: is empty; write the key into it")
     return key
 
 

@@ -22,7 +22,7 @@ from services.rpc.statuses import status_code, status_of
 
 RPC_SECONDS = Histogram(
     "sediment_rpc_seconds",
-    "Time of calls served, by method and status.",
+    "Duration of the calls served, by method and status code, seconds.",
     ["method", "code"],
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
 )
