@@ -32,7 +32,7 @@ from services.api.segments import (
 )
 from services.api.topic_config import RetentionOwner
 from services.common.failpoints import failpoint
-from services.workflows.stored_segments import KnownSegments
+from services.workflows.segment_views import MetadataView
 
 UNKNOWN_BROKER = -1
 _STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
@@ -311,15 +311,15 @@ class OrphanDeletion:
         """
         due = self._due(run_id, grace_ms)
         # Read again: an import may have added partitions since the run began.
-        known = KnownSegments(self._rlmm)
+        view = MetadataView(self._rlmm)
         for orphans in _orphan_batches(
             [each for each in self._orphans if each.anomaly.identity in due]
         ):
-            self._delete_objects(known, orphans)
+            self._delete_objects(view, orphans)
         for uploads in _orphan_batches(
             [each for each in self._uploads if each.anomaly.identity in due]
         ):
-            self._end_uploads(known, [each.upload for each in uploads])
+            self._end_uploads(view, [each.upload for each in uploads])
 
     def _due(self, run_id: str, grace_ms: int) -> set[Anomaly]:
         query = AnomalyQuery((AnomalyKind.ORPHAN_OBJECTS, AnomalyKind.ABANDONED_UPLOAD))
@@ -331,8 +331,8 @@ class OrphanDeletion:
             and seen.run_id == run_id
         }
 
-    def _delete_objects(self, known: KnownSegments, orphans: Sequence[Orphan]) -> None:
-        states = known.states([each.stored.name for each in orphans])
+    def _delete_objects(self, view: MetadataView, orphans: Sequence[Orphan]) -> None:
+        states = view.states([each.stored.name for each in orphans])
         still = [
             # An import or a restored database may have changed the state since.
             each.stored
@@ -352,8 +352,8 @@ class OrphanDeletion:
         outcomes = self._objects.delete_segment_objects(chosen)
         self.done.objects += self.done.count([str(each.location) for each in still], outcomes)
 
-    def _end_uploads(self, known: KnownSegments, uploads: Sequence[MultipartUpload]) -> None:
-        still = list(not_being_copied(known, uploads))
+    def _end_uploads(self, view: MetadataView, uploads: Sequence[MultipartUpload]) -> None:
+        still = list(not_being_copied(view, uploads))
         if not still:
             return
         outcomes = self._objects.abort_multipart_uploads(
@@ -363,10 +363,10 @@ class OrphanDeletion:
 
 
 def not_being_copied(
-    known: KnownSegments, uploads: Sequence[MultipartUpload]
+    view: MetadataView, uploads: Sequence[MultipartUpload]
 ) -> Iterator[MultipartUpload]:
     """Yield the uploads that belong to no active copy according to their current metadata."""
-    states = known.states([each.name for each in uploads])
+    states = view.states([each.name for each in uploads])
     for upload, state in zip(uploads, states, strict=True):
         if state is not RemoteLogSegmentState.COPY_SEGMENT_STARTED:
             yield upload

@@ -35,13 +35,13 @@ from services.workflows.deletion import (
     OrphanDeletion,
     not_being_copied,
 )
-from services.workflows.stored_segments import (
-    KnownSegments,
+from services.workflows.segment_views import (
+    MetadataView,
     PartitionKey,
-    StoredSegment,
-    Verdict,
-    judged_segments,
-    stored_segments,
+    Problem,
+    StoreView,
+    reconcile_verdicts,
+    store_views,
 )
 
 DEFAULT_GRACE_MS = 24 * 60 * 60 * 1000
@@ -129,24 +129,24 @@ class Reconciliation:
         Raises:
             RetriableRemoteStorageError: a service is unreachable; run it again.
         """
-        known = KnownSegments(self._rlmm)
+        view = MetadataView(self._rlmm)
         for location_id in self._plan.locations:
-            self._check_uploads(known, location_id)
+            self._check_uploads(view, location_id)
         for shard in range(SHARDS):
-            self._check_shard(known, shard)
+            self._check_shard(view, shard)
         self._report()
         if self._plan.delete:
             self._deletion.delete(self._plan.run_id, self._plan.grace_ms)
         return self._done
 
-    def _check_uploads(self, known: KnownSegments, location_id: int) -> None:
+    def _check_uploads(self, view: MetadataView, location_id: int) -> None:
         uploads = (
             each
             for each in all_multipart_uploads(self._objects, location_id)
             if self._plan.is_old(each.begun_ms)
         )
         for batch in _batches(uploads):
-            for upload in not_being_copied(known, batch):
+            for upload in not_being_copied(view, batch):
                 name, kind = upload.name, AnomalyKind.ABANDONED_UPLOAD
                 anomaly = Anomaly(
                     kind, name.topic_id, name.partition, name.segment_id, str(upload.location)
@@ -155,64 +155,62 @@ class Reconciliation:
                 self._add(anomaly)
                 self._deletion.keep_upload(AbandonedUpload(anomaly, upload))
 
-    def _check_shard(self, known: KnownSegments, shard: int) -> None:
+    def _check_shard(self, view: MetadataView, shard: int) -> None:
         settled: dict[PartitionKey, set[UUID]] = defaultdict(set)
         for location_id in self._plan.locations:
             query = ObjectQuery(location_id, shard, SHARDS)
-            listed = stored_segments(all_segment_objects(self._objects, query))
+            listed = store_views(all_segment_objects(self._objects, query))
             for partition, segments in groupby(listed, key=lambda stored: stored.partition):
                 for batch in _batches(segments):
-                    settled[partition] |= self._check_batch(known, partition, batch)
-        for tp in known.partitions(shard, SHARDS):
-            self._check_missing(known, tp, settled[tp.topic_id, tp.partition])
+                    settled[partition] |= self._check_batch(view, partition, batch)
+        for tp in view.partitions(shard, SHARDS):
+            self._check_missing(view, tp, settled[tp.topic_id, tp.partition])
 
     def _check_batch(
-        self, known: KnownSegments, partition: PartitionKey, batch: Sequence[StoredSegment]
+        self, view: MetadataView, partition: PartitionKey, batch: Sequence[StoreView]
     ) -> set[UUID]:
         """Compare a batch; return the ids whose objects need no further check."""
         settled = set()
-        for judged in judged_segments(self._objects, known, partition, batch):
-            stored, verdict = judged.stored, judged.verdict
+        for verdict in reconcile_verdicts(self._objects, view, partition, batch):
+            stored, problem = verdict.stored, verdict.problem
             self._done.segments += 1
             self._done.objects += len(stored.objects)
             is_reported = False
-            if judged.unread:
-                self._done.note_unread(judged.unread)
-            if verdict is not None and self._plan.is_old(stored.modified_ms):
-                self._note(stored, verdict, judged.state)
-                is_reported = verdict.kind is not AnomalyKind.ORPHAN_OBJECTS
-            if judged.is_complete or is_reported:
+            if verdict.unread:
+                self._done.note_unread(verdict.unread)
+            if problem is not None and self._plan.is_old(stored.modified_ms):
+                self._note(stored, problem, verdict.state)
+                is_reported = problem.kind is not AnomalyKind.ORPHAN_OBJECTS
+            if verdict.is_complete or is_reported:
                 settled.add(stored.id)
             self._on_segment(self._done)
         return settled
 
     def _note(
-        self, stored: StoredSegment, verdict: Verdict, state: RemoteLogSegmentState | None
+        self, stored: StoreView, problem: Problem, state: RemoteLogSegmentState | None
     ) -> None:
-        self._done.anomalies[verdict.kind] += 1
-        if not verdict.objects:
-            self._add(_anomaly(stored, verdict, stored.manifest))
-        for each in verdict.objects:
-            anomaly = _anomaly(stored, verdict, each)
+        self._done.anomalies[problem.kind] += 1
+        if not problem.objects:
+            self._add(_anomaly(stored, problem, stored.manifest))
+        for each in problem.objects:
+            anomaly = _anomaly(stored, problem, each)
             self._add(anomaly)
             self._deletion.keep_orphan(Orphan(anomaly, each, state))
 
-    def _check_missing(
-        self, known: KnownSegments, tp: TopicIdPartition, settled: set[UUID]
-    ) -> None:
+    def _check_missing(self, view: MetadataView, tp: TopicIdPartition, settled: set[UUID]) -> None:
         try:
             for metadata in all_segments(self._rlmm, tp, states=(_FINISHED,)):
                 if metadata.remote_log_segment_id.id not in settled:
-                    self._check_objects_of(known, metadata)
+                    self._check_objects_of(view, metadata)
         except RemoteResourceNotFoundError:
             return  # The partition was removed meanwhile.
 
-    def _check_objects_of(self, known: KnownSegments, metadata: RemoteLogSegmentMetadata) -> None:
+    def _check_objects_of(self, view: MetadataView, metadata: RemoteLogSegmentMetadata) -> None:
         missing, segment_id = self._missing_of(metadata), metadata.remote_log_segment_id
         tp = segment_id.topic_id_partition
         if not missing:
             return
-        row = known.rows((tp.topic_id, tp.partition), [segment_id.id]).get(segment_id.id)
+        row = view.rows((tp.topic_id, tp.partition), [segment_id.id]).get(segment_id.id)
         if row is not None and row.state is _FINISHED:
             kind = AnomalyKind.MISSING_OBJECTS
             self._done.anomalies[kind] += 1
@@ -243,10 +241,10 @@ class Reconciliation:
             self._unreported = []
 
 
-def _anomaly(stored: StoredSegment, verdict: Verdict, about: SegmentObject | None) -> Anomaly:
+def _anomaly(stored: StoreView, problem: Problem, about: SegmentObject | None) -> Anomaly:
     topic_id, partition = stored.partition
     where = "" if about is None else str(about.location)
-    return Anomaly(verdict.kind, topic_id, partition, stored.id, where, verdict.detail)
+    return Anomaly(problem.kind, topic_id, partition, stored.id, where, problem.detail)
 
 
 def _batches(items: Iterator[T]) -> Iterator[list[T]]:

@@ -23,7 +23,7 @@ from services.api.remote_storage_manager import (
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.validation import require
 from services.workflows.scrub_copy import CopyScrub, UnverifiedError
-from services.workflows.stored_segments import KnownSegments, StoredSegment, stored_segments
+from services.workflows.segment_views import MetadataView, StoreView, store_views
 
 MAX_PARTS = 10_000
 
@@ -53,7 +53,7 @@ class ScrubPlan:
         require(1 <= self.parts <= MAX_PARTS, "parts", f"must be 1 to {MAX_PARTS}")
         require(1 <= self.part <= self.parts, "part", f"must be 1 to {self.parts}")
 
-    def has(self, stored: StoredSegment) -> bool:
+    def has(self, stored: StoreView) -> bool:
         topic_id, _ = stored.partition
         is_wanted = self.topic_ids is None or topic_id in self.topic_ids
         return is_wanted and stored.id.int % self.parts == self.part - 1
@@ -159,29 +159,29 @@ class Scrub:
             RetriableRemoteStorageError: RLMM is unreachable, or the first listing failed; run it
                 again.
         """
-        known = KnownSegments(self._rlmm)
+        view = MetadataView(self._rlmm)
         try:
             for location_id in self._plan.locations:
                 for shard in self._plan.shards():
-                    self._scrub_shard(known, ObjectQuery(location_id, shard, SHARDS))
+                    self._scrub_shard(view, ObjectQuery(location_id, shard, SHARDS))
         except _StoreAwayError:
             self._done.is_cut_short = True
         return self._done
 
-    def _scrub_shard(self, known: KnownSegments, query: ObjectQuery) -> None:
+    def _scrub_shard(self, view: MetadataView, query: ObjectQuery) -> None:
         of_part = (stored for stored in self._listed(query) if self._plan.has(stored))
         for partition, found in groupby(of_part, key=lambda stored: stored.partition):
             while batch := list(islice(found, _BATCH)):
-                rows = known.rows(partition, [stored.id for stored in batch])
+                rows = view.rows(partition, [stored.id for stored in batch])
                 for stored in batch:
                     row, manifest = rows.get(stored.id), stored.manifest
                     if row is not None and row.state is _FINISHED and manifest is not None:
-                        self._check(known, stored, manifest, row)
+                        self._check(view, stored, manifest, row)
                         self._on_progress(self._done)
 
-    def _listed(self, query: ObjectQuery) -> Iterator[StoredSegment]:
+    def _listed(self, query: ObjectQuery) -> Iterator[StoreView]:
         try:
-            for stored in stored_segments(all_segment_objects(self._objects, query)):
+            for stored in store_views(all_segment_objects(self._objects, query)):
                 self._has_listed = True
                 yield stored
             self._has_listed = True
@@ -194,8 +194,8 @@ class Scrub:
 
     def _check(
         self,
-        known: KnownSegments,
-        stored: StoredSegment,
+        view: MetadataView,
+        stored: StoreView,
         manifest: SegmentObject,
         row: RemoteLogSegmentMetadata,
     ) -> None:
@@ -209,7 +209,7 @@ class Scrub:
             reason = str(e)
         except RemoteStorageError as e:
             reason, is_failure = str(e), True
-        if found and known.states([manifest.name]) != [_FINISHED]:
+        if found and view.states([manifest.name]) != [_FINISHED]:
             self._done.gone += 1
             return
         if found:
@@ -229,7 +229,7 @@ class Scrub:
                 self._note(text)
 
     def _anomalies_of(
-        self, stored: StoredSegment, manifest: SegmentObject, row: RemoteLogSegmentMetadata
+        self, stored: StoreView, manifest: SegmentObject, row: RemoteLogSegmentMetadata
     ) -> Iterator[Anomaly]:
         def corrupt(where: ObjectLocation | None, detail: str) -> Anomaly:
             name = "" if where is None else str(where)
@@ -238,25 +238,26 @@ class Scrub:
 
         try:
             try:
-                told = self._manifest(manifest)
+                content = self._manifest(manifest)
             except CorruptSegmentError as e:
                 yield corrupt(manifest.location, str(e))
                 return
             # RSM follows the manifest if a segment has no custom metadata.
-            if row.custom_metadata is not None and not told.is_of(row.custom_metadata):
-                text = f"the manifest is of attempt {told.attempt}, the metadata of another copy"
-                self._require_same(manifest, told)
+            if row.custom_metadata is not None and not content.is_of(row.custom_metadata):
+                found = content.attempt
+                text = f"the manifest is of attempt {found}, the metadata is of another copy"
+                self._require_same(manifest, content)
                 yield corrupt(manifest.location, text)
                 return
-            if told.digests is None:
+            if content.digests is None:
                 raise UnverifiedError("this release of RSM returns no checksums; upgrade RSM")
             where = {
                 each.name.kind: each.location
                 for each in stored.objects
-                if each.name.attempt in (None, told.attempt)
+                if each.name.attempt in (None, content.attempt)
             }
-            for damage in CopyScrub(self._rsm, row, told.digests, self._take).damages():
-                self._require_same(manifest, told)
+            for damage in CopyScrub(self._rsm, row, content.digests, self._take).damages():
+                self._require_same(manifest, content)
                 yield corrupt(where.get(damage.kind), damage.detail)
         except RemoteResourceNotFoundError as e:
             text = str(e)[:MAX_DETAIL_LENGTH]
@@ -272,17 +273,19 @@ class Scrub:
         except CorruptSegmentError as first:
             self._read(manifest)
             raise UnverifiedError(
-                f"read in two ways, wrong first and then right: {first}"
+                f"the first read was damaged, the second correct: {first}"
             ) from first
 
-    def _require_same(self, manifest: SegmentObject, told: StoredManifest) -> None:
+    def _require_same(self, manifest: SegmentObject, content: StoredManifest) -> None:
         """Raise UnverifiedError if the manifest changed since the check began."""
         try:
-            is_same = self._read(manifest) == told
+            is_same = self._read(manifest) == content
         except CorruptSegmentError:
             is_same = False
         if not is_same:
-            raise UnverifiedError(f"{manifest.location}: the manifest was read in two ways")
+            raise UnverifiedError(
+                f"{manifest.location}: the manifest changed during the check; scrub again"
+            )
 
     def _read(self, manifest: SegmentObject) -> StoredManifest:
         self._take(manifest.size_bytes)

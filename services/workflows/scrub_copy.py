@@ -158,7 +158,7 @@ class CopyScrub:
                 is_wrong_again = True
                 yield _Problem(f"{part.name}: {problem}", problem.is_judged_elsewhere)
         if not is_wrong_again:
-            raise UnverifiedError(f"read in two ways, wrong first and then right: {first}")
+            raise UnverifiedError(f"the first read was damaged, the second correct: {first}")
 
     def _problem(self, parts: Sequence[_Part], pieces: Iterator[bytes]) -> _Problem | None:
         """Read `pieces` and return the first problem of the parts."""

@@ -32,7 +32,7 @@ from services.rsm.upload import PartBuffers
 from services.workflows.deletion import Deleter
 from services.workflows.reconcile import Reconciled, Reconciliation, ReconciliationPlan
 from services.workflows.removal import remove_partition
-from services.workflows.stored_segments import KnownSegments
+from services.workflows.segment_views import MetadataView
 from tests.contract.remote_storage_manager_contract import Files
 from tests.harness.tier import HOUR_MS, SIZE_BYTES, SmallTier, a_topic, now_ms, segment
 
@@ -546,13 +546,13 @@ def test_of_a_few_deleted_segments_only_their_events_are_sent(
     gone, kept, *_ = tier.fill(tp, 10)
     tier.move(tier.move(gone, DELETE_STARTED), DELETE_FINISHED)
     asked = {each.remote_log_segment_id for each in (gone, kept)}
-    told = ToldEvents(tier.rlmm)
-    known = KnownSegments(cast(RemoteLogMetadataManager, told))
-    assert known.deleted(asked) == {gone.remote_log_segment_id}
-    assert {event.segment_id for event in told.events} == {each.id for each in asked}
+    returned = ReturnedEvents(tier.rlmm)
+    view = MetadataView(cast(RemoteLogMetadataManager, returned))
+    assert view.deleted(asked) == {gone.remote_log_segment_id}
+    assert {event.segment_id for event in returned.events} == {each.id for each in asked}
 
 
-class ToldEvents:
+class ReturnedEvents:
     """The real RLMM, with a list of the events that it returned."""
 
     def __init__(self, rlmm: RemoteLogMetadataManager) -> None:

@@ -204,7 +204,7 @@ def test_a_manifest_of_another_copy_is_told(
     done = scrubber.once()
     assert (counts(done), done.anomalies) == ((1, 0, 1, 0, 0), {CORRUPT: 1})
     (seen,) = scrubber.seen()
-    assert "the metadata of another copy" in seen.anomaly.detail
+    assert "the metadata is of another copy" in seen.anomaly.detail
 
 
 def test_a_segment_whose_metadata_has_no_custom_metadata_is_read_by_its_manifest(

@@ -34,21 +34,21 @@ def test_what_is_told_needs_logs() -> None:
     assert settings().partition_source is PartitionSource.STATIC
     with pytest.raises(ValidationError, match="RLM_PARTITION_SOURCE=callbacks needs RLM_LOG_DIRS"):
         settings(partition_source="callbacks")
-    told = settings(partition_source="callbacks", log_dirs="/var/kafka")
-    assert told.partition_source is PartitionSource.CALLBACKS
+    parsed = settings(partition_source="callbacks", log_dirs="/var/kafka")
+    assert parsed.partition_source is PartitionSource.CALLBACKS
 
 
 @pytest.mark.parametrize("inside", ["", "/remote-log-index-cache", "/../kafka/x"])
 def test_an_index_cache_in_the_brokers_directories_is_refused(tmp_path: Path, inside: str) -> None:
     logs = tmp_path / "kafka"
-    with pytest.raises(ValidationError, match="RLM_REMOTE_LOG_INDEX_FILE_CACHE_DIR must not lie"):
+    with pytest.raises(ValidationError, match="RLM_REMOTE_LOG_INDEX_FILE_CACHE_DIR must not be in"):
         settings(log_dirs=str(logs), remote_log_index_file_cache_dir=f"{logs}{inside}")
 
 
 def test_an_index_cache_beside_the_brokers_directories_is_none_of_theirs(tmp_path: Path) -> None:
     beside = str(tmp_path / "kafka-indexes")
-    told = settings(log_dirs=str(tmp_path / "kafka"), remote_log_index_file_cache_dir=beside)
-    assert told.remote_log_index_file_cache_dir == Path(beside)
+    parsed = settings(log_dirs=str(tmp_path / "kafka"), remote_log_index_file_cache_dir=beside)
+    assert parsed.remote_log_index_file_cache_dir == Path(beside)
     assert settings(remote_log_index_file_cache_dir="").remote_log_index_file_cache_dir is None
 
 

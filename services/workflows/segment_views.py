@@ -1,4 +1,4 @@
-"""Judge the objects of a segment against its metadata and its manifest."""
+"""Compare the store's view of segments, their objects, with the metadata's view."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,7 +37,7 @@ PartitionKey: TypeAlias = tuple[UUID, int]
 
 
 @dataclass(frozen=True, slots=True)
-class StoredSegment:
+class StoreView:
     """All objects of one segment id in one location, from one listing."""
 
     objects: tuple[SegmentObject, ...]
@@ -84,16 +84,16 @@ class StoredSegment:
         return self.manifest is not None and counting_attempt in self.complete_attempts()
 
 
-def stored_segments(objects: Iterable[SegmentObject]) -> Iterator[StoredSegment]:
+def store_views(objects: Iterable[SegmentObject]) -> Iterator[StoreView]:
     """Group objects by segment; the objects come in the order of their keys."""
     for _, found in groupby(
         objects, key=lambda each: (each.name.topic_id, each.name.partition, each.name.segment_id)
     ):
-        yield StoredSegment(tuple(found))
+        yield StoreView(tuple(found))
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Problem:
     """The problem of a segment; `objects` are those that nothing needs."""
 
     kind: AnomalyKind
@@ -101,13 +101,13 @@ class Verdict:
     detail: str
 
 
-def judge(
-    stored: StoredSegment,
+def find_problem(
+    stored: StoreView,
     state: RemoteLogSegmentState | None,
     counting_attempt: str | None,
     *,
     was_deleted: bool,
-) -> Verdict | None:
+) -> Problem | None:
     """Compare a segment's objects with its state; return None if nothing is wrong.
 
     Args:
@@ -119,7 +119,7 @@ def judge(
     """
     if state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
         if stored.manifest is None:
-            return Verdict(AnomalyKind.MISSING_OBJECTS, (), "the manifest")
+            return Problem(AnomalyKind.MISSING_OBJECTS, (), "the manifest")
         rest = [
             each
             for each in stored.objects
@@ -135,12 +135,12 @@ def judge(
         return _orphans(stored.objects, "left by a deletion that finished")
     if stored.is_complete(counting_attempt):
         text = "a complete copy that no metadata names; never deleted, a rebuild can take it over"
-        return Verdict(AnomalyKind.UNREFERENCED_COMPLETE, (), text)
+        return Problem(AnomalyKind.UNREFERENCED_COMPLETE, (), text)
     return _orphans(stored.objects, "left by a copy that never finished")
 
 
-def _orphans(objects: Sequence[SegmentObject], detail: str) -> Verdict:
-    return Verdict(AnomalyKind.ORPHAN_OBJECTS, objects, detail)
+def _orphans(objects: Sequence[SegmentObject], detail: str) -> Problem:
+    return Problem(AnomalyKind.ORPHAN_OBJECTS, objects, detail)
 
 
 Rows: TypeAlias = dict[UUID, RemoteLogSegmentMetadata]
@@ -150,7 +150,7 @@ _FEW = 20
 """RLMM searches the events of fewer segments; for more it sends the whole audit trail."""
 
 
-class KnownSegments:
+class MetadataView:
     """Reads the metadata of segments by the keys of their objects.
 
     Covers the partitions that RLMM knew when this object was made. Object keys have no topic name;
@@ -160,8 +160,8 @@ class KnownSegments:
 
     def __init__(self, rlmm: RemoteLogMetadataManager) -> None:
         self._rlmm = rlmm
-        known = (each.topic_id_partition for each in all_partitions(rlmm))
-        self._partitions = {(tp.topic_id, tp.partition): tp for tp in known}
+        names = (each.topic_id_partition for each in all_partitions(rlmm))
+        self._partitions = {(tp.topic_id, tp.partition): tp for tp in names}
 
     def partitions(self, shard: int, shards: int) -> Iterator[TopicIdPartition]:
         """Yield the partitions whose objects are in this shard's listing."""
@@ -229,33 +229,33 @@ class ReconcileVerdict:
     Attributes:
         state: the state in the metadata, read after the objects were listed; None if there was
             no metadata.
-        verdict: None if nothing is wrong.
+        problem: None if nothing is wrong.
         is_complete: all objects of the copy that counts exist, and it is known which copy counts.
-        unread: why the manifest could not be read, so that there is no verdict; "" if it was read
+        unread: why the manifest could not be read, so that nothing was compared; "" if it was read
             or need not be.
     """
 
-    stored: StoredSegment
+    stored: StoreView
     state: RemoteLogSegmentState | None
-    verdict: Verdict | None
+    problem: Problem | None
     is_complete: bool
     unread: str = ""
 
 
-def judged_segments(
+def reconcile_verdicts(
     objects: SegmentObjects,
-    known: KnownSegments,
+    view: MetadataView,
     partition: PartitionKey,
-    listed: Sequence[StoredSegment],
+    listed: Sequence[StoreView],
 ) -> Iterator[ReconcileVerdict]:
     """Compare the segments of one partition with their metadata, in order."""
-    rows = known.rows(partition, [stored.id for stored in listed])
+    rows = view.rows(partition, [stored.id for stored in listed])
     manifests = {
         stored.id: _read(objects, stored.manifest)
         for stored in listed
         if stored.manifest is not None and (stored.id not in rows or stored.only_attempt is None)
     }
-    deleted = known.deleted(
+    deleted = view.deleted(
         manifest.segment_id
         for id, manifest in manifests.items()
         if id not in rows and manifest.segment_id is not None
@@ -263,43 +263,43 @@ def judged_segments(
     for stored in listed:
         manifest = manifests.get(stored.id)
         was_deleted = manifest is not None and manifest.segment_id in deleted
-        yield _judged(stored, rows.get(stored.id), manifest, was_deleted=was_deleted)
+        yield _verdict(stored, rows.get(stored.id), manifest, was_deleted=was_deleted)
 
 
 @dataclass(frozen=True, slots=True)
 class _Manifest:
     """The content under a manifest's key.
 
-    If `told` is None there is no valid manifest: `problem` describes the damage, `unread` explains
-    a failed read, and both are "" if the object is missing.
+    If `content` is None there is no valid manifest: `damage` describes what is wrong, `unread`
+    explains a failed read, and both are "" if the object is missing.
     """
 
-    told: StoredManifest | None = None
-    problem: str = ""
+    content: StoredManifest | None = None
+    damage: str = ""
     unread: str = ""
 
     @property
     def segment_id(self) -> RemoteLogSegmentId | None:
-        return None if self.told is None else self.told.metadata.remote_log_segment_id
+        return None if self.content is None else self.content.metadata.remote_log_segment_id
 
 
 def _read(objects: SegmentObjects, manifest: SegmentObject) -> _Manifest:
     try:
-        told = objects.read_segment_manifest(manifest.location)
+        content = objects.read_segment_manifest(manifest.location)
     except RemoteResourceNotFoundError:
         return _Manifest()
     except CorruptSegmentError as e:
-        return _Manifest(problem=str(e)[:MAX_DETAIL_LENGTH])
+        return _Manifest(damage=str(e)[:MAX_DETAIL_LENGTH])
     except RetriableRemoteStorageError:
         raise
     except RemoteStorageError as e:
         # One object that the store does not return, such as an archived one, must not end each run.
         return _Manifest(unread=f"{manifest.location}: {e}")
-    return _Manifest(replace(told, digests=None))
+    return _Manifest(replace(content, digests=None))
 
 
-def _judged(
-    stored: StoredSegment,
+def _verdict(
+    stored: StoreView,
     row: RemoteLogSegmentMetadata | None,
     manifest: _Manifest | None,
     *,
@@ -310,16 +310,17 @@ def _judged(
     if manifest is None:
         counting = stored.only_attempt
         is_known = _names_attempt(row, counting)
-    elif manifest.told is None:
-        verdict = _corrupt(manifest.problem) if manifest.problem else None
-        return ReconcileVerdict(stored, state, verdict, is_complete=False, unread=manifest.unread)
-    elif row is not None and _names_another_copy(row, manifest.told):
-        text = f"the manifest is of attempt {manifest.told.attempt}, the metadata of another copy"
+    elif manifest.content is None:
+        problem = _corrupt(manifest.damage) if manifest.damage else None
+        return ReconcileVerdict(stored, state, problem, is_complete=False, unread=manifest.unread)
+    elif row is not None and _names_another_copy(row, manifest.content):
+        found = manifest.content.attempt
+        text = f"the manifest is of attempt {found}, the metadata is of another copy"
         return ReconcileVerdict(stored, state, _corrupt(text), is_complete=False)
     else:
-        counting = manifest.told.attempt
-    verdict = judge(stored, state, counting, was_deleted=was_deleted)
-    return ReconcileVerdict(stored, state, verdict, is_known and stored.is_complete(counting))
+        counting = manifest.content.attempt
+    problem = find_problem(stored, state, counting, was_deleted=was_deleted)
+    return ReconcileVerdict(stored, state, problem, is_known and stored.is_complete(counting))
 
 
 def _names_attempt(row: RemoteLogSegmentMetadata | None, attempt: str | None) -> bool:
@@ -338,5 +339,5 @@ def _names_another_copy(row: RemoteLogSegmentMetadata, manifest: StoredManifest)
     return is_finished and not manifest.is_of(row.custom_metadata or b"")
 
 
-def _corrupt(detail: str) -> Verdict:
-    return Verdict(AnomalyKind.CORRUPT_OBJECT, (), detail)
+def _corrupt(detail: str) -> Problem:
+    return Problem(AnomalyKind.CORRUPT_OBJECT, (), detail)
