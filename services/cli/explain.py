@@ -1,7 +1,6 @@
-"""Explain why a segment is in the tier, expires or was deleted: `sediment explain`."""
+"""Put into words why a segment is in the tier, expires or was deleted: `sediment explain`."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Annotated
 from uuid import UUID
 
@@ -9,9 +8,9 @@ import typer
 
 from services.api.errors import RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition, uuid_from_text, uuid_to_text
-from services.api.partitions import PartitionEvent, PartitionReport
+from services.api.partitions import PartitionEvent, RemotePartitionDeleteState
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
-from services.api.retention import Deletion
+from services.api.retention import DEFAULT_COPY_GRACE_MS, Deletion
 from services.api.retention_explained import (
     Due,
     PartitionExplanation,
@@ -20,7 +19,8 @@ from services.api.retention_explained import (
     explain_partition,
     explain_segment,
 )
-from services.api.segments import RemoteLogSegmentMetadata
+from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.api.topic_config import UNLIMITED, RetentionOwner
 from services.cli.connections import (
     DataDir,
     JsonOrTable,
@@ -34,18 +34,13 @@ from services.cli.explain_facts import (
     PartitionFacts,
     SegmentFacts,
     deleted_segment_at,
-    deleted_text,
-    deleter_text,
     deletions_of_partition,
-    event_text,
-    next_text,
+    name_as_json,
+    partition_as_json,
     partition_facts,
-    removal_text,
-    rule_text,
     segment_facts,
-    segment_text,
-    size_rule_text,
-    verdict_text,
+    segment_facts_as_json,
+    settings_that_count,
 )
 from services.cli.output import (
     CommandError,
@@ -56,138 +51,13 @@ from services.cli.output import (
     size_text,
     time_text,
 )
+from services.cli.retention import disabled_text
 from services.cli.segments import change_text, event_as_json
+from spark_jobs.options import REMOVAL_GRACE_MS
 
 app = command_group()
 
-Json = dict[str, object]
-
-
-def name_as_json(name: TopicIdPartition) -> Json:
-    return {
-        "topic_id": uuid_to_text(name.topic_id),
-        "topic": name.topic,
-        "partition": name.partition,
-    }
-
-
-def partition_as_json(facts: PartitionFacts, explanation: PartitionExplanation) -> Json:
-    state, delete_state = facts.case.state, facts.summary.delete_state
-    return {
-        **name_as_json(facts.name),
-        "revision": facts.revision,
-        "config_revision": facts.topic.revision,
-        "read_at_ms": facts.case.now_ms,
-        "settings": {
-            name: {"value": value, "is_set": is_set}
-            for name, value, is_set in settings_that_count(facts)
-        },
-        "delete_state": None if delete_state is None else delete_state.value,
-        "marked_at_ms": facts.summary.marked_at_ms,
-        "log_start_offset": state.log_start_offset,
-        "log_start_raised": _event_or_none(facts.log_start_raised),
-        "report": None if state.report is None else _report(state.report, state.report_age_ms),
-        "size_note": explanation.size_note,
-        "oldest": None if explanation.oldest is None else segment_as_json(explanation.oldest),
-        "due": [_deletion(deletion) for deletion in explanation.plan.deletions],
-        "due_bytes": explanation.plan.deleted_size_bytes,
-        "on_hold": [_deletion(deletion) for deletion in explanation.on_hold],
-        "next": None if explanation.next is None else explanation_as_json(explanation.next),
-        "gaps": [asdict(gap) for gap in state.gaps],
-        "notes": list(explanation.plan.notes),
-    }
-
-
-def settings_that_count(facts: PartitionFacts) -> list[tuple[str, str, bool]]:
-    """List the settings that decide, each with its value as text and whether it is set."""
-    config, entries = facts.topic.config, facts.topic.entries
-    owner = config.retention_owner
-    values = {
-        "retention.ms": str(config.retention_ms),
-        "retention.bytes": str(config.retention_bytes),
-        "sediment.retention.owner": "rlm" if owner is None else owner.value,
-        "sediment.hold": str(config.hold).lower(),
-        "sediment.sweep.paused": str(config.sweep_paused).lower(),
-    }
-    return [(name, value, name in entries) for name, value in values.items()]
-
-
-def segment_facts_as_json(
-    name: TopicIdPartition,
-    facts: SegmentFacts,
-    explanation: SegmentExplanation | None,
-    verdict: str,
-) -> Json:
-    """Describe a segment; `explanation` is None if retention does not consider it."""
-    metadata = facts.metadata
-    return {
-        **name_as_json(name),
-        "segment_id": uuid_to_text(facts.id),
-        "segment": None if metadata is None else segment_as_json(metadata),
-        "since": _event_or_none(facts.since),
-        "verdict": verdict,
-        "retention": None if explanation is None else explanation_as_json(explanation),
-        "deletion": _event_or_none(facts.deletion),
-        "events": [event_as_json(event) for event in facts.events],
-    }
-
-
-def explanation_as_json(explanation: SegmentExplanation) -> Json:
-    return {
-        "segment": segment_as_json(explanation.segment),
-        "standing": explanation.standing.name,
-        "due": _due(explanation.due),
-        "once_clear": _due(explanation.once_clear),
-        "bytes_missing": explanation.bytes_missing,
-        "waits_for": None
-        if explanation.waits_for is None
-        else segment_as_json(explanation.waits_for),
-        "divergence": None if explanation.divergence is None else asdict(explanation.divergence),
-    }
-
-
-def segment_as_json(segment: RemoteLogSegmentMetadata) -> Json:
-    return {
-        "segment_id": uuid_to_text(segment.remote_log_segment_id.id),
-        "start_offset": segment.start_offset,
-        "end_offset": segment.end_offset,
-        "max_timestamp_ms": segment.max_timestamp_ms,
-        "segment_size_in_bytes": segment.segment_size_in_bytes,
-        "state": segment.state.value,
-        "copy_leased": segment.copy_leased,
-        "segment_leader_epochs": [
-            [e.leader_epoch, e.start_offset] for e in segment.segment_leader_epochs
-        ],
-    }
-
-
-def _event_or_none(event: PartitionEvent | None) -> Json | None:
-    return None if event is None else event_as_json(event)
-
-
-def _due(due: Due | None) -> Json | None:
-    return None if due is None else {"at_ms": due.at_ms, **_rule(due.deletion)}
-
-
-def _deletion(deletion: Deletion) -> Json:
-    return {**segment_as_json(deletion.segment), **_rule(deletion)}
-
-
-def _rule(deletion: Deletion) -> Json:
-    return {"reason": deletion.reason.value, "detail": deletion.detail}
-
-
-def _report(report: PartitionReport, age_ms: int | None) -> Json:
-    return {
-        "age_ms": age_ms,
-        "broker_id": report.broker_id,
-        "leader_epoch": report.leader_epoch,
-        "log_end_offset": report.log_end_offset,
-        "only_local_bytes": report.only_local_bytes,
-        "copied_through_offset": report.copied_through_offset,
-    }
-
-
+_DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED.value
 Facts = list[tuple[str, str]]
 _NO_LIMIT = "-1, no limit"
 
@@ -202,7 +72,7 @@ def print_partition(facts: PartitionFacts, explanation: PartitionExplanation) ->
     ]
     print_table("Settings", ("setting", "value", "source"), settings)
     _print_deletions("Due now", explanation.plan.deletions)
-    _print_deletions("Due now but for the hold", explanation.on_hold)
+    _print_deletions("Due now, kept by the hold", explanation.on_hold)
     say("nothing was changed")
 
 
@@ -218,7 +88,7 @@ def print_segment(
         *([] if explanation is None else _retention_facts(explanation)),
     ]
     print_table(title, ("what", "value"), [("verdict", verdict), *rows])
-    print_table("Its events", ("change", "when, by whom, why"), map(_event_row, facts.events))
+    print_table("Events", ("change", "when, by whom, why"), map(_event_row, facts.events))
 
 
 def print_removed(name: TopicIdPartition, events: Sequence[PartitionEvent]) -> None:
@@ -235,7 +105,7 @@ def _partition_facts(facts: PartitionFacts, explanation: PartitionExplanation) -
     ]
     return [
         ("being deleted", removal or "no"),
-        ("who deletes what is due", deleter_text(facts)),
+        ("due segments deleted by", deleter_text(facts)),
         ("log start offset", _log_start_text(facts)),
         ("latest report", _report_text(facts)),
         (
@@ -252,7 +122,7 @@ def _partition_facts(facts: PartitionFacts, explanation: PartitionExplanation) -
 
 def _log_start_text(facts: PartitionFacts) -> str:
     raised = facts.log_start_raised
-    why = "no event that is kept raised it"
+    why = "the audit trail shows no raise"
     if raised is not None:
         why = f"raised from {raised.from_state} to {raised.to_state} {event_text(raised)}"
     return f"{facts.case.state.log_start_offset}; {why}"
@@ -289,7 +159,7 @@ def _metadata_facts(facts: SegmentFacts) -> Facts:
 
 def _retention_facts(explanation: SegmentExplanation) -> Facts:
     off = explanation.divergence
-    lineage = "within it" if off is None else f"off it by epoch {off.leader_epoch}: {off.why}"
+    lineage = "within it" if off is None else f"off it at epoch {off.leader_epoch}: {off.why}"
     missing = explanation.bytes_missing
     rows = [("lineage", lineage), ("retention", explanation.standing.value)]
     if explanation.waits_for is not None:
@@ -307,6 +177,133 @@ def _print_deletions(title: str, deletions: Sequence[Deletion]) -> None:
 
 def _event_row(event: PartitionEvent) -> tuple[object, ...]:
     return change_text(event), event_text(event)
+
+
+def segment_text(segment: RemoteLogSegmentMetadata) -> str:
+    id = uuid_to_text(segment.remote_log_segment_id.id)
+    return f"{segment.start_offset}-{segment.end_offset} ({id})"
+
+
+def rule_text(deletion: Deletion) -> str:
+    return f"{deletion.reason.value}: {deletion.detail}"
+
+
+def event_text(event: PartitionEvent) -> str:
+    """Format the time, the actor and the reason of an event."""
+    who = event.actor if event.broker_id < 0 else f"{event.actor}, broker {event.broker_id}"
+    words = (
+        event.reason,
+        event.rule_detail,
+        event.plan_id and f"plan {event.plan_id}",
+        event.request_id and f"request {event.request_id}",
+    )
+    why = "; ".join(word for word in words if word)
+    return f"at {time_text(event.at_ms)} by {who}: {why or 'no reason given'}"
+
+
+def deleter_text(facts: PartitionFacts) -> str:
+    """Describe which party deletes due segments, and when."""
+    config = facts.topic.config
+    if config.retention_owner is RetentionOwner.BROKER:
+        return "the broker, by its own retention settings"
+    if config.retention_owner is not RetentionOwner.SWEEP:
+        return "RLM of the leader's broker, with its next pass"
+    if config.sweep_paused:
+        return "no sweep while `sediment.sweep.paused` is set, then the next one"
+    return "the next `sediment sweep retention --apply`"
+
+
+def removal_text(facts: PartitionFacts) -> str | None:
+    """Explain why the whole partition is removed; None if it is not."""
+    state, marked_at_ms = facts.summary.delete_state, facts.summary.marked_at_ms
+    if state is None:
+        return disabled_text(facts.topic.config)
+    since = "" if marked_at_ms is None else f", marked at {time_text(marked_at_ms)}"
+    held = "; not while the topic is on hold" if facts.topic.config.hold else ""
+    when, undo = "", "; only sediment.hold keeps what is left of it"
+    if state is RemotePartitionDeleteState.DELETE_PARTITION_MARKED:
+        undo = "; before that `sediment partitions undelete` takes it back, sediment.hold keeps it"
+        if marked_at_ms is not None:
+            earliest = time_text(marked_at_ms + REMOVAL_GRACE_MS)
+            when = f", not before {earliest} (RLM_DELETION_GRACE_MS, by default)"
+    return (
+        f"{state.value}{since}: any RLM removes all of it, or `sediment sweep removal --apply`"
+        f"{when}, whatever retention says{undo}{held}"
+    )
+
+
+def next_text(facts: PartitionFacts, explanation: PartitionExplanation) -> str:
+    """Format the time at which the next segment is due by time alone."""
+    if explanation.next is None:
+        return "never in the current state: no further segment can expire"
+    return f"{segment_text(explanation.next.segment)}: {verdict_text(facts, explanation.next)}"
+
+
+def size_rule_text(facts: PartitionFacts, explanation: PartitionExplanation) -> str:
+    """Format the bytes that the size rule lacks for the next segment."""
+    if facts.topic.config.retention_bytes == UNLIMITED:
+        return "retention.bytes is not limited"
+    if explanation.size_note or explanation.next is None:
+        return explanation.size_note or "no segment can expire"
+    missing = explanation.next.bytes_missing
+    if missing is None:
+        return "never, however large the partition grows"
+    return f"once the partition is {missing:,} bytes ({size_text(missing)}) larger"
+
+
+def verdict_text(facts: PartitionFacts, explanation: SegmentExplanation) -> str:
+    """Describe whether and when retention deletes the segment, and by which rule."""
+    standing, due, once_clear = explanation.standing, explanation.due, explanation.once_clear
+    if standing is Standing.DUE and due is not None:
+        return f"due now, {rule_text(due.deletion)}; {deleter_text(facts)}"
+    if standing is Standing.LATER and due is not None:
+        return f"due at {_due_text(due)}, if nothing else changes"
+    if standing is Standing.OBSTRUCTED and once_clear is not None:
+        when = "now" if once_clear.at_ms == facts.case.now_ms else f"at {_due_text(once_clear)}"
+        return f"blocked by {_obstacle_text(facts, explanation)}; otherwise due {when}"
+    if standing is Standing.NOT_JUDGED:
+        return "; ".join(facts.case.plan().notes)
+    return f"kept: {_why_kept(facts, explanation)}"
+
+
+def deleted_text(facts: SegmentFacts) -> str | None:
+    """Describe why and by which party a segment was deleted; None if no deletion has begun."""
+    marked, last = facts.deletion, facts.events[-1] if facts.events else None
+    if marked is None or last is None:
+        return None
+    if last.to_state == _DELETED:
+        end = f"its objects were deleted at {time_text(last.at_ms)}"
+    else:
+        end = "its objects are being deleted; the next deletion pass finishes it"
+    return f"marked {event_text(marked)}; {end}"
+
+
+def _due_text(due: Due) -> str:
+    return f"{time_text(due.at_ms)}, {rule_text(due.deletion)}"
+
+
+def _obstacle_text(facts: PartitionFacts, explanation: SegmentExplanation) -> str:
+    if facts.topic.config.hold:
+        return "the hold on the topic"
+    copy = explanation.waits_for or explanation.segment
+    what = "its own copy" if copy is explanation.segment else f"the copy of {segment_text(copy)}"
+    if copy.copy_leased:
+        return f"{what}, which is in progress under a lease"
+    until_ms = copy.event_timestamp_ms + DEFAULT_COPY_GRACE_MS
+    return f"{what}, which counts as in progress until it ends, or until {time_text(until_ms)}"
+
+
+def _why_kept(facts: PartitionFacts, explanation: SegmentExplanation) -> str:
+    config, segment = facts.topic.config, explanation.segment
+    if explanation.divergence is not None:
+        return f"off the lineage; deleted once the log start offset is above {segment.end_offset}"
+    if config.retention_ms == UNLIMITED and config.retention_bytes == UNLIMITED:
+        return "neither retention.ms nor retention.bytes is limited"
+    if explanation.bytes_missing is not None:
+        return f"not due before the partition is {explanation.bytes_missing:,} bytes larger"
+    if explanation.waits_for is not None:
+        return f"retention stops before it, at {segment_text(explanation.waits_for)}"
+    return "only retention.bytes is limited, and it cannot be applied now"
 
 
 @app.command()
@@ -399,9 +396,8 @@ def _show_segment(
         raise _unknown_partition(name) from e
     if found is None:
         raise CommandError(
-            f"no segment {uuid_to_text(id)} is known of {_text(name)}, and no event that is kept "
-            "names it; `sediment segments` lists what there is, --offset N finds what held an "
-            "offset"
+            f"RLMM has no segment {uuid_to_text(id)} of {_text(name)}, and the audit trail does "
+            "not name it; list the segments with `sediment segments`, or search with --offset N"
         )
     explanation = _explained(facts, id)
     verdict = _verdict(facts, found, explanation)
@@ -456,7 +452,7 @@ def _verdict(
     if deleted is not None:
         return f"deleted: {deleted}"
     if facts is None or explanation is None:
-        return "gone: it is not known any more, and no event that is kept says who deleted it"
+        return "gone: RLMM no longer has it, and the audit trail does not show who deleted it"
     removal = removal_text(facts)
     if removal is not None and explanation.standing is not Standing.DUE:
         return f"goes with its partition: {removal}"
@@ -466,7 +462,7 @@ def _verdict(
 def _why_nowhere(name: TopicIdPartition, facts: PartitionFacts | None, offset: int) -> str:
     where = f"no segment of {_text(name)} holds offset {offset}"
     if facts is None:
-        return f"{where}: the partition was removed, and no event that is kept names one"
+        return f"{where}: the partition was removed, and the audit trail names no such segment"
     state = facts.case.state
     gap = next((g for g in state.gaps if g.start_offset <= offset <= g.end_offset), None)
     if gap is not None:
@@ -477,7 +473,7 @@ def _why_nowhere(name: TopicIdPartition, facts: PartitionFacts | None, offset: i
         return f"{where}: it is below the log start {state.log_start_offset}{why}"
     if state.report is not None and offset >= state.report.log_end_offset:
         return f"{where}: the log ended at {state.report.log_end_offset} when its leader reported"
-    return f"{where}; it was not copied, or not yet: `sediment partitions` shows what is to ship"
+    return f"{where}; it was not copied; `sediment partitions` shows what is left to copy"
 
 
 def _unknown_partition(name: TopicIdPartition) -> CommandError:

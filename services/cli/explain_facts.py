@@ -1,11 +1,11 @@
-"""Read from RLMM the facts that `sediment explain` shows, and format its verdicts."""
+"""Read from RLMM the facts behind `sediment explain`, and build its JSON."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from uuid import UUID
 
 from services.api.errors import RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition, uuid_to_text
-from services.api.partitions import EventQuery, PartitionEvent, RemotePartitionDeleteState
+from services.api.partitions import EventQuery, PartitionEvent, PartitionReport
 from services.api.remote_log_metadata_manager import (
     PartitionSummary,
     RemoteLogMetadataManager,
@@ -14,19 +14,19 @@ from services.api.remote_log_metadata_manager import (
     latest_event,
     segments_by_id,
 )
-from services.api.retention import DEFAULT_COPY_GRACE_MS, Deletion
+from services.api.retention import Deletion
 from services.api.retention_explained import (
     Due,
     PartitionExplanation,
     RetentionCase,
     SegmentExplanation,
-    Standing,
 )
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from services.api.topic_config import UNLIMITED, RetentionOwner, StoredTopicConfig
-from services.cli.output import size_text, time_text
-from services.cli.retention import disabled_text, read_partition
-from spark_jobs.options import REMOVAL_GRACE_MS
+from services.api.topic_config import StoredTopicConfig
+from services.cli.retention import read_partition
+from services.cli.segments import event_as_json
+
+Json = dict[str, object]
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED.value
 _DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED.value
@@ -147,133 +147,126 @@ def deleted_segment_at(
     return None if best is None else best[1]
 
 
-_DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+def name_as_json(name: TopicIdPartition) -> Json:
+    return {
+        "topic_id": uuid_to_text(name.topic_id),
+        "topic": name.topic,
+        "partition": name.partition,
+    }
 
 
-def segment_text(segment: RemoteLogSegmentMetadata) -> str:
-    id = uuid_to_text(segment.remote_log_segment_id.id)
-    return f"{segment.start_offset}-{segment.end_offset} ({id})"
+def partition_as_json(facts: PartitionFacts, explanation: PartitionExplanation) -> Json:
+    state, delete_state = facts.case.state, facts.summary.delete_state
+    return {
+        **name_as_json(facts.name),
+        "revision": facts.revision,
+        "config_revision": facts.topic.revision,
+        "read_at_ms": facts.case.now_ms,
+        "settings": {
+            name: {"value": value, "is_set": is_set}
+            for name, value, is_set in settings_that_count(facts)
+        },
+        "delete_state": None if delete_state is None else delete_state.value,
+        "marked_at_ms": facts.summary.marked_at_ms,
+        "log_start_offset": state.log_start_offset,
+        "log_start_raised": _event_or_none(facts.log_start_raised),
+        "report": None if state.report is None else _report(state.report, state.report_age_ms),
+        "size_note": explanation.size_note,
+        "oldest": None if explanation.oldest is None else segment_as_json(explanation.oldest),
+        "due": [_deletion(deletion) for deletion in explanation.plan.deletions],
+        "due_bytes": explanation.plan.deleted_size_bytes,
+        "on_hold": [_deletion(deletion) for deletion in explanation.on_hold],
+        "next": None if explanation.next is None else explanation_as_json(explanation.next),
+        "gaps": [asdict(gap) for gap in state.gaps],
+        "notes": list(explanation.plan.notes),
+    }
 
 
-def rule_text(deletion: Deletion) -> str:
-    return f"{deletion.reason.value}: {deletion.detail}"
+def settings_that_count(facts: PartitionFacts) -> list[tuple[str, str, bool]]:
+    """List the settings that decide, each with its value as text and whether it is set."""
+    config, entries = facts.topic.config, facts.topic.entries
+    owner = config.retention_owner
+    values = {
+        "retention.ms": str(config.retention_ms),
+        "retention.bytes": str(config.retention_bytes),
+        "sediment.retention.owner": "rlm" if owner is None else owner.value,
+        "sediment.hold": str(config.hold).lower(),
+        "sediment.sweep.paused": str(config.sweep_paused).lower(),
+    }
+    return [(name, value, name in entries) for name, value in values.items()]
 
 
-def event_text(event: PartitionEvent) -> str:
-    """Format the time, the actor and the reason of an event."""
-    who = event.actor if event.broker_id < 0 else f"{event.actor}, broker {event.broker_id}"
-    words = (
-        event.reason,
-        event.rule_detail,
-        event.plan_id and f"plan {event.plan_id}",
-        event.request_id and f"request {event.request_id}",
-    )
-    why = "; ".join(word for word in words if word)
-    return f"at {time_text(event.at_ms)} by {who}: {why or 'no reason given'}"
+def segment_facts_as_json(
+    name: TopicIdPartition,
+    facts: SegmentFacts,
+    explanation: SegmentExplanation | None,
+    verdict: str,
+) -> Json:
+    """Describe a segment; `explanation` is None if retention does not consider it."""
+    metadata = facts.metadata
+    return {
+        **name_as_json(name),
+        "segment_id": uuid_to_text(facts.id),
+        "segment": None if metadata is None else segment_as_json(metadata),
+        "since": _event_or_none(facts.since),
+        "verdict": verdict,
+        "retention": None if explanation is None else explanation_as_json(explanation),
+        "deletion": _event_or_none(facts.deletion),
+        "events": [event_as_json(event) for event in facts.events],
+    }
 
 
-def deleter_text(facts: PartitionFacts) -> str:
-    """Describe which party deletes due segments, and when."""
-    config = facts.topic.config
-    if config.retention_owner is RetentionOwner.BROKER:
-        return "the broker, by its own retention settings; RLMM only lets it"
-    if config.retention_owner is not RetentionOwner.SWEEP:
-        return "RLM of the leader's broker, with its next pass"
-    if config.sweep_paused:
-        return "no sweep while `sediment.sweep.paused` is set, then the next one"
-    return "the next `sediment sweep retention --apply`"
+def explanation_as_json(explanation: SegmentExplanation) -> Json:
+    return {
+        "segment": segment_as_json(explanation.segment),
+        "standing": explanation.standing.name,
+        "due": _due(explanation.due),
+        "once_clear": _due(explanation.once_clear),
+        "bytes_missing": explanation.bytes_missing,
+        "waits_for": None
+        if explanation.waits_for is None
+        else segment_as_json(explanation.waits_for),
+        "divergence": None if explanation.divergence is None else asdict(explanation.divergence),
+    }
 
 
-def removal_text(facts: PartitionFacts) -> str | None:
-    """Explain why the whole partition is removed; None if it is not."""
-    state, marked_at_ms = facts.summary.delete_state, facts.summary.marked_at_ms
-    if state is None:
-        return disabled_text(facts.topic.config)
-    since = "" if marked_at_ms is None else f", marked at {time_text(marked_at_ms)}"
-    held = "; not while the topic is on hold" if facts.topic.config.hold else ""
-    when, undo = "", "; only sediment.hold keeps what is left of it"
-    if state is RemotePartitionDeleteState.DELETE_PARTITION_MARKED:
-        undo = "; before that `sediment partitions undelete` takes it back, sediment.hold keeps it"
-        if marked_at_ms is not None:
-            earliest = time_text(marked_at_ms + REMOVAL_GRACE_MS)
-            when = f", not before {earliest} (RLM_DELETION_GRACE_MS, by default)"
-    return (
-        f"{state.value}{since}: any RLM removes all of it, or `sediment sweep removal --apply`"
-        f"{when}, whatever retention says{undo}{held}"
-    )
+def segment_as_json(segment: RemoteLogSegmentMetadata) -> Json:
+    return {
+        "segment_id": uuid_to_text(segment.remote_log_segment_id.id),
+        "start_offset": segment.start_offset,
+        "end_offset": segment.end_offset,
+        "max_timestamp_ms": segment.max_timestamp_ms,
+        "segment_size_in_bytes": segment.segment_size_in_bytes,
+        "state": segment.state.value,
+        "copy_leased": segment.copy_leased,
+        "segment_leader_epochs": [
+            [e.leader_epoch, e.start_offset] for e in segment.segment_leader_epochs
+        ],
+    }
 
 
-def next_text(facts: PartitionFacts, explanation: PartitionExplanation) -> str:
-    """Format the time at which the next segment is due by time alone."""
-    if explanation.next is None:
-        return "never as things stand: there is no segment that the rules may take next"
-    return f"{segment_text(explanation.next.segment)}: {verdict_text(facts, explanation.next)}"
+def _event_or_none(event: PartitionEvent | None) -> Json | None:
+    return None if event is None else event_as_json(event)
 
 
-def size_rule_text(facts: PartitionFacts, explanation: PartitionExplanation) -> str:
-    """Format the bytes that the size rule lacks for the next segment."""
-    if facts.topic.config.retention_bytes == UNLIMITED:
-        return "retention.bytes is not limited"
-    if explanation.size_note or explanation.next is None:
-        return explanation.size_note or "nothing to take"
-    missing = explanation.next.bytes_missing
-    if missing is None:
-        return "no growth makes it due"
-    return f"once the partition is {missing:,} bytes ({size_text(missing)}) larger"
+def _due(due: Due | None) -> Json | None:
+    return None if due is None else {"at_ms": due.at_ms, **_rule(due.deletion)}
 
 
-def verdict_text(facts: PartitionFacts, explanation: SegmentExplanation) -> str:
-    """Describe whether and when retention deletes the segment, and by which rule."""
-    standing, due, once_clear = explanation.standing, explanation.due, explanation.once_clear
-    if standing is Standing.DUE and due is not None:
-        return f"due now, {rule_text(due.deletion)}; {deleter_text(facts)}"
-    if standing is Standing.LATER and due is not None:
-        return f"due at {_due_text(due)}, if nothing else changes"
-    if standing is Standing.OBSTRUCTED and once_clear is not None:
-        when = "now" if once_clear.at_ms == facts.case.now_ms else f"at {_due_text(once_clear)}"
-        return f"held up by {_obstacle_text(facts, explanation)}; without that due {when}"
-    if standing is Standing.NOT_JUDGED:
-        return "; ".join(facts.case.plan().notes)
-    return f"kept: {_why_kept(facts, explanation)}"
+def _deletion(deletion: Deletion) -> Json:
+    return {**segment_as_json(deletion.segment), **_rule(deletion)}
 
 
-def deleted_text(facts: SegmentFacts) -> str | None:
-    """Describe why and by which party a segment was deleted; None if no deletion has begun."""
-    marked, last = facts.deletion, facts.events[-1] if facts.events else None
-    if marked is None or last is None:
-        return None
-    if last.to_state == _DELETED.value:
-        end = f"its objects were gone at {time_text(last.at_ms)}"
-    else:
-        end = "its objects are being deleted; the next deletion pass finishes it"
-    return f"marked {event_text(marked)}; {end}"
+def _rule(deletion: Deletion) -> Json:
+    return {"reason": deletion.reason.value, "detail": deletion.detail}
 
 
-def _due_text(due: Due) -> str:
-    return f"{time_text(due.at_ms)}, {rule_text(due.deletion)}"
-
-
-def _obstacle_text(facts: PartitionFacts, explanation: SegmentExplanation) -> str:
-    if facts.topic.config.hold:
-        return "the hold on the topic"
-    copy = explanation.waits_for or explanation.segment
-    what = "its own copy" if copy is explanation.segment else f"the copy of {segment_text(copy)}"
-    if copy.copy_leased:
-        return f"{what}, which is under way under a lease"
-    until_ms = copy.event_timestamp_ms + DEFAULT_COPY_GRACE_MS
-    return f"{what}, which counts as under way until it ends, or till {time_text(until_ms)}"
-
-
-def _why_kept(facts: PartitionFacts, explanation: SegmentExplanation) -> str:
-    config, segment = facts.topic.config, explanation.segment
-    if explanation.divergence is not None:
-        return (
-            f"off the lineage, no rule takes it before the log start is above {segment.end_offset}"
-        )
-    if config.retention_ms == UNLIMITED and config.retention_bytes == UNLIMITED:
-        return "neither retention.ms nor retention.bytes is limited"
-    if explanation.bytes_missing is not None:
-        return f"not due before the partition is {explanation.bytes_missing:,} bytes larger"
-    if explanation.waits_for is not None:
-        return f"the rules stop before it, at {segment_text(explanation.waits_for)}"
-    return "retention.bytes alone is limited and cannot be applied now"
+def _report(report: PartitionReport, age_ms: int | None) -> Json:
+    return {
+        "age_ms": age_ms,
+        "broker_id": report.broker_id,
+        "leader_epoch": report.leader_epoch,
+        "log_end_offset": report.log_end_offset,
+        "only_local_bytes": report.only_local_bytes,
+        "copied_through_offset": report.copied_through_offset,
+    }

@@ -190,7 +190,7 @@ def test_a_hold_shows_what_it_keeps(log: Log) -> None:
     told = log.explained()
     assert (told["due"], len(told["on_hold"])) == ([], 2)
     assert told["next"]["standing"] == "OBSTRUCTED"
-    assert "Due now but for the hold" in log.shown()
+    assert "Due now, kept by the hold" in log.shown()
 
 
 def test_the_event_that_raised_the_log_start_is_told(log: Log) -> None:
@@ -259,8 +259,8 @@ def test_the_epoch_that_puts_a_segment_off_the_lineage_is_named(log: Log) -> Non
     told = log.explained_segment(stray)
     assert told["retention"]["divergence"]["leader_epoch"] == 3
     shown = log.shown(str(id_of(stray)))
-    assert "off it by epoch 3: the lineage has no such epoch" in shown
-    assert "kept: off the lineage, no rule takes it before the log start is above 14" in shown
+    assert "off it at epoch 3: the lineage has no such epoch" in shown
+    assert "kept: off the lineage; deleted once the log start offset is above 14" in shown
 
 
 def test_why_a_segment_was_deleted_with_rule_figures_and_plan(log: Log) -> None:
@@ -274,7 +274,7 @@ def test_why_a_segment_was_deleted_with_rule_figures_and_plan(log: Log) -> None:
     move(log.rlmm.client, gone, DELETE_FINISHED)
     shown = log.shown(str(id_of(gone)))
     figures = f"retention.ms breached; max_timestamp {gone.max_timestamp_ms} <"
-    for text in ("deleted: marked at", figures, "plan plan-7", "its objects were gone at"):
+    for text in ("deleted: marked at", figures, "plan plan-7", "its objects were deleted at"):
         assert text in shown
 
 
@@ -350,7 +350,7 @@ def test_a_partition_that_nobody_knows(rlmm: RlmmProcess, name: str) -> None:
 
 def test_a_segment_that_nobody_knows(log: Log) -> None:
     line = log.rlmm.refusal("explain", log.text, str(uuid4()))
-    assert "`sediment segments` lists what there is" in line
+    assert "list the segments with `sediment segments`" in line
 
 
 def test_an_offset_that_is_nowhere_says_why(log: Log) -> None:
@@ -360,7 +360,7 @@ def test_an_offset_that_is_nowhere_says_why(log: Log) -> None:
         for offset in ("32", "40", "99")
     }
     assert "LOST_BEFORE_COPY, offsets 30-34" in refusals["32"]
-    assert "it was not copied, or not yet" in refusals["40"]
+    assert "it was not copied; `sediment partitions`" in refusals["40"]
     assert "the log ended at 45" in refusals["99"]
 
 

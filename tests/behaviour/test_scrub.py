@@ -354,7 +354,9 @@ def test_a_manifest_that_changed_on_its_way_is_not_checked(
         done = scrubber.once(objects=rsm.objects)
         assert counts(done) == (2, 1, 0, 1, 0)
         assert (done.is_complete, scrubber.seen(), scrubber.pauses) == (False, [], [])
-        assert "two ways" in done.reasons[0]
+        assert (
+            "changed during the check" in done.reasons[0] or "read was damaged" in done.reasons[0]
+        )
         assert counts(scrubber.once(objects=rsm.objects)) == (2, 2, 0, 0, 0)
 
 
