@@ -143,7 +143,7 @@ def test_what_a_later_release_added_or_replaced_is_no_problem(database_url: str)
     assert missing == {"table request_outcomes", "view report_events"}
 
 
-def test_what_the_server_gives_to_sessions_is_told_not_what_ours_ask_for(database_url: str) -> None:
+def test_the_servers_session_defaults_are_checked_not_our_own_sessions(database_url: str) -> None:
     name = database_url.rpartition("/")[2]
     execute(database_url, f'ALTER DATABASE "{name}" SET synchronous_commit = off')
     [problem] = check_schema(database_url)
@@ -153,7 +153,7 @@ def test_what_the_server_gives_to_sessions_is_told_not_what_ours_ask_for(databas
     assert check_schema(database_url) == []
 
 
-def test_a_server_that_may_lose_changes_is_told(server_directory: Path) -> None:
+def test_a_server_that_may_lose_changes_is_reported(server_directory: Path) -> None:
     with EmbeddedPostgres(server_directory / "careless", {"fsync": "off"}) as server:
         url = server.create_database("careless")
         upgrade(url)

@@ -193,7 +193,7 @@ def test_a_hold_shows_what_it_keeps(log: Log) -> None:
     assert "Due now, kept by the hold" in log.shown()
 
 
-def test_the_event_that_raised_the_log_start_is_told(log: Log) -> None:
+def test_the_event_that_raised_the_log_start_is_shown(log: Log) -> None:
     assert log.explained()["log_start_raised"] is None
     log.set(retention_ms=str(HOUR_MS))
     log.delete_what_is_due()

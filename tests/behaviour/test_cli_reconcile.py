@@ -38,7 +38,7 @@ def reconcile(rlmm: RlmmProcess, rsm: ServedRsm, *options: str) -> tuple[int, di
     return done.returncode, json.loads(done.stdout)
 
 
-def test_orphans_are_told_then_deleted_and_a_sound_tier_stays(
+def test_orphans_are_reported_then_deleted_and_a_sound_tier_stays(
     rlmm: RlmmProcess, rsm: ServedRsm, store: FilesystemStorage
 ) -> None:
     (tp,) = a_topic("orders")

@@ -104,7 +104,7 @@ def put(rlmm: RlmmProcess, name: TopicIdPartition, **settings: str) -> None:
     rlmm.client.put_topic_config(name.topic_id, entries)
 
 
-def test_it_tells_segment_by_segment_why_and_by_which_figures(
+def test_it_shows_the_rule_and_figures_of_each_segment(
     rlmm: RlmmProcess, tp: TopicIdPartition
 ) -> None:
     report(rlmm, tp)
@@ -167,7 +167,7 @@ def test_the_table_shows_what_is_due(rlmm: RlmmProcess, tp: TopicIdPartition) ->
     assert done.stderr.splitlines() == ["2 segments (200 B) are due; nothing was changed"]
 
 
-def test_without_names_it_tells_of_all_that_are_not_being_deleted(
+def test_without_names_it_lists_all_that_are_not_being_deleted(
     rlmm: RlmmProcess, tp: TopicIdPartition
 ) -> None:
     gone = TopicIdPartition(tp.topic_id, tp.topic, 1)

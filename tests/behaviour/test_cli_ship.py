@@ -211,7 +211,7 @@ def test_a_fault_is_named_by_path_offset_and_reason(held_back: Shipped, topic: s
 
 
 @pytest.mark.parametrize("topic", HOLDS_BACK)
-def test_a_fault_is_told_on_standard_error(held_back: Shipped, topic: str) -> None:
+def test_a_fault_is_reported_on_standard_error(held_back: Shipped, topic: str) -> None:
     fault = HOLDS_BACK[topic]
     told = f"{fault.kind}: {held_back.at_fault[topic]} at offset {fault.offset}: "
     assert told in held_back.errors
@@ -260,7 +260,7 @@ def test_a_log_that_ends_below_the_tiers_log_start_is_named(world: World, tmp_pa
     assert "create it again; holds back 2 segment(s)" in done.stderr
 
 
-def test_what_is_not_settled_is_left_out_and_told(world: World, tmp_path: Path) -> None:
+def test_what_is_not_settled_is_left_out_and_reported(world: World, tmp_path: Path) -> None:
     log_dir = write_log_dir(tmp_path / "log")
     shutil.copytree(ORIGINAL, log_dir / "crashed-0")
     name_topics_anew(log_dir)

@@ -180,7 +180,7 @@ def test_nothing_expires_before_it_is_known_how_the_topic_is_cleaned_up(
     assert stack.ranges() == ALL[-2:]
 
 
-def test_where_the_cluster_does_not_tell_it_the_topic_is_copied_and_expires(
+def test_if_the_cluster_does_not_report_the_policy_the_topic_is_copied_and_expires(
     stack: Stack, rlm: Any, cluster: Cluster
 ) -> None:
     cluster.policy = REFUSED

@@ -432,7 +432,7 @@ def test_nothing_is_amiss_with_what_is_not_to_be_copied(
     assert len(report.problems) == 1
 
 
-def test_the_figures_of_a_topic_tell_what_is_still_to_be_copied_and_what_is_there(
+def test_the_figures_of_a_topic_show_what_is_still_to_be_copied_and_what_is_there(
     stack: Stack, log_dir: Path, files: PartitionFiles
 ) -> None:
     size = files.file(0, ".log").stat().st_size
@@ -462,7 +462,7 @@ def test_the_figures_of_a_topic_tell_what_is_still_to_be_copied_and_what_is_ther
     assert found["remote_log_size_bytes"] == 6 * size
 
 
-def test_the_figures_tell_of_deletions_that_did_not_end(
+def test_the_figures_count_deletions_that_did_not_end(
     stack: Stack, log_dir: Path, files: PartitionFiles
 ) -> None:
     def away(*args: object, **named: object) -> None:
@@ -483,7 +483,7 @@ def test_the_figures_tell_of_deletions_that_did_not_end(
     assert figures(rlm)["remote_delete_lag_segments"] == 0
 
 
-def test_what_waits_is_told_of_while_rlmm_is_away(
+def test_lag_is_published_while_rlmm_is_away(
     stack: Stack, log_dir: Path, files: PartitionFiles
 ) -> None:
     def away(*args: object, **named: object) -> None:
@@ -513,7 +513,7 @@ def test_the_figures_of_a_topic_go_with_its_last_partition(
     assert figures(rlm) == {}
 
 
-def test_it_is_said_once_that_compacted_topics_cannot_be_told(
+def test_it_is_logged_once_that_compacted_topics_cannot_be_recognized(
     stack: Stack, log_dir: Path, files: PartitionFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="services.rlm")

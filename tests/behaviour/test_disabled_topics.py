@@ -310,7 +310,7 @@ def test_a_follower_deletes_nothing(stack: Stack, polled: Finding) -> None:
     assert stack.ranges() == ALL
 
 
-def test_a_role_that_is_told_meanwhile_is_taken_afterwards(
+def test_a_role_that_is_received_meanwhile_is_applied_afterwards(
     stack: Stack, polled: Finding, caplog: pytest.LogCaptureFixture
 ) -> None:
     def demoted_meanwhile(*args: Any, **kwargs: Any) -> Any:
@@ -366,7 +366,9 @@ def test_a_log_that_goes_and_comes_while_it_is_being_disabled_is_led_again(
     assert_tier_is(stack, files, ALL)
 
 
-def test_who_is_told_waits_to_be_told(stack: Stack, log_dir: Path, files: PartitionFiles) -> None:
+def test_a_source_that_is_called_waits_for_the_call(
+    stack: Stack, log_dir: Path, files: PartitionFiles
+) -> None:
     rlm = told_rlm(stack, log_dir)
     assert tell(rlm, LEADER, EPOCH) is None
     take_turns(rlm)

@@ -192,7 +192,7 @@ def make_anew(files: PartitionFiles) -> None:
 
 @pytest.mark.parametrize("hurt", [remove, deleted, make_anew])
 @pytest.mark.parametrize("goes_at", [0, 10])
-def test_a_folder_that_goes_while_it_is_shipped_is_told_of(
+def test_a_folder_that_goes_while_it_is_shipped_is_reported(
     stack: Stack, log_dir: Path, hurt: Callable[[PartitionFiles], object], goes_at: int
 ) -> None:
     files = three_segments(log_dir)
@@ -214,7 +214,7 @@ def test_a_folder_that_goes_while_it_is_shipped_is_told_of(
     assert stack.ship(log_dir).outcome is ShipOutcome.DONE
 
 
-def test_a_folder_that_goes_before_its_turn_is_told_of(stack: Stack, log_dir: Path) -> None:
+def test_a_folder_that_goes_before_its_turn_is_reported(stack: Stack, log_dir: Path) -> None:
     three_segments(log_dir)
     other = three_segments(log_dir, replace(NAME, partition=1)).path
     rsm = FailingRsm(stack.rsm)
@@ -224,7 +224,7 @@ def test_a_folder_that_goes_before_its_turn_is_told_of(stack: Stack, log_dir: Pa
     assert report.outcome is ShipOutcome.PARTIAL
 
 
-def test_a_topic_that_is_made_anew_before_its_turn_is_not_shipped_under_its_old_id(
+def test_a_topic_created_again_before_its_turn_is_not_shipped_under_its_old_id(
     stack: Stack, log_dir: Path
 ) -> None:
     three_segments(log_dir)
@@ -242,7 +242,7 @@ def test_a_topic_that_is_made_anew_before_its_turn_is_not_shipped_under_its_old_
         stack.segments(other.name)
 
 
-def test_what_was_read_of_a_topic_that_was_made_anew_meanwhile_is_not_registered(
+def test_what_was_read_of_a_topic_created_again_meanwhile_is_not_registered(
     stack: Stack, log_dir: Path
 ) -> None:
     files = three_segments(log_dir)

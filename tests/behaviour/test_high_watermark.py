@@ -87,7 +87,7 @@ def test_a_rolled_segment_waits_for_the_high_watermark_and_no_longer(
 
 
 @pytest.mark.parametrize("a_broker_runs", [True, False])
-def test_what_is_rolled_above_the_high_watermark_is_told_of_by_ship(
+def test_what_is_rolled_above_the_high_watermark_is_reported_by_ship(
     stack: Stack, log_dir: Path, files: PartitionFiles, a_broker_runs: bool
 ) -> None:
     """No broker updates it in a copy of a crashed broker's directory: DONE would be

@@ -198,7 +198,7 @@ def test_a_folder_that_is_replaced_after_the_last_look_keeps_its_files(
     assert {path.name: path.read_bytes() for path in files.path.iterdir()} == content
 
 
-def test_another_folder_of_the_same_partition_is_looked_at_anew(
+def test_another_folder_of_the_same_partition_is_read_again(
     stack: Stack,
     rlm: BrokerRemoteLogManager,
     make_rlm: MakesRlm,

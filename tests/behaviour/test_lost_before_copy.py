@@ -81,7 +81,9 @@ def test_what_was_lost_is_recorded_once_and_a_known_gap_from_then_on(
     assert (event.broker_id, event.broker_leader_epoch, event.repeat_count) == (7, 0, 0)
 
 
-def test_a_loss_that_grows_is_found_anew(stack: Stack, log_dir: Path, lost: PartitionFiles) -> None:
+def test_a_loss_that_grows_is_found_again(
+    stack: Stack, log_dir: Path, lost: PartitionFiles
+) -> None:
     rsm = FailingRsm(stack.rsm)
     rsm.before_copy = raising(RetriableRemoteStorageError("away"))
     ship([log_dir], rsm, stack.rlmm, ONE_TRY)
@@ -209,7 +211,7 @@ def lost_twice(stack: Stack, log_dir: Path, lost: PartitionFiles) -> PartitionFi
 
 
 @pytest.mark.parametrize("is_recorded", [False, True])
-def test_losses_are_told_of_though_recording_the_second_one_fails_at_first(
+def test_losses_are_reported_although_recording_the_second_one_fails_at_first(
     stack: Stack, log_dir: Path, lost_twice: PartitionFiles, is_recorded: bool
 ) -> None:
     rlmm = GapsUnanswered(stack.rlmm, is_recorded=is_recorded, unanswered={2})
@@ -254,7 +256,7 @@ def test_a_known_gap_is_known_while_rlmm_is_away(
     assert known.message.startswith("known gap: ")
 
 
-def test_a_loss_that_the_first_of_several_passes_recorded_is_told_of(
+def test_a_loss_that_the_first_of_several_passes_recorded_is_reported(
     stack: Stack, log_dir: Path, lost: PartitionFiles
 ) -> None:
     rsm = FailingRsm(stack.rsm)

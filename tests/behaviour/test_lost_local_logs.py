@@ -241,7 +241,7 @@ def new_log(log_dir: Path, rolled: int) -> PartitionFiles:
 
 
 @pytest.mark.parametrize("rolled", [0, 3])
-def test_a_log_that_ends_below_the_tiers_log_start_is_held_back_and_told_of(
+def test_a_log_that_ends_below_the_tiers_log_start_is_held_back_and_reported(
     stack: Stack, log_dir: Path, files: PartitionFiles, tmp_path: Path, rolled: int
 ) -> None:
     old = rlm_of(stack, log_dir)
@@ -281,7 +281,7 @@ def assert_told(problems: tuple[Problem, ...], path: Path, held_segments: int) -
     assert f"ends at offset {10 * held_segments}, below the tier's log start 40" in problem.message
 
 
-def test_a_log_whose_partition_was_deleted_is_told_of_and_left_alone(
+def test_a_log_whose_partition_was_deleted_is_reported_and_left_alone(
     stack: Stack, log_dir: Path, files: PartitionFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
     rlm = rlm_of(stack, log_dir)

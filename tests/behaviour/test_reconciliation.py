@@ -182,7 +182,7 @@ def test_objects_of_another_attempt_go_and_those_of_the_copy_that_counts_stay(
     assert keys_of(store) == before
 
 
-def test_a_complete_copy_without_metadata_is_told_and_never_deleted(
+def test_a_complete_copy_without_metadata_is_reported_and_never_deleted(
     engine: Engine, tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition
 ) -> None:
     _, lost = tier.fill(tp, 2)
@@ -242,7 +242,7 @@ def test_what_is_left_of_a_partition_that_was_removed_goes(
 
 
 @pytest.mark.parametrize("lost", [".log", ".indexes", ".manifest", ""])
-def test_a_finished_segment_without_its_objects_is_told(
+def test_a_finished_segment_without_its_objects_is_reported(
     tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition, lost: str
 ) -> None:
     _, broken = tier.fill(tp, 2)
@@ -302,7 +302,7 @@ def test_where_metadata_and_manifest_name_different_copies_nothing_is_deleted(
     assert keys_of(store) == before
 
 
-def test_a_manifest_of_another_segment_is_told_and_nothing_deleted(
+def test_a_manifest_of_another_segment_is_reported_and_nothing_deleted(
     tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition
 ) -> None:
     gone, _ = tier.fill(tp, 2)
@@ -317,7 +317,7 @@ def test_a_manifest_of_another_segment_is_told_and_nothing_deleted(
     assert len([key for key in keys_of(store) if key.startswith(unknown.prefix)]) == 3
 
 
-def test_what_is_too_large_for_a_manifest_is_told_and_nothing_deleted(
+def test_what_is_too_large_for_a_manifest_is_reported_and_nothing_deleted(
     runs: Runs, store: FilesystemStorage, tp: TopicIdPartition
 ) -> None:
     manifest = segment_keys("", segment(tp, 7)).manifest
@@ -438,7 +438,7 @@ def test_a_partition_that_is_removed_meanwhile_ends_no_run(
     assert found(Reconciliation(tier.rlmm, rsm, rsm.objects, plan, remove_once).run()) == {}
 
 
-def test_a_finished_segment_of_a_location_that_nobody_registered_is_told(
+def test_a_finished_segment_of_an_unregistered_location_is_reported(
     tier: SmallTier, runs: Runs, tp: TopicIdPartition
 ) -> None:
     foreign = segment(tp, 0)
@@ -505,7 +505,7 @@ def test_one_key_in_two_locations_goes_from_each_when_it_was_seen_there_twice(
     assert seen == {f"1:{key}": 2, f"2:{key}": 2}
 
 
-def test_one_segment_that_is_complete_in_two_locations_is_told_with_each(
+def test_a_segment_that_is_complete_in_two_locations_is_reported_with_each(
     rlmm: SqlRemoteLogMetadataManager,
     moved: ObjectRemoteStorageManager,
     tp: TopicIdPartition,

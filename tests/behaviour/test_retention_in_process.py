@@ -300,7 +300,7 @@ def begun_and_left(stack: Stack, log_dir: Path) -> None:
         {"sediment.hold": "true"},
     ],
 )
-def test_a_deletion_that_has_begun_is_finished_whoever_may_begin_others_now(
+def test_a_deletion_that_has_begun_is_finished_under_a_new_owner(
     stack: Stack, log_dir: Path, rlm: BrokerRemoteLogManager, setting: dict[str, str]
 ) -> None:
     begun_and_left(stack, log_dir)
@@ -541,7 +541,7 @@ def test_a_partition_that_rests_is_not_listed(
     assert calls == []
 
 
-def test_a_report_tells_what_is_here_and_what_is_in_the_tier(
+def test_a_report_has_what_is_local_and_what_is_in_the_tier(
     stack: Stack, rlm: BrokerRemoteLogManager, files: PartitionFiles
 ) -> None:
     take_turns(rlm)

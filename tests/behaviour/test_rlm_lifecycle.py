@@ -95,14 +95,14 @@ def reasons(stack: Stack, state: str) -> set[str]:
     return {event.reason for event in events if event.to_state == state}
 
 
-def test_what_it_was_not_told_of_it_leaves_alone(stack: Stack, rlm: Any) -> None:
+def test_partitions_without_a_role_are_left_alone(stack: Stack, rlm: Any) -> None:
     take_turns(rlm)
     assert list(all_partitions(stack.rlmm)) == []
     assert list(all_descriptions(rlm)) == []
     assert read(rlm, 60) is FetchError.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_leader_copies_reports_and_expires_under_the_epoch_that_it_was_told(
+def test_a_leader_copies_reports_and_expires_under_the_epoch_of_its_role(
     stack: Stack, rlm: Any
 ) -> None:
     tell(rlm, LEADER, 5)
@@ -247,7 +247,7 @@ def test_an_expiration_stops_when_the_leader_is_demoted(
     assert (stack.ranges(), stack.keys()) == ([], [])
 
 
-def test_a_role_that_is_told_again_keeps_the_running_pass(
+def test_a_role_that_is_received_again_keeps_the_running_pass(
     stack: Stack, log_dir: Path, files: PartitionFiles
 ) -> None:
     copies = HeldCopies(stack)
@@ -318,7 +318,7 @@ def test_what_comes_late_after_a_stop_is_stale(stack: Stack, leader: Any) -> Non
     assert tell(leader, LEADER, 6) is None
 
 
-def test_a_log_of_a_later_leader_than_was_told_is_not_copied(
+def test_a_log_of_a_later_leader_than_the_role_is_not_copied(
     stack: Stack, log_dir: Path, files: PartitionFiles
 ) -> None:
     files.epochs((0, 0), (2, 30), (6, 40))
@@ -340,7 +340,7 @@ def test_a_log_that_comes_after_the_role_is_found(stack: Stack, log_dir: Path) -
     assert stack.ranges() == ALL
 
 
-def test_neither_store_nor_database_need_be_there_to_be_told(
+def test_roles_are_received_without_store_and_database(
     stack: Stack, log_dir: Path, files: PartitionFiles
 ) -> None:
     away = told_rlm(stack, log_dir, rlmm=FailingRlmm(stack.rlmm))
@@ -348,7 +348,7 @@ def test_neither_store_nor_database_need_be_there_to_be_told(
     assert stop(away, REASSIGNED, EPOCH) is None
 
 
-def test_after_a_restart_it_is_told_again(stack: Stack, leader: Any, log_dir: Path) -> None:
+def test_after_a_restart_roles_are_sent_again(stack: Stack, leader: Any, log_dir: Path) -> None:
     restarted = told_rlm(stack, log_dir)
     assert tell(restarted, LEADER, EPOCH) is None
     take_turns(restarted)
@@ -412,7 +412,7 @@ def test_a_deletion_that_a_restart_interrupted_goes_on_when_the_stop_is_repeated
     assert (stack.segments(), stack.keys()) == ([], [])
 
 
-def test_a_leader_that_is_told_while_it_is_disabled_gets_no_tasks(
+def test_a_leader_role_received_while_disabling_gets_no_tasks(
     stack: Stack, leader: Any, log_dir: Path
 ) -> None:
     put(stack, DELETABLE)
@@ -433,9 +433,7 @@ def test_a_leader_that_is_told_while_it_is_disabled_gets_no_tasks(
     assert tell(disabled, LEADER, EPOCH) is None
 
 
-def test_a_leader_that_may_not_be_disabled_is_told_again_as_before(
-    stack: Stack, leader: Any
-) -> None:
+def test_a_leader_that_may_not_be_disabled_keeps_its_role(stack: Stack, leader: Any) -> None:
     assert refused_as(stop(leader, TIERING_DISABLED, EPOCH)) is DeletionRefusedError
     assert tell(leader, LEADER, EPOCH + 1) is None
 
@@ -517,7 +515,7 @@ def test_a_follower_of_a_disabled_topic_only_stops(
     assert stack.ranges() == ALL
 
 
-def test_who_was_not_told_to_lead_deletes_nothing(stack: Stack, leader: Any, log_dir: Path) -> None:
+def test_without_a_leader_role_nothing_is_deleted(stack: Stack, leader: Any, log_dir: Path) -> None:
     put(stack, DELETABLE)
     restarted = told_rlm(stack, log_dir)
     assert refused_as(stop(restarted, TIERING_DISABLED)) is InvalidStateTransitionError
@@ -544,7 +542,7 @@ def test_a_copy_under_way_of_a_disabled_topic_is_left_and_cleaned_up(
     assert (stack.segments(), stack.keys()) == ([], [])
 
 
-def test_a_role_that_is_told_after_a_failed_stop_begins_its_tasks_anew(
+def test_a_role_received_after_a_failed_stop_starts_its_tasks_again(
     stack: Stack, log_dir: Path, files: PartitionFiles
 ) -> None:
     put_config = stack.rlmm.put_topic_config
@@ -586,7 +584,7 @@ def test_a_deleted_topic_is_marked_and_no_more(stack: Stack, leader: Any) -> Non
 
 
 @pytest.mark.parametrize("role", [FOLLOWER, None])
-def test_whoever_is_told_marks_a_deleted_topic(
+def test_leader_and_follower_mark_a_deleted_topic(
     stack: Stack, leader: Any, log_dir: Path, role: Any
 ) -> None:
     other = told_rlm(stack, broker_beside(log_dir, 8))
@@ -689,7 +687,7 @@ def test_a_topic_keeps_its_name(stack: Stack, leader: Any) -> None:
     assert [found.topic_id_partition for found in all_descriptions(leader)] == [NAME]
 
 
-def test_an_rlm_that_finds_its_partitions_is_not_told(stack: Stack, log_dir: Path) -> None:
+def test_an_rlm_that_finds_its_partitions_refuses_calls(stack: Stack, log_dir: Path) -> None:
     static = stack.rlm(log_dir)
     with pytest.raises(NotServedError, match="RLM_PARTITION_SOURCE"):
         tell(static, LEADER, 1)
@@ -697,7 +695,7 @@ def test_an_rlm_that_finds_its_partitions_is_not_told(stack: Stack, log_dir: Pat
         stop(static, TOPIC_DELETED)
 
 
-def test_a_topic_that_was_created_anew_is_another(
+def test_a_topic_that_was_created_again_is_another(
     stack: Stack, leader: Any, log_dir: Path, files: PartitionFiles
 ) -> None:
     stop(leader, TOPIC_DELETED, EPOCH)
@@ -713,7 +711,7 @@ def test_a_topic_that_was_created_anew_is_another(
     assert stack.ranges(anew) == ALL[:2]
 
 
-def test_until_it_is_found_the_log_of_a_topic_made_anew_is_neither_copied_reported_nor_read(
+def test_until_it_is_found_the_log_of_a_topic_created_again_is_not_used(
     stack: Stack, leader: Any, log_dir: Path, files: PartitionFiles
 ) -> None:
     turn(leader.report_scheduler)

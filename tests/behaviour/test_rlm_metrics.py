@@ -322,7 +322,7 @@ def test_a_second_copy_of_the_same_offsets_fills_nothing(
     assert percents_of(rlm)["retention_size_percent"] == 50
 
 
-def test_how_long_sizes_take_to_be_told(rlm: BrokerRemoteLogManager) -> None:
+def test_how_long_listing_for_sizes_takes(rlm: BrokerRemoteLogManager) -> None:
     def listing_s() -> float:
         found = samples(TopicCollector(rlm.led_partitions))
         (value,) = (v for name, _, v in found if name.endswith("size_computation_seconds"))

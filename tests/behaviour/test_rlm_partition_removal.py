@@ -336,7 +336,7 @@ def test_several_at_once_do_no_harm(stack: Stack, rlm: Any) -> None:
     assert len(finished) == 1
 
 
-def test_a_deleted_topic_that_was_told_of_goes_altogether(
+def test_a_deleted_topic_that_was_announced_is_removed_completely(
     stack: Stack, log_dir: Path, rlm: Any
 ) -> None:
     told = told_rlm(stack, log_dir)

@@ -278,7 +278,7 @@ def test_a_follower_asks_nobody_what_is_stable_and_keeps_no_leaders_word(
     assert described.last_stable_offset == described.log_end_offset
 
 
-def test_a_leader_that_does_not_tell_what_is_stable_is_named(
+def test_a_leader_that_does_not_report_what_is_stable_is_named(
     rlm: Any, cluster: AnsweringCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster.leader_is_away = True
@@ -358,7 +358,7 @@ def test_a_deleted_topic_is_marked_once_that_is_confirmed(
 
 
 @pytest.mark.parametrize("change", [{"is_away": True}, {"cluster_id": "another"}])
-def test_a_poll_without_an_answer_of_its_cluster_begins_the_count_anew(
+def test_a_poll_without_an_answer_of_its_cluster_starts_the_count_again(
     stack: Stack,
     rlm: Any,
     files: PartitionFiles,
@@ -467,7 +467,7 @@ def test_how_long_ago_the_last_good_poll_was_is_a_metric(
     assert age_s() == 0
 
 
-def test_who_polls_is_not_told(rlm: Any) -> None:
+def test_an_rlm_that_polls_refuses_calls(rlm: Any) -> None:
     with pytest.raises(NotServedError, match="RLM_PARTITION_SOURCE=poller"):
         tell(rlm, LEADER, EPOCH)
     with pytest.raises(NotServedError, match="RLM_PARTITION_SOURCE=poller"):

@@ -92,7 +92,7 @@ def test_rlm_announces_its_partitions_as_of_its_cluster(
     assert cluster_of(stack, NAME) == cluster_of(stack, new) == REGISTERED
 
 
-def test_a_restart_within_the_time_counts_anew_and_then_marks(
+def test_a_restart_within_the_time_counts_again_and_then_marks(
     stack: Stack,
     before: Any,
     log_dir: Path,
@@ -142,7 +142,7 @@ def test_what_another_rlm_marked_in_part_is_marked_whole(
 @pytest.mark.parametrize(
     "answer", [{"is_away": True}, {"cluster_id": "another"}, NoTopic.NOT_AUTHORIZED, NoTopic.FAILED]
 )
-def test_one_other_answer_begins_the_count_anew(
+def test_one_other_answer_starts_the_count_again(
     stack: Stack,
     before: Any,
     log_dir: Path,
@@ -182,7 +182,7 @@ def test_what_rlmm_does_not_know_as_this_clusters_is_never_marked(
 
 
 @pytest.mark.parametrize("answer", [NoTopic.NOT_AUTHORIZED, NoTopic.FAILED])
-def test_what_the_cluster_does_not_tell_of_is_never_marked(
+def test_what_the_cluster_does_not_answer_for_is_never_marked(
     stack: Stack,
     before: Any,
     log_dir: Path,
@@ -211,7 +211,7 @@ def test_what_lies_here_is_not_marked_whatever_is_answered(
     assert delete_states(stack) == {NAME: MARKED, OLDER: None}
 
 
-def test_a_cluster_that_was_formatted_anew_under_its_id_takes_nothing_from_the_tier(
+def test_a_cluster_formatted_again_under_its_id_takes_nothing_from_the_tier(
     stack: Stack,
     before: Any,
     log_dir: Path,
@@ -277,7 +277,7 @@ def test_what_was_seen_alive_here_is_not_marked_where_rlmm_knows_it_as_another_c
     assert rlm.led_partitions() == []
 
 
-def test_while_rlmm_is_away_at_the_start_roles_are_told_and_it_is_asked_again(
+def test_while_rlmm_is_away_at_the_start_roles_are_received_and_rlmm_is_asked_again(
     stack: Stack, before: Any, log_dir: Path, files: PartitionFiles, cluster: AnsweringCluster
 ) -> None:
     led = replace(NAME, topic="led", topic_id=uuid4())

@@ -253,7 +253,7 @@ class Test7APartitionIsKnownFromLeadershipAddOrMarkedOn:
     """Kafka knows a partition once its broker leads or follows it, and answers when it has consumed
     its events; an add to one that is not assigned fails, though the event is published."""
 
-    def test_nobody_has_told_of_it(
+    def test_a_topic_that_nobody_announced(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         with pytest.raises(RemoteResourceNotFoundError):

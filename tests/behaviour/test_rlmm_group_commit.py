@@ -73,7 +73,7 @@ def test_who_finds_the_place_free_waits_for_nobody(
     assert gated.sizes == [1] * len(tps)
 
 
-def test_a_refusal_is_told_to_its_own_caller(
+def test_a_refusal_reaches_its_own_caller(
     rlmm: SqlRemoteLogMetadataManager, gated: Gated, tps: list[TopicIdPartition]
 ) -> None:
     made = [add(rlmm, segment(tp, 0, 9)) for tp in tps]
@@ -219,7 +219,7 @@ def test_a_fault_of_ours_leaves_nobody_waiting(
     assert gated.group_commit.change(to(DELETE_STARTED, made[0])).applied
 
 
-def test_a_commit_that_got_no_answer_is_told_to_all_whose_changes_it_had(
+def test_a_commit_without_an_answer_is_reported_to_all_its_callers(
     rlmm: SqlRemoteLogMetadataManager, gated: Gated, tps: list[TopicIdPartition]
 ) -> None:
     made = [add(rlmm, segment(tp, 0, 9)) for tp in tps]

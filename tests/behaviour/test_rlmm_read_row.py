@@ -125,7 +125,7 @@ def changing(database_url: str) -> Iterator[psycopg.Connection]:
 
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
-def test_what_is_prepared_for_an_older_schema_is_prepared_anew(
+def test_a_statement_prepared_for_an_older_schema_is_prepared_again(
     engine: Engine, changing: psycopg.Connection, read: Callable[[Transactions], int]
 ) -> None:
     transactions = Transactions(engine)
@@ -135,7 +135,7 @@ def test_what_is_prepared_for_an_older_schema_is_prepared_anew(
 
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
-def test_what_is_prepared_no_longer_is_prepared_anew(
+def test_a_statement_that_was_deallocated_is_prepared_again(
     engine: Engine, changing: psycopg.Connection, read: Callable[[Transactions], int]
 ) -> None:
     transactions = Transactions(engine)

@@ -50,9 +50,7 @@ def listed(rlmm: SqlRemoteLogMetadataManager) -> list[PartitionSummary]:
     return list(rlmm.list_partitions().partitions)
 
 
-def test_of_what_is_there_no_cluster_is_known_until_it_is_told(
-    engine: Engine, empty_database_url: str
-) -> None:
+def test_no_cluster_is_known_until_it_is_announced(engine: Engine, empty_database_url: str) -> None:
     upgrade(empty_database_url)
     assert schema_problems(empty_database_url) == []
     rlmm = SqlRemoteLogMetadataManager(engine)

@@ -194,7 +194,7 @@ def test_an_object_that_is_not_there_is_missing(
     assert seen.anomaly.detail
 
 
-def test_a_manifest_of_another_copy_is_told(
+def test_a_manifest_of_another_copy_is_reported(
     tier: SmallTier, scrubber: Scrubber, store: FilesystemStorage, tp: TopicIdPartition
 ) -> None:
     (only,) = tier.fill(tp, 1)
@@ -307,7 +307,7 @@ def test_a_location_that_is_not_registered_is_refused(scrubber: Scrubber) -> Non
         scrubber.once(locations=(7,))
 
 
-def test_an_rsm_that_tells_no_digests_verifies_nothing(
+def test_an_rsm_that_returns_no_digests_verifies_nothing(
     tier: SmallTier, scrubber: Scrubber, tp: TopicIdPartition
 ) -> None:
     tier.fill(tp, FAILURES_IN_A_ROW + 1)
@@ -401,7 +401,7 @@ class TestOverAStoreThatFails:
             yield Scrubber(tier.rlmm, rsm)
 
     @pytest.mark.deep
-    def test_what_could_not_be_read_is_told_and_the_rest_is_verified(
+    def test_what_could_not_be_read_is_reported_and_the_rest_is_verified(
         self, tier: SmallTier, tp: TopicIdPartition, settings: RsmSettings, proxy: HttpProxy
     ) -> None:
         tier.fill(tp, 5)

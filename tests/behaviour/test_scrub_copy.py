@@ -184,9 +184,7 @@ def test_a_changed_index_is_named_and_the_others_are_not(copy: Copy, at: int) ->
 
 
 @pytest.mark.parametrize("size", [SIZE - 1, 8 * MIB + 1, 1])
-def test_of_a_log_that_ends_early_the_chunks_that_are_whole_are_told_apart(
-    copy: Copy, size: int
-) -> None:
+def test_whole_chunks_of_a_log_that_ends_early_are_distinguished(copy: Copy, size: int) -> None:
     copy.truncate(copy.log, size)
     (damage,) = copy.damages()
     lost = 10 - size // MIB
@@ -214,7 +212,7 @@ def test_an_object_that_is_not_there_is_no_damage_but_missing(copy: Copy, which:
         copy.damages()
 
 
-def test_what_was_found_before_an_object_is_missed_is_told_first(copy: Copy) -> None:
+def test_what_was_found_before_an_object_is_missed_is_reported_first(copy: Copy) -> None:
     copy.change(copy.log, 0)
     assert not copy.backend.delete([copy.indexes])
     damages = copy.scrub(copy.rsm, at_once)
@@ -330,7 +328,7 @@ class TestThroughABadConnection:
             pytest.param(9, id="the second read"),
         ],
     )
-    def test_damage_before_a_failure_is_told(
+    def test_damage_before_a_failure_is_reported(
         self, copy: Copy, settings: RsmSettings, proxy: HttpProxy, skip: int
     ) -> None:
         copy.change(copy.log, 0)

@@ -210,7 +210,7 @@ def test_calls_on_nobody_s_behalf_have_ids_of_their_own(server: Served) -> None:
     assert first != second
 
 
-def test_calls_that_outlast_the_drain_are_told_to_stop_waiting() -> None:
+def test_calls_that_outlast_the_drain_stop_waiting() -> None:
     """Else the end of the process would wait for their threads as long as they like."""
     manager = Holding()
     manager.held_kind = "delete"

@@ -275,9 +275,7 @@ def test_a_read_whose_segments_vanish_again_and_again_ends(stack: Stack, log_dir
     assert local.looks == 2 + 3
 
 
-def test_the_log_start_is_told_only_where_the_tier_was_looked_at(
-    stack: Stack, log_dir: Path
-) -> None:
+def test_the_log_start_is_shown_only_if_the_tier_was_read(stack: Stack, log_dir: Path) -> None:
     three_segments(log_dir)
     stack.ship(log_dir)
     for file in (log_dir / "t-0").glob(f"{0:020}.*"):

@@ -109,7 +109,9 @@ def assert_tier_is(stack: Stack, files: PartitionFiles, ranges: list[tuple[int, 
         assert b"".join(stack.rsm.fetch_log_segment(segment, 0)) == local
 
 
-def test_all_that_is_local_is_copied_anew(stack: Stack, leader: Any, files: PartitionFiles) -> None:
+def test_all_that_is_local_is_copied_again(
+    stack: Stack, leader: Any, files: PartitionFiles
+) -> None:
     delete_tier(stack, leader)
     roll(files, 60)
     lead_again(leader)
@@ -196,7 +198,7 @@ def test_once_retention_has_raised_the_log_start_again_a_loss_behind_it_is_a_los
     assert gaps(stack) == (OffsetGap(60, 69, LOST_BEFORE_COPY),)
 
 
-def test_what_is_still_marked_is_copied_anew_beside_it(
+def test_what_is_still_marked_is_copied_again_beside_it(
     stack: Stack, leader: Any, files: PartitionFiles
 ) -> None:
     put(stack, DELETABLE)
@@ -213,7 +215,7 @@ def test_what_is_still_marked_is_copied_anew_beside_it(
     assert_tier_is(stack, files, ALL)
 
 
-def test_what_a_removal_that_was_cut_off_has_marked_is_copied_anew(
+def test_what_an_interrupted_removal_has_marked_is_copied_again(
     stack: Stack, leader: Any, files: PartitionFiles
 ) -> None:
     """The tier then begins above it, and the broker would delete it one day."""
@@ -330,7 +332,7 @@ def test_an_rlm_that_was_killed_while_it_disabled(
 
 @pytest.mark.deep
 @pytest.mark.parametrize("failpoint", ["copy.started_registered", "copy.finished_registered"])
-def test_an_rlm_that_was_killed_while_it_copied_anew(
+def test_an_rlm_that_was_killed_while_it_copied_again(
     world: World, tmp_path: Path, failpoint: str
 ) -> None:
     world.ship()

@@ -225,7 +225,7 @@ def no_answer() -> None:
     raise RetriableRemoteStorageError("no answer came") from NoAnswerError()
 
 
-def test_a_copy_that_cannot_tell_whether_it_counts_removes_nothing(
+def test_a_copy_that_cannot_know_whether_it_counts_removes_nothing(
     store: Store, callers: ExitStack
 ) -> None:
     """Another copy may have succeeded with its objects, as here."""

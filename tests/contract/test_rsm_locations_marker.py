@@ -159,7 +159,7 @@ def test_objects_without_a_marker_are_adopted_and_the_log_says_so(
     assert marker(backend, settings)["deployment_id"] == "ours"
 
 
-def test_without_a_deployment_id_nothing_is_marked_and_that_is_told_once(
+def test_without_a_deployment_id_nothing_is_marked_and_that_is_logged_once(
     settings: RsmSettings, backend: StorageBackend, caplog: pytest.LogCaptureFixture
 ) -> None:
     with (

@@ -7,7 +7,7 @@ case for each RPC shows, together with the round trip of every error (test_rpc_e
 RLMM = {
     "AddRemoteLogSegmentMetadata": "test_any_other_text_is_stored",
     "AddRemoteLogSegmentMetadataBatch": "test_copies_of_several_partitions_begin_at_once",
-    "RenewCopyLeases": "test_why_a_lease_is_lost_is_told",
+    "RenewCopyLeases": "test_the_reason_of_a_lost_lease_is_returned",
     "UpdateRemoteLogSegmentMetadata": "test_request_ids_are_remembered_with_their_outcomes",
     "UpdateRemoteLogSegmentMetadataBatch": "test_custom_metadata_is_kept_replaced_and_checked",
     "GetRemoteLogSegmentMetadata": "test_a_partition_by_another_topic_name_is_refused",
@@ -37,7 +37,7 @@ RLMM = {
     "ReportAnomalies": "test_an_anomaly_is_kept_as_it_was_reported",
     "ListAnomalies": "test_pages_follow_each_other_the_first_seen_first",
     "ImportRemoteLogSegments": "test_segments_finish_in_the_order_in_which_they_come",
-    "UndeletePartition": "test_it_can_be_marked_again_and_a_repeat_tells_of_the_latest_mark",
+    "UndeletePartition": "test_it_can_be_marked_again_and_a_repeat_returns_the_latest_mark",
     "ResetLeaderEpoch": "test_the_epoch_that_it_has_is_a_repeat",
 }
 

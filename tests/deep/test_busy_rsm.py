@@ -116,7 +116,9 @@ def test_a_copy_that_never_gets_a_place_fails_in_the_end(stack: Stack, log_dir: 
     assert "no place" in report.partitions[0].problems[0].message
 
 
-def test_a_copy_that_waits_for_a_place_stops_when_it_is_told(stack: Stack, log_dir: Path) -> None:
+def test_a_copy_that_waits_for_a_place_stops_when_it_is_cancelled(
+    stack: Stack, log_dir: Path
+) -> None:
     three_segments(log_dir)
     refused, rsm = Event(), FailingRsm(stack.rsm)
 
@@ -142,7 +144,7 @@ def copies_waiting() -> float | None:
     return REGISTRY.get_sample_value("sediment_rlm_copies_waiting_for_rsm")
 
 
-def test_a_copy_that_waits_for_long_is_told_of_once(
+def test_a_copy_that_waits_for_long_is_logged_once(
     stack: Stack, log_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     three_segments(log_dir)

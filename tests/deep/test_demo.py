@@ -143,7 +143,7 @@ def test_a_demo_of_a_whole_log_ends_well(server_directory: Path) -> None:
         assert partition["read_from_tier_bytes"] == partition["remote_size_bytes"]
 
 
-def test_a_demo_that_is_told_to_end_cleans_up(tmp_path: Path, server_directory: Path) -> None:
+def test_a_demo_that_is_signalled_to_end_cleans_up(tmp_path: Path, server_directory: Path) -> None:
     scratch = server_directory / "ended-demo"
     with running_demo(demo_of(own_log(tmp_path, "clicks-0")), scratch) as process:
         pid_files = eventually(lambda: list(scratch.glob("*/data/*/*.pid")), deadline_ms=120_000)

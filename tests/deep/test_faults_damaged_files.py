@@ -50,7 +50,7 @@ DAMAGES: list[tuple[str, Damage, ProblemKind]] = [
 
 
 @pytest.mark.parametrize(("file", "damage", "kind"), DAMAGES)
-def test_a_damaged_file_holds_its_partition_back_and_is_told_of_once(
+def test_a_damaged_file_holds_its_partition_back_and_is_logged_once(
     trouble: Trouble,
     caplog: pytest.LogCaptureFixture,
     file: str,
@@ -80,7 +80,7 @@ def test_a_damaged_index_is_rebuilt(trouble: Trouble, suffix: str, damage: Damag
     trouble.assert_nothing_is_left_over()
 
 
-def test_a_folder_without_the_topics_id_is_told_of_once(
+def test_a_folder_without_the_topics_id_is_logged_once(
     stack: Stack, log_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     files = three_segments(log_dir)

@@ -167,7 +167,7 @@ def test_a_first_add_and_a_first_mark_make_one_partition(
         assert [each.revision for each in events(engine, new)] == [1, 2, 3, 4]
 
 
-def test_leadership_told_by_many_in_any_order_ends_at_the_highest_epoch(
+def test_leadership_sent_by_many_in_any_order_ends_at_the_highest_epoch(
     rlmm: SqlRemoteLogMetadataManager,
 ) -> None:
     topic_id = uuid4()

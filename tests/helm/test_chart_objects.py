@@ -84,7 +84,7 @@ def test_the_sidecar_patch_fits_a_stateful_set(version: str) -> None:
     kubernetes_validate.validate(patched, version, strict=True)
 
 
-def test_the_sidecar_is_told_what_the_daemon_set_would_be() -> None:
+def test_the_sidecar_gets_the_settings_of_the_daemon_set() -> None:
     values = {**FILES["sidecar"], "rlm": {**FILES["sidecar"]["rlm"], "sidecar": {}}}
     values["rlm"]["enabled"] = True
     values["rlm"]["logVolumes"] = [

@@ -251,7 +251,7 @@ def test_large_numbers_are_written_out() -> None:
     assert data["RLM_REMOTE_LOG_INDEX_CACHE_MEMORY_BYTES"] == "268435456"
 
 
-def test_sweeps_only_report_unless_told_to_apply() -> None:
+def test_sweeps_only_report_unless_set_to_apply() -> None:
     assert all("--apply" not in arguments for arguments in _sweeps("minimal"))
     assert all("--apply" in arguments for arguments in _sweeps("sweeps-applied"))
 
@@ -269,7 +269,7 @@ def test_a_sweep_has_the_budget_that_it_is_given_or_its_own() -> None:
         assert [text for text in arguments if text.startswith("--max-")] == passed
 
 
-def test_the_maintenance_keeps_what_it_is_told_to() -> None:
+def test_the_maintenance_keeps_what_its_values_say() -> None:
     for file, name, kept in [
         ("minimal", "sediment-maintenance", ("86400000", "90")),
         ("full", "kafka-tier-maintenance", ("604800000", "365")),

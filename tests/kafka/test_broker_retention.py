@@ -151,7 +151,7 @@ def test_records_that_were_deleted_on_request_before_the_copy_are_not_served(
         fetched(rlm, name, inside_a_segment - 1)
 
 
-def test_retention_by_time_takes_what_an_idle_partition_never_rolled_and_that_is_told(
+def test_retention_by_time_deletes_what_an_idle_partition_never_rolled_and_that_is_reported(
     tier: TieredBroker,
 ) -> None:
     """A broker rolls by time only when somebody writes, and what it never rolled nobody copies."""
@@ -183,7 +183,7 @@ def test_retention_by_size_leaves_what_was_never_rolled(tier: TieredBroker) -> N
     assert fetched(tier.manager(*tier.broker.log_dirs), name, 0) == records
 
 
-def test_what_was_deleted_before_it_was_shipped_is_a_hole_that_a_reader_is_told_of(
+def test_what_was_deleted_before_it_was_shipped_is_a_gap_that_a_reader_sees(
     tier: TieredBroker,
 ) -> None:
     topic = Topic("lost-in-the-middle", 1, 8192)

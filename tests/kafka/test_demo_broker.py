@@ -53,7 +53,7 @@ def test_nothing_is_left_behind(shown: Shown) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_show_that_is_told_to_end_cleans_up(
+def test_a_demo_that_is_signalled_to_end_cleans_up_its_broker(
     server_directory: Path, number: signal.Signals
 ) -> None:
     scratch = server_directory / f"ended-demo-broker-{number.name}"

@@ -97,7 +97,7 @@ def test_what_was_rolled_comes_from_the_tier_and_the_rest_from_the_disk(
 
 
 @BY_NAME
-def test_rlm_sees_the_bounds_that_a_client_is_told(shipped: TieredBroker, topic: Topic) -> None:
+def test_rlm_sees_the_bounds_that_a_client_gets(shipped: TieredBroker, topic: Topic) -> None:
     for name in shipped.partitions(topic):
         assert shipped.bounds(name) == shipped.cluster.offsets(name.topic, name.partition), name
 

@@ -121,7 +121,7 @@ def test_every_partition_is_led_under_the_epoch_of_its_leader(tier: TieredBroker
     assert found[name].leader_epoch == 4
 
 
-def test_its_leader_tells_how_far_a_partition_is_settled(tier: TieredBroker, rlm: Any) -> None:
+def test_a_leader_returns_how_far_its_partition_is_settled(tier: TieredBroker, rlm: Any) -> None:
     topic = Topic("settled-so-far", 1, 8192)
     name, _ = tier.create(topic)
     poll(rlm)
@@ -249,7 +249,7 @@ def test_a_restart_within_the_time_marks_what_was_deleted_and_nothing_else(
     assert delete_states(tier, foreign) == {theirs: None, nobodys: None}
 
 
-def test_who_may_not_describe_is_not_told_that_a_topic_is_not_there(tmp_path: Path) -> None:
+def test_a_user_who_may_not_describe_does_not_learn_that_a_topic_is_missing(tmp_path: Path) -> None:
     """What is answered for a topic that is hidden, and for one that does not exist, hidden or
     not: confirmed_deletions.py rests on it."""
     hidden, seen = Topic("hidden", 1, 8192), Topic("seen", 1, 8192)

@@ -71,6 +71,6 @@ def test_nothing_is_left_behind(shown: Shown) -> None:
     assert shown.left_over == []
 
 
-def test_a_show_that_is_told_to_end_cleans_up(server_directory: Path) -> None:
+def test_a_demo_that_is_signalled_to_end_cleans_up_its_broker(server_directory: Path) -> None:
     scratch = server_directory / "ended-demo-kafka"
     assert_cleans_up(command(), scratch, signal.SIGTERM, processes=4)

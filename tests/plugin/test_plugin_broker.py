@@ -250,7 +250,7 @@ def test_segments_below_deleted_records_are_gone(tiered: Partition) -> None:
     assert [row.start_offset for row in tiered.finished()] == [4, 6]
 
 
-def test_a_deleted_topic_leaves_nothing_and_its_name_begins_anew(tiered: Partition) -> None:
+def test_a_deleted_topic_leaves_nothing_and_its_name_starts_again(tiered: Partition) -> None:
     deployment = tiered.deployment
     deployment.cluster.delete(tiered.name.topic)
     eventually_holds(lambda: assert_nothing_in_the_tier(tiered), DEADLINE_MS)

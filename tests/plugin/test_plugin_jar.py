@@ -47,7 +47,7 @@ def test_what_the_broker_brings_is_not_in_it(names: list[str]) -> None:
 
 
 @pytest.mark.parametrize("plugin", PLUGINS)
-def test_the_classes_that_a_broker_is_told_of_are_there(names: list[str], plugin: str) -> None:
+def test_the_classes_that_a_brokers_settings_name_exist(names: list[str], plugin: str) -> None:
     assert f"io/sediment/kafka/{plugin}.class" in names
 
 

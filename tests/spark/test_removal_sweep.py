@@ -121,7 +121,7 @@ def test_a_leased_copy_is_left_for_the_next_run(jobs: Jobs, tier: Tier) -> None:
     assert jobs.removal([tp.topic], apply=True).outcome == "DONE"
 
 
-def test_what_is_marked_anew_after_the_plan_keeps_its_grace_period(jobs: Jobs, tier: Tier) -> None:
+def test_what_is_marked_again_after_the_plan_keeps_its_grace_period(jobs: Jobs, tier: Tier) -> None:
     anew, back, started = (a_topic()[0] for _ in range(3))
     for tp in (anew, back, started):
         tier.fill(tp, 2)

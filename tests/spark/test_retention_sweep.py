@@ -281,9 +281,7 @@ def test_a_copy_under_way_is_left_alone_and_one_left_behind_is_not(jobs: Jobs, t
     assert "stopped at a segment that is being copied" in str(kept.partition(tp)["notes"])
 
 
-def test_what_whoever_has_left_it_marked_long_ago_is_finished_and_nothing_else(
-    jobs: Jobs, tier: Tier
-) -> None:
+def test_what_was_marked_long_ago_is_finished_and_nothing_else(jobs: Jobs, tier: Tier) -> None:
     paused, nobodys, rlms = a_topic()[0], a_topic()[0], a_topic()[0]
     everywhere = (paused, nobodys, rlms)
     for tp in everywhere:

@@ -187,7 +187,7 @@ def test_a_java_that_cannot_run_spark(
         ("--work-dir", f"{sys.executable}/below"),
     ],
 )
-def test_paths_that_cannot_be_are_told_before_spark_starts(
+def test_impossible_paths_are_reported_before_spark_starts(
     sediment: Sediment, tier: Tier, option: str, value: str
 ) -> None:
     assert_one_line(sediment.sweep(tier, "retention", option, value), 2, option, value)

@@ -48,7 +48,7 @@ def revisions(rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, **query: Any
 
 
 class AuditTrails(RlmmContractPart):
-    def test_an_event_tells_what_was_changed_by_whom_and_why(
+    def test_an_event_has_what_was_changed_by_whom_and_why(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         rlmm.on_partition_leadership_changes([PartitionLeadership(tp, 7)], [], BROKER)

@@ -204,7 +204,7 @@ class PartitionRevisions(RlmmContractPart):
         asked: Sequence[TopicIdPartition] = [others[1], others[0], tp, others[2], others[0]]
         assert rlmm.partition_revisions(asked) == [0, 2, 1, 0, 2]
 
-    def test_a_revision_is_not_told_under_another_name(
+    def test_a_revision_is_not_returned_under_another_name(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         add(rlmm, segment(tp, 0, 9))

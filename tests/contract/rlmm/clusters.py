@@ -38,13 +38,13 @@ def cluster_of(rlmm: RemoteLogMetadataManager, tp: TopicIdPartition) -> str | No
 
 class ClustersOfTopics(RlmmContractPart):
     @pytest.mark.parametrize("cluster", [OURS, "c", "x" * MAX_CLUSTER_ID_LENGTH])
-    def test_a_topics_cluster_is_what_whoever_announced_it_said(
+    def test_a_topics_cluster_is_the_announced_one(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, cluster: str
     ) -> None:
         lead(rlmm, cluster, tp)
         assert cluster_of(rlmm, tp) == cluster
 
-    def test_it_is_the_topics_whoever_leads_or_follows_which_of_its_partitions(
+    def test_the_cluster_is_the_topics_for_leaders_and_followers(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         other = replace(tp, partition=tp.partition + 1)
@@ -102,7 +102,7 @@ class ClustersOfTopics(RlmmContractPart):
             with pytest.raises(InvalidRequestError, match="page_token"):
                 rlmm.list_partitions(cluster_id=other, page_token=token)
 
-    def test_with_a_mark_that_is_taken_back_it_is_forgotten_until_it_is_told_again(
+    def test_undelete_forgets_the_cluster_until_it_is_announced_again(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         lead(rlmm, OURS, tp)

@@ -104,7 +104,7 @@ HOLDS = type(None)
 
 
 class CopyLeaseReads(RlmmContractPart):
-    def test_every_answer_with_segments_tells_which_copies_are_leased(
+    def test_every_answer_with_segments_shows_which_copies_are_leased(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         copies = [leased(rlmm, tp, 0), leased(rlmm, tp, 10, lease_ms=None)]
@@ -352,7 +352,7 @@ class CopyLeaseRenewals(RlmmContractPart):
         assert leases(rlmm, other) == {0: True}
         assert {start for start, is_leased in leases(rlmm, tp).items() if is_leased} == {0}
 
-    def test_why_a_lease_is_lost_is_told(
+    def test_the_reason_of_a_lost_lease_is_returned(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         copy, over = leased(rlmm, tp), add(rlmm, segment(tp, 10, 19), DELETE_STARTED)

@@ -125,7 +125,7 @@ class ListsForDeletion(RlmmContractPart):
         assert refused == _is_refused(lambda: move(rlmm, only, DELETE_STARTED, context=context))
         assert not _is_refused(lambda: rlmm.list_remote_log_segments(tp))
 
-    def test_whoever_removes_a_partition_may_list_it(
+    def test_any_client_that_removes_a_partition_may_list_it(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         only = finished(rlmm, tp, 0, 9)

@@ -188,7 +188,7 @@ class RecordedGaps(RlmmContractPart):
             (45, [(10, 19), (30, 39)]),
         ],
     )
-    def test_what_a_later_leader_wrote_anew_is_no_gap_any_more(
+    def test_what_a_later_leader_wrote_again_is_no_gap_any_more(
         self,
         rlmm: RemoteLogMetadataManager,
         tp: TopicIdPartition,
@@ -342,7 +342,7 @@ class GapRefusals(RlmmContractPart):
             with pytest.raises(RemoteResourceNotFoundError, match="orders-0"):
                 record(rlmm, tp, start, start + 9)
 
-    def test_a_gap_is_told_rightly(
+    def test_a_gap_is_returned_as_recorded(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         known(rlmm, tp)

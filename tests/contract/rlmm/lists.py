@@ -394,7 +394,7 @@ class PartitionFilters(RlmmContractPart):
         with pytest.raises(InvalidRequestError, match=r"^topic"):
             rlmm.list_partitions(topic="a\0")
 
-    def test_the_time_of_the_mark_is_told_and_stays(
+    def test_the_time_of_the_mark_is_returned_and_stays(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         rlmm.on_partition_leadership_changes([PartitionLeadership(tp)], [], BROKER)

@@ -395,7 +395,7 @@ class EpochsWithoutOffsets(RlmmContractPart):
 
 
 class LookUpInput(RlmmContractPart):
-    def test_the_answer_is_the_segment_as_it_was_told(
+    def test_the_answer_is_the_segment_as_it_was_sent(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         begun = segment(

@@ -123,7 +123,7 @@ class Undeletion(RlmmContractPart):
         assert revision_of(rlmm, tp) == taken_back.revision
         assert {event.repeat_count for event in all_events(rlmm, EventQuery(tp))} == {0}
 
-    def test_it_can_be_marked_again_and_a_repeat_tells_of_the_latest_mark(
+    def test_it_can_be_marked_again_and_a_repeat_returns_the_latest_mark(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         put_deletion(rlmm, tp, MARKED)
@@ -277,7 +277,7 @@ class LeaderEpochResets(RlmmContractPart):
         assert taken(rlmm, first).report == first
         assert rlmm.partition_state(tp).value.report == first
 
-    def test_the_highest_epoch_is_told(
+    def test_the_highest_epoch_is_returned(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         known(rlmm, tp)
@@ -341,7 +341,7 @@ class LeaderEpochResets(RlmmContractPart):
         right = MutationContext(expected_revision=1, expected_config_revision=0)
         assert rlmm.reset_leader_epoch(tp, 5, right).applied
 
-    def test_the_same_request_again_resets_nothing_anew(
+    def test_the_same_request_again_resets_nothing_twice(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         known(rlmm, tp, 9)

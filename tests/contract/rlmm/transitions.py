@@ -146,7 +146,7 @@ class Repeats(RlmmContractPart):
             rlmm.add_remote_log_segment_metadata(replace(first, **difference))  # type: ignore[arg-type]
         assert list(all_segments(rlmm, tp)) == [first]
 
-    def test_a_repeat_tells_the_revision_of_the_change_not_the_present_one(
+    def test_a_repeat_returns_the_revision_of_the_change_not_the_present_one(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         first = add(rlmm, segment(tp, 0, 9))

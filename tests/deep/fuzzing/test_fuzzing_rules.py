@@ -119,7 +119,7 @@ def test_the_refusals_of_items_are_looked_at_too() -> None:
         require_sound_answer([request], outcomes(status_of(InvalidRequestError("lease_ms: no"))))
 
 
-def test_a_digest_tells_which_tables_changed(database_url: str) -> None:
+def test_a_digest_shows_which_tables_changed(database_url: str) -> None:
     engine = create_database_engine(database_url).execution_options(isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
         digest = DatabaseDigest(connection)

@@ -111,7 +111,7 @@ def test_more_repeats_than_were_asked_for_are_refused(story: Story) -> None:
         check(story.history_with_trail({1: 9}))
 
 
-def test_replies_that_have_an_order_which_the_trail_does_not_tell_are_named_so() -> None:
+def test_replies_whose_order_the_trail_does_not_have_are_named() -> None:
     """Of two lost finishes the look-up found the later one; the trail has them the other way."""
     written = Story()
     written.record(add(1))

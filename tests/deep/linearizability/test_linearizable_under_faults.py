@@ -36,7 +36,7 @@ def deployment(server_directory: Path) -> Iterator[Deployment]:
         yield running
 
 
-def test_every_history_has_an_order_and_the_audit_trail_tells_it(deployment: Deployment) -> None:
+def test_every_history_has_an_order_and_the_audit_trail_has_it(deployment: Deployment) -> None:
     totals, first_seed = Totals(), int(time.time())
     for n, faults in enumerate(ROUNDS):
         run_round(deployment, first_seed + n, faults, OPERATIONS_BETWEEN_FAULTS, totals)

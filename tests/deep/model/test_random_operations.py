@@ -81,7 +81,7 @@ def faulty(both: tuple[Subject, Subject], database: str) -> Iterator[Subject]:
     engine.dispose()
 
 
-def test_a_fault_of_a_real_manager_is_found_and_told_in_a_few_lines(faulty: Subject) -> None:
+def test_a_fault_of_a_real_manager_is_found_and_reported_in_a_few_lines(faulty: Subject) -> None:
     with pytest.raises(DifferenceError, match=r"^seed \d+, at operation \d+ of the run") as found:
         run(1, 900, lambda _: faulty)
     assert 2 <= str(found.value).count("(tp=0") <= 3

@@ -344,7 +344,7 @@ def test_nothing_goes_from_the_segment_that_is_being_copied_on() -> None:
     assert planned.notes == ("stopped at a segment that is being copied: 0-AAAAAAAAAAAAAAAAAACVAQ",)
 
 
-def test_a_leased_copy_is_being_copied_whoever_asks() -> None:
+def test_a_leased_copy_is_in_progress_for_every_caller() -> None:
     copied = replace(segment(0, 149, age_ms=5, state=STARTED), copy_leased=True)
     planned = plan([copied, segment(150, 199, age_ms=5)], ONE_EPOCH, ALL)
     assert planned.deletions == ()

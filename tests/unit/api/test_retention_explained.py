@@ -192,7 +192,7 @@ def test_a_hold_keeps_what_would_be_due() -> None:
     assert (told.next.segment, told.next.standing) == (YOUNG, Standing.OBSTRUCTED)
 
 
-def test_an_own_clean_up_is_held_up_by_itself_whoever_has_reported() -> None:
+def test_an_own_clean_up_waits_only_for_itself() -> None:
     cleaning = replace(YOUNG, state=DELETING, copy_leased=True)
     told = explain_segment(case_of(cleaning, state=PartitionState()), cleaning)
     assert told.standing is Standing.OBSTRUCTED
@@ -209,7 +209,7 @@ def test_without_a_limit_time_takes_nothing() -> None:
     assert (told.standing, told.due, told.bytes_missing) == (Standing.KEPT, None, None)
 
 
-def test_what_the_size_rule_lacks_is_told() -> None:
+def test_what_the_size_rule_lacks_is_shown() -> None:
     state = partition(HISTORY, 50, only_local_bytes=50)
     told = explain_segment(case_of(OLD, YOUNG, state=state, retention_bytes=2000), OLD)
     # 2 * 1024 + 50 is 98 over, and the segment does not fit into that.

@@ -52,7 +52,7 @@ def test_what_a_storm_leaves_out_takes_the_next_rule() -> None:
     assert taken(faults, ["get", "get", "put"]) == [SLOW_DOWN, Delay(5), Delay(5)]
 
 
-def test_a_delay_with_jitter_is_drawn_anew_for_each_request() -> None:
+def test_a_delay_with_jitter_is_drawn_again_for_each_request() -> None:
     faults = Faults(seed=3)
     faults.add(Delay(100, jitter_ms=50), times=None)
     delays = [fault.delay_ms for fault in taken(faults, ["get"] * 200) if isinstance(fault, Delay)]

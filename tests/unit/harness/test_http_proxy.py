@@ -96,7 +96,7 @@ def test_the_next_requests_are_answered_503_and_never_reach_the_server(
     assert (statuses, list(kept)) == ([503, 503, 200], ["/2"])
 
 
-def test_a_fault_hits_only_its_operation_and_skips_what_it_is_told_to(
+def test_a_fault_hits_only_its_operation_and_skips_as_many_as_set(
     proxy: HttpProxy, client: HTTPConnection
 ) -> None:
     proxy.faults.add(Answer(500), operation="PUT /a", skip=1)
@@ -159,7 +159,9 @@ def test_a_whole_answer_or_request_can_be_lost_with_its_head(
     assert ("/a" in kept) is (direction is Direction.RESPONSE)
 
 
-def test_a_reset_is_told_from_an_end_in_order(proxy: HttpProxy, client: HTTPConnection) -> None:
+def test_a_reset_is_distinguished_from_an_orderly_end(
+    proxy: HttpProxy, client: HTTPConnection
+) -> None:
     proxy.faults.add(Reset(None, Direction.RESPONSE))
     proxy.faults.add(Cut(None, Direction.RESPONSE))
     with pytest.raises(ConnectionResetError) as reset:

@@ -21,7 +21,7 @@ from tests.harness.s3_operations import s3_operation
         ("HEAD", "/bucket/", "HeadBucket"),
     ],
 )
-def test_an_operation_is_told_from_method_and_target(
+def test_an_operation_is_derived_from_method_and_target(
     method: str, target: str, operation: str
 ) -> None:
     assert s3_operation(method, target) == operation

@@ -177,7 +177,7 @@ def test_no_stack_is_found_where_none_ran_or_one_ended(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "stored", ["", "{", "[1]", '"text"', '{"rsm": "127.0.0.1:1"}', '{"of_later": ""}', "\udcff"]
 )
-def test_a_state_that_tells_nothing_is_named(tmp_path: Path, stored: str) -> None:
+def test_a_state_without_content_is_named(tmp_path: Path, stored: str) -> None:
     write_state(tmp_path, ENDPOINTS)
     state = tmp_path / "stack.json"
     state.write_text(stored, errors="surrogateescape")

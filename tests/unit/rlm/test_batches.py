@@ -73,7 +73,7 @@ def test_a_changed_byte_is_a_wrong_crc(log: Path) -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1])
-def test_an_old_message_format_is_told_apart(log: Path, magic: int) -> None:
+def test_an_old_message_format_is_recognized(log: Path, magic: int) -> None:
     error = failure(log, batch(0) + old_message(1, magic))
     assert (error.kind, error.offset) == (ProblemKind.OLD_MESSAGE_FORMAT, 1)
 

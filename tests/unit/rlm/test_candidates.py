@@ -175,7 +175,7 @@ def test_where_the_tier_was_emptied_what_is_missing_behind_it_is_lost(
     assert lost_before_copy(held, OffsetRanges(covered), 20, 20) == expected
 
 
-def test_of_an_emptied_tier_and_a_lost_disk_nothing_tells_how_far_the_log_went() -> None:
+def test_an_emptied_tier_and_a_lost_disk_leave_the_log_end_unknown() -> None:
     assert lost_before_copy(None, OffsetRanges(), 20, 20) == []
     assert lost_before_copy(None, OffsetRanges([(30, 39)]), 20, 20) == [(20, 29)]
 
@@ -289,7 +289,7 @@ def test_the_tier_begins_where_a_look_up_finds_something() -> None:
     assert tier(remote(0, 9, (0, 5))).start_offset == 5
 
 
-def test_a_segment_copied_from_inside_on_tells_of_a_deletion_on_request() -> None:
+def test_a_segment_copied_from_inside_shows_a_deletion_on_request() -> None:
     assert tier(remote(0, 9, (0, 0)), remote(20, 29, (0, 20))).removed_before_offset == 0
     assert tier(remote(0, 9, (0, 0)), remote(20, 29, (0, 25))).removed_before_offset == 25
 

@@ -19,7 +19,7 @@ def path(tmp_path: Path) -> Path:
     return made
 
 
-def test_while_another_change_might_not_show_nothing_is_told(
+def test_while_another_change_might_be_hidden_nothing_is_reported(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os.utime(path, ns=(0, 0))  # which is a change, and says that there was none

@@ -102,14 +102,14 @@ def test_a_damaged_one_is_named_to_everybody(
         ("0\n2\nt 0 5\n", "damaged: announces 2 entries and has 1"),
     ],
 )
-def test_what_is_damaged_is_told(tmp_path: Path, text: str, reason: str) -> None:
+def test_what_is_damaged_is_reported(tmp_path: Path, text: str, reason: str) -> None:
     (tmp_path / FILE).write_text(text)
     with pytest.raises(LogFileError) as caught:
         read_offset_checkpoint(tmp_path / FILE)
     assert caught.value.reason == reason
 
 
-def test_it_is_looked_at_once_a_second_whoever_asks(
+def test_it_is_read_once_a_second_for_all_callers(
     tmp_path: Path, watermarks: HighWatermarks, clock: Clock, reads: list[Path]
 ) -> None:
     high_watermarks(tmp_path, {("t", n): 5 for n in range(100)})
@@ -136,7 +136,7 @@ def test_it_is_read_again_only_when_it_is_another_file(
     assert (watermarks.of("t", 0), len(reads)) == (7, 2)
 
 
-def test_one_that_was_damaged_is_believed_when_it_is_written_anew(
+def test_one_that_was_damaged_is_used_when_it_is_written_again(
     tmp_path: Path, watermarks: HighWatermarks
 ) -> None:
     (tmp_path / FILE).write_text("?")

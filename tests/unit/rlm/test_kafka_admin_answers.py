@@ -66,7 +66,7 @@ def test_only_one_error_says_that_there_is_no_topic(
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact", "compact,delete", ""])
-def test_a_policy_is_told_as_kafka_writes_it(policy: str) -> None:
+def test_a_policy_is_returned_as_kafka_writes_it(policy: str) -> None:
     assert cleanup_policy(described("clicks", policy)) == policy
 
 

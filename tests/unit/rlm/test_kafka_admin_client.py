@@ -65,7 +65,7 @@ def held() -> tuple[int, int]:
     return threading.active_count(), len(os.listdir("/proc/self/fd"))
 
 
-def test_who_names_no_topic_is_told_of_none() -> None:
+def test_a_request_without_topics_returns_none() -> None:
     with MetadataBroker(all_there) as broker:
         assert admin(broker.address).view([]) == ClusterView("c", {})
     (asked,) = broker.requests
@@ -172,7 +172,7 @@ def test_the_leader_is_asked_for_last_stable_offsets_under_its_epoch_in_batches(
             assert (p.current_leader_epoch, p.timestamp) == (p.partition_index, -1)
 
 
-def test_of_what_the_broker_does_not_lead_in_that_epoch_it_tells_no_offset() -> None:
+def test_a_broker_returns_no_offset_of_what_it_does_not_lead_in_that_epoch() -> None:
     answers = {"clicks": (0, 7), "orders": (74, -1), "audit": (0, -1)}
     with listing(lambda topic, number: answers[topic]) as (_, asking):
         found = asking.stable_offsets(0, dict.fromkeys(TOPICS, 4))
@@ -202,7 +202,7 @@ def test_any_of_the_bootstrap_servers_will_do() -> None:
             assert asking.view([]).cluster_id == "c"
 
 
-def test_when_they_are_away_the_brokers_are_asked_that_they_told_of() -> None:
+def test_when_they_are_away_the_brokers_of_their_last_answer_are_polled() -> None:
     with MetadataBroker(lambda names: metadata(cluster_id="other's")) as other:
         named = metadata(brokers=[other.address, "nobody:1"])
         with MetadataBroker(lambda names: named) as bootstrap:

@@ -87,7 +87,7 @@ def test_a_topic_that_is_not_seen_is_never_a_deleted_one(answer: Answer) -> None
 
 
 @pytest.mark.parametrize("answer", [None, NoTopic.NOT_AUTHORIZED, NoTopic.FAILED, ALIVE])
-def test_one_other_answer_begins_the_count_anew(answer: Answer) -> None:
+def test_one_other_answer_starts_the_count_again(answer: Answer) -> None:
     polls = Polls()
     polls.gone()
     polls.poll(answer, is_here=answer is ALIVE)
@@ -98,7 +98,7 @@ def test_one_other_answer_begins_the_count_anew(answer: Answer) -> None:
     assert polls.confirmed == [CLICKS]
 
 
-def test_a_poll_that_fails_begins_the_count_anew() -> None:
+def test_a_poll_that_fails_starts_the_count_again() -> None:
     polls = Polls()
     polls.gone()
     polls.fail()
@@ -139,7 +139,7 @@ def test_a_log_that_lay_here_is_not_enough_to_be_seen_alive(answer: Answer) -> N
     assert polls.confirmed == []
 
 
-def test_a_restart_counts_anew_from_when_the_topic_is_seen_alive() -> None:
+def test_a_restart_counts_again_from_when_the_topic_is_seen_alive() -> None:
     before = Polls()
     before.gone()
     after = Polls(seen_alive=False)

@@ -92,7 +92,7 @@ def test_what_names_compact_is_compacted(policy: str | NoPolicy, expected: bool)
     assert is_compacted(policy) is expected
 
 
-def test_only_what_will_be_told_is_awaited() -> None:
+def test_only_what_will_be_received_is_awaited() -> None:
     assert [is_awaited(each) for each in ("", "compact", REFUSED, FAILED)] == [
         False,
         False,
@@ -154,7 +154,7 @@ def test_without_an_answer_of_its_cluster_the_last_one_holds(
 
 
 @pytest.mark.parametrize("answer", [REFUSED, FAILED])
-def test_who_is_not_told_any_more_knows_what_was_told_last(
+def test_without_further_answers_the_last_one_holds(
     cluster: Cluster, policies: CleanupPolicies, answer: NoPolicy
 ) -> None:
     policies.of(ORDERS)
@@ -165,7 +165,7 @@ def test_who_is_not_told_any_more_knows_what_was_told_last(
     assert policies.of(ORDERS) == "compact"
 
 
-def test_a_refusal_is_said_once_and_holds_until_somebody_tells(
+def test_a_refusal_is_logged_once_and_holds_until_a_broker_answers(
     cluster: Cluster, policies: CleanupPolicies, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster.policies = {"clicks": REFUSED, "orders": REFUSED}
@@ -188,7 +188,7 @@ def test_a_refusal_is_said_once_and_holds_until_somebody_tells(
     assert policies.of(CLICKS) == "compact"
 
 
-def test_what_was_not_answered_is_told_of_and_soon_asked_for_again(
+def test_what_was_not_answered_is_logged_and_soon_requested_again(
     cluster: Cluster, policies: CleanupPolicies
 ) -> None:
     cluster.policies["clicks"] = FAILED

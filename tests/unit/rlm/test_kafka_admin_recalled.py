@@ -75,7 +75,7 @@ def test_what_the_cluster_no_longer_has_is_watched_once(answer: TopicView | NoTo
     assert topics.missing(view(answers)) == set()
 
 
-def test_what_the_cluster_does_not_tell_of_is_watched_until_it_does() -> None:
+def test_what_the_cluster_does_not_answer_for_is_watched_until_it_does() -> None:
     answers: Answers = {OLDEST: alive(OLDEST), OLD: NoTopic.NOT_AUTHORIZED, NEW: NoTopic.FAILED}
     assert all_three().missing(view(answers)) == {OLD, NEW}
 
@@ -136,7 +136,7 @@ def test_what_is_marked_in_part_is_watched() -> None:
     assert topics.missing(view({OLDEST: alive(OLDEST), OLD: NoTopic.UNKNOWN})) == {OLD}
 
 
-def test_so_many_are_asked_for_and_that_there_are_more_is_told(
+def test_requests_are_bounded_and_more_topics_are_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     topics = recalled(summary(OLDEST), summary(OLDEST, 1), summary(OLD), summary(NEW), most=2)

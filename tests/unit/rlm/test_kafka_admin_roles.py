@@ -39,14 +39,14 @@ def changed(told: LeadershipChange | None, view: ClusterView) -> RoleChanges:
         (LEADER_4, replace(LED, leader_epoch=6), LEADER_6),
     ],
 )
-def test_what_is_other_than_before_is_told(
+def test_what_has_changed_is_announced(
     told: LeadershipChange | None, partition: PartitionView, expected: LeadershipChange
 ) -> None:
     assert changed(told, seen(partition)) == RoleChanges(changes=(expected,))
 
 
 @pytest.mark.parametrize(("told", "partition"), [(LEADER_4, LED), (FOLLOWER, FOLLOWED)])
-def test_what_is_as_before_is_not_told_again(
+def test_what_is_unchanged_is_not_announced_again(
     told: LeadershipChange, partition: PartitionView
 ) -> None:
     assert changed(told, seen(partition)) == NOTHING
@@ -65,7 +65,7 @@ def test_without_the_leaders_epoch_nobody_begins_to_lead() -> None:
     assert changed(FOLLOWER, seen(replace(LED, leader_epoch=None))) == NOTHING
 
 
-def test_an_epoch_older_than_the_one_that_was_told_is_an_old_answer() -> None:
+def test_an_epoch_older_than_the_last_answer_is_an_old_answer() -> None:
     assert changed(LEADER_6, seen(LED)) == NOTHING
 
 
@@ -74,7 +74,7 @@ def test_an_epoch_older_than_the_one_that_was_told_is_an_old_answer() -> None:
     [*NoTopic, TopicView(uuid4(), {0: ELSEWHERE}), TopicView(CLICKS.topic_id, {1: ELSEWHERE})],
 )
 @pytest.mark.parametrize("told", [None, LEADER_4, FOLLOWER])
-def test_a_partition_of_which_nothing_is_told_keeps_its_role(
+def test_a_partition_without_an_answer_keeps_its_role(
     told: LeadershipChange | None, answer: TopicView | NoTopic
 ) -> None:
     assert changed(told, ClusterView("c", {"clicks": answer})) == NOTHING

@@ -20,14 +20,14 @@ LINEAGE = parse_checkpoint("0\n2\n0 0\n4 10\n")
 @pytest.mark.parametrize(
     ("told", "epoch", "overtaken"), [(None, 4, False), (3, 3, True), (4, 4, False), (9, 9, False)]
 )
-def test_the_epoch_that_was_told_counts_unless_the_log_is_of_a_later_leader(
+def test_the_epoch_of_the_role_counts_unless_the_log_is_of_a_later_leader(
     told: int | None, epoch: int, overtaken: bool
 ) -> None:
     leadership = Leadership(LEADER, told)
     assert (leadership.epoch_of(LINEAGE), leadership.is_overtaken(LINEAGE)) == (epoch, overtaken)
 
 
-def test_a_log_without_epochs_tells_none_and_overtakes_nobody() -> None:
+def test_a_log_without_epochs_has_none_and_overtakes_nobody() -> None:
     assert LED_BY_LOG.epoch_of(Lineage()) is None
     assert not Leadership(LEADER, 0).is_overtaken(Lineage())
 
@@ -52,7 +52,7 @@ class Told:
         return [None] * len(stops.partitions)
 
 
-def test_the_static_source_tells_of_what_came_and_of_what_went_once() -> None:
+def test_the_static_source_announces_what_came_and_what_went_once() -> None:
     told = Told()
     source = StaticSource(told)
     for found in ([NAME], [NAME], [], [], [NAME]):

@@ -126,7 +126,7 @@ def test_leader_epochs_that_changed_long_before_the_next_look_are_seen(
     assert look(partition).lineage.entries[-1] == SegmentLeaderEpoch(1, 22)
 
 
-def test_a_tail_that_was_cut_and_has_grown_past_its_end_is_read_anew(
+def test_a_tail_that_was_cut_and_has_grown_past_its_end_is_read_again(
     files: PartitionFiles, partition: LocalPartition
 ) -> None:
     """A leader that was deposed, took over what the next one wrote, and leads again."""
@@ -139,7 +139,7 @@ def test_a_tail_that_was_cut_and_has_grown_past_its_end_is_read_anew(
     assert log.active_end_position == log.segments[-1].size_bytes
 
 
-def test_for_a_leader_that_goes_on_at_its_end_the_log_is_not_read_anew(
+def test_for_a_leader_that_goes_on_at_its_end_the_log_is_not_read_again(
     files: PartitionFiles, partition: LocalPartition
 ) -> None:
     look(partition)
@@ -149,7 +149,7 @@ def test_for_a_leader_that_goes_on_at_its_end_the_log_is_not_read_anew(
     assert look(partition).log_end_offset == 25
 
 
-def test_the_log_of_a_topic_that_was_made_anew_is_not_the_partitions(
+def test_the_log_of_a_topic_created_again_is_not_the_partitions(
     files: PartitionFiles, partition: LocalPartition, reads: list[str]
 ) -> None:
     settled(partition, reads)
@@ -158,7 +158,7 @@ def test_the_log_of_a_topic_that_was_made_anew_is_not_the_partitions(
     assert not partition.is_there()
 
 
-def test_a_topic_that_is_made_anew_while_its_log_is_looked_at_is_not_the_partitions(
+def test_a_topic_created_again_while_its_log_is_read_is_not_the_partitions(
     files: PartitionFiles, partition: LocalPartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def made_anew_meanwhile(directory: Path) -> object:
@@ -170,7 +170,7 @@ def test_a_topic_that_is_made_anew_while_its_log_is_looked_at_is_not_the_partiti
     assert partition.read() is None
 
 
-def test_a_folder_that_does_not_tell_its_topics_id_yet_is_unreadable(
+def test_a_folder_without_its_topics_id_yet_is_unreadable(
     files: PartitionFiles, partition: LocalPartition
 ) -> None:
     """As a broker leaves it for a moment."""

@@ -104,7 +104,7 @@ def test_without_any_segment_nothing_is_ended(tmp_path: Path) -> None:
     assert left.exists()
 
 
-def test_a_segment_that_is_gone_is_told_of(files: PartitionFiles) -> None:
+def test_a_segment_that_is_gone_is_reported(files: PartitionFiles) -> None:
     segment = list_segments(files.path)[0]
     segment.log_path.unlink()
     with pytest.raises(FileNotFoundError), folder_fd(files) as fd:

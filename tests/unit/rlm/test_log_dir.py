@@ -71,7 +71,7 @@ def test_a_directory_of_other_things_is_not_kafkas(tmp_path: Path) -> None:
     assert "not a Kafka log directory" in str(refusal(tmp_path))
 
 
-def test_a_partitions_own_folder_is_told_apart(log_dir: Path) -> None:
+def test_a_partitions_own_folder_is_recognized(log_dir: Path) -> None:
     assert "log directory above" in str(refusal(three_segments(log_dir).path))
 
 

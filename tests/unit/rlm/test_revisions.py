@@ -49,7 +49,7 @@ def test_many_are_asked_for_at_once(rlmm: Rlmm, monkeypatch: pytest.MonkeyPatch)
     assert [revisions.of(name) for name in NAMES] == [0, 1, 2, 3, 4]
 
 
-def test_what_is_old_is_not_told(rlmm: Rlmm) -> None:
+def test_what_is_old_is_not_announced(rlmm: Rlmm) -> None:
     now_s = [0.0]
     revisions = told_by(rlmm, now_s)
     revisions.poll(NAMES)
@@ -75,7 +75,7 @@ def test_who_is_not_asked_for_is_forgotten(rlmm: Rlmm) -> None:
     assert [revisions.of(name) for name in NAMES] == [None, None, 2, 3, 4]
 
 
-def test_one_that_is_refused_keeps_no_other_from_being_told(rlmm: Rlmm) -> None:
+def test_one_that_is_refused_keeps_no_other_from_being_announced(rlmm: Rlmm) -> None:
     rlmm.refused = {NAMES[3]}
     revisions = told_by(rlmm)
     revisions.poll(NAMES)

@@ -154,7 +154,7 @@ def test_after_a_stop_nothing_starts(scheduler: Scheduler) -> None:
     assert runs == []
 
 
-def test_a_stop_tells_when_a_task_outlasts_its_grace(scheduler: Scheduler) -> None:
+def test_a_stop_returns_whether_a_task_outlasts_its_grace(scheduler: Scheduler) -> None:
     gate, started = threading.Event(), threading.Event()
 
     def task() -> None:
@@ -293,7 +293,7 @@ def test_a_partition_takes_its_labels_along_when_it_goes(
     assert "{" not in scraped(scheduler)
 
 
-def test_of_two_tasks_of_a_partition_the_one_that_waits_longer_is_told(
+def test_of_two_tasks_of_a_partition_the_longer_wait_is_published(
     scheduler: Scheduler, clock: Clock
 ) -> None:
     scheduler.schedule(Finishing(NAME), lambda: None)

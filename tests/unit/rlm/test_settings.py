@@ -30,7 +30,7 @@ def test_a_lease_that_rlmm_would_refuse_is_refused_at_the_start(lease_ms: int) -
         settings(copy_lease_ms=lease_ms)
 
 
-def test_what_is_told_needs_logs() -> None:
+def test_callbacks_need_log_directories() -> None:
     assert settings().partition_source is PartitionSource.STATIC
     with pytest.raises(ValidationError, match="RLM_PARTITION_SOURCE=callbacks needs RLM_LOG_DIRS"):
         settings(partition_source="callbacks")

@@ -36,6 +36,6 @@ def test_four_steps_are_taken_at_once() -> None:
     assert take_steps([step] * 2 * AT_ONCE, lambda: True) == [None] * 2 * AT_ONCE
 
 
-def test_where_rlmm_is_away_the_rest_is_told_so_and_not_asked() -> None:
+def test_if_rlmm_is_away_the_rest_fails_without_a_call() -> None:
     left = take_steps([failing] * 100, lambda: False)
     assert {type(step) for step in left} == {RetriableRemoteStorageError}

@@ -47,7 +47,7 @@ def test_partitions_of_a_topic_count_together() -> None:
     assert copied_bytes(counts) == {"t": 7, "other": 1, OTHER_TOPICS: 0}
 
 
-def test_a_topic_goes_with_its_last_partition_and_begins_anew() -> None:
+def test_a_topic_goes_with_its_last_partition_and_starts_again() -> None:
     counts = TopicCounts()
     for name in (NAME, NAME, SECOND):
         counts.led(name)

@@ -108,5 +108,5 @@ def test_a_database_url_that_is_none_is_refused_without_being_shown(url: str) ->
         (datetime(2009, 2, 13, 23, 31, 30, 1_999, tzinfo=UTC), 1_234_567_890_001),
     ],
 )
-def test_the_databases_clock_is_told_in_whole_milliseconds(at: datetime, ms: int) -> None:
+def test_the_databases_clock_is_read_in_whole_milliseconds(at: datetime, ms: int) -> None:
     assert ms_of(at) == ms

@@ -54,13 +54,13 @@ from services.rsm.backends.s3_retry import error_for, s3_errors
         (None, 400, RemoteStorageError),
     ],
 )
-def test_an_answer_is_told_by_code_and_status(
+def test_an_answer_is_described_by_code_and_status(
     code: str | None, status: int, error: type[RemoteStorageError]
 ) -> None:
     assert type(error_for(code, status, "PUT a/key")) is error
 
 
-def test_what_the_sdk_refuses_to_send_is_told_in_its_words() -> None:
+def test_what_the_sdk_refuses_to_send_is_reported_in_its_words() -> None:
     with (
         pytest.raises(RetriableRemoteStorageError, match=r"listing tier/: .*invalid bucket name"),
         s3_errors("listing tier/"),
