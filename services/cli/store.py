@@ -64,7 +64,7 @@ def _print(report: ProbeReport) -> None:
         )
         for finding in report.findings
     ]
-    print_table(report.place, ("capability", "", "outcome", "time", "detail"), rows)
+    print_table(report.location.place, ("capability", "", "outcome", "time", "detail"), rows)
     for finding in report.degraded:
         say(f"without {finding.capability}: {WITHOUT[finding.capability]}")
     if report.refused:

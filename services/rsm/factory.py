@@ -1,8 +1,8 @@
 """Build RSM's manager from its settings."""
 
+import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from minio.credentials.credentials import Credentials
@@ -11,8 +11,8 @@ from urllib3 import PoolManager
 from services.rsm.active_copies import Waiting
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.backends.protocol import StorageBackend
-from services.rsm.backends.s3 import S3Storage, http_pool, s3_steps
-from services.rsm.backends.s3_http import S3Target, SignedRequests
+from services.rsm.backends.s3 import S3Probe, S3Storage, http_pool
+from services.rsm.backends.s3_http import S3Target
 from services.rsm.deadline import Limits
 from services.rsm.locations import Location, Locations
 from services.rsm.manager import ObjectRemoteStorageManager
@@ -27,6 +27,8 @@ from services.rsm.settings import (
 from services.rsm.startup import StartUp
 from services.rsm.upload import PartBuffers
 from services.rsm.verification import ReadVerification
+
+_log = logging.getLogger(__name__)
 
 
 def build_manager(
@@ -58,7 +60,7 @@ def build_manager(
         verification,
         limits,
         others=locations.others,
-        start_up=build_start_up(settings, locations, waiting=waiting, checked_first=checked_first),
+        start_up=build_start_up(settings, locations, checked_first=checked_first),
         waiting=waiting,
     )
 
@@ -80,17 +82,19 @@ def build_start_up(
     settings: RsmSettings,
     locations: Locations,
     now_s: Callable[[], float] = time.monotonic,
-    waiting: Waiting | None = None,
     *,
     checked_first: bool = False,
 ) -> StartUp:
     """Build the check of the store's owner and capabilities."""
-    backend, own = locations.current.backend, None
-    if isinstance(backend, S3Storage):
-        http, target = _http(settings, waiting or Waiting()), s3_target(settings)
-        unsigned = replace(target, sign_payload=False)
-        own = s3_steps(backend, SignedRequests(http, target), SignedRequests(http, unsigned))
-    probe = StoreProbe(locations.current, own)
+    current = locations.current
+    if not settings.deployment_id:
+        text = (
+            "RSM_DEPLOYMENT_ID is not set: %s is not marked, and nothing keeps another "
+            "deployment from using it"
+        )
+        _log.warning(text, current)
+    store = current.backend
+    probe = S3Probe(current, store) if isinstance(store, S3Storage) else StoreProbe(current)
     return StartUp(
         locations,
         probe,

@@ -3,7 +3,8 @@
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -14,9 +15,13 @@ from services.api.errors import (
     RemoteStorageError,
     RetriableRemoteStorageError,
 )
-from services.rsm.backends.protocol import Part, StorageBackend, Upload
+from services.rsm.backends.protocol import Part, Upload
 from services.rsm.locations import Location
-from services.rsm.marker import PROBE_NAME
+
+PROBE_NAME = ".probe-"
+"""Beginning of the names of probe objects, which have no owner."""
+
+_log = logging.getLogger(__name__)
 
 
 class Capability(StrEnum):
@@ -32,28 +37,7 @@ class Capability(StrEnum):
     IF_NONE_MATCH = "if_none_match"
     CHECKSUMS = "checksums"
     ETAGS = "etags"
-    UNSIGNED_PAYLOAD = "unsigned_payload"
 
-
-REQUIRED = frozenset(
-    {
-        Capability.READ_AFTER_WRITE,
-        # Without it a failed copy could never be cleaned up: no metadata names what it left.
-        Capability.LISTING,
-        Capability.RANGES,
-        Capability.MULTIPART,
-        # The same, for the parts that it left.
-        Capability.UPLOAD_LISTING,
-        Capability.MULTI_DELETE,
-    }
-)
-"""Capabilities without which RSM cannot keep, read or delete segments."""
-
-REQUIRED_OF_FILES = REQUIRED | {Capability.IF_NONE_MATCH}
-"""Capabilities that RSM requires of a file system.
-
-A hard link makes an object that must be the only one. Without it no copy would ever count.
-"""
 
 WITHOUT = {
     Capability.RANGE_PAST_THE_END: "an object that lost its end is found out later",
@@ -62,10 +46,12 @@ WITHOUT = {
     "read",
     Capability.ETAGS: "an object cannot be told from a later one under its key",
 }
-"""Consequences for each capability that a store may lack.
+"""Consequences for each capability that a store may lack."""
 
-Unsigned payloads are absent: if RSM sends them to a store that refuses them, the store fails
-READ_AFTER_WRITE.
+REQUIRED = frozenset(Capability) - WITHOUT.keys()
+"""Capabilities without which RSM cannot keep, read or delete segments.
+
+Without the two listings a failed copy could never be cleaned up: no metadata names what it left.
 """
 
 
@@ -79,18 +65,6 @@ class Outcome(StrEnum):
     """The store does something else."""
 
 
-class ShortcomingError(Exception):
-    """Raised if a store fails a step of a probe; internal to the probe."""
-
-    def __init__(self, outcome: Outcome, detail: str) -> None:
-        super().__init__(detail)
-        self.outcome = outcome
-
-
-Step = Callable[[], None]
-"""Tries one capability; raises ShortcomingError, or an error of the store as a StorageBackend."""
-
-
 @dataclass(frozen=True, slots=True)
 class Finding:
     """The result of one step; `detail` describes the fault, empty if there is none."""
@@ -98,7 +72,7 @@ class Finding:
     capability: Capability
     outcome: Outcome
     took_ms: float
-    detail: str = ""
+    detail: str
 
     def __str__(self) -> str:
         return f"{self.capability} is {self.outcome} ({self.detail})"
@@ -108,26 +82,27 @@ class Finding:
 class ProbeReport:
     """The results of all steps; RSM cannot use a store that lacks a `required` capability."""
 
-    location_id: int
-    place: str
+    location: Location
     findings: tuple[Finding, ...]
-    required: frozenset[Capability] = REQUIRED
+    required: frozenset[Capability]
 
     @property
-    def refused(self) -> tuple[Finding, ...]:
+    def refused(self) -> list[Finding]:
         """Return the findings that keep RSM from using the store."""
-        return tuple(f for f in self._shortcomings() if f.capability in self.required)
+        return [f for f in self._faults() if f.capability in self.required]
 
     @property
-    def degraded(self) -> tuple[Finding, ...]:
+    def degraded(self) -> list[Finding]:
         """Return the findings that RSM works around."""
-        degraded = WITHOUT.keys() - self.required
-        return tuple(f for f in self._shortcomings() if f.capability in degraded)
+        return [f for f in self._faults() if f.capability not in self.required]
+
+    def _faults(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.outcome is not Outcome.OK]
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "location_id": self.location_id,
-            "place": self.place,
+            "location_id": self.location.location_id,
+            "place": self.location.place,
             "usable": not self.refused,
             "capabilities": {
                 finding.capability.value: {
@@ -140,81 +115,34 @@ class ProbeReport:
             },
         }
 
-    def _shortcomings(self) -> tuple[Finding, ...]:
-        return tuple(f for f in self.findings if f.outcome is not Outcome.OK)
 
+Step = Callable[[], None]
+"""Tries one capability.
+
+Raises RemoteStorageError if it is missing, CorruptSegmentError or RemoteResourceNotFoundError if
+the store does something else, RetriableRemoteStorageError if nothing is known.
+"""
 
 # The smallest part that S3 stores accept, except for the last.
 _PART_BYTES = 5 * 1024 * 1024
 _LAST_PART = b"the last part"
-_log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeObjects:
-    """The keys of one probe, used by no other."""
-
-    stem: str
-
-    @property
-    def whole(self) -> str:
-        """Return the key of an object that has `content` from the first step on."""
-        return f"{self.stem}.whole"
-
-    @property
-    def parts(self) -> str:
-        return f"{self.stem}.parts"
-
-    @property
-    def unfinished(self) -> str:
-        return f"{self.stem}.unfinished"
-
-    @property
-    def deleted(self) -> str:
-        return f"{self.stem}.deleted"
-
-    @property
-    def never(self) -> str:
-        """Return a key that is never written."""
-        return f"{self.stem}.never"
-
-    @property
-    def scratch(self) -> str:
-        """Return a key for the steps that one kind of store adds."""
-        return f"{self.stem}.scratch"
-
-    @property
-    def content(self) -> bytes:
-        """Return bytes that differ from probe to probe, so that no old copy passes for them."""
-        return self.stem.encode("ascii")[-64:]
-
-    @property
-    def written(self) -> Sequence[str]:
-        return (self.whole, self.parts, self.unfinished, self.deleted, self.scratch)
-
-
-@dataclass(frozen=True, slots=True)
-class OwnSteps:
-    """The steps that one kind of store adds, below the requests of StorageBackend.
-
-    Attributes:
-        steps: replace the common steps of the same capability; the others run after the common
-            ones.
-        remove: deletes one object; raises if it cannot.
-    """
-
-    steps: Callable[[ProbeObjects], Mapping[Capability, Step]]
-    remove: Callable[[str], None]
+_WRITTEN = ("whole", "parts", "unfinished", "deleted", "scratch")
 
 
 class StoreProbe:
-    """Finds out which capabilities the store of a location has."""
+    """Finds out which capabilities a store has, by the requests that RSM itself makes.
 
-    def __init__(self, location: Location, own: OwnSteps | None = None) -> None:
-        """Prepare a probe of the location; without `own` its store is a file system."""
+    As it is, it probes a file system. A hard link makes an object there that must be the only one:
+    without it no copy would ever count.
+    """
+
+    required = REQUIRED | {Capability.IF_NONE_MATCH}
+
+    def __init__(self, location: Location) -> None:
         self._location = location
-        self._own = own
-        self._required = REQUIRED if own else REQUIRED_OF_FILES
+        self._backend = location.backend
+        # Of one run.
+        self._stem = ""
 
     def run(self) -> ProbeReport:
         """Try every capability, and delete the objects written even if a step fails.
@@ -223,28 +151,98 @@ class StoreProbe:
             RetriableRemoteStorageError: the store cannot be reached, throttles or fails
                 temporarily: nothing is known of it.
         """
-        stem = f"{self._location.prefix}{PROBE_NAME}{secrets.token_hex(8)}"
-        objects = ProbeObjects(stem)
-        common = _CommonSteps(self._location.backend, objects)
-        own = self._own.steps(objects) if self._own else {}
+        self._stem = f"{self._location.prefix}{PROBE_NAME}{secrets.token_hex(8)}."
         try:
-            findings = [_finding(name, step) for name, step in {**common.steps(), **own}.items()]
+            findings = tuple(_finding(name, step) for name, step in self.steps().items())
         finally:
-            common.end_uploads()
-            self._remove(objects)
-        return ProbeReport(
-            self._location.location_id, self._location.place, tuple(findings), self._required
-        )
+            for name in _WRITTEN:
+                self.remove(self.key(name))
+        return ProbeReport(self._location, findings, self.required)
 
-    def _remove(self, objects: ProbeObjects) -> None:
-        for key in objects.written:
-            try:
-                if self._own:
-                    self._own.remove(key)
-                else:
-                    self._location.backend.delete([key])
-            except RemoteStorageError as e:
-                _log.warning("%s is left behind: %s", key, e)
+    def steps(self) -> dict[Capability, Step]:
+        """Return the steps in their order; the first one writes the object "whole"."""
+        return {
+            Capability.READ_AFTER_WRITE: self._read_after_write,
+            Capability.LISTING: self._listing,
+            Capability.RANGES: self._ranges,
+            Capability.MULTIPART: self._multipart,
+            Capability.UPLOAD_LISTING: self._upload_listing,
+            Capability.MULTI_DELETE: self._multi_delete,
+            Capability.IF_NONE_MATCH: self._if_none_match,
+        }
+
+    def key(self, name: str) -> str:
+        """Return the key of an object of this run; all but the names in _WRITTEN stay unwritten."""
+        return f"{self._stem}{name}"
+
+    @property
+    def content(self) -> bytes:
+        """Return bytes that differ from run to run, so that no old copy passes for them."""
+        return self._stem.encode("ascii")[-64:]
+
+    def remove(self, key: str) -> None:
+        """Delete an object if it exists; log a failure."""
+        for error in self._backend.delete([key]).values():
+            _log.warning("%s is left behind: %s", key, error)
+
+    @contextmanager
+    def _upload(self, name: str) -> Iterator[Upload]:
+        """Begin an upload, and abort it afterwards; no effect on a completed one."""
+        upload = self._backend.begin_upload(self.key(name))
+        try:
+            yield upload
+        finally:
+            self._backend.abort_upload(upload)
+
+    def _read_after_write(self) -> None:
+        self._backend.put(self.key("whole"), self.content)
+        _require_equal(self._backend.get(self.key("whole")), self.content, "what was written")
+
+    def _listing(self) -> None:
+        listed = list(self._backend.list_keys(self._stem))
+        if listed != [self.key("whole")]:
+            raise CorruptSegmentError(f"one object was written, {len(listed)} listed")
+
+    def _ranges(self) -> None:
+        got = b"".join(self._backend.fetch(self.key("whole"), 3, 9))
+        _require_equal(got, self.content[3:10], "bytes 3 to 9")
+
+    def _multipart(self) -> None:
+        """Upload two parts, and read a range across their boundary."""
+        first = self.content[-1:] * _PART_BYTES
+        with self._upload("parts") as upload:
+            parts = [
+                self._backend.upload_part(upload, Part(1, 0, memoryview(first))),
+                self._backend.upload_part(upload, Part(2, _PART_BYTES, memoryview(_LAST_PART))),
+            ]
+            self._backend.complete_upload(upload, parts)
+        end = _PART_BYTES + len(_LAST_PART) - 1
+        got = b"".join(self._backend.fetch(upload.key, _PART_BYTES - 3, end))
+        _require_equal(got, first[:3] + _LAST_PART, "bytes on both sides of two parts")
+
+    def _upload_listing(self) -> None:
+        """List uploads by the prefix of a segment, as deletes of unfinished copies do."""
+        with self._upload("unfinished") as upload:
+            if upload not in list(self._backend.list_uploads(self._stem)):
+                raise RemoteStorageError("an unfinished upload was not listed")
+        if upload in list(self._backend.list_uploads(self._stem)):
+            raise CorruptSegmentError("an upload was listed after it was ended")
+
+    def _multi_delete(self) -> None:
+        """Delete an object and a key without one, in one request."""
+        self._backend.put(self.key("deleted"), self.content)
+        failures = self._backend.delete([self.key("deleted"), self.key("never")])
+        for error in failures.values():
+            raise error
+        try:
+            self._backend.get(self.key("deleted"))
+        except RemoteResourceNotFoundError:
+            return
+        raise CorruptSegmentError("a deleted object is still there")
+
+    def _if_none_match(self) -> None:
+        if self._backend.put_if_absent(self.key("whole"), b"another"):
+            raise RemoteStorageError("an object was overwritten")
 
 
 def _finding(capability: Capability, step: Step) -> Finding:
@@ -258,99 +256,10 @@ def _finding(capability: Capability, step: Step) -> Finding:
         outcome, detail = Outcome.WRONG, str(e)
     except RemoteStorageError as e:
         outcome, detail = Outcome.MISSING, str(e)
-    except ShortcomingError as e:
-        outcome, detail = e.outcome, str(e)
     return Finding(capability, outcome, (time.perf_counter() - began) * 1000, detail)
-
-
-class _CommonSteps:
-    """The steps for every store, by the requests that RSM itself makes."""
-
-    def __init__(self, backend: StorageBackend, objects: ProbeObjects) -> None:
-        self._backend = backend
-        self._objects = objects
-        self._uploads: list[Upload] = []
-
-    def steps(self) -> dict[Capability, Step]:
-        return {
-            Capability.READ_AFTER_WRITE: self._read_after_write,
-            Capability.LISTING: self._listing,
-            Capability.RANGES: self._ranges,
-            Capability.MULTIPART: self._multipart,
-            Capability.UPLOAD_LISTING: self._upload_listing,
-            Capability.MULTI_DELETE: self._multi_delete,
-            Capability.IF_NONE_MATCH: self._if_none_match,
-        }
-
-    def end_uploads(self) -> None:
-        for upload in self._uploads:
-            try:
-                self._backend.abort_upload(upload)
-            except RemoteStorageError as e:
-                _log.warning("the upload of %s is left behind: %s", upload.key, e)
-
-    def _read_after_write(self) -> None:
-        key, content = self._objects.whole, self._objects.content
-        self._backend.put(key, content)
-        _require_equal(self._backend.get(key), content, "what was written")
-
-    def _listing(self) -> None:
-        listed = list(self._backend.list_keys(f"{self._objects.stem}."))
-        if listed != [self._objects.whole]:
-            raise ShortcomingError(Outcome.WRONG, f"one object was written, {len(listed)} listed")
-
-    def _ranges(self) -> None:
-        got = b"".join(self._backend.fetch(self._objects.whole, 3, 9))
-        _require_equal(got, self._objects.content[3:10], "bytes 3 to 9")
-
-    def _multipart(self) -> None:
-        """Upload two parts, and read a range across their boundary."""
-        first = self._objects.content[-1:] * _PART_BYTES
-        upload = self._begin(self._objects.parts)
-        parts = [
-            self._backend.upload_part(upload, Part(1, 0, memoryview(first))),
-            self._backend.upload_part(upload, Part(2, _PART_BYTES, memoryview(_LAST_PART))),
-        ]
-        self._backend.complete_upload(upload, parts)
-        self._uploads.remove(upload)
-        end = _PART_BYTES + len(_LAST_PART) - 1
-        got = b"".join(self._backend.fetch(upload.key, _PART_BYTES - 3, end))
-        _require_equal(got, first[:3] + _LAST_PART, "bytes on both sides of two parts")
-
-    def _upload_listing(self) -> None:
-        """List uploads by the prefix of a segment, as deletes of unfinished copies do."""
-        upload = self._begin(self._objects.unfinished)
-        listed = upload in list(self._backend.list_uploads(f"{self._objects.stem}."))
-        self._backend.abort_upload(upload)
-        self._uploads.remove(upload)
-        if not listed:
-            raise ShortcomingError(Outcome.MISSING, "an unfinished upload was not listed")
-        if upload in list(self._backend.list_uploads(f"{self._objects.stem}.")):
-            raise ShortcomingError(Outcome.WRONG, "an upload was listed after it was ended")
-
-    def _multi_delete(self) -> None:
-        """Delete an object and a key without one, in one request."""
-        self._backend.put(self._objects.deleted, self._objects.content)
-        failures = self._backend.delete([self._objects.deleted, self._objects.never])
-        for error in failures.values():
-            raise error
-        try:
-            self._backend.get(self._objects.deleted)
-        except RemoteResourceNotFoundError:
-            return
-        raise ShortcomingError(Outcome.WRONG, "a deleted object is still there")
-
-    def _if_none_match(self) -> None:
-        if self._backend.put_if_absent(self._objects.whole, b"another"):
-            raise ShortcomingError(Outcome.MISSING, "an object was overwritten")
-
-    def _begin(self, key: str) -> Upload:
-        upload = self._backend.begin_upload(key)
-        self._uploads.append(upload)
-        return upload
 
 
 def _require_equal(got: bytes, wanted: bytes, what: str) -> None:
     if got != wanted:
         detail = f"{what}: {len(got)} bytes came that are not the {len(wanted)} wanted"
-        raise ShortcomingError(Outcome.WRONG, detail)
+        raise CorruptSegmentError(detail)

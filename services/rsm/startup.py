@@ -1,23 +1,48 @@
-"""Check the store's presence, owner and capabilities before and while RSM serves."""
+"""Refuse calls until the store is known to be this deployment's, and able to keep segments."""
 
 import logging
 import time
 from collections.abc import Callable
+from typing import Literal
 
-from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from services.api.errors import (
+    CorruptSegmentError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+)
 from services.rsm.locations import Location, Locations
-from services.rsm.marker import claim, read_marker, require_marked, require_ours
-from services.rsm.probe import WITHOUT, ProbeReport, StoreProbe
+from services.rsm.probe import PROBE_NAME, WITHOUT, ProbeReport, StoreProbe
 
+MARKER_NAME = ".sediment"
 _READ_AGAIN_S = 60.0
 _log = logging.getLogger(__name__)
 
 
-class StartUp:
-    """Refuses calls until `check` has passed once.
+class Marker(BaseModel):
+    """The owner of a prefix, as the object `.sediment` below it names it.
 
-    One thread at a time may call `check`, repeatedly: after the first success it makes one request,
-    for the marker if there is one. Calls may be served meanwhile.
+    Attributes:
+        deployment_id: made with the metadata database, which names the objects.
+        location_id: the number of the place in custom metadata.
+    """
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    format_version: Literal[1]
+    deployment_id: str = Field(pattern=r"^[A-Za-z0-9._-]{1,128}$")
+    location_id: int
+
+    def __str__(self) -> str:
+        return f"location {self.location_id} of deployment {self.deployment_id!r}"
+
+
+class StartUp:
+    """Refuses calls until `check` has passed once, and while it finds that RSM must not serve.
+
+    One thread at a time may call `check`, repeatedly. Calls may be served meanwhile.
     """
 
     def __init__(
@@ -39,23 +64,24 @@ class StartUp:
                 `marker_required`.
         """
         self._current = locations.current
-        # Locations with unread markers, and the time of the next read of each.
-        self._unread_at_s = dict.fromkeys(locations.others, -float("inf"))
         self._probe = probe
         self._deployment_id = deployment_id
+        self._now_s = now_s
         # Whether the current location must have its marker: it was read, written or is required.
         self._must_be_marked = marker_required
-        self._checked_first = checked_first or marker_required or bool(deployment_id)
-        self._now_s = now_s
-        self._has_passed = False
-        self._problem: RemoteStorageError | None = None
-        self._report: ProbeReport | None = None
-        self._has_warned = bool(deployment_id)
+        self._is_started = False
+        # Why calls are refused; None if they are served.
+        self._problem: str | None = None
+        if checked_first or marker_required or deployment_id:
+            self._problem = "its store is not checked yet"
+        # What a probe found lacking; it runs again only after the store was away.
+        self._lacks = ""
+        # Other locations whose markers are unread, in order; the values mean nothing.
+        self._unread = dict.fromkeys(locations.others)
+        self._read_again_at_s = 0.0
 
     def check(self) -> None:
-        """Check that the current location can be used.
-
-        A probe with a refused result runs again only after the store has been unreachable.
+        """Check that the current location can be used; one request once this has passed.
 
         Raises:
             RemoteStorageError: no such bucket; another deployment's marker in any location; no
@@ -63,20 +89,17 @@ class StartUp:
             RetriableRemoteStorageError: the current location cannot be reached.
         """
         try:
-            self._require_store()
-        except RemoteStorageError as e:
-            # The store may be replaced or repaired when it comes back.
-            self._report = None
-            if self._must_be_marked and not isinstance(e, RetriableRemoteStorageError):
-                self._refuse_calls(e)
-            raise
-        if not self._has_passed:
-            try:
+            self._require_current_marker()
+            if not self._is_started:
                 self._start()
-            except RemoteStorageError as e:
-                self._refuse_calls(e)
-                raise
-            self._has_passed = True
+                self._is_started, self._problem = True, None
+        except RetriableRemoteStorageError:
+            # The store may be replaced or repaired when it comes back.
+            self._lacks = ""
+            raise
+        except RemoteStorageError as e:
+            self._refuse_calls(e)
+            raise
 
     def inspect(self) -> ProbeReport:
         """Probe the store of the current location; leave no probe objects and no marker.
@@ -85,8 +108,8 @@ class StartUp:
             RemoteStorageError, RetriableRemoteStorageError: as `check`, except for missing
                 capabilities.
         """
-        self._require_store()
-        self._require_markers()
+        self._require_current_marker()
+        self._require_unread_markers()
         return self._probe.run()
 
     def require_open(self) -> None:
@@ -97,87 +120,127 @@ class StartUp:
         Raises:
             RetriableRemoteStorageError: the check has not passed, or the store must not be used.
         """
-        if self._has_passed and self._unread_at_s:
+        if self._unread and self._is_started and self._now_s() >= self._read_again_at_s:
             try:
-                self._require_markers_of_others()
+                self._require_unread_markers()
             except RemoteStorageError as e:
                 self._refuse_calls(e)
-        if self._has_passed or (self._problem is None and not self._checked_first):
-            return
-        why = self._problem or "its store is not checked yet"
-        raise RetriableRemoteStorageError(f"RSM is not ready: {why}")
+        if self._problem is not None:
+            raise RetriableRemoteStorageError(f"RSM is not ready: {self._problem}")
 
     def _refuse_calls(self, problem: RemoteStorageError) -> None:
-        self._problem = problem
-        self._has_passed = False
-
-    def _require_store(self) -> None:
-        if self._must_be_marked:
-            require_marked(self._current, self._deployment_id)
-        else:
-            self._current.backend.check()
+        self._problem, self._is_started = str(problem), False
 
     def _start(self) -> None:
-        self._require_markers()
-        if self._report is None:
-            self._report = self._probe.run()
-            _log_report(self._report)
-        if self._report.refused:
-            lacks = "; ".join(map(str, self._report.refused))
-            raise RemoteStorageError(f"{self._report.place} cannot keep segments: {lacks}")
+        self._require_unread_markers()
+        if not self._lacks:
+            self._probe_current()
+        if self._lacks:
+            raise RemoteStorageError(f"{self._current.place} cannot keep segments: {self._lacks}")
         if self._deployment_id and not self._must_be_marked:
-            claim(self._current, self._deployment_id)
-            self._must_be_marked = True
+            self._mark_current()
 
-    def _require_markers(self) -> None:
-        """Check that no location has another deployment's marker. Writes nothing."""
-        if not self._has_warned:
-            self._has_warned = True
-            text = (
-                "RSM_DEPLOYMENT_ID is not set: %s is not marked, and nothing keeps another "
-                "deployment from using it"
-            )
-            _log.warning(text, self._current)
-        found = read_marker(self._current)
-        if found is not None:
-            require_ours(self._current, found, self._deployment_id)
-            self._must_be_marked = True
-        self._require_markers_of_others()
+    def _probe_current(self) -> None:
+        """Probe the current location; log the whole report for machines, and what is lacking."""
+        report, location = self._probe.run(), self._current
+        _log.info("probed the store of location %d", location.location_id, extra=report.as_json())
+        if report.degraded:
+            without = "; ".join(f"{f}: {WITHOUT[f.capability]}" for f in report.degraded)
+            _log.warning("%s is used though it lacks something: %s", location.place, without)
+        self._lacks = "; ".join(map(str, report.refused))
 
-    def _require_markers_of_others(self) -> None:
-        """Read the markers that are due; retry an unreachable store after 60 s."""
-        now_s = self._now_s()
-        for location in [each for each, at_s in self._unread_at_s.items() if at_s <= now_s]:
-            # Set first, so that only one of concurrent calls reads it.
-            was_read_before = self._unread_at_s[location] > -float("inf")
-            self._unread_at_s[location] = now_s + _READ_AGAIN_S
-            try:
-                self._require_marker_of_other(location)
-            except RetriableRemoteStorageError as e:
-                if not was_read_before:
-                    text = "%s cannot be read; its marker is checked later: %s"
-                    _log.warning(text, location, e)
-            except RemoteStorageError:
-                # Refuse the location until a check reads another marker.
-                self._unread_at_s[location] = now_s
-                raise
-            else:
-                self._unread_at_s.pop(location, None)
+    def _require_current_marker(self) -> None:
+        """Check that the current location is reachable and has no other deployment's marker.
 
-    def _require_marker_of_other(self, location: Location) -> None:
+        A marker that was there must stay: an unmounted volume, and a bucket that was emptied or
+        replaced, would accept copies, but have no marker.
+        """
+        key = _marker_key(self._current)
         try:
-            found = read_marker(location)
-        except RetriableRemoteStorageError:
-            raise
-        except RemoteStorageError as e:
-            raise RemoteStorageError(f"the marker of {location} cannot be used: {e}") from e
-        if found is not None:
-            require_ours(location, found, self._deployment_id)
+            data = self._current.backend.check_and_get(key)
+        except RemoteResourceNotFoundError as e:
+            if self._must_be_marked:
+                raise RemoteStorageError(
+                    f"{self._current} has no {key}: mount its volume, or restore the right bucket; "
+                    "if only the marker was deleted, restart RSM without RSM_MARKER_REQUIRED"
+                ) from e
+        else:
+            _require_ours(self._current, data, self._deployment_id)
+            self._must_be_marked = True
+
+    def _require_unread_markers(self) -> None:
+        """Check that no other location has another deployment's marker.
+
+        The marker of a location that cannot be reached stays unread.
+        """
+        # Set first, so that only one of concurrent calls reads them.
+        self._read_again_at_s = self._now_s() + _READ_AGAIN_S
+        for location in tuple(self._unread):
+            data = None
+            try:
+                data = location.backend.get(_marker_key(location))
+            except RemoteResourceNotFoundError:
+                pass
+            except RetriableRemoteStorageError as e:
+                text = "%s cannot be read; its marker is checked in %.0f s: %s"
+                _log.warning(text, location, _READ_AGAIN_S, e)
+                continue
+            except RemoteStorageError as e:
+                raise RemoteStorageError(f"the marker of {location} cannot be used: {e}") from e
+            if data is not None:
+                _require_ours(location, data, self._deployment_id)
+            self._unread.pop(location, None)
+
+    def _mark_current(self) -> None:
+        """Mark the current location, which had no marker, as this deployment's.
+
+        A location with objects and no marker, as earlier releases left it, is adopted.
+        """
+        location, backend = self._current, self._current.backend
+        ours = Marker(
+            format_version=1, deployment_id=self._deployment_id, location_id=location.location_id
+        )
+        probed = f"{location.prefix}{PROBE_NAME}"
+        keys = backend.list_keys(location.prefix)
+        is_adopted = any(not key.startswith(probed) for key in keys)
+        document = ours.model_dump_json(indent=2) + "\n"
+        is_new = backend.put_if_absent(_marker_key(location), document.encode("ascii"))
+        self._must_be_marked = True
+        if not is_new:
+            # Another process was faster.
+            self._require_current_marker()
+        elif is_adopted:
+            _log.warning("%s has objects and no marker: adopted as %s", location, ours)
+        else:
+            _log.info("%s is marked as %s", location, ours)
 
 
-def _log_report(report: ProbeReport) -> None:
-    """Log the whole report for machines, and a warning if the store lacks a capability."""
-    _log.info("probed the store of location %d", report.location_id, extra=report.as_json())
-    if report.degraded:
-        without = "; ".join(f"{f}: {WITHOUT[f.capability]}" for f in report.degraded)
-        _log.warning("%s is used though it lacks something: %s", report.place, without)
+def _marker_key(location: Location) -> str:
+    return f"{location.prefix}{MARKER_NAME}"
+
+
+def _require_ours(location: Location, data: bytes, deployment_id: str) -> None:
+    """Check that a marker names this deployment, if it is known, and the location's number.
+
+    Raises:
+        CorruptSegmentError: not a marker, or of an unknown version.
+        RemoteStorageError: another deployment's marker, or another number.
+    """
+    key = _marker_key(location)
+    try:
+        found = Marker.model_validate_json(data)
+    except ValidationError as e:
+        raise CorruptSegmentError(f"{key} of {location}: not a marker of version 1") from e
+    if deployment_id not in ("", found.deployment_id):
+        remedy = (
+            "use another bucket or prefix; if the deployment was only renamed, set "
+            "RSM_DEPLOYMENT_ID to the one in the marker"
+        )
+    elif found.location_id != location.location_id:
+        remedy = "set RSM_LOCATION_ID to the number in the marker, or use another prefix"
+    else:
+        return
+    here = f"location {location.location_id} of deployment {deployment_id or found.deployment_id!r}"
+    raise RemoteStorageError(
+        f"{key} of {location} says that it is {found}; here it is {here}: {remedy}"
+    )

@@ -285,7 +285,7 @@ def test_a_registered_location_that_is_away_holds_nothing_up_and_is_read_again_l
             start_up.check()
             start_up.require_open()
         eventually(lambda: len(proxy.requests) == 2)
-    assert caplog.text.count("cannot be read") == 1
+    assert caplog.text.count("cannot be read; its marker is checked in 60 s") == 2
     now_s += 60
     with pytest.raises(RetriableRemoteStorageError, match="not ready"):
         start_up.require_open()

@@ -189,4 +189,4 @@ def test_the_end_of_the_service_ends_the_repeats(through: HttpProxy, settings: R
             manager.check()
     finally:
         through.faults.clear()
-    assert through.asked == ["HeadBucket"]
+    assert through.asked == ["GetObject"]

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -28,7 +29,7 @@ from services.api.remote_storage_manager import IndexType, LogSegmentData, Segme
 from services.api.segments import RemoteLogSegmentState
 from services.common.settings import ServiceSettings
 from services.local.process import LOOPBACK, ChildProcess, free_ports
-from services.local.seaweedfs import S3Endpoint
+from services.local.seaweedfs import S3Endpoint, SeaweedFS
 from services.local.stack import (
     listen_settings,
     own_environment,
@@ -51,8 +52,10 @@ from tests.harness.eventually import eventually
 from tests.harness.faults import BlackHole
 from tests.harness.http_proxy import HttpProxy
 from tests.harness.own_ports import own_ports
+from tests.harness.own_servers import own_s3
 from tests.harness.proxy import TcpProxy
 
+__all__ = ["own_s3"]
 FULL_NAMES = {
     "rsm": "tieredstorage.v1.RemoteStorageManager",
     "rlmm": "tieredstorage.v1.RemoteLogMetadataManager",
@@ -66,6 +69,9 @@ ADDRESSES = {"RLM_RSM_ADDRESS": NOBODY, "RLM_RLMM_ADDRESS": NOBODY}
 SERVING = HealthCheckResponse.SERVING
 NOT_SERVING = HealthCheckResponse.NOT_SERVING
 A_PART = 5 * MIB
+
+# How many times longer a busy machine may take.
+BUSY = 3
 
 
 @dataclass(frozen=True)
@@ -258,7 +264,7 @@ def test_rsm_waits_for_its_store(
     settings = rsm_settings(replace(s3, endpoint=store.address), bucket, "")
     store.refuse_connections()
     with started("rsm", {**settings, "RSM_RETRIES": "0"}, tmp_path) as rsm:
-        named = (bucket, store.address)
+        named = ("not ready", bucket, store.address)
         eventually(lambda: all(text in rsm.log() for text in named), deadline_ms=20_000)
         assert_not_served_yet(rsm.address)
         assert_becomes_ready(rsm, store.accept_connections, *named, name="rsm")
@@ -268,6 +274,31 @@ def test_rsm_waits_for_its_store(
         store.accept_connections()
         rsm.wait_until(SERVING)
         assert rsm.status("liveness") == SERVING
+
+
+def test_readiness_follows_a_store_that_is_killed_and_started_again(
+    own_s3: SeaweedFS, tmp_path: Path
+) -> None:
+    """NOT_SERVING within 10 s of its loss, SERVING within 3 s of its return, as deployed."""
+    own_s3.endpoint.ensure_bucket("watched")
+    settings = rsm_settings(own_s3.endpoint, "watched", "", "ours")
+    with started("rsm", settings, tmp_path) as rsm:
+        rsm.wait_until(SERVING)
+        own_s3.kill()
+        lost_s = time.monotonic()
+        rsm.wait_until(NOT_SERVING)
+        noticed_s = time.monotonic() - lost_s
+        own_s3.start()
+        back_s = time.monotonic()
+        rsm.wait_until(SERVING)
+        served_s = time.monotonic() - back_s
+        assert rsm.log().count("probed the store") == 1
+    times = (
+        f"NOT_SERVING {noticed_s:.1f} s after the loss, SERVING {served_s:.1f} s after the return"
+    )
+    sys.stdout.write(f"{times}\n")
+    assert noticed_s < BUSY * 10, times
+    assert served_s < BUSY * 3, times
 
 
 def assert_not_served_yet(address: str) -> None:
@@ -283,7 +314,7 @@ def test_rsm_waits_for_its_bucket(s3: S3Endpoint, tmp_path: Path) -> None:
     name = f"late-{tmp_path.name.replace('_', '-').lower()}"[:60].strip("-")
     settings = {**rsm_settings(s3, name, ""), "RSM_RETRIES": "0"}
     with started("rsm", settings, tmp_path) as rsm:
-        missing = f"{name!r} at {s3.endpoint}: there is no such bucket"
+        missing = f"{name!r} at {s3.endpoint}: the object store answered 404 NoSuchBucket"
         assert_becomes_ready(rsm, lambda: s3.ensure_bucket(name), missing, name="rsm")
     s3.remove_bucket(name)
 

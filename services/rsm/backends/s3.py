@@ -35,7 +35,8 @@ from services.rsm.backends.s3_http import (
     require_range,
 )
 from services.rsm.backends.s3_retry import Patience, Repeats, error_for, s3_errors
-from services.rsm.probe import Capability, Outcome, OwnSteps, ProbeObjects, ShortcomingError, Step
+from services.rsm.locations import Location
+from services.rsm.probe import REQUIRED, Capability, Step, StoreProbe
 
 _log = logging.getLogger(__name__)
 
@@ -98,7 +99,7 @@ class S3Storage:
         self._bucket = target.bucket
         self._probe_prefix = prefix
         self._resumes = Resumes(resumes, waiting or Waiting())
-        self._requests = SignedRequests(http, target)
+        self.requests = SignedRequests(http, target)
         self._client = Minio(
             target.endpoint,
             access_key=target.credentials.access_key,
@@ -124,27 +125,29 @@ class S3Storage:
         return self._get(key, f"GET {self._target.named(key)} at {self._target.endpoint}")
 
     def put(self, key: str, data: bytes | memoryview, crc: int | None = None) -> None:
-        self._requests.put(key, data, crc)
+        self.requests.put(key, data, crc)
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        if self._has_put_if_absent():
-            return self._requests.put_if_none_match(key, data)
+        if self._honours_if_none_match is None and not self.learn_if_none_match():
+            _log.warning("%s knows no If-None-Match: checking first", self._target.endpoint)
+        if self._honours_if_none_match:
+            return self.requests.put_if_none_match(key, data)
         if key in self.list_keys(key):
             return False
-        self._requests.put(key, data)
+        self.requests.put(key, data)
         return True
 
     def begin_upload(self, key: str) -> Upload:
-        return self._requests.begin_upload(key)
+        return self.requests.begin_upload(key)
 
     def upload_part(self, upload: Upload, part: Part) -> UploadedPart:
-        return self._requests.upload_part(upload, part)
+        return self.requests.upload_part(upload, part)
 
     def complete_upload(self, upload: Upload, parts: Sequence[UploadedPart]) -> None:
-        self._requests.complete_upload(upload, sorted(parts, key=lambda part: part.number))
+        self.requests.complete_upload(upload, sorted(parts, key=lambda part: part.number))
 
     def abort_upload(self, upload: Upload) -> None:
-        self._requests.abort_upload(upload)
+        self.requests.abort_upload(upload)
 
     def get(self, key: str) -> bytes:
         return self._get(key, f"GET {self._target.named(key)}")
@@ -170,7 +173,7 @@ class S3Storage:
 
     def _get_range(self, key: str, start: int, end: int) -> Generator[bytes, None, None]:
         what = f"GET {self._target.named(key)} from {start} to {end}"
-        response = self._requests.get_range(key, start, end)
+        response = self.requests.get_range(key, start, end)
         try:
             require_object(response, what)
             require_range(response, start, end, what)
@@ -201,33 +204,32 @@ class S3Storage:
 
     def list_uploads(self, prefix: str) -> Iterator[Upload]:
         if self._lists_uploads_by_prefix():
-            return self._requests.list_uploads(prefix)
-        found = {*self._requests.list_uploads(prefix), *self._requests.list_uploads("")}
+            return self.requests.list_uploads(prefix)
+        found = {*self.requests.list_uploads(prefix), *self.requests.list_uploads("")}
         return iter(upload for upload in found if upload.key.startswith(prefix))
 
     def delete(self, keys: Sequence[str]) -> Mapping[str, RemoteStorageError]:
         try:
-            return self._requests.delete_many(keys)
+            return self.requests.delete_many(keys)
         except RemoteStorageError as e:
             return dict.fromkeys(keys, e)
 
-    def learn_if_none_match(self, *, honoured: bool) -> None:
-        """Set the result of a probe of If-None-Match, so that no other is sent."""
-        self._honours_if_none_match = honoured
+    def remove(self, key: str) -> None:
+        """Delete an object of a probe, also in a store without multi-delete; log a failure."""
+        try:
+            self.requests.delete(key)
+        except RemoteResourceNotFoundError:
+            return
+        except RemoteStorageError as e:
+            _log.warning("%s is left behind: %s", key, e)
 
-    def _has_put_if_absent(self) -> bool:
-        """Return whether the store honours If-None-Match.
-
-        If no probe has found out, one request with an object of RSM's own does.
-        """
-        if self._honours_if_none_match is None:
-            key = f"{self._probe_prefix}.probe-{secrets.token_hex(8)}"
-            try:
-                self._honours_if_none_match = self._requests.honours_if_none_match(key)
-            finally:
-                self.delete([key])
-            if not self._honours_if_none_match:
-                _log.warning("%s knows no If-None-Match: checking first", self._target.endpoint)
+    def learn_if_none_match(self) -> bool:
+        """Find out with an object of RSM's own whether the store honours If-None-Match."""
+        key = f"{self._probe_prefix}.probe-{secrets.token_hex(8)}"
+        try:
+            self._honours_if_none_match = self.requests.honours_if_none_match(key)
+        finally:
+            self.remove(key)
         return self._honours_if_none_match
 
     def _lists_uploads_by_prefix(self) -> bool:
@@ -239,9 +241,9 @@ class S3Storage:
         """
         if self._finds_uploads_by_prefix is None:
             stem = f"{self._probe_prefix}.probe-{secrets.token_hex(8)}"
-            upload = self._requests.begin_upload(f"{stem}.upload")
+            upload = self.requests.begin_upload(f"{stem}.upload")
             try:
-                self._finds_uploads_by_prefix = upload in self._requests.list_uploads(stem)
+                self._finds_uploads_by_prefix = upload in self.requests.list_uploads(stem)
             finally:
                 self._try_abort(upload)
             if not self._finds_uploads_by_prefix:
@@ -251,7 +253,7 @@ class S3Storage:
 
     def _try_abort(self, upload: Upload) -> None:
         try:
-            self._requests.abort_upload(upload)
+            self.requests.abort_upload(upload)
         except RemoteStorageError as e:
             _log.warning("the upload of %s is left behind: %s", upload.key, e)
 
@@ -270,101 +272,67 @@ def _release(response: BaseHTTPResponse) -> None:
     response.release_conn()
 
 
-def s3_steps(storage: S3Storage, signed: SignedRequests, unsigned: SignedRequests) -> OwnSteps:
-    """Return the probe steps of one bucket.
+class S3Probe(StoreProbe):
+    """Probes a bucket, also below the requests of StorageBackend."""
 
-    `signed` signs payloads as RSM does, `unsigned` never does. `storage` learns from a step whether
-    the store honours If-None-Match.
-    """
+    required = REQUIRED
 
-    def steps(objects: ProbeObjects) -> Mapping[Capability, Step]:
-        return _S3Steps(storage, signed, unsigned, objects).steps()
-
-    def remove(key: str) -> None:
-        try:
-            signed.delete(key)
-        except RemoteResourceNotFoundError:
-            return
-
-    return OwnSteps(steps, remove)
-
-
-class _S3Steps:
-    def __init__(
-        self,
-        storage: S3Storage,
-        signed: SignedRequests,
-        unsigned: SignedRequests,
-        objects: ProbeObjects,
-    ) -> None:
+    def __init__(self, location: Location, storage: S3Storage) -> None:
+        super().__init__(location)
         self._storage = storage
-        self._signed = signed
-        self._unsigned = unsigned
-        self._objects = objects
+        self._requests = storage.requests
 
     def steps(self) -> dict[Capability, Step]:
         return {
-            Capability.RANGES: self._ranges,
-            Capability.IF_NONE_MATCH: self._if_none_match,
+            **super().steps(),
+            Capability.IF_NONE_MATCH: self._learn_if_none_match,
             Capability.RANGE_PAST_THE_END: self._range_past_the_end,
             Capability.CHECKSUMS: self._checksums,
             Capability.ETAGS: self._etags,
-            Capability.UNSIGNED_PAYLOAD: self._unsigned_payload,
         }
 
-    def _ranges(self) -> None:
-        response = self._get_range(3, 9)
-        if response.status == HTTPStatus.OK:
-            detail = f"the whole object of {len(response.data)} bytes came for a range of 7"
-            raise ShortcomingError(Outcome.MISSING, detail)
-        _require(response, HTTPStatus.PARTIAL_CONTENT)
-        if response.data != self._objects.content[3:10]:
-            raise ShortcomingError(Outcome.WRONG, "other bytes came than those of the range")
+    def remove(self, key: str) -> None:
+        self._storage.remove(key)
+
+    def _learn_if_none_match(self) -> None:
+        if not self._storage.learn_if_none_match():
+            raise RemoteStorageError("the header is ignored or refused")
 
     def _range_past_the_end(self) -> None:
-        size = len(self._objects.content)
-        _require(self._get_range(size, size + 9), HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE)
-
-    def _if_none_match(self) -> None:
-        honoured = self._signed.honours_if_none_match(self._objects.scratch)
-        self._storage.learn_if_none_match(honoured=honoured)
-        if not honoured:
-            raise ShortcomingError(Outcome.MISSING, "the header is ignored or refused")
+        size = len(self.content)
+        headers = {"Range": f"bytes={size}-{size + 9}"}
+        response = self._requests.request("GET", self.key("whole"), headers=headers)
+        _require(response, HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE)
 
     def _checksums(self) -> None:
-        body = self._objects.content
-        response = self._signed.request(
-            "PUT", self._objects.scratch, body=body, headers=checksum(crc32c(body) ^ 1)
+        body = self.content
+        response = self._requests.request(
+            "PUT", self.key("scratch"), body=body, headers=checksum(crc32c(body) ^ 1)
         )
         if response.status < HTTPStatus.MULTIPLE_CHOICES:
-            raise ShortcomingError(Outcome.MISSING, "bytes were taken with a crc32c not theirs")
+            raise RemoteStorageError("bytes were taken with a crc32c not theirs")
         _require(response, HTTPStatus.BAD_REQUEST)
 
     def _etags(self) -> None:
-        put = self._signed.request("PUT", self._objects.scratch, body=self._objects.content)
+        put = self._requests.request("PUT", self.key("scratch"), body=self.content)
         _require(put, HTTPStatus.OK)
-        got = self._signed.request("GET", self._objects.scratch)
+        got = self._requests.request("GET", self.key("scratch"))
         _require(got, HTTPStatus.OK)
         written, read = put.headers.get("etag", ""), got.headers.get("etag", "")
         if not written or not read:
-            raise ShortcomingError(Outcome.MISSING, "an answer has no ETag")
+            raise RemoteStorageError("an answer has no ETag")
         if written.strip('"') != read.strip('"'):
-            raise ShortcomingError(Outcome.WRONG, f"written as {written}, read as {read}")
-
-    def _unsigned_payload(self) -> None:
-        self._unsigned.put(self._objects.scratch, self._objects.content)
-
-    def _get_range(self, first: int, last: int) -> BaseHTTPResponse:
-        headers = {"Range": f"bytes={first}-{last}"}
-        return self._signed.request("GET", self._objects.whole, headers=headers)
+            raise CorruptSegmentError(f"written as {written}, read as {read}")
 
 
 def _require(response: BaseHTTPResponse, status: HTTPStatus) -> None:
+    """Raise the error of a step unless a response has this status."""
     if response.status == status:
         return
     is_momentary = response.status >= HTTPStatus.INTERNAL_SERVER_ERROR
     if is_momentary and response.status != HTTPStatus.NOT_IMPLEMENTED:
         raise error_for(None, response.status, "trying what the store can do")
     detail = f"answered {response.status}, should be {status.value}"
-    is_refusal = response.status >= HTTPStatus.BAD_REQUEST
-    raise ShortcomingError(Outcome.MISSING if is_refusal else Outcome.WRONG, detail)
+    if response.status >= HTTPStatus.BAD_REQUEST:
+        raise RemoteStorageError(detail)
+    raise CorruptSegmentError(detail)

@@ -37,16 +37,9 @@ class SimpleStore(BaseHTTPRequestHandler):
         else:
             self._answer(self.objects[path], etag="1")
 
-    def do_POST(self) -> None:
-        """DeleteObjects, of the probe only."""
-        self.rfile.read(int(self.headers["Content-Length"]))
-        gone = [name for name in self.objects if ".probe-" in name]
-        for name in gone:
-            del self.objects[name]
-        keys = "".join(
-            f"<Deleted><Key>{name.removeprefix('/bucket/')}</Key></Deleted>" for name in gone
-        )
-        self._answer(f"<DeleteResult {_NAMESPACE}>{keys}</DeleteResult>".encode())
+    def do_DELETE(self) -> None:
+        del self.objects[urlsplit(self.path).path]
+        self._answer(b"")
 
     def _answer(self, body: bytes, etag: str = "") -> None:
         self.send_response(200)
