@@ -216,7 +216,7 @@ def test_a_partition_for_people(log: Log) -> None:
     assert "set for the topic, settings of revision 2" in shown
 
 
-def test_where_nobody_has_reported_nothing_is_due_and_it_says_why(rlmm: RlmmProcess) -> None:
+def test_without_a_report_nothing_is_due_and_it_says_why(rlmm: RlmmProcess) -> None:
     tp = TopicIdPartition(uuid4(), f"silent-{uuid4().hex[:8]}", 0)
     one = finished(rlmm.client, tp, 0, 9)
     (told,) = rlmm.answers("explain", f"{tp.topic}-0", str(id_of(one)))
@@ -244,7 +244,7 @@ def test_a_segment_waits_for_the_younger_one_before_it(log: Log) -> None:
     assert told["waits_for"]["start_offset"] == 20
 
 
-def test_a_copy_under_way_holds_up_what_is_behind_it(log: Log) -> None:
+def test_a_copy_in_progress_holds_up_what_is_behind_it(log: Log) -> None:
     copy = log.begun(0, 19)
     log.set(retention_ms=str(HOUR_MS))
     told = log.explained_segment(log.segments[2])

@@ -87,7 +87,7 @@ def test_a_marked_partition_is_brought_back_alone(rlmm: RlmmProcess, tp: TopicId
     assert "DELETE_PARTITION_MARKED to none" in shown
 
 
-def test_what_is_done_is_said_in_one_line(rlmm: RlmmProcess, tp: TopicIdPartition) -> None:
+def test_what_is_done_is_reported_in_one_line(rlmm: RlmmProcess, tp: TopicIdPartition) -> None:
     put_deletion(rlmm.client, tp, MARKED)
     name = f"{uuid_to_text(tp.topic_id)}:{tp.topic}"
     when = r"\d{4}-\d\d-\d\dT[\d:]{8}\.\d{3}\+00:00"

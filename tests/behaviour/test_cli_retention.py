@@ -130,7 +130,7 @@ def test_size_is_judged_by_the_stored_report(rlmm: RlmmProcess, tp: TopicIdParti
     assert answer["deletions"] == []
 
 
-def test_where_nobody_has_reported_it_says_so(rlmm: RlmmProcess, tp: TopicIdPartition) -> None:
+def test_without_a_report_it_says_so(rlmm: RlmmProcess, tp: TopicIdPartition) -> None:
     put(rlmm, tp, retention_ms="0")
     (answer,) = rlmm.answers("retention", text(tp))
     assert (answer["deletions"], answer["report_age_ms"]) == ([], None)

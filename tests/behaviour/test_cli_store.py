@@ -60,7 +60,7 @@ def test_a_store_that_rsm_would_refuse_is_exit_code_1(
     assert not keys(s3, bucket)
 
 
-def test_where_another_deployment_is_at_home_nothing_is_tried(
+def test_in_another_deployments_prefix_nothing_is_probed(
     s3: S3Endpoint, bucket: str, settings: dict[str, str], proxy: HttpProxy, tmp_path: Path
 ) -> None:
     marker = {"format_version": 1, "deployment_id": "theirs", "location_id": 1}

@@ -25,9 +25,9 @@ from services.rlm.kafka_admin.poller import PolledCluster
 from services.rlm.manager import BrokerRemoteLogManager
 from services.rlm.roles.partition_roles import PartitionSource
 from services.rlm.topic_configs import MAX_AGE_S
+from tests.harness.callback_rlm import turn
 from tests.harness.retained_log import AT_ONCE, hourly_log, keep_hours, take_turns
 from tests.harness.ship_stack import Stack, description
-from tests.harness.told_rlm import turn
 from tests.unit.rlm.kafka_bytes import NAME
 
 BROKER_ID = 7

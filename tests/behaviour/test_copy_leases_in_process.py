@@ -242,7 +242,7 @@ def test_a_copy_that_was_listed_without_a_lease_may_have_one_by_now(
     assert [s.state for s in stack.segments()] == [STARTED]
 
 
-def test_a_copy_that_was_listed_as_under_way_may_have_finished_by_now(
+def test_a_copy_that_was_listed_as_in_progress_may_have_finished_by_now(
     stack: Stack, log_dir: Path
 ) -> None:
     attempt, rlmm = left_attempt(stack, 0, lease_ms=None), ChangedOnceListed(stack.rlmm)
@@ -341,7 +341,7 @@ def delete_by_another(stack: Stack) -> None:
 
 @pytest.mark.parametrize("is_deleted_meanwhile", [True, False])
 @pytest.mark.parametrize("is_before_the_bytes", [True, False])
-def test_a_copy_whose_lease_has_ended_is_given_up_before_it_finishes(
+def test_a_copy_whose_lease_has_ended_is_abandoned_before_it_finishes(
     stack: Stack, log_dir: Path, is_before_the_bytes: bool, is_deleted_meanwhile: bool
 ) -> None:
     rsm, rlmm = FailingRsm(stack.rsm), Watched(stack.rlmm)
@@ -436,7 +436,7 @@ def test_a_refused_renewal_gives_the_copy_up_while_the_lease_would_still_run(
     assert stack.ranges() == WHOLE
 
 
-def test_what_cannot_be_given_up_is_left_and_hides_no_failure(
+def test_what_cannot_be_abandoned_is_left_and_hides_no_failure(
     stack: Stack, log_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     rsm = FailingRsm(stack.rsm)

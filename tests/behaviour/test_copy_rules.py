@@ -403,7 +403,7 @@ def told_of(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.usefixtures("files")
-def test_it_is_said_once_of_a_topic_why_it_is_not_copied(
+def test_the_reason_why_a_topic_is_not_copied_is_logged_once(
     stack: Stack, log_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="services.rlm")

@@ -67,7 +67,7 @@ def test_many_problems_are_listed_in_part_and_counted(stack: Stack, log_dir: Pat
     assert sum(p.held_segments for p in found.problems) == 100
 
 
-def test_a_page_ends_early_where_there_are_too_many_problems(stack: Stack, log_dir: Path) -> None:
+def test_a_page_ends_early_if_there_are_too_many_problems(stack: Stack, log_dir: Path) -> None:
     for number in range(120):
         three_segments(log_dir, TopicIdPartition(NAME.topic_id, NAME.topic, number))
     rlm = BrokerRemoteLogManager([log_dir], stack.rsm, FailingRlmm(stack.rlmm))

@@ -37,11 +37,11 @@ from tests.behaviour.test_tiered_again import (
     roll,
 )
 from tests.deep.test_kill_and_rerun import rlm_service
+from tests.harness.callback_rlm import FOLLOWER, LEADER, HeldCopies, callback_rlm, send_role, turn
 from tests.harness.eventually import eventually
 from tests.harness.processes import kill_and_restart, run_until_killed
 from tests.harness.retained_log import AT_ONCE, Changed, expire, hourly_log
 from tests.harness.ship_stack import FINISHED, Stack, description, read
-from tests.harness.told_rlm import FOLLOWER, LEADER, HeldCopies, tell, told_rlm, turn
 from tests.harness.world import World
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles
 
@@ -281,7 +281,7 @@ def test_rlmm_that_is_away_is_asked_again(stack: Stack, finding: Finding) -> Non
     assert tier_is_empty(stack)
 
 
-def test_a_copy_under_way_is_left_and_cleaned_up(
+def test_a_copy_in_progress_is_left_and_cleaned_up(
     stack: Stack, static: Finding, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stopping, "COPY_ENDS_WITHIN_S", 0.05)
@@ -369,8 +369,8 @@ def test_a_log_that_goes_and_comes_while_it_is_being_disabled_is_led_again(
 def test_a_source_that_is_called_waits_for_the_call(
     stack: Stack, log_dir: Path, files: PartitionFiles
 ) -> None:
-    rlm = told_rlm(stack, log_dir)
-    assert tell(rlm, LEADER, EPOCH) is None
+    rlm = callback_rlm(stack, log_dir)
+    assert send_role(rlm, LEADER, EPOCH) is None
     take_turns(rlm)
     put(stack, DISABLED)
     take_turns(rlm, rounds=3)

@@ -62,7 +62,7 @@ def test_a_copy_that_fails_for_good_is_cleaned_up(stack: Stack, log_dir: Path) -
     assert stack.keys() == []
 
 
-def test_a_copy_that_may_have_worked_is_given_up_and_cleaned_up_by_the_next_pass(
+def test_a_copy_that_may_have_worked_is_abandoned_and_cleaned_up_by_the_next_pass(
     stack: Stack, log_dir: Path
 ) -> None:
     three_segments(log_dir)

@@ -9,10 +9,10 @@ import pytest
 
 from services.api.remote_log_manager import FetchError, ProblemKind, RemoteLogManager
 from services.rlm.copy.ship import ShipOutcome
+from tests.harness.callback_rlm import LEADER, broker_beside, callback_rlm, send_role
 from tests.harness.lock_holder import PYTHON_HOLDER, other_process
 from tests.harness.retained_log import AT_ONCE, hourly_log, keep_hours, take_turns
 from tests.harness.ship_stack import Stack, description, fetch, read
-from tests.harness.told_rlm import LEADER, broker_beside, tell, told_rlm
 from tests.unit.rlm.kafka_bytes import (
     NAME,
     PartitionFiles,
@@ -42,13 +42,13 @@ def test_what_a_new_leader_acknowledges_at_offsets_that_only_the_old_one_had_is_
     hourly_log(log_dir)
     high_watermarks(log_dir, {HERE: 20})
     behind = broker_beside(log_dir, 8)
-    old = told_rlm(stack, log_dir)
-    assert tell(old, LEADER, 2) is None
+    old = callback_rlm(stack, log_dir)
+    assert send_role(old, LEADER, 2) is None
     take_turns(old)
     assert stack.ranges() == [(0, 9), (10, 19)]
     stack.rlmm.put_topic_config(NAME.topic_id, keep_hours(1))
-    old = told_rlm(stack, log_dir)
-    assert tell(old, LEADER, 2) is None
+    old = callback_rlm(stack, log_dir)
+    assert send_role(old, LEADER, 2) is None
     take_turns(old, 3)
     state = stack.rlmm.partition_state(NAME).value
     assert state.report is not None
@@ -62,8 +62,8 @@ def test_what_a_new_leader_acknowledges_at_offsets_that_only_the_old_one_had_is_
         files.snapshot(base)
         files.segment(base, [batch(base + n, 5, timestamp_ms=now_ms) for n in (0, 5)])
     high_watermarks(behind, {HERE: 50})
-    new = told_rlm(stack, behind)
-    assert tell(new, LEADER, 3) is None
+    new = callback_rlm(stack, behind)
+    assert send_role(new, LEADER, 3) is None
     take_turns(new, 3)
     assert stack.ranges() == [(20, 29), (30, 39)]
     told = description(new)

@@ -250,7 +250,7 @@ def test_reports_that_take_their_time_hold_back_neither_the_poll_nor_the_look_at
     ("config", "renewed"),
     [({"retention.bytes": "1000000"}, [REPORT]), ({"retention.ms": "9000000000000"}, [])],
 )
-def test_a_report_is_renewed_where_its_age_matters_and_nothing_is_listed_for_that(
+def test_a_report_is_renewed_if_its_age_matters_and_nothing_is_listed_for_that(
     clocked: Clocked, stack: Stack, config: dict[str, str], renewed: list[str]
 ) -> None:
     stack.rlmm.put_topic_config(NAME.topic_id, config)

@@ -24,10 +24,10 @@ from services.rlm.manager import BrokerRemoteLogManager
 from services.rlm.retention.local_files import LogDirLocks
 from services.rlm.roles import stopping
 from services.rlm.roles.partition_roles import PartitionSource
+from tests.harness.callback_rlm import LEADER, TIERING_DISABLED, refused_as, send_role, stop
 from tests.harness.owned_log import ALL, NOTHING_STAYS, MakesRlm, here, owner, put, retain
 from tests.harness.retained_log import DEADLINE_S, Changed, expire, hourly_log, take_turns
 from tests.harness.ship_stack import Stack, bytes_of, description, read
-from tests.harness.told_rlm import LEADER, TIERING_DISABLED, refused_as, stop, tell
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch, write_log_dir
 
 EPOCH = 2  # the latest of an hourly log
@@ -134,7 +134,7 @@ def test_of_a_topic_that_rlmm_does_not_know_any_more_nothing_goes(
     assert here(files) == ALL[max(known_for - 1, 0) :]
 
 
-def test_tiering_is_disabled_while_a_pass_is_under_way(
+def test_tiering_is_disabled_while_a_pass_is_in_progress(
     stack: Stack,
     make_rlm: MakesRlm,
     files: PartitionFiles,
@@ -151,7 +151,7 @@ def test_tiering_is_disabled_while_a_pass_is_under_way(
         assert go_on.wait(DEADLINE_S)
 
     leader = make_rlm(rsm=meanwhile(stack, 20, wait), source=PartitionSource.CALLBACKS)
-    assert tell(leader, LEADER, EPOCH) is None
+    assert send_role(leader, LEADER, EPOCH) is None
     take_turns(leader)
     put(stack, NOTHING_STAYS, {"remote.log.delete.on.disable": "true"})
     leader.local_retention_scheduler.tick()

@@ -204,7 +204,7 @@ def test_what_nobody_has_copied_stays(
         {"remote.storage.enable": "false"},
     ],
 )
-def test_where_somebody_decided_against_it_nothing_goes(
+def test_if_settings_forbid_it_nothing_goes(
     stack: Stack, rlm: BrokerRemoteLogManager, files: PartitionFiles, setting: dict[str, str]
 ) -> None:
     put(stack, NOTHING_STAYS, setting)
@@ -215,7 +215,7 @@ def test_where_somebody_decided_against_it_nothing_goes(
     assert here(files) == [60]
 
 
-def test_where_the_directory_is_the_brokers_nothing_goes(
+def test_if_the_directory_is_the_brokers_nothing_goes(
     stack: Stack, log_dir: Path, rlm: BrokerRemoteLogManager, files: PartitionFiles
 ) -> None:
     put(stack, NOTHING_STAYS)

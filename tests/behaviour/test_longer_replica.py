@@ -11,9 +11,16 @@ import pytest
 
 from services.api.partitions import EventQuery
 from services.api.remote_log_metadata_manager import all_events
+from tests.harness.callback_rlm import (
+    LEADER,
+    REASSIGNED,
+    broker_beside,
+    callback_rlm,
+    send_role,
+    stop,
+)
 from tests.harness.retained_log import HOUR_MS, expire, hourly_log, keep_hours, take_turns
 from tests.harness.ship_stack import Stack, bytes_of, description, read
-from tests.harness.told_rlm import LEADER, REASSIGNED, broker_beside, stop, tell, told_rlm
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles
 
 EPOCH, LATER_EPOCH = 2, 3
@@ -32,8 +39,8 @@ def longer(log_dir: Path, files: PartitionFiles) -> Path:
 
 
 def led(stack: Stack, log_dir: Path, epoch: int) -> Any:
-    rlm = told_rlm(stack, log_dir)
-    assert tell(rlm, LEADER, epoch) is None
+    rlm = callback_rlm(stack, log_dir)
+    assert send_role(rlm, LEADER, epoch) is None
     take_turns(rlm, rounds=2)
     return rlm
 

@@ -103,7 +103,7 @@ def test_it_is_recorded_though_the_audit_trail_does_not_go_back_to_what_raised_t
     assert gaps(stack) == (LOST,)
 
 
-def test_what_raised_the_log_start_is_asked_for_only_where_something_is_missing_behind_it(
+def test_the_event_of_the_log_start_is_read_only_if_something_is_missing_behind_it(
     stack: Stack, log_dir: Path
 ) -> None:
     asked: list[object] = []

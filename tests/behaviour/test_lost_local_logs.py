@@ -91,7 +91,7 @@ def test_ship_reports_them_too(stack: Stack, log_dir: Path, files: PartitionFile
     assert stored_lineage(stack) == lineage((0, 0), (2, 30))
 
 
-def test_what_was_copied_after_the_tier_was_looked_at_counts(
+def test_what_was_copied_after_the_tier_was_checked_counts(
     stack: Stack, log_dir: Path, files: PartitionFiles
 ) -> None:
     """The copy pass reads the tier before it copies; the broker may delete before the report."""
@@ -135,7 +135,7 @@ def damaged(indexes: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [lost, damaged])
-def test_where_the_tiers_epochs_cannot_be_read_nothing_is_reported(
+def test_if_the_tiers_epochs_cannot_be_read_nothing_is_reported(
     stack: Stack,
     log_dir: Path,
     files: PartitionFiles,
@@ -195,7 +195,7 @@ UNREADABLE = [RetriableRemoteStorageError("the old store is away"), RemoteStorag
 
 
 @pytest.mark.parametrize("error", UNREADABLE)
-def test_a_copy_gets_through_while_the_one_before_it_lies_where_nothing_can_be_read(
+def test_a_copy_gets_through_while_the_one_before_it_is_in_an_unreadable_location(
     stack: Stack, log_dir: Path, files: PartitionFiles, error: RemoteStorageError
 ) -> None:
     """RSM may write to another location by now."""

@@ -157,7 +157,7 @@ def test_segments_that_remain_keep_the_partition(tier: SmallTier, tp: TopicIdPar
     assert known(tier) == [tp]
 
 
-def test_a_copy_under_way_may_finish_before_and_not_after(
+def test_a_copy_in_progress_may_finish_before_and_not_after(
     tier: SmallTier, tp: TopicIdPartition
 ) -> None:
     early, late = segment(tp, 0), segment(tp, 1)

@@ -105,7 +105,7 @@ def forget(engine: Engine, metadata: RemoteLogSegmentMetadata) -> None:
             )
 
 
-def test_of_a_sound_tier_nothing_is_said_and_nothing_touched(
+def test_a_sound_tier_has_no_findings_and_stays_untouched(
     tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition
 ) -> None:
     tier.fill(tp, 5)
@@ -270,7 +270,7 @@ def test_what_another_copy_left_stands_in_for_no_object_that_is_gone(
     assert keys_of(store) == before
 
 
-def test_an_upload_that_nobody_finishes_is_ended_and_one_of_a_copy_under_way_is_not(
+def test_an_upload_that_nobody_finishes_is_ended_and_one_of_a_copy_in_progress_is_not(
     tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition
 ) -> None:
     under_way, abandoned = segment(tp, 0), segment(tp, 1)
@@ -284,7 +284,7 @@ def test_an_upload_that_nobody_finishes_is_ended_and_one_of_a_copy_under_way_is_
     assert left.key == segment_keys("", under_way).log("a" * 16)
 
 
-def test_where_metadata_and_manifest_name_different_copies_nothing_is_deleted(
+def test_if_metadata_and_manifest_name_different_copies_nothing_is_deleted(
     tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition
 ) -> None:
     """A store that ignores If-None-Match leaves this state: the last manifest stays."""

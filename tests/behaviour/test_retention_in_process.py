@@ -227,7 +227,7 @@ def test_a_broker_that_keeps_little_deletes_nothing_from_the_tier(
         {"sediment.retention.owner": "broker"},
     ],
 )
-def test_where_somebody_decided_against_it_nothing_is_deleted(
+def test_if_settings_forbid_it_nothing_is_deleted(
     stack: Stack, rlm: BrokerRemoteLogManager, setting: dict[str, str]
 ) -> None:
     put(stack, EVERYTHING_EXPIRES, setting)
@@ -364,7 +364,7 @@ def test_of_a_batch_only_what_the_store_confirmed_is_finished(
     assert [(s.start_offset, s.state) for s in stack.segments()] == [(10, DELETING)]
 
 
-def test_a_copy_under_way_is_not_deleted(
+def test_a_copy_in_progress_is_not_deleted(
     stack: Stack, log_dir: Path, files: PartitionFiles
 ) -> None:
     copying, go_on = threading.Event(), threading.Event()
@@ -406,7 +406,7 @@ def attempt_of(
 @pytest.mark.parametrize(
     ("age_ms", "left"), [(HOUR_MS - 60_000, [STARTED] + [FINISHED] * 6), (HOUR_MS + 60_000, [])]
 )
-def test_an_attempt_of_another_broker_counts_as_under_way_for_an_hour(
+def test_an_attempt_of_another_broker_counts_as_in_progress_for_an_hour(
     stack: Stack, rlm: BrokerRemoteLogManager, age_ms: int, left: list[RemoteLogSegmentState]
 ) -> None:
     attempt_of(stack, stack.segments()[0], BROKER_ID + 1, age_ms)
@@ -632,7 +632,7 @@ def test_a_partition_at_rest_is_reported_again_before_its_report_is_too_old(
     assert sent == [1, 1]
 
 
-def test_where_nobody_goes_by_its_age_a_report_that_stays_the_same_is_sent_once(
+def test_if_its_age_does_not_matter_an_unchanged_report_is_sent_once(
     stack: Stack, log_dir: Path, files: PartitionFiles
 ) -> None:
     now_s, sent = [0.0], list[int]()

@@ -33,6 +33,21 @@ from services.api.segments import RemoteLogSegmentState
 from services.rlm.partition import Finishing
 from services.rlm.reporting import report_of
 from services.rlm.roles import stopping
+from tests.harness.callback_rlm import (
+    FOLLOWER,
+    LEADER,
+    REASSIGNED,
+    TIERING_DISABLED,
+    TOPIC_DELETED,
+    HeldCopies,
+    broker_beside,
+    callback_rlm,
+    refused_as,
+    removing_turns,
+    send_role,
+    stop,
+    turn,
+)
 from tests.harness.retained_log import (
     AT_ONCE,
     Changed,
@@ -42,21 +57,6 @@ from tests.harness.retained_log import (
     take_turns,
 )
 from tests.harness.ship_stack import FINISHED, Stack, description, read
-from tests.harness.told_rlm import (
-    FOLLOWER,
-    LEADER,
-    REASSIGNED,
-    TIERING_DISABLED,
-    TOPIC_DELETED,
-    HeldCopies,
-    broker_beside,
-    refused_as,
-    removing_turns,
-    stop,
-    tell,
-    told_rlm,
-    turn,
-)
 from tests.harness.troubled_managers import FailingRlmm, raising
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, deleted
 
@@ -74,13 +74,13 @@ def files(log_dir: Path) -> PartitionFiles:
 
 @pytest.fixture
 def rlm(stack: Stack, log_dir: Path, files: PartitionFiles) -> Any:
-    return told_rlm(stack, log_dir)
+    return callback_rlm(stack, log_dir)
 
 
 @pytest.fixture
 def leader(stack: Stack, rlm: Any) -> Any:
     """Provide a leader that has copied all rolled segments."""
-    assert tell(rlm, LEADER, EPOCH) is None
+    assert send_role(rlm, LEADER, EPOCH) is None
     take_turns(rlm)
     assert stack.ranges() == ALL
     return rlm
@@ -105,7 +105,7 @@ def test_partitions_without_a_role_are_left_alone(stack: Stack, rlm: Any) -> Non
 def test_a_leader_copies_reports_and_expires_under_the_epoch_of_its_role(
     stack: Stack, rlm: Any
 ) -> None:
-    tell(rlm, LEADER, 5)
+    send_role(rlm, LEADER, 5)
     take_turns(rlm)
     assert {segment.broker_leader_epoch for segment in stack.segments()} == {5}
     state = stack.rlmm.partition_state(NAME).value
@@ -121,8 +121,8 @@ def test_a_leader_copies_reports_and_expires_under_the_epoch_of_its_role(
 def test_a_follower_knows_the_tier_and_changes_nothing(
     stack: Stack, leader: Any, log_dir: Path
 ) -> None:
-    follower = told_rlm(stack, broker_beside(log_dir, 8))
-    tell(follower, FOLLOWER, EPOCH)
+    follower = callback_rlm(stack, broker_beside(log_dir, 8))
+    send_role(follower, FOLLOWER, EPOCH)
     put(stack, {"retention.ms": "0"})
     before = stack.rlmm.partition_state(NAME).value.report
     for _ in range(2):
@@ -135,7 +135,7 @@ def test_a_follower_knows_the_tier_and_changes_nothing(
     assert (found.role, found.leader_id, found.leader_epoch) == (FOLLOWER, -1, EPOCH)
 
 
-def test_a_followed_partition_that_raises_whatever_it_likes_delays_no_other(
+def test_a_followed_partition_that_fails_in_any_way_delays_no_other(
     stack: Stack, log_dir: Path
 ) -> None:
     names = [replace(NAME, partition=number) for number in range(3)]
@@ -146,9 +146,9 @@ def test_a_followed_partition_that_raises_whatever_it_likes_delays_no_other(
             raise MemoryError("whatever it likes")
         return real(name, *args, **kwargs)
 
-    rlm = told_rlm(stack, log_dir, rlmm=Changed(stack.rlmm, list_remote_log_segments=sick))
+    rlm = callback_rlm(stack, log_dir, rlmm=Changed(stack.rlmm, list_remote_log_segments=sick))
     for name in names:
-        tell(rlm, FOLLOWER, EPOCH, name)
+        send_role(rlm, FOLLOWER, EPOCH, name)
     for _ in range(3):
         turn(rlm.follower_scheduler)
     seen = [rlm._roles.partition(name).tier.last_seen.known for name in names]
@@ -162,8 +162,8 @@ def test_a_follower_serves_what_only_the_tier_has(
     other = broker_beside(log_dir, 8)
     for file in (other / files.path.name).glob(f"{0:020}.*"):
         file.unlink()
-    follower = told_rlm(stack, other)
-    tell(follower, FOLLOWER, EPOCH)
+    follower = callback_rlm(stack, other)
+    send_role(follower, FOLLOWER, EPOCH)
     turn(follower.follower_scheduler)
     got = read(follower, 0)
     assert isinstance(got, bytes)
@@ -174,16 +174,16 @@ def test_a_demoted_leader_finishes_its_segment_and_the_new_leader_goes_on(
     stack: Stack, log_dir: Path, files: PartitionFiles
 ) -> None:
     copies = HeldCopies(stack)
-    old = told_rlm(stack, log_dir, rsm=copies.rsm)
-    new = told_rlm(stack, broker_beside(log_dir, 8))
-    tell(old, LEADER, EPOCH)
-    tell(new, FOLLOWER, EPOCH)
+    old = callback_rlm(stack, log_dir, rsm=copies.rsm)
+    new = callback_rlm(stack, broker_beside(log_dir, 8))
+    send_role(old, LEADER, EPOCH)
+    send_role(new, FOLLOWER, EPOCH)
     with copies.held(old, 20):
-        tell(old, FOLLOWER, EPOCH + 1)
+        send_role(old, FOLLOWER, EPOCH + 1)
     take_turns(old, rounds=2)
     assert copies.copied_from == [0, 10, 20]
     assert stack.ranges() == ALL[:3]
-    tell(new, LEADER, EPOCH + 1)
+    send_role(new, LEADER, EPOCH + 1)
     take_turns(new)
     assert stack.ranges() == ALL
     made_by = [(s.broker_id, s.broker_leader_epoch) for s in stack.segments()]
@@ -194,12 +194,12 @@ def test_what_a_demoted_leader_finishes_after_the_new_one_has_begun_is_kept(
     stack: Stack, log_dir: Path, files: PartitionFiles
 ) -> None:
     copies = HeldCopies(stack)
-    old = told_rlm(stack, log_dir, rsm=copies.rsm)
-    new = told_rlm(stack, broker_beside(log_dir, 8))
-    tell(old, LEADER, EPOCH)
+    old = callback_rlm(stack, log_dir, rsm=copies.rsm)
+    new = callback_rlm(stack, broker_beside(log_dir, 8))
+    send_role(old, LEADER, EPOCH)
     with copies.held(old, 20):
-        tell(old, FOLLOWER, EPOCH + 1)
-        tell(new, LEADER, EPOCH + 1)
+        send_role(old, FOLLOWER, EPOCH + 1)
+        send_role(new, LEADER, EPOCH + 1)
         take_turns(new)
     assert {segment.state for segment in stack.segments()} == {FINISHED}
     assert sorted(set(stack.ranges())) == ALL
@@ -216,11 +216,11 @@ def test_what_a_demoted_leader_finishes_after_the_new_one_has_begun_is_kept(
 def test_a_pass_that_a_demotion_overtook_begins_nothing(
     stack: Stack, log_dir: Path, files: PartitionFiles
 ) -> None:
-    rlm = told_rlm(stack, log_dir)
-    tell(rlm, LEADER, EPOCH)
+    rlm = callback_rlm(stack, log_dir)
+    send_role(rlm, LEADER, EPOCH)
     overtaken = rlm.scheduler._entries[NAME].task
     (led,) = rlm.led_partitions()
-    tell(rlm, FOLLOWER, EPOCH + 1)
+    send_role(rlm, FOLLOWER, EPOCH + 1)
     overtaken()
     assert report_of(led, rlm.broker_id) is None
     assert list(all_partitions(stack.rlmm)) == []
@@ -232,17 +232,17 @@ def test_an_expiration_stops_when_the_leader_is_demoted(
     put(stack, {"retention.ms": "0"})
 
     def demoted_meanwhile(updates: Any) -> Any:
-        tell(demoted, FOLLOWER, EPOCH)
+        send_role(demoted, FOLLOWER, EPOCH)
         return stack.rlmm.update_remote_log_segment_metadata_batch(updates)
 
     rlmm = Changed(stack.rlmm, update_remote_log_segment_metadata_batch=demoted_meanwhile)
-    demoted = told_rlm(stack, log_dir, rlmm=rlmm)
-    tell(demoted, LEADER, EPOCH)
+    demoted = callback_rlm(stack, log_dir, rlmm=rlmm)
+    send_role(demoted, LEADER, EPOCH)
     expire(demoted)
     expire(demoted)
     assert {segment.state for segment in stack.segments()} == {DELETING}
     assert len(stack.keys()) == 3 * 6
-    tell(leader, LEADER, EPOCH + 1)
+    send_role(leader, LEADER, EPOCH + 1)
     take_turns(leader)
     assert (stack.ranges(), stack.keys()) == ([], [])
 
@@ -251,16 +251,16 @@ def test_a_role_that_is_received_again_keeps_the_running_pass(
     stack: Stack, log_dir: Path, files: PartitionFiles
 ) -> None:
     copies = HeldCopies(stack)
-    rlm = told_rlm(stack, log_dir, rsm=copies.rsm)
-    tell(rlm, LEADER, EPOCH)
+    rlm = callback_rlm(stack, log_dir, rsm=copies.rsm)
+    send_role(rlm, LEADER, EPOCH)
     with copies.held(rlm, 20):
-        assert tell(rlm, LEADER, EPOCH) is None
+        assert send_role(rlm, LEADER, EPOCH) is None
     assert copies.copied_from == list(range(0, 60, 10))
     assert stack.ranges() == ALL
 
 
 def leads_on_as_told(rlm: Any, files: PartitionFiles) -> None:
-    assert tell(rlm, LEADER, EPOCH + 1) is None
+    assert send_role(rlm, LEADER, EPOCH + 1) is None
 
 
 def leads_on_as_its_log_tells(rlm: Any, files: PartitionFiles) -> None:
@@ -277,8 +277,8 @@ def test_a_pass_during_which_the_leader_epoch_rises_goes_on_under_the_new_one(
     """A report has raised the epoch in RLMM, which accepts no copy under the earlier one."""
     copies = HeldCopies(stack)
     if leads_on is leads_on_as_told:
-        rlm = told_rlm(stack, log_dir, rsm=copies.rsm)
-        tell(rlm, LEADER, EPOCH)
+        rlm = callback_rlm(stack, log_dir, rsm=copies.rsm)
+        send_role(rlm, LEADER, EPOCH)
     else:
         rlm = stack.rlm(log_dir, rsm=copies.rsm, limits=AT_ONCE)
     with copies.held(rlm, 20):
@@ -295,15 +295,15 @@ def test_a_pass_during_which_the_leader_epoch_rises_goes_on_under_the_new_one(
 
 
 def test_a_newer_epoch_of_the_same_role_is_copied_under(stack: Stack, rlm: Any) -> None:
-    tell(rlm, LEADER, EPOCH)
-    tell(rlm, LEADER, EPOCH + 3)
+    send_role(rlm, LEADER, EPOCH)
+    send_role(rlm, LEADER, EPOCH + 3)
     take_turns(rlm)
     assert {segment.broker_leader_epoch for segment in stack.segments()} == {EPOCH + 3}
 
 
 def test_a_stale_epoch_changes_nothing(stack: Stack, leader: Any, log_dir: Path) -> None:
-    tell(leader, LEADER, 9)
-    assert refused_as(tell(leader, FOLLOWER, 8)) is FencedLeaderEpochError
+    send_role(leader, LEADER, 9)
+    assert refused_as(send_role(leader, FOLLOWER, 8)) is FencedLeaderEpochError
     for reason in (REASSIGNED, TIERING_DISABLED, TOPIC_DELETED):
         assert refused_as(stop(leader, reason, 8)) is FencedLeaderEpochError
     assert description(leader).role is LEADER
@@ -314,26 +314,26 @@ def test_a_stale_epoch_changes_nothing(stack: Stack, leader: Any, log_dir: Path)
 
 def test_what_comes_late_after_a_stop_is_stale(stack: Stack, leader: Any) -> None:
     assert stop(leader, REASSIGNED, 6) is None
-    assert refused_as(tell(leader, LEADER, 5)) is FencedLeaderEpochError
-    assert tell(leader, LEADER, 6) is None
+    assert refused_as(send_role(leader, LEADER, 5)) is FencedLeaderEpochError
+    assert send_role(leader, LEADER, 6) is None
 
 
 def test_a_log_of_a_later_leader_than_the_role_is_not_copied(
     stack: Stack, log_dir: Path, files: PartitionFiles
 ) -> None:
     files.epochs((0, 0), (2, 30), (6, 40))
-    rlm = told_rlm(stack, log_dir)
-    tell(rlm, LEADER, 5)
+    rlm = callback_rlm(stack, log_dir)
+    send_role(rlm, LEADER, 5)
     take_turns(rlm)
     assert list(all_partitions(stack.rlmm)) == []
-    tell(rlm, LEADER, 6)
+    send_role(rlm, LEADER, 6)
     take_turns(rlm)
     assert stack.ranges() == ALL
 
 
 def test_a_log_that_comes_after_the_role_is_found(stack: Stack, log_dir: Path) -> None:
-    rlm = told_rlm(stack, log_dir)
-    tell(rlm, LEADER, EPOCH)
+    rlm = callback_rlm(stack, log_dir)
+    send_role(rlm, LEADER, EPOCH)
     take_turns(rlm)
     hourly_log(log_dir)
     take_turns(rlm, rounds=2)
@@ -343,14 +343,14 @@ def test_a_log_that_comes_after_the_role_is_found(stack: Stack, log_dir: Path) -
 def test_roles_are_received_without_store_and_database(
     stack: Stack, log_dir: Path, files: PartitionFiles
 ) -> None:
-    away = told_rlm(stack, log_dir, rlmm=FailingRlmm(stack.rlmm))
-    assert tell(away, LEADER, EPOCH) is None
+    away = callback_rlm(stack, log_dir, rlmm=FailingRlmm(stack.rlmm))
+    assert send_role(away, LEADER, EPOCH) is None
     assert stop(away, REASSIGNED, EPOCH) is None
 
 
 def test_after_a_restart_roles_are_sent_again(stack: Stack, leader: Any, log_dir: Path) -> None:
-    restarted = told_rlm(stack, log_dir)
-    assert tell(restarted, LEADER, EPOCH) is None
+    restarted = callback_rlm(stack, log_dir)
+    assert send_role(restarted, LEADER, EPOCH) is None
     take_turns(restarted)
     assert stack.ranges() == ALL
 
@@ -359,7 +359,7 @@ def test_after_a_restart_roles_are_sent_again(stack: Stack, leader: Any, log_dir
 def test_a_reassigned_partition_leaves_the_tier_as_it_is(
     stack: Stack, leader: Any, role: Any
 ) -> None:
-    tell(leader, role, EPOCH)
+    send_role(leader, role, EPOCH)
     put(stack, {"retention.ms": "0"})
     before = stack.segments(), stack.rlmm.partition_state(NAME).revision
     for _ in range(2):
@@ -406,7 +406,7 @@ def test_a_deletion_that_a_restart_interrupted_goes_on_when_the_stop_is_repeated
 ) -> None:
     put(stack, DELETABLE)
     assert stop(leader, TIERING_DISABLED, EPOCH) is None
-    restarted = told_rlm(stack, log_dir)
+    restarted = callback_rlm(stack, log_dir)
     assert stop(restarted, TIERING_DISABLED, EPOCH) is None
     expire(restarted)
     assert (stack.segments(), stack.keys()) == ([], [])
@@ -419,23 +419,23 @@ def test_a_leader_role_received_while_disabling_gets_no_tasks(
     outcomes: list[Any] = []
 
     def told_meanwhile(updates: Any) -> Any:
-        outcomes.append(refused_as(tell(disabled, LEADER, EPOCH + 1)))
+        outcomes.append(refused_as(send_role(disabled, LEADER, EPOCH + 1)))
         outcomes.append(refused_as(stop(disabled, TIERING_DISABLED, EPOCH + 1)))
         return stack.rlmm.update_remote_log_segment_metadata_batch(updates)
 
     rlmm = Changed(stack.rlmm, update_remote_log_segment_metadata_batch=told_meanwhile)
-    disabled = told_rlm(stack, log_dir, rlmm=rlmm)
-    tell(disabled, LEADER, EPOCH)
+    disabled = callback_rlm(stack, log_dir, rlmm=rlmm)
+    send_role(disabled, LEADER, EPOCH)
     assert stop(disabled, TIERING_DISABLED, EPOCH) is None
     assert outcomes == [ConcurrentUpdateError] * 2
     assert NAME not in disabled.scheduler.seconds_since_last_success()
     assert disabled.led_partitions() == []
-    assert tell(disabled, LEADER, EPOCH) is None
+    assert send_role(disabled, LEADER, EPOCH) is None
 
 
 def test_a_leader_that_may_not_be_disabled_keeps_its_role(stack: Stack, leader: Any) -> None:
     assert refused_as(stop(leader, TIERING_DISABLED, EPOCH)) is DeletionRefusedError
-    assert tell(leader, LEADER, EPOCH + 1) is None
+    assert send_role(leader, LEADER, EPOCH + 1) is None
 
 
 def test_copies_of_all_that_is_disabled_end_before_one_is_waited_for(
@@ -444,9 +444,9 @@ def test_copies_of_all_that_is_disabled_end_before_one_is_waited_for(
     names = [replace(NAME, partition=number) for number in range(3)]
     for name in names:
         hourly_log(log_dir, name, rolled=1)
-    rlm = told_rlm(stack, log_dir)
+    rlm = callback_rlm(stack, log_dir)
     for name in names:
-        tell(rlm, LEADER, EPOCH, name)
+        send_role(rlm, LEADER, EPOCH, name)
     take_turns(rlm)
     put(stack, DELETABLE)
     left: list[int] = []
@@ -469,9 +469,7 @@ def test_copies_of_all_that_is_disabled_end_before_one_is_waited_for(
     assert waits == [stopping.COPY_ENDS_WITHIN_S, 0.0, 0.0]
 
 
-def test_tiering_is_not_disabled_where_the_topic_does_not_allow_it(
-    stack: Stack, leader: Any
-) -> None:
+def test_tiering_is_not_disabled_if_the_topic_does_not_allow_it(stack: Stack, leader: Any) -> None:
     for settings in ({}, {**DELETABLE, "sediment.hold": "true"}):
         put(stack, settings)
         outcome = stop(leader, TIERING_DISABLED, EPOCH)
@@ -495,7 +493,7 @@ def test_a_topic_whose_sweep_is_paused_is_not_disabled(stack: Stack, leader: Any
 
 
 @pytest.mark.parametrize("owner", ["rlm", "sweep", "broker"])
-def test_who_keeps_retention_does_not_keep_a_disabled_topic(
+def test_the_owner_of_retention_does_not_keep_a_disabled_topic(
     stack: Stack, leader: Any, owner: str
 ) -> None:
     put(stack, {**DELETABLE, "sediment.retention.owner": owner})
@@ -508,8 +506,8 @@ def test_a_follower_of_a_disabled_topic_only_stops(
     stack: Stack, leader: Any, log_dir: Path
 ) -> None:
     put(stack, DELETABLE)
-    follower = told_rlm(stack, broker_beside(log_dir, 8))
-    tell(follower, FOLLOWER, EPOCH)
+    follower = callback_rlm(stack, broker_beside(log_dir, 8))
+    send_role(follower, FOLLOWER, EPOCH)
     for _ in range(2):
         assert stop(follower, TIERING_DISABLED, EPOCH) is None
     assert stack.ranges() == ALL
@@ -517,21 +515,21 @@ def test_a_follower_of_a_disabled_topic_only_stops(
 
 def test_without_a_leader_role_nothing_is_deleted(stack: Stack, leader: Any, log_dir: Path) -> None:
     put(stack, DELETABLE)
-    restarted = told_rlm(stack, log_dir)
+    restarted = callback_rlm(stack, log_dir)
     assert refused_as(stop(restarted, TIERING_DISABLED)) is InvalidStateTransitionError
     assert stack.ranges() == ALL
-    tell(restarted, LEADER, EPOCH)
+    send_role(restarted, LEADER, EPOCH)
     assert stop(restarted, TIERING_DISABLED, EPOCH) is None
-    assert stop(told_rlm(stack, log_dir), TIERING_DISABLED) is None
+    assert stop(callback_rlm(stack, log_dir), TIERING_DISABLED) is None
 
 
-def test_a_copy_under_way_of_a_disabled_topic_is_left_and_cleaned_up(
+def test_a_copy_in_progress_of_a_disabled_topic_is_left_and_cleaned_up(
     stack: Stack, log_dir: Path, files: PartitionFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stopping, "COPY_ENDS_WITHIN_S", 0.05)
     copies = HeldCopies(stack)
-    rlm = told_rlm(stack, log_dir, rsm=copies.rsm)
-    tell(rlm, LEADER, EPOCH)
+    rlm = callback_rlm(stack, log_dir, rsm=copies.rsm)
+    send_role(rlm, LEADER, EPOCH)
     with copies.held(rlm, 20):
         put(stack, DELETABLE)
         assert refused_as(stop(rlm, TIERING_DISABLED, EPOCH)) is ConcurrentUpdateError
@@ -547,13 +545,13 @@ def test_a_role_received_after_a_failed_stop_starts_its_tasks_again(
 ) -> None:
     put_config = stack.rlmm.put_topic_config
     away = raising(RetriableRemoteStorageError("away"))
-    rlm = told_rlm(stack, log_dir, rlmm=Changed(stack.rlmm, raise_log_start_offset=away))
-    tell(rlm, LEADER, EPOCH)
+    rlm = callback_rlm(stack, log_dir, rlmm=Changed(stack.rlmm, raise_log_start_offset=away))
+    send_role(rlm, LEADER, EPOCH)
     take_turns(rlm)
     put_config(NAME.topic_id, DELETABLE)
     assert refused_as(stop(rlm, TIERING_DISABLED, EPOCH)) is RetriableRemoteStorageError
     put_config(NAME.topic_id, keep_hours(100))
-    assert tell(rlm, LEADER, EPOCH) is None
+    assert send_role(rlm, LEADER, EPOCH) is None
     files.segment(70, [files.file(60, ".log").read_bytes()])
     assert rlm.scheduler.seconds_since_last_success().keys() >= {NAME}
 
@@ -562,8 +560,8 @@ def test_a_deletion_that_fails_comes_back(stack: Stack, leader: Any, log_dir: Pa
     put(stack, DELETABLE)
     failing = raising(RetriableRemoteStorageError("away"))
     rsm = Changed(stack.rsm, delete_log_segment_data_batch=failing)
-    rlm = told_rlm(stack, log_dir, rsm=rsm)
-    tell(rlm, LEADER, EPOCH)
+    rlm = callback_rlm(stack, log_dir, rsm=rsm)
+    send_role(rlm, LEADER, EPOCH)
     assert stop(rlm, TIERING_DISABLED, EPOCH) is None
     expire(rlm)
     assert len(stack.segments()) == 6
@@ -587,9 +585,9 @@ def test_a_deleted_topic_is_marked_and_no_more(stack: Stack, leader: Any) -> Non
 def test_leader_and_follower_mark_a_deleted_topic(
     stack: Stack, leader: Any, log_dir: Path, role: Any
 ) -> None:
-    other = told_rlm(stack, broker_beside(log_dir, 8))
+    other = callback_rlm(stack, broker_beside(log_dir, 8))
     if role is not None:
-        tell(other, role, EPOCH)
+        send_role(other, role, EPOCH)
     assert stop(other, TOPIC_DELETED) is None
     (summary,) = all_partitions(stack.rlmm)
     assert summary.delete_state is MARKED
@@ -598,15 +596,15 @@ def test_leader_and_follower_mark_a_deleted_topic(
 def test_a_mark_of_an_older_leader_is_refused_by_rlmm_too(
     stack: Stack, leader: Any, log_dir: Path
 ) -> None:
-    other = told_rlm(stack, broker_beside(log_dir, 8))
-    tell(other, LEADER, EPOCH + 1)
+    other = callback_rlm(stack, broker_beside(log_dir, 8))
+    send_role(other, LEADER, EPOCH + 1)
     take_turns(other)
     assert refused_as(stop(leader, TOPIC_DELETED, EPOCH)) is FencedLeaderEpochError
     (summary,) = all_partitions(stack.rlmm)
     assert summary.delete_state is None
 
 
-def test_one_partition_that_cannot_be_given_up_stops_no_other(stack: Stack, log_dir: Path) -> None:
+def test_one_partition_that_cannot_be_abandoned_stops_no_other(stack: Stack, log_dir: Path) -> None:
     names = [replace(NAME, partition=number) for number in range(4)]
     for name in names:
         hourly_log(log_dir, name, rolled=1)
@@ -617,7 +615,7 @@ def test_one_partition_that_cannot_be_given_up_stops_no_other(stack: Stack, log_
             raise ValueError("broken")
         return real(event, context)
 
-    rlm = told_rlm(
+    rlm = callback_rlm(
         stack, log_dir, rlmm=Changed(stack.rlmm, put_remote_partition_delete_metadata=unlucky)
     )
     rlm.on_leadership_change(
@@ -643,7 +641,7 @@ def test_partitions_that_are_locked_for_long_stop_no_other(stack: Stack, log_dir
             raise RetriableRemoteStorageError("locked")
         return real(event, context)
 
-    rlm = told_rlm(
+    rlm = callback_rlm(
         stack, log_dir, rlmm=Changed(stack.rlmm, put_remote_partition_delete_metadata=put_unlocked)
     )
     outcomes = rlm.stop_partitions(
@@ -663,7 +661,7 @@ def test_a_database_that_is_away_is_asked_thrice_a_call(
         raise RetriableRemoteStorageError("away")
 
     rlmm = Changed(stack.rlmm, put_remote_partition_delete_metadata=away, is_ready=lambda _: False)
-    rlm = told_rlm(stack, log_dir, rlmm=rlmm)
+    rlm = callback_rlm(stack, log_dir, rlmm=rlmm)
     names = [replace(NAME, partition=number) for number in range(50)]
     outcomes = rlm.stop_partitions(
         PartitionStops(tuple(StopPartition(name, EPOCH, TOPIC_DELETED) for name in names))
@@ -675,7 +673,7 @@ def test_a_database_that_is_away_is_asked_thrice_a_call(
 def test_a_topic_keeps_its_name(stack: Stack, leader: Any) -> None:
     renamed = replace(NAME, topic="renamed", partition=1)
     with pytest.raises(InvalidRequestError, match="has the topic id of topic"):
-        tell(leader, FOLLOWER, 9, renamed)
+        send_role(leader, FOLLOWER, 9, renamed)
     with pytest.raises(InvalidRequestError, match="has the topic id of topic"):
         stop(leader, TOPIC_DELETED, 9, renamed)
     two = [replace(NAME, topic_id=uuid4())] * 2
@@ -690,7 +688,7 @@ def test_a_topic_keeps_its_name(stack: Stack, leader: Any) -> None:
 def test_an_rlm_that_finds_its_partitions_refuses_calls(stack: Stack, log_dir: Path) -> None:
     static = stack.rlm(log_dir)
     with pytest.raises(NotServedError, match="RLM_PARTITION_SOURCE"):
-        tell(static, LEADER, 1)
+        send_role(static, LEADER, 1)
     with pytest.raises(NotServedError, match="RLM_PARTITION_SOURCE"):
         stop(static, TOPIC_DELETED)
 
@@ -702,7 +700,7 @@ def test_a_topic_that_was_created_again_is_another(
     shutil.rmtree(files.path)
     anew = replace(NAME, topic_id=uuid4())
     hourly_log(log_dir, anew, rolled=2)
-    assert tell(leader, LEADER, EPOCH, anew) is None
+    assert send_role(leader, LEADER, EPOCH, anew) is None
     take_turns(leader, rounds=2)
     assert stack.ranges(anew) == ALL[:2]
     removing_turns(leader)

@@ -24,10 +24,10 @@ from services.rlm.fetch.segment_reader import RemoteReadLimits
 from services.rlm.kafka_log.partition_dir import SegmentVanishedError
 from services.rlm.manager import BrokerRemoteLogManager
 from services.rlm.metrics import OTHER_TOPICS
+from tests.harness.callback_rlm import FOLLOWER, LEADER, REASSIGNED, callback_rlm, send_role, stop
 from tests.harness.eventually import eventually
 from tests.harness.retained_log import AT_ONCE, Changed, hourly_log, keep_hours, take_turns
 from tests.harness.ship_stack import Stack, bytes_of, fetch, lose_rolled_segments, read
-from tests.harness.told_rlm import FOLLOWER, LEADER, REASSIGNED, stop, tell, told_rlm
 from tests.harness.troubled_managers import (
     CutWhileCopied,
     FailingOnce,
@@ -251,18 +251,18 @@ def test_a_topic_has_counters_while_it_is_led(
     stack: Stack, log_dir: Path, files: PartitionFiles
 ) -> None:
     three_segments(log_dir, OTHER)
-    rlm = told_rlm(stack, log_dir)
+    rlm = callback_rlm(stack, log_dir)
     assert topics(rlm) == {OTHER_TOPICS}
-    tell(rlm, LEADER, 3)
-    tell(rlm, FOLLOWER, 3, OTHER)
+    send_role(rlm, LEADER, 3)
+    send_role(rlm, FOLLOWER, 3, OTHER)
     take_turns(rlm)
     assert topics(rlm) == {"t", OTHER_TOPICS}
     assert counts(rlm, "copy")["requests"] == 2
-    tell(rlm, LEADER, 4, OTHER)
+    send_role(rlm, LEADER, 4, OTHER)
     assert topics(rlm) == {"t", "other", OTHER_TOPICS}
     assert stop(rlm, REASSIGNED, 5) is None
     assert topics(rlm) == {"other", OTHER_TOPICS}
-    tell(rlm, FOLLOWER, 5, OTHER)
+    send_role(rlm, FOLLOWER, 5, OTHER)
     assert topics(rlm) == {OTHER_TOPICS}
 
 

@@ -31,18 +31,18 @@ from services.rlm.roles.stopping import BatchedDeletion
 from services.workflows import removal
 from services.workflows.deletion import Deleter
 from services.workflows.removal import begin_removal
-from tests.harness.retained_log import Changed, hourly_log, take_turns
-from tests.harness.ship_stack import Stack
-from tests.harness.told_rlm import (
+from tests.harness.callback_rlm import (
     ALL_AT_ONCE,
     LEADER,
     TOPIC_DELETED,
+    callback_rlm,
     removing_turns,
+    send_role,
     stop,
-    tell,
-    told_rlm,
     turn,
 )
+from tests.harness.retained_log import Changed, hourly_log, take_turns
+from tests.harness.ship_stack import Stack
 from tests.harness.troubled_managers import raising
 from tests.unit.rlm.kafka_bytes import NAME
 
@@ -339,8 +339,8 @@ def test_several_at_once_do_no_harm(stack: Stack, rlm: Any) -> None:
 def test_a_deleted_topic_that_was_announced_is_removed_completely(
     stack: Stack, log_dir: Path, rlm: Any
 ) -> None:
-    told = told_rlm(stack, log_dir)
-    tell(told, LEADER, 2, NAMES[0])
+    told = callback_rlm(stack, log_dir)
+    send_role(told, LEADER, 2, NAMES[0])
     assert stop(told, TOPIC_DELETED, 2, NAMES[0]) is None
     removing_turns(told)
     assert known(stack) == NAMES[1:]

@@ -34,9 +34,17 @@ from services.rlm.kafka_admin.poller import PolledCluster
 from services.rlm.manager import BrokerRemoteLogManager
 from services.rlm.roles.partition_roles import PartitionSource
 from tests.harness import retained_log
+from tests.harness.callback_rlm import (
+    ALL_AT_ONCE,
+    FOLLOWER,
+    LEADER,
+    REASSIGNED,
+    send_role,
+    stop,
+    turn,
+)
 from tests.harness.retained_log import Changed, hourly_log
 from tests.harness.ship_stack import Stack, read
-from tests.harness.told_rlm import ALL_AT_ONCE, FOLLOWER, LEADER, REASSIGNED, stop, tell, turn
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles
 
 OURS, THEIRS = 7, 8
@@ -214,7 +222,7 @@ def test_before_the_first_poll_a_log_that_the_tier_does_not_know_is_not_served_y
     assert read(rlm, 0) is FetchError.UNKNOWN_TOPIC_ID
 
 
-def test_where_no_log_lies_the_log_ends_where_the_tier_does(
+def test_without_a_log_the_log_ends_at_the_end_of_the_tier(
     stack: Stack, rlm: Any, log_dir: Path, files: PartitionFiles, cluster: AnsweringCluster
 ) -> None:
     poll(rlm)
@@ -254,7 +262,7 @@ def test_nothing_is_copied_that_its_leader_does_not_call_stable(
 
 
 @pytest.mark.parametrize("who", ["is_away", "leader_is_away"])
-def test_who_does_not_answer_what_is_stable_keeps_nothing_from_being_copied(
+def test_a_broker_without_an_answer_holds_back_no_copy(
     stack: Stack, rlm: Any, cluster: AnsweringCluster, who: str
 ) -> None:
     cluster.stable_offsets_told = {NAME: 25}
@@ -287,7 +295,7 @@ def test_a_leader_that_does_not_report_what_is_stable_is_named(
     assert told.getMessage().endswith("cannot read last stable offsets: timed out")
 
 
-def test_only_topics_that_are_said_to_be_tiered_are_copied(
+def test_only_topics_that_are_set_to_be_tiered_are_copied(
     stack: Stack, log_dir: Path, cluster: AnsweringCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="services.rlm")
@@ -317,7 +325,7 @@ def test_what_another_leads_it_follows_until_it_leads_it(
     assert (roles(rlm), stack.ranges()) == ({NAME: LEADER}, ALL)
 
 
-def test_a_partition_that_went_to_other_brokers_is_given_up_and_its_tier_stays(
+def test_a_partition_that_went_to_other_brokers_is_abandoned_and_its_tier_stays(
     stack: Stack, rlm: Any, cluster: AnsweringCluster
 ) -> None:
     poll(rlm)
@@ -469,6 +477,6 @@ def test_how_long_ago_the_last_good_poll_was_is_a_metric(
 
 def test_an_rlm_that_polls_refuses_calls(rlm: Any) -> None:
     with pytest.raises(NotServedError, match="RLM_PARTITION_SOURCE=poller"):
-        tell(rlm, LEADER, EPOCH)
+        send_role(rlm, LEADER, EPOCH)
     with pytest.raises(NotServedError, match="RLM_PARTITION_SOURCE=poller"):
         stop(rlm, REASSIGNED)

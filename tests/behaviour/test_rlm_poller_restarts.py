@@ -31,9 +31,9 @@ from tests.behaviour.test_rlm_poller import (
     roles,
     tier,
 )
+from tests.harness.callback_rlm import FOLLOWER, LEADER, turn
 from tests.harness.retained_log import Changed, hourly_log, take_turns
 from tests.harness.ship_stack import Stack
-from tests.harness.told_rlm import FOLLOWER, LEADER, turn
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles
 
 OLDER = TopicIdPartition(uuid4(), "older", 0)
@@ -264,7 +264,7 @@ def test_a_mark_that_was_taken_back_is_not_made_again_by_who_had_begun_to_count(
     assert "its cluster in RLMM is none: it is not marked for deletion" in caplog.text
 
 
-def test_what_was_seen_alive_here_is_not_marked_where_rlmm_knows_it_as_another_clusters(
+def test_a_topic_seen_alive_is_not_marked_if_rlmm_knows_it_as_another_clusters(
     stack: Stack, log_dir: Path, files: PartitionFiles, cluster: AnsweringCluster
 ) -> None:
     known_as_of("another", stack, NAME)

@@ -64,7 +64,7 @@ def test_changes_that_meet_share_a_transaction_and_each_event_names_its_own_call
         assert (last.revision, last.actor, last.call_id) == (3, "broker", f"call-{number}")
 
 
-def test_who_finds_the_place_free_waits_for_nobody(
+def test_a_caller_that_finds_a_free_place_does_not_wait(
     rlmm: SqlRemoteLogMetadataManager, gated: Gated, tps: list[TopicIdPartition]
 ) -> None:
     made = [add(rlmm, segment(tp, 0, 9)) for tp in tps]
@@ -115,7 +115,7 @@ def test_nobody_waits_for_the_partition_that_another_has_locked(
     assert result_of(futures[0]) == MutationOutcome(applied=True, revision=3)
 
 
-def test_who_has_waited_for_long_goes_alone(
+def test_a_change_that_has_waited_for_long_runs_alone(
     engine: Engine, rlmm: SqlRemoteLogMetadataManager, tps: list[TopicIdPartition]
 ) -> None:
     only = add(rlmm, segment(tps[0], 0, 9))
@@ -190,7 +190,7 @@ def test_a_process_that_falls_silent_with_locks_loses_them(
     assert revision_of(rlmm, tps[0]) == 2
 
 
-def test_where_the_database_refuses_a_statement_only_the_one_at_fault_is_refused(
+def test_if_the_database_refuses_a_statement_only_the_item_at_fault_is_refused(
     engine: Engine, rlmm: SqlRemoteLogMetadataManager, gated: Gated, tps: list[TopicIdPartition]
 ) -> None:
     made = [add(rlmm, segment(tp, 0, 9)) for tp in tps]

@@ -248,7 +248,7 @@ def test_segments_that_a_wide_one_had_displaced_cost_no_more_to_find(
         require_equal_costs(costs)
 
 
-def test_the_next_transaction_index_costs_the_same_where_each_segment_has_one(
+def test_the_next_transaction_index_costs_the_same_if_each_segment_has_one(
     histories: dict[int, LongHistory],
 ) -> None:
     for history in histories.values():

@@ -99,7 +99,7 @@ def test_only_the_peers_time_counts_not_that_of_the_source() -> None:
     assert in_source == [0.0, 0.0]
 
 
-def test_a_peer_that_takes_nothing_more_is_given_up(method: Any, taker: Taker) -> None:
+def test_a_peer_that_takes_nothing_more_is_abandoned(method: Any, taker: Taker) -> None:
     taker.stalls = 2
     with pytest.raises(RetriableRemoteStorageError, match=r"^taker: has made no progress"):
         call_with_stream(method, messages(10), "taker", 0.5)

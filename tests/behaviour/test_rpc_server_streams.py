@@ -66,7 +66,7 @@ def stream(method: Any, timeout_s: float) -> Any:
 
 @pytest.mark.deep
 @pytest.mark.parametrize("stalls", [1, 3])
-def test_a_server_that_falls_silent_is_given_up(method: Any, sender: Sender, stalls: int) -> None:
+def test_a_server_that_falls_silent_is_abandoned(method: Any, sender: Sender, stalls: int) -> None:
     sender.stalls = stalls
     messages = stream(method, SHORT_S)
     for _ in range(stalls - 1):

@@ -133,7 +133,7 @@ def copy(rsm: ObjectRemoteStorageManager, settings: RsmSettings) -> Copy:
     return a_copy(rsm, settings, Files(some_bytes(SIZE), indexes))
 
 
-def test_a_sound_copy_is_read_once_and_nothing_is_said(copy: Copy) -> None:
+def test_a_sound_copy_is_read_once_and_nothing_is_reported(copy: Copy) -> None:
     taken: list[int] = []
     assert list(copy.scrub(copy.rsm, taken.append)) == []
     assert taken == [8 * MIB, MIB + 1000, *[1000] * len(IndexType)]
@@ -194,7 +194,7 @@ def test_whole_chunks_of_a_log_that_ends_early_are_distinguished(copy: Copy, siz
     assert len(damage.detail) < 1_024
 
 
-def test_all_indexes_that_are_damaged_are_named_at_once(copy: Copy) -> None:
+def test_all_damaged_indexes_are_named_together(copy: Copy) -> None:
     copy.truncate(copy.indexes, 3_500)
     copy.change(copy.indexes, 0)
     (damage,) = copy.damages()

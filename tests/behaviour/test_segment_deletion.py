@@ -179,7 +179,7 @@ def test_what_changed_since_refuses_all_of_it_before_the_log_start_rises(
     assert {row.state for row in tier.rows(tp)} == {RemoteLogSegmentState.COPY_SEGMENT_FINISHED}
 
 
-def test_what_changed_since_refuses_each_segment_where_the_log_start_stays(
+def test_changes_since_the_plan_refuse_each_segment_if_the_log_start_stays(
     tier: SmallTier, tp: TopicIdPartition
 ) -> None:
     made = tier.fill(tp, 2)

@@ -28,19 +28,19 @@ from services.rlmm.db import create_database_engine
 from services.rpc.client.calls import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
 from services.workflows.deletion import Deleter, begin_deletion
+from tests.harness.callback_rlm import (
+    LEADER,
+    REASSIGNED,
+    TIERING_DISABLED,
+    callback_rlm,
+    refused_as,
+    send_role,
+    stop,
+)
 from tests.harness.eventually import eventually
 from tests.harness.processes import kill_and_restart, start_with_failpoint, wait_until_dead
 from tests.harness.retained_log import expire, hourly_log, keep_hours, take_turns
 from tests.harness.ship_stack import Stack, description, read
-from tests.harness.told_rlm import (
-    LEADER,
-    REASSIGNED,
-    TIERING_DISABLED,
-    refused_as,
-    stop,
-    tell,
-    told_rlm,
-)
 from tests.harness.world import COPY_LEASE_MS, FINISHED, World
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch
 
@@ -61,8 +61,8 @@ def files(log_dir: Path) -> PartitionFiles:
 @pytest.fixture
 def leader(stack: Stack, log_dir: Path, files: PartitionFiles) -> Any:
     """Provide a leader that has copied all rolled segments."""
-    rlm = told_rlm(stack, log_dir)
-    assert tell(rlm, LEADER, EPOCH) is None
+    rlm = callback_rlm(stack, log_dir)
+    assert send_role(rlm, LEADER, EPOCH) is None
     take_turns(rlm)
     assert stack.ranges() == ALL
     return rlm
@@ -80,7 +80,7 @@ def delete_tier(stack: Stack, rlm: Any) -> None:
 
 
 def lead_again(rlm: Any) -> None:
-    assert tell(rlm, LEADER, EPOCH) is None
+    assert send_role(rlm, LEADER, EPOCH) is None
     take_turns(rlm, rounds=2)
 
 
@@ -203,7 +203,7 @@ def test_what_is_still_marked_is_copied_again_beside_it(
 ) -> None:
     put(stack, DELETABLE)
     assert stop(leader, TIERING_DISABLED, EPOCH) is None
-    tell(leader, LEADER, EPOCH)
+    send_role(leader, LEADER, EPOCH)
     leader.scheduler.tick()
     assert leader.scheduler.wait_idle(30.0)
     states = [(s.start_offset, s.state) for s in stack.segments()]

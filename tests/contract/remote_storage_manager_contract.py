@@ -485,7 +485,7 @@ class RemoteStorageManagerContract:
         assert_becomes_empty(stored_keys)
 
     @pytest.mark.parametrize("size", [-1, 3])
-    def test_a_log_of_the_size_that_the_metadata_knows_or_of_any_where_it_knows_none_is_taken(
+    def test_a_log_of_the_size_in_the_metadata_or_of_any_size_without_one_is_accepted(
         self, rsm: RemoteStorageManager, size: int
     ) -> None:
         assert fetched(rsm, copied(rsm, Files(b"log"), a_segment(size))) == b"log"

@@ -7,8 +7,8 @@ import pytest
 
 from services.rlm.manager import BrokerRemoteLogManager
 from tests.contract.rlm_lifecycle_contract import RlmLifecycleContract
+from tests.harness.callback_rlm import callback_rlm
 from tests.harness.ship_stack import Stack, running_stack
-from tests.harness.told_rlm import told_rlm
 from tests.unit.rlm.kafka_bytes import write_log_dir
 
 
@@ -26,5 +26,5 @@ def log_dir(tmp_path: Path) -> Path:
 class TestInProcess(RlmLifecycleContract):
     @pytest.fixture
     def rlm(self, stack: Stack, log_dir: Path) -> BrokerRemoteLogManager:
-        made: BrokerRemoteLogManager = told_rlm(stack, log_dir)
+        made: BrokerRemoteLogManager = callback_rlm(stack, log_dir)
         return made

@@ -25,9 +25,9 @@ from services.rpc.client.log import RemoteLogManagerClient
 from services.rpc.statuses import outcome_of
 from tests.contract import wire_cases
 from tests.contract.rlm_lifecycle_contract import LEADER, RlmLifecycleContract
+from tests.harness.callback_rlm import callback_rlm
 from tests.harness.grpc_server import served
 from tests.harness.ship_stack import Stack, running_stack
-from tests.harness.told_rlm import told_rlm
 from tests.unit.rlm.kafka_bytes import NAME, TOPIC_ID, write_log_dir
 from tieredstorage.v1 import remote_log_manager_pb2 as pb
 from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc
@@ -63,13 +63,13 @@ class TestOverGrpc(RlmLifecycleContract):
 
     @pytest.fixture
     def rlm(self, stack: Stack, log_dir: Path) -> Iterator[RemoteLogManagerClient]:
-        with served_rlm(told_rlm(stack, log_dir)) as (channel, address):
+        with served_rlm(callback_rlm(stack, log_dir)) as (channel, address):
             yield RemoteLogManagerClient(channel, address)
 
 
 @pytest.fixture
 def channel(stack: Stack, log_dir: Path) -> Iterator[grpc.Channel]:
-    with served_rlm(told_rlm(stack, log_dir)) as (channel, _):
+    with served_rlm(callback_rlm(stack, log_dir)) as (channel, _):
         yield channel
 
 

@@ -172,7 +172,7 @@ def assert_is_all_there_is(
 
 
 @pytest.mark.parametrize(("step", "moment"), PLACES)
-def test_a_copy_that_is_given_up_leaves_all_or_nothing(
+def test_a_copy_that_is_abandoned_leaves_all_or_nothing(
     store: Store, callers: ExitStack, step: tuple[str, int], moment: Literal["before", "after"]
 ) -> None:
     metadata, gate = a_segment(), a_gate(step, moment)
@@ -206,7 +206,7 @@ def test_a_copy_acknowledged_while_another_stands_still_outlives_its_end(
 
 
 @pytest.mark.parametrize(("step", "moment"), PLACES)
-def test_a_copy_goes_on_when_another_at_the_same_step_is_given_up(
+def test_a_copy_goes_on_when_another_at_the_same_step_is_abandoned(
     store: Store, callers: ExitStack, step: tuple[str, int], moment: Literal["before", "after"]
 ) -> None:
     metadata, gate, others_gate = a_segment(), a_gate(step, moment), a_gate(step, moment)

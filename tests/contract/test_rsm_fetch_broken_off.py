@@ -110,7 +110,7 @@ def segment(settings: RsmSettings, log: bytes) -> Iterator[RemoteLogSegmentMetad
 
 @pytest.mark.parametrize("after", [0, 1, 16_383, 16_384, 16_385, MIB, 2 * MIB + 77, SIZE - 1])
 @pytest.mark.parametrize("ending", [Cut, Reset])
-def test_a_body_that_is_dropped_is_gone_on_with(
+def test_a_body_that_is_dropped_is_resumed(
     rsm: ObjectRemoteStorageManager,
     proxy: CountingProxy,
     segment: RemoteLogSegmentMetadata,
@@ -124,7 +124,7 @@ def test_a_body_that_is_dropped_is_gone_on_with(
 
 
 @pytest.mark.parametrize("after", [0, 1, 16_384, 2 * MIB + 77])
-def test_a_range_that_is_dropped_is_gone_on_with(
+def test_a_range_that_is_dropped_is_resumed(
     rsm: ObjectRemoteStorageManager,
     proxy: CountingProxy,
     segment: RemoteLogSegmentMetadata,
@@ -177,7 +177,7 @@ def test_breaks_that_bring_a_mebibyte_each_do_not_count(
 
 
 @pytest.mark.parametrize("after", [0, 1000])
-def test_a_store_that_breaks_off_again_and_again_is_given_up(
+def test_a_store_that_breaks_off_again_and_again_is_abandoned(
     rsm: ObjectRemoteStorageManager,
     proxy: CountingProxy,
     segment: RemoteLogSegmentMetadata,
@@ -189,7 +189,7 @@ def test_a_store_that_breaks_off_again_and_again_is_given_up(
     assert_gets(proxy, 3)
 
 
-def test_the_rest_is_asked_for_again_where_the_store_is_unwell(
+def test_the_rest_is_requested_again_if_the_store_is_overloaded(
     rsm: ObjectRemoteStorageManager,
     proxy: CountingProxy,
     segment: RemoteLogSegmentMetadata,
@@ -201,7 +201,7 @@ def test_the_rest_is_asked_for_again_where_the_store_is_unwell(
     assert_gets(proxy, 4)
 
 
-def test_a_body_is_not_gone_on_with_for_a_caller_who_left(
+def test_a_body_is_not_resumed_for_a_caller_who_left(
     rsm: ObjectRemoteStorageManager, proxy: CountingProxy, segment: RemoteLogSegmentMetadata
 ) -> None:
     proxy.faults.add(Cut(2 * MIB, Direction.RESPONSE), operation="GetObject")
@@ -274,7 +274,7 @@ def test_a_caller_who_leaves_ends_the_get(
 
 
 @pytest.mark.parametrize("verify", ["always", "off"])
-def test_a_byte_that_changes_on_its_way_is_noticed_where_reads_are_verified(
+def test_a_byte_that_changes_on_its_way_is_noticed_if_reads_are_verified(
     proxy: CountingProxy,
     settings: RsmSettings,
     segment: RemoteLogSegmentMetadata,

@@ -114,7 +114,7 @@ def test_what_is_not_ours_is_refused_with_both_names_and_the_remedy(
                 call()
 
 
-def test_nothing_is_written_or_deleted_where_another_one_is_at_home(s3: S3Endpoint) -> None:
+def test_nothing_is_written_or_deleted_in_another_deployments_prefix(s3: S3Endpoint) -> None:
     settings = settings_for(s3, {"deployment_id": "ours"})
     check(settings)
     with HttpProxy(s3.endpoint, s3_operation) as proxy:

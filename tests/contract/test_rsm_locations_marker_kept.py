@@ -137,7 +137,7 @@ def test_a_store_that_is_away_for_a_moment_is_not_refused(s3: S3Endpoint, proxy:
 
 
 @pytest.mark.parametrize("deployment_id", ["ours", ""])
-def test_where_a_marker_is_required_none_is_written_and_nothing_served_without_it(
+def test_if_a_marker_is_required_none_is_written_and_nothing_served_without_it(
     settings: RsmSettings, backend: StorageBackend, deployment_id: str
 ) -> None:
     required = settings.model_copy(update={"marker_required": True, "deployment_id": deployment_id})
@@ -153,7 +153,7 @@ def test_where_a_marker_is_required_none_is_written_and_nothing_served_without_i
 
 
 @pytest.mark.parametrize("gone_at", [0, CHUNKS], ids=["first-chunk", "after-the-last-chunk"])
-def test_a_copy_under_way_when_the_marker_goes_is_refused_and_taken_back(
+def test_a_copy_in_progress_when_the_marker_goes_is_refused_and_taken_back(
     rsm: ObjectRemoteStorageManager,
     settings: RsmSettings,
     backend: StorageBackend,

@@ -311,7 +311,7 @@ def test_the_report_is_one_line_of_json_with_a_field_for_each_capability(
     assert ranges["took_ms"] > 0
 
 
-def test_where_no_marker_is_waited_for_the_probe_is(
+def test_without_a_marker_to_wait_for_the_probe_is_awaited(
     settings: RsmSettings, stored_keys: StoredKeys
 ) -> None:
     unnamed = settings.model_copy(update={"deployment_id": ""})

@@ -30,7 +30,7 @@ RLMM = {
     "PutTopicConfig": "test_a_put_replaces_everything",
     "ReportPartitionState": "test_a_report_makes_the_partition_known_and_is_its_state",
     "GetPartitionState": "test_a_later_report_replaces_the_earlier_one",
-    "RaiseLogStartOffset": "test_what_has_finished_counts_where_the_report_is_behind",
+    "RaiseLogStartOffset": "test_what_has_finished_counts_if_the_report_is_behind",
     "ScanRemoteLogSegments": "test_a_batch_has_the_columns_of_the_contract",
     "RecordGap": "test_a_gap_hides_nothing_and_raises_nothing",
     "ListEvents": "test_events_come_in_pages_without_gaps",

@@ -68,7 +68,7 @@ def test_ship_goes_on_when_it_is_back(world: World, server: Server) -> None:
     world.assert_all_shipped()
 
 
-def test_a_rerun_finishes_what_was_given_up(world: World, server: Server) -> None:
+def test_a_rerun_finishes_what_was_abandoned(world: World, server: Server) -> None:
     with start(world, "--retry-for-s", "5") as ship:
         wait_until_in_the_middle(world, ship)
         server.kill()

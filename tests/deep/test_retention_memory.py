@@ -92,7 +92,7 @@ def test_others_wait_until_there_is_room_and_then_all_that_is_due_goes(
         assert stack.ranges(name) == [(40, 49), (50, 59)]
 
 
-def test_who_waits_when_rlm_stops_lists_nothing_any_more(
+def test_a_pass_that_waits_when_rlm_stops_lists_nothing(
     stack: Stack, rlm: BrokerRemoteLogManager, lists: Lists, budget: FairQueue
 ) -> None:
     with ThreadPoolExecutor(1) as pool:

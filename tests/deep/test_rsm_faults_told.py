@@ -284,7 +284,7 @@ def test_a_page_in_place_of_a_manifest_is_retriable(
 
 
 @pytest.mark.parametrize("fault", NOT_THE_STORE.values(), ids=list(NOT_THE_STORE))
-def test_a_page_where_it_is_asked_whether_the_manifest_is_written_removes_nothing(
+def test_a_page_in_answer_to_the_check_of_the_manifest_removes_nothing(
     rsm: ObjectRemoteStorageManager, proxy: HttpProxy, left: Left, fault: Fault
 ) -> None:
     metadata = a_segment(SIZE)

@@ -353,7 +353,7 @@ def test_refused_calls_fill_no_log(address: str, limited_log: pytest.LogCaptureF
 # The end
 
 
-def test_streams_under_way_may_end_within_the_drain(service: Streams) -> None:
+def test_streams_in_progress_may_end_within_the_drain(service: Streams) -> None:
     done = Event()
     with ExitStack() as outside, ExitStack() as cleanup:
         client = _draining_client(service, 60_000, outside, cleanup)

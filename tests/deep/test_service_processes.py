@@ -398,7 +398,7 @@ def test_calls_are_measured_by_method_and_status(services: dict[str, Running]) -
 # The end
 
 
-def test_a_copy_under_way_ends_well_after_sigterm(tmp_path: Path) -> None:
+def test_a_copy_in_progress_ends_well_after_sigterm(tmp_path: Path) -> None:
     """Meanwhile new calls are refused, readiness says no and liveness yes."""
     objects = tmp_path / "objects"
     files = Files(os.urandom(2 * A_PART))

@@ -177,13 +177,13 @@ def test_what_cannot_be_is_refused_with_a_sentence(
     record_property("refusal", sentence)
 
 
-def test_all_that_is_missing_is_said_at_once() -> None:
+def test_everything_missing_is_reported_together() -> None:
     with pytest.raises(ChartRefusedError) as refused:
         render({})
     assert str(refused.value).count(" is empty: ") == 7
 
 
-def test_a_mistake_in_the_defaults_is_said_once_and_not_for_every_pod() -> None:
+def test_a_mistake_in_the_defaults_is_reported_once_and_not_for_every_pod() -> None:
     with pytest.raises(ChartRefusedError) as refused:
         render(minimal({"defaults": {"extraVolumes": [{**CA_VOLUME, "name": "scratch"}]}}))
     assert str(refused.value).count("the name scratch") == 1

@@ -164,7 +164,7 @@ def test_every_case_of_kafkas_classes_ran(kafkas: list[Case]) -> None:
     assert sorted(ran) == sorted(expected)
 
 
-def test_kafkas_cases_pass_but_for_the_declared_difference(kafkas: list[Case]) -> None:
+def test_kafkas_cases_pass_except_for_the_declared_difference(kafkas: list[Case]) -> None:
     unexpected = [c for c in kafkas if c.outcome != "passed" and c.method != REFUSED_CASE]
     assert not unexpected, shown(unexpected)
 

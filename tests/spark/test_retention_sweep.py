@@ -265,7 +265,9 @@ def test_what_changed_since_the_plan_is_planned_again_and_only_what_both_name_is
     assert [len(tier.rows(tp)) for tp in (longer, copied, shorter)] == [2, 1, 2]
 
 
-def test_a_copy_under_way_is_left_alone_and_one_left_behind_is_not(jobs: Jobs, tier: Tier) -> None:
+def test_a_copy_in_progress_is_left_alone_and_one_left_behind_is_not(
+    jobs: Jobs, tier: Tier
+) -> None:
     [tp] = a_topic()
     going = segment(tp, 0, max_timestamp_ms=1)
     tier.rlmm.add_remote_log_segment_metadata(going)

@@ -74,7 +74,7 @@ class ReportedAnomalies(RlmmContractPart):
         assert after.first_seen_ms == before.first_seen_ms
         assert after.last_seen_ms >= before.last_seen_ms
 
-    def test_the_same_run_counts_once_also_where_others_came_between(
+    def test_the_same_run_counts_once_also_if_others_came_between(
         self, rlmm: RemoteLogMetadataManager, topic_id: UUID
     ) -> None:
         only = anomaly(topic_id)

@@ -185,7 +185,7 @@ class UpdateBatches(RlmmContractPart):
         outcomes = batch(rlmm, segments, DELETE_STARTED, context)
         assert classes(outcomes) == [ConcurrentUpdateError] * 2
 
-    def test_an_older_leader_is_fenced_but_for_its_own_failed_copy(
+    def test_an_older_leader_is_fenced_except_for_its_own_failed_copy(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         copied, failed = finished(rlmm, tp, 0, 9), add(rlmm, segment(tp, 10, 19))

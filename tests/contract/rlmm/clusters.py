@@ -52,7 +52,7 @@ class ClustersOfTopics(RlmmContractPart):
         rlmm.on_partition_leadership_changes([], [PartitionLeadership(tp)], BROKER, OURS)
         assert (cluster_of(rlmm, tp), cluster_of(rlmm, other)) == (OURS, OURS)
 
-    def test_where_nobody_said_none_is_known(
+    def test_without_an_announcement_none_is_known(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         add(rlmm, segment(tp, 0, 9))

@@ -78,7 +78,7 @@ class Holds(RlmmContractPart):
         rlmm.put_topic_config(tp.topic_id, HOLD)
         assert put_deletion(rlmm, tp, PARTITION_STARTED).revision == started.revision
 
-    def test_a_hold_lets_copies_be_made_and_cleaned_up_and_deletions_under_way_end(
+    def test_a_hold_lets_copies_be_made_and_cleaned_up_and_deletions_in_progress_end(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         going = add(rlmm, segment(tp, 0, 9), FINISHED, DELETE_STARTED)
@@ -111,7 +111,7 @@ class ListsForDeletion(RlmmContractPart):
         "settings", [HOLD, *map(owned_by, RetentionOwner), PAUSED, {}], ids=str
     )
     @pytest.mark.parametrize("caller", RetentionOwner)
-    def test_a_list_for_deletion_is_refused_where_the_deletion_would_be(
+    def test_a_list_for_deletion_is_refused_if_the_deletion_would_be(
         self,
         rlmm: RemoteLogMetadataManager,
         tp: TopicIdPartition,
@@ -287,7 +287,7 @@ class Expectations(RlmmContractPart):
         return tp
 
     @pytest.mark.parametrize("name", CHANGES)
-    def test_a_change_holds_where_both_revisions_are_the_expected_ones(
+    def test_a_change_holds_if_both_revisions_are_the_expected_ones(
         self, rlmm: RemoteLogMetadataManager, prepared: TopicIdPartition, name: str
     ) -> None:
         why = MutationContext(expected_revision=5, expected_config_revision=2)

@@ -159,7 +159,7 @@ class RecordedGaps(RlmmContractPart):
             assert not record(rlmm, tp, start, end).applied
         assert revision_of(rlmm, tp) == before
 
-    def test_what_is_below_the_log_start_is_not_looked_at(
+    def test_what_is_below_the_log_start_is_not_checked(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         finished(rlmm, tp, 0, 9)
@@ -228,7 +228,7 @@ class RecordedGaps(RlmmContractPart):
         taken(rlmm, report_of(tp, leader_epoch=5, lineage=lineage((0, 0), (5, 15))))
         assert gaps(rlmm, tp) == [(10, 19)]
 
-    def test_a_copy_may_still_finish_where_a_gap_was_recorded(
+    def test_a_copy_may_still_finish_in_a_recorded_gap(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         under_way = add(rlmm, segment(tp, 10, 19))

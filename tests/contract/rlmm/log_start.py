@@ -115,7 +115,7 @@ class LogStartBounds(RlmmContractPart):
             rlmm.raise_log_start_offset(tp, 91)
         assert rlmm.raise_log_start_offset(tp, 90).applied
 
-    def test_what_has_finished_counts_where_the_report_is_behind(
+    def test_what_has_finished_counts_if_the_report_is_behind(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         finished(rlmm, tp, 0, 199, {0: 0, 3: 50})

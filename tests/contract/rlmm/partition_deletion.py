@@ -96,7 +96,7 @@ class DeletionOrder(RlmmContractPart):
             move(rlmm, only, step)
         assert put_deletion(rlmm, tp, PARTITION_FINISHED).applied
 
-    def test_from_marked_on_nothing_is_added_and_copies_under_way_finish(
+    def test_from_marked_on_nothing_is_added_and_copies_in_progress_finish(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         under_way = add(rlmm, segment(tp, 0, 9))

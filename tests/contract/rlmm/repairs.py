@@ -316,7 +316,7 @@ class LeaderEpochResets(RlmmContractPart):
         assert id_at(rlmm, tp, 0, 5) == id_of(only)
         assert rlmm.highest_offset_for_epoch(tp, 0).value == 9
 
-    def test_there_is_nothing_to_reset_where_nothing_is_known(
+    def test_there_is_nothing_to_reset_if_nothing_is_known(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         with pytest.raises(RemoteResourceNotFoundError, match="orders-0"):

@@ -108,7 +108,7 @@ def outcomes(*statuses: status_pb2.Status) -> Answer:
     return Answer(grpc.StatusCode.OK, [response])
 
 
-def test_the_refusals_of_items_are_looked_at_too() -> None:
+def test_the_refusals_of_items_are_checked_too() -> None:
     segments: Sequence[segment_pb.RemoteLogSegmentId] = [segment_pb.RemoteLogSegmentId()]
     request = pb.RenewCopyLeasesRequest(segments=segments)
     sound = status_of(InvalidRequestError("id: must be 22 characters"))

@@ -140,7 +140,7 @@ def test_one_wrong_answer_in_a_long_history_is_found(seed: int) -> None:
         assert wrong in caught.value.unexplained
 
 
-def test_a_search_that_would_take_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_that_would_take_for_ever_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "MAX_NODES", 50)
     story = Story()
     story.record(announce(1))

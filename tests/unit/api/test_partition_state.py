@@ -93,7 +93,7 @@ def test_a_report_is_as_old_as_the_databases_clock_says() -> None:
     assert state.report_age_ms == 250
 
 
-def test_where_nobody_has_reported_there_is_no_age() -> None:
+def test_without_a_report_there_is_no_age() -> None:
     state = PartitionState(read_at_ms=1_250)
     assert state.report_age_ms is None
     assert (state.log_start_offset, state.lineage, state.report) == (0, Lineage(), None)

@@ -130,7 +130,7 @@ def test_the_missing_bytes_are_the_fewest_that_delete_it(case: RetentionCase) ->
 
 @unhurried
 @given(cases())
-def test_where_no_bytes_are_said_to_be_missing_no_growth_deletes_it(case: RetentionCase) -> None:
+def test_without_missing_bytes_no_growth_deletes_it(case: RetentionCase) -> None:
     clear = case.unobstructed()
     for explanation in explained(case):
         if explanation.bytes_missing is None and clear.is_judged:
@@ -176,7 +176,7 @@ def test_a_segment_behind_a_younger_one_waits_for_it() -> None:
     assert (itself.standing, itself.waits_for) == (Standing.LATER, None)
 
 
-def test_a_copy_under_way_holds_up_what_is_behind_it() -> None:
+def test_a_copy_in_progress_holds_up_what_is_behind_it() -> None:
     copied = replace(YOUNG, state=STARTED, copy_leased=True)
     told = explain_segment(case_of(OLD, copied, MIDDLE, retention_ms=30), MIDDLE)
     assert (told.standing, told.due, told.waits_for) == (Standing.OBSTRUCTED, None, copied)
@@ -216,7 +216,7 @@ def test_what_the_size_rule_lacks_is_shown() -> None:
     assert (told.standing, told.bytes_missing) == (Standing.KEPT, 1024 - 98)
 
 
-def test_where_nobody_has_reported_nothing_is_judged_but_what_is_being_deleted() -> None:
+def test_without_a_report_only_what_is_being_deleted_is_planned() -> None:
     begun = replace(YOUNG, state=DELETING)
     case = case_of(OLD, begun, state=PartitionState(), retention_ms=0)
     assert explain_segment(case, OLD).standing is Standing.NOT_JUDGED

@@ -34,7 +34,7 @@ BOOLEANS = {
 }
 
 
-def test_where_nothing_is_set_nothing_is_limited() -> None:
+def test_if_nothing_is_set_nothing_is_limited() -> None:
     config = topic_config({})
     assert config == TopicConfig()
     assert (config.retention_ms, config.retention_bytes) == (UNLIMITED, UNLIMITED)

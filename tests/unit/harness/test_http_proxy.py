@@ -214,7 +214,7 @@ def test_a_stalled_upload_is_never_answered(proxy: HttpProxy, kept: dict[str, by
     eventually(lambda: kept == {"/a": BODY[:1_000]})  # hung up on, the server reads to the end
 
 
-def test_a_late_request_is_carried_out_after_its_client_has_given_up(
+def test_a_late_request_is_carried_out_after_its_client_has_abandoned(
     proxy: HttpProxy, client: HTTPConnection
 ) -> None:
     late = Late()
@@ -320,7 +320,7 @@ def test_cleared_faults_do_nothing_more(proxy: HttpProxy, client: HTTPConnection
     assert status(client, "PUT", "/a", BODY) == 200
 
 
-def test_the_connection_breaks_where_the_server_is_not_there() -> None:
+def test_the_connection_fails_if_the_server_is_not_there() -> None:
     with HttpProxy("127.0.0.1:1") as proxy:
         client = HTTPConnection(proxy.address, timeout=10)
         with pytest.raises((ConnectionError, HTTPException)):

@@ -167,7 +167,7 @@ def test_the_state_of_a_stack_that_was_killed_is_not_believed(tmp_path: Path) ->
     assert running_stack(tmp_path) is None
 
 
-def test_no_stack_is_found_where_none_ran_or_one_ended(tmp_path: Path) -> None:
+def test_no_stack_is_found_if_none_ran_or_one_ended(tmp_path: Path) -> None:
     assert running_stack(tmp_path) is None
     write_state(tmp_path, ENDPOINTS)
     remove_state(tmp_path)

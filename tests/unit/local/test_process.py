@@ -121,7 +121,7 @@ def test_what_a_killed_run_left_is_ended_before_the_next_start(children: Childre
     assert (left.is_running(), again.is_running()) == (False, True)
 
 
-def test_a_start_tries_other_ports_where_one_was_taken_meanwhile() -> None:
+def test_a_start_tries_other_ports_if_one_was_taken_meanwhile() -> None:
     tried: list[int] = []
 
     def start(ports: Sequence[int]) -> None:

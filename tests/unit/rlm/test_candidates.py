@@ -168,7 +168,7 @@ def test_what_was_deleted_on_request_is_not_lost(
         ([(15, 24)], 25, []),
     ],
 )
-def test_where_the_tier_was_emptied_what_is_missing_behind_it_is_lost(
+def test_if_the_tier_was_emptied_what_is_missing_behind_it_is_lost(
     covered: list[tuple[int, int]], first_here: int, expected: list[tuple[int, int]]
 ) -> None:
     held = log(first_here, first_here + 10, stable=first_here + 10)

@@ -107,7 +107,7 @@ def test_a_lag_of_zero_is_none_and_no_timestamp_is_asked_for(lag: CopyLag) -> No
     assert found == segments[:-1]
 
 
-def test_no_timestamp_is_asked_for_where_the_size_decides() -> None:
+def test_no_timestamp_is_read_if_the_size_decides() -> None:
     asked: list[int] = []
 
     def timestamp(segment: LocalSegment) -> int:
@@ -253,13 +253,13 @@ def test_while_it_is_not_known_what_is_set_nothing_is_decided() -> None:
         rules(away).of(NAME)
 
 
-def test_who_copies_on_request_waits_for_no_lag() -> None:
+def test_a_copy_on_request_waits_for_no_lag() -> None:
     settings = Settings(("remote.copy.lag.ms", "500"))
     assert rules(settings).of(NAME).lag == CopyLag(500, None)
     assert rules(settings, lag_defaults=None).of(NAME).lag.is_none
 
 
-def test_how_long_the_broker_keeps_a_segment_is_known_only_where_that_was_said() -> None:
+def test_how_long_the_broker_keeps_a_segment_is_known_only_if_it_is_set() -> None:
     whole = ("retention.ms", "1000")
     assert rules(Settings(whole)).of(NAME).local_retention_ms is None
     said = Settings(whole, ("local.retention.ms", "400"))

@@ -60,11 +60,11 @@ def test_the_first_pass_looks() -> None:
     assert due(nothing_due=None)
 
 
-def test_a_change_of_the_partition_is_looked_at() -> None:
+def test_a_change_of_the_partition_is_checked() -> None:
     assert due(replace(TIER, revision=8))
 
 
-def test_a_change_of_the_settings_is_looked_at() -> None:
+def test_a_change_of_the_settings_is_checked() -> None:
     assert due(config_revision=3)
 
 
@@ -83,18 +83,18 @@ def test_a_local_log_that_grows_without_bounds_makes_nothing_due_that_size_does_
     assert not due(config=BY_SIZE, only_local_bytes=2**60, nothing_due=looked)
 
 
-def test_what_is_unfinished_is_looked_at_whatever_is_set() -> None:
+def test_what_is_unfinished_is_always_checked() -> None:
     left = Tier(known=True, revision=7, unfinished=[remote(0, 9, (0, 0), state=STARTED)])
     assert due(left, NOTHING_SET, nothing_due=None)
 
 
-def test_what_is_unfinished_is_looked_at_no_sooner_than_something_may_be_due() -> None:
+def test_what_is_unfinished_is_checked_no_sooner_than_something_may_be_due() -> None:
     left = replace(TIER, unfinished=[remote(0, 9, (0, 0), state=STARTED)])
     assert not due(left, NOTHING_SET, now_s=49.9)
     assert due(left, NOTHING_SET, now_s=50.0)
 
 
-def test_a_deletion_that_raised_the_log_start_only_is_looked_at_whatever_is_set() -> None:
+def test_a_deletion_that_only_raised_the_log_start_is_always_checked() -> None:
     raised = replace(TIER, has_finished_below_log_start=True)
     assert due(raised, NOTHING_SET, nothing_due=None)
     assert not due(raised, NOTHING_SET)
@@ -130,7 +130,7 @@ def test_the_first_that_stays_says_when_time_makes_it_due() -> None:
     assert due_after(*segments, now_ms=1600, config=BY_TIME) == 101
 
 
-def test_a_copy_is_looked_at_when_it_ceases_to_count_as_under_way() -> None:
+def test_a_copy_is_checked_when_it_ceases_to_count_as_in_progress() -> None:
     attempts = an_attempt(2000), an_attempt(1000)
     assert due_after(*attempts, now_ms=2500) == DEFAULT_COPY_GRACE_MS - 1500
     later_ms = 1000 + DEFAULT_COPY_GRACE_MS  # the older one is judged as any other from here on
@@ -138,7 +138,7 @@ def test_a_copy_is_looked_at_when_it_ceases_to_count_as_under_way() -> None:
     assert due_after(*attempts, now_ms=later_ms + 1000) is None
 
 
-def test_an_old_copy_that_is_leased_is_looked_at_again_soon() -> None:
+def test_an_old_copy_that_is_leased_is_checked_again_soon() -> None:
     later_ms = 2000 + DEFAULT_COPY_GRACE_MS
     assert due_after(an_attempt(1000), now_ms=later_ms) is None
     leased = an_attempt(1000, copy_leased=True)
@@ -148,7 +148,7 @@ def test_an_old_copy_that_is_leased_is_looked_at_again_soon() -> None:
 
 
 @pytest.mark.parametrize(("number", "expected"), [(0, LOOK_AT_LEASES_MS), (1, None)])
-def test_what_this_process_is_about_to_end_is_looked_at_again_soon(
+def test_what_this_process_is_about_to_end_is_checked_again_soon(
     number: int, expected: int | None
 ) -> None:
     here, elsewhere = a_segment(0, newest_ms=500), a_segment(10, newest_ms=500)
@@ -182,7 +182,7 @@ def test_the_size_rule_has_to_have_room_for_the_first_segment() -> None:
     assert bytes_until_due(only_local_bytes=3999) == 4000
 
 
-def test_where_the_size_rule_was_not_applied_any_excess_is_looked_at() -> None:
+def test_if_the_size_rule_was_not_applied_any_excess_is_checked() -> None:
     assert bytes_until_due(only_local_bytes=9000, copied_through_offset=9) == 3001
 
 
@@ -200,7 +200,7 @@ def partitions_of_any_age(draw: st.DrawFn) -> Partition:
 
 
 @given(st.data(), partitions_of_any_age(), configs)
-def test_nothing_becomes_due_before_it_is_looked_at(
+def test_nothing_becomes_due_before_it_is_checked(
     data: st.DataObject, known: Partition, config: TopicConfig
 ) -> None:
     segments, state = known

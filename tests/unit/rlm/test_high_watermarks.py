@@ -63,7 +63,7 @@ def test_a_real_one_is_read() -> None:
     assert (watermarks.of("payments", 0), watermarks.of("orders.eu-west", 2)) == (504, 0)
 
 
-def test_where_there_is_none_nobody_replicates(watermarks: HighWatermarks) -> None:
+def test_without_the_file_nobody_replicates(watermarks: HighWatermarks) -> None:
     assert watermarks.of("t", 0) is None
 
 

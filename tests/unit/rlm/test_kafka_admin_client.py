@@ -211,7 +211,7 @@ def test_when_they_are_away_the_brokers_of_their_last_answer_are_polled() -> Non
         assert asking.view([]).cluster_id == "other's"
 
 
-def test_who_cannot_be_reached_is_named_and_why() -> None:
+def test_an_unreachable_service_is_named_with_the_reason() -> None:
     nobody = nobodys_address()
     with pytest.raises(ClusterUnreachableError, match=f"{nobody}: .*Connection refused"):
         admin(nobody).view([])
@@ -219,7 +219,7 @@ def test_who_cannot_be_reached_is_named_and_why() -> None:
         admin("nowhere.invalid:9092").view([])
 
 
-def test_a_silent_broker_is_given_up_in_time() -> None:
+def test_a_silent_broker_is_abandoned_in_time() -> None:
     with socket.create_server((LOOPBACK, 0)) as silent:
         before_s = time.monotonic()
         with pytest.raises(ClusterUnreachableError, match="timed out after"):
@@ -227,7 +227,7 @@ def test_a_silent_broker_is_given_up_in_time() -> None:
         assert IMPATIENT_S <= time.monotonic() - before_s < SOON_S
 
 
-def test_a_listener_that_answers_no_tls_handshake_is_given_up_in_time(
+def test_a_listener_that_answers_no_tls_handshake_is_abandoned_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The end comes long before that of a request."""

@@ -139,7 +139,7 @@ def test_what_another_folder_has_at_the_same_path_stays(
 @pytest.mark.parametrize(
     "name", ["00000000000000000000.log.swap", "00000000000000000010.index.swap"]
 )
-def test_where_a_broker_was_replacing_segments_nothing_is_ended(
+def test_if_a_broker_was_replacing_segments_nothing_is_deleted(
     files: PartitionFiles, name: str
 ) -> None:
     (files.path / name).write_bytes(b"x")

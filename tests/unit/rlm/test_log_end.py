@@ -43,7 +43,7 @@ def test_a_log_that_ends_below_the_log_start_is_another(
     assert "restore the partition's log" in problem.message
 
 
-def test_a_log_that_has_grown_since_it_was_looked_at_is_the_same(
+def test_a_log_that_has_grown_since_it_was_checked_is_the_same(
     files: PartitionFiles, local: LocalPartition
 ) -> None:
     log = local.read()

@@ -68,7 +68,7 @@ def test_the_last_answer_stays_while_rlmm_is_away(rlmm: Rlmm) -> None:
     assert revisions.of(NAMES[1]) == 1
 
 
-def test_who_is_not_asked_for_is_forgotten(rlmm: Rlmm) -> None:
+def test_what_is_no_longer_requested_is_forgotten(rlmm: Rlmm) -> None:
     revisions = told_by(rlmm)
     revisions.poll(NAMES)
     revisions.poll(NAMES[2:])

@@ -118,7 +118,7 @@ def test_no_more_tasks_run_at_once_than_there_are_threads(scheduler: Scheduler) 
     assert running[2:] == ["c"]
 
 
-def test_a_task_under_way_is_not_started_twice(scheduler: Scheduler, clock: Clock) -> None:
+def test_a_task_in_progress_is_not_started_twice(scheduler: Scheduler, clock: Clock) -> None:
     gate, started = threading.Event(), threading.Event()
     runs: list[float] = []
 

@@ -60,7 +60,7 @@ def test_a_variable_of_before_is_refused_with_its_name_of_now(
         RlmSettings.from_environment()
 
 
-def test_log_directories_are_owned_only_where_no_live_broker_is_meant() -> None:
+def test_log_directories_are_owned_only_without_a_live_broker() -> None:
     assert settings().local_retention_enforce is False
     with pytest.raises(ValidationError, match="RLM_LOCAL_RETENTION_ENFORCE needs RLM_LOG_DIRS"):
         settings(local_retention_enforce="true")

@@ -38,7 +38,7 @@ def test_settings_are_read_again_when_they_are_too_old_or_forgotten() -> None:
     configs.forget(B)
 
 
-def test_partitions_that_ask_at_once_cause_one_question() -> None:
+def test_partitions_that_ask_at_the_same_time_cause_one_request() -> None:
     asked, answered = threading.Event(), threading.Event()
 
     class Slow(Asked):

@@ -12,7 +12,7 @@ def taken(waiting: WaitingTasks, now_s: float) -> list[object]:
     return found
 
 
-def test_who_is_due_for_longest_comes_first_and_of_equals_who_came_first() -> None:
+def test_the_longest_due_task_comes_first_and_equals_in_order() -> None:
     waiting = WaitingTasks()
     for key, due_s in (("c", 3.0), ("b", 2.0), ("a", 2.0), ("d", 9.0)):
         waiting.put(key, due_s)
@@ -33,7 +33,7 @@ def test_a_key_has_one_turn_the_latest() -> None:
     assert waiting.next_due_s() is None
 
 
-def test_who_is_discarded_does_not_wait() -> None:
+def test_a_discarded_task_does_not_wait() -> None:
     waiting = WaitingTasks()
     waiting.put("a", 1.0)
     waiting.put("b", 2.0)

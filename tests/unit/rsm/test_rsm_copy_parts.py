@@ -41,7 +41,7 @@ def parts_of(object_size: int, part_size: int) -> int:
         (50_000 * 5 * MIB, 5 * MIB, 25 * MIB),
     ],
 )
-def test_parts_grow_where_there_were_too_many(object_size: int, least: int, expected: int) -> None:
+def test_parts_grow_if_there_were_too_many(object_size: int, least: int, expected: int) -> None:
     assert part_size_bytes(object_size, least) == expected
     assert parts_of(object_size, expected) <= MAX_PARTS
 
@@ -119,7 +119,7 @@ def test_a_caller_who_is_gone_waits_for_no_buffer() -> None:
         buffers.take()
 
 
-def test_an_uploader_that_closes_waits_for_the_part_under_way_only(tmp_path: Path) -> None:
+def test_an_uploader_that_closes_waits_for_the_part_in_progress_only(tmp_path: Path) -> None:
     gate = Gate("upload_part")
     store = NotingStore(tmp_path)
     buffers = PartBuffers(6, 4, wait_timeout_ms=60_000)

@@ -197,7 +197,7 @@ def test_at_a_low_pace_each_call_says_in_time_what_is_gone(
     assert not list(store.list_keys(PREFIX))
 
 
-def test_who_calls_for_a_moment_only_has_most_of_it_used(
+def test_a_caller_with_a_short_deadline_uses_most_of_it(
     rsm: ObjectRemoteStorageManager, store: SlowStore, clock: MovedClock
 ) -> None:
     segment = written(store, a_segment())

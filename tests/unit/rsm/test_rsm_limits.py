@@ -164,7 +164,7 @@ def test_deletes_never_go_above_the_limit(clock: MovedClock) -> None:
     assert 70_000 / (clock.now_s - began_s) < 3500 * 1.05
 
 
-def test_the_pace_halves_where_the_store_has_no_time_and_comes_back(clock: MovedClock) -> None:
+def test_the_rate_halves_while_the_store_is_overloaded_and_comes_back(clock: MovedClock) -> None:
     pace = DeletePace(3200, clock.waiting)
     pace.slow_down(pace.take(1, lambda: True))
     assert pace.keys_per_s == 1600

@@ -284,7 +284,7 @@ def test_a_missing_directory_is_never_a_missing_segment(tmp_path: Path) -> None:
 CUSTOM_METADATA = bytes.fromhex("010001" + "00c0ffee00c0ffee" + "00000003" + "00000001" * 5)
 
 
-def test_a_write_under_way_is_an_unfinished_upload_and_no_object(tmp_path: Path) -> None:
+def test_a_write_in_progress_is_an_unfinished_upload_and_no_object(tmp_path: Path) -> None:
     backend = FilesystemStorage(tmp_path)
     upload = backend.begin_upload("topic/0/segment.attempt.log")
     assert list(backend.list_keys("")) == []

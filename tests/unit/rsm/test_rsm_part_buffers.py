@@ -29,7 +29,7 @@ def test_there_are_never_more_buffers_than_the_number_given() -> None:
     assert buffers.take() is taken[0]
 
 
-def test_who_finds_no_buffer_waits_for_one() -> None:
+def test_a_caller_without_a_buffer_waits_for_one() -> None:
     buffers = PartBuffers(1, 8, wait_timeout_ms=10_000)
     only = buffers.take()
     with ThreadPoolExecutor(1) as pool:
@@ -89,7 +89,7 @@ def test_buffers_are_handed_out_in_the_order_of_asking() -> None:
 
 
 @pytest.mark.deep
-def test_who_asks_again_comes_after_those_who_wait() -> None:
+def test_a_caller_that_retries_comes_after_waiting_callers() -> None:
     buffers = PartBuffers(1, 8, wait_timeout_ms=10_000)
     buffer = buffers.take()
     with ThreadPoolExecutor(1) as pool:
@@ -100,7 +100,7 @@ def test_who_asks_again_comes_after_those_who_wait() -> None:
         assert waiting.taken.result(60) is buffer
 
 
-def test_who_gives_up_is_passed() -> None:
+def test_a_caller_that_leaves_is_skipped() -> None:
     buffers = PartBuffers(1, 8, wait_timeout_ms=60_000)
     buffer = buffers.take()
     with ThreadPoolExecutor(2) as pool:

@@ -181,7 +181,7 @@ def test_the_bytes_of_a_range_are_as_on_the_wire(answer: Odd) -> None:
         assert b"".join(backend.fetch("key", 2, 5)) == b"2345"
 
 
-def test_a_body_that_breaks_off_is_gone_on_with_at_its_next_byte() -> None:
+def test_a_body_that_breaks_off_is_resumed_at_its_next_byte() -> None:
     """Each answer is cut off after two bytes: none is what the rest of the range would be."""
     with store_that_answers(Odd(206, "bytes 2-5/10", 4, b"23")) as (backend, ranges):
         with pytest.raises(RemoteStorageError, match="sends 'bytes 2-5/10'"):

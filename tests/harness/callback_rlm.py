@@ -35,7 +35,7 @@ TOPIC_DELETED = StopReason.TOPIC_DELETED
 ALL_AT_ONCE = replace(AT_ONCE, deletion_grace_ms=0, remover_interval_s=0.0)
 
 
-def told_rlm(stack: Stack, log_dir: Path, rsm: Any = None, rlmm: Any = None) -> Any:
+def callback_rlm(stack: Stack, log_dir: Path, rsm: Any = None, rlmm: Any = None) -> Any:
     """Make an RLM without any leadership yet; a test steps it by hand."""
     return BrokerRemoteLogManager(
         [log_dir],
@@ -53,7 +53,7 @@ def broker_beside(log_dir: Path, broker_id: int) -> Path:
     return other
 
 
-def tell(
+def send_role(
     rlm: RemoteLogManager,
     role: PartitionRole,
     epoch: int,
