@@ -32,10 +32,10 @@ class PgBench:
     database_url: str
 
     def transactions_per_s(self, seconds: float) -> float:
-        told = self._run(*_RUN, "-T", f"{round(seconds)}")
-        found = _RATE.search(told)
+        output = self._run(*_RUN, "-T", f"{round(seconds)}")
+        found = _RATE.search(output)
         if found is None:
-            raise RuntimeError(f"pgbench told no rate:\n{told}")
+            raise RuntimeError(f"pgbench printed no rate:\n{output}")
         return float(found[1])
 
     def fill(self) -> None:

@@ -104,14 +104,14 @@ class Revisions:
         Raises:
             RetriableRemoteStorageError: if RLMM is unreachable.
         """
-        told: dict[TopicIdPartition, _Polled] = {}
+        polled: dict[TopicIdPartition, _Polled] = {}
         waiting = iter(names)
         while batch := list(islice(waiting, MAX_REVISIONS)):
             # The time before the request: the answer is no older.
             at_s = self._clock()
-            told |= {name: _Polled(r, at_s) for name, r in self._ask(batch).items()}
+            polled |= {name: _Polled(r, at_s) for name, r in self._ask(batch).items()}
         with self._lock:
-            self._polled = told
+            self._polled = polled
 
     def _ask(self, names: Sequence[TopicIdPartition]) -> dict[TopicIdPartition, int]:
         """Return the revisions of all partitions that RLMM accepts.

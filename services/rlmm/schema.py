@@ -263,8 +263,8 @@ def check_schema(database_url: str) -> list[SchemaProblem]:
     with connected(database_url) as connection:
         revision = revision_in(connection)
         if not is_usable(revision):
-            told = revision or "none"
-            message = f"is {told}, this release needs {known_revision()}: `sediment db upgrade`"
+            present = revision or "none"
+            message = f"is {present}, this release needs {known_revision()}: `sediment db upgrade`"
             return [*problems, SchemaProblem("schema revision", message)]
         is_later = revision != known_revision()
         problems += _difference_problems(connection, is_later=is_later)

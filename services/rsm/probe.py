@@ -44,7 +44,7 @@ WITHOUT = {
     Capability.IF_NONE_MATCH: "of two copies of one segment at the same moment the last one counts",
     Capability.CHECKSUMS: "bytes that change on their way into the store are found when they are "
     "read",
-    Capability.ETAGS: "an object cannot be told from a later one under its key",
+    Capability.ETAGS: "an object cannot be distinguished from a later one under its key",
 }
 """Consequences for each capability that a store may lack."""
 

@@ -17,7 +17,7 @@ from tieredstorage.v1 import remote_storage_manager_pb2_grpc as pb_grpc
 
 
 class ServedManager(RemoteStorageManager, Protocol):
-    """A RemoteStorageManager that tells of its objects too."""
+    """A RemoteStorageManager that also lists its objects."""
 
     @property
     def objects(self) -> SegmentObjects: ...

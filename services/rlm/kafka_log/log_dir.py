@@ -151,8 +151,8 @@ def _broker_id(log_dirs: Sequence[Path]) -> int:
             raise LogDirError(path, "has neither node.id nor broker.id")
         ids.setdefault(broker_id, path)
     if len(ids) > 1:
-        told = ", ".join(f"{broker_id} in {path}" for broker_id, path in ids.items())
-        raise LogDirError(log_dirs[0], f"log directories of several brokers: {told}")
+        found = ", ".join(f"{broker_id} in {path}" for broker_id, path in ids.items())
+        raise LogDirError(log_dirs[0], f"log directories of several brokers: {found}")
     return next(iter(ids))
 
 

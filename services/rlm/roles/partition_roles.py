@@ -295,7 +295,7 @@ class PartitionRoles:
         name = stop.topic_id_partition
         known = self._partitions.pop(name, None)
         leadership = None if known is None else known.role.leadership
-        told = self._given_up.get(name) if leadership is None else leadership.leader_epoch
-        epochs = [epoch for epoch in (told, stop.leader_epoch) if epoch is not None]
+        latest = self._given_up.get(name) if leadership is None else leadership.leader_epoch
+        epochs = [epoch for epoch in (latest, stop.leader_epoch) if epoch is not None]
         self._given_up[name] = max(epochs, default=None)
         self._tasks.end(name, abandon_copy=abandon_copy)

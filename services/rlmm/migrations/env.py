@@ -1,4 +1,4 @@
-"""Runs migrations on the connection that services.rlmm.schema.upgrade hands over."""
+"""Run migrations on the connection that services.rlmm.schema.upgrade passes."""
 
 from alembic import context
 from sqlalchemy import Connection, text
@@ -10,9 +10,10 @@ STATEMENT_TIMEOUT_MS = 60_000
 
 
 def run(connection: Connection) -> None:
-    """A transaction for each migration, but for what a migration itself does outside of it. A
-    migration that cannot have its lock soon gives up: waiting, it would make every query behind it
-    wait as well."""
+    """Run each migration in a transaction, except the steps that a migration runs outside of it.
+
+    A migration that cannot get a lock soon fails, because queries would queue behind it.
+    """
     for name, value in (
         ("lock_timeout", LOCK_TIMEOUT_MS),
         ("statement_timeout", STATEMENT_TIMEOUT_MS),

@@ -261,7 +261,7 @@ class S3Storage:
 def _stored(key: str, item: Object) -> StoredObject:
     modified = item.last_modified
     if item.size is None or modified is None:
-        text = f"{key}: not an answer of an S3 store: it tells no size or no time"
+        text = f"{key}: not an answer of an S3 store: it has no size or no time"
         raise RetriableRemoteStorageError(text)
     return StoredObject(key, item.size, item.etag or "", int(modified.timestamp() * 1000))
 

@@ -1,4 +1,4 @@
-"""Topics, partitions, segments, look-up index, highest offsets, audit trail, request ids."""
+"""Create topics, partitions, segments, look-up index, highest offsets, audit trail, request ids."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,8 +1,8 @@
-"""Topic settings, the tier's log start and lineage, leaders' reports, plans of sweeps.
+"""Add topic settings, the tier's log start and lineage, leaders' reports, plans of sweeps.
 
 Locks: ACCESS EXCLUSIVE on topics, partitions, segments and events until the end of the upgrade.
-No table is rewritten, as the new columns have constant defaults or none; partitions and events are
-read through once for their checks.
+No table is rewritten, because the new columns have constant defaults or none. Partitions and
+events are read once for their checks.
 """
 
 import sqlalchemy as sa
@@ -71,7 +71,7 @@ def upgrade() -> None:
         "partitions",
         "log_start_offset >= 0",
     )
-    # For lists of what waits to be removed, which is little beside all partitions.
+    # For lists of partitions that wait to be removed, a small part of all.
     op.create_index(
         op.f("ix_partitions_being_deleted"),
         "partitions",
@@ -128,5 +128,5 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("topic_id", "partition", name="pk_partition_states"),
     )
-    # Reports are written in place, again and again: room on each page keeps them off the index.
+    # Reports are updated in place often: free room on each page makes the updates HOT.
     op.execute("ALTER TABLE partition_states SET (fillfactor = 50)")

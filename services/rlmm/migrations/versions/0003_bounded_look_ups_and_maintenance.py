@@ -1,9 +1,8 @@
-"""Look-ups that read a bounded number of rows, what maintenance and reports need.
+"""Bound the rows that look-ups read, and add what maintenance and reports need.
 
-What each statement locks stands beside it. The indexes are built without holding up writers, which
-takes them out of the transaction: a migration that was cut off starts again from its beginning, so
-that every statement may run twice. The release before runs on this schema: it writes no column of
-its own here, and the defaults are what it means.
+A comment at each statement names its lock. The indexes are built outside of the transaction, so
+that writers do not wait. An interrupted migration starts again from its beginning, so every
+statement may run twice. The previous release runs on this schema and needs only the defaults.
 """
 
 import sqlalchemy as sa
@@ -16,26 +15,26 @@ depends_on = None
 REACH_DIGITS = "length((end_offset - start_offset)::text)"
 
 INDEXES = {
-    # Lists from an offset on.
+    # For lists from an offset on.
     "ix_segments_reach": f"""
         segments (topic_id, partition, {REACH_DIGITS}, start_offset)
         WHERE state <> 'DELETE_SEGMENT_FINISHED'""",
-    # What the purge looks for.
+    # For the purge.
     "ix_segments_tombstones": """
         segments (changed_at) WHERE state = 'DELETE_SEGMENT_FINISHED'""",
-    # Look-ups of what overlaps.
+    # For look-ups among overlapping segments.
     "ix_segment_epochs_overlapped_reach": f"""
         segment_epochs (topic_id, partition, leader_epoch, {REACH_DIGITS}, start_offset)
         WHERE overlapped""",
-    # Where a search for a transaction index has to look.
+    # For the search for a transaction index.
     "ix_segment_epochs_stops": """
         segment_epochs (topic_id, partition, leader_epoch, start_offset)
         WHERE CASE WHEN overlapped THEN true ELSE referenced AND NOT passable END""",
 }
 
-# HOT updates: the room on a page is for rows that are updated in place, no indexed column changed.
-# The rest: a table is vacuumed after some thousands of dead rows whatever its size, in small bites
-# where it is big, and frozen as it grows where rows only come.
+# The fill factor leaves room on a page for HOT updates, which change no indexed column. The other
+# settings vacuum a table after some thousand dead rows however large it is, and freeze the rows of
+# a table that only grows.
 STORAGE = {
     # Every change of a partition updates its row.
     "partitions": "fillfactor = 50, autovacuum_vacuum_scale_factor = 0, "
@@ -44,12 +43,12 @@ STORAGE = {
     # Every finished copy raises it.
     "highest_offsets": "fillfactor = 70, autovacuum_vacuum_scale_factor = 0, "
     "autovacuum_vacuum_threshold = 1000",
-    # The state is in an index, so that a move is never HOT: no room, but early vacuums.
+    # The state is indexed, so a change of state is never HOT: no free room, but early vacuums.
     "segments": "autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 5000, "
     "autovacuum_analyze_scale_factor = 0.02, autovacuum_vacuum_cost_limit = 1000",
     "segment_epochs": "autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 5000, "
     "autovacuum_analyze_scale_factor = 0.02, autovacuum_vacuum_cost_limit = 1000",
-    # Rows come, and go in blocks when they are old.
+    # Rows are added, and deleted in blocks when they are old.
     "events": "autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 10000, "
     "autovacuum_vacuum_insert_scale_factor = 0.05, autovacuum_vacuum_cost_limit = 1000",
     "request_outcomes": "autovacuum_vacuum_scale_factor = 0.02, "
@@ -82,14 +81,14 @@ VIEWS = {
 
 def upgrade() -> None:
     for table, settings in STORAGE.items():
-        # SHARE UPDATE EXCLUSIVE: reads and writes go on. Holds for pages written from now on.
+        # SHARE UPDATE EXCLUSIVE: reads and writes go on. Applies to pages written from now on.
         op.execute(f"ALTER TABLE {table} SET ({settings})")
     for view, query in VIEWS.items():
-        # ACCESS SHARE on the tables, as a read. What the views leave out is of no use to people:
-        # where objects lie (custom_metadata), digests of requests.
+        # ACCESS SHARE on the tables, like a read. The views omit what is of no use to people:
+        # custom_metadata and digests of requests.
         op.execute(f"CREATE OR REPLACE VIEW {view} AS {query}")
-    # ACCESS EXCLUSIVE for a moment, after all that may have to wait for a lock of its own: look-ups
-    # would wait with it. A constant default, so that no row is touched.
+    # ACCESS EXCLUSIVE for a moment. It comes after statements that may wait for their own locks,
+    # because look-ups would wait too. With a constant default no row is rewritten.
     op.execute(
         "ALTER TABLE segment_epochs"
         " ADD COLUMN IF NOT EXISTS passable boolean NOT NULL DEFAULT false"
@@ -104,12 +103,12 @@ def upgrade() -> None:
     with op.get_context().autocommit_block():
         _set_timeouts(lock="5min", statement="2h")
         for index, definition in INDEXES.items():
-            # A migration that was cut off keeps what it had built, but for the one it was at.
+            # An interrupted migration keeps the indexes that it had built, except the last one.
             if not _is_valid(index):
                 op.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {index}")
                 op.execute(f"CREATE INDEX CONCURRENTLY {index} ON {definition}")
-        # Replaced by ix_segment_epochs_overlapped_reach, which serves its queries too; beside it,
-        # the planner would not always take the one that is meant.
+        # Replaced by ix_segment_epochs_overlapped_reach, which serves its queries too. With both,
+        # the planner would not always choose the right one.
         op.execute("DROP INDEX CONCURRENTLY IF EXISTS ix_segment_epochs_overlapped")
         _set_timeouts(lock="4s", statement="1min")
 

@@ -1,8 +1,8 @@
-"""Copies under way may be leased.
+"""Add leases of copies in progress.
 
-The release before runs on this schema: it writes no lease, and looks at none when it is asked to
-give a copy up, whoever asks and however young the copy is. Until the last RLMM of it is gone, a
-leased copy is safe only from callers who spare copies by their age.
+The previous release runs on this schema: it writes no lease and ignores leases when a client
+abandons a copy. Until its last RLMM is replaced, a leased copy is protected only from clients that
+leave young copies alone.
 """
 
 from alembic import op
@@ -14,7 +14,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    # ACCESS EXCLUSIVE for a moment: look-ups wait with it. No default, so that no row is touched.
+    # ACCESS EXCLUSIVE for a moment: look-ups wait. Without a default no row is rewritten.
     op.execute("ALTER TABLE segments ADD COLUMN IF NOT EXISTS copy_lease_until timestamptz")
     # SHARE UPDATE EXCLUSIVE: reads and writes go on.
     op.execute(

@@ -1,8 +1,8 @@
-"""Recorded gaps, anomalies, and the kinds of events that come with repairs.
+"""Add recorded gaps, anomalies, and the kinds of events of repairs.
 
-What each statement locks stands beside it. A rule is checked outside of the transaction, so that a
-migration that was cut off starts again from its beginning: every statement may run twice. The
-release before runs on this schema: it knows of none of this, and what it writes satisfies the rule.
+A comment at each statement names its lock. A rule is checked outside of the transaction. An
+interrupted migration starts again from its beginning, so every statement may run twice. The
+previous release runs on this schema: it uses none of this, and what it writes satisfies the rule.
 """
 
 import sqlalchemy as sa
@@ -34,7 +34,7 @@ VIEWS = {
 
 
 def upgrade() -> None:
-    # SHARE ROW EXCLUSIVE on partitions for a moment, as it is referred to: writers wait.
+    # SHARE ROW EXCLUSIVE on partitions for a moment, because of the foreign key: writers wait.
     op.create_table(
         "gaps",
         sa.Column("topic_id", sa.Uuid(), nullable=False),
@@ -62,7 +62,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("topic_id", "partition", "start_offset", name="pk_gaps"),
         if_not_exists=True,
     )
-    # Nobody knows of the table yet.
+    # No process uses the table yet.
     op.create_table(
         "anomalies",
         sa.Column(
@@ -97,10 +97,10 @@ def upgrade() -> None:
     ):
         op.create_index(op.f(index), "anomalies", columns, if_not_exists=True)
     for view, query in VIEWS.items():
-        # ACCESS SHARE on the tables, as a read.
+        # ACCESS SHARE on the tables, like a read.
         op.execute(f"CREATE OR REPLACE VIEW {view} AS {query}")
-    # ACCESS EXCLUSIVE on events for a moment, after all that may have to wait for a lock of its
-    # own: changes wait with it. What is there is not read yet.
+    # ACCESS EXCLUSIVE on events for a moment, after the statements that may wait for their own
+    # locks: changes wait. Existing rows are not checked yet.
     op.execute("ALTER TABLE events DROP CONSTRAINT IF EXISTS ck_events_kind")
     op.execute(f"ALTER TABLE events ADD CONSTRAINT ck_events_kind CHECK ({EVENT_KINDS}) NOT VALID")
     # SHARE UPDATE EXCLUSIVE: reads and writes go on, for as long as the table takes to be read.

@@ -1,7 +1,7 @@
-"""The deployment's id, made here once and for all.
+"""Create the deployment's id, once for the life of the database.
 
-What each statement locks stands beside it. The release before runs on this schema: it knows nothing
-of the table. Cut off, it starts again: an id that is there stays.
+A comment at each statement names its lock. The previous release runs on this schema and ignores the
+table. An interrupted migration starts again and keeps an id that exists.
 """
 
 import sqlalchemy as sa
@@ -14,7 +14,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    # Nobody knows of the table yet.
+    # No process uses the table yet.
     op.create_table(
         "deployment",
         sa.Column("is_only_row", sa.Boolean(), server_default=sa.text("true"), nullable=False),

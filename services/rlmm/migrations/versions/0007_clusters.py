@@ -1,7 +1,7 @@
-"""A topic's cluster is remembered.
+"""Add the cluster of a topic.
 
-The release before runs on this schema: it writes no cluster, and asks for none. Until a topic is
-announced by the new release, none is known of it.
+The previous release runs on this schema: it neither writes nor reads clusters. A topic's cluster is
+unknown until the new release announces the topic.
 """
 
 from alembic import op
@@ -13,8 +13,8 @@ depends_on = None
 
 
 def upgrade() -> None:
-    # ACCESS EXCLUSIVE for a moment: what names a topic waits with it. No default, so that no row is
-    # touched.
+    # ACCESS EXCLUSIVE for a moment: statements that name a topic wait. Without a default no row is
+    # rewritten.
     op.execute("ALTER TABLE topics ADD COLUMN IF NOT EXISTS cluster_id text")
     # SHARE UPDATE EXCLUSIVE: reads and writes go on.
     op.execute(

@@ -1,8 +1,8 @@
-"""An index for the search of the next transaction index, instead of flags that every finish keeps.
+"""Index the search for the next transaction index, instead of a flag that every finish updates.
 
-The release before runs on this schema: it goes on writing segment_epochs.passable, which nobody
-else reads. Without ix_segment_epochs_stops its own searches read more rows until it is replaced.
-Every statement may run twice: a migration that was cut off starts again from its beginning.
+The previous release runs on this schema: it still writes segment_epochs.passable, which nothing
+else reads, and its searches read more rows without ix_segment_epochs_stops. An interrupted
+migration starts again from its beginning, so every statement may run twice.
 """
 
 import sqlalchemy as sa
@@ -24,7 +24,7 @@ def upgrade() -> None:
     # SHARE UPDATE EXCLUSIVE: reads and writes go on.
     op.execute("COMMENT ON COLUMN segment_epochs.passable IS 'not used since schema 0008'")
     with op.get_context().autocommit_block():
-        # Building an index waits for older transactions to end; nobody waits for it meanwhile.
+        # Building an index waits for older transactions to end; no other statement waits for it.
         op.execute("SET lock_timeout = '5min'")
         op.execute("SET statement_timeout = '2h'")
         if not _is_valid(INDEX):

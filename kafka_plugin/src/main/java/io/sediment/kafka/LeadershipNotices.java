@@ -111,7 +111,7 @@ final class LeadershipNotices implements AutoCloseable {
         try {
             long backoffMs = firstBackoffMs;
             while (awaitNews()) {
-                if (tell()) {
+                if (send()) {
                     backoffMs = firstBackoffMs;
                 } else {
                     pause(backoffMs);
@@ -130,31 +130,31 @@ final class LeadershipNotices implements AutoCloseable {
         return !closed;
     }
 
-    /** False: something is left to send again. */
-    private boolean tell() {
+    /** Sends what is pending; returns false if something is left to send again. */
+    private boolean send() {
         try {
             Set<TopicIdPartition> gone = nextStopped();
             if (!gone.isEmpty()) {
-                tellStopped(gone);
+                sendStopped(gone);
             }
             Map<TopicIdPartition, Role> roles = nextPending();
-            return roles.isEmpty() || tellRoles(roles);
+            return roles.isEmpty() || sendRoles(roles);
         } catch (RuntimeException e) {
             // Without this thread no partition would ever be ready again.
-            LOG.error("RLMM could not be told of partitions; will be tried again", e);
+            LOG.error("sending partitions' roles to RLMM failed; retrying", e);
             return false;
         }
     }
 
-    private void tellStopped(Set<TopicIdPartition> partitions) {
+    private void sendStopped(Set<TopicIdPartition> partitions) {
         try {
             sender.onStopPartitions(partitions);
         } catch (StatusException e) {
-            LOG.debug("RLMM was not told that {} partitions stopped", partitions.size(), e);
+            LOG.debug("sending RLMM the stop of {} partitions failed", partitions.size(), e);
         }
     }
 
-    private boolean tellRoles(Map<TopicIdPartition, Role> roles) {
+    private boolean sendRoles(Map<TopicIdPartition, Role> roles) {
         try {
             sender.onPartitionLeadershipChanges(roles);
             roles.forEach(this::took);
@@ -166,9 +166,9 @@ final class LeadershipNotices implements AutoCloseable {
             if (malformed && roles.size() > 1) {
                 List<TopicIdPartition> partitions = new ArrayList<>(roles.keySet());
                 int middle = partitions.size() / 2;
-                boolean first = tellRoles(only(roles, partitions.subList(0, middle)));
+                boolean first = sendRoles(only(roles, partitions.subList(0, middle)));
                 boolean second =
-                    tellRoles(only(roles, partitions.subList(middle, partitions.size())));
+                    sendRoles(only(roles, partitions.subList(middle, partitions.size())));
                 return first && second;
             }
             if (malformed) {
