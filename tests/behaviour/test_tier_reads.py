@@ -10,6 +10,7 @@ from threading import Semaphore
 import grpc
 import pytest
 
+from services.api.errors import CorruptSegmentError
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import (
     FetchError,
@@ -18,9 +19,10 @@ from services.api.remote_log_manager import (
     RecordSource,
     RemoteLogManager,
 )
+from services.api.remote_storage_manager import IndexType
 from services.common.settings import ServiceSettings
 from services.rlm.fetch.fetcher import PartitionBudget, PartitionFetch, RequestBudget
-from services.rlm.fetch.index_cache import RemoteIndexCache
+from services.rlm.fetch.index_cache import RemoteIndexCache, check_index
 from services.rlm.fetch.segment_reader import RemoteReadLimits, RemoteSegmentReader
 from services.rlm.kafka_log.local_log import LocalLog, LocalPartition
 from services.rlm.kafka_log.log_dir import find_partitions
@@ -49,7 +51,8 @@ def test_one_lost_object_makes_exactly_its_offsets_fail(stack: Stack, log_dir: P
     three_segments(log_dir)
     stack.ship(log_dir)
     lose_rolled_segments(log_dir)
-    stack.object_of(stack.segments()[0]).unlink()
+    lost = stack.object_of(stack.segments()[0])
+    lost.unlink()
     rlm = stack.rlm(log_dir)
     answers = {offset: read(rlm, offset) for offset in range(26)}
     failed = [offset for offset, answer in answers.items() if isinstance(answer, FetchError)]
@@ -58,6 +61,8 @@ def test_one_lost_object_makes_exactly_its_offsets_fail(stack: Stack, log_dir: P
     (part,) = fetch(rlm, 3)
     assert "offset 3" in part.error_message
     assert str(stack.segments()[0].remote_log_segment_id) in part.error_message
+    assert lost.name in part.error_message
+    assert f"sediment scrub --topic {NAME.topic}" in part.error_message
 
 
 def test_a_fetch_that_meets_a_lost_object_returns_what_comes_before_it(
@@ -81,8 +86,41 @@ def test_a_damaged_object_is_a_corrupt_message(stack: Stack, log_dir: Path) -> N
     damaged[-1] ^= 1
     path.write_bytes(damaged)
     rlm = stack.rlm(log_dir)
-    assert read(rlm, 5) is FetchError.CORRUPT_MESSAGE
+    (part,) = fetch(rlm, 5)
+    assert part.error is FetchError.CORRUPT_MESSAGE
+    segment, size = stack.segments()[0], len(batch(5, 5))
+    assert part.error_message == (
+        f"{segment.remote_log_segment_id}, offsets 0 to 9: wrong CRC-32C (batch at offset 5, bytes "
+        f"{len(damaged) - size} to {len(damaged) - 1}) of the copied log; `sediment scrub --topic "
+        f"{NAME.topic}` verifies the topic's segments and names damaged objects"
+    )
     assert read(rlm, 10) != FetchError.CORRUPT_MESSAGE
+
+
+def test_a_damaged_local_file_is_named_with_the_bytes(stack: Stack, log_dir: Path) -> None:
+    files = three_segments(log_dir)
+    path = files.file(0, ".log")
+    damaged = bytearray(path.read_bytes())
+    damaged[-1] ^= 1
+    path.write_bytes(damaged)
+    (part,) = fetch(stack.rlm(log_dir), 5)
+    assert part.error is FetchError.CORRUPT_MESSAGE
+    first = len(damaged) - len(batch(5, 5))
+    assert part.error_message == (
+        f"{NAME}: {path}: wrong CRC-32C (batch at offset 5, bytes {first} to {len(damaged) - 1}); "
+        f"`kafka-dump-log.sh --deep-iteration --files {path}` shows what is left of it"
+    )
+
+
+def test_a_damaged_offset_index_names_its_segment_and_the_next_command(
+    stack: Stack, log_dir: Path
+) -> None:
+    three_segments(log_dir)
+    stack.ship(log_dir)
+    segment = stack.segments()[0]
+    name = f"{segment.remote_log_segment_id}, offsets 0 to 9: OFFSET index: "
+    with pytest.raises(CorruptSegmentError, match=f"{name}.*`sediment scrub --topic {NAME.topic}`"):
+        check_index(segment, IndexType.OFFSET, b"123")
 
 
 def test_epochs_that_the_broker_forgot_are_read_from_the_tier(stack: Stack, log_dir: Path) -> None:

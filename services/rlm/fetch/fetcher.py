@@ -22,6 +22,7 @@ from services.api.remote_log_manager import (
 )
 from services.api.segments import RemoteLogSegmentMetadata
 from services.common.retry import RETRIABLE_ERRORS
+from services.rlm.fetch.index_cache import damaged
 from services.rlm.fetch.segment_reader import (
     LostSegmentError,
     RemoteSegmentReader,
@@ -89,6 +90,10 @@ class NotServedHereError(Exception):
     It is not OFFSET_OUT_OF_RANGE, after which a consumer restarts at an end of the log. Only
     offsets below the tier's log start are certainly gone.
     """
+
+
+class DamagedLogError(Exception):
+    """The error for a damaged batch in a log file of the broker; no error of the tier."""
 
 
 class UnknownPartitionError(Exception):
@@ -168,8 +173,8 @@ class PartitionFetch:
 
         Raises:
             OffsetOutOfRangeError, NotServedHereError: if no segment contains the next offset.
-            LostSegmentError, BatchError, LogFileError, RemoteStorageError: if the segment cannot be
-                read.
+            LostSegmentError, DamagedLogError, LogFileError, RemoteStorageError: if the segment
+                cannot be read.
         """
         vanished, vanished_at = 0, -1
         end = self._bounds().high_watermark
@@ -227,9 +232,16 @@ class PartitionFetch:
         self, segment: LocalSegment, end_offset: int, budget: PartitionBudget
     ) -> Iterator[tuple[RecordSource, Batch]]:
         assert self._log is not None
-        for batch in local_batches(self._log, segment, self._offset, end_offset, budget.takes):
-            yield RecordSource.LOCAL, batch
-            self._offset = batch.last_offset + 1
+        try:
+            for batch in local_batches(self._log, segment, self._offset, end_offset, budget.takes):
+                yield RecordSource.LOCAL, batch
+                self._offset = batch.last_offset + 1
+        except BatchError as e:
+            path = segment.log_path
+            raise DamagedLogError(
+                f"{self._partition.topic_id_partition}: {path}: {e}; `kafka-dump-log.sh "
+                f"--deep-iteration --files {path}` shows what is left of it"
+            ) from e
         following = min(segment.next_base_offset or end_offset, end_offset)
         if budget.exhausted or self._offset >= following:
             return
@@ -256,21 +268,21 @@ class PartitionFetch:
                     yield RecordSource.REMOTE, batch
                     self._offset = batch.last_offset + 1
         except RemoteResourceNotFoundError as e:
-            raise self._lost_or_deleted(segment) from e
+            raise self._lost_or_deleted(segment, e) from e
         except BatchError as e:
-            raise CorruptSegmentError(str(e)) from e
+            raise damaged(segment, f"{e} of the copied log") from e
         if not budget.exhausted:
             self._offset = max(self._offset, segment.end_offset + 1)
 
     def _lost_or_deleted(
-        self, segment: RemoteLogSegmentMetadata
+        self, segment: RemoteLogSegmentMetadata, error: RemoteResourceNotFoundError
     ) -> OffsetOutOfRangeError | NotServedHereError | LostSegmentError:
         now = self._find_remote(self._offset)
         if now is None or now.remote_log_segment_id != segment.remote_log_segment_id:
             return self._not_there(f"offset {self._offset} was deleted during the read")
         return LostSegmentError(
             f"offset {self._offset}: segment {segment.remote_log_segment_id} "
-            f"({segment.start_offset} to {segment.end_offset}) is not in the store"
+            f"({segment.start_offset} to {segment.end_offset}) is not in the store: {error}"
         )
 
     def _not_there(self, text: str) -> OffsetOutOfRangeError | NotServedHereError:
@@ -298,7 +310,7 @@ _FETCH_FAILURES = (
     OffsetOutOfRangeError,
     NotServedHereError,
     LostSegmentError,
-    BatchError,
+    DamagedLogError,
     LogFileError,
     SegmentVanishedError,
     RemoteStorageError,
@@ -309,7 +321,7 @@ _ERRORS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], FetchError],
     (OffsetOutOfRangeError, FetchError.OFFSET_OUT_OF_RANGE),
     (NotServedHereError, FetchError.NOT_LEADER_OR_FOLLOWER),
     (RETRIABLE_ERRORS, FetchError.TIERED_STORAGE_NOT_AVAILABLE),
-    ((BatchError, CorruptSegmentError), FetchError.CORRUPT_MESSAGE),
+    ((DamagedLogError, CorruptSegmentError), FetchError.CORRUPT_MESSAGE),
     # A leader-epoch index: the offset exists, so the error must not be OFFSET_OUT_OF_RANGE.
     (RemoteResourceNotFoundError, FetchError.UNKNOWN_SERVER_ERROR),
 )

@@ -469,9 +469,17 @@ def check_index(segment: RemoteLogSegmentMetadata, kind: IndexType, data: bytes)
             case IndexType.LEADER_EPOCH:
                 parse_checkpoint(data.decode("ascii"))
     except (ValueError, InvalidRequestError) as e:
-        raise CorruptSegmentError(
-            f"{segment.remote_log_segment_id}: {kind.value} index: {e}"
-        ) from e
+        raise damaged(segment, f"{kind.value} index: {e}") from e
+
+
+def damaged(segment: RemoteLogSegmentMetadata, problem: str) -> CorruptSegmentError:
+    """Make the error of a segment's damaged bytes: what, in which segment, and what to do next."""
+    name = segment.remote_log_segment_id
+    topic = name.topic_id_partition.topic
+    return CorruptSegmentError(
+        f"{name}, offsets {segment.start_offset} to {segment.end_offset}: {problem}; `sediment "
+        f"scrub --topic {topic}` verifies the topic's segments and names damaged objects"
+    )
 
 
 def _check_times(data: bytes, last_relative_offset: int) -> None:

@@ -22,8 +22,12 @@ class BatchError(Exception):
         offset: the record offset that the batch begins at, or that was expected.
     """
 
-    def __init__(self, kind: ProblemKind, position: int, offset: int, reason: str) -> None:
-        super().__init__(f"{reason} (position {position}, offset {offset})")
+    def __init__(
+        self, kind: ProblemKind, position: int, offset: int, reason: str, size_bytes: int
+    ) -> None:
+        """Describe the `size_bytes` at `position`, which were read."""
+        last = position + max(size_bytes, 1) - 1
+        super().__init__(f"{reason} (batch at offset {offset}, bytes {position} to {last})")
         self.kind = kind
         self.position = position
         self.offset = offset
@@ -215,6 +219,7 @@ def walk_batches(
                 position,
                 batch.base_offset,
                 f"batch {batch.base_offset} to {batch.last_offset}, expected {next_offset} next",
+                batch.size_bytes,
             )
         yield batch
         next_offset = batch.last_offset + 1
@@ -245,7 +250,7 @@ def _read_batch(
     size = length + _LENGTH_COUNTED_FROM
     if not HEADER_BYTES <= size <= MAX_BATCH_BYTES:
         reason = f"impossible batch length {length}"
-        raise BatchError(ProblemKind.CORRUPT_BATCH, position, next_offset, reason)
+        raise BatchError(ProblemKind.CORRUPT_BATCH, position, next_offset, reason, HEADER_BYTES)
     if size > end_position - position:
         raise _truncated(position, base, end_position - position, size)
     if verify or attributes & _CONTROL:
@@ -258,7 +263,7 @@ def _whole(window: Window, position: int, size: int, offset: int, crc: int) -> m
     if len(data) < size:
         raise _truncated(position, offset, len(data), size)
     if crc32c(data[_CRC_COVERS_FROM:]) != crc:
-        raise BatchError(ProblemKind.CORRUPT_BATCH, position, offset, "wrong CRC-32C")
+        raise BatchError(ProblemKind.CORRUPT_BATCH, position, offset, "wrong CRC-32C", size)
     return data
 
 
@@ -273,10 +278,11 @@ def _no_header(data: memoryview, position: int, next_offset: int) -> BatchError:
     magic = data[_MAGIC_AT]
     if magic in (0, 1) and any(data[:_MAGIC_AT]):  # all zeros: a hole that a crash left
         reason = f"message format {magic}; only format 2 can be copied"
-        return BatchError(ProblemKind.OLD_MESSAGE_FORMAT, position, base, reason)
-    return BatchError(ProblemKind.CORRUPT_BATCH, position, base, "not a record batch")
+        return BatchError(ProblemKind.OLD_MESSAGE_FORMAT, position, base, reason, len(data))
+    reason = "not a record batch"
+    return BatchError(ProblemKind.CORRUPT_BATCH, position, base, reason, len(data))
 
 
 def _truncated(position: int, offset: int, have: int, need: int) -> BatchError:
     reason = f"batch cut off: {have} bytes of {need}"
-    return BatchError(ProblemKind.TRUNCATED_BATCH, position, offset, reason)
+    return BatchError(ProblemKind.TRUNCATED_BATCH, position, offset, reason, have)
