@@ -369,12 +369,14 @@ def pipelined(connection: Connection) -> Iterator[None]:
 
 
 def wait_for_answers(connection: Connection) -> None:
-    """Wait for the results of all sent statements, before their rows are read.
+    """Wait for the results of all statements sent in a pipeline, before their rows are read.
 
     Rows can be read without it, but the session then stays "active" for the database: if its
     process hangs, the database does not end the session, and its locks stay.
     """
-    connection.info[_PIPELINE].sync()
+    pipeline = connection.info.get(_PIPELINE)
+    if pipeline is not None:
+        pipeline.sync()
 
 
 def run(

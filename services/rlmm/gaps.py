@@ -14,11 +14,11 @@ from services.api.ids import TopicIdPartition, uuid_to_text
 from services.api.lineage import Lineage
 from services.api.partitions import MAX_GAPS, OffsetGap
 from services.rlmm.audit import Event
+from services.rlmm.batch import Change
 from services.rlmm.epoch_index import RANGE_CLASS, RANGE_CLASSES
-from services.rlmm.guards import FINISHED, fence, unknown_partition
-from services.rlmm.idempotency import PartitionChange
+from services.rlmm.guards import FINISHED, Partition, fence, unknown_partition
 from services.rlmm.rows import AnyRow
-from services.rlmm.tables import GapRow, PartitionRow
+from services.rlmm.tables import GapRow
 
 Gaps = Iterable[tuple[int, int, str]] | None
 """The result of `column`: start, end and kind of each gap; None if there are none."""
@@ -48,7 +48,7 @@ def from_column(gaps: Gaps) -> tuple[OffsetGap, ...]:
     return tuple(OffsetGap(*gap) for gap in gaps or ())
 
 
-def rows_of(session: Session, partition: PartitionRow) -> Sequence[AnyRow]:
+def rows_of(session: Session, partition: Partition) -> Sequence[AnyRow]:
     """Read all gaps of the partition, ascending; at most MAX_GAPS."""
     columns = GapRow.__table__.columns
     return session.execute(
@@ -56,9 +56,7 @@ def rows_of(session: Session, partition: PartitionRow) -> Sequence[AnyRow]:
     ).all()
 
 
-def put_instead(
-    session: Session, partition: PartitionRow, gone: Iterable[int], new: GapRow
-) -> None:
+def put_instead(session: Session, partition: Partition, gone: Iterable[int], new: GapRow) -> None:
     """Replace the rows that start at `gone` with `new`; delete the lowest rows beyond MAX_GAPS."""
     _delete(session, *_is_of(partition), GapRow.start_offset.in_(list(gone)))
     session.add(new)
@@ -74,12 +72,12 @@ def put_instead(
     _delete(session, *_is_of(partition), GapRow.start_offset < lowest_kept)
 
 
-def forget_below(session: Session, partition: PartitionRow, offset: int) -> None:
+def forget_below(session: Session, partition: Partition, offset: int) -> None:
     """Delete the gaps that end below `offset`."""
     _delete(session, *_is_of(partition), GapRow.end_offset < offset)
 
 
-def forget_overwritten(session: Session, partition: PartitionRow, lineage: Lineage) -> None:
+def forget_overwritten(session: Session, partition: Partition, lineage: Lineage) -> None:
     """Cut from each gap the offsets that `lineage` has in an epoch after the gap's own.
 
     A loss under one leader epoch does not concern the records of later epochs.
@@ -102,7 +100,7 @@ def forget_overwritten(session: Session, partition: PartitionRow, lineage: Linea
         )
 
 
-def forget_all(session: Session, partition: PartitionRow) -> None:
+def forget_all(session: Session, partition: Partition) -> None:
     _delete(session, *_is_of(partition))
 
 
@@ -110,7 +108,7 @@ def _delete(session: Session, *where: ColumnElement[bool]) -> None:
     session.execute(delete(GapRow).where(*where).execution_options(synchronize_session=False))
 
 
-def _is_of(partition: PartitionRow) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+def _is_of(partition: Partition) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
     return GapRow.topic_id == partition.topic_id, GapRow.partition == partition.partition
 
 
@@ -147,7 +145,7 @@ class GapRecord:
     broker_id: int
 
 
-def record_gap(change: PartitionChange, loss: GapRecord) -> MutationOutcome:
+def record_gap(change: Change, loss: GapRecord) -> MutationOutcome:
     """Record the range, merged with gaps that it overlaps or touches, unless it is a repeat."""
     session, partition, context = change.session, change.partition, change.context
     tp, gap = loss.topic_id_partition, loss.gap
@@ -159,7 +157,7 @@ def record_gap(change: PartitionChange, loss: GapRecord) -> MutationOutcome:
         return change.unchanged()
     for row in rows:
         if row.start_offset <= first and last <= row.end_offset:
-            return change.records.repeat(partition, row.revision)
+            return change.repeat(row.revision)
     fence(partition, tp, context.broker_leader_epoch)
     _require_lost(session, partition, tp, first, last)
     change.guards.require_expected(context)
@@ -181,7 +179,7 @@ def record_gap(change: PartitionChange, loss: GapRecord) -> MutationOutcome:
 
 
 def _leader_epoch(
-    partition: PartitionRow, context: MutationContext, joined: Sequence[AnyRow]
+    partition: Partition, context: MutationContext, joined: Sequence[AnyRow]
 ) -> int | None:
     """Return the leader epoch of a merged range: the earliest of its parts.
 
@@ -199,7 +197,7 @@ def _is_not_kept(rows: Sequence[AnyRow], first: int, last: int) -> bool:
 
 
 def _require_lost(
-    session: Session, partition: PartitionRow, tp: TopicIdPartition, first: int, last: int
+    session: Session, partition: Partition, tp: TopicIdPartition, first: int, last: int
 ) -> None:
     values = {
         "topic_id": partition.topic_id,

@@ -1,7 +1,8 @@
 """Group concurrent changes into one transaction, because a commit takes longer than a change.
 
 One call leads: it applies its own change and those of all waiting calls, then passes the lead on.
-The queue holds changes, unlike services.common.fair_queue: the leader does a waiter's work.
+Its queue gathers changes for the leader to apply; it is no waiting line for a turn, as
+services.common.fair_queue is.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,8 +16,8 @@ from sqlalchemy.orm import Session
 
 from services.api.calls import MutationOutcome
 from services.api.errors import RetriableRemoteStorageError
+from services.rlmm.batch import Asked, Outcome, Outcomes, SegmentChange, rows_of, tp_of
 from services.rlmm.db import Transactions
-from services.rlmm.segment_batch import Asked, Outcome, Outcomes, SegmentChange, rows_of, tp_of
 
 MAX_WAIT_S = 1.0
 

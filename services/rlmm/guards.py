@@ -1,12 +1,11 @@
 """Refuse changes that expectations, owners, bounds or the state machine do not allow."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC
-from typing import Protocol
 from uuid import UUID
 
 from sqlalchemy import Connection, select
-from sqlalchemy.orm import Session
 
 from services.api.calls import MutationContext
 from services.api.errors import (
@@ -30,14 +29,16 @@ from services.rlmm.rows import AnyRow
 from services.rlmm.tables import PartitionRow, TopicRow
 
 
-class PartitionView(Protocol):
-    """A locked partition: an ORM row that the session writes, or a row of a batch."""
+@dataclass(slots=True)
+class Partition:
+    """A locked partition, in the state in which its batch leaves it."""
 
     topic_id: UUID
     partition: int
     revision: int
     highest_broker_leader_epoch: int | None
     delete_state: str | None
+    log_start_offset: int
 
 
 _BEING_REMOVED = (
@@ -47,24 +48,8 @@ _BEING_REMOVED = (
 """States in which no retention rule applies any more. A mark alone may be removed again."""
 
 
-class Topic(Protocol):
-    """A topic: an ORM row, or a row that a statement read."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def config(self) -> Mapping[str, str]: ...
-    @property
-    def config_revision(self) -> int: ...
-
-
-def topic_of(session: Session, partition: PartitionView) -> TopicRow:
-    """Return the topic of a locked partition, which the session reads once."""
-    return session.get_one(TopicRow, partition.topic_id)
-
-
 def check_expected(
-    partition: int, revision: int, topic_of: Callable[[], Topic], context: MutationContext
+    partition: int, revision: int, topic_of: Callable[[], AnyRow], context: MutationContext
 ) -> None:
     """Refuse a change that was decided on another revision than the present one.
 
@@ -140,9 +125,10 @@ STARTED = RemotePartitionDeleteState.DELETE_PARTITION_STARTED
 FINISHED = RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
 
 
-def check_topic_name(
-    tp: TopicIdPartition, name: str, field: str = "topic_id_partition.topic"
-) -> None:
+TOPIC_FIELD = "topic_id_partition.topic"
+
+
+def check_topic_name(tp: TopicIdPartition, name: str, field: str = TOPIC_FIELD) -> None:
     """Raise InvalidRequestError, naming `field`, if the topic's name is not `name`."""
     if tp.topic != name:
         raise InvalidRequestError(
@@ -154,14 +140,14 @@ def unknown_partition(tp: TopicIdPartition) -> RemoteResourceNotFoundError:
     return RemoteResourceNotFoundError(f"partition {tp} is not known")
 
 
-def is_older_leader(partition: PartitionView, broker_leader_epoch: int | None) -> bool:
+def is_older_leader(partition: Partition, broker_leader_epoch: int | None) -> bool:
     highest = partition.highest_broker_leader_epoch
     if broker_leader_epoch is None or highest is None:
         return False
     return broker_leader_epoch < highest
 
 
-def fence(partition: PartitionView, tp: TopicIdPartition, broker_leader_epoch: int | None) -> None:
+def fence(partition: Partition, tp: TopicIdPartition, broker_leader_epoch: int | None) -> None:
     if is_older_leader(partition, broker_leader_epoch):
         raise FencedLeaderEpochError(
             f"broker leader epoch {broker_leader_epoch} is older than "
@@ -169,7 +155,7 @@ def fence(partition: PartitionView, tp: TopicIdPartition, broker_leader_epoch: i
         )
 
 
-def raise_leader_epoch(partition: PartitionView, broker_leader_epoch: int | None) -> bool:
+def raise_leader_epoch(partition: Partition, broker_leader_epoch: int | None) -> bool:
     """Raise the partition's highest broker leader epoch to `broker_leader_epoch`; return whether it
     rose.
     """
@@ -194,8 +180,8 @@ class Guards:
 
     def __init__(
         self,
-        partition: PartitionView,
-        topic: Callable[[], Topic],
+        partition: Partition,
+        topic: Callable[[], AnyRow],
         config: Callable[[], TopicConfig],
     ) -> None:
         """Prepare the guards with a `topic` and `config` that were read under the partition's
@@ -214,6 +200,10 @@ class Guards:
         """Raise DeletionRefusedError if the topic's settings forbid the deletion."""
         topic, caller = self._topic().name, context.retention_owner
         check_may_delete(topic, self._config(), self.partition.delete_state, caller)
+
+    def is_on_hold(self) -> bool:
+        """Return whether the topic is on hold."""
+        return self._config().hold
 
     def require_no_hold(self) -> None:
         """Raise DeletionRefusedError if the topic is on hold."""

@@ -4,7 +4,7 @@ repeats.
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TypeAlias
@@ -12,13 +12,11 @@ from typing import TypeAlias
 from sqlalchemy.orm import Session
 
 from services.api.calls import NO_CONTEXT, Call, MutationContext, MutationOutcome, current_call
-from services.api.topic_config import topic_config
 from services.api.validation import require
 from services.rlmm.audit import COUNT_REPEATS, RECORD, Event, event_row
 from services.rlmm.db import JsonRow, PartitionKey, partition_row, run, when_needed
-from services.rlmm.guards import Guards, PartitionView, topic_of
+from services.rlmm.guards import Partition
 from services.rlmm.rows import AnyRow
-from services.rlmm.tables import PartitionRow
 
 REMEMBERED_FOR = timedelta(days=1)
 
@@ -79,7 +77,7 @@ class Records:
         self._repeats: Counter[tuple[PartitionKey, int]] = Counter()
 
     def answered_before(
-        self, partition: PartitionView, body: object, context: MutationContext
+        self, partition: Partition, body: object, context: MutationContext
     ) -> MutationOutcome | None:
         """Return the earlier outcome of the context's request id, including one of this
         transaction.
@@ -101,14 +99,14 @@ class Records:
         self._repeats[key, answer.revision] += 1
         return MutationOutcome(applied=True, revision=answer.revision)
 
-    def repeat(self, partition: PartitionView, revision: int) -> MutationOutcome:
+    def repeat(self, partition: Partition, revision: int) -> MutationOutcome:
         """Count a repeat of the change whose event has `revision`."""
         self._repeats[_key_of(partition), revision] += 1
         return MutationOutcome(applied=False, revision=revision)
 
     def change(
         self,
-        partition: PartitionView,
+        partition: Partition,
         event: Event,
         body: object = None,
         context: MutationContext = NO_CONTEXT,
@@ -152,7 +150,7 @@ class Records:
         return run(self._session.connection(), REMEMBERED, wanted, {"for": REMEMBERED_FOR})
 
 
-def _key_of(partition: PartitionView) -> PartitionKey:
+def _key_of(partition: Partition) -> PartitionKey:
     return partition.topic_id, partition.partition
 
 
@@ -176,47 +174,3 @@ def _answer_row(request: _RequestKey, answer: _Answer) -> JsonRow:
 def _repeat_row(event: tuple[PartitionKey, int], times: int) -> JsonRow:
     key, revision = event
     return {**partition_row(key), "revision": revision, "times": times}
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionChange:
-    """A change of a locked partition, in its transaction."""
-
-    session: Session
-    partition: PartitionRow
-    body: object
-    context: MutationContext
-    guards: Guards
-    records: Records
-
-    def record(self, event: Event) -> MutationOutcome:
-        """Give the partition its next revision and record `event` with it."""
-        return self.records.change(self.partition, event, self.body, self.context)
-
-    def unchanged(self) -> MutationOutcome:
-        """Return the outcome of a repeat that repeats no event in particular."""
-        return MutationOutcome(applied=False, revision=self.partition.revision)
-
-
-def apply_idempotently(
-    session: Session,
-    partition: PartitionRow,
-    body: object,
-    context: MutationContext,
-    apply: Callable[[PartitionChange], MutationOutcome],
-) -> MutationOutcome:
-    """Return the remembered outcome of the context's request id, or else that of `apply`.
-
-    A refusal is an exception, which rolls the transaction back: the refusal is not remembered.
-
-    Raises:
-        InvalidRequestError: the request id was used with another body before.
-    """
-    records = Records(session, [(_key_of(partition), context)])
-    outcome = records.answered_before(partition, body, context)
-    if outcome is None:
-        topic = when_needed(lambda: topic_of(session, partition))
-        guards = Guards(partition, topic, lambda: topic_config(topic().config))
-        outcome = apply(PartitionChange(session, partition, body, context, guards, records))
-    records.write()
-    return outcome

@@ -23,19 +23,16 @@ from services.api.segments import (
     RemoteLogSegmentMetadataUpdate,
     RemoteLogSegmentState,
 )
-from services.api.topic_config import topic_config
-from services.api.validation import require, require_count, within
-from services.rlmm import guards, partitions
-from services.rlmm import segment_batch as statements
+from services.api.validation import require, require_count
+from services.rlmm import batch as statements
 from services.rlmm.audit import Event
-from services.rlmm.db import Transactions, when_needed
-from services.rlmm.guards import topic_of
-from services.rlmm.idempotency import Records
+from services.rlmm.batch import Addition, Batch
+from services.rlmm.db import Transactions
+from services.rlmm.guards import TOPIC_FIELD, raise_leader_epoch
 from services.rlmm.limits import Limits, check_storable
+from services.rlmm.locked_partitions import LockedPartition, LockedPartitions
 from services.rlmm.rows import event_key, segment_from_row
-from services.rlmm.segment_batch import Addition
 from services.rlmm.segment_changes import note_in_order
-from services.rlmm.tables import PartitionRow
 
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
@@ -65,11 +62,13 @@ def _import_one(
 
     def work(session: Session) -> ImportedSegments:
         tp = item.segments[0].topic_id_partition
-        with within("segments[0].remote_log_segment_id"):
-            partition = partitions.lock_or_create(session, tp)
-        if partition.delete_state is not None:
-            raise InvalidStateTransitionError(f"partition {tp} is in {partition.delete_state}")
-        return _Import(session, partition, item).done()
+        batch = Batch(session, LockedPartitions.lock_or_create(session, [tp]))
+        locked = batch.partitions.of(tp, f"segments[0].remote_log_segment_id.{TOPIC_FIELD}")
+        if locked.row.delete_state is not None:
+            raise InvalidStateTransitionError(f"partition {tp} is in {locked.row.delete_state}")
+        imported = _Import(batch, locked, item).done()
+        batch.write()
+        return imported
 
     return transactions.change(work)
 
@@ -102,45 +101,39 @@ def _check(limits: Limits, item: SegmentImport) -> None:
 class _Import:
     """Imports one item, whose partition is locked."""
 
-    session: Session
-    partition: PartitionRow
+    batch: Batch
+    locked: LockedPartition
     item: SegmentImport
     _new: list[Addition] = field(default_factory=list)
     _repeated: int = 0
 
-    def __post_init__(self) -> None:
-        self._topic = when_needed(lambda: topic_of(self.session, self.partition))
-
     def done(self) -> ImportedSegments:
-        segments = self.item.segments
-        records = Records(self.session)
-        known = _stored(self.session, segments)
+        segments, records = self.item.segments, self.batch.records
+        known = _stored(self.batch.session, segments)
         for index, segment in enumerate(segments):
             before = known.get(segment.remote_log_segment_id)
             if before is None:
-                added = self._add(self._as_taken(segment), records)
+                added = self._add(self._as_taken(segment))
                 known[segment.remote_log_segment_id] = added
             else:
                 _require_same(before.metadata, segment, index)
                 if before.metadata.state is segment.state:
-                    records.repeat(self.partition, before.revision)
+                    records.repeat(self.locked.row, before.revision)
                 self._repeated += 1
         self._write()
-        records.write()
         return ImportedSegments(len(self._new), self._repeated)
 
     def _as_taken(self, segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
         """Return the segment as imported: a segment below the log start is deleted, unless on
         hold.
         """
-        is_below = segment.end_offset < self.partition.log_start_offset
-        if segment.state is not FINISHED or not is_below:
+        is_below = segment.end_offset < self.locked.row.log_start_offset
+        if segment.state is not FINISHED or not is_below or self.locked.guards.is_on_hold():
             return segment
-        is_on_hold = topic_config(self._topic().config).hold
-        return segment if is_on_hold else replace(segment, state=DELETE_STARTED)
+        return replace(segment, state=DELETE_STARTED)
 
-    def _add(self, segment: RemoteLogSegmentMetadata, records: Records) -> Addition:
-        guards.raise_leader_epoch(self.partition, segment.broker_leader_epoch)
+    def _add(self, segment: RemoteLogSegmentMetadata) -> Addition:
+        raise_leader_epoch(self.locked.row, segment.broker_leader_epoch)
         event = Event(
             "SEGMENT",
             None,
@@ -150,15 +143,16 @@ class _Import:
             segment.remote_log_segment_id.id,
             event_key(segment),
         )
-        outcome = records.change(self.partition, event, segment, self.item.context)
+        records, context = self.batch.records, self.item.context
+        outcome = records.change(self.locked.row, event, segment, context)
         addition = Addition(segment, outcome.revision)
         self._new.append(addition)
         return addition
 
     def _write(self) -> None:
         if self._new:
-            statements.add_segments(self.session, self._new)
-            note_in_order(self.session, [each.metadata for each in self._new])
+            statements.add_segments(self.batch.session, self._new)
+            note_in_order(self.batch.session, [each.metadata for each in self._new])
 
 
 def _stored(

@@ -19,11 +19,11 @@ from services.api.remote_log_metadata_manager import RenewOutcome
 from services.api.segment_batches import require_lease
 from services.api.segments import RemoteLogSegmentState
 from services.api.validation import require_int32
+from services.rlmm.batch import SegmentKey, require_distinct, segment_key, stored_segments
 from services.rlmm.db import PartitionKey, Transactions, key_of, run, segment_row
 from services.rlmm.guards import unknown_segment
 from services.rlmm.locked_partitions import LockedPartitions
 from services.rlmm.rows import AnyRow
-from services.rlmm.segment_batch import SegmentKey, require_distinct, segment_key, stored_segments
 
 LOCK_TIMEOUT_MS = 1_000
 """The longest wait for one partition's lock."""
@@ -37,7 +37,7 @@ _LEAST_LOCK_TIMEOUT_MS = 1  # 0 would disable the limit
 Outcomes: TypeAlias = dict[SegmentKey, RenewOutcome]
 SET_LOCK_TIMEOUT = "SELECT set_config('lock_timeout', %(lock_timeout_ms)s, true)"
 
-# Written by ctid, like segment_batch.MOVE. The greatest of NULL and a time is the time.
+# Written by ctid, like batch.MOVE. The greatest of NULL and a time is the time.
 RENEW = """
     UPDATE segments AS s SET copy_lease_until = greatest(
         s.copy_lease_until, clock_timestamp() + %(lease_ms)s * interval '1 millisecond')

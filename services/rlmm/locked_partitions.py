@@ -1,7 +1,9 @@
-"""Lock the partitions of a batch together, and write them together at the end."""
+"""Lock the partitions of a batch together, and write them together at the end.
+
+Every lock of a partition or a topic is acquired here, topics before partitions.
+"""
 
 from collections.abc import Collection, Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Self
@@ -9,18 +11,24 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
-from services.api.errors import InvalidRequestError
 from services.api.ids import TopicIdPartition
 from services.api.topic_config import topic_config
-from services.rlmm.db import PartitionKey, key_of, partition_row, run, wait_for_answers, when_needed
-from services.rlmm.guards import Guards, PartitionView, check_topic_name, unknown_partition
-from services.rlmm.partitions import lock_or_create, lock_topics
+from services.rlmm.db import (
+    JsonRow,
+    PartitionKey,
+    key_of,
+    partition_row,
+    run,
+    wait_for_answers,
+    when_needed,
+)
+from services.rlmm.guards import TOPIC_FIELD, Guards, Partition, check_topic_name, unknown_partition
 from services.rlmm.rows import AnyRow
 
 # Rows are sorted before they are locked: their order is the order of the locks.
 LOCK = """
     SELECT p.topic_id, p.partition, p.revision, p.highest_broker_leader_epoch, p.delete_state,
-        t.name
+        p.log_start_offset, t.name
     FROM json_to_recordset(%(rows)s) AS wanted (topic_id uuid, partition int)
     JOIN partitions AS p USING (topic_id, partition)
     JOIN topics AS t USING (topic_id)
@@ -29,10 +37,39 @@ LOCK = """
 
 LOCK_SKIP_LOCKED = f"{LOCK} SKIP LOCKED"
 
+LOCK_ALL_OF_TOPIC = """
+    SELECT p.partition
+    FROM json_to_recordset(%(rows)s) AS wanted (topic_id uuid)
+    JOIN partitions AS p USING (topic_id)
+    ORDER BY p.topic_id, p.partition
+    FOR UPDATE OF p"""
+
+LOCK_TOPICS = """
+    SELECT t.topic_id
+    FROM json_to_recordset(%(rows)s) AS wanted (topic_id uuid)
+    JOIN topics AS t USING (topic_id)
+    ORDER BY t.topic_id
+    FOR KEY SHARE OF t"""
+
 KNOWN = """
     SELECT topic_id, partition
     FROM json_to_recordset(%(rows)s) AS wanted (topic_id uuid, partition int)
     JOIN partitions AS p USING (topic_id, partition)"""
+
+CREATE_TOPICS = """
+    INSERT INTO topics (topic_id, name)
+    SELECT topic_id, name
+    FROM json_to_recordset(%(rows)s) AS new (topic_id uuid, name text)
+    ORDER BY topic_id
+    ON CONFLICT DO NOTHING"""
+
+# The conflict locks a known partition and writes nothing, so that all are locked in their order.
+CREATE = """
+    INSERT INTO partitions AS p (topic_id, partition, revision)
+    SELECT topic_id, partition, 0
+    FROM json_to_recordset(%(rows)s) AS new (topic_id uuid, partition int)
+    ORDER BY topic_id, partition
+    ON CONFLICT (topic_id, partition) DO UPDATE SET revision = p.revision WHERE false"""
 
 # Settings are read after the locks: a change of a topic's settings first locks all its partitions.
 TOPICS = """
@@ -44,9 +81,16 @@ CHANGE = """
     UPDATE partitions AS p SET
         revision = changed.revision,
         highest_broker_leader_epoch = changed.highest_broker_leader_epoch,
+        delete_state = changed.delete_state,
+        marked_at = CASE
+            WHEN changed.delete_state IS NULL THEN NULL
+            WHEN p.delete_state IS NULL THEN clock_timestamp()
+            ELSE p.marked_at END,
+        log_start_offset = changed.log_start_offset,
         changed_at = clock_timestamp()
     FROM json_to_recordset(%(rows)s) AS changed (
-        topic_id uuid, partition int, revision bigint, highest_broker_leader_epoch int)
+        topic_id uuid, partition int, revision bigint, highest_broker_leader_epoch int,
+        delete_state text, log_start_offset bigint)
     WHERE p.topic_id = changed.topic_id AND p.partition = changed.partition"""
 
 # A partition is known from its first event on, and a topic from its first partition on.
@@ -62,17 +106,6 @@ FORGET_TOPICS = """
         AND NOT EXISTS (SELECT FROM partitions AS p WHERE p.topic_id = t.topic_id)"""
 
 
-@dataclass(slots=True)
-class _Partition:
-    """A PartitionView that LockedPartitions.write_back writes."""
-
-    topic_id: UUID
-    partition: int
-    revision: int
-    highest_broker_leader_epoch: int | None
-    delete_state: str | None
-
-
 @dataclass(frozen=True, slots=True)
 class LockedPartition:
     """A partition of the batch.
@@ -84,7 +117,7 @@ class LockedPartition:
         guards: refuse changes according to the state before the batch.
     """
 
-    row: PartitionView
+    row: Partition
     topic: str
     revision: int
     guards: Guards
@@ -129,11 +162,21 @@ class LockedPartitions:
         """Lock those of the partitions that no other transaction has locked."""
         return cls(session, _lock(session, LOCK_SKIP_LOCKED, {key_of(tp) for tp in tps}))
 
+    @classmethod
+    def lock_or_create(cls, session: Session, tps: Collection[TopicIdPartition]) -> Self:
+        """Lock the partitions; create the unknown ones, of which each must get an event."""
+        if len(tps) == 1:  # There is no order to keep, and mostly nothing to create.
+            locked = cls.lock(session, tps)
+            if all(tp in locked for tp in tps):
+                return locked
+        ensure_partitions(session, tps)
+        return cls.lock(session, tps)
+
     def __contains__(self, tp: TopicIdPartition) -> bool:
         return key_of(tp) in self._by_key()
 
-    def of(self, tp: TopicIdPartition) -> LockedPartition:
-        """Return a locked partition.
+    def of(self, tp: TopicIdPartition, field: str = TOPIC_FIELD) -> LockedPartition:
+        """Return a locked partition; `field` is the path of the topic's name, for messages.
 
         Raises:
             RemoteResourceNotFoundError: the partition is not known.
@@ -142,13 +185,20 @@ class LockedPartitions:
         found = self._by_key().get(key_of(tp))
         if found is None:
             raise unknown_partition(tp)
-        check_topic_name(tp, found.topic)
+        check_topic_name(tp, found.topic, field)
         return found
 
     def _read_partitions(self) -> dict[PartitionKey, LockedPartition]:
         by_key = {}
         for row in self._rows:
-            partition = _partition(row)
+            partition = Partition(
+                row.topic_id,
+                row.partition,
+                row.revision,
+                row.highest_broker_leader_epoch,
+                row.delete_state,
+                row.log_start_offset,
+            )
             guards = Guards(
                 partition, partial(self._topic, row.topic_id), partial(self._config, row.topic_id)
             )
@@ -164,7 +214,7 @@ class LockedPartitions:
         """Read all topics in one statement."""
         ids = sorted({topic_id for topic_id, _ in self._by_key()})
         connection = self._session.connection()
-        rows = run(connection, TOPICS, [{"topic_id": id.hex} for id in ids])
+        rows = run(connection, TOPICS, _topic_rows(ids))
         wait_for_answers(connection)
         return {row.topic_id: row for row in rows}
 
@@ -175,6 +225,8 @@ class LockedPartitions:
                 **partition_row(key),
                 "revision": partition.row.revision,
                 "highest_broker_leader_epoch": partition.row.highest_broker_leader_epoch,
+                "delete_state": partition.row.delete_state,
+                "log_start_offset": partition.row.log_start_offset,
             }
             for key, partition in self._by_key().items()
             if partition.row.revision != partition.revision
@@ -185,34 +237,44 @@ class LockedPartitions:
         if self._created:
             run(connection, FORGET, [partition_row(key) for key in self._created])
             topic_ids = sorted({topic_id for topic_id, _ in self._created})
-            run(connection, FORGET_TOPICS, [{"topic_id": id.hex} for id in topic_ids])
+            run(connection, FORGET_TOPICS, _topic_rows(topic_ids))
 
 
 def ensure_partitions(
     session: Session, tps: Iterable[TopicIdPartition]
 ) -> Collection[PartitionKey]:
     """Create the unknown ones of the partitions at revision 0; return which were created."""
-    in_order = sorted(dict.fromkeys(tps), key=key_of)
-    keys = {key_of(tp) for tp in in_order}
-    rows = run(session.connection(), KNOWN, [partition_row(key) for key in keys])
-    created = keys - {(row.topic_id, row.partition) for row in rows}
-    if created:
-        lock_topics(session, in_order)
-        for tp in in_order:
-            # `of` refuses a wrong name of the topic.
-            with suppress(InvalidRequestError):
-                lock_or_create(session, tp)
+    names: dict[UUID, str] = {}
+    for tp in (tps := list(tps)):
+        names.setdefault(tp.topic_id, tp.topic)  # `of` refuses another name.
+    keys = {key_of(tp) for tp in tps}
+    rows = [partition_row(key) for key in keys]
+    connection = session.connection()
+    known = {(row.topic_id, row.partition) for row in run(connection, KNOWN, rows)}
+    if created := keys - known:
+        lock_topics(session, tps)
+        topics: list[JsonRow] = [{"topic_id": id.hex, "name": name} for id, name in names.items()]
+        run(connection, CREATE_TOPICS, topics)
+        run(connection, CREATE, rows)
     return created
 
 
-def _partition(row: AnyRow) -> _Partition:
-    return _Partition(
-        row.topic_id,
-        row.partition,
-        row.revision,
-        row.highest_broker_leader_epoch,
-        row.delete_state,
-    )
+def lock_topics(session: Session, tps: Iterable[TopicIdPartition]) -> None:
+    """Lock topics before a transaction creates several partitions, or writes the topics.
+
+    A new partition's foreign key locks its topic. A put of the topic's settings locks the topic,
+    then its partitions: in another order the two would deadlock.
+    """
+    run(session.connection(), LOCK_TOPICS, _topic_rows({tp.topic_id for tp in tps}))
+
+
+def lock_all_of_topic(session: Session, topic_id: UUID) -> None:
+    """Lock a topic's partitions in the order in which every batch locks them."""
+    run(session.connection(), LOCK_ALL_OF_TOPIC, _topic_rows([topic_id]))
+
+
+def _topic_rows(topic_ids: Iterable[UUID]) -> list[JsonRow]:
+    return [{"topic_id": id.hex} for id in topic_ids]
 
 
 def _lock(session: Session, statement: str, keys: Iterable[PartitionKey]) -> Iterable[AnyRow]:

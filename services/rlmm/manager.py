@@ -1,12 +1,11 @@
 """Run RLMM in process on PostgreSQL: each method of the contract checks and delegates."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from sqlalchemy import Engine
-from sqlalchemy.orm import Session
 
 from services.api.calls import NO_CONTEXT, AtRevision, MutationContext, MutationOutcome
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
@@ -55,7 +54,7 @@ from services.api.segments import (
     RemoteLogSegmentState,
 )
 from services.api.topic_config import RetentionOwner, StoredTopicConfig, topic_config
-from services.api.validation import require, require_count, require_int32, require_int64, within
+from services.api.validation import require, require_count, require_int32, require_int64
 from services.rlmm import anomalies as anomaly_rows
 from services.rlmm import (
     audit,
@@ -69,17 +68,17 @@ from services.rlmm import (
     segment_changes,
     topic_configs,
 )
+from services.rlmm.batch import change_partition
 from services.rlmm.db import Transactions
 from services.rlmm.group_commit import GroupCommit
-from services.rlmm.guards import require_owner_may_delete
-from services.rlmm.idempotency import PartitionChange, apply_idempotently
+from services.rlmm.guards import TOPIC_FIELD, require_owner_may_delete
 from services.rlmm.imports import import_all
 from services.rlmm.limits import Limits, check_storable, check_text
 from services.rlmm.listings import SegmentQuery
+from services.rlmm.locked_partitions import LockedPartitions
 from services.rlmm.lookups import find_segments
 from services.rlmm.schema import is_usable, known_revision
 from services.rlmm.segment_changes import apply_single, apply_unlocked
-from services.rlmm.tables import PartitionRow
 
 
 class SqlRemoteLogMetadataManager:
@@ -94,6 +93,7 @@ class SqlRemoteLogMetadataManager:
         self._is_usable = False
         self._limits = limits or Limits()
         self._database = f"{engine.url.host}:{engine.url.port}/{engine.url.database}"
+        self._change_partition = partial(change_partition, self._transactions)
         alone = partial(apply_single, self._transactions)
         self._group_commit = GroupCommit(self._transactions, apply_unlocked, alone)
 
@@ -258,31 +258,16 @@ class SqlRemoteLogMetadataManager:
         context: MutationContext = NO_CONTEXT,
     ) -> MutationOutcome:
         require_int64(log_start_offset, "log_start_offset")
-        change = partition_states.LogStartRaise(topic_id_partition, log_start_offset)
-        return self._change_partition(
-            change,
-            context,
-            lambda session: partitions.lock_known(session, topic_id_partition),
-            lambda locked: partition_states.raise_log_start(locked, change),
-        )
+        rise = partition_states.LogStartRaise(topic_id_partition, log_start_offset)
+        return self._change_partition(rise, context, partition_states.raise_log_start)
 
     def put_remote_partition_delete_metadata(
         self, metadata: RemotePartitionDeleteMetadata, context: MutationContext = NO_CONTEXT
     ) -> MutationOutcome:
-        tp = metadata.topic_id_partition
         is_first = metadata.state is RemotePartitionDeleteState.DELETE_PARTITION_MARKED
-        known_or_new = partitions.lock_or_create if is_first else partitions.lock_known
-
-        def lock(session: Session) -> PartitionRow:
-            with within("metadata"):
-                return known_or_new(session, tp)
-
-        return self._change_partition(
-            metadata,
-            context,
-            lock,
-            lambda locked: partitions.move_deletion(locked, metadata),
-        )
+        lock = LockedPartitions.lock_or_create if is_first else LockedPartitions.lock
+        field = f"metadata.{TOPIC_FIELD}"
+        return self._change_partition(metadata, context, partitions.move_deletion, lock, field)
 
     def partition_state(self, topic_id_partition: TopicIdPartition) -> AtRevision[PartitionState]:
         return self._transactions.read(
@@ -336,29 +321,15 @@ class SqlRemoteLogMetadataManager:
         known = ", ".join(GAP_KINDS)
         require(gap.kind in GAP_KINDS, "gap.kind", f"must be {known}, is {gap.kind[:64]!r}")
         require_int32(broker_id, "broker_id", at_least=-1)
-        change = gaps.GapRecord(topic_id_partition, gap, broker_id)
-        return self._change_partition(
-            change,
-            context,
-            lambda session: partitions.lock_known(session, topic_id_partition),
-            lambda locked: gaps.record_gap(locked, change),
-        )
+        loss = gaps.GapRecord(topic_id_partition, gap, broker_id)
+        return self._change_partition(loss, context, gaps.record_gap)
 
     def undelete_partition(
         self, topic_id_partition: TopicIdPartition, context: MutationContext = NO_CONTEXT
     ) -> MutationOutcome:
-        change = partitions.Undeletion(topic_id_partition)
-
-        def lock(session: Session) -> PartitionRow:
-            partitions.lock_topics(session, [topic_id_partition])
-            return partitions.lock_known(session, topic_id_partition)
-
-        return self._change_partition(
-            change,
-            context,
-            lock,
-            lambda locked: partitions.undelete(locked, change),
-        )
+        undeletion = partitions.Undeletion(topic_id_partition)
+        lock = partitions.lock_to_undelete
+        return self._change_partition(undeletion, context, partitions.undelete, lock)
 
     def reset_leader_epoch(
         self,
@@ -368,13 +339,8 @@ class SqlRemoteLogMetadataManager:
     ) -> MutationOutcome:
         if leader_epoch is not None:
             require_int32(leader_epoch, "leader_epoch")
-        change = partition_states.LeaderEpochReset(topic_id_partition, leader_epoch)
-        return self._change_partition(
-            change,
-            context,
-            lambda session: partitions.lock_known(session, topic_id_partition),
-            lambda locked: partition_states.reset_leader_epoch(locked, change),
-        )
+        reset = partition_states.LeaderEpochReset(topic_id_partition, leader_epoch)
+        return self._change_partition(reset, context, partition_states.reset_leader_epoch)
 
     def topic_config(self, topic_id: UUID) -> StoredTopicConfig:
         return self._transactions.read(lambda connection: topic_configs.read(connection, topic_id))
@@ -412,21 +378,6 @@ class SqlRemoteLogMetadataManager:
                 connection, query, limit=limit, after=after
             )
         )
-
-    def _change_partition(
-        self,
-        body: object,
-        context: MutationContext,
-        lock: Callable[[Session], PartitionRow],
-        apply: Callable[[PartitionChange], MutationOutcome],
-    ) -> MutationOutcome:
-        """Lock a partition and apply one change to it, in one transaction."""
-        check_storable(context)
-
-        def work(session: Session) -> MutationOutcome:
-            return apply_idempotently(session, lock(session), body, context, apply)
-
-        return self._transactions.change(work)
 
     def _take_report(self, report: PartitionReport) -> ReportOutcome:
         try:

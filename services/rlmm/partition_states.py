@@ -32,14 +32,16 @@ from services.api.partitions import NOTHING_COPIED, PartitionReport, PartitionSt
 from services.api.segments import segment_leader_epochs
 from services.rlmm import gaps
 from services.rlmm.audit import NO_BROKER, Event
+from services.rlmm.batch import Batch, Change
 from services.rlmm.guards import (
     FINISHED,
+    Partition,
     check_topic_name,
     fence,
     unknown_partition,
 )
-from services.rlmm.idempotency import PartitionChange, Records
-from services.rlmm.partitions import KNOWN, lock_or_create, note_leader
+from services.rlmm.locked_partitions import LockedPartitions
+from services.rlmm.partitions import KNOWN, note_leader
 from services.rlmm.rows import EPOCH, AnyRow, ms_of
 from services.rlmm.tables import (
     NOW,
@@ -157,14 +159,14 @@ def take_report(session: Session, report: PartitionReport) -> AtRevision[Partiti
     A report that changes only figures costs the partition's lock and one statement.
     """
     tp = report.topic_id_partition
-    partition = lock_or_create(session, tp)
+    batch = Batch(session, LockedPartitions.lock_or_create(session, [tp]))
+    partition, records = batch.partitions.of(tp).row, batch.records
     if partition.delete_state == FINISHED.value:
         raise InvalidStateTransitionError(f"partition {tp} is in {partition.delete_state}")
     fence(partition, tp, report.leader_epoch)
     stored = session.execute(STORE_IF_LATER, row_of(report)).one_or_none()
     if stored is None:
         raise _out_of_order(session, partition, report)
-    records = Records(session)
     note_leader(records, partition, report.leader_epoch, report.broker_id)
     known = _lineage(stored.leader_epochs, stored.epoch_start_offsets)
     lineage = known.merged_with_report(report.lineage).from_offset(partition.log_start_offset)
@@ -175,7 +177,7 @@ def take_report(session: Session, report: PartitionReport) -> AtRevision[Partiti
         records.change(
             partition, Event("LINEAGE", lost, new, report.broker_id, report.leader_epoch)
         )
-    records.write()
+    batch.write()
     reported_at_ms = ms_of(stored.reported_at)
     state = PartitionState(
         partition.log_start_offset,
@@ -198,7 +200,7 @@ def read(connection: Connection, tp: TopicIdPartition) -> AtRevision[PartitionSt
     return AtRevision(_state(row, tp), row.revision)
 
 
-def cut_lineage(session: Session, partition: PartitionRow) -> None:
+def cut_lineage(session: Session, partition: Partition) -> None:
     """Cut the stored lineage to the partition's log start."""
     row = session.execute(select(*only(LINEAGE)).where(_is(partition))).one_or_none()
     if row is not None:
@@ -206,7 +208,7 @@ def cut_lineage(session: Session, partition: PartitionRow) -> None:
         _store_lineage(session, partition, known.from_offset(partition.log_start_offset))
 
 
-def bounds_of(session: Session, partition: PartitionRow) -> tuple[int, Lineage]:
+def bounds_of(session: Session, partition: Partition) -> tuple[int, Lineage]:
     """Read the reported high watermark and the stored lineage; 0 and empty without a report."""
     columns = only((*LINEAGE, "high_watermark"))
     row = session.execute(select(*columns).where(_is(partition))).one_or_none()
@@ -215,7 +217,7 @@ def bounds_of(session: Session, partition: PartitionRow) -> tuple[int, Lineage]:
     return row.high_watermark, _lineage(row.leader_epochs, row.epoch_start_offsets)
 
 
-def overrule_report(session: Session, partition: PartitionRow, leader_epoch: int | None) -> None:
+def overrule_report(session: Session, partition: Partition, leader_epoch: int | None) -> None:
     """Overrule a stored report of an epoch above `leader_epoch`, or of any epoch if that is None.
 
     The report stays overruled even if the partition's epoch rises later. The lineage stays.
@@ -243,7 +245,7 @@ def overrule_report(session: Session, partition: PartitionRow, leader_epoch: int
 
 
 def _out_of_order(
-    session: Session, partition: PartitionRow, report: PartitionReport
+    session: Session, partition: Partition, report: PartitionReport
 ) -> ConcurrentUpdateError:
     stored = session.scalar(select(COLUMNS.report_number).where(_is(partition)))
     return ConcurrentUpdateError(
@@ -253,7 +255,7 @@ def _out_of_order(
     )
 
 
-def _store_lineage(session: Session, partition: PartitionRow, lineage: Lineage) -> None:
+def _store_lineage(session: Session, partition: Partition, lineage: Lineage) -> None:
     session.execute(
         update(PartitionStateRow)
         .where(_is(partition))
@@ -305,7 +307,7 @@ def _missing_in(lineage: Lineage, other: Lineage) -> str:
     return " ".join([*texts, f"and {others} more"] if others else texts)
 
 
-def _is(partition: PartitionRow) -> ColumnElement[bool]:
+def _is(partition: Partition) -> ColumnElement[bool]:
     return and_(
         PartitionStateRow.topic_id == partition.topic_id,
         PartitionStateRow.partition == partition.partition,
@@ -320,7 +322,7 @@ class LogStartRaise:
     log_start_offset: int
 
 
-def raise_log_start(change: PartitionChange, rise: LogStartRaise) -> MutationOutcome:
+def raise_log_start(change: Change, rise: LogStartRaise) -> MutationOutcome:
     """Raise the log start; see RemoteLogMetadataManager.raise_log_start_offset."""
     session, partition, context = change.session, change.partition, change.context
     tp, old, new = rise.topic_id_partition, partition.log_start_offset, rise.log_start_offset
@@ -344,7 +346,7 @@ def raise_log_start(change: PartitionChange, rise: LogStartRaise) -> MutationOut
     return change.record(Event("LOG_START", str(old), str(new), broker_leader_epoch=epoch))
 
 
-def _end_offset(session: Session, partition: PartitionRow) -> int:
+def _end_offset(session: Session, partition: Partition) -> int:
     """Return the end of the partition (exclusive); 0 if nothing was reported or finished.
 
     Offsets that a former leader copied beyond the end of its epoch do not count: the log does not
@@ -375,7 +377,7 @@ class LeaderEpochReset:
     leader_epoch: int | None
 
 
-def reset_leader_epoch(change: PartitionChange, reset: LeaderEpochReset) -> MutationOutcome:
+def reset_leader_epoch(change: Change, reset: LeaderEpochReset) -> MutationOutcome:
     """Set the highest broker leader epoch; see RemoteLogMetadataManager.reset_leader_epoch."""
     partition, new = change.partition, reset.leader_epoch
     old = partition.highest_broker_leader_epoch

@@ -1,6 +1,6 @@
-"""Lock partitions as the first step of every change, record leaders, and move deletions."""
+"""Record the leaders of partitions, and move their deletion from state to state."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -9,14 +9,12 @@ from sqlalchemy import (
     ColumnElement,
     Uuid,
     any_,
-    bindparam,
     exists,
     func,
     literal,
     select,
     update,
 )
-from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
 from services.api.calls import MutationOutcome
@@ -31,78 +29,23 @@ from services.api.remote_log_metadata_manager import MAX_CLUSTER_ID_LENGTH, Part
 from services.api.validation import require
 from services.rlmm import gaps
 from services.rlmm.audit import Event
+from services.rlmm.batch import Batch, Change
 from services.rlmm.guards import (
     FINISHED,
     MARKED,
     STARTED,
-    check_topic_name,
+    Partition,
     fence,
     raise_leader_epoch,
     unknown_partition,
 )
-from services.rlmm.idempotency import PartitionChange, Records
+from services.rlmm.idempotency import Records
 from services.rlmm.limits import check_text
-from services.rlmm.tables import LIVE, NOW, EventRow, PartitionRow, SegmentRow, TopicRow
+from services.rlmm.locked_partitions import LockedPartitions, lock_topics
+from services.rlmm.tables import LIVE, EventRow, PartitionRow, SegmentRow, TopicRow
 
 KNOWN = PartitionRow.delete_state.is_distinct_from(FINISHED.value)
 """Condition for the partitions that reads return."""
-
-_LOCK = (
-    select(PartitionRow, TopicRow.name)
-    .join(TopicRow, TopicRow.topic_id == PartitionRow.topic_id)
-    .where(
-        PartitionRow.topic_id == bindparam("topic_id"),
-        PartitionRow.partition == bindparam("partition"),
-    )
-    .with_for_update(of=PartitionRow)
-)
-
-
-def lock(session: Session, tp: TopicIdPartition) -> PartitionRow | None:
-    """Lock the partition for the rest of the transaction; return None if it is not known."""
-    values = {"topic_id": tp.topic_id, "partition": tp.partition}
-    found = session.execute(_LOCK, values).one_or_none()
-    if found is None:
-        return None
-    partition, name = found
-    check_topic_name(tp, name)
-    return partition
-
-
-def lock_known(session: Session, tp: TopicIdPartition) -> PartitionRow:
-    """Lock a partition that must be known; it may be deleted already."""
-    partition = lock(session, tp)
-    if partition is None:
-        raise unknown_partition(tp)
-    return partition
-
-
-def lock_or_create(session: Session, tp: TopicIdPartition) -> PartitionRow:
-    """Lock the partition, created at revision 0 if unknown; the caller records an event."""
-    partition = lock(session, tp)
-    if partition is None:
-        topic = insert(TopicRow).values(topic_id=tp.topic_id, name=tp.topic)
-        session.execute(topic.on_conflict_do_nothing())
-        row = insert(PartitionRow).values(topic_id=tp.topic_id, partition=tp.partition, revision=0)
-        session.execute(row.on_conflict_do_nothing())
-        partition = lock_known(session, tp)
-    return partition
-
-
-def lock_topics(session: Session, tps: Iterable[TopicIdPartition]) -> None:
-    """Lock topics before a transaction creates several partitions.
-
-    A new partition's foreign key locks its topic. A put of the topic's settings locks the topic,
-    then its partitions: in another order the two would deadlock.
-    """
-    topic_ids = sorted({tp.topic_id for tp in tps})
-    session.execute(
-        select(TopicRow.topic_id)
-        .where(TopicRow.topic_id == any_(literal(topic_ids, ARRAY(Uuid))))
-        .order_by(TopicRow.topic_id)
-        .with_for_update(read=True, key_share=True)
-    )
-
 
 MAX_LEADERSHIP_CHANGES = 20_000
 """The most partitions in one call of on_partition_leadership_changes, which is one transaction."""
@@ -120,14 +63,18 @@ def announce_all(
     Locks topics, then partitions in the order of (topic id, partition).
     """
     changes = sorted({*leaders, *followers}, key=_highest_epoch_of_each_partition_first)
-    lock_topics(session, [change.topic_id_partition for change in changes])
-    records = Records(session)
+    tps = [change.topic_id_partition for change in changes]
+    lock_topics(session, tps)
+    batch = Batch(session, LockedPartitions.lock_or_create(session, tps))
     for change in changes:
         try:
-            announce(session, records, change, broker_id)
+            partition = batch.partitions.of(change.topic_id_partition).row
         except InvalidRequestError as e:
             raise InvalidRequestError(f"{_place(change, leaders, followers)}.{e}") from e
-    records.write()
+        # A deleted partition stays deleted: its topic id is never used again.
+        if partition.delete_state != FINISHED.value:
+            note_leader(batch.records, partition, change.leader_epoch, broker_id)
+    batch.write()
     if cluster_id is not None:
         topic_ids = {change.topic_id_partition.topic_id for change in changes}
         note_cluster(session, topic_ids, cluster_id)
@@ -153,32 +100,20 @@ def _highest_epoch_of_each_partition_first(change: PartitionLeadership) -> tuple
     return tp.topic_id, tp.partition, 1 if epoch is None else -epoch
 
 
-def announce(
-    session: Session, records: Records, leadership: PartitionLeadership, broker_id: int
-) -> None:
-    """Record a partition's leader.
-
-    A deleted partition stays deleted: its topic id is never used again. A leader that is already
-    recorded makes no event, so idle partitions cost no write.
-    """
-    partition = lock_or_create(session, leadership.topic_id_partition)
-    if partition.delete_state != FINISHED.value:
-        note_leader(records, partition, leadership.leader_epoch, broker_id)
-
-
 def note_leader(
-    records: Records, partition: PartitionRow, leader_epoch: int | None, broker_id: int
+    records: Records, partition: Partition, leader_epoch: int | None, broker_id: int
 ) -> None:
-    """Record an event if the partition is new or its highest leader epoch rises."""
+    """Record an event if the partition is new or its highest leader epoch rises.
+
+    A leader that is already recorded makes no event, so idle partitions cost no write.
+    """
     is_new = partition.revision == 0
     if raise_leader_epoch(partition, leader_epoch) or is_new:
         event = Event("LEADERSHIP", broker_id=broker_id, broker_leader_epoch=leader_epoch)
         records.change(partition, event)
 
 
-def move_deletion(
-    change: PartitionChange, metadata: RemotePartitionDeleteMetadata
-) -> MutationOutcome:
+def move_deletion(change: Change, metadata: RemotePartitionDeleteMetadata) -> MutationOutcome:
     """Move the partition's deletion to `metadata.state`, or count a repeat if it is in that
     state.
     """
@@ -197,16 +132,14 @@ def move_deletion(
     change.guards.require_expected(change.context)
     if target is STARTED:
         change.guards.require_no_hold()
-    elif target is MARKED:
-        partition.marked_at = NOW
-    else:
+    elif target is FINISHED:
         gaps.forget_all(session, partition)
     partition.delete_state = target.value
     event = Event("PARTITION_DELETE", present, target.value, metadata.broker_id, epoch)
     return change.record(event)
 
 
-def _has_live_segments(session: Session, partition: PartitionRow) -> bool:
+def _has_live_segments(session: Session, partition: Partition) -> bool:
     segments = exists().where(
         SegmentRow.topic_id == partition.topic_id,
         SegmentRow.partition == partition.partition,
@@ -215,7 +148,7 @@ def _has_live_segments(session: Session, partition: PartitionRow) -> bool:
     return bool(session.scalar(select(segments)))
 
 
-def _repeated(change: PartitionChange, state: RemotePartitionDeleteState) -> MutationOutcome:
+def _repeated(change: Change, state: RemotePartitionDeleteState) -> MutationOutcome:
     """Count a repeat of `state` on its latest event.
 
     If the audit trail no longer has the event, the outcome has the present revision, of another
@@ -232,7 +165,7 @@ def _repeated(change: PartitionChange, state: RemotePartitionDeleteState) -> Mut
     )
     if revision is None:
         return change.unchanged()
-    return change.records.repeat(partition, revision)
+    return change.repeat(revision)
 
 
 def check_cluster_id(cluster_id: str) -> None:
@@ -284,7 +217,13 @@ class Undeletion:
     topic_id_partition: TopicIdPartition
 
 
-def undelete(change: PartitionChange, undeletion: Undeletion) -> MutationOutcome:
+def lock_to_undelete(session: Session, tps: Collection[TopicIdPartition]) -> LockedPartitions:
+    """Lock the topics, which `undelete` writes, and then the partitions."""
+    lock_topics(session, tps)
+    return LockedPartitions.lock(session, tps)
+
+
+def undelete(change: Change, undeletion: Undeletion) -> MutationOutcome:
     """Remove the mark for deletion; see RemoteLogMetadataManager.undelete_partition.
 
     A mark changes nothing else of a partition. The topic's cluster is deleted, so that RLMs that
@@ -302,7 +241,6 @@ def undelete(change: PartitionChange, undeletion: Undeletion) -> MutationOutcome
         )
     change.guards.require_expected(change.context)
     partition.delete_state = None
-    partition.marked_at = None
     forget_cluster(change.session, partition.topic_id)
     epoch = change.context.broker_leader_epoch
     return change.record(Event("PARTITION_DELETE", present, broker_leader_epoch=epoch))

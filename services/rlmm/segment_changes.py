@@ -8,28 +8,23 @@ from typing import TypeAlias
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from services.api.calls import Call, MutationContext, MutationOutcome
+from services.api.calls import MutationContext, MutationOutcome
 from services.api.errors import (
     InvalidStateTransitionError,
-    RemoteStorageError,
     SegmentAlreadyExistsError,
 )
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import SegmentUpdate, UpdateOutcome
 from services.api.segment_batches import AddOutcome, SegmentAddition
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from services.api.validation import require, within
+from services.api.validation import require
+from services.rlmm import batch as statements
 from services.rlmm import epoch_index
-from services.rlmm import segment_batch as statements
 from services.rlmm.audit import Event
-from services.rlmm.db import PartitionKey, Transactions, key_of
-from services.rlmm.guards import PartitionView, fence, may_move, raise_leader_epoch, unknown_segment
-from services.rlmm.limits import Limits, check_storable
-from services.rlmm.locked_partitions import LockedPartitions, ensure_partitions
-from services.rlmm.rows import AnyRow, event_key, event_key_of, segment_from_row
-from services.rlmm.segment_batch import (
+from services.rlmm.batch import (
     Addition,
     Asked,
+    Change,
     Move,
     Outcome,
     Outcomes,
@@ -42,6 +37,11 @@ from services.rlmm.segment_batch import (
     segment_id_of,
     tp_of,
 )
+from services.rlmm.db import PartitionKey, Transactions, key_of
+from services.rlmm.guards import Partition, fence, may_move, raise_leader_epoch, unknown_segment
+from services.rlmm.limits import Limits, check_storable
+from services.rlmm.locked_partitions import LockedPartitions, ensure_partitions
+from services.rlmm.rows import AnyRow, event_key, event_key_of, segment_from_row
 from services.rlmm.tables import HighestOffsetRow
 
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
@@ -151,32 +151,24 @@ class _Additions:
         self._added: list[Addition] = []
 
     def outcomes(self) -> Outcomes:
-        outcomes = {place: self._judged(asked) for place, asked in self._items.items()}
+        outcomes = {
+            place: self._batch.outcome(asked, partial(self._add, asked.item))
+            for place, asked in self._items.items()
+        }
         if self._added:
             session = self._batch.session
             statements.add_segments(session, self._added)
             epoch_index.add(session, [each.metadata for each in self._added])
         return outcomes
 
-    def _judged(self, asked: Asked[SegmentAddition]) -> Outcome:
-        try:
-            return self._outcome(asked.item, asked.call)
-        except RemoteStorageError as e:
-            return e
-
-    def _outcome(self, item: SegmentAddition, call: Call) -> MutationOutcome:
-        metadata, context, records = item.metadata, item.context, self._batch.records
-        with within("metadata.remote_log_segment_id"):
-            locked = self._batch.partitions.of(metadata.topic_id_partition)
-        answer = records.answered_before(locked.row, metadata, context)
-        if answer is not None:
-            return answer
-        epoch = _require_may_add(locked.row, metadata, context)
-        stored = self._batch.stored(segment_id_of(item))
+    def _add(self, item: SegmentAddition, change: Change) -> MutationOutcome:
+        metadata, partition, context = item.metadata, change.partition, item.context
+        epoch = _require_may_add(partition, metadata, context)
+        stored = self._batch.stored(metadata.remote_log_segment_id)
         if stored is not None:
-            return records.repeat(locked.row, _added_before(stored, metadata))
-        locked.guards.require_expected(context)
-        raise_leader_epoch(locked.row, epoch)
+            return change.repeat(_added_before(stored, metadata))
+        change.guards.require_expected(context)
+        raise_leader_epoch(partition, epoch)
         event = Event(
             "SEGMENT",
             None,
@@ -186,13 +178,13 @@ class _Additions:
             metadata.remote_log_segment_id.id,
             event_key(metadata),
         )
-        outcome = records.change(locked.row, event, metadata, context, call)
+        outcome = change.record(event)
         self._added.append(Addition(metadata, outcome.revision, item.lease_ms))
         return outcome
 
 
 def _require_may_add(
-    partition: PartitionView, metadata: RemoteLogSegmentMetadata, context: MutationContext
+    partition: Partition, metadata: RemoteLogSegmentMetadata, context: MutationContext
 ) -> int | None:
     """Return the broker leader epoch of the call if the partition accepts new segments.
 
@@ -301,32 +293,24 @@ class _Moves:
         self._moves: list[Move] = []
 
     def outcomes(self) -> Outcomes:
-        outcomes = {place: self._judged(asked) for place, asked in self._items.items()}
+        outcomes = {
+            place: self._batch.outcome(asked, partial(self._move, asked.item))
+            for place, asked in self._items.items()
+        }
         if self._moves:
             self._write_moves()
         return outcomes
 
-    def _judged(self, asked: Asked[SegmentUpdate]) -> Outcome:
-        try:
-            return self._outcome(asked.item, asked.call)
-        except RemoteStorageError as e:
-            return e
-
-    def _outcome(self, item: SegmentUpdate, call: Call) -> MutationOutcome:
-        update, context, segment_id = item.update, item.context, segment_id_of(item)
-        records = self._batch.records
-        with within("update.remote_log_segment_id"):
-            locked = self._batch.partitions.of(segment_id.topic_id_partition)
-        answer = records.answered_before(locked.row, update, context)
-        if answer is not None:
-            return answer
+    def _move(self, item: SegmentUpdate, change: Change) -> MutationOutcome:
+        segment_id = segment_id_of(item)
         stored = self._batch.stored(segment_id)
         if stored is None:
             raise unknown_segment(segment_id)
-        if not may_move(locked.guards, stored, update, context):
-            return records.repeat(locked.row, stored.state_revision)
-        outcome = records.change(locked.row, _event(item, stored), update, context, call)
-        self._moves.append(Move(update, stored.state, outcome.revision, context.plan_id))
+        if not may_move(change.guards, stored, item.update, item.context):
+            return change.repeat(stored.state_revision)
+        outcome = change.record(_event(item, stored))
+        plan_id = item.context.plan_id
+        self._moves.append(Move(item.update, stored.state, outcome.revision, plan_id))
         return outcome
 
     def _write_moves(self) -> None:

@@ -135,7 +135,7 @@ class PartitionRow(Base):
         server_default=text("0"), comment="of the tier: what lies below is gone or going"
     )
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
-    changed_at: Mapped[datetime] = mapped_column(server_default=NOW, onupdate=NOW)
+    changed_at: Mapped[datetime] = mapped_column(server_default=NOW)
 
 
 class SegmentRow(Base):
@@ -215,7 +215,7 @@ class SegmentRow(Base):
     # The sweep that marked it for deletion.
     plan_id: Mapped[str | None]
     created_at: Mapped[datetime] = mapped_column(server_default=NOW)
-    changed_at: Mapped[datetime] = mapped_column(server_default=NOW, onupdate=NOW)
+    changed_at: Mapped[datetime] = mapped_column(server_default=NOW)
 
 
 class PartitionStateRow(Base):

@@ -10,8 +10,9 @@ from services.api.calls import MutationContext, current_call
 from services.api.errors import ConcurrentUpdateError, RemoteResourceNotFoundError
 from services.api.ids import uuid_to_text
 from services.api.topic_config import StoredTopicConfig, check_change, topic_config
+from services.rlmm.locked_partitions import lock_all_of_topic
 from services.rlmm.rows import AnyRow
-from services.rlmm.tables import PartitionRow, TopicConfigEventRow, TopicRow
+from services.rlmm.tables import TopicConfigEventRow, TopicRow
 
 
 def read(connection: Connection, topic_id: UUID) -> StoredTopicConfig:
@@ -47,7 +48,7 @@ def put(
             f"{topic.config_revision}, not {expected_revision}; read them again"
         )
     check_change(topic_config(topic.config), topic_config(entries))
-    _lock_partitions(session, topic_id)
+    lock_all_of_topic(session, topic_id)
     topic.config = dict(entries)
     topic.config_revision += 1
     call = current_call()
@@ -61,16 +62,6 @@ def put(
     )
     session.add(version)
     return _stored(topic)
-
-
-def _lock_partitions(session: Session, topic_id: UUID) -> None:
-    """Lock the topic's partitions in the order in which every batch locks them."""
-    session.execute(
-        select(PartitionRow.partition)
-        .where(PartitionRow.topic_id == topic_id)
-        .order_by(PartitionRow.partition)
-        .with_for_update()
-    )
 
 
 def _stored(row: TopicRow | AnyRow) -> StoredTopicConfig:

@@ -7,7 +7,6 @@ from threading import Barrier
 from typing import Any
 from uuid import UUID, uuid4
 
-import psycopg
 import pytest
 from sqlalchemy import Engine, text
 
@@ -35,9 +34,12 @@ from tests.contract.rlmm.segments import (
     OTHER_BROKER,
     add,
     finished,
+    revision_of,
     segment,
     update_to,
 )
+from tests.harness.eventually import eventually
+from tests.harness.rlmm_database import statements_sent, waiting
 
 SEGMENTS = 40
 ROUNDS = 8
@@ -303,14 +305,40 @@ def test_a_batch_over_many_partitions_takes_few_statements(
     assert max(counts) <= 10
 
 
-def statements_sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Grows by each statement that this process sends, also past SQLAlchemy."""
-    sent: list[str] = []
-    execute = psycopg.Cursor.execute
+def test_the_leaders_of_many_partitions_take_few_statements(
+    rlmm: SqlRemoteLogMetadataManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic_id = uuid4()
+    tps = [TopicIdPartition(topic_id, "orders", partition) for partition in range(40)]
+    rlmm.check()  # The first statements of a connection belong to no change.
+    sent = statements_sent(monkeypatch)
+    counts = []
+    for known, epoch in ((20, 3), (40, 3), (40, 3), (40, 4)):
+        sent.clear()
+        leaders = [PartitionLeadership(tp, epoch) for tp in tps[:known]]
+        rlmm.on_partition_leadership_changes(leaders, [], BROKER)
+        counts.append(len(sent))
+    lock_topics_known_and_lock = 3
+    assert min(counts) == lock_topics_known_and_lock
+    assert max(counts) <= 10
 
-    def noted(cursor: Any, query: Any, *arguments: Any, **options: Any) -> Any:
-        sent.append(str(query))
-        return execute(cursor, query, *arguments, **options)
 
-    monkeypatch.setattr(psycopg.Cursor, "execute", noted)
-    return sent
+def test_a_new_partition_is_not_created_before_the_known_ones_below_it_are_locked(
+    engine: Engine, rlmm: SqlRemoteLogMetadataManager
+) -> None:
+    topic_id = uuid4()
+    known, new = (TopicIdPartition(topic_id, "orders", partition) for partition in range(2))
+
+    def announce(*tps: TopicIdPartition) -> None:
+        rlmm.on_partition_leadership_changes([PartitionLeadership(tp, 3) for tp in tps], [], BROKER)
+
+    announce(known)
+    with ThreadPoolExecutor(1) as pool:
+        with engine.begin() as holder:
+            holder.execute(text("SELECT 1 FROM partitions FOR UPDATE"))
+            both = pool.submit(announce, known, new)
+            eventually(lambda: waiting(engine) == 1)
+            announce(new)  # It would wait for the other call's new row.
+            assert not both.done()
+        both.result(timeout=30)
+    assert [revision_of(rlmm, tp) for tp in (known, new)] == [1, 1]

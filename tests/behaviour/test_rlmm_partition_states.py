@@ -5,7 +5,7 @@ from dataclasses import replace
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import Engine, event, text
+from sqlalchemy import Engine, text
 
 from services.api.calls import Call, MutationContext, serving
 from services.api.errors import DeletionRefusedError, RetriableRemoteStorageError
@@ -25,7 +25,7 @@ from tests.contract.rlmm.segments import (
 )
 from tests.harness.eventually import eventually
 from tests.harness.patience import PATIENT
-from tests.harness.rlmm_database import events, waiting
+from tests.harness.rlmm_database import events, statements_sent, waiting
 
 
 @pytest.fixture
@@ -69,17 +69,15 @@ class TestReports:
         assert revision_of(rlmm, tp) == 4
 
     def test_figures_cost_the_lock_and_one_statement(
-        self, engine: Engine, rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        rlmm: SqlRemoteLogMetadataManager,
+        tp: TopicIdPartition,
     ) -> None:
         taken(rlmm, report_of(tp, 1))
-        statements: list[str] = []
-
-        @event.listens_for(engine, "before_cursor_execute")
-        def note(*args: object) -> None:
-            statements.append(str(args[2]).split()[0])
-
+        sent = statements_sent(monkeypatch)
         taken(rlmm, report_of(tp, 2, log_end_offset=200))
-        assert statements == ["SELECT", "INSERT"]
+        assert [statement.split()[0] for statement in sent] == ["SELECT", "INSERT"]
 
     def test_of_two_reports_at_once_the_later_one_stays(
         self, engine: Engine, rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition

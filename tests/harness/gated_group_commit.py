@@ -13,9 +13,9 @@ from services.api.calls import NO_CONTEXT, Call, MutationContext, MutationOutcom
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import SegmentUpdate
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.rlmm.batch import Asked, Outcome, Outcomes, SegmentChange
 from services.rlmm.db import Transactions
 from services.rlmm.group_commit import GroupCommit
-from services.rlmm.segment_batch import Asked, Outcome, Outcomes, SegmentChange
 from services.rlmm.segment_changes import apply_single, apply_unlocked
 from tests.contract.rlmm.segments import FINISHED, segment, update_to
 from tests.harness.eventually import eventually

@@ -2,7 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from typing import Any
 
+import psycopg
+import pytest
 from sqlalchemy import Engine, Row, text
 
 from services.api.ids import TopicIdPartition
@@ -52,3 +55,16 @@ def schema_problems(database_url: str) -> list[SchemaProblem]:
     """
     hasty = {"setting fsync", "setting full_page_writes"}
     return [each for each in check_schema(database_url) if each.what not in hasty]
+
+
+def statements_sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Grows by each statement that this process sends, also past SQLAlchemy."""
+    sent: list[str] = []
+    execute = psycopg.Cursor.execute
+
+    def noted(cursor: Any, query: Any, *arguments: Any, **options: Any) -> Any:
+        sent.append(str(query))
+        return execute(cursor, query, *arguments, **options)
+
+    monkeypatch.setattr(psycopg.Cursor, "execute", noted)
+    return sent

@@ -1,19 +1,23 @@
-"""Change many segments in one transaction: read, check, write rows, events and outcomes."""
+"""Change segments and partitions in one transaction: lock, check, write rows, events and outcomes.
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+A change is an item of a batch. Its rule checks it, with the partition locked, and records it.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
 from sqlalchemy.orm import Session
 
-from services.api.calls import Call, MutationOutcome, current_call
+from services.api.calls import Call, MutationContext, MutationOutcome, current_call
 from services.api.errors import InvalidRequestError, RemoteStorageError, RetriableRemoteStorageError
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.remote_log_metadata_manager import SegmentUpdate
 from services.api.segment_batches import MAX_BATCH, SegmentAddition
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMetadataUpdate
 from services.api.validation import require_count
+from services.rlmm.audit import Event
 from services.rlmm.db import (
     PartitionKey,
     Transactions,
@@ -25,7 +29,9 @@ from services.rlmm.db import (
     wait_for_answers,
     when_needed,
 )
+from services.rlmm.guards import TOPIC_FIELD, Guards, Partition
 from services.rlmm.idempotency import Records
+from services.rlmm.limits import check_storable
 from services.rlmm.locked_partitions import LockedPartitions
 from services.rlmm.rows import COPY_LEASED, AnyRow, row_values
 
@@ -292,7 +298,7 @@ def _change_some(
     partitions: Sequence[Mapping[int, Asked[Item]]],
     work: Callable[[Session, Mapping[int, Asked[Item]]], Outcomes],
 ) -> Outcomes:
-    items = dict(_items(partitions))
+    items = {place: asked for part in partitions for place, asked in part.items()}
     try:
         return transactions.change(lambda session: work(session, items))
     except RetriableRemoteStorageError:
@@ -309,16 +315,128 @@ def _change_some(
     return outcomes
 
 
-def _items(
-    partitions: Sequence[Mapping[int, Asked[Item]]],
-) -> Iterator[tuple[int, Asked[Item]]]:
-    for partition in partitions:
-        yield from partition.items()
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of a locked partition, for its rule: an item of a batch in its transaction."""
+
+    session: Session
+    partition: Partition
+    guards: Guards
+    records: Records
+    body: object
+    context: MutationContext
+    call: Call
+
+    def record(self, event: Event) -> MutationOutcome:
+        """Give the partition its next revision and record `event` with it."""
+        return self.records.change(self.partition, event, self.body, self.context, self.call)
+
+    def repeat(self, revision: int) -> MutationOutcome:
+        """Count a repeat of the change whose event has `revision`."""
+        return self.records.repeat(self.partition, revision)
+
+    def unchanged(self) -> MutationOutcome:
+        """Return the outcome of a repeat that repeats no event in particular."""
+        return MutationOutcome(applied=False, revision=self.partition.revision)
+
+
+Rule: TypeAlias = Callable[[Change], MutationOutcome]
+
+Lock: TypeAlias = Callable[[Session, Collection[TopicIdPartition]], LockedPartitions]
+
+
+class Batch:
+    """The changes of one transaction, whose partitions are locked.
+
+    Attributes:
+        partitions: the locked partitions.
+        records: the events and outcomes of all changes.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        partitions: LockedPartitions,
+        calls: Iterable[tuple[TopicIdPartition, MutationContext]] = (),
+    ) -> None:
+        """Send the query for the remembered outcomes of the calls."""
+        self.session = session
+        self.partitions = partitions
+        self.records = Records(session, [(key_of(tp), context) for tp, context in calls])
+
+    def apply(
+        self,
+        tp: TopicIdPartition,
+        body: object,
+        context: MutationContext,
+        rule: Rule,
+        field: str = TOPIC_FIELD,
+        call: Call | None = None,
+    ) -> MutationOutcome:
+        """Return the remembered outcome of the context's request id, or else that of the rule.
+
+        Args:
+            body: what the client sent, but for the context.
+            field: the path of the topic's name, for messages.
+            call: the call that requested the change; None for the current one.
+
+        Raises:
+            InvalidRequestError: the request id was used with another body before.
+            RemoteStorageError: the rule refuses the change, or the partition is unknown.
+        """
+        locked = self.partitions.of(tp, field)
+        answer = self.records.answered_before(locked.row, body, context)
+        if answer is not None:
+            return answer
+        requested_by = call or current_call()
+        partition, guards, records = locked.row, locked.guards, self.records
+        return rule(Change(self.session, partition, guards, records, body, context, requested_by))
+
+    def write(self) -> None:
+        """Write the events, the outcomes and the partitions, after the segments."""
+        self.records.write()
+        self.partitions.write_back()
+
+
+class PartitionChange(Protocol):
+    """What the client sent to change one partition, but for the context; an item of a batch."""
+
+    @property
+    def topic_id_partition(self) -> TopicIdPartition: ...
+
+
+PartitionItem = TypeVar("PartitionItem", bound=PartitionChange)
+
+
+def change_partition(
+    transactions: Transactions,
+    item: PartitionItem,
+    context: MutationContext,
+    rule: Callable[[Change, PartitionItem], MutationOutcome],
+    lock: Lock = LockedPartitions.lock,
+    field: str = TOPIC_FIELD,
+) -> MutationOutcome:
+    """Apply one change of a partition in a transaction of its own; a refusal rolls it back.
+
+    Args:
+        rule: refuses the change, or makes and records it.
+        field: the path of the topic's name, for messages.
+    """
+    check_storable(context)
+    tp = item.topic_id_partition
+
+    def work(session: Session) -> MutationOutcome:
+        batch = Batch(session, lock(session, [tp]), [(tp, context)])
+        outcome = batch.apply(tp, item, context, lambda change: rule(change, item), field)
+        batch.write()
+        return outcome
+
+    return transactions.change(work)
 
 
 def change_in(
     session: Session,
-    lock: Callable[[Session, Iterable[TopicIdPartition]], LockedPartitions],
+    lock: Lock,
     asked: Collection[Asked[SegmentChange]],
     change: "Callable[[SegmentBatch], Outcomes]",
 ) -> Outcomes:
@@ -339,12 +457,9 @@ def change_in(
     return outcomes
 
 
-class SegmentBatch:
-    """A batch of changes in the pipeline of `change_in`; its constructor sends all queries.
-
-    Attributes:
-        partitions: the locked partitions.
-        records: the events and outcomes of all changes.
+class SegmentBatch(Batch):
+    """A batch of segment changes in the pipeline of `change_in`; the constructor sends all
+    queries.
     """
 
     def __init__(
@@ -353,26 +468,31 @@ class SegmentBatch:
         partitions: LockedPartitions,
         asked: Collection[Asked[SegmentChange]],
     ) -> None:
-        self.session = session
-        self.partitions = partitions
         rows = ask_for_segments(session, [segment_id_of(each.item) for each in asked])
         self._stored = when_needed(lambda: by_segment(rows))
-        contexts = [(key_of(tp_of(each.item)), each.item.context) for each in asked]
-        self.records = Records(session, contexts)
+        super().__init__(session, partitions, [(tp_of(e.item), e.item.context) for e in asked])
         self._checks: list[Callable[[], None]] = []
 
     def stored(self, segment_id: RemoteLogSegmentId) -> AnyRow | None:
         """Return all columns of the segment before the batch, and copy_leased."""
         return self._stored().get(segment_key(segment_id))
 
+    def outcome(self, asked: Asked[SegmentChange], rule: Rule) -> Outcome:
+        """Apply one item; an error refuses this item alone."""
+        item = asked.item
+        body, field = (
+            (item.metadata, f"metadata.remote_log_segment_id.{TOPIC_FIELD}")
+            if isinstance(item, SegmentAddition)
+            else (item.update, f"update.remote_log_segment_id.{TOPIC_FIELD}")
+        )
+        try:
+            return self.apply(tp_of(item), body, item.context, rule, field, asked.call)
+        except RemoteStorageError as e:
+            return e
+
     def check_at_the_end(self, check: Callable[[], None]) -> None:
         """Register `check`, which `require_written` calls."""
         self._checks.append(check)
-
-    def write(self) -> None:
-        """Write the events, the outcomes and the partitions, after the segments."""
-        self.records.write()
-        self.partitions.write_back()
 
     def require_written(self) -> None:
         """Check the written rows after the end of the pipeline.
