@@ -27,6 +27,7 @@ from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.retention import DeletionReason
 from services.api.segments import RemoteLogSegmentState
+from services.common.retry import replan
 from services.workflows.deletion import Deleter, DeletionOutcome, ExpectedRevisions, begin_deletion
 from services.workflows.removal import begin_removal
 from spark_jobs.connections import Services
@@ -43,9 +44,6 @@ from spark_jobs.plan import (
     rows_of,
 )
 from spark_jobs.planning import RemovalPlanner, RetentionPlanner
-
-ATTEMPTS = 3
-"""Number of attempts to mark a partition that keeps changing, before its segments are refused."""
 
 _NOT_MARKED = (RetriableRemoteStorageError, ThrottledError)
 
@@ -132,30 +130,33 @@ def mark_partition(
     """
     marks: dict[UUID, Mark] = {}
     seen = {d.segment.remote_log_segment_id.id: d.segment for d in plan.deletions}
-    attempt = plan
-    for attempts_left in reversed(range(ATTEMPTS)):
-        outcomes = _begun(rlmm, retrying, attempt, deleter)
-        for outcome in outcomes:
+    moved: set[UUID] = set()
+
+    def mark(planned: PartitionPlan) -> None:
+        moved.clear()
+        stale: ConcurrentUpdateError | None = None
+        for outcome in _begun(rlmm, retrying, planned, deleter):
             segment_id = outcome.segment.remote_log_segment_id.id
             marks[segment_id] = _mark_of(outcome.error)
             seen[segment_id] = outcome.segment
-        moved = {
-            outcome.segment.remote_log_segment_id.id
-            for outcome in outcomes
-            if isinstance(outcome.error, ConcurrentUpdateError)
-        }
-        if not moved or attempts_left == 0:
-            break
-        try:
-            now = plan_again(plan.topic_id_partition)
-        except RemoteResourceNotFoundError as e:
-            marks |= dict.fromkeys(moved, _mark_of(e))
-            break
-        attempt = narrowed(now, moved)
+            if isinstance(outcome.error, ConcurrentUpdateError):
+                moved.add(segment_id)
+                stale = outcome.error
+        if stale is not None:
+            raise stale
+
+    def narrowed_plan() -> PartitionPlan:
+        now = plan_again(plan.topic_id_partition)
         why = now.skipped or "changed since the plan was made; retention keeps it now"
-        marks |= dict.fromkeys(moved, Mark(REFUSED, why))
-        if not attempt.deletions:
-            break
+        marks.update(dict.fromkeys(moved, Mark(REFUSED, why)))
+        return narrowed(now, moved)
+
+    try:
+        replan(mark, narrowed_plan, first=plan)
+    except RemoteResourceNotFoundError as e:
+        marks |= dict.fromkeys(moved, _mark_of(e))
+    except ConcurrentUpdateError:
+        pass  # `marks` has the refusals of the last plan.
     latest = tuple(
         replace(d, segment=seen[d.segment.remote_log_segment_id.id]) for d in plan.deletions
     )
@@ -206,19 +207,18 @@ def _begin_removal(
     plan_again: PlanAgain,
     deleter: Deleter,
 ) -> None:
-    tp, revision = plan.topic_id_partition, plan.revision
-    for attempts_left in reversed(range(ATTEMPTS)):
-        try:
-            retrying(begin_removal, rlmm, tp, deleter, now_ms(), revision)
-        except (ConcurrentUpdateError, InvalidStateTransitionError):
-            if attempts_left == 0:
-                raise
-        else:
-            return
+    tp = plan.topic_id_partition
+
+    def begin(planned: PartitionPlan) -> None:
+        retrying(begin_removal, rlmm, tp, deleter, now_ms(), planned.revision)
+
+    def due_plan() -> PartitionPlan:
         now = plan_again(tp)
         if now.skipped is not None:
             raise ConcurrentUpdateError(f"changed since the plan was made: {now.skipped}")
-        revision = now.revision
+        return now
+
+    replan(begin, due_plan, first=plan, stale=(ConcurrentUpdateError, InvalidStateTransitionError))
 
 
 def _begun(

@@ -37,12 +37,12 @@ from services.cli.output import (
     time_text,
 )
 from services.cli.topics import find_topic
+from services.common.retry import replan
 
 app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 NO_LEADER_EPOCH = -1
 NOT_MARKED = "not marked for deletion"
-_ATTEMPTS = 5
 
 
 @app.callback()
@@ -256,21 +256,22 @@ def _change_what_is_shown(
 
     Copies and reports raise the revision meanwhile.
     """
-    latest = shown
-    for _ in range(_ATTEMPTS):
-        try:
-            return change(latest.revision)
-        except ConcurrentUpdateError:
-            latest = read()
+
+    def read_the_same() -> Shown:
+        latest = read()
         if latest.text != shown.text:
             raise CommandError(
                 f"{tp.topic}-{tp.partition} changed meanwhile from {shown.text} to {latest.text}; "
                 "this command changed nothing"
             )
-    raise CommandError(
-        f"{tp.topic}-{tp.partition} keeps changing at the same time; run the command again",
-        EXIT_FAILED,
-    )
+        return latest
+
+    try:
+        return replan(lambda value: change(value.revision), read_the_same, first=shown)
+    except ConcurrentUpdateError as e:
+        raise CommandError(
+            f"{tp.topic}-{tp.partition} keeps changing; run the command again", EXIT_FAILED
+        ) from e
 
 
 @contextmanager

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 import typer
-from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from services.api.calls import AtRevision
-from services.api.errors import ConcurrentUpdateError, RemoteResourceNotFoundError
+from services.api.errors import RemoteResourceNotFoundError
 from services.api.ids import TopicIdPartition, uuid_to_text
 from services.api.partitions import PartitionState
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_partitions
@@ -23,12 +23,11 @@ from services.cli.connections import (
     find_partition,
 )
 from services.cli.output import CommandError, Format, print_json, print_table, say, size_text
+from services.common.retry import replan
 from services.rlm.retention.snapshot import Snapshot, take_snapshot
 from services.rlm.roles.stopping import kept_because
 
 app = command_group()
-
-_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +115,6 @@ def _evaluate(manager: RemoteLogMetadataManager, name: TopicIdPartition) -> _Eva
     return _Evaluated(name, state, topic, snapshot.plan(topic.config))
 
 
-@retry(
-    retry=retry_if_exception_type(ConcurrentUpdateError),
-    stop=stop_after_attempt(_ATTEMPTS),
-    reraise=True,
-)
 def read_partition(
     manager: RemoteLogMetadataManager, name: TopicIdPartition
 ) -> tuple[StoredTopicConfig, Snapshot]:
@@ -130,7 +124,8 @@ def read_partition(
         ConcurrentUpdateError: the partition changes faster than it can be read.
     """
     topic = manager.topic_config(name.topic_id)
-    return topic, take_snapshot(manager, name, manager.partition_state(name))
+    state = partial(manager.partition_state, name)
+    return topic, replan(partial(take_snapshot, manager, name), state)
 
 
 def disabled_text(config: TopicConfig) -> str | None:

@@ -27,11 +27,10 @@ from services.cli.connections import (
     connected_rlmm,
 )
 from services.cli.output import EXIT_FAILED, CommandError, Format, print_json, print_table, say
+from services.common.retry import replan
 from services.workflows.deletion import UNKNOWN_BROKER
 
 app = command_group("List, configure and delete topics.")
-
-_ATTEMPTS = 5
 
 
 @dataclass
@@ -207,8 +206,8 @@ def _put(
     unset: Sequence[str],
 ) -> tuple[StoredTopicConfig, StoredTopicConfig]:
     """Change settings at the revision at which they were read; return them before and after."""
-    for _ in range(_ATTEMPTS):
-        before = manager.topic_config(topic.topic_id)
+
+    def put(before: StoredTopicConfig) -> tuple[StoredTopicConfig, StoredTopicConfig]:
         missing = [key for key in unset if key not in before.entries]
         if missing:
             raise CommandError(
@@ -216,17 +215,15 @@ def _put(
             )
         kept = {key: value for key, value in before.entries.items() if key not in unset}
         context = MutationContext(reason="sediment topics set")
-        try:
-            after = manager.put_topic_config(
-                topic.topic_id, {**kept, **changes}, before.revision, context
-            )
-        except ConcurrentUpdateError:
-            continue
-        return before, after
-    raise CommandError(
-        f"topic {topic.name}: its settings keep changing at the same time; run the command again",
-        EXIT_FAILED,
-    )
+        entries = {**kept, **changes}
+        return before, manager.put_topic_config(topic.topic_id, entries, before.revision, context)
+
+    try:
+        return replan(put, lambda: manager.topic_config(topic.topic_id))
+    except ConcurrentUpdateError as e:
+        raise CommandError(
+            f"topic {topic.name}: its settings keep changing; run the command again", EXIT_FAILED
+        ) from e
 
 
 def _mark(manager: RemoteLogMetadataManager, summary: PartitionSummary) -> bool:

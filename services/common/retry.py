@@ -1,10 +1,11 @@
-"""Decide which errors to retry, and when."""
+"""Decide which errors to retry and when, and plan again what has become out of date."""
 
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import ldexp
 from random import Random
+from typing import TypeVar
 
 from services.api.errors import ConcurrentUpdateError, RetriableRemoteStorageError, ThrottledError
 
@@ -30,6 +31,37 @@ class Backoff:
         # Beyond 2^31 every maximum is reached; much larger powers overflow a float.
         full = min(self.max_s, ldexp(self.initial_s, min(failures - 1, 31)))
         return full * self.chance.uniform(1.0 - self.jitter, 1.0 + self.jitter)
+
+
+REPLANS = 4
+P = TypeVar("P")
+T = TypeVar("T")
+
+
+def replan(
+    act: Callable[[P], T],
+    plan_again: Callable[[], P],
+    first: P | None = None,
+    stale: type[Exception] | tuple[type[Exception], ...] = ConcurrentUpdateError,
+) -> T:
+    """Act on a plan; if the state that it is based on has changed, plan again, up to REPLANS times.
+
+    This is not a retry: the same plan is never used twice, so there is no pause.
+
+    Args:
+        first: the first plan, if the caller has one.
+        stale: the errors of `act` that mean that the plan is out of date.
+
+    Raises:
+        Exception: the error of the last plan, or any other error of `act` or `plan_again`.
+    """
+    plan = plan_again() if first is None else first
+    for _ in range(REPLANS):
+        try:
+            return act(plan)
+        except stale:
+            plan = plan_again()
+    return act(plan)
 
 
 INTERVAL_S = 0.2

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from threading import Event, Lock
 
+from services.common.retry import replan
 from services.local import as_user
 from services.local.data_directory import end_leftover, kill_tree, write_pid_file
 
@@ -57,7 +58,7 @@ class HeldPorts:
 
 
 def free_ports(count: int, candidates: Sequence[int] = CANDIDATES) -> list[int]:
-    """Find free ports without holding them; retry with others if a server cannot start there.
+    """Find free ports without holding them; choose others if a server cannot start there.
 
     Raises:
         RuntimeError: fewer than `count` candidates are free.
@@ -172,7 +173,6 @@ if __name__ == "__main__":
 STOP_GRACE_S = 30.0
 _POLL_S = 0.02
 _LOG_TAIL_BYTES = 4_096
-_PORT_ATTEMPTS = 5
 
 
 class ProcessError(RuntimeError):
@@ -183,26 +183,30 @@ class ProcessDiedError(ProcessError):
     """A child process ended before it was ready."""
 
 
+class _PortTakenError(ProcessDiedError):
+    """Another process took one of its ports meanwhile."""
+
+
 def start_on_free_ports(count: int, start: Callable[[Sequence[int]], None]) -> HeldPorts:
-    """Call `start` with free ports; retry with others if another process took one meanwhile.
+    """Call `start` with free ports, and with others if another process took one meanwhile.
 
     Keep the returned object as long as a server may be started on the ports again.
 
     Raises:
         ProcessDiedError: `start` failed for another reason, or too often.
     """
-    for _ in range(_PORT_ATTEMPTS - 1):
-        held = HeldPorts(count)
+
+    def started(held: HeldPorts) -> HeldPorts:
         try:
             start(held.ports)
-            return held
-        except ProcessDiedError:
+        except ProcessDiedError as e:
             held.release()
             if all(is_free(port) for port in held.ports):
                 raise
-    held = HeldPorts(count)
-    start(held.ports)
-    return held
+            raise _PortTakenError(str(e)) from e
+        return held
+
+    return replan(started, lambda: HeldPorts(count), stale=_PortTakenError)
 
 
 class ChildProcess:

@@ -51,7 +51,6 @@ def announce(
     partition.report.announced = role
 
 
-_ATTEMPTS = 3
 _log = logging.getLogger(__name__)
 
 
@@ -243,6 +242,7 @@ class Reporter:
         """Send a report of `report_of`; return the state that RLMM has after it.
 
         Raises:
+            ConcurrentUpdateError: if another process has sent a report meanwhile; make a new one.
             FencedLeaderEpochError: if another broker leads the partition.
             RemoteStorageError: if RLMM refused the report.
         """
@@ -258,7 +258,8 @@ class Reporter:
         partition at rest costs no request.
 
         A refused report is logged and not sent again before the partition changes: the reason
-        rarely disappears soon.
+        rarely disappears soon. Only if another process has sent a report meanwhile, the next pass
+        sends this one with a higher number.
 
         While RSM is down, partitions that do not need it are reported. RSM is called for only one
         of the others, which comes last the next time.
@@ -311,23 +312,12 @@ class Reporter:
         return report if is_as_polled else report_of(partition, self._broker_id)
 
     def _send(self, drafts: Sequence[_Draft]) -> list[ReportOutcome]:
-        """Send reports; return one outcome per report, in order.
-
-        If another process has sent a report meanwhile, give this one a new number and send it
-        again, a few times.
-        """
-        outcomes: dict[int, ReportOutcome] = {}
-        waiting = list(range(len(drafts)))
-        for _ in range(_ATTEMPTS):
-            reports = [self._numbered(drafts[at]) for at in waiting]
-            answers = self._rlmm.report_partition_state(reports)
-            for at, report, answer in zip(waiting, reports, answers, strict=True):
-                outcomes[at] = answer
-                self._note(drafts[at].partition, report, answer)
-            waiting = [at for at in waiting if isinstance(outcomes[at], ConcurrentUpdateError)]
-            if not waiting:
-                break
-        return [outcomes[at] for at in range(len(drafts))]
+        """Send reports once; return one outcome per report, in order."""
+        reports = [self._numbered(draft) for draft in drafts]
+        outcomes = self._rlmm.report_partition_state(reports)
+        for draft, report, outcome in zip(drafts, reports, outcomes, strict=True):
+            self._note(draft.partition, report, outcome)
+        return outcomes
 
     def _numbered(self, draft: _Draft) -> PartitionReport:
         partition = draft.partition

@@ -108,8 +108,9 @@ class _Turn:
 class Scheduler:
     """Run each task `interval_s` after its last end, or after a back-off if it failed.
 
-    Only the scheduler retries RLM's passes. `tick()` starts due tasks while threads are free; after
-    `start()` this happens automatically when a task ends and when the ticker wakes.
+    It alone retries a pass that failed. Within a pass, a copy waits for a busy RSM, and outdated
+    plans are made again (docs/architecture.md, Retries). `tick()` starts due tasks while threads
+    are free; after `start()` this happens automatically when a task ends and when the ticker wakes.
 
     Args:
         clock: monotonic seconds.

@@ -1,6 +1,5 @@
 """Delete segments: by name if the custom metadata names the objects, else by listing the id."""
 
-import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -9,6 +8,7 @@ from threading import Lock
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.segments import RemoteLogSegmentMetadata
 from services.common.failpoints import failpoint
+from services.common.retry import Backoff
 from services.rsm.active_copies import ActiveCopies, Waiting
 from services.rsm.backends.protocol import MAX_DELETE_KEYS, StorageBackend
 from services.rsm.deadline import (
@@ -70,16 +70,14 @@ class DeletePace:
             self._limit.set_rate(min(self._limit.rate_per_s + self._most * _STEP_SHARE, self._most))
 
 
-_FIRST_PAUSE_S = 0.2
-_LONGEST_PAUSE_S = 2.0
+_PAUSES = Backoff(initial_s=0.2, max_s=2.0)
 
 
 class ObjectDeletes:
     """Sends every delete of a process, and alone retries it.
 
-    A request for many keys is a POST, which no HTTP client retries by itself, although deletion is
-    idempotent. Keys that failed temporarily are retried, after a pause that doubles each time, at
-    an adaptive rate.
+    The HTTP client does not retry these requests, so that each failure slows the pace. Keys that
+    failed temporarily are retried, after a pause that doubles each time, at an adaptive rate.
     """
 
     def __init__(self, pace: DeletePace, retries: int, waiting: Waiting) -> None:
@@ -140,9 +138,7 @@ class ObjectDeletes:
 
     def _pause_before(self, attempt: int) -> None:
         if attempt:
-            longest_s = min(_FIRST_PAUSE_S * 2 ** (attempt - 1), _LONGEST_PAUSE_S)
-            pause_s = longest_s * random.uniform(0.5, 1)
-            self._waiting.until(self._waiting.now() + pause_s, _is_wanted)
+            self._waiting.until(self._waiting.now() + _PAUSES.delay_s(attempt), _is_wanted)
         require_wanted()
 
 

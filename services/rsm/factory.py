@@ -124,8 +124,6 @@ def _other_location(
             _http(settings, waiting),
             target,
             listed.prefix,
-            resumes=settings.retries,
-            waiting=waiting,
             writes=False,
         )
     return Location(listed.id, backend, listed.prefix, described(listed))
@@ -147,14 +145,8 @@ def build_backend(settings: RsmSettings, waiting: Waiting | None = None) -> Stor
     """Build the object store that `settings` describe."""
     if settings.directory is not None and settings.backend == "filesystem":
         return FilesystemStorage(settings.directory)
-    waiting = waiting or Waiting()
-    return S3Storage(
-        _http(settings, waiting),
-        s3_target(settings),
-        settings.prefix,
-        resumes=settings.retries,
-        waiting=waiting,
-    )
+    http = _http(settings, waiting or Waiting())
+    return S3Storage(http, s3_target(settings), settings.prefix)
 
 
 def _http(settings: RsmSettings, waiting: Waiting) -> PoolManager:

@@ -121,8 +121,8 @@ class RsmSettings(ServiceSettings):
         default=3,
         ge=0,
         le=10,
-        description="s3: how often to retry a failed request, and how often in a row to resume a "
-        "fetch that breaks off within 1 MiB.",
+        description="s3: how often to retry a request that fails or whose body breaks off; each "
+        "MiB of a body starts the count again.",
     )
     # S3 requires 5 MiB and accepts 10,000 parts; the largest segment, 2 GiB, has 410 of that size.
     part_size_bytes: int = Field(

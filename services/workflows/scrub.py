@@ -22,6 +22,7 @@ from services.api.remote_storage_manager import (
 )
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from services.api.validation import require
+from services.common.retry import Backoff
 from services.workflows.scrub_copy import CopyScrub, UnverifiedError
 from services.workflows.segment_views import MetadataView, StoreView, store_views
 
@@ -116,7 +117,7 @@ class Pace:
 FAILURES_IN_A_ROW = 8
 """Consecutive failures, of a segment or a listing each, after which a run ends."""
 
-_LONGEST_PAUSE_S = 30.0
+_PAUSES = Backoff(initial_s=1.0, max_s=30.0, jitter=0.0)
 
 _BATCH = 100
 """Segments per look-up; at a low rate the last of a batch is read an hour later."""
@@ -302,7 +303,7 @@ class Scrub:
         self._failures_in_a_row += 1
         if self._failures_in_a_row >= FAILURES_IN_A_ROW:
             raise _StoreAwayError
-        self._pace.pause(min(2.0 ** (self._failures_in_a_row - 1), _LONGEST_PAUSE_S))
+        self._pace.pause(_PAUSES.delay_s(self._failures_in_a_row))
 
     def _note(self, reason: str) -> None:
         if len(self._done.reasons) < Scrubbed.MAX_REASONS:

@@ -196,9 +196,19 @@ def test_the_rest_is_requested_again_if_the_store_is_overloaded(
     log: bytes,
 ) -> None:
     proxy.faults.add(Cut(MIB, Direction.RESPONSE), operation="GetObject")
-    proxy.faults.add(Answer(503), operation="GetObject", times=2)
+    proxy.faults.add(Answer(503), operation="GetObject")
     assert fetched(rsm, segment) == log
-    assert_gets(proxy, 4)
+    assert_gets(proxy, 3)
+
+
+def test_the_break_of_a_body_and_failed_requests_for_its_rest_share_the_retries(
+    rsm: ObjectRemoteStorageManager, proxy: CountingProxy, segment: RemoteLogSegmentMetadata
+) -> None:
+    proxy.faults.add(Cut(1000, Direction.RESPONSE), operation="GetObject")
+    proxy.faults.add(Answer(503), operation="GetObject", times=100)
+    with pytest.raises(RetriableRemoteStorageError, match="503"):
+        fetched(rsm, segment)
+    assert_gets(proxy, 3)
 
 
 def test_a_body_is_not_resumed_for_a_caller_who_left(
@@ -207,7 +217,7 @@ def test_a_body_is_not_resumed_for_a_caller_who_left(
     proxy.faults.add(Cut(2 * MIB, Direction.RESPONSE), operation="GetObject")
     with (
         serving(Call("somebody", "1", is_active=lambda: False)),
-        pytest.raises(RetriableRemoteStorageError, match="the caller is gone"),
+        pytest.raises(RetriableRemoteStorageError, match="not asked again: the client has left"),
     ):
         fetched(rsm, segment)
     assert_gets(proxy, 1)

@@ -3,12 +3,14 @@
 import os
 import threading
 from bisect import bisect_right
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from services.api.ids import TopicIdPartition
 from services.api.lineage import Lineage
 from services.api.remote_log_manager import Problem, ProblemKind
+from services.common.retry import replan
 from services.rlm.kafka_log.checkpoints import read_partition_metadata
 from services.rlm.kafka_log.log_dir import PartitionDir
 from services.rlm.kafka_log.partition_dir import (
@@ -25,8 +27,6 @@ from services.rlm.kafka_log.partition_dir import (
     reading_segment,
 )
 from services.rlm.kafka_log.transactions import LogTail
-
-_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,15 +133,9 @@ class LocalPartition:
                 topic id of the log is unknown.
             SegmentVanishedError: if segments vanish faster than they can be read.
         """
-        with self._lock:
-            for _ in range(_ATTEMPTS):
-                try:
-                    return self._read()
-                except FileNotFoundError:
-                    return None
-                except SegmentVanishedError:
-                    self._listed_as = None
-            raise SegmentVanishedError(f"{self.found.path}: segments vanish during each read")
+        with self._lock, suppress(FileNotFoundError):
+            return replan(self._read, lambda: True, first=False, stale=SegmentVanishedError)
+        return None
 
     def require_there(self) -> None:
         """Check that the folder is still the partition's; if so, all earlier reads were of it.
@@ -170,7 +164,9 @@ class LocalPartition:
             return True
         return True
 
-    def _read(self) -> LocalLog | None:
+    def _read(self, lists_again: bool) -> LocalLog | None:
+        if lists_again:
+            self._listed_as = None
         folder = self._folder()
         segments = self._list(folder)
         if not segments:

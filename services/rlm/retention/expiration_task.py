@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 
 from services.api.errors import (
@@ -19,6 +20,7 @@ from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentStat
 from services.api.topic_config import RetentionOwner, StoredTopicConfig
 from services.common.cancellation import Flag
 from services.common.fair_queue import FairQueue, Slot
+from services.common.retry import replan
 from services.rlm.copy.segment import SegmentCopier, is_attempt_of
 from services.rlm.metrics import DELETED_BYTES, DELETED_SEGMENTS
 from services.rlm.partition import NothingDue, Partition
@@ -32,9 +34,6 @@ from services.rlm.retention.snapshot import (
 )
 from services.rlm.topic_configs import CleanupPolicies, TopicConfigs, is_awaited, is_compacted
 from services.workflows.deletion import Deleter, ExpectedRevisions, begin_deletion, finish_deletion
-
-_ATTEMPTS = 4
-"""The first attempt does not pause copies; the next two may overlap a copy that had begun."""
 
 _DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 _log = logging.getLogger(__name__)
@@ -100,7 +99,6 @@ class ExpirationTask:
         self._name = partition.topic_id_partition
         self._shared = shared
         self._stopping = stopping
-        self._was_overtaken = False
 
     def run(self) -> ExpirationReport:
         """Run one pass: finish the deletions that any process began, then begin those due.
@@ -112,21 +110,23 @@ class ExpirationTask:
             LineageUnknownError: if the tier's leader epochs are lost or damaged.
             RemoteStorageError: if a service refused, or is unreachable.
         """
-        report, failure = ExpirationReport(), ""
-        self._was_overtaken = False
-        for _ in range(_ATTEMPTS):
-            try:
-                self._pass(report)
-                return report
-            except ConcurrentUpdateError as e:
-                self._shared.topic_configs.forget(self._name.topic_id)
-                self._was_overtaken, failure = True, str(e)
-            finally:
-                self._partition.retention.copy_paused = False
-        report.failure = failure
+        report = ExpirationReport()
+
+        def pauses_copies() -> bool:
+            # A large partition that is copied all the time would never be read as a whole. Two more
+            # plans may overlap a copy that had begun.
+            self._shared.topic_configs.forget(self._name.topic_id)
+            return True
+
+        try:
+            replan(partial(self._pass, report), pauses_copies, first=False)
+        except ConcurrentUpdateError as e:
+            report.failure = str(e)
+        finally:
+            self._partition.retention.copy_paused = False
         return report
 
-    def _pass(self, report: ExpirationReport) -> None:
+    def _pass(self, report: ExpirationReport, pauses_copies: bool) -> None:
         if self._rests():
             return
         self._finish_begun(report)
@@ -142,11 +142,10 @@ class ExpirationTask:
         except RetriableRemoteStorageError:
             return  # Stopping.
         with room:
+            self._partition.retention.copy_paused = pauses_copies
             self._expire(topic, room, report)
 
     def _expire(self, topic: StoredTopicConfig, room: Slot, report: ExpirationReport) -> None:
-        # Without the pause, a large partition that is copied all the time is never read as a whole.
-        self._partition.retention.copy_paused = self._was_overtaken
         # The state may have changed while this pass waited for room.
         snapshot = self._snapshot_if_due(topic)
         if snapshot is None:

@@ -8,7 +8,7 @@ from http import HTTPStatus
 from crc32c import crc32c
 from minio import Minio
 from minio.datatypes import Object
-from urllib3 import BaseHTTPResponse, PoolManager
+from urllib3 import BaseHTTPResponse, PoolManager, Retry
 
 from services.api.errors import (
     CorruptSegmentError,
@@ -26,7 +26,6 @@ from services.rsm.backends.protocol import (
     UploadedPart,
 )
 from services.rsm.backends.s3_http import (
-    Resumes,
     S3Target,
     SignedRequests,
     checksum,
@@ -34,7 +33,7 @@ from services.rsm.backends.s3_http import (
     require_object,
     require_range,
 )
-from services.rsm.backends.s3_retry import Patience, Repeats, error_for, s3_errors
+from services.rsm.backends.s3_retry import Patience, Repeats, error_for, resumed, s3_errors
 from services.rsm.locations import Location
 from services.rsm.probe import REQUIRED, Capability, Step, StoreProbe
 
@@ -53,7 +52,7 @@ def http_pool(
     A request is retried at most `retries` times, with exponential back-off, while its caller waits:
     if no connection was made, or if its method is GET, HEAD, PUT or DELETE. A POST that begins or
     completes an upload is retried if the store is too busy (429, 503), never if the POST may have
-    worked. ObjectDeletes retries a POST that deletes. `waiting` ends all retries when the service
+    worked, or deletes: ObjectDeletes retries deletes. `waiting` ends all retries when the service
     stops.
     """
     return PoolManager(
@@ -82,23 +81,18 @@ class S3Storage:
         http: PoolManager,
         target: S3Target,
         prefix: str = "",
-        resumes: int = 0,
         *,
-        waiting: Waiting | None = None,
         writes: bool = True,
     ) -> None:
         """Set up access to the bucket; send no request yet.
 
         Args:
             prefix: where probe objects are written. Keys are used unchanged.
-            resumes: how many breaks of a body in a row are resumed (see Resumes).
-            waiting: pauses before each resume.
             writes: False: send no probes, since they write to the store.
         """
         self._target = target
         self._bucket = target.bucket
         self._probe_prefix = prefix
-        self._resumes = Resumes(resumes, waiting or Waiting())
         self.requests = SignedRequests(http, target)
         self._client = Minio(
             target.endpoint,
@@ -165,15 +159,17 @@ class S3Storage:
         return data
 
     def fetch(self, key: str, start: int, end: int) -> Generator[bytes, None, None]:
-        def get(position: int) -> Generator[bytes, None, None]:
-            return self._get_range(key, position, end)
+        def get(position: int, retries: Retry) -> Generator[bytes, None, None]:
+            return self._get_range(key, position, end, retries)
 
         what = f"GET {self._target.named(key)} from {start} to {end}"
-        return self._resumes.resumed(get, start, what)
+        return resumed(get, start, self.requests.retries, what)
 
-    def _get_range(self, key: str, start: int, end: int) -> Generator[bytes, None, None]:
+    def _get_range(
+        self, key: str, start: int, end: int, retries: Retry
+    ) -> Generator[bytes, None, None]:
         what = f"GET {self._target.named(key)} from {start} to {end}"
-        response = self.requests.get_range(key, start, end)
+        response = self.requests.get_range(key, start, end, retries)
         try:
             require_object(response, what)
             require_range(response, start, end, what)
@@ -280,7 +276,7 @@ class S3Probe(StoreProbe):
     def __init__(self, location: Location, storage: S3Storage) -> None:
         super().__init__(location)
         self._storage = storage
-        self._requests = storage.requests
+        self.requests = storage.requests
 
     def steps(self) -> dict[Capability, Step]:
         return {
@@ -301,12 +297,12 @@ class S3Probe(StoreProbe):
     def _range_past_the_end(self) -> None:
         size = len(self.content)
         headers = {"Range": f"bytes={size}-{size + 9}"}
-        response = self._requests.request("GET", self.key("whole"), headers=headers)
+        response = self.requests.request("GET", self.key("whole"), headers=headers)
         _require(response, HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE)
 
     def _checksums(self) -> None:
         body = self.content
-        response = self._requests.request(
+        response = self.requests.request(
             "PUT", self.key("scratch"), body=body, headers=checksum(crc32c(body) ^ 1)
         )
         if response.status < HTTPStatus.MULTIPLE_CHOICES:
@@ -314,9 +310,9 @@ class S3Probe(StoreProbe):
         _require(response, HTTPStatus.BAD_REQUEST)
 
     def _etags(self) -> None:
-        put = self._requests.request("PUT", self.key("scratch"), body=self.content)
+        put = self.requests.request("PUT", self.key("scratch"), body=self.content)
         _require(put, HTTPStatus.OK)
-        got = self._requests.request("GET", self.key("scratch"))
+        got = self.requests.request("GET", self.key("scratch"))
         _require(got, HTTPStatus.OK)
         written, read = put.headers.get("etag", ""), got.headers.get("etag", "")
         if not written or not read:

@@ -2,10 +2,8 @@
 
 import base64
 import hashlib
-import logging
-import random
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import cast
@@ -20,11 +18,8 @@ from minio.signer import sign_v4_s3
 from urllib3 import BaseHTTPResponse, PoolManager, Retry
 from urllib3.exceptions import HTTPError
 
-from services.api.calls import current_call
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
-from services.rsm.active_copies import Waiting
 from services.rsm.backends.protocol import (
-    CHUNK_BYTES,
     NoAnswerError,
     Part,
     Upload,
@@ -32,16 +27,9 @@ from services.rsm.backends.protocol import (
     read_chunks,
     require_reaches,
 )
-from services.rsm.backends.s3_retry import error_for, s3_errors
+from services.rsm.backends.s3_retry import BrokenBodyError, error_for, s3_errors
 
-_FIRST_PAUSE_S = 0.1
-_LONGEST_PAUSE_S = 2.0
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
-_log = logging.getLogger(__name__)
-
-
-class BrokenBodyError(Exception):
-    """Raised if a connection ends or times out before the last byte of a body. Internal to RSM."""
 
 
 def require_range(response: BaseHTTPResponse, start: int, end: int, what: str) -> None:
@@ -83,59 +71,9 @@ def read_body(
             # With decoding, urllib3 withholds the bytes that arrived before a break.
             return response.read(most, decode_content=False)
         except HTTPError as e:
-            raise BrokenBodyError(type(e).__name__) from e
+            raise BrokenBodyError(type(e).__name__, response.retries) from e
 
     return read_chunks(read, size_bytes, what)
-
-
-class Resumes:
-    """Resumes streams that break off."""
-
-    def __init__(self, fruitless: int, waiting: Waiting) -> None:
-        """Accept at most `fruitless` breaks in a row that each bring less than 1 MiB."""
-        self._fruitless = fruitless
-        self._waiting = waiting
-
-    def resumed(
-        self, get: Callable[[int], Generator[bytes, None, None]], start: int, what: str
-    ) -> Generator[bytes, None, None]:
-        """Stream `get(start)`; after a break resume with `get` at the next byte.
-
-        Raises:
-            RetriableRemoteStorageError: one break too many, the caller is gone, or the service
-                stops.
-        """
-        position, breaks = start, 0
-        while True:
-            began = position
-            body = get(position)
-            try:
-                for chunk in body:
-                    position += len(chunk)
-                    yield chunk
-                return
-            except BrokenBodyError as e:
-                breaks = 1 if position - began >= CHUNK_BYTES else breaks + 1
-                text = f"{what}: the body broke off at byte {position} ({e})"
-                if breaks > self._fruitless:
-                    raise RetriableRemoteStorageError(text) from e
-                self._pause(breaks, text)
-                _log.info("%s; asking for the rest", text)
-            finally:
-                body.close()
-
-    def _pause(self, breaks: int, why: str) -> None:
-        """Pause for a random time that grows with `breaks`, but not before the first resume."""
-        is_active = current_call().is_active
-        if breaks > 1:
-            longest_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**breaks)
-            end_s = self._waiting.now() + random.uniform(longest_s / 2, longest_s)
-            try:
-                self._waiting.until(end_s, is_active)
-            except RetriableRemoteStorageError as e:
-                raise RetriableRemoteStorageError(f"{why}; {e}") from e
-        if not is_active():
-            raise RetriableRemoteStorageError(f"{why}, and the caller is gone")
 
 
 _UNSIGNED = "UNSIGNED-PAYLOAD"
@@ -182,10 +120,12 @@ class SignedRequests:
         self._pool = http.connection_from_url(target.url)
         self._bucket_url = urlsplit(target.url)
         # Retry a POST only if the store refused it as too busy, never if it may have worked.
-        by_the_pool: Retry = http.connection_pool_kw["retries"]
-        self._post_retries = by_the_pool.new(
+        self.retries: Retry = http.connection_pool_kw["retries"]
+        self._post_retries = self.retries.new(
             allowed_methods=None, status_forcelist=(429, 503), read=False, other=0
         )
+        # ObjectDeletes alone retries a POST that deletes.
+        self._no_retries = self.retries.new(total=0)
         self._target = target
 
     def put(self, key: str, data: bytes | memoryview, crc: int | None = None) -> None:
@@ -232,14 +172,14 @@ class SignedRequests:
         headers = {"If-None-Match": "*", **checksum(crc32c(data))}
         return self.request("PUT", key, body=data, headers=headers)
 
-    def get_range(self, key: str, start: int, end: int) -> BaseHTTPResponse:
+    def get_range(self, key: str, start: int, end: int, retries: Retry) -> BaseHTTPResponse:
         """Send a ranged GET and return the response, which the caller must release.
 
         Its body is unread. Costs half of what the SDK's get_object does before its request.
         """
         headers = {"Range": f"bytes={start}-{end}"}
         what = f"GET {self._target.named(key)} from {start} to {end}"
-        response = self.request("GET", key, headers=headers, preload_content=False)
+        response = self.request("GET", key, headers=headers, retries=retries, preload_content=False)
         if response.status < 300:
             return response
         try:
@@ -269,7 +209,9 @@ class SignedRequests:
         body = _delete_body(keys)
         md5 = hashlib.md5(body, usedforsecurity=False).digest()
         headers = {"Content-MD5": base64.b64encode(md5).decode("ascii")}
-        response = self._send("POST", "", {"delete": ""}, body=body, headers=headers)
+        response = self._send(
+            "POST", "", {"delete": ""}, body=body, headers=headers, retries=self._no_retries
+        )
         result = _parsed(response, "DeleteResult", what)
         gone = {element.findtext("{*}Key") for element in result.iterfind("{*}Deleted")}
         codes = {
@@ -289,7 +231,9 @@ class SignedRequests:
 
     def begin_upload(self, key: str) -> Upload:
         headers = {"x-amz-checksum-algorithm": "CRC32C"}
-        response = self._send("POST", key, {"uploads": ""}, headers=headers)
+        response = self._send(
+            "POST", key, {"uploads": ""}, headers=headers, retries=self._post_retries
+        )
         result = _parsed(
             response, "InitiateMultipartUploadResult", f"POST {self._target.named(key)}"
         )
@@ -306,7 +250,9 @@ class SignedRequests:
 
     def complete_upload(self, upload: Upload, parts: Sequence[UploadedPart]) -> None:
         query = {"uploadId": upload.upload_id}
-        response = self._send("POST", upload.key, query, body=_complete_body(parts))
+        response = self._send(
+            "POST", upload.key, query, body=_complete_body(parts), retries=self._post_retries
+        )
         what = f"completing the upload of {self._target.named(upload.key)}"
         _parsed(response, "CompleteMultipartUploadResult", what)
 
@@ -348,8 +294,9 @@ class SignedRequests:
         query: Mapping[str, str] | None = None,
         body: bytes | memoryview | None = None,
         headers: Mapping[str, str] | None = None,
+        retries: Retry | None = None,
     ) -> BaseHTTPResponse:
-        response = self.request(method, key, query, body, headers)
+        response = self.request(method, key, query, body, headers, retries)
         _raise_unless_success(response, f"{method} {self._target.named(key)}")
         return response
 
@@ -360,12 +307,13 @@ class SignedRequests:
         query: Mapping[str, str] | None = None,
         body: bytes | memoryview | None = None,
         headers: Mapping[str, str] | None = None,
+        retries: Retry | None = None,
         *,
         preload_content: bool = True,
     ) -> BaseHTTPResponse:
         """Send a request and return the response, whatever its status.
 
-        Its whole body is read, unless `preload_content` is False.
+        Its whole body is read, unless `preload_content` is False. `retries`: None for the pool's.
         """
         path = self._bucket_url.path + (f"/{quote(key)}" if key else "")
         arguments = urlencode(sorted((query or {}).items()), quote_via=quote)
@@ -374,8 +322,6 @@ class SignedRequests:
         if body is not None:
             signed["Content-Length"] = str(len(body))
         with s3_errors(f"{method} {self._target.named(key)}"):
-            # ObjectDeletes retries a POST that deletes.
-            is_upload = method == "POST" and "delete" not in (query or {})
             return self._pool.urlopen(
                 method,
                 f"{path}?{arguments}" if arguments else path,
@@ -383,7 +329,7 @@ class SignedRequests:
                 # urllib3 accepts any sequence of buffers that a socket accepts.
                 body=cast(bytes | None, None if body is None else _blocks(body)),
                 headers=signed,
-                retries=self._post_retries if is_upload else None,
+                retries=retries,
                 preload_content=preload_content,
             )
 

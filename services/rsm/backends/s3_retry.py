@@ -1,6 +1,11 @@
-"""Translate errors of the minio SDK and urllib3, and decide how long and how often to try."""
+"""Translate errors of the minio SDK and urllib3, and decide how long and how often to try.
 
-from collections.abc import Iterator
+urllib3's Retry owns all repeated requests of a call to the store: a GET that resumes a broken body
+takes from the same RSM_RETRIES as the request before it, and each MiB that arrives restores them.
+"""
+
+import logging
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Self, cast
@@ -9,7 +14,7 @@ from xml.etree import ElementTree
 from minio.error import MinioException, S3Error, ServerError
 from urllib3 import BaseHTTPResponse, Retry, Timeout
 from urllib3.connectionpool import ConnectionPool, HTTPConnectionPool
-from urllib3.exceptions import HTTPError, MaxRetryError
+from urllib3.exceptions import HTTPError, MaxRetryError, ProtocolError
 
 from services.api.calls import current_call
 from services.api.errors import (
@@ -21,11 +26,12 @@ from services.api.errors import (
     StoreNotFoundError,
 )
 from services.rsm.active_copies import Waiting
-from services.rsm.backends.protocol import NoAnswerError
+from services.rsm.backends.protocol import CHUNK_BYTES, NoAnswerError
 from services.rsm.deadline import left_s
 
 # urllib3 takes no timeout of 0.
 _SHORTEST_S = 0.001
+_log = logging.getLogger(__name__)
 
 
 class GivenUpError(MaxRetryError):
@@ -81,6 +87,51 @@ class Repeats(Retry):
 
     def sleep(self, response: BaseHTTPResponse | None = None) -> None:
         """Do nothing, since `increment` has waited already."""
+
+
+class BrokenBodyError(Exception):
+    """Raised if a connection ends or times out before the last byte of a body. Internal to RSM.
+
+    `retries` are those that the request had left.
+    """
+
+    def __init__(self, reason: str, retries: Retry | None) -> None:
+        super().__init__(reason)
+        self.retries = retries
+
+
+def resumed(
+    get: Callable[[int, Retry], Generator[bytes, None, None]],
+    start: int,
+    retries: Retry,
+    what: str,
+) -> Generator[bytes, None, None]:
+    """Stream `get(start, retries)`; after a break resume with `get` at the next byte.
+
+    A break costs a retry, as a failed request does. A GET that brings 1 MiB or more restores all.
+
+    Raises:
+        RetriableRemoteStorageError: no retries are left, the client has left, or the service stops.
+    """
+    position, left = start, retries
+    while True:
+        began, body = position, get(position, left)
+        try:
+            for chunk in body:
+                position += len(chunk)
+                yield chunk
+            return
+        except BrokenBodyError as e:
+            text = f"{what}: the body broke off at byte {position} ({e})"
+            left = retries if position - began >= CHUNK_BYTES else e.retries or retries
+            try:
+                left = left.increment("GET", error=ProtocolError(text))
+            except MaxRetryError as gone:
+                why = f"; not asked again: {gone.why}" if isinstance(gone, GivenUpError) else ""
+                raise RetriableRemoteStorageError(text + why) from e
+            _log.info("%s; asking for the rest", text)
+        finally:
+            body.close()
 
 
 class Patience(Timeout):

@@ -1,0 +1,53 @@
+"""Check that only the owners named in docs/architecture.md retry, by what their code calls."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+from tests.shape import ROOT, every_import_of, modules
+
+# They catch errors within a loop, but not to do the same again.
+NO_RETRIES = {
+    "services.common.retry": "plans again",
+    "services.rlm.retention.local_task": "searches for a segment that can be read",
+}
+PAUSES = {"delay_s", "get_backoff_time", "sleep", "Retrying"}
+
+
+def documented_owners() -> set[str]:
+    """Return the modules in the second column of the table of retries."""
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    table = page.split("## Retries\n")[1].split("\n## ")[0]
+    paths = re.findall(r"^\|[^|]+\| `([\w/]+)\.py` \|", table, re.MULTILINE)
+    return {path.replace("/", ".") for path in paths}
+
+
+def signs_of_retries(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield the loops that go on after an error, and the calls that decide how long to pause."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.While(body=body) | ast.For(iter=ast.Call(func=ast.Name("range")), body=body):
+                yield from (step for step in body if isinstance(step, ast.Try) and step.handlers)
+            case ast.Call(func=ast.Name(name) | ast.Attribute(attr=name)) if name in PAUSES:
+                yield node
+
+
+def test_only_the_documented_owners_retry() -> None:
+    found = {
+        name
+        for name, path in modules().items()
+        if any(signs_of_retries(ast.parse(path.read_text())))
+    }
+    assert found - set(NO_RETRIES) == documented_owners()
+
+
+def test_only_owners_use_a_library_that_retries() -> None:
+    users = {
+        name
+        for name in modules()
+        for wanted in every_import_of(name)
+        if wanted.split(".")[0] in {"tenacity", "backoff", "retrying"}
+    }
+    # The tasks of a sweep are given the one that `connections` makes.
+    tasks = {"spark_jobs.planning", "spark_jobs.marking", "spark_jobs.execution"}
+    assert users == {"spark_jobs.connections"} | tasks
