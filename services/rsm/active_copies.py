@@ -134,4 +134,6 @@ class ActiveCopies:
         with self._lock:
             is_copied = keys.stem in self._copies
         if is_copied:
-            raise RetriableRemoteStorageError(f"{keys.stem} is being copied now")
+            raise RetriableRemoteStorageError(
+                f"{keys.stem} is being copied; retry when that copy has ended"
+            )

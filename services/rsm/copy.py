@@ -56,15 +56,19 @@ class IncomingFiles:
             if chunk is None:
                 raise InvalidRequestError(f"chunks: {name} ended after {received} of {size} bytes")
             in_order = chunk.file is header.file
-            require(in_order, "chunks", f"{chunk.file.name} within {name}, at byte {received}")
+            require(
+                in_order,
+                "chunks",
+                f"{chunk.file.name} before the end of {name}, at byte {received}",
+            )
             received += len(chunk.data)
             require(received <= size, "chunks", f"{name} has more than the announced {size} bytes")
-            require(len(chunk.data) > 0, "chunks", f"an empty one of {name}")
+            require(len(chunk.data) > 0, "chunks", f"must not be empty; {name} has an empty one")
             digest.update(chunk.data)
             yield chunk.data
         if header.crc32c is not None and header.crc32c != digest.whole.crc32c:
             raise CorruptSegmentError(
-                f"{name}: crc32c is {digest.whole.crc32c:08x}, announced was {header.crc32c:08x}"
+                f"{name}: crc32c is {digest.whole.crc32c:08x}, announced {header.crc32c:08x}"
             )
 
     def expect_end(self) -> None:
@@ -72,7 +76,7 @@ class IncomingFiles:
         chunk = next(self._chunks, None)
         if chunk is not None:
             raise InvalidRequestError(
-                f"chunks: {len(chunk.data)} bytes of {chunk.file.name} beyond what was announced"
+                f"chunks: {len(chunk.data)} bytes of {chunk.file.name} beyond the announced size"
             )
 
 
@@ -187,14 +191,16 @@ class SegmentCopier:
         if not current_call().is_active():
             # The caller may have deleted the segment since, and its metadata.
             self._remove(keys, mine.attempt)
-            raise RetriableRemoteStorageError(f"{keys.stem}: the caller gave up on the copy")
+            raise RetriableRemoteStorageError(
+                f"{keys.stem}: the client has cancelled the copy; retry"
+            )
         why: RemoteStorageError
         is_taken = False
         try:
             if self._backend.put_if_absent(keys.manifest, mine.to_bytes()):
                 return mine
             is_taken = True
-            why = RetriableRemoteStorageError(f"{keys.manifest}: deleted while it was copied")
+            why = RetriableRemoteStorageError(f"{keys.manifest}: deleted during the copy; retry")
         except RemoteStorageError as e:
             why = e  # The store may have written it although the response was lost.
             if not current_call().is_active():
@@ -226,7 +232,9 @@ class SegmentCopier:
         """
         segment = mine.metadata.remote_log_segment_id
         if not counting.holds_same_bytes(mine):
-            raise SegmentAlreadyExistsError(f"{segment} was copied with other content")
+            raise SegmentAlreadyExistsError(
+                f"{segment} was copied with other content; use a new id for each copy"
+            )
         present = set(self._backend.list_keys(keys.prefix))
         if not {keys.log(counting.attempt), keys.indexes(counting.attempt)} <= present:
             raise SegmentAlreadyExistsError(f"{segment} has lost its objects; delete it first")

@@ -145,7 +145,7 @@ def require_wanted() -> None:
     """Raise RetriableRemoteStorageError if the current call must not start another request."""
     call = current_call()
     if call.left_s() <= 0:
-        raise RetriableRemoteStorageError("the time ran out before this was done; repeat it")
+        raise RetriableRemoteStorageError("the deadline passed before this was done; retry")
     if not call.is_active():
         raise RetriableRemoteStorageError(
             "the client has cancelled the call or its deadline has passed; retry"

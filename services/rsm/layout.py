@@ -331,7 +331,7 @@ def _digest_from_json(document: dict[str, Any]) -> FileDigest:
 
 
 def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"no number of a manifest: {text}")
+    raise ValueError(f"not a number of a manifest: {text}")
 
 
 def _require_one_flag(part: object, name: str = "") -> None:

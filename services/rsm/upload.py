@@ -141,7 +141,7 @@ class Uploader:
         # Queued parts are not cancelled: a caller that waits for one would never get an error.
         self._require_open()
         if not call.is_active():
-            raise RetriableRemoteStorageError("nobody waits for this part any more")
+            raise RetriableRemoteStorageError("the copy that needs this part has ended")
         with serving(call):
             uploaded = self.backend.upload_part(upload, part)
         failpoint("rsm.part_written")

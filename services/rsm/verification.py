@@ -120,7 +120,7 @@ class SegmentVerification:
 
 def _require_equal(what: str, crc: int, expected: int) -> None:
     if crc != expected:
-        raise CorruptSegmentError(f"{what}: crc32c is {crc:08x}, copied was {expected:08x}")
+        raise CorruptSegmentError(f"{what}: crc32c is {crc:08x}, was {expected:08x} when copied")
 
 
 def has_whole_chunk(start: int, end: int, size: int) -> bool:

@@ -605,7 +605,7 @@ class RemoteStorageManagerContract:
             # Across the wire the service may not have begun with what is sent to it.
             eventually(lambda: any(".log" in key for key in stored_keys()))
             outcomes.extend(rsm.delete_log_segment_data_batch([metadata, a_segment()]))
-            with pytest.raises(RetriableRemoteStorageError, match="being copied now"):
+            with pytest.raises(RetriableRemoteStorageError, match="is being copied; retry"):
                 rsm.delete_log_segment_data(metadata)
             yield last
 

@@ -130,6 +130,6 @@ def test_what_was_written_stays_if_the_unreadable_manifest_may_be_its_own(
         unheard = Cut(None, Direction.RESPONSE)
         proxy.faults.add(unheard, operation="PutObject", skip=BEFORE_THE_MANIFEST)
         proxy.faults.add(Answer(503), operation="GetObject", times=2)
-        with pytest.raises(RetriableRemoteStorageError, match="taken, perhaps by an earlier try"):
+        with pytest.raises(RetriableRemoteStorageError, match="perhaps from an earlier try"):
             copied(rsm, FILES, metadata)
         assert fetched(rsm, metadata) == FILES.log

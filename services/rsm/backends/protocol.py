@@ -18,7 +18,7 @@ _CHUNK_S = 2.0
 def require_reaches(end: int, object_size_bytes: int, what: str) -> None:
     """Raise CorruptSegmentError if an object has no byte at `end`, which was once written."""
     if end >= object_size_bytes:
-        raise CorruptSegmentError(f"{what}: the object has {object_size_bytes} bytes only")
+        raise CorruptSegmentError(f"{what}: the object has only {object_size_bytes} bytes")
 
 
 def read_chunks(

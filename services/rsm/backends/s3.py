@@ -123,7 +123,9 @@ class S3Storage:
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         if self._honours_if_none_match is None and not self.learn_if_none_match():
-            _log.warning("%s knows no If-None-Match: checking first", self._target.endpoint)
+            _log.warning(
+                "%s does not support If-None-Match; reading before each PUT", self._target.endpoint
+            )
         if self._honours_if_none_match:
             return self.requests.put_if_none_match(key, data)
         if key in self.list_keys(key):
@@ -244,14 +246,18 @@ class S3Storage:
                 self._try_abort(upload)
             if not self._finds_uploads_by_prefix:
                 endpoint = self._target.endpoint
-                _log.info("%s lists no uploads by prefix: listing all of the bucket", endpoint)
+                _log.info(
+                    "%s cannot list uploads by prefix; listing those of the whole bucket", endpoint
+                )
         return self._finds_uploads_by_prefix
 
     def _try_abort(self, upload: Upload) -> None:
         try:
             self.requests.abort_upload(upload)
         except RemoteStorageError as e:
-            _log.warning("the upload of %s is left behind: %s", upload.key, e)
+            _log.warning(
+                "the upload of %s cannot be aborted, the store keeps its parts: %s", upload.key, e
+            )
 
 
 def _stored(key: str, item: Object) -> StoredObject:
@@ -292,7 +298,7 @@ class S3Probe(StoreProbe):
 
     def _learn_if_none_match(self) -> None:
         if not self._storage.learn_if_none_match():
-            raise RemoteStorageError("the header is ignored or refused")
+            raise RemoteStorageError("the store ignores or refuses the header")
 
     def _range_past_the_end(self) -> None:
         size = len(self.content)
@@ -306,7 +312,7 @@ class S3Probe(StoreProbe):
             "PUT", self.key("scratch"), body=body, headers=checksum(crc32c(body) ^ 1)
         )
         if response.status < HTTPStatus.MULTIPLE_CHOICES:
-            raise RemoteStorageError("bytes were taken with a crc32c not theirs")
+            raise RemoteStorageError("the store accepted bytes with a wrong crc32c")
         _require(response, HTTPStatus.BAD_REQUEST)
 
     def _etags(self) -> None:

@@ -142,9 +142,7 @@ class SignedRequests:
         if response.status == HTTPStatus.PRECONDITION_FAILED:
             if _was_always_refused(response):
                 return False
-            text = (
-                f"PUT {self._target.named(key)}: it is taken, perhaps by an earlier try of the same"
-            )
+            text = f"PUT {self._target.named(key)}: the key exists, perhaps from an earlier try"
             raise RetriableRemoteStorageError(text) from NoAnswerError()
         _require_put(response, crc32c(data), self._target.named(key))
         return True

@@ -240,7 +240,7 @@ def s3_errors(what: str) -> Iterator[None]:
         # our arguments and sent nothing: its message then says so.
         raise RetriableRemoteStorageError(f"{what}: not an answer of an S3 store ({e})") from e
     except GivenUpError as e:
-        text = f"{what}: no answer of the object store, and not asked again: {e.why}"
+        text = f"{what}: no answer from the object store; not retried: {e.why}"
         raise RetriableRemoteStorageError(text) from _no_answer(e)
     except HTTPError as e:
         # Refused, reset, timed out, cut off: urllib3 has retried what may be retried.

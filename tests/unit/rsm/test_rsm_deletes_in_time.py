@@ -193,7 +193,7 @@ def test_at_a_low_pace_each_call_says_in_time_what_is_gone(
             assert clock.now_s - began_s < DEADLINE_S - REST_S + 0.2
             left = [left[place] for place in not_reached(outcomes)]
             assert len(left) == expected
-            assert not left or "the time ran out before this was done; repeat" in str(outcomes[-1])
+            assert not left or "the deadline passed before this was done" in str(outcomes[-1])
     assert not list(store.list_keys(PREFIX))
 
 

@@ -159,7 +159,7 @@ def test_a_copy_whose_caller_left_after_the_last_chunk_leaves_nothing(
 
     data = LogSegmentData(files.headers(), chunks())
     call = Call("somebody", "1", is_active=lambda: not left.is_set())
-    with serving(call), pytest.raises(RetriableRemoteStorageError, match="gave up"):
+    with serving(call), pytest.raises(RetriableRemoteStorageError, match="has cancelled the copy"):
         rsm.copy_log_segment_data(a_segment(), data)
     assert files_in(tmp_path) == []
 
