@@ -13,6 +13,7 @@
     ├── StoreAccessDeniedError             FAILED_PRECONDITION  the store refuses RSM's credentials
     ├── ConcurrentUpdateError              ABORTED              expected revision did not match
     ├── CorruptSegmentError                DATA_LOSS            bytes do not match their digest
+    ├── CorruptMetadataError               DATA_LOSS            stored rows contradict each other
     ├── ThrottledError                     RESOURCE_EXHAUSTED   quota or full queue
     ├── UnauthenticatedError               UNAUTHENTICATED
     ├── PermissionDeniedError              PERMISSION_DENIED
@@ -123,6 +124,13 @@ class CorruptSegmentError(RemoteStorageError):
 
     status = "DATA_LOSS"
     reason = "CORRUPT_SEGMENT"
+
+
+class CorruptMetadataError(RemoteStorageError):
+    """Report stored rows that contradict each other, so that no retry of the change can work."""
+
+    status = "DATA_LOSS"
+    reason = "CORRUPT_METADATA"
 
 
 class ThrottledError(RemoteStorageError):

@@ -1,6 +1,7 @@
 """Connect to PostgreSQL, run transactions, translate database errors, send rows in bulk."""
 
 import json
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
 
 from services.api.errors import (
-    ConcurrentUpdateError,
+    CorruptMetadataError,
     InvalidRequestError,
     RemoteStorageError,
     RetriableRemoteStorageError,
@@ -34,6 +35,7 @@ from services.common.failpoints import failpoint
 from services.rlmm.rows import SEGMENT_COLUMNS
 
 DEFAULT_PORT = 5432
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +137,12 @@ ATTEMPTS = 3
 PAUSE_S = 0.05
 """Pause between two attempts, so that the transaction that won continues first."""
 
-_ROLLED_BACK = frozenset({"40001", "40P01"})
-"""serialization_failure, deadlock_detected: nothing was changed, so a retry is safe."""
+_UNIQUE_VIOLATION = "23505"
+
+_ROLLED_BACK = frozenset({"40001", "40P01", _UNIQUE_VIOLATION})
+"""serialization_failure, deadlock_detected, unique_violation: nothing was changed, so a retry is
+safe. It reads the row that another transaction wrote first, if that is why a key was taken.
+"""
 
 _STALE = frozenset({"0A000", "26000", "42P05"})
 """A prepared statement no longer fits the schema, is gone, or exists already. Nothing was changed;
@@ -144,7 +150,6 @@ after a rollback, or in a new session, the statement is prepared again.
 """
 
 _DISK_FULL = "53100"
-_UNIQUE_VIOLATION = "23505"
 
 _NOT_READY = frozenset({"25006", "25P03", "25P04", "42P01", "42703"})
 """Codes that psycopg itself does not call operational: a standby, an ended idle or long
@@ -284,14 +289,14 @@ class Transactions:
 def again_where_rolled_back(transaction: Callable[[], T]) -> T:
     """Run a whole transaction, up to ATTEMPTS times.
 
-    Retries if the database rolled the transaction back for others or for a stale prepared
-    statement.
+    Retries if the database rolled the transaction back for others, for a key that is taken or for
+    a stale prepared statement.
     """
     for _ in range(ATTEMPTS - 1):
         try:
             return transaction()
         except (DBAPIError, psycopg.Error) as e:
-            if sqlstate(e) not in _ROLLED_BACK | _STALE:
+            if sqlstate(e).split()[0] not in _ROLLED_BACK | _STALE:
                 raise
         time.sleep(PAUSE_S)
     return transaction()
@@ -308,6 +313,7 @@ def errors_named() -> Iterator[None]:
 
 def _our_error(e: SQLAlchemyError | psycopg.Error) -> RemoteStorageError:
     state = sqlstate(e)
+    code = state.split()[0]
     retriable = (
         PoolTimeoutError,
         OperationalError,
@@ -315,15 +321,18 @@ def _our_error(e: SQLAlchemyError | psycopg.Error) -> RemoteStorageError:
         psycopg.OperationalError,
         psycopg.InterfaceError,
     )
-    if state == _DISK_FULL:
+    if code == _DISK_FULL:
         return RetriableRemoteStorageError(
             f"the metadata database's disk is full ({state}); free space, then retry"
         )
-    if state.startswith(_UNIQUE_VIOLATION):
-        return ConcurrentUpdateError(
-            f"the database has another row where this change writes ({state}); read again and retry"
+    if code == _UNIQUE_VIOLATION:
+        # No legal change meets this, unless rows are missing or wrong.
+        _log.error("rows of the metadata database contradict a change (%s)", state, exc_info=e)
+        return CorruptMetadataError(
+            f"rows of the metadata database contradict this change ({state}); nothing was changed "
+            "and a retry cannot help: see RLMM's log and docs/database.md#rows-that-contradict"
         )
-    if isinstance(e, retriable) or state in _NOT_READY:
+    if isinstance(e, retriable) or code in _NOT_READY:
         return RetriableRemoteStorageError(
             f"the metadata database cannot be reached, is busy or is not ready ({state}); retry"
         )

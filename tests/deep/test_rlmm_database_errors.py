@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from services.api.calls import AtRevision, MutationOutcome
-from services.api.errors import ConcurrentUpdateError, RetriableRemoteStorageError
+from services.api.errors import CorruptMetadataError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import SegmentUpdate
 from services.api.segment_batches import SegmentAddition, SegmentImport, SegmentLookup
@@ -45,6 +45,10 @@ def add_in_batch(rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition) -> lis
     return [isinstance(outcome, MutationOutcome) and outcome.applied for outcome in outcomes]
 
 
+def add_alone(rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition) -> list[bool]:
+    return [rlmm.add_remote_log_segment_metadata(segment(tp, 0, 9)).applied]
+
+
 def add_by_import(rlmm: SqlRemoteLogMetadataManager, tp: TopicIdPartition) -> list[bool]:
     item = SegmentImport((segment(tp, 0, 9, state=FINISHED),))
     return [rlmm.import_remote_log_segments([item]).imported == 1]
@@ -59,7 +63,8 @@ def fail_inserts(engine: Engine, sqlstate: str, times: int) -> None:
             text(
                 "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
                 f"IF nextval('inserts') <= {times} THEN "
-                f"RAISE EXCEPTION 'as the test asks' USING ERRCODE = '{sqlstate}'; "
+                f"RAISE EXCEPTION 'as the test asks' USING ERRCODE = '{sqlstate}', "
+                "CONSTRAINT = 'ix_of_the_test'; "
                 "END IF; RETURN NULL; END $$"
             )
         )
@@ -116,7 +121,7 @@ def test_a_batch_that_is_the_victim_of_a_deadlock_is_tried_again(
 
 
 @pytest.mark.parametrize("change", [add_in_batch, add_by_import])
-@pytest.mark.parametrize("sqlstate", ["40001", "40P01", "0A000", "26000", "42P05"])
+@pytest.mark.parametrize("sqlstate", ["40001", "40P01", "23505", "0A000", "26000", "42P05"])
 def test_what_was_rolled_back_for_others_is_done_again(
     engine: Engine,
     rlmm: SqlRemoteLogMetadataManager,
@@ -154,6 +159,24 @@ def test_what_the_database_cannot_do_now_is_retriable_and_changes_nothing(
     with pytest.raises(RetriableRemoteStorageError, match=sqlstate):
         change(rlmm, tps[0])
     assert revision_of(rlmm, tps[0]) == before
+
+
+@pytest.mark.parametrize("change", [add_alone, add_by_import])
+def test_a_key_that_stays_taken_is_corrupt_metadata_and_its_constraint_is_logged(
+    engine: Engine,
+    rlmm: SqlRemoteLogMetadataManager,
+    tps: list[TopicIdPartition],
+    change: Changes,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """No client may retry this for ever, and no legal call may be answered INTERNAL."""
+    finished(rlmm, tps[0], 10, 19)
+    before = revision_of(rlmm, tps[0])
+    fail_inserts(engine, "23505", times=1_000)
+    with pytest.raises(CorruptMetadataError, match=r"23505 ix_of_the_test.*a retry cannot help"):
+        change(rlmm, tps[0])
+    assert revision_of(rlmm, tps[0]) == before
+    assert "contradict a change (23505 ix_of_the_test)" in caplog.text
 
 
 def test_a_full_disk_is_named(
@@ -238,6 +261,6 @@ def test_an_item_that_breaks_a_rule_of_the_schema_stops_no_other_of_its_partitio
     outcomes = rlmm.update_remote_log_segment_metadata_batch(updates)
     assert [type(outcome) for outcome in outcomes] == [
         MutationOutcome,
-        ConcurrentUpdateError,
+        CorruptMetadataError,
         MutationOutcome,
     ]
