@@ -29,7 +29,7 @@ from services.rlmm.db import (
     wait_for_answers,
     when_needed,
 )
-from services.rlmm.guards import TOPIC_FIELD, Guards, Partition
+from services.rlmm.guards import TOPIC_FIELD, LockedPartition, Partition
 from services.rlmm.idempotency import Records
 from services.rlmm.limits import check_storable
 from services.rlmm.locked_partitions import LockedPartitions
@@ -320,12 +320,16 @@ class Change:
     """A change of a locked partition, for its rule: an item of a batch in its transaction."""
 
     session: Session
-    partition: Partition
-    guards: Guards
+    locked: LockedPartition
     records: Records
     body: object
     context: MutationContext
     call: Call
+
+    @property
+    def partition(self) -> Partition:
+        """Return the partition's row, which the rule changes."""
+        return self.locked.row
 
     def record(self, event: Event) -> MutationOutcome:
         """Give the partition its next revision and record `event` with it."""
@@ -389,8 +393,7 @@ class Batch:
         if answer is not None:
             return answer
         requested_by = call or current_call()
-        partition, guards, records = locked.row, locked.guards, self.records
-        return rule(Change(self.session, partition, guards, records, body, context, requested_by))
+        return rule(Change(self.session, locked, self.records, body, context, requested_by))
 
     def write(self) -> None:
         """Write the events, the outcomes and the partitions, after the segments."""

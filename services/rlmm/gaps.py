@@ -160,7 +160,7 @@ def record_gap(change: Change, loss: GapRecord) -> MutationOutcome:
             return change.repeat(row.revision)
     fence(partition, tp, context.broker_leader_epoch)
     _require_lost(session, partition, tp, first, last)
-    change.guards.require_expected(context)
+    change.locked.require_expected(context)
     range_text = f"{gap.kind} {gap.start_offset}-{gap.end_offset}"
     epoch = context.broker_leader_epoch
     outcome = change.record(Event("GAP", None, range_text, loss.broker_id, epoch))

@@ -48,31 +48,6 @@ _BEING_REMOVED = (
 """States in which no retention rule applies any more. A mark alone may be removed again."""
 
 
-def check_expected(
-    partition: int, revision: int, topic_of: Callable[[], AnyRow], context: MutationContext
-) -> None:
-    """Refuse a change that was decided on another revision than the present one.
-
-    Raises:
-        ConcurrentUpdateError: the present revision is not the context's expected_revision, or the
-            settings' is not its expected_config_revision.
-    """
-    if context.expected_revision not in (None, revision):
-        raise ConcurrentUpdateError(
-            f"context.expected_revision: partition {partition} of topic "
-            f"{topic_of().name} has revision {revision}, "
-            f"not {context.expected_revision}; read it again"
-        )
-    if context.expected_config_revision is None:
-        return
-    topic = topic_of()
-    if context.expected_config_revision != topic.config_revision:
-        raise ConcurrentUpdateError(
-            f"context.expected_config_revision: the settings of topic {topic.name} have revision "
-            f"{topic.config_revision}, not {context.expected_config_revision}; read them again"
-        )
-
-
 def require_owner_may_delete(
     connection: Connection, tp: TopicIdPartition, owner: RetentionOwner
 ) -> None:
@@ -172,34 +147,55 @@ DELETE_STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
 DELETE_FINISHED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 
 
-class Guards:
-    """Refuses changes of one partition that its revision or its topic's settings do not allow.
+class LockedPartition:
+    """A partition whose lock is held, and the checks that refuse changes of it.
 
-    The caller holds the partition's lock meanwhile, so that neither changes.
+    Attributes:
+        row: the state in which the batch leaves the partition.
+        topic_name: the name that belongs to the topic id.
+        revision: before the batch.
     """
 
     def __init__(
         self,
-        partition: Partition,
+        row: Partition,
+        topic_name: str,
         topic: Callable[[], AnyRow],
         config: Callable[[], TopicConfig],
     ) -> None:
-        """Prepare the guards with a `topic` and `config` that were read under the partition's
-        lock.
-        """
-        self.partition = partition
+        """Wrap a row; `topic` and `config` are read under the partition's lock."""
+        self.row = row
+        self.topic_name = topic_name
+        self.revision = row.revision
         self._topic = topic
         self._config = config
-        self._revision = partition.revision
 
     def require_expected(self, context: MutationContext) -> None:
-        """Raise ConcurrentUpdateError if the context expects another revision."""
-        check_expected(self.partition.partition, self._revision, self._topic, context)
+        """Refuse a change that was decided on another revision than the present one.
+
+        Raises:
+            ConcurrentUpdateError: the revision before the batch is not the context's
+                expected_revision, or the settings' is not its expected_config_revision.
+        """
+        if context.expected_revision not in (None, self.revision):
+            raise ConcurrentUpdateError(
+                f"context.expected_revision: partition {self.row.partition} of topic "
+                f"{self.topic_name} has revision {self.revision}, "
+                f"not {context.expected_revision}; read it again"
+            )
+        if context.expected_config_revision is None:
+            return
+        revision = self._topic().config_revision
+        if context.expected_config_revision != revision:
+            raise ConcurrentUpdateError(
+                f"context.expected_config_revision: the settings of topic {self.topic_name} have "
+                f"revision {revision}, not {context.expected_config_revision}; read them again"
+            )
 
     def require_may_delete(self, context: MutationContext) -> None:
         """Raise DeletionRefusedError if the topic's settings forbid the deletion."""
-        topic, caller = self._topic().name, context.retention_owner
-        check_may_delete(topic, self._config(), self.partition.delete_state, caller)
+        state, caller = self.row.delete_state, context.retention_owner
+        check_may_delete(self.topic_name, self._config(), state, caller)
 
     def is_on_hold(self) -> bool:
         """Return whether the topic is on hold."""
@@ -207,11 +203,11 @@ class Guards:
 
     def require_no_hold(self) -> None:
         """Raise DeletionRefusedError if the topic is on hold."""
-        _check_no_hold(self._topic().name, self._config())
+        _check_no_hold(self.topic_name, self._config())
 
 
 def may_move(
-    guards: Guards,
+    locked: LockedPartition,
     stored: AnyRow,
     change: RemoteLogSegmentMetadataUpdate,
     context: MutationContext,
@@ -247,10 +243,10 @@ def may_move(
     # An older leader may finish its copy, and delete the remains of its own failed copy.
     is_own_copy = present is COPY_STARTED and stored.broker_id == change.broker_id
     if target is DELETE_STARTED and not is_own_copy:
-        fence(guards.partition, segment_id.topic_id_partition, context.broker_leader_epoch)
-    guards.require_expected(context)
+        fence(locked.row, segment_id.topic_id_partition, context.broker_leader_epoch)
+    locked.require_expected(context)
     if target is DELETE_STARTED and present is COPY_FINISHED:
-        guards.require_may_delete(context)
+        locked.require_may_delete(context)
     if target is DELETE_STARTED and stored.copy_leased and not is_own_copy:
         raise DeletionRefusedError(
             f"segment {segment_id}: broker {stored.broker_id} copies it under a lease that ends "

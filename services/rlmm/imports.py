@@ -28,9 +28,9 @@ from services.rlmm import batch as statements
 from services.rlmm.audit import Event
 from services.rlmm.batch import Addition, Batch
 from services.rlmm.db import Transactions
-from services.rlmm.guards import TOPIC_FIELD, raise_leader_epoch
+from services.rlmm.guards import TOPIC_FIELD, LockedPartition, raise_leader_epoch
 from services.rlmm.limits import Limits, check_storable
-from services.rlmm.locked_partitions import LockedPartition, LockedPartitions
+from services.rlmm.locked_partitions import LockedPartitions
 from services.rlmm.rows import event_key, segment_from_row
 from services.rlmm.segment_changes import note_in_order
 
@@ -128,7 +128,7 @@ class _Import:
         hold.
         """
         is_below = segment.end_offset < self.locked.row.log_start_offset
-        if segment.state is not FINISHED or not is_below or self.locked.guards.is_on_hold():
+        if segment.state is not FINISHED or not is_below or self.locked.is_on_hold():
             return segment
         return replace(segment, state=DELETE_STARTED)
 

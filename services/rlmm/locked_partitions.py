@@ -4,7 +4,6 @@ Every lock of a partition or a topic is acquired here, topics before partitions.
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Self
 from uuid import UUID
@@ -22,7 +21,13 @@ from services.rlmm.db import (
     wait_for_answers,
     when_needed,
 )
-from services.rlmm.guards import TOPIC_FIELD, Guards, Partition, check_topic_name, unknown_partition
+from services.rlmm.guards import (
+    TOPIC_FIELD,
+    LockedPartition,
+    Partition,
+    check_topic_name,
+    unknown_partition,
+)
 from services.rlmm.rows import AnyRow
 
 # Rows are sorted before they are locked: their order is the order of the locks.
@@ -106,23 +111,6 @@ FORGET_TOPICS = """
         AND NOT EXISTS (SELECT FROM partitions AS p WHERE p.topic_id = t.topic_id)"""
 
 
-@dataclass(frozen=True, slots=True)
-class LockedPartition:
-    """A partition of the batch.
-
-    Attributes:
-        row: the state in which the batch leaves the partition.
-        topic: the name that belongs to the topic id.
-        revision: before the batch.
-        guards: refuse changes according to the state before the batch.
-    """
-
-    row: Partition
-    topic: str
-    revision: int
-    guards: Guards
-
-
 class LockedPartitions:
     """The partitions of a batch, locked until the transaction ends.
 
@@ -185,7 +173,7 @@ class LockedPartitions:
         found = self._by_key().get(key_of(tp))
         if found is None:
             raise unknown_partition(tp)
-        check_topic_name(tp, found.topic, field)
+        check_topic_name(tp, found.topic_name, field)
         return found
 
     def _read_partitions(self) -> dict[PartitionKey, LockedPartition]:
@@ -199,12 +187,9 @@ class LockedPartitions:
                 row.delete_state,
                 row.log_start_offset,
             )
-            guards = Guards(
-                partition, partial(self._topic, row.topic_id), partial(self._config, row.topic_id)
-            )
-            by_key[row.topic_id, row.partition] = LockedPartition(
-                partition, row.name, row.revision, guards
-            )
+            topic, config = partial(self._topic, row.topic_id), partial(self._config, row.topic_id)
+            locked = LockedPartition(partition, row.name, topic, config)
+            by_key[row.topic_id, row.partition] = locked
         return by_key
 
     def _topic(self, topic_id: UUID) -> AnyRow:

@@ -331,8 +331,8 @@ def raise_log_start(change: Change, rise: LogStartRaise) -> MutationOutcome:
     if new <= old:
         return change.unchanged()
     fence(partition, tp, context.broker_leader_epoch)
-    change.guards.require_expected(context)
-    change.guards.require_may_delete(context)
+    change.locked.require_expected(context)
+    change.locked.require_may_delete(context)
     end = _end_offset(session, partition)
     if new > end:
         raise InvalidRangeError(
@@ -385,7 +385,7 @@ def reset_leader_epoch(change: Change, reset: LeaderEpochReset) -> MutationOutco
         raise unknown_partition(reset.topic_id_partition)
     if new == old:
         return change.unchanged()
-    change.guards.require_expected(change.context)
+    change.locked.require_expected(change.context)
     partition.highest_broker_leader_epoch = new
     overrule_report(change.session, partition, new)
     event = Event("LEADER_EPOCH_RESET", _text(old), _text(new), broker_leader_epoch=new)

@@ -129,9 +129,9 @@ def move_deletion(change: Change, metadata: RemotePartitionDeleteMetadata) -> Mu
         raise InvalidStateTransitionError(f"partition {tp}: {present} to {target.value}")
     if target is FINISHED and _has_live_segments(session, partition):
         raise InvalidStateTransitionError(f"partition {tp} still has segments; delete them first")
-    change.guards.require_expected(change.context)
+    change.locked.require_expected(change.context)
     if target is STARTED:
-        change.guards.require_no_hold()
+        change.locked.require_no_hold()
     elif target is FINISHED:
         gaps.forget_all(session, partition)
     partition.delete_state = target.value
@@ -239,7 +239,7 @@ def undelete(change: Change, undeletion: Undeletion) -> MutationOutcome:
         raise InvalidStateTransitionError(
             f"partition {tp} is in {present}: its segments are being deleted for good"
         )
-    change.guards.require_expected(change.context)
+    change.locked.require_expected(change.context)
     partition.delete_state = None
     forget_cluster(change.session, partition.topic_id)
     epoch = change.context.broker_leader_epoch

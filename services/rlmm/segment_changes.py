@@ -167,7 +167,7 @@ class _Additions:
         stored = self._batch.stored(metadata.remote_log_segment_id)
         if stored is not None:
             return change.repeat(_added_before(stored, metadata))
-        change.guards.require_expected(context)
+        change.locked.require_expected(context)
         raise_leader_epoch(partition, epoch)
         event = Event(
             "SEGMENT",
@@ -306,7 +306,7 @@ class _Moves:
         stored = self._batch.stored(segment_id)
         if stored is None:
             raise unknown_segment(segment_id)
-        if not may_move(change.guards, stored, item.update, item.context):
+        if not may_move(change.locked, stored, item.update, item.context):
             return change.repeat(stored.state_revision)
         outcome = change.record(_event(item, stored))
         plan_id = item.context.plan_id
