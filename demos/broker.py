@@ -172,7 +172,7 @@ def perform(stage: Stage) -> None:
 
 
 class _KilledRlm:
-    """Kills RLM at the first view, and restarts it when enough data waits or all is written."""
+    """Kill RLM at the first view, and restart it when enough data waits or all is written."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage

@@ -131,7 +131,7 @@ class KafkaBrokerError(RuntimeError):
 
 
 class KafkaBroker:
-    """Runs one broker in ``directory``, which keeps its state between starts.
+    """Run one broker in ``directory``, which keeps its state between starts.
 
     * ``log_dirs`` are Kafka's log.dirs, of which ``log_dir`` is the first;
       ``directory/broker.log`` is Kafka's output since the last start.

@@ -60,7 +60,7 @@ class Topic:
 
 
 class Cluster:
-    """Provides producers and consumers of one running broker."""
+    """Provide producers and consumers of one running broker."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         # Level 2: the log of a client that outlives its work is noise here; errors raise anyway.

@@ -175,7 +175,7 @@ _FOLDER_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class Watch:
-    """Watches a partition of a running broker, on the disk and in the tier."""
+    """Watch a partition of a running broker, on the disk and in the tier."""
 
     broker: KafkaBroker
     partition: TieredPartition

@@ -56,7 +56,7 @@ def plan_scanned(
 
 
 class RetentionPlanner:
-    """Plans retention per partition; reads each topic's settings once. Not thread-safe."""
+    """Plan retention per partition; read each topic's settings once. Not thread-safe."""
 
     def __init__(
         self, rlmm: RemoteLogMetadataManager, retrying: Retrying, copy_grace_ms: int
@@ -223,7 +223,7 @@ def plan_removal(summary: PartitionSummary, is_on_hold: bool, grace_ms: int) -> 
 
 
 class RemovalPlanner:
-    """Plans removals page by page; reads each topic's settings once. Not thread-safe."""
+    """Plan removals page by page; read each topic's settings once. Not thread-safe."""
 
     def __init__(self, rlmm: RemoteLogMetadataManager, retrying: Retrying, grace_ms: int) -> None:
         self._rlmm = rlmm

@@ -67,7 +67,7 @@ class SegmentsDataSource(DataSource):
 
 
 class SegmentsReader(DataSourceReader):
-    """Reads one SegmentScan per task."""
+    """Read one SegmentScan per task."""
 
     def __init__(self, options: dict[str, str]) -> None:
         self._services = Services(options["rlmm"], "", float(options["retry_for_s"]))

@@ -85,7 +85,7 @@ class LogSegmentData:
 
 
 class RemoteStorageManager(Protocol):
-    """Stores and serves segments. Thread-safe; ignores the `state` of metadata.
+    """Store and serve segments. Thread-safe; ignores the `state` of metadata.
 
     Metadata names the segment by its id. After the copy it carries the custom metadata that
     copy_log_segment_data returned: without it a segment counts as never finished.
@@ -379,7 +379,7 @@ class ObjectToDelete:
 
 
 class SegmentObjects(Protocol):
-    """Lists the objects of RSM's stores, and deletes those that no metadata names. Thread-safe.
+    """List the objects of RSM's stores, and delete those that no metadata names. Thread-safe.
 
     Every method raises RetriableRemoteStorageError and RemoteStorageError as RemoteStorageManager.
     """

@@ -40,7 +40,7 @@ def load(name: str) -> TyperCommand | TyperGroup:
 
 
 class LazyGroup(TyperGroup):
-    """Shows the commands of the table in the help, and imports the one that is called."""
+    """Show the commands of the table in the help, and import the one that is called."""
 
     def resolve_command(
         self, ctx: Any, args: list[str]

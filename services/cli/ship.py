@@ -97,7 +97,7 @@ def ship(
 
 
 class ShipBar:
-    """Shows the progress of a pass (satisfies services.rlm.copy.report.Progress).
+    """Show the progress of a pass (satisfies services.rlm.copy.report.Progress).
 
     The bar has no end: the bytes to copy of a partition are known only when its copy begins, and a
     sum over the partitions so far could be mistaken for the whole.

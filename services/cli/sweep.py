@@ -214,7 +214,7 @@ def _run(
 
 
 class _ProgressLine:
-    """Shows the sweep's phase in one line on standard error, updated in place on a terminal.
+    """Show the sweep's phase in one line on standard error, updated in place on a terminal.
 
     Elsewhere prints only the first phase, which has the plan's id.
     """

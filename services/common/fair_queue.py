@@ -43,7 +43,7 @@ class Slot:
 
 
 class FairQueue:
-    """Admits callers while their weights fit the capacity. Thread-safe.
+    """Admit callers while their weights fit the capacity. Thread-safe.
 
     A caller that weighs more than the capacity gets all of it, alone. A waiting heavy caller blocks
     later ones, so that it is not starved. A caller that stops waiting leaves no trace.
@@ -158,7 +158,7 @@ class FairQueue:
 
 
 class TokenBucket:
-    """Limits the rate of amounts. Thread-safe.
+    """Limit the rate of amounts. Thread-safe.
 
     An amount of any size passes when the bucket is not in debt; later callers wait until the rate
     has paid the debt. An idle bucket saves up `burst` at most. `name`, `now` and `wait` are those

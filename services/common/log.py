@@ -14,7 +14,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats time, level, logger, message, the fields of `extra`, and the traceback if any."""
+    """Format time, level, logger, message, the fields of `extra`, and the traceback if any."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
@@ -44,7 +44,7 @@ class _Window:
 
 
 class RepeatFilter(logging.Filter):
-    """Passes a number of lines per window for each logger, level and format string.
+    """Pass a number of lines per window for each logger, level and format string.
 
     The first line of a later window has the number of suppressed lines as `not_logged`. DEBUG lines
     always pass, because DEBUG is enabled to get all lines. If a value needs a limit of its own,

@@ -14,7 +14,7 @@ RETRIABLE_ERRORS = (RetriableRemoteStorageError, ThrottledError, ConcurrentUpdat
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Grows delays exponentially, with jitter so that partitions do not retry together.
+    """Grow delays exponentially, with jitter so that partitions do not retry together.
 
     Attributes:
         initial_s, max_s: the first and the longest delay before jitter, seconds.

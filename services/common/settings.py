@@ -24,7 +24,7 @@ Address = Annotated[str, AfterValidator(_host_and_port)]
 
 
 class ServiceSettings(BaseSettings):
-    """Holds the settings that every service has: read once in `__main__`, passed on as values.
+    """Hold the settings that every service has: read once in `__main__`, passed on as values.
 
     A subclass sets `env_prefix` ("RSM_"); every field's description has its unit.
     """

@@ -148,7 +148,7 @@ _PROBE_TIMEOUT_S = 5
 
 
 class EmbeddedPostgres:
-    """Runs a server on a loopback port; its data in `directory` outlives it.
+    """Run a server on a loopback port; its data in `directory` outlives it.
 
     The port is chosen at the first start and kept as long as this object. Not thread-safe.
     """

@@ -30,7 +30,7 @@ CANDIDATES = range(10_000, 22_768)
 
 
 class HeldPorts:
-    """Holds free ports, each with its gRPC twin, so that a stopped server keeps its ports.
+    """Hold free ports, each with its gRPC twin, so that a stopped server keeps its ports.
 
     The ports are held until `release`, or until this object is garbage.
 
@@ -94,7 +94,7 @@ _making = Lock()
 
 
 class OrphanGuard:
-    """Controls the process that ends our children when this process dies; see `orphan_guard`."""
+    """Control the process that ends our children when this process dies; see `orphan_guard`."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -210,7 +210,7 @@ def start_on_free_ports(count: int, start: Callable[[Sequence[int]], None]) -> H
 
 
 class ChildProcess:
-    """Runs a program, one at a time, with `<directory>/<name>.log`, `.out` and `.pid`.
+    """Run a program, one at a time, with `<directory>/<name>.log`, `.out` and `.pid`.
 
     The program has its own session, so that a Ctrl-C at the terminal does not reach it directly,
     and ends soon after this process, however this process ends. Not thread-safe.

@@ -89,7 +89,7 @@ _PROBE_BUCKET = "sediment-is-it-ready"
 
 
 class SeaweedFS:
-    """Runs an S3 server on loopback ports; its data in `directory` outlives it.
+    """Run an S3 server on loopback ports; its data in `directory` outlives it.
 
     Ports are chosen at the first start and kept as long as this object exists, keys as long as the
     directory exists. Not thread-safe.

@@ -127,7 +127,7 @@ class Announcement:
 
 
 class ServiceProcess:
-    """Runs `python -m services.<name>` on loopback ports that stay the same over restarts.
+    """Run `python -m services.<name>` on loopback ports that stay the same over restarts.
 
     Not thread-safe.
     """
@@ -236,7 +236,7 @@ NOT_RUNNING = Announcement(service="", address="", health="", metrics="")
 
 
 class EmbeddedStack:
-    """Runs the stack on a data directory while the context is entered, and keeps the data.
+    """Run the stack on a data directory while the context is entered, and keep the data.
 
     However this process ends, its children end soon after; remains of an earlier run are ended
     before the start. Not thread-safe.

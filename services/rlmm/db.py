@@ -163,7 +163,7 @@ T = TypeVar("T")
 
 
 class Transactions:
-    """Runs transactions and reads, retries them, and raises our own errors.
+    """Run transactions and reads, retry them, and raise our own errors.
 
     No other layer retries database work.
     """

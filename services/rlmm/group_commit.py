@@ -42,7 +42,7 @@ class _Waiter:
 
 
 class GroupCommit:
-    """Applies changes, several in one transaction if they wait together. Thread-safe; has no
+    """Apply changes, several in one transaction if they wait together. Thread-safe; has no
     threads.
     """
 

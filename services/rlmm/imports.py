@@ -99,7 +99,7 @@ def _check(limits: Limits, item: SegmentImport) -> None:
 
 @dataclass
 class _Import:
-    """Imports one item, whose partition is locked."""
+    """Import one item, whose partition is locked."""
 
     batch: Batch
     locked: LockedPartition

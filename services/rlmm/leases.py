@@ -78,7 +78,7 @@ def renew_all(
 
 @dataclass(frozen=True, slots=True)
 class _Renewal:
-    """Renews leases of copies of one partition."""
+    """Renew leases of copies of one partition."""
 
     segment_ids: Sequence[RemoteLogSegmentId]
     lease_ms: int

@@ -82,7 +82,7 @@ from services.rlmm.segment_changes import apply_single, apply_unlocked
 
 
 class SqlRemoteLogMetadataManager:
-    """Satisfies services.api.remote_log_metadata_manager.RemoteLogMetadataManager; thread-safe.
+    """Satisfy services.api.remote_log_metadata_manager.RemoteLogMetadataManager; thread-safe.
 
     All state is in the database, whose schema services.rlmm.schema.upgrade creates. Several
     managers may run on the same database.

@@ -282,7 +282,7 @@ def _waves(items: Updates) -> Iterator[Updates]:
 
 
 class _Moves:
-    """Applies a wave: checks its items in their order, then writes all of them together.
+    """Apply a wave: check its items in their order, then write all of them together.
 
     No item depends on another item's change of its own segment.
     """

@@ -57,7 +57,7 @@ from tieredstorage.v1 import remote_log_segment_pb2 as segment_pb
 
 
 class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer):
-    """Serves any RemoteLogMetadataManager; one method per RPC, in the contract's order."""
+    """Serve any RemoteLogMetadataManager; one method per RPC, in the contract's order."""
 
     def __init__(self, manager: RemoteLogMetadataManager) -> None:
         self._manager = manager

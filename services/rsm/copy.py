@@ -36,7 +36,7 @@ from services.rsm.upload import Uploader
 
 
 class IncomingFiles:
-    """Splits the stream of chunks into files. Single use, like the stream."""
+    """Split the stream of chunks into files. Single use, like the stream."""
 
     def __init__(self, chunks: Iterable[SegmentChunk]) -> None:
         self._chunks = iter(chunks)
@@ -84,7 +84,7 @@ _log = logging.getLogger(__name__)
 
 
 class SegmentCopier:
-    """Copies segments. Each call is an attempt that writes objects of its own."""
+    """Copy segments. Each call is an attempt that writes objects of its own."""
 
     def __init__(
         self,
@@ -204,13 +204,13 @@ class SegmentCopier:
         except RemoteStorageError as e:
             why = e  # The store may have written it although the response was lost.
             if not current_call().is_active():
-                _tell_of_left(keys, mine, why)
+                _log_leftovers(keys, mine, why)
                 raise
         try:
             return self._location.read_manifest(keys)
         except (RemoteResourceNotFoundError, CorruptSegmentError) as e:
             if had_no_answer(why):
-                _tell_of_left(keys, mine, why)
+                _log_leftovers(keys, mine, why)
             else:
                 self._remove(keys, mine.attempt)
             if isinstance(e, CorruptSegmentError):
@@ -221,7 +221,7 @@ class SegmentCopier:
                 # Another manifest took the key: this attempt never counts.
                 self._remove(keys, mine.attempt)
                 raise
-            _tell_of_left(keys, mine, e)
+            _log_leftovers(keys, mine, e)
             raise why from None
 
     def _require_same_segment(self, keys: SegmentKeys, counting: Manifest, mine: Manifest) -> None:
@@ -244,8 +244,8 @@ class SegmentCopier:
         written = [keys.log(attempt), keys.indexes(attempt)]
         failures = self._deletes.clean_up(self._backend, written)
         for key, error in failures.items():
-            _log.warning("%s is left behind: %s", key, error)
+            _log.warning("%s cannot be deleted and stays in the store: %s", key, error)
 
 
-def _tell_of_left(keys: SegmentKeys, mine: Manifest, why: RemoteStorageError) -> None:
-    _log.warning("%s.%s is left behind: %s", keys.stem, mine.attempt, why)
+def _log_leftovers(keys: SegmentKeys, mine: Manifest, why: RemoteStorageError) -> None:
+    _log.warning("objects %s.%s.* stay in the store: %s", keys.stem, mine.attempt, why)

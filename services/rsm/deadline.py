@@ -23,7 +23,7 @@ def token_bucket(per_s: float, name: str, waiting: Waiting) -> TokenBucket:
 
 
 class ByteRate:
-    """Limits the bytes per second of all streams together, or does not limit them."""
+    """Limit the bytes per second of all streams together."""
 
     def __init__(self, bytes_per_s: int, waiting: Waiting) -> None:
         """Set the rate; `bytes_per_s`: 0 for no limit."""

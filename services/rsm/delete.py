@@ -74,7 +74,7 @@ _PAUSES = Backoff(initial_s=0.2, max_s=2.0)
 
 
 class ObjectDeletes:
-    """Sends every delete of a process, and alone retries it.
+    """Send and retry every delete of a process.
 
     The HTTP client does not retry these requests, so that each failure slows the pace. Keys that
     failed temporarily are retried, after a pause that doubles each time, at an adaptive rate.
@@ -152,12 +152,12 @@ def _is_for_now(error: RemoteStorageError) -> bool:
     return isinstance(error, RetriableRemoteStorageError)
 
 
-_Doomed = dict[Location, list[tuple[int, str]]]
+_ObjectsToDelete = dict[Location, list[tuple[int, str]]]
 """Keys to delete, each with the index of its segment in the call."""
 
 
 class SegmentDeleter:
-    """Deletes the data of one segment or many.
+    """Delete the data of one segment or many.
 
     Segments are deleted one after another, so that each request of a large batch completes some:
     the rest may not be done before the caller's deadline. A manifest is deleted in the same request
@@ -189,7 +189,7 @@ class SegmentDeleter:
     ) -> dict[int, RemoteStorageError]:
         """Return the errors of the segments that could not be deleted, by index."""
         failed: dict[int, RemoteStorageError] = {}
-        named: _Doomed = {}
+        named: _ObjectsToDelete = {}
         unfinished: deque[int] = deque()
         for at, metadata in enumerate(metadatas):
             try:
@@ -210,9 +210,11 @@ class SegmentDeleter:
             self._delete_all(listed, failed)
         return failed
 
-    def _delete_all(self, doomed: _Doomed, failed: dict[int, RemoteStorageError]) -> None:
+    def _delete_all(
+        self, to_delete: _ObjectsToDelete, failed: dict[int, RemoteStorageError]
+    ) -> None:
         """Delete in batches; add to `failed` the segments that could not be deleted."""
-        for location, items in doomed.items():
+        for location, items in to_delete.items():
             for first in range(0, len(items), MAX_DELETE_KEYS):
                 batch = items[first : first + MAX_DELETE_KEYS]
                 # Bytes stay if an earlier request could not delete their manifest.
@@ -242,7 +244,7 @@ class SegmentDeleter:
 
 
 class _Leftovers:
-    """Finds what unfinished copies left, for one call.
+    """Find what unfinished copies left, for one call.
 
     A location that cannot be listed is tried once, not once for each copy: every wait for it holds
     a thread. Since each copy is searched in all locations, the others fail with the same error.
@@ -257,19 +259,19 @@ class _Leftovers:
         self,
         copies: Iterable[tuple[int, RemoteLogSegmentMetadata]],
         failed: dict[int, RemoteStorageError],
-    ) -> _Doomed:
+    ) -> _ObjectsToDelete:
         """Abort the uploads of `copies` and return the keys of their objects.
 
         Adds to `failed` the copies of which not all objects could be listed.
         """
-        doomed: _Doomed = {}
+        to_delete: _ObjectsToDelete = {}
         for at, metadata in copies:
             try:
                 for location, keys in self._listed(metadata):
-                    doomed.setdefault(location, []).extend((at, key) for key in keys)
+                    to_delete.setdefault(location, []).extend((at, key) for key in keys)
             except RemoteStorageError as e:
                 failed[at] = e
-        return doomed
+        return to_delete
 
     def _listed(
         self, metadata: RemoteLogSegmentMetadata

@@ -54,7 +54,7 @@ def _times(a: int, b: int) -> int:
 
 
 class RunningDigest:
-    """Digests a file's bytes in order, in pieces of any size; reads each byte once."""
+    """Digest a file's bytes in order, in pieces of any size; read each byte once."""
 
     def __init__(self) -> None:
         self._size_bytes = 0
@@ -133,7 +133,7 @@ class SegmentDigests:
 
 
 class DigestCache:
-    """Caches the digests of copies; evicts the least recently used. Thread-safe.
+    """Cache the digests of copies; evict the least recently used. Thread-safe.
 
     Concurrent readers that miss the same digests cause one read of the manifest. If the reader that
     makes it leaves, another one reads it. A missing or wrong manifest is cached for MISSING_S.

@@ -18,7 +18,7 @@ from services.rsm.verification import ReadVerification, has_whole_chunk
 
 
 class SegmentReader:
-    """Streams logs and indexes; sends no request before the first chunk is taken."""
+    """Stream logs and indexes; send no request before the first chunk is taken."""
 
     def __init__(self, locations: Locations, verification: ReadVerification) -> None:
         self._locations = locations

@@ -183,7 +183,7 @@ class StoreProbe:
     def remove(self, key: str) -> None:
         """Delete an object if it exists; log a failure."""
         for error in self._backend.delete([key]).values():
-            _log.warning("%s is left behind: %s", key, error)
+            _log.warning("%s cannot be deleted and stays in the store: %s", key, error)
 
     @contextmanager
     def _upload(self, name: str) -> Iterator[Upload]:

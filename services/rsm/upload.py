@@ -89,7 +89,7 @@ _log = logging.getLogger(__name__)
 
 
 class Uploader:
-    """Writes objects with the threads and buffers that all copies of a process share."""
+    """Write objects with the threads and buffers that all copies of a process share."""
 
     def __init__(
         self, backend: StorageBackend, buffers: PartBuffers, threads: int, waiting: Waiting
@@ -153,7 +153,7 @@ class Uploader:
 
 
 class ObjectUpload:
-    """Writes one object: in a single request if it fits into a part, else in concurrent parts."""
+    """Write one object: in a single request if it fits into a part, else in concurrent parts."""
 
     def __init__(
         self, uploader: Uploader, key: str, size_bytes: int, digest: RunningDigest | None
@@ -176,7 +176,7 @@ class ObjectUpload:
             current_call(), is_active=lambda: caller_waits() and not self._is_discarded
         )
         self._parts: list[Future[UploadedPart]] = []
-        self._under_way: set[Future[UploadedPart]] = set()
+        self._in_flight: set[Future[UploadedPart]] = set()
 
     def write(self, data: bytes | memoryview) -> None:
         """Take the next bytes; return when they are copied. The caller keeps to size_bytes."""
@@ -219,7 +219,9 @@ class ObjectUpload:
                 for upload in self._unfinished():
                     self._backend.abort_upload(upload)
         except RemoteStorageError as e:
-            _log.warning("the upload of %s is left unfinished: %s", self._key, e)
+            _log.warning(
+                "the upload of %s cannot be aborted and stays in the store: %s", self._key, e
+            )
 
     def _unfinished(self) -> list[Upload]:
         if self._upload is not None:
@@ -233,8 +235,8 @@ class ObjectUpload:
         More parts would only wait, in memory that other copies need. Raises the error of a failed
         part.
         """
-        may_send = len(self._under_way) < self._uploader.thread_count
-        done, self._under_way = wait(self._under_way, 0 if may_send else None, FIRST_COMPLETED)
+        may_send = len(self._in_flight) < self._uploader.thread_count
+        done, self._in_flight = wait(self._in_flight, 0 if may_send else None, FIRST_COMPLETED)
         for part in done:
             part.result()
 
@@ -247,7 +249,7 @@ class ObjectUpload:
         part = Part(len(self._parts) + 1, self._sent, buffer[: self._filled], self._crc())
         future = self._uploader.send(self._call, self._upload, part)
         self._parts.append(future)
-        self._under_way.add(future)
+        self._in_flight.add(future)
         self._sent += self._filled
         self._buffer, self._filled = None, 0
         # Also called if the part is cancelled before a thread takes it.

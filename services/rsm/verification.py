@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 class ReadVerification:
-    """Chooses the reads to verify, and verifies their bytes as they pass. Thread-safe.
+    """Choose the reads to verify, and verify their bytes as they pass. Thread-safe.
 
     An index is always verified: nothing after RSM would notice a changed byte. A log is verified
     chunk by chunk, for each chunk that is read whole. The manifest is read when the first chunk or
@@ -49,7 +49,7 @@ class ReadVerification:
 
 
 class SegmentVerification:
-    """Verifies one read.
+    """Verify one read.
 
     A read fails if its manifest is missing or belongs to another copy. A read stays unverified only
     if the caller's custom metadata has no digest of the manifest (a copy of an earlier release).

@@ -280,7 +280,7 @@ class AbandonedUpload:
 
 
 class OrphanDeletion:
-    """Collects the orphans and abandoned uploads of a run, and deletes those that are due."""
+    """Collect the orphans and abandoned uploads of a run, and delete those that are due."""
 
     def __init__(self, rlmm: RemoteLogMetadataManager, objects: SegmentObjects) -> None:
         self._rlmm = rlmm

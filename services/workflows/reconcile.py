@@ -99,7 +99,7 @@ class Reconciled:
 
 
 class Reconciliation:
-    """Compares stores and metadata once.
+    """Compare stores and metadata once.
 
     Several runs may be active at the same time, and each may be killed: every step is idempotent,
     and the next run finds what is left.

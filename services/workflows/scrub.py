@@ -103,7 +103,7 @@ class Scrubbed:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Limits the rate of reads.
+    """Limit the rate of reads.
 
     Attributes:
         take: take(size_bytes) returns when this many bytes may be read.
@@ -130,7 +130,7 @@ class _StoreAwayError(Exception):
 
 
 class Scrub:
-    """Reads stored segments once. Several may run at the same time, and each may be killed."""
+    """Read stored segments once. Several may run at the same time, and each may be killed."""
 
     def __init__(
         self,

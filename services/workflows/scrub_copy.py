@@ -64,7 +64,7 @@ Fetch = Callable[[Sequence[_Part]], Iterator[bytes]]
 
 
 class CopyScrub:
-    """Reads a copy once, and damaged parts twice, with one message in memory."""
+    """Read a copy once, and damaged parts twice, with one message in memory."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class CopyScrub:
 
 
 class _PassingBytes:
-    """Computes the digest of the bytes that pass."""
+    """Compute the digest of the bytes that pass."""
 
     def __init__(self) -> None:
         self.digest = FileDigest(0, 0)

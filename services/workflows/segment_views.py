@@ -151,7 +151,7 @@ _FEW = 20
 
 
 class MetadataView:
-    """Reads the metadata of segments by the keys of their objects.
+    """Read the metadata of segments by the keys of their objects.
 
     Covers the partitions that RLMM knew when this object was made. Object keys have no topic name;
     RLMM's name for the topic id is used. Every method raises RetriableRemoteStorageError if RLMM is

@@ -34,7 +34,7 @@ T = TypeVar("T", bound=Message | bytes)
 
 
 class Source(Generic[T]):
-    """Iterates once over `items` and records errors and progress.
+    """Iterate once over `items` and record errors and progress.
 
     gRPC requests the items in a thread of its own, as fast as the peer takes them.
 
@@ -102,7 +102,7 @@ class Watched(Protocol):
 
 
 class ReadIdleTimeout:
-    """Cancels a streamed call whose next message does not arrive in time.
+    """Cancel a streamed call whose next message does not arrive in time.
 
     A call may wait in the server's queue: until the server is known to serve it, another limit
     holds.
@@ -173,7 +173,7 @@ class ReadIdleTimeout:
 
 
 class SendStallTimeout:
-    """Cancels a call whose client streams if the server reads nothing for too long.
+    """Cancel a call whose client streams if the server reads nothing for too long.
 
     Attributes:
         cancel_reason: why the call was cancelled; empty if it was not.
@@ -219,7 +219,7 @@ def _not_served(limit_s: float) -> str:
 
 
 class TimeoutWatch:
-    """Checks all calls of a process periodically, in a thread that runs while there are any."""
+    """Check all calls of a process periodically, in a thread that runs while there are any."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """Create a watch whose rounds follow `clock`."""

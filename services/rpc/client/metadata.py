@@ -99,7 +99,7 @@ SHORTEST_TIMEOUT_S = 1.0
 
 
 class RemoteLogMetadataManagerClient:
-    """Satisfies services.api.remote_log_metadata_manager.RemoteLogMetadataManager; thread-safe."""
+    """Satisfy services.api.remote_log_metadata_manager.RemoteLogMetadataManager; thread-safe."""
 
     def __init__(self, channel: grpc.Channel, peer: str) -> None:
         self._stub = pb_grpc.RemoteLogMetadataManagerStub(channel)

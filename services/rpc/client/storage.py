@@ -37,7 +37,7 @@ FETCH_TIMEOUT_S = 60.0
 
 
 class RemoteStorageManagerClient:
-    """Implements RemoteStorageManager by calls to a server. Thread-safe."""
+    """Implement RemoteStorageManager by calls to a server. Thread-safe."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ def _conforms(client: RemoteStorageManagerClient) -> RemoteStorageManager:
 
 
 class SegmentObjectsClient:
-    """Implements SegmentObjects by calls to a server. Thread-safe."""
+    """Implement SegmentObjects by calls to a server. Thread-safe."""
 
     def __init__(self, channel: grpc.Channel, peer: str) -> None:
         self._stub = pb_grpc.RemoteStorageManagerStub(channel)

@@ -49,7 +49,7 @@ class WireEnum(Protocol[V_co]):
 
 
 class EnumConverter(Generic[E, V]):
-    """Converts between an enum of services.api and the generated one, whose names have a prefix."""
+    """Convert between an enum of services.api and the generated one, whose names have a prefix."""
 
     def __init__(self, ours: type[E], wire: WireEnum[V], prefix: str) -> None:
         self._to_wire = {member: wire.Value(prefix + member.name) for member in ours}

@@ -69,7 +69,7 @@ class ServedCall:
 
 
 class AdmissionQueue:
-    """Bounds the threads of one kind of call, and the number of calls that wait for a thread.
+    """Bound the threads of one kind of call, and the number of calls that wait for a thread.
 
     A call enters before it gets a thread, in gRPC's own thread, and leaves when its thread is done:
     so a burst of calls costs no threads and no memory beyond the bound. Thread-safe.
@@ -132,7 +132,7 @@ class AdmissionQueue:
 
 
 class Watchdog:
-    """Cancels overdue calls in a thread that runs during the `with` block."""
+    """Cancel overdue calls in a thread that runs during the `with` block."""
 
     def __init__(self, queues: Sequence[AdmissionQueue]) -> None:
         self._queues = queues

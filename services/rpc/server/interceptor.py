@@ -66,7 +66,7 @@ class _Method:
 
 
 class CallInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # generic in stubs only
-    """Serves each call in a thread of its kind, or refuses it if its kind has no room.
+    """Serve each call in a thread of its kind, or refuse it if its kind has no room.
 
     All methods are registered with a stream of requests. gRPC would not call the function of a
     unary method before the request has arrived: its thread would wait without any timer, and a call

@@ -233,7 +233,7 @@ def start_metrics(address: str, cleanup: ExitStack) -> str:
 
 
 class Readiness:
-    """Reports the results of checks to health, and changes to log and standard output."""
+    """Report the results of checks to health, and changes to log and standard output."""
 
     def __init__(
         self, name: str, full_name: str, health_servicer: health.HealthServicer, announcement: str
@@ -297,7 +297,7 @@ def watch_readiness(
 
 
 class _Checks(threading.Thread):
-    """Runs one check after another. No code joins this thread: a check may never return."""
+    """Run one check after another. No code joins this thread: a check may never return."""
 
     def __init__(
         self, check: Callable[[], None], readiness: Readiness, stopping: threading.Event

@@ -111,7 +111,7 @@ class UploadedPart:
 
 
 class NoAnswerError(Exception):
-    """Marks an error after which the request may have taken effect, or may yet do so.
+    """Mark an error after which the request may have taken effect, or may yet do so.
 
     Only ever the cause of another error within RSM.
     """

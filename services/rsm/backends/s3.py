@@ -256,7 +256,7 @@ class S3Storage:
             self.requests.abort_upload(upload)
         except RemoteStorageError as e:
             _log.warning(
-                "the upload of %s cannot be aborted, the store keeps its parts: %s", upload.key, e
+                "the upload of %s cannot be aborted and stays in the store: %s", upload.key, e
             )
 
 
@@ -275,7 +275,7 @@ def _release(response: BaseHTTPResponse) -> None:
 
 
 class S3Probe(StoreProbe):
-    """Probes a bucket, also below the requests of StorageBackend."""
+    """Probe a bucket, also below the requests of StorageBackend."""
 
     required = REQUIRED
 
