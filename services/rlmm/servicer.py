@@ -7,33 +7,35 @@ import grpc
 from services.api.ids import TopicIdPartition, uuid_from_text
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.validation import within
-from services.rpc.converters.metadata import (
-    add_outcome_to_proto,
-    addition_from_proto,
-    additions_from_proto,
+from services.rpc.converters.partitions import (
     anomaly_from_proto,
     anomaly_page_to_proto,
     anomaly_query_from_proto,
     event_page_to_proto,
     event_query_from_proto,
     gap_from_proto,
-    ids_from_proto,
-    import_from_proto,
-    imported_to_proto,
     indexed_partitions_from_proto,
     leaderships_from_proto,
-    lookup_outcomes_to_proto,
-    lookups_from_proto,
     partition_page_to_proto,
     partitions_from_proto,
     report_outcome_to_proto,
     reports_from_proto,
+    state_to_proto,
+    topic_config_to_proto,
+)
+from services.rpc.converters.segments import (
+    add_outcome_to_proto,
+    addition_from_proto,
+    additions_from_proto,
+    ids_from_proto,
+    import_from_proto,
+    imported_to_proto,
+    lookup_outcomes_to_proto,
+    lookups_from_proto,
     scan_from_proto,
     segment_batch_to_proto,
     segment_page_to_proto,
     segment_updates_from_proto,
-    state_to_proto,
-    topic_config_to_proto,
     update_outcome_to_proto,
 )
 from services.rpc.converters.shared import (

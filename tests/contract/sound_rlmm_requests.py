@@ -14,7 +14,9 @@ from services.api.segments import RemoteLogSegmentMetadata
 from services.rlmm.db import create_database_engine
 from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.servicer import RemoteLogMetadataManagerServicer
-from services.rpc.converters.metadata import report_to_proto
+from services.rpc.converters.partitions import (
+    report_to_proto,
+)
 from services.rpc.converters.shared import (
     metadata_to_proto,
     segment_id_to_proto,

@@ -48,29 +48,31 @@ from services.api.segments import (
 )
 from services.api.topic_config import RetentionOwner, StoredTopicConfig
 from services.rpc.client.calls import UNARY_TIMEOUT_S, call_once, call_stream, call_with_stream
-from services.rpc.converters.metadata import (
-    add_outcome_from_proto,
-    addition_to_proto,
+from services.rpc.converters.partitions import (
     anomaly_page_from_proto,
     anomaly_query_to_proto,
     anomaly_to_proto,
     event_page_from_proto,
     event_query_to_proto,
     gap_to_proto,
-    import_to_proto,
-    imported_from_proto,
     leadership_to_proto,
-    lookup_outcome_from_proto,
-    lookup_to_proto,
     partition_page_from_proto,
     report_outcome_from_proto,
     report_to_proto,
+    state_from_proto,
+    topic_config_from_proto,
+)
+from services.rpc.converters.segments import (
+    add_outcome_from_proto,
+    addition_to_proto,
+    import_to_proto,
+    imported_from_proto,
+    lookup_outcome_from_proto,
+    lookup_to_proto,
     scan_to_proto,
     segment_batch_from_proto,
     segment_page_from_proto,
     segment_update_to_proto,
-    state_from_proto,
-    topic_config_from_proto,
     update_outcome_from_proto,
 )
 from services.rpc.converters.shared import (

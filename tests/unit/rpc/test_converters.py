@@ -29,19 +29,21 @@ from services.api.segments import (
 )
 from services.api.topic_config import RetentionOwner, StoredTopicConfig
 from services.rpc.converters.log import fetch_request_from_proto
-from services.rpc.converters.metadata import (
+from services.rpc.converters.partitions import (
     partition_page_from_proto,
     partition_page_to_proto,
     report_outcome_from_proto,
     report_outcome_to_proto,
     report_to_proto,
     reports_from_proto,
-    segment_page_from_proto,
-    segment_page_to_proto,
     state_from_proto,
     state_to_proto,
     topic_config_from_proto,
     topic_config_to_proto,
+)
+from services.rpc.converters.segments import (
+    segment_page_from_proto,
+    segment_page_to_proto,
 )
 from services.rpc.converters.shared import (
     context_from_proto,
