@@ -269,12 +269,11 @@ class Reporter:
         """
         for batch in _batches(self._worth_sending(sorted(partitions, key=_rsm_last))):
             for draft, outcome in zip(batch, self._send(batch), strict=True):
-                if isinstance(outcome, RemoteStorageError):
-                    _log.warning(
-                        "%s: RLMM refused the report: %s",
-                        draft.partition.topic_id_partition,
-                        outcome,
-                    )
+                name = draft.partition.topic_id_partition
+                if isinstance(outcome, ConcurrentUpdateError):
+                    _log.info("%s: another process has reported; the next pass sends again", name)
+                elif isinstance(outcome, RemoteStorageError):
+                    _log.warning("%s: RLMM refused the report: %s", name, outcome)
 
     def _worth_sending(self, partitions: Iterable[Partition]) -> Iterator[_Draft]:
         for partition in partitions:
