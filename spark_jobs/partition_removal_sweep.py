@@ -70,13 +70,13 @@ def removal_plan(segments: DataFrame, partitions: DataFrame) -> DataFrame:
     resumed = DeletionReason.DELETION_NOT_FINISHED.name
     removed = DeletionReason.PARTITION_DELETED.name
     due = partitions.where(F.col("skipped").isNull()).select("topic_id", "partition")
-    doomed = (
+    to_delete = (
         segments.join(due, on=["topic_id", "partition"], how="left_semi")
         .withColumn("kind", F.lit(SEGMENT))
         .withColumn("reason", F.when(is_resumed, resumed).otherwise(removed))
         .withColumn("detail", F.lit(""))
     )
-    both = partitions.unionByName(doomed, allowMissingColumns=True)
+    both = partitions.unionByName(to_delete, allowMissingColumns=True)
     return both.select(*PLAN_SCHEMA.names)
 
 

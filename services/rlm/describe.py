@@ -90,7 +90,7 @@ class PageDescriber:
         known_gaps = self._known_gaps(partition, lost, ask=is_fresh)
         lost = [offsets for offsets in lost if offsets not in known_gaps]
         if log is None or local is None:
-            problems += partition.copy.mended
+            problems += partition.copy.rebuilt
             return _only_remote(partition, tier, _copied_through(tier, covered, [], lost), problems)
         if is_fresh:
             now += [lost_problem(partition, offsets) for offsets in lost]
@@ -99,7 +99,7 @@ class PageDescriber:
         now += [known_gap_problem(partition, offsets) for offsets in known_gaps]
         known = {(p.kind, p.path, p.offset) for p in problems}
         problems += [p for p in now if (p.kind, p.path, p.offset) not in known]
-        problems += partition.copy.mended
+        problems += partition.copy.rebuilt
         return _local(partition, log, tier, lost, self._broker_id, problems)
 
     def _lost(

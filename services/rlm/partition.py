@@ -115,7 +115,7 @@ def uncopied_of(segments: Sequence[LocalSegment], local_retention_ms: int | None
     return Uncopied(len(segments), size_bytes, oldest_ms, local_retention_ms)
 
 
-MAX_MENDED = 100
+MAX_REBUILT = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ class CopyState:
 
     Attributes:
         problems: causes that stop copying, and losses.
-        mended: index files that were rebuilt; later passes do not read a copied segment again, so
+        rebuilt: index files that were rebuilt; later passes do not read a copied segment again, so
             the newest hundred stay here.
         uncopied: rolled segments that are not in the tier; zeros while copying is disabled.
         blocked: why no pass copies the partition before its role changes or RLM restarts; None if
@@ -188,7 +188,7 @@ class CopyState:
     """
 
     problems: tuple[Problem, ...] = ()
-    mended: list[Problem] = field(default_factory=list)
+    rebuilt: list[Problem] = field(default_factory=list)
     uncopied: Uncopied = field(default_factory=Uncopied)
     blocked: Problem | None = None
     problem_log: ProblemLog = field(default_factory=ProblemLog)
@@ -196,10 +196,10 @@ class CopyState:
     def note(self, problems: tuple[Problem, ...]) -> None:
         """Replace the problems by those of a pass; add the indexes that it rebuilt."""
         self.problems = tuple(p for p in problems if p.kind is not ProblemKind.INDEX_REBUILT)
-        known = {p.path for p in self.mended}
+        known = {p.path for p in self.rebuilt}
         rebuilt = (p for p in problems if p.kind is ProblemKind.INDEX_REBUILT)
-        self.mended += [p for p in rebuilt if p.path not in known]
-        del self.mended[:-MAX_MENDED]
+        self.rebuilt += [p for p in rebuilt if p.path not in known]
+        del self.rebuilt[:-MAX_REBUILT]
 
 
 @dataclass

@@ -143,7 +143,7 @@ class StoredSegmentObjects:
         self, objects: Sequence[ObjectToDelete]
     ) -> list[RemoteStorageError | None]:
         require_count(objects, "objects", MAX_OBJECTS)
-        locations = self._all_named([doomed.location for doomed in objects], "objects")
+        locations = self._all_named([each.location for each in objects], "objects")
         named = dict(enumerate(zip(locations, objects, strict=True)))
         # Objects with an etag to compare, usually manifests, go first: each needs its own request.
         looked_at = deque(place for place, each in enumerate(objects) if each.if_etag is not None)
@@ -177,10 +177,10 @@ class StoredSegmentObjects:
         outcomes: dict[int, RemoteStorageError | None] = {}
         keys: dict[Location, dict[int, str]] = {}
         for place in places:
-            location, doomed = named[place]
-            outcomes[place] = _error_of(self._require_may_go, location, doomed)
+            location, to_delete = named[place]
+            outcomes[place] = _error_of(self._require_may_go, location, to_delete)
             if outcomes[place] is None:
-                keys.setdefault(location, {})[place] = doomed.location.key
+                keys.setdefault(location, {})[place] = to_delete.location.key
         for location, its_keys in keys.items():
             failures = self._deletes.delete(
                 location.backend, list(dict.fromkeys(its_keys.values()))
@@ -193,19 +193,19 @@ class StoredSegmentObjects:
         require_wanted()
         location.backend.abort_upload(upload)
 
-    def _require_may_go(self, location: Location, doomed: ObjectToDelete) -> None:
+    def _require_may_go(self, location: Location, to_delete: ObjectToDelete) -> None:
         """Raise unless an object may be deleted now.
 
         Bytes of a copy are never written again under their key, but a manifest may be. Between this
         check and the deletion only another copy under the same id could write it.
         """
-        key = doomed.location.key
+        key = to_delete.location.key
         self._active_copies.require_none(keys_beside(key))
         require_wanted()
-        if doomed.if_etag is None:
+        if to_delete.if_etag is None:
             return
         found = location.backend.describe(key)
-        if found is not None and found.etag != doomed.if_etag:
+        if found is not None and found.etag != to_delete.if_etag:
             raise ConcurrentUpdateError(f"{key}: its etag is {found.etag!r} now")
 
     def _all_named(self, named: Sequence[ObjectLocation], field: str) -> list[Location]:

@@ -104,13 +104,13 @@ class RemoteStorageManagerServicer(pb_grpc.RemoteStorageManagerServicer):
     def DeleteSegmentObjects(
         self, request: pb.DeleteSegmentObjectsRequest, context: grpc.ServicerContext
     ) -> pb.DeleteSegmentObjectsResponse:
-        outcomes = self._manager.objects.delete_segment_objects(convert.doomed_from_proto(request))
+        outcomes = self._manager.objects.delete_segment_objects(convert.deletes_from_proto(request))
         return pb.DeleteSegmentObjectsResponse(outcomes=map(status_of_outcome, outcomes))
 
     def AbortMultipartUploads(
         self, request: pb.AbortMultipartUploadsRequest, context: grpc.ServicerContext
     ) -> pb.AbortMultipartUploadsResponse:
-        uploads = convert.doomed_uploads_from_proto(request)
+        uploads = convert.uploads_to_delete_from_proto(request)
         outcomes = self._manager.objects.abort_multipart_uploads(uploads)
         return pb.AbortMultipartUploadsResponse(outcomes=map(status_of_outcome, outcomes))
 

@@ -460,7 +460,7 @@ def test_copies_of_all_that_is_disabled_end_before_one_is_waited_for(
 
     now_s = [0.0]
     monkeypatch.setattr(stopping, "monotonic", lambda: now_s[0])
-    monkeypatch.setattr(stopping, "AT_ONCE", 1)
+    monkeypatch.setattr(stopping, "STEPS_AT_ONCE", 1)
     monkeypatch.setattr(rlm.scheduler, "wait_ended", wait)
     stops = tuple(StopPartition(name, EPOCH, TIERING_DISABLED) for name in names)
     outcomes = rlm.stop_partitions(PartitionStops(stops))
@@ -653,7 +653,7 @@ def test_partitions_that_are_locked_for_long_stop_no_other(stack: Stack, log_dir
 def test_a_database_that_is_away_is_asked_thrice_a_call(
     stack: Stack, log_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stopping, "AT_ONCE", 1)
+    monkeypatch.setattr(stopping, "STEPS_AT_ONCE", 1)
     asked: list[object] = []
 
     def away(event: Any, context: Any) -> Any:
@@ -667,7 +667,7 @@ def test_a_database_that_is_away_is_asked_thrice_a_call(
         PartitionStops(tuple(StopPartition(name, EPOCH, TOPIC_DELETED) for name in names))
     )
     assert [refused_as(outcome) for outcome in outcomes] == [RetriableRemoteStorageError] * 50
-    assert len(asked) == stopping.FAILURES_UNTIL_ASKED
+    assert len(asked) == stopping.FAILURES_UNTIL_CHECK
 
 
 def test_a_topic_keeps_its_name(stack: Stack, leader: Any) -> None:

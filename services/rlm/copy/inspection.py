@@ -31,7 +31,7 @@ class InspectedSegment:
             record has one (LogSegment.largestTimestamp).
         side_files: the bytes of all other files of the copy; without TRANSACTION if no transaction
             was aborted in the segment and the broker has no such file.
-        mended: indexes that were rebuilt from the segment, as INDEX_REBUILT.
+        rebuilt: indexes that were rebuilt from the segment, as INDEX_REBUILT.
     """
 
     segment: LocalSegment
@@ -40,7 +40,7 @@ class InspectedSegment:
     max_timestamp_ms: int
     leader_epochs: tuple[SegmentLeaderEpoch, ...]
     side_files: dict[SegmentFile, bytes]
-    mended: tuple[Problem, ...]
+    rebuilt: tuple[Problem, ...]
 
     @property
     def txn_idx_empty(self) -> bool:
@@ -75,7 +75,7 @@ def inspect(
     indexes = SegmentIndexes(segment)
     walk = _Walk(segment, transactions_at(segments, segment.base_offset), indexes)
     walk.run()
-    index_files, mended = indexes.finish()
+    index_files, rebuilt = indexes.finish()
     history = checkpoint_text(lineage.before(segment.end_offset + 1).entries)
     side_files = index_files | {
         SegmentFile.PRODUCER_SNAPSHOT: snapshot,
@@ -88,7 +88,7 @@ def inspect(
         _largest_timestamp_ms(indexes, walk),
         epochs,
         side_files,
-        mended,
+        rebuilt,
     )
 
 

@@ -114,11 +114,11 @@ class PartitionShipReport:
         recorded = {problem.offset for problem in self.recorded}
         known = tuple(gap for gap in report.known_gaps if gap[0] not in recorded)
         self.known_gaps = known or self.known_gaps
-        # The next pass does not repeat what this one mended or recorded.
-        mended = tuple(p for p in self.problems if p.kind is ProblemKind.INDEX_REBUILT)
+        # The next pass does not repeat what this one rebuilt or recorded.
+        rebuilt = tuple(p for p in self.problems if p.kind is ProblemKind.INDEX_REBUILT)
         now = {problem.offset for problem in report.problems if _is_loss(problem)}
         before = tuple(problem for problem in self.recorded if problem.offset not in now)
-        self.problems = (*mended, *before, *report.problems)
+        self.problems = (*rebuilt, *before, *report.problems)
         self.recorded = (*before, *report.recorded)
         self.held_segments = report.held_segments
         self.unsettled_segments = report.unsettled_segments

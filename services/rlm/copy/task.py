@@ -440,7 +440,7 @@ class CopyTask:
             if trouble:
                 return
             self._note_copied(segment)
-            report.problems += inspected.mended
+            report.problems += inspected.rebuilt
             report.copied_segments += 1
             report.copied_bytes += inspected.size_bytes
             self._progress.copied(self._name, segment.base_offset, inspected.size_bytes)

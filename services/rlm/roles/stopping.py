@@ -96,10 +96,10 @@ class BatchedDeletion:
         return True
 
 
-AT_ONCE = 4
-"""Steps at once: a partition that is locked in RLMM delays its step for seconds."""
+STEPS_AT_ONCE = 4
+"""More than one, because a partition that is locked in RLMM delays its step for seconds."""
 
-FAILURES_UNTIL_ASKED = 3
+FAILURES_UNTIL_CHECK = 3
 """After so many failures in a row, check whether RLMM is ready: the failures may concern only
 these partitions."""
 
@@ -121,7 +121,7 @@ def take_steps(stops: Sequence[Left], is_rlmm_ready: Callable[[], bool]) -> list
     steps = _Steps(is_rlmm_ready)
     # Calls to RLMM carry the request id of the call that is served.
     context = copy_context()
-    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="stops") as pool:
+    with ThreadPoolExecutor(STEPS_AT_ONCE, thread_name_prefix="stops") as pool:
         return list(pool.map(lambda step: context.copy().run(steps.take, step), stops))
 
 
@@ -147,20 +147,20 @@ class _Steps:
             return away
         left = _result_of(step)
         # Only this thread waits while RLMM does not answer; the steps of other threads continue.
-        if self._is_to_be_asked(left) and not self._is_there():
+        if self._is_check_due(left) and not self._is_rlmm_reachable():
             assert isinstance(left, RetriableRemoteStorageError)
             self._away = left
         return left
 
-    def _is_to_be_asked(self, left: Left) -> bool:
+    def _is_check_due(self, left: Left) -> bool:
         with self._lock:
             if not isinstance(left, RetriableRemoteStorageError):
                 self._failures_in_a_row = 0
                 return False
             self._failures_in_a_row += 1
-            return self._failures_in_a_row % FAILURES_UNTIL_ASKED == 0
+            return self._failures_in_a_row % FAILURES_UNTIL_CHECK == 0
 
-    def _is_there(self) -> bool:
+    def _is_rlmm_reachable(self) -> bool:
         try:
             return self._is_rlmm_ready()
         except RemoteStorageError:
@@ -316,16 +316,16 @@ class TierDeletion:
         The function returns False after the last batch. It raises PassFailedError if some segments
         could not be deleted, and RemoteStorageError; the next call begins from the start.
         """
-        turns = BatchedDeletion(lambda: self._finish(name))
+        deletion = BatchedDeletion(lambda: self._finish(name))
 
         def go_on() -> bool:
             try:
-                if turns.go_on():
+                if deletion.go_on():
                     return True
             except RemoteResourceNotFoundError:
                 return False
-            if turns.failure:
-                raise PassFailedError(turns.failure)
+            if deletion.failure:
+                raise PassFailedError(deletion.failure)
             return False
 
         return go_on

@@ -145,7 +145,7 @@ class SegmentObjectsClient:
         self, objects: Sequence[ObjectToDelete]
     ) -> list[RemoteStorageError | None]:
         request = pb.DeleteSegmentObjectsRequest(
-            objects=[convert.doomed_to_proto(doomed) for doomed in objects]
+            objects=[convert.object_to_delete_to_proto(each) for each in objects]
         )
         reply = call_once(self._stub.DeleteSegmentObjects, request, self._peer)
         return [outcome_of(status) for status in reply.outcomes]

@@ -233,26 +233,28 @@ def _digests_from_proto(message: pb.ReadSegmentManifestResponse) -> CopyDigests 
         return digests_from_proto(message.digests)
 
 
-def doomed_to_proto(doomed: ObjectToDelete) -> pb.DoomedObject:
-    return pb.DoomedObject(location=location_to_proto(doomed.location), if_etag=doomed.if_etag)
+def object_to_delete_to_proto(named: ObjectToDelete) -> pb.DoomedObject:
+    return pb.DoomedObject(location=location_to_proto(named.location), if_etag=named.if_etag)
 
 
-def doomed_from_proto(message: pb.DeleteSegmentObjectsRequest) -> tuple[ObjectToDelete, ...]:
-    return items_from_proto(message.objects, "objects", _doomed_from_proto)
+def deletes_from_proto(
+    message: pb.DeleteSegmentObjectsRequest,
+) -> tuple[ObjectToDelete, ...]:
+    return items_from_proto(message.objects, "objects", _delete_from_proto)
 
 
-def doomed_uploads_from_proto(
+def uploads_to_delete_from_proto(
     message: pb.AbortMultipartUploadsRequest,
 ) -> tuple[tuple[ObjectLocation, str], ...]:
-    return items_from_proto(message.uploads, "uploads", _doomed_upload_from_proto)
+    return items_from_proto(message.uploads, "uploads", _upload_to_delete_from_proto)
 
 
-def _doomed_upload_from_proto(message: pb.MultipartUpload) -> tuple[ObjectLocation, str]:
+def _upload_to_delete_from_proto(message: pb.MultipartUpload) -> tuple[ObjectLocation, str]:
     require_set(message, "location")
     return location_from_proto(message.location), message.upload_id
 
 
-def _doomed_from_proto(message: pb.DoomedObject) -> ObjectToDelete:
+def _delete_from_proto(message: pb.DoomedObject) -> ObjectToDelete:
     require_set(message, "location")
     if_etag = message.if_etag if message.HasField("if_etag") else None
     return ObjectToDelete(location_from_proto(message.location), if_etag)

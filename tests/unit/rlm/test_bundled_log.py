@@ -92,7 +92,7 @@ def test_every_rolled_segment_is_sound_as_the_broker_left_it(
     log: LocalLog, segment: LocalSegment
 ) -> None:
     found = inspect(log.segments, segment, read_lineage(segment.directory), log.log_start_offset)
-    assert found.mended == ()
+    assert found.rebuilt == ()
     for file, suffix in ((SegmentFile.OFFSET, ".index"), (SegmentFile.TIMESTAMP, ".timeindex")):
         assert found.side_files[file] == segment.file(suffix).read_bytes()
     assert found.txn_idx_empty == (not segment.file(".txnindex").exists())

@@ -55,7 +55,7 @@ def test_a_sound_segment_is_described(files: PartitionFiles) -> None:
     assert found.max_timestamp_ms == 1000
     assert [(e.leader_epoch, e.start_offset) for e in found.leader_epochs] == [(0, 10), (2, 12)]
     assert found.txn_idx_empty
-    assert found.mended == ()
+    assert found.rebuilt == ()
 
 
 def test_a_segment_without_timestamps_is_as_old_as_its_file(files: PartitionFiles) -> None:
@@ -151,7 +151,7 @@ def test_a_wrong_index_is_rebuilt_and_named(
     if data is not None:
         path.write_bytes(data)
     found = inspected(files)
-    (problem,) = found.mended
+    (problem,) = found.rebuilt
     assert (problem.kind, problem.path) == (ProblemKind.INDEX_REBUILT, str(path))
     assert found.side_files[SegmentFile.OFFSET] == b""
     assert found.side_files[SegmentFile.TIMESTAMP] == pack(">qi", 1000, 4)
@@ -162,7 +162,7 @@ def test_a_right_offset_index_is_left_as_it_is(files: PartitionFiles) -> None:
     entry = pack(">ii", 9, 68)
     files.file(0, ".index").write_bytes(entry)
     found = inspected(files)
-    assert (found.side_files[SegmentFile.OFFSET], found.mended) == (entry, ())
+    assert (found.side_files[SegmentFile.OFFSET], found.rebuilt) == (entry, ())
 
 
 def test_an_empty_transaction_index_is_sent_as_it_is(files: PartitionFiles) -> None:
@@ -192,7 +192,7 @@ def test_a_missing_transaction_index_is_rebuilt_from_control_batches(
     found = inspected(files, 1)
     expected = [AbortedTxn(7, 3, 13, 4), AbortedTxn(8, 15, 16, 4)]
     assert found.side_files[SegmentFile.TRANSACTION] == b"".join(e.to_bytes() for e in expected)
-    assert [p.path for p in found.mended] == [str(files.file(10, ".txnindex"))]
+    assert [p.path for p in found.rebuilt] == [str(files.file(10, ".txnindex"))]
     assert not found.txn_idx_empty
 
 

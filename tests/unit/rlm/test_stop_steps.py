@@ -3,7 +3,7 @@
 from threading import Barrier, Event
 
 from services.api.errors import RetriableRemoteStorageError
-from services.rlm.roles.stopping import AT_ONCE, FAILURES_UNTIL_ASKED, take_steps
+from services.rlm.roles.stopping import FAILURES_UNTIL_CHECK, STEPS_AT_ONCE, take_steps
 
 
 def failing() -> None:
@@ -21,19 +21,19 @@ def test_while_rlmm_is_asked_whether_it_is_there_the_others_go_on() -> None:
         assert asked.wait(10.0)
         done.set()
 
-    steps = [*[failing] * FAILURES_UNTIL_ASKED, *[lambda: None] * 20, last]
+    steps = [*[failing] * FAILURES_UNTIL_CHECK, *[lambda: None] * 20, last]
     left = take_steps(steps, is_ready)
     assert done.is_set()
-    assert [step is None for step in left] == [False] * FAILURES_UNTIL_ASKED + [True] * 21
+    assert [step is None for step in left] == [False] * FAILURES_UNTIL_CHECK + [True] * 21
 
 
 def test_four_steps_are_taken_at_once() -> None:
-    together = Barrier(AT_ONCE)
+    together = Barrier(STEPS_AT_ONCE)
 
     def step() -> None:
         together.wait(10.0)
 
-    assert take_steps([step] * 2 * AT_ONCE, lambda: True) == [None] * 2 * AT_ONCE
+    assert take_steps([step] * 2 * STEPS_AT_ONCE, lambda: True) == [None] * 2 * STEPS_AT_ONCE
 
 
 def test_if_rlmm_is_away_the_rest_fails_without_a_call() -> None:
