@@ -12,12 +12,15 @@ from services.api.errors import (
     RemoteResourceNotFoundError,
     RemoteStorageError,
     RetriableRemoteStorageError,
+    StoreAccessDeniedError,
+    StoreNotFoundError,
 )
 from services.rsm.locations import Location, Locations
 from services.rsm.probe import PROBE_NAME, WITHOUT, ProbeReport, StoreProbe
 
 MARKER_NAME = ".sediment"
 _READ_AGAIN_S = 60.0
+_OF_EACH_CALL = (StoreNotFoundError, StoreAccessDeniedError)
 _log = logging.getLogger(__name__)
 
 
@@ -98,7 +101,9 @@ class StartUp:
             self._lacks = ""
             raise
         except RemoteStorageError as e:
-            self._refuse_calls(e)
+            # If no marker can be missed, each call meets the store's own error.
+            if self._must_be_marked or not isinstance(e, _OF_EACH_CALL):
+                self._refuse_calls(e)
             raise
 
     def inspect(self) -> ProbeReport:
