@@ -217,7 +217,7 @@ def test_a_body_is_not_resumed_for_a_caller_who_left(
     proxy.faults.add(Cut(2 * MIB, Direction.RESPONSE), operation="GetObject")
     with (
         serving(Call("somebody", "1", is_active=lambda: False)),
-        pytest.raises(RetriableRemoteStorageError, match="not asked again: the client has left"),
+        pytest.raises(RetriableRemoteStorageError, match="not retried: the client has left"),
     ):
         fetched(rsm, segment)
     assert_gets(proxy, 1)

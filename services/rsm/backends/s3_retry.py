@@ -127,7 +127,7 @@ def resumed(
             try:
                 left = left.increment("GET", error=ProtocolError(text))
             except MaxRetryError as gone:
-                why = f"; not asked again: {gone.why}" if isinstance(gone, GivenUpError) else ""
+                why = f"; not retried: {gone.why}" if isinstance(gone, GivenUpError) else ""
                 raise RetriableRemoteStorageError(text + why) from e
             _log.info("%s; asking for the rest", text)
         finally:
