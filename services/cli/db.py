@@ -1,6 +1,7 @@
 """Create, upgrade, check and maintain the metadata database: `sediment db`."""
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -23,12 +24,27 @@ _STEPS = {
 
 _DatabaseUrl = Annotated[
     str,
-    typer.Option(envvar="RLMM_DATABASE_URL", help="postgresql://USER:PASSWORD@HOST:PORT/NAME"),
+    typer.Option(
+        envvar="RLMM_DATABASE_URL",
+        help="postgresql://USER:PASSWORD@HOST:PORT/NAME. Other users of this machine can read "
+        "options: keep the password in the variable or in a file.",
+    ),
+]
+_PasswordFile = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="RLMM_DATABASE_PASSWORD_FILE",
+        help="File with the database password, if the URL has none.",
+    ),
 ]
 
 
 @app.command()
-def upgrade(database_url: _DatabaseUrl, output: JsonOrTable = Format.TABLE) -> None:
+def upgrade(
+    database_url: _DatabaseUrl,
+    database_password_file: _PasswordFile = None,
+    output: JsonOrTable = Format.TABLE,
+) -> None:
     """Create the schema, or upgrade it to this release's.
 
     Safe to repeat, and to run from two places at once: one waits for the other. Services of the
@@ -41,10 +57,10 @@ def upgrade(database_url: _DatabaseUrl, output: JsonOrTable = Format.TABLE) -> N
       3  the database could not be reached, or a lock was not free in time; run
          the command again
     """
-    role = schema.upgrade(database_url)
+    role = schema.upgrade(database_url, database_password_file)
     if output is Format.JSON:
-        deployment = uuid_to_text(schema.deployment_id(database_url))
-        revision = schema.current_revision(database_url)
+        deployment = uuid_to_text(schema.deployment_id(database_url, database_password_file))
+        revision = schema.current_revision(database_url, database_password_file)
         print_json({"revision": revision, "deployment_id": deployment, "reader_role": role})
     say(f"schema is at {schema.known_revision()}")
     if role is ReaderRole.MISSING:
@@ -55,9 +71,14 @@ def upgrade(database_url: _DatabaseUrl, output: JsonOrTable = Format.TABLE) -> N
 
 
 @app.command()
-def current(database_url: _DatabaseUrl, output: JsonOrTable = Format.TABLE) -> None:
+def current(
+    database_url: _DatabaseUrl,
+    database_password_file: _PasswordFile = None,
+    output: JsonOrTable = Format.TABLE,
+) -> None:
     """Show the schema revision of a database and of this release."""
-    found, known = schema.current_revision(database_url), schema.known_revision()
+    found = schema.current_revision(database_url, database_password_file)
+    known = schema.known_revision()
     if output is Format.JSON:
         print_json({"current": found, "known": known})
     else:
@@ -65,7 +86,11 @@ def current(database_url: _DatabaseUrl, output: JsonOrTable = Format.TABLE) -> N
 
 
 @app.command()
-def deployment_id(database_url: _DatabaseUrl, output: JsonOrTable = Format.TABLE) -> None:
+def deployment_id(
+    database_url: _DatabaseUrl,
+    database_password_file: _PasswordFile = None,
+    output: JsonOrTable = Format.TABLE,
+) -> None:
     """Show the id that marks this deployment's objects.
 
     `sediment db upgrade` creates it once; RSM takes it as RSM_DEPLOYMENT_ID.
@@ -75,7 +100,7 @@ def deployment_id(database_url: _DatabaseUrl, output: JsonOrTable = Format.TABLE
       0  shown
       3  the database could not be reached, or has no id yet
     """
-    text = uuid_to_text(schema.deployment_id(database_url))
+    text = uuid_to_text(schema.deployment_id(database_url, database_password_file))
     if output is Format.JSON:
         print_json({"deployment_id": text})
     else:
@@ -83,7 +108,11 @@ def deployment_id(database_url: _DatabaseUrl, output: JsonOrTable = Format.TABLE
 
 
 @app.command()
-def check(database_url: _DatabaseUrl, output: JsonOrTable = Format.TABLE) -> None:
+def check(
+    database_url: _DatabaseUrl,
+    database_password_file: _PasswordFile = None,
+    output: JsonOrTable = Format.TABLE,
+) -> None:
     """Compare a database with what this release expects.
 
     Changes nothing.
@@ -94,7 +123,7 @@ def check(database_url: _DatabaseUrl, output: JsonOrTable = Format.TABLE) -> Non
       1  it differs; each difference is listed
       3  the database could not be reached
     """
-    problems = schema.check_schema(database_url)
+    problems = schema.check_schema(database_url, database_password_file)
     if output is Format.JSON:
         print_json({"problems": [asdict(problem) for problem in problems]})
     elif problems:
@@ -108,6 +137,7 @@ def check(database_url: _DatabaseUrl, output: JsonOrTable = Format.TABLE) -> Non
 @app.command()
 def maintain(
     database_url: _DatabaseUrl,
+    database_password_file: _PasswordFile = None,
     delete_retention_ms: Annotated[
         int,
         typer.Option(min=0, help="Keep rows of deleted segments this long (delete.retention.ms)."),
@@ -133,7 +163,10 @@ def maintain(
     plan = MaintenancePlan(delete_retention_ms, events_days, anomalies_days)
     with counter() as show:
         report = maintenance.maintain(
-            database_url, plan, lambda step, rows: show(_STEPS[step], rows)
+            database_url,
+            plan,
+            lambda step, rows: show(_STEPS[step], rows),
+            database_password_file,
         )
     if output is Format.JSON:
         print_json(asdict(report))

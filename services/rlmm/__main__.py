@@ -17,7 +17,9 @@ def main() -> None:
     configure_logging(settings.log_level)
     url = settings.database_url.get_secret_value()
     try:
-        engine = create_database_engine(url, settings.database_limits())
+        engine = create_database_engine(
+            url, settings.database_limits(), password_file=settings.database_password_file
+        )
     except InvalidRequestError as e:
         raise SystemExit(f"RLMM_DATABASE_URL: {e}") from e
     manager = SqlRemoteLogMetadataManager(engine, settings.limits())

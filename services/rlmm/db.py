@@ -7,12 +7,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 from uuid import UUID
 
 import psycopg
 from psycopg.rows import namedtuple_row
-from sqlalchemy import URL, Connection, Engine, PoolProxiedConnection, create_engine, make_url
+from sqlalchemy import (
+    URL,
+    Connection,
+    Engine,
+    PoolProxiedConnection,
+    create_engine,
+    event,
+    make_url,
+)
+from sqlalchemy.engine.interfaces import DBAPIConnection, Dialect
 from sqlalchemy.exc import (
     ArgumentError,
     DataError,
@@ -32,6 +42,7 @@ from services.api.errors import (
 )
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.common.failpoints import failpoint
+from services.common.secret_file import SecretFileError, read_secret
 from services.rlmm.rows import SEGMENT_COLUMNS
 
 DEFAULT_PORT = 5432
@@ -58,27 +69,21 @@ def create_database_engine(
     limits: DatabaseLimits = DEFAULT_LIMITS,
     application_name: str = "rlmm",
     *,
+    password_file: Path | None = None,
     asks_for_settings: bool = True,
 ) -> Engine:
     """Create an engine on PostgreSQL through psycopg 3. Opens no connection yet.
 
     Args:
+        password_file: has the password, if the URL has none; read for each new connection.
         asks_for_settings: if False, sessions keep the settings that the server gives to their role.
 
     Raises:
-        InvalidRequestError: the text is not the URL of a PostgreSQL database.
+        InvalidRequestError: the text is not the URL of a PostgreSQL database, or the password file
+            cannot be used.
     """
-    try:
-        url = make_url(database_url)
-    except (ArgumentError, ValueError):
-        # No cause is attached: its text may contain a part of the password.
-        raise InvalidRequestError(
-            "database_url: not a URL; write postgresql://USER:PASSWORD@HOST:PORT/NAME"
-        ) from None
-    if url.get_backend_name() not in ("postgresql", "postgres"):
-        raise InvalidRequestError("database_url: must begin with postgresql://")
-    return create_engine(
-        url.set(drivername="postgresql+psycopg"),
+    engine = create_engine(
+        _url(database_url).set(drivername="postgresql+psycopg"),
         isolation_level="READ COMMITTED",
         hide_parameters=True,
         pool_size=limits.pool_size,
@@ -91,6 +96,75 @@ def create_database_engine(
             **({"options": _options(limits)} if asks_for_settings else {}),
         },
     )
+    if password_file is not None:
+        _read_password_from(engine, password_file)
+    return engine
+
+
+def _url(database_url: str) -> URL:
+    """Parse a URL. No error has a part of it, or a cause: each could contain the password."""
+    try:
+        url = make_url(database_url)
+    except (ArgumentError, ValueError):
+        raise InvalidRequestError(
+            "database_url: not a URL; write postgresql://USER:PASSWORD@HOST:PORT/NAME"
+        ) from None
+    if url.get_backend_name() not in ("postgresql", "postgres"):
+        raise InvalidRequestError("database_url: must begin with postgresql://")
+    if database_url.count("@") > 1:
+        # SQLAlchemy would take the rest of the password for the name of the host.
+        raise InvalidRequestError(
+            "database_url: has more than one @; write %40 for an @ in the password or user name"
+        )
+    return url
+
+
+def _read_password_from(engine: Engine, file: Path) -> None:
+    """Let each new connection use the password that is in the file then.
+
+    If the server refuses it, the password of the last connection is tried too: it stays good from
+    the replacement of the file until the change of the role. Open connections need no password.
+    """
+    if engine.url.password is not None:
+        raise InvalidRequestError(
+            "database_url: has a password, and RLMM_DATABASE_PASSWORD_FILE names another; remove "
+            "one of them"
+        )
+    try:
+        passwords = _Passwords(file)
+    except SecretFileError as e:
+        raise InvalidRequestError(f"RLMM_DATABASE_PASSWORD_FILE: {e}") from None
+
+    @event.listens_for(engine, "do_connect")
+    def connect(
+        dialect: Dialect, _record: object, arguments: list[Any], named: dict[str, Any]
+    ) -> DBAPIConnection:
+        return passwords.connect(lambda p: dialect.connect(*arguments, **{**named, "password": p}))
+
+
+class _Passwords:
+    """Reads the password from its file, and remembers the last one that the server accepted."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._accepted = read_secret(file)
+
+    def connect(self, connect: Callable[[str], DBAPIConnection]) -> DBAPIConnection:
+        try:
+            password = read_secret(self._file)
+        except SecretFileError as e:
+            # The password in use may be good for a while yet.
+            _log.warning("RLMM_DATABASE_PASSWORD_FILE: %s; RLMM uses the password read before", e)
+            password = self._accepted
+        try:
+            connection = connect(password)
+        except psycopg.OperationalError as e:
+            was_asked = e.pgconn is not None and e.pgconn.used_password
+            if not was_asked or password == self._accepted:
+                raise
+            return connect(self._accepted)
+        self._accepted = password
+        return connection
 
 
 def endpoint(url: URL) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Row, text
@@ -69,7 +70,10 @@ class MaintenanceReport:
 
 
 def maintain(
-    database_url: str, plan: MaintenancePlan, progress: Progress = lambda *_: None
+    database_url: str,
+    plan: MaintenancePlan,
+    progress: Progress = lambda *_: None,
+    password_file: Path | None = None,
 ) -> MaintenanceReport:
     """Run all steps once, or none if another maintenance runs. Idempotent.
 
@@ -77,7 +81,7 @@ def maintain(
         RetriableRemoteStorageError: the database is unreachable, or its schema is older than
             this release's; rows that were already purged stay purged.
     """
-    with connected(database_url) as connection:
+    with connected(database_url, password_file) as connection:
         _require_usable(connection)
         if not try_lock(connection, _ADVISORY_LOCK):
             return MaintenanceReport(already_running=True)

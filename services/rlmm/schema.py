@@ -115,12 +115,16 @@ def revision_in(connection: Connection) -> str | None:
 
 @contextmanager
 def connected(
-    database_url: str, *, autocommit: bool = False, asks_for_settings: bool = True
+    database_url: str,
+    password_file: Path | None = None,
+    *,
+    autocommit: bool = False,
+    asks_for_settings: bool = True,
 ) -> Iterator[Connection]:
     """Open the single connection of a command that maintains the schema or its rows.
 
     Args:
-        asks_for_settings: see create_database_engine.
+        password_file, asks_for_settings: see create_database_engine.
 
     Raises:
         InvalidRequestError: the text is not the URL of a PostgreSQL database.
@@ -128,7 +132,11 @@ def connected(
             database, never the password.
     """
     engine = create_database_engine(
-        database_url, _LIMITS, "rlmm-schema", asks_for_settings=asks_for_settings
+        database_url,
+        _LIMITS,
+        "rlmm-schema",
+        password_file=password_file,
+        asks_for_settings=asks_for_settings,
     )
     level = "AUTOCOMMIT" if autocommit else "READ COMMITTED"
     try:
@@ -143,17 +151,17 @@ def connected(
         engine.dispose()
 
 
-def current_revision(database_url: str) -> str | None:
+def current_revision(database_url: str, password_file: Path | None = None) -> str | None:
     """Read the schema revision of the database; None if it has no schema.
 
     Raises:
         RetriableRemoteStorageError: the database is unreachable.
     """
-    with connected(database_url) as connection:
+    with connected(database_url, password_file) as connection:
         return revision_in(connection)
 
 
-def upgrade(database_url: str) -> ReaderRole:
+def upgrade(database_url: str, password_file: Path | None = None) -> ReaderRole:
     """Upgrade the schema to known_revision(); leave a later schema unchanged. Idempotent.
 
     One upgrade runs at a time: a second one waits, then finds nothing to do.
@@ -162,7 +170,7 @@ def upgrade(database_url: str) -> ReaderRole:
         RetriableRemoteStorageError: the database is unreachable, or a lock was not free.
         RemoteStorageError: the schema has a revision that this release does not know.
     """
-    with connected(database_url) as connection:
+    with connected(database_url, password_file) as connection:
         _lock(connection)
         if not is_usable(revision_in(connection)):
             connection.commit()
@@ -249,7 +257,7 @@ class SchemaProblem:
     problem: str
 
 
-def check_schema(database_url: str) -> list[SchemaProblem]:
+def check_schema(database_url: str, password_file: Path | None = None) -> list[SchemaProblem]:
     """List all problems of server and schema. Changes nothing.
 
     A later release's schema may have more, and other indexes and rules: only its tables, columns
@@ -258,9 +266,9 @@ def check_schema(database_url: str) -> list[SchemaProblem]:
     Raises:
         RetriableRemoteStorageError: the database is unreachable.
     """
-    with connected(database_url, asks_for_settings=False) as connection:
+    with connected(database_url, password_file, asks_for_settings=False) as connection:
         problems = list(_server_problems(connection))
-    with connected(database_url) as connection:
+    with connected(database_url, password_file) as connection:
         revision = revision_in(connection)
         if not is_usable(revision):
             present = revision or "none"
@@ -339,14 +347,14 @@ def _view_problems(connection: Connection) -> Iterator[SchemaProblem]:
             yield SchemaProblem(f"view {view}", "is missing")
 
 
-def deployment_id(database_url: str) -> UUID:
+def deployment_id(database_url: str, password_file: Path | None = None) -> UUID:
     """Read the deployment's id, which the schema's upgrade created; it never changes.
 
     Raises:
         RetriableRemoteStorageError: the database is unreachable.
         RemoteStorageError: the schema has no id yet.
     """
-    with connected(database_url) as connection:
+    with connected(database_url, password_file) as connection:
         if not is_usable(revision_in(connection)):
             needed = f"the schema is older than {known_revision()}"
             raise RemoteStorageError(f"{needed}; run `sediment db upgrade`, which makes the id")

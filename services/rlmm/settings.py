@@ -1,5 +1,7 @@
 """Define RLMM's settings, which are environment variables."""
 
+from pathlib import Path
+
 from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
@@ -14,7 +16,12 @@ class RlmmSettings(ServiceSettings):
     model_config = SettingsConfigDict(env_prefix="RLMM_")
 
     database_url: SecretStr = Field(
-        description="URL of the PostgreSQL database, postgresql://USER:PASSWORD@HOST:PORT/NAME."
+        description="URL of the PostgreSQL database, postgresql://USER:PASSWORD@HOST:PORT/NAME; "
+        "without :PASSWORD if RLMM_DATABASE_PASSWORD_FILE is set."
+    )
+    database_password_file: Path | None = Field(
+        default=None,
+        description="File with the database password, read for each new connection.",
     )
     database_pool_size: int = Field(
         default=16, ge=1, le=512, description="Maximum connections of one process to the database."

@@ -6,28 +6,40 @@ from collections.abc import Callable
 from pathlib import Path
 
 from minio.credentials.credentials import Credentials
+from minio.credentials.providers import (
+    AssumeRoleProvider,
+    AWSConfigProvider,
+    ChainedProvider,
+    EnvAWSProvider,
+    IamAwsProvider,
+    Provider,
+    WebIdentityProvider,
+)
 from urllib3 import PoolManager
 
+from services.common.secret_file import SecretFileError, read_secret
 from services.rsm.active_copies import Waiting
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.backends.protocol import StorageBackend
 from services.rsm.backends.s3 import S3Probe, S3Storage, http_pool
+from services.rsm.backends.s3_credentials import (
+    FileCredentials,
+    FixedCredentials,
+    SdkCredentials,
+    StoreCredentials,
+)
 from services.rsm.backends.s3_http import S3Target
 from services.rsm.deadline import Limits
 from services.rsm.locations import Location, Locations
 from services.rsm.manager import ObjectRemoteStorageManager
 from services.rsm.probe import StoreProbe
-from services.rsm.settings import (
-    RegisteredLocation,
-    RsmSettings,
-    described,
-    other_locations,
-    read_key,
-)
+from services.rsm.settings import RegisteredLocation, RsmSettings, described, other_locations
 from services.rsm.startup import StartUp
 from services.rsm.upload import PartBuffers
 from services.rsm.verification import ReadVerification
 
+_SESSION_NAME = "sediment-rsm"
+"""What the store's own audit log calls a session of RSM."""
 _log = logging.getLogger(__name__)
 
 
@@ -39,7 +51,7 @@ def build_manager(
     A process that listens before it checks the store needs `checked_first` (see StartUp).
 
     Raises:
-        SystemExit: the file of the other locations cannot be used.
+        SystemExit: the file of the other locations, or one with a key, cannot be used.
     """
     waiting = Waiting()
     locations = build_locations(settings, waiting)
@@ -69,12 +81,15 @@ def build_locations(settings: RsmSettings, waiting: Waiting | None = None) -> Lo
     """Build the current location, and those of RSM_LOCATIONS_FILE.
 
     Raises:
-        SystemExit: the file cannot be used.
+        SystemExit: the file, or one with a key, cannot be used.
     """
     waiting = waiting or Waiting()
     backend = build_backend(settings, waiting)
     current = Location(settings.location_id, backend, settings.prefix, described(settings))
-    others = [_other_location(settings, listed, waiting) for listed in other_locations(settings)]
+    own = backend.target.credentials if isinstance(backend, S3Storage) else None
+    others = [
+        _other_location(settings, listed, own, waiting) for listed in other_locations(settings)
+    ]
     return Locations(current, others)
 
 
@@ -106,7 +121,10 @@ def build_start_up(
 
 
 def _other_location(
-    settings: RsmSettings, listed: RegisteredLocation, waiting: Waiting
+    settings: RsmSettings,
+    listed: RegisteredLocation,
+    own: StoreCredentials | None,
+    waiting: Waiting,
 ) -> Location:
     backend: StorageBackend
     if listed.backend == "filesystem":
@@ -117,7 +135,7 @@ def _other_location(
             secure=listed.secure,
             region=listed.region,
             bucket=listed.bucket,
-            credentials=_credentials_of(settings, listed),
+            credentials=_credentials_of(settings, listed, own),
             sign_payload=settings.sign_payload and not listed.secure,
         )
         backend = S3Storage(
@@ -129,24 +147,30 @@ def _other_location(
     return Location(listed.id, backend, listed.prefix, described(listed))
 
 
-def _credentials_of(settings: RsmSettings, listed: RegisteredLocation) -> Credentials:
+def _credentials_of(
+    settings: RsmSettings, listed: RegisteredLocation, own: StoreCredentials | None
+) -> StoreCredentials:
     """Read the credentials from the location's files, or use RSM's own."""
     if listed.access_key_file is not None and listed.secret_key_file is not None:
-        return Credentials(read_key(listed.access_key_file), read_key(listed.secret_key_file))
-    if settings.backend != "s3":
+        return _file_credentials(listed.access_key_file, listed.secret_key_file)
+    if own is None:
         raise SystemExit(
             f"RSM_LOCATIONS_FILE: {settings.locations_file}: location {listed.id} needs "
             "access_key_file and secret_key_file: RSM itself has no S3 credentials"
         )
-    return s3_target(settings).credentials
+    return own
 
 
 def build_backend(settings: RsmSettings, waiting: Waiting | None = None) -> StorageBackend:
-    """Build the object store that `settings` describe."""
+    """Build the object store that `settings` describe.
+
+    Raises:
+        SystemExit: a file with a key cannot be used.
+    """
     if settings.directory is not None and settings.backend == "filesystem":
         return FilesystemStorage(settings.directory)
     http = _http(settings, waiting or Waiting())
-    return S3Storage(http, s3_target(settings), settings.prefix)
+    return S3Storage(http, _s3_target(settings, http), settings.prefix)
 
 
 def _http(settings: RsmSettings, waiting: Waiting) -> PoolManager:
@@ -165,16 +189,74 @@ def _http(settings: RsmSettings, waiting: Waiting) -> PoolManager:
     )
 
 
-def s3_target(settings: RsmSettings) -> S3Target:
-    """Return the bucket that `settings` name, and how to sign requests to it."""
-    credentials = Credentials(
-        settings.access_key.get_secret_value(), settings.secret_key.get_secret_value()
-    )
+def _s3_target(settings: RsmSettings, http: PoolManager) -> S3Target:
     return S3Target(
         endpoint=settings.endpoint,
         secure=settings.secure,
         region=settings.region,
         bucket=settings.bucket,
-        credentials=credentials,
+        credentials=_own_credentials(settings, http),
         sign_payload=settings.sign_payload and not settings.secure,
+    )
+
+
+def _own_credentials(settings: RsmSettings, http: PoolManager) -> StoreCredentials:
+    """Return the credentials of RSM_CREDENTIALS; `http` is for those that an STS gives."""
+    source = settings.credentials
+    if source == "environment":
+        keys = settings.access_key.get_secret_value(), settings.secret_key.get_secret_value()
+        return FixedCredentials(Credentials(*keys))
+    if source == "aws":
+        return SdkCredentials("the AWS environment", lambda: _aws_provider(http))
+    sts = f"the STS at {settings.sts_endpoint}"
+    if source == "web-identity":
+        return SdkCredentials(sts, lambda: _web_identity_provider(settings, http))
+    assert settings.access_key_file is not None
+    assert settings.secret_key_file is not None
+    files = _file_credentials(
+        settings.access_key_file, settings.secret_key_file, settings.session_token_file
+    )
+    if source == "files":
+        return files
+    return SdkCredentials(sts, lambda: _assume_role_provider(settings, files.retrieve(), http))
+
+
+def _file_credentials(
+    access_key: Path, secret_key: Path, session_token: Path | None = None
+) -> FileCredentials:
+    try:
+        return FileCredentials(access_key, secret_key, session_token)
+    except SecretFileError as e:
+        raise SystemExit(str(e)) from None
+
+
+def _aws_provider(http: PoolManager) -> Provider:
+    return ChainedProvider(
+        [EnvAWSProvider(), AWSConfigProvider(), IamAwsProvider(http_client=http)]
+    )
+
+
+def _web_identity_provider(settings: RsmSettings, http: PoolManager) -> Provider:
+    def token() -> dict[str, str]:
+        assert settings.web_identity_token_file is not None
+        return {"access_token": read_secret(settings.web_identity_token_file).strip()}
+
+    return WebIdentityProvider(
+        jwt_provider_func=token,
+        sts_endpoint=settings.sts_endpoint,
+        role_arn=settings.role_arn or None,
+        role_session_name=_SESSION_NAME,
+        http_client=http,
+    )
+
+
+def _assume_role_provider(settings: RsmSettings, keys: Credentials, http: PoolManager) -> Provider:
+    return AssumeRoleProvider(
+        sts_endpoint=settings.sts_endpoint,
+        access_key=keys.access_key,
+        secret_key=keys.secret_key,
+        region=settings.region,
+        role_arn=settings.role_arn or None,
+        role_session_name=_SESSION_NAME,
+        http_client=http,
     )

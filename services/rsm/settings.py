@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -22,9 +23,29 @@ from services.rsm.verification import VerifyReads
 _MIB = 1024 * 1024
 
 _REQUIRED = {
-    "s3": ("endpoint", "region", "access_key", "secret_key", "bucket"),
+    "s3": ("endpoint", "region", "bucket"),
     "filesystem": ("directory",),
 }
+
+CredentialsSource = Literal["environment", "files", "aws", "web-identity", "assume-role"]
+
+_CREDENTIALS: dict[CredentialsSource, tuple[str, ...]] = {
+    "environment": ("access_key", "secret_key"),
+    "files": ("access_key_file", "secret_key_file"),
+    "aws": (),
+    "web-identity": ("sts_endpoint", "web_identity_token_file"),
+    "assume-role": ("sts_endpoint", "access_key_file", "secret_key_file"),
+}
+"""The settings that each source of credentials needs."""
+
+_MORE_CREDENTIALS: dict[CredentialsSource, tuple[str, ...]] = {
+    "files": ("session_token_file",),
+    "web-identity": ("role_arn",),
+    "assume-role": ("role_arn",),
+}
+"""The settings that a source of credentials takes besides."""
+
+_OF_CREDENTIALS = sorted({*chain(*_CREDENTIALS.values(), *_MORE_CREDENTIALS.values())})
 
 MAX_LOCATION_ID = 65535
 MAX_PREFIX_LENGTH = 512
@@ -100,8 +121,39 @@ class RsmSettings(ServiceSettings):
         default="", pattern=ENDPOINT_PATTERN, description="s3: address of the store, HOST:PORT."
     )
     region: str = Field(default="", description="s3: region of the store.")
-    access_key: SecretStr = Field(default=SecretStr(""), description="s3: access key.")
-    secret_key: SecretStr = Field(default=SecretStr(""), description="s3: secret key.")
+    credentials: CredentialsSource = Field(
+        default="environment",
+        description="s3: source of the keys. environment: RSM_ACCESS_KEY and RSM_SECRET_KEY. "
+        "files: RSM_*_FILE, read again when they change. aws: as the AWS SDKs find them, in AWS_* "
+        "variables, in ~/.aws/credentials, or from the role of the pod, task or instance. "
+        "web-identity: from an STS, for the token in a file. assume-role: from an STS, for the "
+        "keys in files.",
+    )
+    access_key: SecretStr = Field(default=SecretStr(""), description="s3, environment: access key.")
+    secret_key: SecretStr = Field(default=SecretStr(""), description="s3, environment: secret key.")
+    access_key_file: Path | None = Field(
+        default=None, description="s3, files and assume-role: file with the access key."
+    )
+    secret_key_file: Path | None = Field(
+        default=None, description="s3, files and assume-role: file with the secret key."
+    )
+    session_token_file: Path | None = Field(
+        default=None,
+        description="s3, files: file with the session token of temporary keys, if they have one.",
+    )
+    sts_endpoint: str = Field(
+        default="",
+        pattern=r"^(https?://[^/\s?#@]+(/[^\s?#@]*)?)?$",
+        description="s3, web-identity and assume-role: URL of the STS, for example "
+        "https://sts.eu-west-1.amazonaws.com.",
+    )
+    role_arn: str = Field(
+        default="",
+        description="s3, web-identity and assume-role: role to assume, if the STS needs one.",
+    )
+    web_identity_token_file: Path | None = Field(
+        default=None, description="s3, web-identity: file with the token, read for each use."
+    )
     bucket: BucketName = Field(default="", description="s3: name of the bucket, which must exist.")
     secure: bool = Field(default=True, description="s3: connect with TLS.")
     sign_payload: bool = Field(
@@ -190,9 +242,26 @@ class RsmSettings(ServiceSettings):
     def _has_what_the_backend_needs(self) -> Self:
         missing = [name for name in _REQUIRED[self.backend] if not getattr(self, name)]
         if missing:
-            names = ", ".join(f"RSM_{name.upper()}" for name in missing)
-            raise ValueError(f"RSM_BACKEND={self.backend} also needs {names}")
+            raise ValueError(f"RSM_BACKEND={self.backend} also needs {_variables(missing)}")
         return self
+
+    @model_validator(mode="after")
+    def _has_what_the_credentials_need(self) -> Self:
+        if self.backend != "s3":
+            return self
+        source, needed = self.credentials, _CREDENTIALS[self.credentials]
+        missing = [name for name in needed if not getattr(self, name)]
+        if missing:
+            raise ValueError(f"RSM_CREDENTIALS={source} also needs {_variables(missing)}")
+        allowed = {*needed, *_MORE_CREDENTIALS.get(source, ())}
+        others = [name for name in _OF_CREDENTIALS if getattr(self, name) and name not in allowed]
+        if others:
+            raise ValueError(f"RSM_CREDENTIALS={source} does not use {_variables(others)}")
+        return self
+
+
+def _variables(names: list[str]) -> str:
+    return ", ".join(f"RSM_{name.upper()}" for name in names)
 
 
 _NEEDED = {"s3": ("endpoint", "region", "bucket"), "filesystem": ("directory",)}
@@ -278,21 +347,6 @@ def described(location: RegisteredLocation | RsmSettings) -> str:
     if location.backend == "filesystem":
         return f"prefix {location.prefix!r} of directory {str(location.directory)!r}"
     return f"prefix {location.prefix!r} of bucket {location.bucket!r} at {location.endpoint}"
-
-
-def read_key(path: Path) -> str:
-    """Read a credential from its file.
-
-    Raises:
-        SystemExit: it cannot be read, or is empty.
-    """
-    try:
-        key = path.read_text().strip()
-    except (OSError, UnicodeDecodeError) as e:
-        raise SystemExit(f"{path}: cannot be read ({type(e).__name__})") from e
-    if not key:
-        raise SystemExit(f"{path}: is empty; write the key into it")
-    return key
 
 
 def _read(path: Path, what: str) -> list[RegisteredLocation]:

@@ -2,8 +2,9 @@
 
 import logging
 import secrets
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from http import HTTPStatus
+from typing import TypeVar
 
 from crc32c import crc32c
 from minio import Minio
@@ -15,6 +16,7 @@ from services.api.errors import (
     RemoteResourceNotFoundError,
     RemoteStorageError,
     RetriableRemoteStorageError,
+    StoreAccessDeniedError,
     StoreNotFoundError,
 )
 from services.rsm.active_copies import Waiting
@@ -38,6 +40,7 @@ from services.rsm.locations import Location
 from services.rsm.probe import REQUIRED, Capability, Step, StoreProbe
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 def http_pool(
@@ -96,9 +99,7 @@ class S3Storage:
         self.requests = SignedRequests(http, target)
         self._client = Minio(
             target.endpoint,
-            access_key=target.credentials.access_key,
-            secret_key=target.credentials.secret_key,
-            session_token=target.credentials.session_token,
+            credentials=target.credentials,
             secure=target.secure,
             region=target.region,
             http_client=http,
@@ -106,11 +107,14 @@ class S3Storage:
         self._honours_if_none_match: bool | None = None
         self._finds_uploads_by_prefix: bool | None = None if writes else False
 
+    @property
+    def target(self) -> S3Target:
+        """Return the bucket, and what signs requests to it."""
+        return self._target
+
     def check(self) -> None:
         what = f"bucket {self._bucket!r} at {self._target.endpoint}"
-        with s3_errors(what):
-            exists = self._client.bucket_exists(self._bucket)
-        if not exists:
+        if not self._ask(what, lambda: self._client.bucket_exists(self._bucket)):
             text = f"{what}: there is no such bucket; create it, or correct RSM_BUCKET"
             raise StoreNotFoundError(text)
 
@@ -149,13 +153,15 @@ class S3Storage:
         return self._get(key, f"GET {self._target.named(key)}")
 
     def _get(self, key: str, what: str) -> bytes:
-        with s3_errors(what):
+        def get() -> bytes:
             response = self._client.get_object(self._bucket, key)
             try:
                 require_object(response, what)
-                data = response.read(MAX_SMALL_OBJECT_BYTES + 1)
+                return response.read(MAX_SMALL_OBJECT_BYTES + 1)
             finally:
                 _release(response)
+
+        data = self._ask(what, get)
         if len(data) > MAX_SMALL_OBJECT_BYTES:
             raise CorruptSegmentError(f"{what}: over {MAX_SMALL_OBJECT_BYTES} bytes")
         return data
@@ -180,23 +186,38 @@ class S3Storage:
             _release(response)
 
     def list_keys(self, prefix: str) -> Iterator[str]:
-        with s3_errors(f"listing {self._target.named(prefix)}"):
-            for item in self._client.list_objects(self._bucket, prefix, recursive=True):
-                if item.object_name is not None:
-                    yield item.object_name
+        for item in self._list(prefix):
+            if item.object_name is not None:
+                yield item.object_name
 
     def list_objects(self, prefix: str, after: str) -> Iterator[StoredObject]:
-        with s3_errors(f"listing {self._target.named(prefix)}"):
-            for item in self._client.list_objects(
-                self._bucket, prefix, recursive=True, start_after=after or None
-            ):
-                if item.object_name is not None and not item.is_dir:
-                    yield _stored(item.object_name, item)
+        for item in self._list(prefix, after):
+            if item.object_name is not None and not item.is_dir:
+                yield _stored(item.object_name, item)
+
+    def _list(self, prefix: str, after: str = "") -> Iterator[Object]:
+        """List objects, and continue after the last one if the credentials change meanwhile."""
+        credentials = self._target.credentials
+        while True:
+            used = credentials.retrieve()
+            try:
+                with s3_errors(f"listing {self._target.named(prefix)}"):
+                    for item in self._client.list_objects(
+                        self._bucket, prefix, recursive=True, start_after=after or None
+                    ):
+                        yield item
+                        after = item.object_name or after
+                return
+            except StoreAccessDeniedError:
+                if not credentials.renew(used):
+                    raise
 
     def describe(self, key: str) -> StoredObject | None:
+        def stat() -> StoredObject:
+            return _stored(key, self._client.stat_object(self._bucket, key))
+
         try:
-            with s3_errors(f"HEAD {self._target.named(key)}"):
-                return _stored(key, self._client.stat_object(self._bucket, key))
+            return self._ask(f"HEAD {self._target.named(key)}", stat)
         except RemoteResourceNotFoundError:
             return None
 
@@ -220,6 +241,21 @@ class S3Storage:
             return
         except RemoteStorageError as e:
             _log.warning("%s is left behind: %s", key, e)
+
+    def _ask(self, what: str, request: Callable[[], T]) -> T:
+        """Send a request through the SDK.
+
+        If the store refuses the credentials, and they have changed, it is sent once more.
+        """
+        used = self._target.credentials.retrieve()
+        try:
+            with s3_errors(what):
+                return request()
+        except StoreAccessDeniedError:
+            if not self._target.credentials.renew(used):
+                raise
+        with s3_errors(what):
+            return request()
 
     def learn_if_none_match(self) -> bool:
         """Find out with an object of RSM's own whether the store honours If-None-Match."""

@@ -18,7 +18,11 @@ from minio.signer import sign_v4_s3
 from urllib3 import BaseHTTPResponse, PoolManager, Retry
 from urllib3.exceptions import HTTPError
 
-from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
+from services.api.errors import (
+    RemoteStorageError,
+    RetriableRemoteStorageError,
+    StoreAccessDeniedError,
+)
 from services.rsm.backends.protocol import (
     NoAnswerError,
     Part,
@@ -27,6 +31,7 @@ from services.rsm.backends.protocol import (
     read_chunks,
     require_reaches,
 )
+from services.rsm.backends.s3_credentials import StoreCredentials
 from services.rsm.backends.s3_retry import BrokenBodyError, error_for, s3_errors
 
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
@@ -78,6 +83,9 @@ def read_body(
 
 _UNSIGNED = "UNSIGNED-PAYLOAD"
 
+_DENIALS = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+"""The statuses with which stores refuse credentials: 400 has the code ExpiredToken."""
+
 _BLOCK_BYTES = 256 * 1024
 """Size of the blocks in which a body is sent.
 
@@ -100,7 +108,7 @@ class S3Target:
     secure: bool
     region: str
     bucket: str
-    credentials: Credentials
+    credentials: StoreCredentials
     sign_payload: bool
 
     @property
@@ -311,15 +319,35 @@ class SignedRequests:
     ) -> BaseHTTPResponse:
         """Send a request and return the response, whatever its status.
 
-        Its whole body is read, unless `preload_content` is False. `retries`: None for the pool's.
+        If the store refuses the credentials, and they have changed, the request is sent once more.
+        The whole body of the response is read, unless `preload_content` is False. `retries`:
+        None for the pool's.
         """
-        path = self._bucket_url.path + (f"/{quote(key)}" if key else "")
-        arguments = urlencode(sorted((query or {}).items()), quote_via=quote)
+        request = _Request(method, key, query or {}, body, headers or {}, retries, preload_content)
+        used = self._target.credentials.retrieve()
+        response = self._request_once(request, used)
+        if not self._is_denied(response, request) or not self._target.credentials.renew(used):
+            return response
+        response.close()
+        response.release_conn()
+        return self._request_once(request, self._target.credentials.retrieve())
+
+    def _is_denied(self, response: BaseHTTPResponse, request: "_Request") -> bool:
+        if response.status not in _DENIALS:
+            return False
+        what = f"{request.method} {self._target.named(request.key)}"
+        error = error_for(_code(response, what), response.status, what)
+        return isinstance(error, StoreAccessDeniedError)
+
+    def _request_once(self, request: "_Request", credentials: Credentials) -> BaseHTTPResponse:
+        method, body = request.method, request.body
+        path = self._bucket_url.path + (f"/{quote(request.key)}" if request.key else "")
+        arguments = urlencode(sorted(request.query.items()), quote_via=quote)
         url = self._bucket_url._replace(path=path, query=arguments)
-        signed = self._sign(method, url, headers or {}, body)
+        signed = self._sign(method, url, request.headers, body, credentials)
         if body is not None:
             signed["Content-Length"] = str(len(body))
-        with s3_errors(f"{method} {self._target.named(key)}"):
+        with s3_errors(f"{method} {self._target.named(request.key)}"):
             return self._pool.urlopen(
                 method,
                 f"{path}?{arguments}" if arguments else path,
@@ -327,8 +355,8 @@ class SignedRequests:
                 # urllib3 accepts any sequence of buffers that a socket accepts.
                 body=cast(bytes | None, None if body is None else _blocks(body)),
                 headers=signed,
-                retries=retries,
-                preload_content=preload_content,
+                retries=request.retries,
+                preload_content=request.preload_content,
             )
 
     def _sign(
@@ -337,21 +365,37 @@ class SignedRequests:
         url: SplitResult,
         headers: Mapping[str, str],
         body: bytes | memoryview | None,
+        credentials: Credentials,
     ) -> dict[str, str]:
         target, date = self._target, time.utcnow()
         plain = target.sign_payload or not body
         sha256 = hashlib.sha256(body or b"").hexdigest() if plain else _UNSIGNED
         named = {"Host": url.netloc, "x-amz-date": time.to_amz_date(date), **headers}
+        if credentials.session_token:
+            named["x-amz-security-token"] = credentials.session_token
         signed = sign_v4_s3(
             method=method,
             url=url,
             region=target.region,
             headers={**named, "x-amz-content-sha256": sha256},
-            credentials=target.credentials,
+            credentials=credentials,
             content_sha256=sha256,
             date=date,
         )
         return cast(dict[str, str], signed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What is sent, without the signature; it may be sent more than once."""
+
+    method: str
+    key: str
+    query: Mapping[str, str]
+    body: bytes | memoryview | None
+    headers: Mapping[str, str]
+    retries: Retry | None
+    preload_content: bool
 
 
 def _blocks(body: bytes | memoryview) -> list[memoryview]:

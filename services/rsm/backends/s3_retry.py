@@ -209,7 +209,7 @@ def error_for(code: str | None, status: int, what: str) -> RemoteStorageError:
         return StoreNotFoundError(f"{text}; create the bucket, or correct RSM_BUCKET")
     if code in _ACCESS_CODES or (code is None and status in (401, 403)):
         return StoreAccessDeniedError(
-            f"{text}; correct RSM_ACCESS_KEY and RSM_SECRET_KEY, or what the bucket's policy "
+            f"{text}; correct the keys that RSM_CREDENTIALS names, or what the bucket's policy "
             "allows them"
         )
     if code == "InvalidRange" or status == 416:

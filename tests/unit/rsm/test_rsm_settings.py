@@ -5,7 +5,7 @@ from pydantic import SecretStr, ValidationError
 
 from services.rsm.backends.filesystem import FilesystemStorage
 from services.rsm.backends.s3 import S3Storage
-from services.rsm.factory import build_backend, s3_target
+from services.rsm.factory import build_backend
 from services.rsm.settings import RsmSettings
 
 S3 = {
@@ -18,11 +18,51 @@ S3 = {
 }
 
 
-@pytest.mark.parametrize("name", ["endpoint", "region", "access_key", "secret_key", "bucket"])
+@pytest.mark.parametrize("name", ["endpoint", "region", "bucket"])
 def test_what_s3_needs_and_lacks_is_named(name: str) -> None:
     given = {key: value for key, value in S3.items() if key != name}
     with pytest.raises(ValidationError, match=f"RSM_BACKEND=s3 also needs RSM_{name.upper()}"):
         RsmSettings.model_validate(given)
+
+
+WITHOUT_KEYS = {key: value for key, value in S3.items() if not key.endswith("_key")}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"access_key": "a"}, "RSM_CREDENTIALS=environment also needs RSM_SECRET_KEY"),
+        ({}, "RSM_CREDENTIALS=environment also needs RSM_ACCESS_KEY, RSM_SECRET_KEY"),
+        (
+            {"credentials": "files", "access_key_file": "a"},
+            "RSM_CREDENTIALS=files also needs RSM_SECRET_KEY_FILE",
+        ),
+        (
+            {"credentials": "aws", "secret_key": "hush"},
+            "RSM_CREDENTIALS=aws does not use RSM_SECRET_KEY",
+        ),
+        (
+            {"access_key": "a", "secret_key": "hush", "secret_key_file": "s"},
+            "RSM_CREDENTIALS=environment does not use RSM_SECRET_KEY_FILE",
+        ),
+        (
+            {"credentials": "web-identity", "sts_endpoint": "https://sts:9000"},
+            "RSM_CREDENTIALS=web-identity also needs RSM_WEB_IDENTITY_TOKEN_FILE",
+        ),
+        (
+            {"credentials": "assume-role", "access_key_file": "a", "secret_key_file": "s"},
+            "RSM_CREDENTIALS=assume-role also needs RSM_STS_ENDPOINT",
+        ),
+        ({"credentials": "aws", "sts_endpoint": "sts:9000"}, "sts_endpoint"),
+        ({"credentials": "vault"}, "credentials"),
+    ],
+)
+def test_each_source_of_credentials_names_what_it_needs_and_what_it_ignores(
+    given: dict[str, str], said: str
+) -> None:
+    with pytest.raises(ValidationError, match=said) as caught:
+        RsmSettings.model_validate({**WITHOUT_KEYS, **given})
+    assert "hush" not in str(caught.value)
 
 
 def test_the_file_system_needs_a_directory() -> None:
@@ -81,9 +121,10 @@ def test_settings_do_not_show_the_secret_key() -> None:
 
 
 def test_the_payload_is_signed_over_plain_http_and_not_over_tls() -> None:
-    plain = RsmSettings.model_validate({**S3, "secure": False})
-    assert s3_target(plain).sign_payload
-    assert not s3_target(RsmSettings.model_validate(S3)).sign_payload
+    for secure in (True, False):
+        backend = build_backend(RsmSettings.model_validate({**S3, "secure": secure}))
+        assert isinstance(backend, S3Storage)
+        assert backend.target.sign_payload is not secure
 
 
 def test_part_buffers_are_one_for_each_copy_and_each_upload_thread() -> None:

@@ -1,0 +1,32 @@
+"""Read secrets from files; an error names the file and never has its content."""
+
+from pathlib import Path
+
+MAX_SECRET_BYTES = 64 * 1024
+
+
+class SecretFileError(Exception):
+    """The file holds no secret that can be used; the message names it and says why."""
+
+
+def read_secret(path: Path) -> str:
+    """Read a secret without the newline at its end.
+
+    Raises:
+        SecretFileError: the file cannot be read, is not UTF-8, is empty or too large.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_SECRET_BYTES + 1)
+    except OSError as e:
+        raise SecretFileError(f"{path}: cannot be read: {e.strerror or type(e).__name__}") from None
+    if len(content) > MAX_SECRET_BYTES:
+        raise SecretFileError(f"{path}: has over {MAX_SECRET_BYTES} bytes, so it is no secret")
+    try:
+        secret = content.decode("utf-8").rstrip("\r\n")
+    except UnicodeDecodeError:
+        # No cause is attached: it has the content.
+        raise SecretFileError(f"{path}: is not UTF-8") from None
+    if not secret.strip():
+        raise SecretFileError(f"{path}: is empty")
+    return secret
