@@ -83,7 +83,7 @@ class Deployment:
 
     def durability(self) -> str:
         """Read fsync and synchronous_commit from the server."""
-        url = self.stack.endpoints.database_url.replace("+psycopg", "")
+        url = self.stack.credentials.database_url.replace("+psycopg", "")
         with psycopg.connect(url) as connection:
             shown = [connection.execute(f"SHOW {name}").fetchone() for name in _DURABILITY]
         return ", ".join(str(row[0]) for row in shown if row)

@@ -83,7 +83,7 @@ def _expired_topic(services: Deployment) -> str:
     """Create a topic all of whose segments are expired."""
     topic = f"swept-{uuid4().hex}"
     many = make_segments(topic, PARTITIONS, SEGMENTS // PARTITIONS)
-    store_rows(services.stack.endpoints.database_url, many)
+    store_rows(services.stack.credentials.database_url, many)
     store_objects(services.s3_client(), services.bucket, many.keys())
     settings = {"retention.ms": "1", "sediment.retention.owner": "sweep"}
     services.rlmm.put_topic_config(many.topic_id, settings)

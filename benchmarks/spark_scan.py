@@ -37,7 +37,7 @@ def run() -> Result:
             spark_session("spark_scan", directory, directory / "spark.log", master)
         )
         services = stack.enter_context(deployed())
-        url = services.stack.endpoints.database_url
+        url = services.stack.credentials.database_url
         store_rows(url, make_segments("scanned", PARTITIONS, SEGMENTS // PARTITIONS))
         _scanned(spark, services)  # the Java machine compiles often used code
         return ratio(

@@ -35,6 +35,9 @@ def up(
     Runs in the foreground until Ctrl-C or SIGTERM and keeps its data for the next run. It uses only
     a data directory that was new or empty at its first run; any other directory is refused and left
     unchanged, with --fresh too.
+
+    Prints no secret: credentials_file names the file with the S3 keys and the database password,
+    which only its user can read.
     """
     log_dirs = log_dir or []
     if log_dirs:
@@ -48,7 +51,9 @@ def up(
         if output is Format.JSON:
             print_json(endpoints)
         else:
-            print_table("Sediment is up; Ctrl-C stops it", ("name", "value"), endpoints.items())
+            pids = ", ".join(f"{name} {pid}" for name, pid in stack.endpoints.pids.items())
+            rows = [*{**endpoints, "pids": pids}.items()]
+            print_table("Sediment is up; Ctrl-C stops it", ("name", "value"), rows)
         while not stopping.wait(WATCH_INTERVAL_S):
             if ended := stack.ended():
                 raise CommandError(

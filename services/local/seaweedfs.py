@@ -15,6 +15,7 @@ from minio import Minio
 from minio.error import MinioException
 from urllib3.exceptions import HTTPError
 
+from services.local.data_directory import write_secret
 from services.local.process import (
     LOOPBACK,
     TWIN_DISTANCE,
@@ -22,6 +23,7 @@ from services.local.process import (
     HeldPorts,
     start_on_free_ports,
 )
+from services.local.seaweedfs_security import write_security
 
 _TIMEOUT_S = 30.0
 
@@ -160,6 +162,7 @@ class SeaweedFS:
 
     def _start_on(self, ports: Sequence[int]) -> None:
         self._ports = ports
+        write_security(self._directory)
         # An environment of its own: weed reads WEED_* and files below HOME.
         environment = {"HOME": str(self._directory)}
         self._process = ChildProcess("weed", self._command(), self._directory, environment)
@@ -215,10 +218,12 @@ class SeaweedFS:
             return
         keys = {"accessKey": secrets.token_hex(10), "secretKey": secrets.token_urlsafe(30)}
         identity = {"name": "sediment", "credentials": [keys], "actions": ["Admin"]}
-        making = self._credentials_path.with_suffix(".new")
-        making.touch(mode=0o600)
-        making.write_text(json.dumps({"identities": [identity]}))
-        making.rename(self._credentials_path)
+        write_secret(self._credentials_path, json.dumps({"identities": [identity]}))
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """Return the HTTP port of each part by its name; gRPC is TWIN_DISTANCE higher."""
+        return dict(zip(_PARTS, self._ports, strict=True))
 
     def sockets(self) -> list[Path]:
         """List the Unix sockets that weed always creates in /tmp and leaves there."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,15 +14,20 @@ from types import TracebackType
 from typing import Self
 
 from services.local.data_directory import (
+    CREDENTIALS,
     INDEX_CACHE,
+    KEYS,
     POSTGRES,
     S3,
     SERVICES,
+    StackCredentials,
     StackEndpoints,
     check_apart,
     default_directory,
     locked,
     remove_state,
+    write_credentials,
+    write_secret,
     write_state,
 )
 from services.local.postgres import EmbeddedPostgres
@@ -62,6 +68,15 @@ def rsm_settings(
         "RSM_PREFIX": prefix,
     }
     return {**settings, "RSM_DEPLOYMENT_ID": deployment_id} if deployment_id else settings
+
+
+def with_key_files(settings: Mapping[str, str], directory: Path) -> dict[str, str]:
+    """Move the S3 keys of RSM's settings to files, of which its environment has the names."""
+    kept = {**settings, "RSM_CREDENTIALS": "files"}
+    for name in ("RSM_ACCESS_KEY", "RSM_SECRET_KEY"):
+        file = directory / f"s3-{name.removeprefix('RSM_').replace('_', '-').lower()}"
+        kept[f"{name}_FILE"] = str(write_secret(file, kept.pop(name)))
+    return kept
 
 
 def rlmm_settings(database_url: str) -> dict[str, str]:
@@ -229,6 +244,12 @@ BUCKET = "sediment"
 PREFIX = ""
 DATABASE = "sediment"
 
+LOGIN = "rlmm"
+"""RLMM's login; it owns DATABASE and can use no other."""
+
+READER = "sediment_reader"
+"""The role of reports, to which `sediment db upgrade` grants what it may read."""
+
 UPGRADE_SCHEMA = (sys.executable, "-m", "services.cli", "db", "upgrade", "-o", "json")
 """Command that runs with RLMM's settings before RLMM starts; prints the deployment's id."""
 
@@ -270,13 +291,14 @@ class EmbeddedStack:
         self._settings = settings or {}
         self._with_rlm = with_rlm
         self._cleanup = ExitStack()
+        self._database_password = secrets.token_urlsafe(18)
         self.services: dict[str, ServiceProcess] = {}
         self.postgres = EmbeddedPostgres(self._directory / POSTGRES)
         self.s3: S3Server = s3 or SeaweedFS(self._directory / S3)
 
     @property
     def endpoints(self) -> StackEndpoints:
-        """Return the current addresses, keys and pids."""
+        """Return the current addresses and pids."""
         s3 = self.s3.endpoint
         rsm, rlmm = self.services["rsm"].announcement, self.services["rlmm"].announcement
         rlm = self.services["rlm"].announcement if self._with_rlm else NOT_RUNNING
@@ -293,14 +315,24 @@ class EmbeddedStack:
             rlm_metrics=rlm.metrics,
             s3_endpoint=s3.endpoint,
             s3_region=s3.region,
-            s3_access_key=s3.access_key,
-            s3_secret_key=s3.secret_key,
             s3_bucket=BUCKET,
             s3_prefix=PREFIX,
-            database_url=self.postgres.url(DATABASE),
+            database_url=self._database_url(),
+            credentials_file=str(self._directory / CREDENTIALS),
             data_directory=str(self._directory),
             pids={**pids, "postgres": self.postgres.pid, "s3": self.s3.pid},
         )
+
+    @property
+    def credentials(self) -> StackCredentials:
+        """Return the secrets, which no output may have."""
+        s3, password = self.s3.endpoint, self._database_password
+        return StackCredentials(
+            s3.access_key, s3.secret_key, password, self._database_url(f":{password}")
+        )
+
+    def _database_url(self, password: str = "") -> str:
+        return f"postgresql+psycopg://{LOGIN}{password}@{LOOPBACK}:{self.postgres.port}/{DATABASE}"
 
     def ended(self) -> list[str]:
         """List the logs of the parts that ended by themselves; empty if all parts run."""
@@ -323,6 +355,7 @@ class EmbeddedStack:
         with ExitStack() as cleanup:
             cleanup.enter_context(locked(self._directory, self._fresh))
             self._start(cleanup)
+            write_credentials(self._directory, self.credentials)
             write_state(self._directory, self.endpoints)
             cleanup.callback(remove_state, self._directory)
             self._cleanup = cleanup.pop_all()
@@ -364,7 +397,14 @@ class EmbeddedStack:
         try:
             self.postgres.start()
             cleanup.callback(self.postgres.stop)
-            settings = rlmm_settings(self.postgres.ensure_database(DATABASE))
+            self.postgres.ensure_owned_database(DATABASE, LOGIN, self._database_password, READER)
+            file = write_secret(
+                self._directory / KEYS / "database-password", self._database_password
+            )
+            settings = {
+                **rlmm_settings(self._database_url()),
+                "RLMM_DATABASE_PASSWORD_FILE": str(file),
+            }
             upgraded = json.loads(run_to_end(UPGRADE_SCHEMA, settings))
             deployment_id.set_result(upgraded["deployment_id"])
         except BaseException as e:
@@ -379,6 +419,7 @@ class EmbeddedStack:
         cleanup.callback(self.s3.kill)
         self.s3.endpoint.ensure_bucket(BUCKET)
         settings = rsm_settings(self.s3.endpoint, BUCKET, PREFIX, deployment_id.result())
+        settings = with_key_files(settings, self._directory / KEYS)
         self._start_service("rsm", settings, cleanup)
 
     def _start_service(self, name: str, settings: dict[str, str], cleanup: ExitStack) -> None:

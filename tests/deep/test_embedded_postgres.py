@@ -1,3 +1,4 @@
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -14,10 +15,11 @@ from services.local.postgres import (
     check_reachable,
     ensure_cluster,
     programs,
-    server_account,
+    scram_verifier,
     wheel,
 )
 from services.local.process import ProcessDiedError
+from services.local.server_account import UIDS, server_uid
 from tests.harness.eventually import eventually
 
 
@@ -79,10 +81,84 @@ def test_a_copy_of_a_database_has_its_rows(server: EmbeddedPostgres) -> None:
     assert row(server, "copy") == (42,)
 
 
-def test_a_database_that_is_there_is_not_made_again(server: EmbeddedPostgres) -> None:
-    make_row(server, "there")
-    assert server.ensure_database("there") == server.url("there")
-    assert row(server, "there") == (42,)
+def owned(server: EmbeddedPostgres, database: str, password: str) -> psycopg.Connection:
+    """A connection of the login that owns a database."""
+    server.ensure_owned_database(database, "rlmm", password, "reader")
+    url = f"postgresql://rlmm@127.0.0.1:{server.port}/{database}"
+    return psycopg.connect(url, password=password, autocommit=True)
+
+
+def test_the_owner_of_a_database_is_no_superuser_and_cannot_read_another(
+    server: EmbeddedPostgres,
+) -> None:
+    make_row(server, "others")
+    with owned(server, "owned", "first") as connection:
+        connection.execute("CREATE TABLE own ()")
+        flags = "rolsuper, rolcreaterole, rolcreatedb, rolreplication, rolbypassrls"
+        query = f"SELECT {flags} FROM pg_roles WHERE rolname = current_user"
+        assert connection.execute(query).fetchone() == (False,) * 5
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute("COPY own TO PROGRAM 'true'")
+        url = connection.info.dsn.replace("dbname=owned", "dbname=others")
+    with (
+        psycopg.connect(url, password="first") as connection,
+        pytest.raises(psycopg.errors.InsufficientPrivilege),
+    ):
+        connection.execute("SELECT * FROM kept")
+
+
+def test_tables_and_password_of_an_earlier_release_become_the_owners(
+    server: EmbeddedPostgres,
+) -> None:
+    make_row(server, "earlier")
+    with connect(server.url("earlier")) as connection:
+        connection.execute("CREATE TABLE counted (id bigint GENERATED ALWAYS AS IDENTITY)")
+        connection.execute("CREATE VIEW shown AS SELECT * FROM kept")
+    owned(server, "earlier", "first").close()
+    with owned(server, "earlier", "second") as connection:
+        connection.execute("ALTER TABLE kept ADD COLUMN more int")
+        connection.execute("INSERT INTO counted DEFAULT VALUES")
+        connection.execute("DROP VIEW shown")
+        assert connection.execute("SELECT value FROM kept").fetchone() == (42,)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="PostgreSQL runs as this user")
+def test_the_server_has_a_user_of_its_own_that_knows_no_password(
+    server: EmbeddedPostgres, server_directory: Path
+) -> None:
+    directory = server_directory / "own-postgres"
+    uid = psutil.Process(server.pid).uids().real
+    assert uid in UIDS
+    assert {path.lstat().st_uid for path in (directory / "data").rglob("*")} == {uid}
+    password = directory / "password"
+    assert (password.stat().st_uid, password.stat().st_mode & 0o777) == (0, 0o600)
+    secret = password.read_text().encode()
+    files = [path for path in (directory / "data").rglob("*") if path.is_file()]
+    assert files
+    assert not [path for path in files if secret in path.read_bytes()]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="PostgreSQL runs as this user")
+def test_a_cluster_of_a_shared_account_gets_a_user_of_its_own(server_directory: Path) -> None:
+    directory = server_directory / "was-nobodys"
+    with EmbeddedPostgres(directory) as server:
+        make_row(server, "kept")
+    for path in (directory / "data", *(directory / "data").rglob("*"), directory / "password"):
+        shutil.chown(path, "nobody")
+    with EmbeddedPostgres(directory) as server:
+        assert row(server, "kept") == (42,)
+        assert psutil.Process(server.pid).uids().real in UIDS
+    assert (directory / "password").stat().st_uid == 0
+
+
+def test_a_verifier_stands_for_the_password(server: EmbeddedPostgres) -> None:
+    with connect(server.url("postgres")) as connection:
+        verifier = scram_verifier("any password")
+        connection.execute(f"CREATE ROLE verified LOGIN PASSWORD '{verifier}'")
+    url = server.url("postgres").replace("+psycopg", "")
+    psycopg.connect(url, user="verified", password="any password").close()
+    with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+        psycopg.connect(url, user="verified", password=verifier)
 
 
 def test_a_database_can_be_dropped_under_its_connections(server: EmbeddedPostgres) -> None:
@@ -104,7 +180,7 @@ def test_data_and_password_are_found_again_by_another_object(server_directory: P
 @pytest.fixture
 def stranger() -> Iterator[int]:
     """The pid of some other program of the user that PostgreSQL runs as."""
-    with subprocess.Popen(["sleep", "600"], user=server_account()) as process:
+    with subprocess.Popen(["sleep", "600"], user=server_uid(Path("none"))) as process:
         yield process.pid
         process.kill()
 
@@ -125,7 +201,7 @@ def test_a_killed_server_that_nobody_has_reaped_does_not_stop_the_start(
     directory = server_directory / "unreaped"
     data = ensure_cluster(directory)
     program = shutil.copy("/bin/sleep", directory / "postgres")
-    with subprocess.Popen([program, "600"], user=server_account()) as killed:
+    with subprocess.Popen([program, "600"], user=server_uid(data)) as killed:
         killed.kill()
         eventually(lambda: psutil.Process(killed.pid).status() == psutil.STATUS_ZOMBIE)
         (data / "postmaster.pid").write_text(f"{killed.pid}\n{data}\n")
@@ -141,8 +217,8 @@ def test_a_wrong_setting_is_shown_from_the_log(server_directory: Path) -> None:
 
 def test_a_directory_that_the_servers_user_cannot_enter_is_named(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
-    with pytest.raises(ClusterError, match=f"{tmp_path}: PostgreSQL runs as nobody"):
-        check_reachable(tmp_path, "nobody")
+    with pytest.raises(ClusterError, match=f"{tmp_path}: PostgreSQL runs as another user"):
+        check_reachable(tmp_path)
 
 
 def test_programs_that_the_servers_user_cannot_reach_are_copied_and_run(tmp_path: Path) -> None:
@@ -152,6 +228,6 @@ def test_programs_that_the_servers_user_cannot_reach_are_copied_and_run(tmp_path
     libraries = wheel().with_name(f"{wheel().name}.libs")
     if libraries.exists():
         shutil.copytree(libraries, hidden / libraries.name)
-    found = programs(tmp_path, installed, "nobody")
+    found = programs(tmp_path, installed, for_others=True)
     said = subprocess.run([found / "initdb", "--version"], capture_output=True, text=True)
     assert (tmp_path in found.parents, said.stdout[:6]) == (True, "initdb")

@@ -14,7 +14,13 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from services.api.ids import uuid_to_text
 from services.cli.connections import address_of
 from services.cli.output import CommandError
-from services.local.data_directory import DataDirectoryError, StackEndpoints, locked, running_stack
+from services.local.data_directory import (
+    DataDirectoryError,
+    StackEndpoints,
+    locked,
+    read_credentials,
+    running_stack,
+)
 from services.local.seaweedfs import S3Endpoint
 from services.local.stack import EmbeddedStack
 from tests.harness.eventually import eventually
@@ -57,7 +63,8 @@ def is_serving(health_address: str) -> bool:
 
 
 def s3_of(endpoints: StackEndpoints) -> S3Endpoint:
-    return S3Endpoint(endpoints.s3_endpoint, endpoints.s3_access_key, endpoints.s3_secret_key)
+    found = read_credentials(endpoints)
+    return S3Endpoint(endpoints.s3_endpoint, found.s3_access_key, found.s3_secret_key)
 
 
 def test_a_stack_serves_is_found_by_others_and_ends_with_all_its_processes(data_dir: Path) -> None:
@@ -81,10 +88,12 @@ def test_nothing_of_a_killed_stack_goes_on_and_the_next_has_its_data(
 ) -> None:
     assert running_stack(data_dir) is None
     eventually(lambda: not [pid for pid in killed.pids.values() if runs(pid)])
+    before = read_credentials(killed)
     with EmbeddedStack(data_dir) as stack:
         endpoints = stack.endpoints
-        assert s3_of(endpoints).secret_key == killed.s3_secret_key
-        with psycopg.connect(endpoints.database_url.replace("+psycopg", "")) as connection:
+        assert s3_of(endpoints).secret_key == before.s3_secret_key
+        url = read_credentials(endpoints).database_url.replace("+psycopg", "")
+        with psycopg.connect(url) as connection:
             row = connection.execute("SELECT deployment_id FROM deployment").fetchone()
         assert row is not None
         marker = s3_of(endpoints).client().get_object(endpoints.s3_bucket, ".sediment").data

@@ -2,9 +2,13 @@ from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 
+import grpc
 import pytest
+import urllib3
 from minio.error import S3Error
+from urllib3.exceptions import HTTPError
 
+from services.local.process import TWIN_DISTANCE
 from services.local.seaweedfs import S3Endpoint, SeaweedFS
 
 
@@ -62,6 +66,59 @@ def test_a_bucket_is_removed_with_its_objects(server: SeaweedFS) -> None:
     server.endpoint.client().put_object("removed", "a/b/c", BytesIO(b"1"), 1)
     server.endpoint.remove_bucket("removed")
     assert not server.endpoint.client().bucket_exists("removed")
+
+
+REQUESTS = [
+    ("filer", "GET", "/"),
+    ("filer", "GET", "/buckets/orders/"),
+    ("filer", "GET", "/buckets/orders/guarded"),
+    ("filer", "PUT", "/buckets/orders/planted"),
+    ("filer", "DELETE", "/buckets/orders/guarded"),
+    ("volume", "GET", "/1,01"),
+    ("volume", "DELETE", "/1,01"),
+    ("volume", "GET", "/ui/index.html"),
+    ("master", "GET", "/dir/assign"),
+    ("master", "GET", "/col/delete?collection=orders"),
+    ("master", "GET", "/vol/status"),
+]
+
+
+@pytest.mark.parametrize(("part", "method", "path"), REQUESTS)
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_no_other_port_serves_who_has_no_keys(
+    server: SeaweedFS, server_directory: Path, scheme: str, part: str, method: str, path: str
+) -> None:
+    put(server.endpoint, "guarded", b"bytes")
+    authority = str(server_directory / "own-s3" / "tls" / "ca.crt")
+    http = urllib3.PoolManager(ca_certs=authority, retries=False, timeout=5)
+    try:
+        address = f"{scheme}://127.0.0.1:{server.ports[part]}{path}"
+        status = http.request(method, address, body=b"planted" if method == "PUT" else None).status
+    except HTTPError:
+        status = 0  # a handshake that failed
+    assert status in (0, 400, 401)
+    assert get(server.endpoint, "guarded") == b"bytes"
+
+
+@pytest.mark.parametrize(
+    ("part", "method"),
+    [
+        ("filer", "/filer_pb.SeaweedFiler/GetFilerConfiguration"),
+        ("master", "/master_pb.Seaweed/Assign"),
+        ("volume", "/volume_server_pb.VolumeServer/VolumeServerStatus"),
+        ("s3", "/messaging_pb.SeaweedS3IamCache/ListPolicies"),
+    ],
+)
+def test_no_grpc_port_serves_who_has_no_certificate(
+    server: SeaweedFS, part: str, method: str
+) -> None:
+    address = f"127.0.0.1:{server.ports[part] + TWIN_DISTANCE}"
+    with grpc.insecure_channel(address) as channel:
+        call = channel.unary_unary(method, bytes, bytes)
+        with pytest.raises(grpc.RpcError) as refused:
+            call(b"", timeout=10)
+    assert isinstance(refused.value, grpc.Call)
+    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
 @pytest.mark.deep

@@ -29,11 +29,10 @@ ENDPOINTS = StackEndpoints(
     rlm_metrics="127.0.0.1:9",
     s3_endpoint="127.0.0.1:10",
     s3_region="us-east-1",
-    s3_access_key="key",
-    s3_secret_key="secret",
     s3_bucket="sediment",
     s3_prefix="",
-    database_url="postgresql+psycopg://postgres:password@127.0.0.1:11/sediment",
+    database_url="postgresql+psycopg://rlmm@127.0.0.1:11/sediment",
+    credentials_file="data/credentials.json",
     data_directory="data",
     pids={"rsm": 12},
 )
