@@ -1,0 +1,203 @@
+"""Test that no secret shows up anywhere but in its own file: one test looks everywhere."""
+
+import os
+import urllib.request
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+
+from demos.stage import link_log_dir
+from services.api.errors import RemoteStorageError
+from services.api.segments import RemoteLogSegmentState
+from services.local.data_directory import CREDENTIALS, KEYS, POSTGRES, S3, read_credentials
+from services.local.stack import BUCKET, EmbeddedStack, own_environment, rsm_settings
+from services.rpc.client.calls import open_channel
+from services.rpc.client.metadata import RemoteLogMetadataManagerClient
+from services.rpc.client.storage import RemoteStorageManagerClient
+from tests.contract.remote_storage_manager_contract import a_segment, fetched
+from tests.harness.eventually import eventually
+from tests.harness.sediment_command import sediment_process
+from tests.harness.tier import SmallTier, a_topic, segment
+from tests.harness.world import BUNDLED_LOG
+
+pytestmark = pytest.mark.deep
+
+WRONG = "canary-of-a-wrong-secret"
+
+OWN_FILES = (
+    CREDENTIALS,
+    f"{KEYS}/*",
+    f"{POSTGRES}/password",
+    f"{S3}/credentials.json",
+    f"{S3}/security.toml",
+    "**/*.key",
+)
+"""The files that hold a secret on purpose; each is for its user only."""
+
+
+class Canaries:
+    """The secrets of a running stack, and where they were found."""
+
+    def __init__(self, stack: EmbeddedStack) -> None:
+        self._directory = Path(stack.endpoints.data_directory)
+        self.own_files = {path for pattern in OWN_FILES for path in self._directory.glob(pattern)}
+        found = read_credentials(stack.endpoints)
+        superuser = (self._directory / POSTGRES / "password").read_text()
+        self.secrets = {
+            "S3 secret key": found.s3_secret_key,
+            "database password": found.database_password,
+            "superuser's password": superuser,
+            "wrong secret": WRONG,
+            **{f"{path.name} of {path.parent}": path.read_text() for path in self._keys()},
+        }
+        self._needles = {name: _needle(text) for name, text in self.secrets.items()}
+        self.seen: list[str] = []
+
+    def _keys(self) -> list[Path]:
+        return [path for path in self.own_files if path.suffix == ".key"]
+
+    def look(self, where: str, content: bytes | str) -> None:
+        """Note each secret that the content has."""
+        raw = content.encode() if isinstance(content, str) else content
+        self.seen += [f"{name}: {where}" for name, text in self._needles.items() if text in raw]
+
+    def look_in_files(self, *directories: Path) -> None:
+        for path in (path for each in directories for path in each.rglob("*")):
+            if path.is_file() and not path.is_symlink() and path not in self.own_files:
+                self.look(str(path), path.read_bytes())
+
+    def look_at_processes(self, pids: Iterable[int]) -> None:
+        for pid in pids:
+            for what in ("cmdline", "environ"):
+                self.look(f"{what} of {pid}", Path(f"/proc/{pid}/{what}").read_bytes())
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory for temporary files of all processes of this test."""
+    directory = tmp_path / "temporary"
+    directory.mkdir()
+    monkeypatch.setenv("TMPDIR", str(directory))
+    return directory
+
+
+@pytest.fixture
+def stack(server_directory: Path, tmp_path: Path, temporary: Path) -> Iterator[EmbeddedStack]:
+    log_dir = tmp_path / "log"
+    link_log_dir(BUNDLED_LOG, log_dir)
+    verbose = {f"{service}_LOG_LEVEL": "DEBUG" for service in ("RSM", "RLMM", "RLM")}
+    with EmbeddedStack(
+        server_directory / "canaries", log_dirs=[log_dir], settings=verbose, task_interval_ms=500
+    ) as running:
+        yield running
+
+
+def use(stack: EmbeddedStack) -> None:
+    """Copy, read, delete, and fail in several ways."""
+    with ExitStack() as cleanup:
+        rsm, rlmm = stack.endpoints.rsm, stack.endpoints.rlmm
+        tier = SmallTier(
+            RemoteStorageManagerClient(cleanup.enter_context(open_channel(rsm)), rsm),
+            RemoteLogMetadataManagerClient(cleanup.enter_context(open_channel(rlmm)), rlmm),
+        )
+        (tp,) = a_topic()
+        copied = tier.copy(segment(tp, 0))
+        assert fetched(tier.rsm, copied)
+        with pytest.raises(RemoteStorageError):
+            fetched(tier.rsm, a_segment())
+        with pytest.raises(RemoteStorageError):
+            tier.move(segment(tp, 1), RemoteLogSegmentState.COPY_SEGMENT_FINISHED)
+        tier.move(copied, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
+        tier.rsm.delete_log_segment_data(copied)
+        tier.move(copied, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)
+
+
+def outputs_with_wrong_secrets(stack: EmbeddedStack, file: Path) -> Iterator[str]:
+    """Run commands that fail for their secret, which is in the environment or in a file."""
+    file.write_text(WRONG)
+    host = stack.endpoints.database_url.rpartition("@")[2]
+    store = {**rsm_settings(stack.s3.endpoint, BUCKET, ""), "RSM_LOG_LEVEL": "DEBUG"}
+    environments = {
+        ("store", "probe"): [
+            {**store, "RSM_SECRET_KEY": WRONG},
+            {**store, "RSM_SECRET_KEY": WRONG, "RSM_BUCKET": "No"},
+            {**store, "RSM_SECRET_KEYS": WRONG},
+        ],
+        ("db", "current"): [
+            {"RLMM_DATABASE_URL": f"postgresql://rlmm:{WRONG}@{host}"},
+            {"RLMM_DATABASE_URL": f"postgresql://rlmm:some@{WRONG}@{host}"},
+            {"RLMM_DATABASE_URL": f"postgres//{WRONG}@{host}"},
+            {
+                "RLMM_DATABASE_URL": f"postgresql://rlmm@{host}",
+                "RLMM_DATABASE_PASSWORD_FILE": str(file),
+            },
+        ],
+    }
+    for command, each in environments.items():
+        for environment in each:
+            done = sediment_process(*command, environment=environment)
+            assert done.returncode, f"{command} accepts a wrong secret"
+            yield done.stdout + done.stderr
+
+
+def rows(stack: EmbeddedStack) -> Iterator[tuple[str, bytes]]:
+    """Yield each table of RLMM's database as text."""
+    url = read_credentials(stack.endpoints).database_url.replace("+psycopg", "")
+    with psycopg.connect(url) as connection:
+        query = "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
+        tables = [row[0] for row in connection.execute(query)]
+        for table in tables:
+            with connection.cursor().copy(f"COPY {table} TO STDOUT".encode()) as copy:
+                yield table, b"".join(bytes(block) for block in copy)
+
+
+def test_secrets_are_in_their_own_files_and_nowhere_else(
+    stack: EmbeddedStack, temporary: Path, tmp_path: Path
+) -> None:
+    canaries = Canaries(stack)
+    assert len(canaries.secrets) >= 5
+    assert [path for path in canaries.own_files if path.stat().st_mode & 0o077] == []
+    use(stack)
+    endpoints = stack.endpoints
+    log = stack.services["rlm"].process.log_path
+    eventually(lambda: "copied" in log.read_text(), deadline_ms=60_000)
+    for output in outputs_with_wrong_secrets(stack, tmp_path / "wrong-password"):
+        canaries.look("output of a command", output)
+    for address in (endpoints.rsm_metrics, endpoints.rlmm_metrics, endpoints.rlm_metrics):
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+            canaries.look(f"metrics of {address}", answer.read())
+    tree = {pid for root in endpoints.pids.values() for pid in _family(root)}
+    assert len(tree) > len(endpoints.pids)
+    canaries.look_at_processes({*tree, os.getpid()})
+    for table, text in rows(stack):
+        canaries.look(f"table {table}", text)
+    canaries.look("the printed endpoints", repr(endpoints) + repr(read_credentials(endpoints)))
+    canaries.look_in_files(Path(endpoints.data_directory), temporary)
+    assert canaries.seen == []
+
+
+def _needle(secret: str) -> bytes:
+    """Return what no other text has: of a PEM file a middle line, since the first are alike."""
+    lines = secret.strip().splitlines()
+    return lines[len(lines) // 2].encode()
+
+
+def _family(pid: int) -> list[int]:
+    process = psutil.Process(pid)
+    return [pid, *(child.pid for child in process.children(recursive=True))]
+
+
+def test_a_secret_that_shows_up_is_found(stack: EmbeddedStack, temporary: Path) -> None:
+    """The search itself can fail."""
+    canaries = Canaries(stack)
+    for name, secret in canaries.secrets.items():
+        (temporary / "leak").write_text(f"password={secret}!")
+        canaries.look_in_files(temporary)
+        assert canaries.seen.pop().startswith(name)
+    environment = own_environment({"RSM_SECRET_KEY": stack.credentials.s3_secret_key})
+    canaries.look("environ", repr(environment))
+    assert canaries.seen == ["S3 secret key: environ"]
