@@ -90,12 +90,12 @@ def test_an_events_key_is_that_of_the_compaction_kip(epoch: int | None, last: st
 
 
 @pytest.mark.parametrize(
-    "url", ["secret", "postgresql://u:p@secret:secret@h/db", "mysql://u:secret@h/db"]
+    "url", ["canary", "postgresql://u:p@canary:canary@h/db", "mysql://u:canary@h/db"]
 )
 def test_a_database_url_that_is_none_is_refused_without_being_shown(url: str) -> None:
     with pytest.raises(InvalidRequestError, match=r"^database_url: ") as caught:
         create_database_engine(url)
-    assert "secret" not in "".join(format_exception(caught.value))
+    assert "canary" not in "".join(format_exception(caught.value))
 
 
 @pytest.mark.parametrize(

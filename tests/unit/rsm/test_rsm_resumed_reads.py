@@ -14,6 +14,7 @@ from services.api.errors import RetriableRemoteStorageError
 from services.local.process import LOOPBACK, free_ports
 from services.rsm.backends.protocol import CHUNK_BYTES
 from services.rsm.backends.s3 import S3Storage, http_pool
+from services.rsm.backends.s3_credentials import FixedCredentials
 from services.rsm.backends.s3_http import S3Target
 from services.rsm.backends.s3_retry import BrokenBodyError, resumed
 from tests.harness.moved_clock import MovedClock
@@ -110,9 +111,8 @@ def test_failed_requests_and_breaks_share_the_retries(clock: MovedClock) -> None
 
 def test_the_http_client_leaves_the_retries_of_deletes_to_their_owner(clock: MovedClock) -> None:
     (port,) = free_ports(1)
-    target = S3Target(
-        f"{LOOPBACK}:{port}", False, "us-east-1", "tier", Credentials("key", "secret"), False
-    )
+    keys = FixedCredentials(Credentials("key", "secret"))
+    target = S3Target(f"{LOOPBACK}:{port}", False, "us-east-1", "tier", keys, False)
     store = S3Storage(http_pool(1, 1000, 1000, 3, clock.waiting), target)
     began_s = clock.now_s
     failures = store.delete(["a"])
