@@ -26,7 +26,6 @@ from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import RecordSource, RemoteLogManager
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_partitions
 from services.cli.connections import connected_rlm, connected_rlmm
-from services.cli.fetch import decoded
 from services.cli.output import (
     EXIT_FAILED,
     CommandError,
@@ -36,6 +35,7 @@ from services.cli.output import (
     size_text,
     stdout_console,
 )
+from services.cli.records import decoded
 from services.local.stack import BUCKET, EmbeddedStack, ServiceProcess
 from services.rlm.kafka_log.partition_dir import list_segments
 

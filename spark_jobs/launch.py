@@ -23,6 +23,7 @@ from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from services.common.printable import printable
 from spark_jobs.options import SweepOptions
 from spark_jobs.report import EXIT_REFUSED, SweepError, SweepReport, sweep_errors
 from spark_jobs.sweep import Say, SweepRun
@@ -195,7 +196,7 @@ def run_as_program(job: str, parse: Callable[[], ConfigT], run_job: RunJob[Confi
 
 
 def _print_line(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write(f"{printable(text)}\n")
 
 
 def _require_known(options: SweepOptions) -> None:

@@ -8,7 +8,15 @@ import typer
 
 from services.api.ids import uuid_to_text
 from services.cli.connections import JsonOrTable, command_group
-from services.cli.output import EXIT_PARTIAL, Format, counter, print_json, print_table, say
+from services.cli.output import (
+    EXIT_PARTIAL,
+    Format,
+    counter,
+    print_json,
+    print_line,
+    print_table,
+    say,
+)
 from services.rlmm import maintenance, schema
 from services.rlmm.maintenance import MaintenancePlan
 from services.rlmm.schema import ROLE, ReaderRole
@@ -82,7 +90,8 @@ def current(
     if output is Format.JSON:
         print_json({"current": found, "known": known})
     else:
-        print(f"database: {found or 'no schema'}\nthis release: {known}")
+        print_line([f"database: {found or 'no schema'}"])
+        print_line([f"this release: {known}"])
 
 
 @app.command()
@@ -104,7 +113,7 @@ def deployment_id(
     if output is Format.JSON:
         print_json({"deployment_id": text})
     else:
-        print(text)
+        print_line([text])
 
 
 @app.command()

@@ -3,6 +3,7 @@
 A command's file is imported when the command runs: `sediment --help` must not wait for gRPC.
 """
 
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -67,7 +68,8 @@ def main() -> None:
     try:
         app()
     except Exception:
-        from services.cli.output import reported
+        from services.cli.output import print_traceback, reported
 
+        sys.excepthook = print_traceback
         with reported():
             raise

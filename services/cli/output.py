@@ -1,11 +1,16 @@
-"""Print tables for people, JSON for scripts, progress and failures."""
+"""Print tables for people, JSON for scripts, progress and failures.
 
-import json
+Commands print only through this file: names, reasons, keys and values come from outside, and are
+shown without the characters that a terminal would obey.
+"""
+
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
+from types import TracebackType
 
 from rich.console import Console
 from rich.progress import (
@@ -22,6 +27,7 @@ from rich.table import Table
 from rich.text import Text
 
 from services.api.errors import InvalidRequestError, RemoteStorageError
+from services.common.printable import json_line, printable
 from services.local.data_directory import DataDirectoryError
 from services.local.postgres import ClusterError
 from services.local.process import ProcessError
@@ -44,18 +50,24 @@ class Format(StrEnum):
 
 def print_json(value: object) -> None:
     """Print one JSON document on one line."""
-    print(json.dumps(value), flush=True)
+    print(json_line(value), flush=True)
+
+
+def print_line(columns: Sequence[str]) -> None:
+    """Print a line on standard output: its columns, with tabs between."""
+    print("\t".join(map(printable, columns)), flush=True)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table: numbers aligned right, long text wrapped and never cut off."""
     made = [list(row) for row in rows]
-    table = Table(title=Text(title, "bold"), title_justify="left")
+    table = Table(title=Text(printable(title), "bold"), title_justify="left")
     for number, column in enumerate(columns):
         numeric = bool(made) and all(isinstance(row[number], int) for row in made)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in made:
-        table.add_row(*(Text(f"{v:,}" if isinstance(v, int) else str(v)) for v in row))
+        cells = (f"{v:,}" if isinstance(v, int) else printable(str(v)) for v in row)
+        table.add_row(*map(Text, cells))
     stdout_console().print(table)
 
 
@@ -65,10 +77,10 @@ def stdout_console() -> Console:
 
 
 def say(text: str) -> None:
-    """Print a line for people on standard error."""
+    """Print one line for people on standard error."""
     # Without markup, because a path may contain brackets.
     console = Console(stderr=True, markup=False, emoji=False)
-    console.print(text, highlight=False, soft_wrap=True)
+    console.print(printable(text), highlight=False, soft_wrap=True)
 
 
 def size_text(size_bytes: int) -> str:
@@ -94,7 +106,7 @@ def bytes_bar() -> Progress:
     """Return a progress bar, not started yet; it draws on a terminal only."""
     console = Console(stderr=True)
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         DownloadColumn(binary_units=True),
         TransferSpeedColumn(),
@@ -108,13 +120,13 @@ def bytes_bar() -> Progress:
 def counter() -> Iterator[Callable[[str, int], None]]:
     """Count on standard error, on a terminal only; yield the call that sets a named count."""
     console = Console(stderr=True)
-    columns = TextColumn("{task.description}"), MofNCompleteColumn()
+    columns = TextColumn("{task.description}", markup=False), MofNCompleteColumn()
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         tasks: dict[str, TaskID] = {}
 
         def show(what: str, count: int) -> None:
             if what not in tasks:
-                tasks[what] = bar.add_task(what, total=None)
+                tasks[what] = bar.add_task(printable(what), total=None)
             bar.update(tasks[what], completed=count)
 
         yield show
@@ -145,5 +157,13 @@ def reported() -> Iterator[None]:
 
 
 def _exit(error: Exception, exit_code: int) -> None:
-    print(f"sediment: {error}", file=sys.stderr)
+    print(f"sediment: {printable(str(error))}", file=sys.stderr)
     raise SystemExit(exit_code)
+
+
+def print_traceback(
+    kind: type[BaseException], error: BaseException, found: TracebackType | None
+) -> None:
+    """Print the traceback of a defect of ours, which may contain text from outside."""
+    for line in "".join(traceback.format_exception(kind, error, found)).splitlines():
+        print(printable(line), file=sys.stderr)

@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.status import Status
+from rich.text import Text
 
 from services.cli.connections import (
     DataDir,
@@ -17,6 +20,7 @@ from services.cli.connections import (
     command_group,
 )
 from services.cli.output import EXIT_FAILED, CommandError, Format, print_table, say, size_text
+from services.common.printable import printable
 from spark_jobs import options
 
 if TYPE_CHECKING:
@@ -220,9 +224,6 @@ class _ProgressLine:
     """
 
     def __init__(self, job: str) -> None:
-        from rich.console import Console
-        from rich.status import Status
-
         console = Console(stderr=True)
         self._job = job
         self._status = Status(job, console=console)
@@ -239,7 +240,7 @@ class _ProgressLine:
 
     def _show(self, phase: str) -> None:
         if self._is_terminal:
-            self._status.update(f"{self._job}: {phase}")
+            self._status.update(Text(printable(f"{self._job}: {phase}")))
         elif self._is_first:
             say(f"{self._job}: {phase}")
         self._is_first = False

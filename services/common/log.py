@@ -1,6 +1,5 @@
 """Log one JSON object per line to standard error, and limit repeated lines."""
 
-import json
 import logging
 import sys
 import time
@@ -9,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
+
+from services.common.printable import json_line
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -26,7 +27,7 @@ class JsonFormatter(logging.Formatter):
         line.update((k, v) for k, v in vars(record).items() if k not in _STANDARD)
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+        return json_line(line)
 
 
 LINES_PER_WINDOW = 10

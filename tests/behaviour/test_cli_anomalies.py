@@ -75,3 +75,14 @@ def test_what_is_not_known_is_refused_in_one_line(rlmm: RlmmProcess) -> None:
     line = rlmm.refusal("anomalies", "--kind=ODD")
     assert line.startswith("sediment: --kind: unknown kind 'ODD'; use one of ORPHAN_OBJECTS, ")
     assert "the tier has no topic nobody" in rlmm.refusal("anomalies", "--topic=nobody")
+
+
+def test_escapes_in_keys_and_details_are_shown_escaped(rlmm: RlmmProcess) -> None:
+    odd = Anomaly(AnomalyKind.CORRUPT_OBJECT, UUID(int=3), 0, uuid4(), "a\x1b[2J", "\u202ex\r")
+    rlmm.client.report_anomalies([odd], "run\x07")
+    of_it = f"--topic={uuid_to_text(odd.topic_id)}"
+    done = rlmm.sediment("anomalies", of_it)
+    assert all(line.isprintable() for line in done.stdout.splitlines())
+    assert all(text in done.stdout for text in (r"a\x1b[2J", r"\u202ex\r", r"run\x07"))
+    (document,) = rlmm.answers("anomalies", of_it)
+    assert (document["object_key"], document["detail"]) == (odd.object_key, odd.detail)

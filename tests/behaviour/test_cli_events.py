@@ -70,6 +70,19 @@ def test_the_audit_trail_is_printed_for_people(rlmm: RlmmProcess, tp: TopicIdPar
     assert "anonymous, broker 1" in printed
 
 
+def test_escapes_in_a_reason_are_shown_escaped(rlmm: RlmmProcess, tp: TopicIdPartition) -> None:
+    segment = finished(rlmm.client, tp, 0, 9)
+    why = MutationContext(reason="\x1b[2J\u202egood\nline", plan_id="\x9b1m")
+    move(rlmm.client, segment, DELETE_STARTED, context=why)
+    name = f"{tp.topic}-0"
+    for command in (["events", name], ["explain", name, uuid_to_text(id_of(segment))]):
+        done = rlmm.sediment(*command)
+        assert done.returncode == 0, done.stderr
+        assert all(line.isprintable() for line in (done.stdout + done.stderr).splitlines())
+        assert r"\x1b[2J\u202egood\nline" in done.stdout
+    assert rlmm.answers("events", name)[-1]["reason"] == why.reason
+
+
 def test_a_deleted_partition_is_named_by_its_topic_id(
     rlmm: RlmmProcess, tp: TopicIdPartition
 ) -> None:

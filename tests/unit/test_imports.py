@@ -113,6 +113,19 @@ def test_the_product_never_imports_its_demos_or_tests() -> None:
     assert broken == []
 
 
+def test_only_one_file_of_the_product_decompresses() -> None:
+    """Its limit holds for all: nothing else imports a codec, and one file decodes records."""
+    codecs = ("gzip", "zlib", "bz2", "lzma", "lz4", "snappy", "zstandard", "cramjam", "kafka.codec")
+    found = {
+        name
+        for name in modules()
+        for wanted in every_import_of(name)
+        if wanted.startswith((*codecs, "kafka.record"))
+    }
+    product = {name for name in found if name.startswith(("services.", "spark_jobs."))}
+    assert product == {"services.common.inflate", "services.cli.records"}
+
+
 def test_each_role_imports_no_more_than_its_limit() -> None:
     over = {
         title: len(closure_of(name))

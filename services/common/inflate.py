@@ -1,0 +1,137 @@
+"""Decompress the records of a batch, up to a limit of bytes.
+
+Every part of the product that decompresses records does it here: a small batch can inflate to
+gigabytes, and what it inflates to is known only by inflating it.
+"""
+
+import gzip
+import zlib
+from collections.abc import Callable
+from enum import IntEnum
+from io import BytesIO
+from typing import Protocol
+
+import lz4.frame
+import snappy
+import zstandard
+
+DEFAULT_LIMIT_BYTES = 64 * 1024 * 1024
+_PIECE_BYTES = 256 * 1024
+
+
+class Codec(IntEnum):
+    """The compression of a batch: the lowest three bits of its attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+class InflatedTooLargeError(Exception):
+    """The error if data inflates to more bytes than the limit."""
+
+
+class DamagedDataError(Exception):
+    """The error if data is not what its codec writes."""
+
+
+def inflate(codec: Codec, data: bytes, limit_bytes: int) -> bytes:
+    """Decompress `data`; hold at most about `limit_bytes` of the result in memory.
+
+    Raises:
+        InflatedTooLargeError: more than `limit_bytes` come out.
+        DamagedDataError: the data is damaged or cut off. Of zstd data that is cut off, the bytes
+            before the cut are returned.
+    """
+    try:
+        if codec is Codec.NONE:
+            return data
+        if codec is Codec.SNAPPY:
+            return _inflate_snappy(data, limit_bytes)
+        return _read_all(_STREAMS[codec](BytesIO(data)), limit_bytes)
+    except (OSError, EOFError, RuntimeError, zlib.error, zstandard.ZstdError) as e:
+        raise DamagedDataError(f"not valid {codec.name.lower()} data ({e})") from e
+
+
+class _Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+def _open_zstd(source: BytesIO) -> _Readable:
+    return zstandard.ZstdDecompressor().stream_reader(source, read_across_frames=True)
+
+
+def _open_gzip(source: BytesIO) -> _Readable:
+    return gzip.GzipFile(fileobj=source)
+
+
+def _open_lz4(source: BytesIO) -> _Readable:
+    stream: _Readable = lz4.frame.LZ4FrameFile(source)
+    return stream
+
+
+_STREAMS: dict[Codec, Callable[[BytesIO], _Readable]] = {
+    Codec.GZIP: _open_gzip,
+    Codec.LZ4: _open_lz4,
+    Codec.ZSTD: _open_zstd,
+}
+
+
+def _read_all(stream: _Readable, limit_bytes: int) -> bytes:
+    pieces: list[bytes] = []
+    size_bytes = 0
+    while piece := stream.read(min(_PIECE_BYTES, limit_bytes + 1 - size_bytes)):
+        pieces.append(piece)
+        size_bytes += len(piece)
+        _require_within(size_bytes, limit_bytes)
+    return b"".join(pieces)
+
+
+# A stream of blocks as xerial's library for Java writes it; other clients write one bare block.
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER_BYTES = 16
+_LENGTH_BYTES = 4
+_MAX_PREAMBLE_BYTES = 5
+
+
+def _inflate_snappy(data: bytes, limit_bytes: int) -> bytes:
+    if not data.startswith(_XERIAL_MAGIC):
+        _require_within(_snappy_size(data), limit_bytes)
+        return _inflate_block(data)
+    pieces: list[bytes] = []
+    size_bytes = 0
+    at = _XERIAL_HEADER_BYTES
+    while at < len(data):
+        start = at + _LENGTH_BYTES
+        at = start + int.from_bytes(data[at:start], "big")
+        block = data[start:at]
+        if not block or at > len(data):
+            raise EOFError("a block is cut off")
+        size_bytes += _snappy_size(block)
+        _require_within(size_bytes, limit_bytes)
+        pieces.append(_inflate_block(block))
+    return b"".join(pieces)
+
+
+def _snappy_size(block: bytes) -> int:
+    """Read the size of the result, a varint in front of the block; no block inflates to more."""
+    size = 0
+    for number, byte in enumerate(block[:_MAX_PREAMBLE_BYTES]):
+        size |= (byte & 0x7F) << 7 * number
+        if byte < 0x80:
+            return size
+    raise EOFError("a block without its size")
+
+
+def _inflate_block(block: bytes) -> bytes:
+    try:
+        return bytes(snappy.decompress(block))
+    except snappy.UncompressError as e:
+        raise DamagedDataError(f"not valid snappy data ({e})") from e
+
+
+def _require_within(size_bytes: int, limit_bytes: int) -> None:
+    if size_bytes > limit_bytes:
+        raise InflatedTooLargeError

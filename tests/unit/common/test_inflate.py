@@ -1,0 +1,83 @@
+"""Test that compressed data is inflated up to a limit, and that memory stays within it."""
+
+import gzip
+import tracemalloc
+
+import lz4.frame
+import pytest
+import zstandard
+
+from services.common.inflate import (
+    DEFAULT_LIMIT_BYTES,
+    Codec,
+    DamagedDataError,
+    InflatedTooLargeError,
+    inflate,
+)
+from tests.harness.bombs import COMPRESSED, bomb, snappy_block, xerial
+
+TEXT = b"some text, " * 10_000
+MIB = 1024 * 1024
+HONEST = {
+    Codec.GZIP: gzip.compress(TEXT),
+    Codec.SNAPPY: snappy_block(TEXT),
+    Codec.LZ4: bytes(lz4.frame.compress(TEXT, block_linked=False)),
+    Codec.ZSTD: zstandard.ZstdCompressor().compress(TEXT),
+}
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_data_of_the_size_of_the_limit_is_inflated(codec: Codec) -> None:
+    assert inflate(codec, HONEST[codec], len(TEXT)) == TEXT
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_one_byte_more_than_the_limit_is_refused(codec: Codec) -> None:
+    with pytest.raises(InflatedTooLargeError):
+        inflate(codec, HONEST[codec], len(TEXT) - 1)
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_two_gibibytes_are_refused_within_the_memory_of_the_limit(codec: Codec) -> None:
+    data = bomb(codec)
+    tracemalloc.start()
+    try:
+        with pytest.raises(InflatedTooLargeError):
+            inflate(codec, data, DEFAULT_LIMIT_BYTES)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < DEFAULT_LIMIT_BYTES + len(data) + 8 * MIB
+
+
+def test_blocks_of_snappy_are_counted_together() -> None:
+    block = snappy_block(bytes(MIB))
+    assert inflate(Codec.SNAPPY, xerial([block] * 3), 3 * MIB) == bytes(3 * MIB)
+    with pytest.raises(InflatedTooLargeError):
+        inflate(Codec.SNAPPY, xerial([block] * 4), 3 * MIB)
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_damaged_data_is_named(codec: Codec) -> None:
+    with pytest.raises(DamagedDataError, match=codec.name.lower()):
+        inflate(codec, b"\xff" + HONEST[codec][1:], 2 * len(TEXT))
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4])
+def test_data_that_is_cut_off_is_named(codec: Codec) -> None:
+    with pytest.raises(DamagedDataError, match=codec.name.lower()):
+        inflate(codec, HONEST[codec][:-9], 2 * len(TEXT))
+
+
+def test_zstd_that_is_cut_off_gives_no_more_than_is_there() -> None:
+    assert TEXT.startswith(inflate(Codec.ZSTD, HONEST[Codec.ZSTD][:-9], 2 * len(TEXT)))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\xff" * 5, xerial([b""]), xerial([]) + b"\xff\xff\xff\xfc", xerial([b"\x80"])],
+    ids=["empty", "endless size", "empty block", "negative length", "size cut off"],
+)
+def test_damaged_snappy_ends(data: bytes) -> None:
+    with pytest.raises((DamagedDataError, InflatedTooLargeError)):
+        inflate(Codec.SNAPPY, data, MIB)
