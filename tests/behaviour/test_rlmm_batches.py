@@ -12,7 +12,7 @@ from sqlalchemy import Engine, text
 
 from services.api.calls import MutationContext, MutationOutcome
 from services.api.errors import (
-    ConcurrentUpdateError,
+    CorruptMetadataError,
     RemoteStorageError,
     RetriableRemoteStorageError,
 )
@@ -279,7 +279,7 @@ def test_a_partition_that_the_database_refuses_stops_no_other(
     updates = [SegmentUpdate(update_to(metadata, DELETE_STARTED)) for metadata in made]
     outcomes = rlmm.update_remote_log_segment_metadata_batch(updates)
     assert outcomes[0] == outcomes[2] == MutationOutcome(applied=True, revision=3)
-    assert type(outcomes[1]) is ConcurrentUpdateError
+    assert type(outcomes[1]) is CorruptMetadataError
     states = [stored(engine, tp)["segments"][0]["state"] for tp in tps]
     assert states == ["DELETE_SEGMENT_STARTED", "COPY_SEGMENT_FINISHED", "DELETE_SEGMENT_STARTED"]
 

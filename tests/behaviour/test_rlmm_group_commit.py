@@ -10,6 +10,7 @@ from sqlalchemy import Engine, text
 from services.api.calls import MutationContext, MutationOutcome
 from services.api.errors import (
     ConcurrentUpdateError,
+    CorruptMetadataError,
     InvalidStateTransitionError,
     RetriableRemoteStorageError,
 )
@@ -204,7 +205,7 @@ def test_if_the_database_refuses_a_statement_only_the_item_at_fault_is_refused(
             {"id": tps[1].topic_id},
         )
     results = gated.meeting(*(to(FINISHED, metadata) for metadata in made))
-    assert type(results.pop(1)) is ConcurrentUpdateError
+    assert type(results.pop(1)) is CorruptMetadataError
     assert results == [MutationOutcome(applied=True, revision=3)] * (len(tps) - 1)
 
 

@@ -308,7 +308,7 @@ class TestThroughABadConnection:
     ) -> None:
         with rsm_behind(proxy, settings, retries=0) as behind:
             proxy.faults.add(Corrupt(5, Direction.RESPONSE), operation="GetObject", skip=skip)
-            with pytest.raises(UnverifiedError, match=r"then right: (crc32c of|RSM answered)"):
+            with pytest.raises(UnverifiedError, match=r"second correct: (crc32c of|RSM answered)"):
                 copy.damages(behind)
             assert copy.damages(behind) == []
 
