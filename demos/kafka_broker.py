@@ -49,7 +49,7 @@ _PACKAGE = "io.sediment.kafka"
 
 
 def plugin_settings(jar: Path, rsm_address: str, rlmm_address: str) -> dict[str, str]:
-    """Return broker properties by Kafka's names, for services at `host:port`.
+    """Return broker properties by Kafka's names, for plaintext services at `host:port`.
 
     Each topic has its own setting for tiering, remote.storage.enable.
     """
@@ -59,9 +59,11 @@ def plugin_settings(jar: Path, rsm_address: str, rlmm_address: str) -> dict[str,
         f"{storage}.class.name": f"{_PACKAGE}.SedimentRemoteStorageManager",
         f"{storage}.class.path": str(jar),
         "rsm.config.endpoint": rsm_address,
+        "rsm.config.security.protocol": "PLAINTEXT",
         f"{metadata}.class.name": f"{_PACKAGE}.SedimentRemoteLogMetadataManager",
         f"{metadata}.class.path": str(jar),
         "rlmm.config.endpoint": rlmm_address,
+        "rlmm.config.security.protocol": "PLAINTEXT",
     }
 
 

@@ -1,5 +1,5 @@
-"""An endpoint that is wrong costs the tiering and nothing else; one that cannot be right stops the
-broker at its start, with a line that names the property."""
+"""An endpoint that is wrong costs the tiering and nothing else; settings that cannot be right stop
+the broker at its start, with a line that names the property."""
 
 import re
 from dataclasses import replace
@@ -73,9 +73,16 @@ def test_a_wrong_endpoint_costs_the_tiering_alone(
         put_right.assert_every_object_has_a_row()
 
 
-@pytest.mark.parametrize("property_name", ["rsm.config.endpoint", "rlmm.config.endpoint"])
+@pytest.mark.parametrize(
+    "property_name",
+    [
+        f"{service}.config.{name}"
+        for service in ("rsm", "rlmm")
+        for name in ("endpoint", "security.protocol")
+    ],
+)
 @pytest.mark.parametrize("value", [None, "localhost"], ids=["missing", "malformed"])
-def test_an_endpoint_that_cannot_be_right_stops_the_start(
+def test_a_setting_that_cannot_be_right_stops_the_start(
     directory: Path, right: dict[str, str], property_name: str, value: str | None
 ) -> None:
     settings = {name: text for name, text in right.items() if name != property_name}

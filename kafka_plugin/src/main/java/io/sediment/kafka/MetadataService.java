@@ -48,7 +48,7 @@ final class MetadataService implements AutoCloseable {
     private volatile Long readyAtNanos;
 
     MetadataService(MetadataManagerConfig config) {
-        channel = new ServiceChannel("RLMM", config.endpoint(), REPEAT_CHANGES);
+        channel = new ServiceChannel("RLMM", config, REPEAT_CHANGES);
         failures = new Failures(channel.toString());
         calls = new UnaryCalls(failures);
         requestTimeoutMs = config.requestTimeoutMs();

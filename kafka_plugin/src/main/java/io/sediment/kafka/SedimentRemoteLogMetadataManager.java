@@ -31,7 +31,7 @@ import org.apache.kafka.server.log.remote.storage.RetriableRemoteStorageExceptio
 
 /**
  * Kafka's RemoteLogMetadataManager (KIP-405) over Sediment's RLMM; settings:
- * {@code rlmm.config.endpoint}, {@code rlmm.config.request.timeout.ms}.
+ * those of {@link MetadataManagerConfig}.
  *
  * <p>Strongly consistent: a future that completed means committed, and every later read by any
  * broker sees it. Thread-safe once configured. A failure that a repeat may cure, a service that is

@@ -23,8 +23,7 @@ import org.apache.kafka.server.log.remote.storage.RetriableRemoteStorageExceptio
 
 /**
  * Kafka's RemoteStorageManager (KIP-405) over Sediment's RSM; settings:
- * {@code rsm.config.endpoint}, {@code rsm.config.request.timeout.ms},
- * {@code rsm.config.progress.timeout.ms}.
+ * those of {@link StorageManagerConfig}.
  *
  * <p>Thread-safe once configured. A failure that a repeat may cure, a service that is away among
  * them, is a {@link RetriableRemoteStorageException}; null arguments are refused.
@@ -42,7 +41,7 @@ public final class SedimentRemoteStorageManager implements RemoteStorageManager 
     public void configure(Map<String, ?> configs) {
         config = new StorageManagerConfig(configs);
         config.logUnused();
-        channel = new ServiceChannel("RSM", config.endpoint(), Map.of());
+        channel = new ServiceChannel("RSM", config, Map.of());
     }
 
     /**

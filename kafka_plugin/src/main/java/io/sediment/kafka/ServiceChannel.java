@@ -6,14 +6,20 @@ import io.grpc.ConnectivityState;
 import io.grpc.ManagedChannel;
 import io.grpc.netty.NettyChannelBuilder;
 import java.util.Map;
+import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
+
+import org.apache.kafka.common.config.ConfigException;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /**
  * The way to one service. Connects when first used and again whenever it broke; a service that is
  * down makes calls fail, never the construction.
  */
 final class ServiceChannel implements AutoCloseable {
+    private static final Logger LOG = LoggerFactory.getLogger(ServiceChannel.class);
     static final int MAX_MESSAGE_BYTES = 4 * 1024 * 1024;
     // Two chunks of a stream: the next is on its way while one is read. Netty counts this for each
     // stream, so a stream that nobody reads holds up no other.
@@ -27,6 +33,7 @@ final class ServiceChannel implements AutoCloseable {
     private static final int MAX_ATTEMPTS = 20;
 
     private final String name;
+    private final Optional<ReloadedTls> tls;
     private final ManagedChannel channel;
     private final Reachability reachability;
     private final Channel observed;
@@ -34,11 +41,22 @@ final class ServiceChannel implements AutoCloseable {
     /**
      * @param service the service's short name, for messages
      * @param serviceConfig what gRPC calls a service config, such as which calls are repeated
+     * @throws ConfigException if a TLS file cannot be used
      */
-    ServiceChannel(String service, Endpoint endpoint, Map<String, ?> serviceConfig) {
+    ServiceChannel(String service, ServiceConfig config, Map<String, ?> serviceConfig) {
+        Endpoint endpoint = config.endpoint();
         name = service + " at " + endpoint;
-        channel = NettyChannelBuilder.forAddress(endpoint.host(), endpoint.port())
-            .usePlaintext()
+        tls = config.tlsFiles().map(files -> open(name, files));
+        NettyChannelBuilder builder =
+            NettyChannelBuilder.forAddress(endpoint.host(), endpoint.port());
+        if (tls.isPresent()) {
+            builder.sslContext(tls.get());
+        } else {
+            LOG.warn("{}: {}=PLAINTEXT: no encryption and no identity; anybody on the network can"
+                + " read and delete what is in the tier", name, config.securityProtocolProperty());
+            builder.usePlaintext();
+        }
+        channel = builder
             .maxInboundMessageSize(MAX_MESSAGE_BYTES)
             .flowControlWindow(FLOW_CONTROL_WINDOW_BYTES)
             .keepAliveTime(KEEPALIVE_TIME_S, TimeUnit.SECONDS)
@@ -48,8 +66,11 @@ final class ServiceChannel implements AutoCloseable {
             .maxRetryAttempts(MAX_ATTEMPTS)
             .build();
         reachability = new Reachability(name);
-        observed = ClientInterceptors.intercept(channel, reachability);
+        observed = ClientInterceptors.intercept(
+            channel, new HandshakeFailures(service, config), reachability);
         boundReconnectBackoff();
+        // New calls go over a new connection, with the new files; those under way end on the old.
+        tls.ifPresent(reloaded -> reloaded.watch(channel::enterIdle));
     }
 
     /** For stubs. */
@@ -67,11 +88,20 @@ final class ServiceChannel implements AutoCloseable {
     @Override
     public void close() {
         reachability.silence();
+        tls.ifPresent(ReloadedTls::close);
         channel.shutdownNow();
         try {
             channel.awaitTermination(CLOSE_TIMEOUT_S, TimeUnit.SECONDS);
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
+        }
+    }
+
+    private static ReloadedTls open(String name, TlsFiles files) {
+        try {
+            return new ReloadedTls(name, files);
+        } catch (TlsFileException e) {
+            throw new ConfigException(e.getMessage());
         }
     }
 

@@ -1,7 +1,9 @@
 package io.sediment.kafka;
 
+import java.nio.file.Path;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
 import java.util.stream.Collectors;
 
 import org.apache.kafka.common.config.AbstractConfig;
@@ -16,19 +18,30 @@ abstract class ServiceConfig extends AbstractConfig {
     private static final String ENDPOINT = "endpoint";
     private static final String REQUEST_TIMEOUT_MS = "request.timeout.ms";
     private static final int DEFAULT_REQUEST_TIMEOUT_MS = 30_000;
+    private static final String SECURITY_PROTOCOL = "security.protocol";
+    private static final String PLAINTEXT = "PLAINTEXT";
+    private static final String SSL = "SSL";
+    private static final String SSL_CA_FILE = "ssl.ca.file";
+    private static final String SSL_CERTIFICATE_FILE = "ssl.certificate.file";
+    private static final String SSL_KEY_FILE = "ssl.key.file";
+    private static final List<String> SSL_FILES =
+        List.of(SSL_CA_FILE, SSL_CERTIFICATE_FILE, SSL_KEY_FILE);
     // Not a setting of ours, but never a mistake of the operator's either.
     private static final List<String> OF_THE_BROKER =
         List.of("node.id", "broker.id", "cluster.id", "log.dir");
     private static final String CLIENTS_OF_THE_BROKER = "remote.log.metadata.common.client.";
 
+    private final String prefix;
     private final Endpoint endpoint;
     private final int requestTimeoutMs;
 
     /** @throws ConfigException naming the property at fault in full, prefix included */
     ServiceConfig(ConfigDef definition, String prefix, Map<String, ?> configs) {
         super(definition, withPrefix(prefix, configs));
+        this.prefix = prefix;
         endpoint = Endpoint.parse(getString(prefix + ENDPOINT));
         requestTimeoutMs = getInt(prefix + REQUEST_TIMEOUT_MS);
+        requireProtocolAndItsFiles();
         configs.keySet().stream()
             .filter(key -> OF_THE_BROKER.contains(key) || key.startsWith(CLIENTS_OF_THE_BROKER))
             .forEach(key -> ignore(prefix + key));
@@ -45,6 +58,31 @@ abstract class ServiceConfig extends AbstractConfig {
                 ConfigDef.Importance.HIGH,
                 "Where " + service + " listens: host:port, an IPv6 address in brackets.")
             .define(
+                prefix + SECURITY_PROTOCOL,
+                ConfigDef.Type.STRING,
+                null,
+                ConfigDef.Importance.HIGH,
+                "Required. SSL: mutual TLS with three files. PLAINTEXT: no encryption, no identity.")
+            .define(
+                prefix + SSL_CA_FILE,
+                ConfigDef.Type.STRING,
+                null,
+                ConfigDef.Importance.HIGH,
+                "PEM file with the authorities that sign the certificate of " + service + ".")
+            .define(
+                prefix + SSL_CERTIFICATE_FILE,
+                ConfigDef.Type.STRING,
+                null,
+                ConfigDef.Importance.HIGH,
+                "PEM file with the broker's certificate, then those of its intermediate "
+                    + "authorities.")
+            .define(
+                prefix + SSL_KEY_FILE,
+                ConfigDef.Type.STRING,
+                null,
+                ConfigDef.Importance.HIGH,
+                "PEM file with the private key of that certificate, PKCS #8, not encrypted.")
+            .define(
                 prefix + REQUEST_TIMEOUT_MS,
                 ConfigDef.Type.INT,
                 DEFAULT_REQUEST_TIMEOUT_MS,
@@ -58,6 +96,19 @@ abstract class ServiceConfig extends AbstractConfig {
         return endpoint;
     }
 
+    /** The name of the property that decides between TLS and plaintext, for messages. */
+    String securityProtocolProperty() {
+        return prefix + SECURITY_PROTOCOL;
+    }
+
+    /** The files for mutual TLS; empty if the operator chose plaintext. */
+    Optional<TlsFiles> tlsFiles() {
+        return getString(prefix + SECURITY_PROTOCOL).equals(PLAINTEXT)
+            ? Optional.empty()
+            : Optional.of(new TlsFiles(
+                pemFile(SSL_CA_FILE), pemFile(SSL_CERTIFICATE_FILE), pemFile(SSL_KEY_FILE)));
+    }
+
     /** How long a call that is not a stream may take, its retries included. */
     int requestTimeoutMs() {
         return requestTimeoutMs;
@@ -67,6 +118,36 @@ abstract class ServiceConfig extends AbstractConfig {
         return configs.entrySet().stream()
             .filter(entry -> entry.getValue() != null)
             .collect(Collectors.toMap(entry -> prefix + entry.getKey(), Map.Entry::getValue));
+    }
+
+    private PemFile pemFile(String name) {
+        return new PemFile(prefix + name, Path.of(getString(prefix + name)));
+    }
+
+    private void requireProtocolAndItsFiles() {
+        String property = securityProtocolProperty();
+        String protocol = getString(property);
+        if (!List.of(SSL, PLAINTEXT).contains(String.valueOf(protocol))) {
+            String files = SSL_FILES.stream()
+                .map(file -> prefix + file)
+                .collect(Collectors.joining(", "));
+            throw new ConfigException(property
+                + (protocol == null ? " is missing" : "=" + protocol + " is not supported")
+                + ": set SSL, with " + files + "; or set PLAINTEXT, with which anybody on the"
+                + " network can read and delete what is in the tier");
+        }
+        boolean needed = protocol.equals(SSL);
+        for (String file : SSL_FILES) {
+            String value = getString(prefix + file);
+            if (needed && (value == null || value.isBlank())) {
+                throw new ConfigException(
+                    prefix + file + " is missing: " + property + "=SSL needs this PEM file");
+            }
+            if (!needed && value != null) {
+                throw new ConfigException(prefix + file + " is set, but " + property
+                    + "=PLAINTEXT does not use it: remove it, or set SSL");
+            }
+        }
     }
 
     private static void requireEndpoint(String name, Object value) {

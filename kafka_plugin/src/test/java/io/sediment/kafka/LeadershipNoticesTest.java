@@ -41,7 +41,7 @@ class LeadershipNoticesTest {
     void start() {
         server = new LocalServer(rlmm);
         manager = new SedimentRemoteLogMetadataManager();
-        manager.configure(Map.of("endpoint", server.endpoint(), "node.id", 7));
+        manager.configure(server.settings("node.id", 7));
     }
 
     @AfterEach

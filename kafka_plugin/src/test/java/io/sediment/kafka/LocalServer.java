@@ -4,26 +4,46 @@ import static io.sediment.kafka.Eventually.assertEventually;
 
 import com.google.protobuf.Any;
 import com.google.rpc.ErrorInfo;
+import io.grpc.Attributes;
 import io.grpc.BindableService;
+import io.grpc.Grpc;
 import io.grpc.Server;
+import io.grpc.ServerTransportFilter;
 import io.grpc.Status;
 import io.grpc.StatusRuntimeException;
 import io.grpc.netty.NettyServerBuilder;
 import io.grpc.protobuf.StatusProto;
+import io.netty.handler.ssl.SslContext;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
+import java.nio.file.Path;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Optional;
+import java.util.concurrent.CopyOnWriteArrayList;
+import javax.net.ssl.SSLPeerUnverifiedException;
+import javax.net.ssl.SSLSession;
 
 /** A gRPC server on this machine that can go away and come back under its address. */
 final class LocalServer implements AutoCloseable {
     private final BindableService service;
     private final Turns turns = new Turns();
     private final int port;
+    private final List<String> peers = new CopyOnWriteArrayList<>();
+    private Optional<SslContext> tls;
     private Server server;
 
     LocalServer(BindableService service) {
+        this(service, Optional.empty());
+    }
+
+    /** With TLS, or plaintext. */
+    LocalServer(BindableService service, Optional<SslContext> tls) {
         this.service = service;
+        this.tls = tls;
         server = listeningOn(0);
         try {
             server.start();
@@ -51,6 +71,31 @@ final class LocalServer implements AutoCloseable {
         return "127.0.0.1:" + port;
     }
 
+    /** Of a plugin over this server with TLS, whose files are named as Kubernetes names them. */
+    Map<String, Object> settings(Path files) {
+        return settings(
+            "security.protocol", "SSL",
+            "ssl.ca.file", files.resolve("ca.crt").toString(),
+            "ssl.certificate.file", files.resolve("tls.crt").toString(),
+            "ssl.key.file", files.resolve("tls.key").toString());
+    }
+
+    /** The subject of each certificate with which a client connected, in order. */
+    List<String> peers() {
+        return peers;
+    }
+
+    /** Of a plugin over this server, without their prefix; more may be given by name and value. */
+    Map<String, Object> settings(Object... more) {
+        Map<String, Object> settings = new HashMap<>();
+        settings.put("endpoint", endpoint());
+        settings.put("security.protocol", "PLAINTEXT");
+        for (int i = 0; i < more.length; i += 2) {
+            settings.put((String) more[i], more[i + 1]);
+        }
+        return settings;
+    }
+
     /** Decides when streams are taken up: each at once, unless they are held. */
     Turns turns() {
         return turns;
@@ -63,6 +108,11 @@ final class LocalServer implements AutoCloseable {
         } catch (InterruptedException e) {
             throw new AssertionError(e);
         }
+    }
+
+    void startAgain(Optional<SslContext> tls) {
+        this.tls = tls;
+        startAgain();
     }
 
     void startAgain() {
@@ -87,10 +137,30 @@ final class LocalServer implements AutoCloseable {
     }
 
     private Server listeningOn(int listenPort) {
-        return NettyServerBuilder
-            .forAddress(new InetSocketAddress(InetAddress.getLoopbackAddress(), listenPort))
+        NettyServerBuilder builder = NettyServerBuilder
+            .forAddress(new InetSocketAddress(InetAddress.getLoopbackAddress(), listenPort));
+        tls.ifPresent(builder::sslContext);
+        return builder
+            .addTransportFilter(new ServerTransportFilter() {
+                @Override
+                public Attributes transportReady(Attributes attributes) {
+                    SSLSession session = attributes.get(Grpc.TRANSPORT_ATTR_SSL_SESSION);
+                    if (session != null) {
+                        peers.add(subject(session));
+                    }
+                    return attributes;
+                }
+            })
             .maxInboundMessageSize(ServiceChannel.MAX_MESSAGE_BYTES)
             .addService(turns.of(service))
             .build();
+    }
+
+    private static String subject(SSLSession session) {
+        try {
+            return session.getPeerPrincipal().getName();
+        } catch (SSLPeerUnverifiedException e) {
+            throw new AssertionError(e);
+        }
     }
 }

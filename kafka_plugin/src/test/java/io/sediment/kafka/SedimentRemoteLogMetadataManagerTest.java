@@ -241,8 +241,7 @@ class SedimentRemoteLogMetadataManagerTest {
 
     private SedimentRemoteLogMetadataManager manager(int requestTimeoutMs) {
         SedimentRemoteLogMetadataManager made = new SedimentRemoteLogMetadataManager();
-        made.configure(Map.of(
-            "endpoint", server.endpoint(), "request.timeout.ms", requestTimeoutMs, "node.id", 7));
+        made.configure(server.settings("request.timeout.ms", requestTimeoutMs, "node.id", 7));
         return made;
     }
 

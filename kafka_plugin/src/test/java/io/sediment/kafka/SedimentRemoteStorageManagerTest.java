@@ -372,8 +372,7 @@ class SedimentRemoteStorageManagerTest {
 
     private SedimentRemoteStorageManager manager(int progressTimeoutMs) {
         SedimentRemoteStorageManager made = new SedimentRemoteStorageManager();
-        made.configure(
-            Map.of("endpoint", server.endpoint(), "progress.timeout.ms", progressTimeoutMs));
+        made.configure(server.settings("progress.timeout.ms", progressTimeoutMs));
         return made;
     }
 
