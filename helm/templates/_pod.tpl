@@ -42,6 +42,7 @@ volumes:
     sizeLimit: {{ . }}
 {{- end }}
 {{- include "sediment.indexCacheVolume" . }}
+{{- include "sediment.secretVolumes" . }}
 {{- with .values.extraVolumes }}
 {{ toYaml . }}
 {{- end }}
@@ -76,6 +77,7 @@ volumes:
 - name: index-cache
   mountPath: /var/cache/sediment
 {{- end }}
+{{- include "sediment.secretVolumeMounts" . }}
 {{- with .values.extraVolumeMounts }}
 {{ toYaml . }}
 {{- end }}

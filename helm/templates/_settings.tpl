@@ -1,4 +1,4 @@
-{{- /* A service's settings but the secret ones, as a map: sediment.settings.NAME of the root. */ -}}
+{{- /* A service's settings, as a map: sediment.settings.NAME of the root. Secrets: _secrets.tpl. */ -}}
 
 {{- define "sediment.settings.rsm" -}}
 {{- with .Values.objectStore }}
@@ -9,6 +9,11 @@ RSM_BUCKET: {{ .bucket | quote }}
 RSM_PREFIX: {{ .prefix | quote }}
 RSM_DEPLOYMENT_ID: {{ .deploymentId | default (printf "%s.%s" $.Release.Namespace $.Release.Name) | quote }}
 RSM_SECURE: {{ .secure | quote }}
+RSM_CREDENTIALS: {{ .credentials }}
+{{- if has .credentials (list "files" "assume-role") }}
+RSM_ACCESS_KEY_FILE: /etc/sediment/object-store/access-key
+RSM_SECRET_KEY_FILE: /etc/sediment/object-store/secret-key
+{{- end }}
 {{- end }}
 {{- end -}}
 
@@ -35,32 +40,4 @@ RLM_REMOTE_LOG_INDEX_FILE_CACHE_TOTAL_SIZE_BYTES: {{ . | toString | quote }}
 {{- range $name, $value := (index .root.Values .component).settings }}
 {{ $name }}: {{ include "sediment.text" $value | quote }}
 {{- end }}
-{{- end -}}
-
-{{- /* The secret ones, as a container's env: sediment.secrets.NAME of the root. */ -}}
-
-{{- define "sediment.secrets.rsm" -}}
-{{- with .Values.objectStore }}
-- name: RSM_ACCESS_KEY
-  valueFrom:
-    secretKeyRef:
-      name: {{ .existingSecret }}
-      key: {{ .accessKeyKey }}
-- name: RSM_SECRET_KEY
-  valueFrom:
-    secretKeyRef:
-      name: {{ .existingSecret }}
-      key: {{ .secretKeyKey }}
-{{- end }}
-{{- end -}}
-
-{{- define "sediment.secrets.rlmm" -}}
-- name: RLMM_DATABASE_URL
-  valueFrom:
-    secretKeyRef:
-      name: {{ .Values.database.existingSecret }}
-      key: {{ .Values.database.urlKey }}
-{{- end -}}
-
-{{- define "sediment.secrets.rlm" -}}
 {{- end -}}

@@ -16,7 +16,6 @@
 {{- $required := dict
       "image.repository" "name the image built from docker/Dockerfile"
       "database.existingSecret" "name the secret that has the PostgreSQL URL"
-      "objectStore.existingSecret" "name the secret that has the S3 keys"
       "objectStore.endpoint" "give the store's HOST:PORT"
       "objectStore.region" "give the store's region; most stores of your own take us-east-1"
       "objectStore.bucket" "name the bucket, which must exist" -}}
@@ -24,6 +23,11 @@
 {{- $keys := splitList "." $path -}}
 {{- if not (index $.Values (first $keys) (last $keys)) -}}
 {{- $wrong = append $wrong (printf "%s is empty: %s." $path $remedy) -}}
+{{- end -}}
+{{- end -}}
+{{- with .Values.objectStore -}}
+{{- if and (has .credentials (list "files" "assume-role")) (not .existingSecret) -}}
+{{- $wrong = append $wrong "objectStore.existingSecret is empty: name the secret that has the S3 keys, or choose other objectStore.credentials." -}}
 {{- end -}}
 {{- end -}}
 {{- if and (or .Values.sweeps.retention.enabled .Values.sweeps.removal.enabled) (not .Values.sparkImage.repository) -}}
@@ -120,8 +124,8 @@
 {{- $values := mergeOverwrite (deepCopy $.Values.defaults) (deepCopy $own) -}}
 {{- $volumesAt := printf "%s.extraVolumes" (hasKey $own "extraVolumes" | ternary $component "defaults") -}}
 {{- $mountsAt := printf "%s.extraVolumeMounts" (hasKey $own "extraVolumeMounts" | ternary $component "defaults") -}}
-{{- $taken := list "scratch" -}}
-{{- $paths := list "/tmp" -}}
+{{- $taken := list "scratch" "object-store-keys" "database-password" -}}
+{{- $paths := list "/tmp" "/etc/sediment/object-store" "/etc/sediment/database" -}}
 {{- if eq $component "rlm" -}}
 {{- $taken = append $taken "index-cache" -}}
 {{- $paths = append $paths "/var/cache/sediment" -}}

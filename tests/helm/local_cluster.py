@@ -153,6 +153,10 @@ class LocalCluster:
             else:
                 made = directory / mount["name"]
                 made.mkdir(exist_ok=True)
+                secret = volume.get("secret", {})
+                for item in secret.get("items", ()):
+                    content = self._secret(secret["secretName"], item["key"])
+                    (made / item["path"]).write_text(content)
                 yield mount["mountPath"], made
 
     def _localised(self, name: str, text: str, mounts: Mapping[str, Path]) -> str:

@@ -24,21 +24,22 @@ SETTINGS: dict[str, type[ServiceSettings]] = {
 _ADDRESSES = {"LISTEN_ADDRESS", "HEALTH_ADDRESS", "METRICS_ADDRESS"}
 SET_BY_THE_CHART = {
     "rsm": _ADDRESSES
-    | {"BACKEND", "ENDPOINT", "REGION", "BUCKET", "PREFIX", "SECURE", "ACCESS_KEY", "SECRET_KEY"}
-    | {"DEPLOYMENT_ID"},
-    "rlmm": _ADDRESSES | {"DATABASE_URL"},
+    | {"BACKEND", "ENDPOINT", "REGION", "BUCKET", "PREFIX", "SECURE", "DEPLOYMENT_ID"}
+    | {"CREDENTIALS", "ACCESS_KEY_FILE", "SECRET_KEY_FILE"},
+    "rlmm": _ADDRESSES | {"DATABASE_URL", "DATABASE_PASSWORD_FILE"},
     "rlm": _ADDRESSES
     | {"RSM_ADDRESS", "RLMM_ADDRESS", "LOG_DIRS"}
     | {"REMOTE_LOG_INDEX_FILE_CACHE_DIR", "REMOTE_LOG_INDEX_FILE_CACHE_TOTAL_SIZE_BYTES"},
 }
 """Settings that other values become, without their prefix."""
 NOT_OFFERED = {
-    "rsm": {"DIRECTORY"},
+    "rsm": {"DIRECTORY", "ACCESS_KEY", "SECRET_KEY"},
     "rlmm": set[str](),
     "rlm": {"LOCAL_RETENTION_ENFORCE", "LOG_RETENTION_CHECK_INTERVAL_MS"},
 }
-"""RSM on a file system: its replicas would need one that they share. RLM as the owner of the log
-directories: in the chart it stands beside a broker, whose volumes it may only read."""
+"""RSM on a file system: its replicas would need one that they share. Keys: a secret has them. RLM
+as the owner of the log directories: in the chart it stands beside a broker, whose volumes it may
+only read."""
 _KEPT = ("description", "type", "enum", "minimum", "maximum", "pattern", "maxLength")
 _SCHEMA = CHART / "values.schema.json"
 _README = CHART / "README.md"

@@ -219,13 +219,14 @@ def test_a_volume_of_the_defaults_is_in_every_pod_beside_the_charts_own() -> Non
         }
         for workload in rendered.of_kind(*POD_MAKERS)
     }
+    database = "/etc/sediment/database"
     ca, logs = "/etc/private-ca", {"/var/lib/kafka/data-0", "/var/lib/kafka/data-1"}
     assert found == {
-        "rsm": {ca},
-        "rlmm": {ca, "/tmp"},
+        "rsm": {ca, "/etc/sediment/object-store"},
+        "rlmm": {ca, database, "/tmp"},
         "rlm": {ca, "/var/cache/sediment", *logs},
-        "migration": {ca},
-        "maintenance": {ca},
+        "migration": {ca, database},
+        "maintenance": {ca, database},
         "retention-sweep": {ca, "/tmp"},
         "partition-removal-sweep": {ca, "/tmp"},
     }
@@ -237,8 +238,13 @@ def test_only_rsm_sees_the_store_and_only_rlmm_and_those_who_look_after_it_the_d
     seen = {}
     for workload in rendered.of_kind(*POD_MAKERS):
         component = workload["metadata"]["labels"]["app.kubernetes.io/component"]
-        found = re.findall(r'"secretKeyRef": {"name": "([^"]+)"', json.dumps(workload))
-        seen[component] = set(found)
+        variables = re.findall(r'"secretKeyRef": {"name": "([^"]+)"', json.dumps(workload))
+        files = [
+            volume["secret"]["secretName"]
+            for volume in pod_spec(workload).get("volumes", ())
+            if volume["name"] in ("object-store-keys", "database-password")
+        ]
+        seen[component] = {*variables, *files}
     (store,) = seen.pop("rsm")
     (database,) = seen.pop("rlmm")
     assert store != database

@@ -52,8 +52,10 @@ def deployed(
     name = f"helm-{uuid.uuid4().hex[:12]}"
     s3.ensure_bucket(name)
     database_url = postgres.create_database(name)
+    user, _, address = database_url.rpartition("@")
+    login, _, password = user.rpartition(":")
     secrets = {
-        "sediment-database": {"url": database_url},
+        "sediment-database": {"url": f"{login}@{address}", "password": password},
         "sediment-object-store": {"access-key": s3.access_key, "secret-key": s3.secret_key},
     }
     rendered = _rendered(s3, name, linked_log(directory))
@@ -82,7 +84,8 @@ def _rendered(s3: S3Endpoint, bucket: str, log_on_the_node: Path) -> Rendered:
         "logVolumes": [volume],
         "settings": {"RLM_REMOTE_LOG_MANAGER_TASK_INTERVAL_MS": 200},
     }
-    return render(minimal({"objectStore": store, "rlm": rlm}))
+    database = {"passwordKey": "password"}
+    return render(minimal({"objectStore": store, "database": database, "rlm": rlm}))
 
 
 def test_the_migration_job_makes_the_schema(deployed: Deployed, record_property: Record) -> None:
@@ -149,7 +152,10 @@ def test_a_missing_secret_is_named(
 def test_rlmm_before_the_migration_lives_but_is_not_ready(
     deployed: Deployed, empty_database_url: str, tmp_path: Path
 ) -> None:
-    secrets = {**deployed.secrets, "sediment-database": {"url": empty_database_url}}
+    database = deployed.secrets["sediment-database"]
+    server, _, _ = database["url"].rpartition("/")
+    url = f"{server}/{empty_database_url.rpartition('/')[2]}"
+    secrets = {**deployed.secrets, "sediment-database": {**database, "url": url}}
     cluster = LocalCluster(deployed.rendered, secrets, tmp_path)
     process = cluster.start("Deployment", "sediment-rlmm")
     try:

@@ -30,7 +30,11 @@ def test_every_variable_is_a_setting_of_its_service(file: str) -> None:
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_the_chart_sets_what_it_says_it_sets(service: str) -> None:
-    rendered = render(minimal({"rlm": FILES["full"]["rlm"] | {"settings": {}}}))
+    values = {
+        "rlm": FILES["full"]["rlm"] | {"settings": {}},
+        "database": {"passwordKey": "password"},
+    }
+    rendered = render(minimal(values))
     kind = "DaemonSet" if service == "rlm" else "Deployment"
     name = f"sediment-{service}"
     config = rendered.one("ConfigMap", name)["data"]

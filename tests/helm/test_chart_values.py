@@ -69,7 +69,7 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"objectStore": {"existingSecret": ""}},
-        "objectStore.existingSecret is empty: name the secret that has the S3 keys.",
+        "objectStore.existingSecret is empty: name the secret that has the S3 keys, or choose",
     ),
     ({"objectStore": {"bucket": ""}}, "objectStore.bucket is empty: name the bucket"),
     ({"objectStore": {"endpoint": ""}}, "objectStore.endpoint is empty: give the store's"),
@@ -236,7 +236,8 @@ def test_a_key_of_a_component_wins_over_the_default_and_maps_are_merged() -> Non
     shared = {"kubernetes.io/arch": "amd64"}
     assert selectors == {"rsm": shared, "rlmm": {**shared, "example.com/zone": "a"}}
     (rlmm,) = pod_spec(rendered.one("Deployment", "kafka-tier-rlmm"))["containers"]
-    assert [entry["name"] for entry in rlmm["env"]] == [*ALLOCATOR, "RLMM_DATABASE_URL"]
+    secrets = ["RLMM_DATABASE_URL", "RLMM_DATABASE_PASSWORD_FILE"]
+    assert [entry["name"] for entry in rlmm["env"]] == [*ALLOCATOR, *secrets]
 
 
 def test_a_setting_restarts_its_own_service_and_no_other() -> None:
@@ -244,6 +245,38 @@ def test_a_setting_restarts_its_own_service_and_no_other() -> None:
     after = _checksums(minimal({"rsm": {"settings": {"RSM_COPY_THREADS": 9}}}))
     assert before["sediment-rsm"] != after["sediment-rsm"]
     assert before["sediment-rlmm"] == after["sediment-rlmm"]
+
+
+def test_secrets_are_files_if_a_program_reads_files() -> None:
+    rendered = render(minimal({"database": {"passwordKey": "password"}}))
+    for kind, name, secret, path, items in [
+        ("Deployment", "rsm", "object-store", "object-store", ["access-key", "secret-key"]),
+        ("Deployment", "rlmm", "database", "database", ["password"]),
+        ("Job", "migration", "database", "database", ["password"]),
+        ("CronJob", "maintenance", "database", "database", ["password"]),
+    ]:
+        spec = pod_spec(rendered.one(kind, f"sediment-{name}"))
+        (volume,) = [v for v in spec["volumes"] if "secret" in v]
+        assert volume["secret"]["secretName"] == f"sediment-{secret}"
+        assert [item["path"] for item in volume["secret"]["items"]] == items
+        mounts = spec["containers"][0]["volumeMounts"]
+        (mount,) = [each for each in mounts if each["name"] == volume["name"]]
+        # Not a subPath, which would keep the files as they were at the start.
+        assert mount == {
+            "name": volume["name"],
+            "mountPath": f"/etc/sediment/{path}",
+            "readOnly": True,
+        }
+    assert "RSM_SECRET_KEY:" not in str(rendered.objects)
+
+
+def test_a_role_needs_no_secret() -> None:
+    store = {"credentials": "aws", "existingSecret": ""}
+    rendered = render(minimal({"objectStore": store}))
+    data = rendered.one("ConfigMap", "sediment-rsm")["data"]
+    assert data["RSM_CREDENTIALS"] == "aws"
+    assert "RSM_SECRET_KEY_FILE" not in data
+    assert "volumes" not in pod_spec(rendered.one("Deployment", "sediment-rsm"))
 
 
 def test_large_numbers_are_written_out() -> None:

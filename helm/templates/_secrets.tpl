@@ -1,0 +1,56 @@
+{{- /* What pods see of the secrets: files, which change with the secret, where the program reads files. */ -}}
+
+{{- /* As a container's env: sediment.secrets.NAME of the root. */ -}}
+{{- define "sediment.secrets.rsm" -}}
+{{- end -}}
+
+{{- define "sediment.secrets.rlmm" -}}
+- name: RLMM_DATABASE_URL
+  valueFrom:
+    secretKeyRef:
+      name: {{ .Values.database.existingSecret }}
+      key: {{ .Values.database.urlKey }}
+{{- if .Values.database.passwordKey }}
+- name: RLMM_DATABASE_PASSWORD_FILE
+  value: /etc/sediment/database/password
+{{- end }}
+{{- end -}}
+
+{{- define "sediment.secrets.rlm" -}}
+{{- end -}}
+
+{{- /* As volumes: a list of maps with a name, a mountPath and a secret, of (dict "root" $ "component" "rsm"). */ -}}
+{{- define "sediment.secretFiles" -}}
+{{- $files := list -}}
+{{- with .root.Values.objectStore -}}
+{{- if and (eq $.component "rsm") (has .credentials (list "files" "assume-role")) -}}
+{{- $keys := list (dict "key" .accessKeyKey "path" "access-key") (dict "key" .secretKeyKey "path" "secret-key") -}}
+{{- $files = append $files (dict "name" "object-store-keys" "mountPath" "/etc/sediment/object-store" "secretName" .existingSecret "items" $keys) -}}
+{{- end -}}
+{{- end -}}
+{{- with .root.Values.database -}}
+{{- if and .passwordKey (has $.component (list "rlmm" "migration" "maintenance")) -}}
+{{- $files = append $files (dict "name" "database-password" "mountPath" "/etc/sediment/database" "secretName" .existingSecret "items" (list (dict "key" .passwordKey "path" "password"))) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $files -}}
+{{- end -}}
+
+{{- define "sediment.secretVolumes" -}}
+{{- range include "sediment.secretFiles" . | fromJsonArray }}
+- name: {{ .name }}
+  secret:
+    secretName: {{ .secretName }}
+    defaultMode: 0444
+    items:
+      {{- toYaml .items | nindent 6 }}
+{{- end }}
+{{- end -}}
+
+{{- define "sediment.secretVolumeMounts" -}}
+{{- range include "sediment.secretFiles" . | fromJsonArray }}
+- name: {{ .name }}
+  mountPath: {{ .mountPath }}
+  readOnly: true
+{{- end }}
+{{- end -}}
