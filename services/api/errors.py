@@ -89,9 +89,10 @@ class FencedLeaderEpochError(RemoteStorageError):
 
 
 class DeletionRefusedError(RemoteStorageError):
-    """Report a deletion that the topic's settings or a copy lease forbid.
+    """Report a deletion that settings, a copy lease or a manifest forbid.
 
-    The settings are a hold, a pause, or another owner of retention.
+    The settings are a hold, a pause, or another owner of retention. RSM deletes objects of a
+    committed copy by their keys only if the request says that it means them.
     """
 
     status = "FAILED_PRECONDITION"

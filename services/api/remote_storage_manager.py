@@ -423,11 +423,13 @@ class SegmentObjects(Protocol):
         ...
 
     def delete_segment_objects(
-        self, objects: Sequence[ObjectToDelete]
+        self, objects: Sequence[ObjectToDelete], *, committed_copies: bool = False
     ) -> list[RemoteStorageError | None]:
         """Delete up to MAX_OBJECTS objects; return one outcome each, in order. Idempotent.
 
         None: the object is gone. ConcurrentUpdateError: its etag is not `if_etag`.
+        DeletionRefusedError: it is of a committed copy, that is a manifest or of the attempt that a
+        manifest names, and `committed_copies` is False.
         RetriableRemoteStorageError: also if this service is copying the segment now, or if the
         caller's deadline is too near; the call returns all outcomes before the deadline.
 

@@ -1,5 +1,6 @@
 """List and delete the objects of the stores, for reconciliation and rebuilds."""
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -8,7 +9,14 @@ from itertools import islice
 from typing import TypeVar
 
 from services.api import validation
-from services.api.errors import ConcurrentUpdateError, InvalidRequestError, RemoteStorageError
+from services.api.calls import current_call
+from services.api.errors import (
+    ConcurrentUpdateError,
+    DeletionRefusedError,
+    InvalidRequestError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+)
 from services.api.remote_storage_manager import (
     CURRENT_LOCATION,
     MAX_OBJECT_SHARDS,
@@ -31,7 +39,7 @@ from services.rsm.active_copies import ActiveCopies
 from services.rsm.backends.protocol import StoredObject, Upload
 from services.rsm.deadline import next_slice, require_wanted
 from services.rsm.delete import ObjectDeletes
-from services.rsm.layout import keys_beside, segment_object_name
+from services.rsm.layout import SegmentKeys, keys_beside, segment_object_name
 from services.rsm.locations import Location, Locations
 
 MAX_LINE_BYTES = 1_024
@@ -69,6 +77,7 @@ _TOPIC_ID_PREFIXES = MAX_OBJECT_SHARDS
 """Prefixes of two hex digits; shards are ranges of them."""
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 
 class StoredSegmentObjects:
@@ -140,19 +149,31 @@ class StoredSegmentObjects:
         )
 
     def delete_segment_objects(
-        self, objects: Sequence[ObjectToDelete]
+        self, objects: Sequence[ObjectToDelete], *, committed_copies: bool = False
     ) -> list[RemoteStorageError | None]:
         require_count(objects, "objects", MAX_OBJECTS)
         locations = self._all_named([each.location for each in objects], "objects")
         named = dict(enumerate(zip(locations, objects, strict=True)))
-        # Objects with an etag to compare, usually manifests, go first: each needs its own request.
-        looked_at = deque(place for place, each in enumerate(objects) if each.if_etag is not None)
-        others = [place for place, each in enumerate(objects) if each.if_etag is None]
+        committed = None if committed_copies else _CommittedCopies()
+        # Objects that need requests of their own before they are deleted go first: those with an
+        # etag to compare, usually manifests, and all if manifests must be read.
+        looked_at = deque(
+            place for place, each in enumerate(objects) if committed or each.if_etag is not None
+        )
+        others = [] if committed else [p for p, each in enumerate(objects) if each.if_etag is None]
         outcomes: dict[int, RemoteStorageError | None] = {}
         with self._deletes.within_deadline():
             while looked_at:
-                outcomes |= self._delete(named, next_slice(looked_at))
-            outcomes |= self._delete(named, others)
+                outcomes |= self._delete(named, next_slice(looked_at), committed)
+            outcomes |= self._delete(named, others, committed)
+        if committed_copies:
+            _log.info(
+                "%s deleted %d of %d objects, those of committed copies included; the first is %s",
+                current_call().actor,
+                sum(error is None for error in outcomes.values()),
+                len(objects),
+                objects[0].location,
+            )
         return [outcomes[place] for place in named]
 
     def abort_multipart_uploads(
@@ -171,14 +192,17 @@ class StoredSegmentObjects:
             ]
 
     def _delete(
-        self, named: Mapping[int, tuple[Location, ObjectToDelete]], places: Iterable[int]
+        self,
+        named: Mapping[int, tuple[Location, ObjectToDelete]],
+        places: Iterable[int],
+        committed: "_CommittedCopies | None",
     ) -> dict[int, RemoteStorageError | None]:
         """Check each of `places`, then delete the objects that may go; return each outcome."""
         outcomes: dict[int, RemoteStorageError | None] = {}
         keys: dict[Location, dict[int, str]] = {}
         for place in places:
             location, to_delete = named[place]
-            outcomes[place] = _error_of(self._require_may_go, location, to_delete)
+            outcomes[place] = _error_of(self._require_may_go, location, (to_delete, committed))
             if outcomes[place] is None:
                 keys.setdefault(location, {})[place] = to_delete.location.key
         for location, its_keys in keys.items():
@@ -193,15 +217,20 @@ class StoredSegmentObjects:
         require_wanted()
         location.backend.abort_upload(upload)
 
-    def _require_may_go(self, location: Location, to_delete: ObjectToDelete) -> None:
+    def _require_may_go(
+        self, location: Location, item: "tuple[ObjectToDelete, _CommittedCopies | None]"
+    ) -> None:
         """Raise unless an object may be deleted now.
 
         Bytes of a copy are never written again under their key, but a manifest may be. Between this
         check and the deletion only another copy under the same id could write it.
         """
+        to_delete, committed = item
         key = to_delete.location.key
         self._active_copies.require_none(keys_beside(key))
         require_wanted()
+        if committed is not None:
+            committed.require_not_of_one(location, key)
         if to_delete.if_etag is None:
             return
         found = location.backend.describe(key)
@@ -231,6 +260,40 @@ class StoredSegmentObjects:
         if found is None:
             raise InvalidRequestError(f"{field}: location {location_id} is not registered")
         return found
+
+
+class _CommittedCopies:
+    """Refuse to delete objects of copies whose manifest exists, for one call."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[Location, SegmentKeys], frozenset[str]] = {}
+
+    def require_not_of_one(self, location: Location, key: str) -> None:
+        """Raise unless no manifest needs the object.
+
+        Raises:
+            DeletionRefusedError: it is a manifest, or of the attempt that its manifest names.
+            CorruptSegmentError: its manifest is damaged, so that it is unknown what it names.
+        """
+        keys = keys_beside(key)
+        if (location, keys) not in self._kept:
+            self._kept[location, keys] = _kept_keys(location, keys)
+        if key in self._kept[location, keys]:
+            raise DeletionRefusedError(
+                f"{key} in {location}: object of a committed copy ({keys.manifest} exists); delete "
+                "the segment through its metadata, or set committed_copies if you mean this object"
+            )
+
+
+def _kept_keys(location: Location, keys: SegmentKeys) -> frozenset[str]:
+    # Most have none, and of an archived one only the description can be read.
+    if location.backend.describe(keys.manifest) is None:
+        return frozenset()
+    try:
+        attempt = location.read_manifest(keys).attempt
+    except RemoteResourceNotFoundError:
+        return frozenset()
+    return frozenset((keys.manifest, keys.log(attempt), keys.indexes(attempt)))
 
 
 def _of_shard(location: Location, query: ObjectQuery, after: str) -> Iterator[StoredObject]:

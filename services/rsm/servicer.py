@@ -104,7 +104,9 @@ class RemoteStorageManagerServicer(pb_grpc.RemoteStorageManagerServicer):
     def DeleteSegmentObjects(
         self, request: pb.DeleteSegmentObjectsRequest, context: grpc.ServicerContext
     ) -> pb.DeleteSegmentObjectsResponse:
-        outcomes = self._manager.objects.delete_segment_objects(convert.deletes_from_proto(request))
+        outcomes = self._manager.objects.delete_segment_objects(
+            convert.deletes_from_proto(request), committed_copies=request.committed_copies
+        )
         return pb.DeleteSegmentObjectsResponse(outcomes=map(status_of_outcome, outcomes))
 
     def AbortMultipartUploads(

@@ -264,13 +264,17 @@ class Deletions:
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """An object that no metadata needs; `state` is its segment's when found, None without
-    metadata.
+    """An object that no metadata needs.
+
+    Attributes:
+        state: its segment's when it was found; None without metadata.
+        is_committed: the whole copy goes, with its manifest.
     """
 
     anomaly: Anomaly
     stored: SegmentObject
     state: RemoteLogSegmentState | None
+    is_committed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,22 +339,18 @@ class OrphanDeletion:
         states = view.states([each.stored.name for each in orphans])
         still = [
             # An import or a restored database may have changed the state since.
-            each.stored
+            each
             for each, state in zip(orphans, states, strict=True)
             if state is each.state
         ]
-        if not still:
-            return
-        chosen = [
-            # A copy never writes a key twice, except the manifest.
-            ObjectToDelete(
-                each.location,
-                each.etag if each.name.kind is SegmentObjectKind.MANIFEST else None,
-            )
-            for each in still
-        ]
-        outcomes = self._objects.delete_segment_objects(chosen)
-        self.done.objects += self.done.count([str(each.location) for each in still], outcomes)
+        for is_committed in (False, True):
+            chosen = [each.stored for each in still if each.is_committed is is_committed]
+            if chosen:
+                outcomes = self._objects.delete_segment_objects(
+                    list(map(_as_it_was, chosen)), committed_copies=is_committed
+                )
+                keys = [str(each.location) for each in chosen]
+                self.done.objects += self.done.count(keys, outcomes)
 
     def _end_uploads(self, view: MetadataView, uploads: Sequence[MultipartUpload]) -> None:
         still = list(not_being_copied(view, uploads))
@@ -360,6 +360,12 @@ class OrphanDeletion:
             [(each.location, each.upload_id) for each in still]
         )
         self.done.uploads += self.done.count([str(each.location) for each in still], outcomes)
+
+
+def _as_it_was(stored: SegmentObject) -> ObjectToDelete:
+    """Name an object to be deleted; a copy never writes a key twice, except the manifest."""
+    is_manifest = stored.name.kind is SegmentObjectKind.MANIFEST
+    return ObjectToDelete(stored.location, stored.etag if is_manifest else None)
 
 
 def not_being_copied(

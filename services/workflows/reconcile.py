@@ -192,10 +192,11 @@ class Reconciliation:
         self._done.anomalies[problem.kind] += 1
         if not problem.objects:
             self._add(_anomaly(stored, problem, stored.manifest))
+        is_committed = stored.manifest in problem.objects
         for each in problem.objects:
             anomaly = _anomaly(stored, problem, each)
             self._add(anomaly)
-            self._deletion.keep_orphan(Orphan(anomaly, each, state))
+            self._deletion.keep_orphan(Orphan(anomaly, each, state, is_committed))
 
     def _check_missing(self, view: MetadataView, tp: TopicIdPartition, settled: set[UUID]) -> None:
         try:

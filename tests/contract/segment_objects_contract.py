@@ -10,6 +10,7 @@ from crc32c import crc32c
 from services.api.errors import (
     ConcurrentUpdateError,
     CorruptSegmentError,
+    DeletionRefusedError,
     InvalidRequestError,
     RemoteResourceNotFoundError,
     RetriableRemoteStorageError,
@@ -247,7 +248,9 @@ class SegmentObjectsContract:
             for each in all_segment_objects(objects, ObjectQuery())
             if each.name.segment_id == gone.remote_log_segment_id.id
         ]
-        assert objects.delete_segment_objects([*doomed, doomed[0]]) == [None] * 4
+        twice = [*doomed, doomed[0]]
+        assert objects.delete_segment_objects(twice, committed_copies=True) == [None] * 4
+        assert objects.delete_segment_objects(doomed, committed_copies=True) == [None] * 3
         assert objects.delete_segment_objects(doomed) == [None] * 3
         left = {each.name.segment_id for each in all_segment_objects(objects, ObjectQuery())}
         assert left == {kept.remote_log_segment_id.id}
@@ -261,12 +264,44 @@ class SegmentObjectsContract:
         manifest = store.manifest_of(metadata)
         store.backend.put(manifest.key, store.backend.get(manifest.key) + b" ")
         outcomes = objects.delete_segment_objects(
-            [ObjectToDelete(each.location, each.etag) for each in seen]
+            [ObjectToDelete(each.location, each.etag) for each in seen], committed_copies=True
         )
         by_key = dict(zip((each.location.key for each in seen), outcomes, strict=True))
         assert isinstance(by_key.pop(manifest.key), ConcurrentUpdateError)
         assert set(by_key.values()) == {None}
         assert [each.location for each in all_segment_objects(objects, ObjectQuery())] == [manifest]
+
+    def test_a_committed_copy_is_refused_by_name_and_leftovers_beside_it_go(
+        self, objects: SegmentObjects, rsm: RemoteStorageManager, store: Store
+    ) -> None:
+        metadata = copied(rsm, Files(b"log"))
+        never_copied = a_segment()
+        left = [store.log_of(each, "0" * 16) for each in (metadata, never_copied)]
+        for each in left:
+            store.backend.put(each.key, b"left by a copy that failed")
+        kept = [each.location for each in all_segment_objects(objects, ObjectQuery())]
+        kept = [each for each in kept if each not in left]
+        assert len(kept) == 3
+        outcomes = objects.delete_segment_objects(
+            [ObjectToDelete(each) for each in (*left, store.manifest_of(never_copied), *kept)]
+        )
+        assert outcomes[:3] == [None] * 3
+        for refused, location in zip(outcomes[3:], kept, strict=True):
+            assert isinstance(refused, DeletionRefusedError)
+            assert str(refused).startswith(location.key)
+            assert "committed_copies" in str(refused)
+        assert [each.location for each in all_segment_objects(objects, ObjectQuery())] == kept
+        assert fetched(rsm, metadata) == b"log"
+
+    def test_objects_beside_a_damaged_manifest_stay(
+        self, objects: SegmentObjects, rsm: RemoteStorageManager, store: Store
+    ) -> None:
+        metadata = copied(rsm, Files(b"log"))
+        store.backend.put(store.manifest_of(metadata).key, b"damaged")
+        found = [each.location for each in all_segment_objects(objects, ObjectQuery())]
+        outcomes = objects.delete_segment_objects([ObjectToDelete(each) for each in found])
+        assert all(isinstance(each, CorruptSegmentError) for each in outcomes)
+        assert len(list(all_segment_objects(objects, ObjectQuery()))) == 3
 
     @pytest.mark.parametrize(
         "key",

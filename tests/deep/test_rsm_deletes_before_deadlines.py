@@ -85,7 +85,8 @@ def test_a_store_that_falls_silent_takes_back_nothing_of_what_objects_are_delete
     ]
     proxy.faults.add(BlackHole(), operation="HeadObject", times=None, skip=COPIES - 1)
     request = pb.DeleteSegmentObjectsRequest(
-        objects=[convert.object_to_delete_to_proto(each) for each in manifests]
+        objects=[convert.object_to_delete_to_proto(each) for each in manifests],
+        committed_copies=True,
     )
     reply = call_once(stub.DeleteSegmentObjects, request, "rsm", DEADLINE_S)
     assert_tells_what_is_gone([outcome_of(each) for each in reply.outcomes])

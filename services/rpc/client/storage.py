@@ -142,10 +142,11 @@ class SegmentObjectsClient:
         )
 
     def delete_segment_objects(
-        self, objects: Sequence[ObjectToDelete]
+        self, objects: Sequence[ObjectToDelete], *, committed_copies: bool = False
     ) -> list[RemoteStorageError | None]:
         request = pb.DeleteSegmentObjectsRequest(
-            objects=[convert.object_to_delete_to_proto(each) for each in objects]
+            objects=[convert.object_to_delete_to_proto(each) for each in objects],
+            committed_copies=committed_copies,
         )
         reply = call_once(self._stub.DeleteSegmentObjects, request, self._peer)
         return [outcome_of(status) for status in reply.outcomes]

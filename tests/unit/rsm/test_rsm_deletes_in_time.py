@@ -231,7 +231,7 @@ def test_objects_that_are_held_to_an_etag_go_some_with_each_call(
     for _ in range(2):
         began_s, many = clock.now_s, len(left)
         with serving(a_call(clock)):
-            outcomes = rsm.objects.delete_segment_objects(left)
+            outcomes = rsm.objects.delete_segment_objects(left, committed_copies=True)
         assert clock.now_s - began_s <= DEADLINE_S - REST_S / 2
         assert set(keys).issuperset(key for request in store.deletes[:1] for key in request)
         left = [left[place] for place in not_reached(outcomes)]
@@ -244,7 +244,8 @@ def test_objects_without_an_etag_go_in_one_request(
     rsm: ObjectRemoteStorageManager, store: SlowStore
 ) -> None:
     keys = [segment_keys(PREFIX, a_segment()).log(secrets.token_hex(8)) for _ in range(1000)]
-    rsm.objects.delete_segment_objects([ObjectToDelete(ObjectLocation(1, key)) for key in keys])
+    objects = [ObjectToDelete(ObjectLocation(1, key)) for key in keys]
+    rsm.objects.delete_segment_objects(objects, committed_copies=True)
     assert len(store.deletes) == 1
 
 
