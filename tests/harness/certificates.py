@@ -1,76 +1,73 @@
-"""Make certificate authorities and certificates with the openssl of this machine."""
+"""Certificates that a server or client must refuse, and the forms that Kafka reads."""
 
-import subprocess
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from services.local.process import LOOPBACK
+from cryptography.hazmat.primitives import serialization
 
-_TIMEOUT_S = 30.0
-_DAYS = "2"
+from services.local.certificates import Certificate, CertificateAuthority, issue_self_signed
 
-
-@dataclass(frozen=True)
-class Certificate:
-    """A private key (PKCS #8, as Kafka reads it) and a certificate for it, each a file of PEM."""
-
-    key: Path
-    certificate: Path
-
-    @property
-    def keystore(self) -> Path:
-        """Return one file of both."""
-        path = self.key.with_suffix(".keystore.pem")
-        path.write_text(self.key.read_text() + self.certificate.read_text())
-        return path
+OPERATOR = "spiffe://sediment.test/operator"
+_DAY = timedelta(days=1)
 
 
-def make_authority(directory: Path, name: str) -> Certificate:
-    """Make a certificate authority that nothing else trusts."""
-    made = _paths(directory, name)
-    _openssl("req", "-x509", *_new_key(made), "-days", _DAYS, "-subj", f"/CN={name}")
-    return made
-
-
-def issue(
-    directory: Path, name: str, authority: Certificate, address: str = LOOPBACK
-) -> Certificate:
-    """Make a certificate of this authority, for the host with this IP address."""
-    made = _paths(directory, name)
-    _openssl(
-        *("req", "-x509", *_new_key(made), "-days", _DAYS, "-subj", f"/CN={name}"),
-        *("-CA", authority.certificate, "-CAkey", authority.key),
-        *("-addext", f"subjectAltName=IP:{address}"),
-        *("-addext", "basicConstraints=critical,CA:FALSE"),
-    )
-    return made
+def keystore(made: Certificate) -> Path:
+    """Return one file of key and certificate."""
+    path = made.key.with_suffix(".keystore.pem")
+    path.write_text(made.key.read_text() + made.certificate.read_text())
+    return path
 
 
 def encrypted_key(key: Path, password: str) -> Path:
     """Return the same key, encrypted with a password."""
     path = key.with_suffix(".encrypted.key")
-    _openssl("pkcs8", "-topk8", "-in", key, "-out", path, "-passout", f"pass:{password}")
+    private = serialization.load_pem_private_key(key.read_bytes(), None)
+    path.write_bytes(
+        private.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(password.encode()),
+        )
+    )
     return path
 
 
-def _paths(directory: Path, name: str) -> Certificate:
-    return Certificate(directory / f"{name}.key", directory / f"{name}.crt")
+@dataclass(frozen=True)
+class BadCertificates:
+    """Certificates for the same identity, each wrong in one way.
+
+    Attributes:
+        expired: ended yesterday.
+        not_yet_valid: starts tomorrow.
+        self_signed: no authority signed it.
+        wrong_ca: of an authority that the other side does not trust.
+        wrong_name: of the right authority, for another host and another identity.
+        no_name: of the right authority, without any name but the subject.
+    """
+
+    expired: Certificate
+    not_yet_valid: Certificate
+    self_signed: Certificate
+    wrong_ca: Certificate
+    wrong_name: Certificate
+    no_name: Certificate
 
 
-def _new_key(made: Certificate) -> list[str | Path]:
-    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-noenc"]
-    return [*curve, "-keyout", made.key, "-out", made.certificate]
-
-
-def _openssl(*arguments: str | Path) -> None:
-    done = subprocess.run(
-        ["openssl", *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=_TIMEOUT_S,
-        check=False,
+def bad_certificates(
+    authority: CertificateAuthority, directory: Path, uri: str = OPERATOR
+) -> BadCertificates:
+    """Make bad certificates for loopback servers and for clients with `uri`."""
+    now, uris = datetime.now(UTC), [uri]
+    before, after = now - 2 * _DAY, now - _DAY
+    elsewhere = CertificateAuthority(directory, "elsewhere-ca")
+    return BadCertificates(
+        expired=authority.issue("expired", uris=uris, valid_from=before, valid_until=after),
+        not_yet_valid=authority.issue("not-yet-valid", uris=uris, valid_from=now + _DAY),
+        self_signed=issue_self_signed(directory, "self-signed", uris=uris),
+        wrong_ca=elsewhere.issue("wrong-ca", uris=uris),
+        wrong_name=authority.issue(
+            "wrong-name", hosts=["elsewhere.test"], uris=["spiffe://elsewhere.test/nobody"]
+        ),
+        no_name=authority.issue("no-name", hosts=(), uris=()),
     )
-    if done.returncode != 0:
-        raise RuntimeError(f"openssl {arguments[0]}: {done.stdout}")

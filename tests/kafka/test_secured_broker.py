@@ -16,10 +16,11 @@ from confluent_kafka.admin._scram import (
 )
 
 from demos.kafka_broker import KafkaBroker
+from services.local.certificates import Certificate, CertificateAuthority
 from services.rlm.kafka_admin.client import KafkaAdmin
 from services.rlm.kafka_admin.cluster_view import ClusterUnreachableError, TopicView
 from services.rlm.kafka_admin.security import KafkaSecurity, SaslMechanism, SecurityProtocol
-from tests.harness.certificates import Certificate, encrypted_key, issue, make_authority
+from tests.harness.certificates import encrypted_key, keystore
 from tests.harness.eventually import eventually
 from tests.harness.kafka_broker import kafka_broker
 from tests.harness.kafka_client import CLIENT_TIMEOUT_S, Cluster, Topic
@@ -50,18 +51,18 @@ class Secured:
     """A broker, and who it trusts."""
 
     broker: KafkaBroker
-    authority: Certificate
+    authority: CertificateAuthority
     client: Certificate
     elsewhere: Certificate
-    another_authority: Certificate
+    another_authority: CertificateAuthority
 
     def tls(
-        self, authority: Certificate | None = None, shown: Certificate | None = None
+        self, authority: CertificateAuthority | None = None, shown: Certificate | None = None
     ) -> KafkaSecurity:
         return KafkaSecurity(
             SecurityProtocol.SSL,
             ssl_ca_file=(authority or self.authority).certificate,
-            ssl_certificate_file=(shown or self.client).keystore,
+            ssl_certificate_file=keystore(shown or self.client),
         )
 
     @property
@@ -72,11 +73,11 @@ class Secured:
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     directory = tmp_path_factory.mktemp("secured")
-    authority = make_authority(directory, "authority")
-    host = issue(directory, "host", authority)
+    authority = CertificateAuthority(directory, "authority")
+    host = authority.issue("host")
     settings = {
         "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(host.keystore),
+        "ssl.keystore.location": str(keystore(host)),
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": str(authority.certificate),
         "listener.name.ssl.ssl.client.auth": "required",
@@ -99,9 +100,9 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         yield Secured(
             broker,
             authority,
-            client=issue(directory, "client", authority),
-            elsewhere=issue(directory, "elsewhere", make_authority(directory, "elsewhere-ca")),
-            another_authority=make_authority(directory, "another"),
+            client=authority.issue("client"),
+            elsewhere=CertificateAuthority(directory, "elsewhere-ca").issue("elsewhere"),
+            another_authority=CertificateAuthority(directory, "another"),
         )
 
 

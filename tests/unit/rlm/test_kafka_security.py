@@ -6,26 +6,27 @@ from typing import Any
 
 import pytest
 
+from services.local.certificates import Certificate, CertificateAuthority
 from services.rlm.kafka_admin.security import (
     KafkaSecurity,
     KafkaSecurityError,
     SaslMechanism,
     SecurityProtocol,
 )
-from tests.harness.certificates import Certificate, encrypted_key, issue, make_authority
+from tests.harness.certificates import encrypted_key, keystore
 
 SECRET = "hunter2"
 SASL, TLS = SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SSL
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
-    return make_authority(tmp_path_factory.mktemp("authority"), "authority")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
+    return CertificateAuthority(tmp_path_factory.mktemp("authority"), "authority")
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory, authority: Certificate) -> Certificate:
-    return issue(tmp_path_factory.mktemp("client"), "client", authority)
+def client(authority: CertificateAuthority) -> Certificate:
+    return authority.issue("client")
 
 
 def context_of(**files: Path) -> ssl.SSLContext:
@@ -131,7 +132,7 @@ def test_settings_that_do_not_fit_together_are_named(
 
 
 def test_the_systems_cas_are_trusted_by_default(
-    authority: Certificate, monkeypatch: pytest.MonkeyPatch
+    authority: CertificateAuthority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
     context = context_of()
@@ -140,14 +141,16 @@ def test_the_systems_cas_are_trusted_by_default(
     assert context.minimum_version == ssl.TLSVersion.TLSv1_2
 
 
-def test_only_the_given_cas_are_trusted_be_they_roots_or_not(authority: Certificate) -> None:
+def test_only_the_given_cas_are_trusted_be_they_roots_or_not(
+    authority: CertificateAuthority,
+) -> None:
     context = context_of(ssl_ca_file=authority.certificate)
     assert trusted(context) == [((("commonName", "authority"),),)]
     assert context.verify_flags & ssl.VERIFY_X509_PARTIAL_CHAIN
 
 
 def test_key_and_certificate_are_in_one_file_or_in_two(client: Certificate) -> None:
-    context_of(ssl_certificate_file=client.keystore)
+    context_of(ssl_certificate_file=keystore(client))
     context_of(ssl_certificate_file=client.certificate, ssl_key_file=client.key)
 
 
