@@ -11,8 +11,9 @@ from minio import Minio
 from minio.deleteobjects import DeleteObject
 
 from benchmarks.store import s3_server
+from services.common.client_security import PLAINTEXT
 from services.local.stack import BUCKET, PREFIX, EmbeddedStack, ServiceProcess, rsm_settings
-from services.rpc.client.calls import open_channel
+from services.rpc.client.channel import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.client.storage import RemoteStorageManagerClient
@@ -53,7 +54,7 @@ class Deployment:
             service = ServiceProcess("rsm", settings, Path(name))
             service.start()
             try:
-                with open_channel(service.address) as channel:
+                with open_channel(service.address, PLAINTEXT) as channel:
                     client = RemoteStorageManagerClient(channel, service.address)
                     yield client, service.process.pid
             finally:
@@ -113,9 +114,9 @@ def deployed(
         )
         with (
             stack,
-            open_channel(stack.endpoints.rsm) as rsm,
-            open_channel(stack.endpoints.rlmm) as rlmm,
-            open_channel(stack.endpoints.rlm) as rlm,
+            open_channel(stack.endpoints.rsm, PLAINTEXT) as rsm,
+            open_channel(stack.endpoints.rlmm, PLAINTEXT) as rlmm,
+            open_channel(stack.endpoints.rlm, PLAINTEXT) as rlm,
         ):
             yield Deployment(
                 stack,

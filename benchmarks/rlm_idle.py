@@ -18,9 +18,10 @@ from benchmarks.measure import QUICK, Result, Side, tree_cpu_seconds
 from benchmarks.rlmm.database import databases, running_rlmm
 from benchmarks.rlmm.histories import BROKER_ID, EPOCHS, Layout, PartitionHistory
 from services.api.ids import uuid_to_text
+from services.common.client_security import PLAINTEXT
 from services.local.stack import ServiceProcess, rlm_settings
 from services.rlm.settings import RlmSettings
-from services.rpc.client.calls import open_channel
+from services.rpc.client.channel import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 
 # The cluster of KIP-405.
@@ -94,7 +95,7 @@ def make_idle_log_dir(directory: Path, histories: Iterable[PartitionHistory]) ->
 def _keep_for_ten_years(rlmm_address: str) -> None:
     """Set a retention that no segment has reached yet, so that RLM has to evaluate it."""
     topic_ids = {h.topic_id_partition.topic_id for h in LAYOUT.partition_histories()}
-    with open_channel(rlmm_address) as channel:
+    with open_channel(rlmm_address, PLAINTEXT) as channel:
         client = RemoteLogMetadataManagerClient(channel, rlmm_address)
         for topic_id in topic_ids:
             client.put_topic_config(topic_id, {"retention.ms": str(TEN_YEARS_MS)})

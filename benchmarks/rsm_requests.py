@@ -12,8 +12,9 @@ from benchmarks.measure import MIB, Result, Side
 from benchmarks.segments import RandomSegment
 from benchmarks.store import STORE, s3_server
 from services.api.remote_storage_manager import IndexType, RemoteStorageManager
+from services.common.client_security import PLAINTEXT
 from services.local.stack import ServiceProcess, rsm_settings
-from services.rpc.client.calls import open_channel
+from services.rpc.client.channel import open_channel
 from services.rpc.client.storage import RemoteStorageManagerClient
 from services.rsm.settings import RsmSettings
 from tests.harness.eventually import eventually
@@ -115,5 +116,5 @@ def _rsm_behind_proxy(
         service = ServiceProcess("rsm", settings, directory / "services")
         service.start()
         cleanup.callback(service.stop)
-        channel = cleanup.enter_context(open_channel(service.address))
+        channel = cleanup.enter_context(open_channel(service.address, PLAINTEXT))
         yield RemoteStorageManagerClient(channel, service.address), proxy

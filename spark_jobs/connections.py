@@ -15,7 +15,8 @@ from services.api.errors import (
 )
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.remote_storage_manager import RemoteStorageManager
-from services.rpc.client.calls import open_channel
+from services.common.client_security import NOT_CHOSEN, SecurityOptions
+from services.rpc.client.channel import open_channel, peer_of
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.client.storage import RemoteStorageManagerClient
 
@@ -25,21 +26,30 @@ _LONGEST_WAIT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Addresses of the services (HOST:PORT), and how long to retry while one is down."""
+    """Addresses of the services (HOST:PORT), and how to connect to them.
+
+    Attributes:
+        retry_for_s: how long to retry while a service is down.
+        security: names files that every executor must have at the same paths.
+    """
 
     rlmm: str
     rsm: str
     retry_for_s: float
+    security: SecurityOptions = NOT_CHOSEN
 
     @contextmanager
     def connected_rlmm(self) -> Iterator[RemoteLogMetadataManager]:
-        with open_channel(self.rlmm) as channel:
+        with self.open_channel(self.rlmm) as channel:
             yield RemoteLogMetadataManagerClient(channel, self.rlmm)
 
     @contextmanager
     def connected_rsm(self) -> Iterator[RemoteStorageManager]:
-        with open_channel(self.rsm) as channel:
+        with self.open_channel(self.rsm) as channel:
             yield RemoteStorageManagerClient(channel, self.rsm)
+
+    def open_channel(self, address: str) -> grpc.Channel:
+        return open_channel(address, self.security.security_for(address))
 
     def retrying(self) -> Retrying:
         """Return the one retry loop between a task and a service.
@@ -70,13 +80,14 @@ class Services:
 
     def _require_connections(self) -> None:
         for name, address in (("rlmm", self.rlmm), ("rsm", self.rsm)):
-            with open_channel(address) as channel:
+            with self.open_channel(address) as channel:
                 try:
                     grpc.channel_ready_future(channel).result(self.retry_for_s)
                 except grpc.FutureTimeoutError as e:
                     raise RetriableRemoteStorageError(
                         f"{name} at {address} cannot be reached within {self.retry_for_s:g} s; "
-                        f"check that it runs and that --{name} is its address"
+                        f"check that it runs and that --{name} is its address, and "
+                        f"{peer_of(name, channel, address).hint}"
                     ) from e
 
 

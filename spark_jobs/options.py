@@ -1,11 +1,22 @@
 """Declare the options of every sweep and their defaults; imports nothing heavy."""
 
 import argparse
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from services.api.remote_storage_manager import MAX_DELETE_BATCH
 from services.api.validation import require
+from services.common.client_security import (
+    CA_VARIABLE,
+    CERTIFICATE_VARIABLE,
+    KEY_VARIABLE,
+    NOT_CHOSEN,
+    PLAINTEXT_VARIABLE,
+    TOKEN_VARIABLE,
+    ClientSecurity,
+    SecurityOptions,
+)
 from spark_jobs.connections import Services
 
 MAX_SEGMENTS = 10_000
@@ -32,6 +43,7 @@ class SweepOptions:
         work_dir: directory for plan and outcomes; every executor must see it at this path. None
             for a temporary directory on this machine, deleted at the end.
         report: file for the report, JSON; None for no file.
+        security: how to connect to the services.
     """
 
     rsm: str
@@ -46,6 +58,7 @@ class SweepOptions:
     driver_memory: str = DRIVER_MEMORY
     work_dir: Path | None = None
     report: Path | None = None
+    security: SecurityOptions = NOT_CHOSEN
 
     def __post_init__(self) -> None:
         require(self.max_segments >= 0, "--max-segments", "must not be negative")
@@ -62,7 +75,7 @@ class SweepOptions:
 
     @property
     def services(self) -> Services:
-        return Services(self.rlmm, self.rsm, self.retry_for_s)
+        return Services(self.rlmm, self.rsm, self.retry_for_s, self.security)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -86,6 +99,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--driver-memory", default=DRIVER_MEMORY, help="ignored under spark-submit")
     add("--work-dir", type=Path, help="directory that every executor must see; kept")
     add("--report", type=Path, help="file for the report; default: standard output")
+    _add_security_options(parser)
+
+
+def _add_security_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of TLS; every executor must have the files at the same paths."""
+    add = parser.add_argument
+    chosen = SecurityOptions.from_environment(os.environ)
+    files = chosen.files
+    add("--tls-ca", type=Path, default=files.ca, help=f"or {CA_VARIABLE}")
+    add("--tls-certificate", type=Path, default=files.certificate, help=CERTIFICATE_VARIABLE)
+    add("--tls-key", type=Path, default=files.key, help=f"or {KEY_VARIABLE}")
+    add("--token-file", type=Path, default=files.token, help=f"or {TOKEN_VARIABLE}")
+    add("--plaintext", action="store_true", default=chosen.plaintext, help=PLAINTEXT_VARIABLE)
 
 
 def options_of(arguments: argparse.Namespace) -> SweepOptions:
@@ -107,4 +133,10 @@ def options_of(arguments: argparse.Namespace) -> SweepOptions:
         driver_memory=arguments.driver_memory,
         work_dir=arguments.work_dir,
         report=arguments.report,
+        security=SecurityOptions(
+            ClientSecurity(
+                arguments.tls_ca, arguments.tls_certificate, arguments.tls_key, arguments.token_file
+            ),
+            arguments.plaintext,
+        ),
     )

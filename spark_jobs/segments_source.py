@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 from services.api.partitions import RemotePartitionDeleteState
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
 from services.api.segment_batches import SegmentBatch, SegmentScan
+from services.common.client_security import SecurityOptions
 from spark_jobs.connections import Services
 from spark_jobs.plan import SCAN_SCHEMA, arrow_schema
 
@@ -45,6 +46,7 @@ def remote_log_segments(
         spark.read.format(NAME)
         .option("rlmm", services.rlmm)
         .option("retry_for_s", str(services.retry_for_s))
+        .option("security", json.dumps(services.security.to_environment()))
         .option("topics", json.dumps(list(topics)))
         .option("shards", str(shards or spark.sparkContext.defaultParallelism))
         .option("only_deleted_partitions", json.dumps(only_deleted_partitions))
@@ -70,7 +72,8 @@ class SegmentsReader(DataSourceReader):
     """Read one SegmentScan per task."""
 
     def __init__(self, options: dict[str, str]) -> None:
-        self._services = Services(options["rlmm"], "", float(options["retry_for_s"]))
+        security = SecurityOptions.from_environment(json.loads(options["security"]))
+        self._services = Services(options["rlmm"], "", float(options["retry_for_s"]), security)
         self._topics: list[str] = json.loads(options["topics"])
         self._shards = int(options["shards"])
         only_deleted: bool = json.loads(options["only_deleted_partitions"])

@@ -16,10 +16,10 @@ from services.rlm.collectors import TopicGauge
 from services.rlm.metrics import TopicCounter
 from services.rlm.settings import RlmSettings
 from services.rlmm.settings import RlmmSettings
-from services.rpc.server import interceptor
+from services.rpc.server import interceptor, transport
 from services.rsm.settings import RsmSettings
 
-_MODULES = (interceptor, metrics, collectors)
+_MODULES = (interceptor, transport, metrics, collectors)
 """Those that declare metrics."""
 
 _HEADER = """# Settings
@@ -123,8 +123,8 @@ _OTHERWISE_HERE = (
 
 _COLUMNS = ("| metric | kind | labels | meaning |", "|---|---|---|---|")
 
+_OF_ALL = "RSM, RLMM and RLM"
 _SECTIONS = (
-    ("RSM, RLMM and RLM", f"{PREFIX}rpc_"),
     ("RSM", f"{PREFIX}rsm_"),
     ("RLMM", f"{PREFIX}rlmm_"),
     ("RLM", f"{PREFIX}rlm_"),
@@ -148,11 +148,16 @@ def metrics_markdown() -> str:
     """Return the whole page."""
     declared = sorted(set(_declared()), key=lambda metric: metric.name)
     lines = [_METRICS_HEADER]
-    for title, prefix in _SECTIONS:
-        rows = [_row(metric) for metric in declared if metric.name.startswith(prefix)]
+    for title in (_OF_ALL, *(title for title, _ in _SECTIONS)):
+        rows = [_row(metric) for metric in declared if _section(metric.name) == title]
         if rows:
             lines += [f"## {title}", "", *_COLUMNS, *rows, ""]
     return "\n".join([*lines, *_kafka_names(declared)])
+
+
+def _section(name: str) -> str:
+    """Return the title under which a metric stands."""
+    return next((title for title, prefix in _SECTIONS if name.startswith(prefix)), _OF_ALL)
 
 
 def _kafka_names(declared: Sequence[_Declared]) -> Iterator[str]:

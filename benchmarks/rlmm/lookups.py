@@ -12,7 +12,8 @@ from psycopg.rows import tuple_row
 from benchmarks.rlmm.database import plain_url
 from benchmarks.rlmm.histories import EPOCHS, OFFSETS_PER_SEGMENT, Layout, PartitionHistory
 from services.api.ids import uuid_to_text
-from services.rpc.client.calls import open_channel
+from services.common.client_security import PLAINTEXT
+from services.rpc.client.channel import open_channel
 from tieredstorage.v1 import remote_log_metadata_manager_pb2 as pb
 from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
 from tieredstorage.v1 import remote_log_segment_pb2 as segment_pb
@@ -97,7 +98,7 @@ class RpcLookups:
     lookups: Lookups
 
     def caller(self, number: int) -> Callable[[], int]:
-        stub = pb_grpc.RemoteLogMetadataManagerStub(open_channel(self.address))
+        stub = pb_grpc.RemoteLogMetadataManagerStub(open_channel(self.address, PLAINTEXT))
         requests = endlessly([request_for(lookup) for lookup in self.lookups.drawn(number)])
         is_hit = self.lookups.where is Where.HIT
 
@@ -139,7 +140,7 @@ class RpcBatchLookups:
     batch: int
 
     def caller(self, number: int) -> Callable[[], int]:
-        stub = pb_grpc.RemoteLogMetadataManagerStub(open_channel(self.address))
+        stub = pb_grpc.RemoteLogMetadataManagerStub(open_channel(self.address, PLAINTEXT))
         requests = endlessly(
             [
                 pb.GetRemoteLogSegmentMetadataBatchRequest(lookups=map(request_for, batch))

@@ -11,7 +11,8 @@ from benchmarks.rlmm.database import databases, running_rlmm
 from benchmarks.rlmm.histories import PartitionHistory
 from benchmarks.rlmm.setting import LARGE, conditions
 from services.api.remote_log_metadata_manager import MAX_PAGE_SIZE
-from services.rpc.client.calls import open_channel
+from services.common.client_security import PLAINTEXT
+from services.rpc.client.channel import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 
 LISTED = 50_000 if QUICK else 1_000_000
@@ -51,7 +52,7 @@ def _list(address: str) -> None:
         count += history.segments - len(history.gone_segments)
         if count >= LISTED:
             break
-    with open_channel(address) as channel, ThreadPoolExecutor(CLIENTS) as pool:
+    with open_channel(address, PLAINTEXT) as channel, ThreadPoolExecutor(CLIENTS) as pool:
         client = RemoteLogMetadataManagerClient(channel, address)
         shares = [chosen[number::CLIENTS] for number in range(CLIENTS)]
         listed = sum(pool.map(lambda share: _count(client, share), shares))

@@ -20,7 +20,8 @@ from services.api.segments import (
     RemoteLogSegmentState,
     segment_leader_epochs,
 )
-from services.rpc.client.calls import open_channel
+from services.common.client_security import PLAINTEXT
+from services.rpc.client.channel import open_channel
 from services.rpc.converters.shared import metadata_to_proto, update_to_proto
 from tieredstorage.v1 import remote_log_metadata_manager_pb2 as pb
 from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
@@ -44,7 +45,7 @@ class SegmentLives:
     clients: int
 
     def caller(self, number: int) -> Callable[[], int]:
-        channel = open_channel(self.address)
+        channel = open_channel(self.address, PLAINTEXT)
         calls = self._calls(pb_grpc.RemoteLogMetadataManagerStub(channel), number)
 
         def once() -> int:
@@ -75,7 +76,7 @@ class SegmentLivesInBatches:
     batch: int
 
     def caller(self, number: int) -> Callable[[], int]:
-        channel = open_channel(self.address)
+        channel = open_channel(self.address, PLAINTEXT)
         calls = self._calls(pb_grpc.RemoteLogMetadataManagerStub(channel), number)
 
         def once() -> int:

@@ -43,6 +43,7 @@ volumes:
 {{- end }}
 {{- include "sediment.indexCacheVolume" . }}
 {{- include "sediment.secretVolumes" . }}
+{{- include "sediment.tlsVolumes" . }}
 {{- with .values.extraVolumes }}
 {{ toYaml . }}
 {{- end }}
@@ -78,6 +79,7 @@ volumes:
   mountPath: /var/cache/sediment
 {{- end }}
 {{- include "sediment.secretVolumeMounts" . }}
+{{- include "sediment.tlsVolumeMounts" . }}
 {{- with .values.extraVolumeMounts }}
 {{ toYaml . }}
 {{- end }}

@@ -36,6 +36,7 @@ RLM_REMOTE_LOG_INDEX_FILE_CACHE_TOTAL_SIZE_BYTES: {{ . | toString | quote }}
 {{- range $what, $port := include "sediment.ports" .root | fromJson }}
 {{ $prefix }}_{{ eq $what "grpc" | ternary "LISTEN" (upper $what) }}_ADDRESS: {{ printf "%s:%d" $.root.Values.listenHost (int $port) | quote }}
 {{- end }}
+{{ include "sediment.tlsSettings" . | trim }}
 {{ include (printf "sediment.settings.%s" .component) .root | trim }}
 {{- range $name, $value := (index .root.Values .component).settings }}
 {{ $name }}: {{ include "sediment.text" $value | quote }}

@@ -5,6 +5,7 @@
       (include "sediment.wrongServices" . | fromJsonArray)
       (include "sediment.wrongRlm" . | fromJsonArray)
       (include "sediment.wrongEnv" . | fromJsonArray)
+      (include "sediment.wrongTls" . | fromJsonArray)
       (include "sediment.wrongVolumes" . | fromJsonArray) -}}
 {{- if $wrong -}}
 {{- fail (printf "\n- %s" (join "\n- " $wrong)) -}}
@@ -124,8 +125,8 @@
 {{- $values := mergeOverwrite (deepCopy $.Values.defaults) (deepCopy $own) -}}
 {{- $volumesAt := printf "%s.extraVolumes" (hasKey $own "extraVolumes" | ternary $component "defaults") -}}
 {{- $mountsAt := printf "%s.extraVolumeMounts" (hasKey $own "extraVolumeMounts" | ternary $component "defaults") -}}
-{{- $taken := list "scratch" "object-store-keys" "database-password" -}}
-{{- $paths := list "/tmp" "/etc/sediment/object-store" "/etc/sediment/database" -}}
+{{- $taken := list "scratch" "object-store-keys" "database-password" "tls" "policy" -}}
+{{- $paths := list "/tmp" "/etc/sediment/object-store" "/etc/sediment/database" "/etc/sediment/tls" "/etc/sediment/policy" -}}
 {{- if eq $component "rlm" -}}
 {{- $taken = append $taken "index-cache" -}}
 {{- $paths = append $paths "/var/cache/sediment" -}}

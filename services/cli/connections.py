@@ -1,11 +1,12 @@
 """Connect a command to the services, and define the options for their addresses."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
+import grpc
 import typer
 
 from services.api.ids import TopicIdPartition, uuid_from_text, uuid_to_text
@@ -13,8 +14,10 @@ from services.api.remote_log_manager import RemoteLogManager
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_partitions
 from services.api.remote_storage_manager import RemoteStorageManager, SegmentObjects
 from services.cli.output import CommandError, Format
-from services.local.data_directory import default_directory, running_stack
-from services.rpc.client.calls import open_channel
+from services.cli.security import chosen_security
+from services.common.client_security import ClientSecurity, SecurityOptions
+from services.local.data_directory import DataDirectoryError, default_directory, running_stack
+from services.rpc.client.channel import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.client.storage import RemoteStorageManagerClient, SegmentObjectsClient
@@ -29,8 +32,7 @@ def command_group(help: str | None = None) -> typer.Typer:
 
 @contextmanager
 def connected_rsm(address: str | None, data_dir: Path | None) -> Iterator[RemoteStorageManager]:
-    where = address or address_of("rsm", data_dir)
-    with open_channel(where) as channel:
+    with _channel("rsm", address, data_dir) as (channel, where):
         yield RemoteStorageManagerClient(channel, where)
 
 
@@ -38,8 +40,7 @@ def connected_rsm(address: str | None, data_dir: Path | None) -> Iterator[Remote
 def connected_segment_objects(
     address: str | None, data_dir: Path | None
 ) -> Iterator[SegmentObjects]:
-    where = address or address_of("rsm", data_dir)
-    with open_channel(where) as channel:
+    with _channel("rsm", address, data_dir) as (channel, where):
         yield SegmentObjectsClient(channel, where)
 
 
@@ -47,16 +48,40 @@ def connected_segment_objects(
 def connected_rlmm(
     address: str | None, data_dir: Path | None
 ) -> Iterator[RemoteLogMetadataManager]:
-    where = address or address_of("rlmm", data_dir)
-    with open_channel(where) as channel:
+    with _channel("rlmm", address, data_dir) as (channel, where):
         yield RemoteLogMetadataManagerClient(channel, where)
 
 
 @contextmanager
 def connected_rlm(address: str | None, data_dir: Path | None) -> Iterator[RemoteLogManager]:
-    where = address or address_of("rlm", data_dir)
-    with open_channel(where) as channel:
+    with _channel("rlm", address, data_dir) as (channel, where):
         yield RemoteLogManagerClient(channel, where)
+
+
+@contextmanager
+def _channel(
+    service: str, address: str | None, data_dir: Path | None
+) -> Iterator[tuple[grpc.Channel, str]]:
+    where = address or address_of(service, data_dir)
+    security = security_options([where], data_dir).security_for(where)
+    with open_channel(where, security) as channel:
+        yield channel, where
+
+
+def security_options(addresses: Sequence[str], data_dir: Path | None) -> SecurityOptions:
+    """Return what the user chose; else the files of the `sediment up` that has these addresses."""
+    chosen = chosen_security()
+    if chosen.is_chosen:
+        return chosen
+    try:
+        endpoints = running_stack(data_dir)
+    except DataDirectoryError:
+        # Of another user, perhaps: `address_of` has reported it if the address came from there.
+        return chosen
+    if endpoints is None or not endpoints.tls_ca or not endpoints.serves(addresses):
+        return chosen
+    files = (endpoints.tls_ca, endpoints.tls_certificate, endpoints.tls_key)
+    return SecurityOptions(ClientSecurity(*map(Path, files)))
 
 
 def address_of(service: str, data_dir: Path | None) -> str:

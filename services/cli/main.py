@@ -3,6 +3,7 @@
 A command's file is imported when the command runs: `sediment --help` must not wait for gRPC.
 """
 
+import os
 import sys
 from importlib import import_module
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
+
+from services.cli.security import choose_security
 
 # Maps each command to its file and the first sentence of its help.
 COMMANDS = {
@@ -59,12 +62,16 @@ app = typer.Typer(
     help="Tiered storage for Kafka: ship segments, read them, inspect and repair the tier.",
 )
 
+app.callback()(choose_security)
+
 for _name, (_, _help) in COMMANDS.items():
     app.command(_name, help=_help)(lambda: None)
 
 
 def main() -> None:
     """Run the console script."""
+    # gRPC would print a line of its own beside our error when TLS is not agreed on.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     try:
         app()
     except Exception:

@@ -18,6 +18,7 @@ from services.cli.connections import (
     Rsm,
     address_of,
     command_group,
+    security_options,
 )
 from services.cli.output import EXIT_FAILED, CommandError, Format, print_table, say, size_text
 from services.common.printable import printable
@@ -119,9 +120,10 @@ def retention(
     with _spark_installed():
         from spark_jobs.retention_sweep import JOB, Config, run
 
+    rsm, rlmm = rsm or address_of("rsm", data_dir), rlmm or address_of("rlmm", data_dir)
     shared = options.SweepOptions(
-        rsm=rsm or address_of("rsm", data_dir),
-        rlmm=rlmm or address_of("rlmm", data_dir),
+        rsm=rsm,
+        rlmm=rlmm,
         topics=tuple(topic or ()),
         apply=apply,
         max_segments=max_segments,
@@ -132,6 +134,7 @@ def retention(
         driver_memory=driver_memory,
         work_dir=work_dir,
         report=report,
+        security=security_options([rsm, rlmm], data_dir),
     )
     raise typer.Exit(_run(JOB, Config(shared, copy_grace_ms), run, output))
 
@@ -170,9 +173,10 @@ def removal(
     with _spark_installed():
         from spark_jobs.partition_removal_sweep import JOB, Config, run
 
+    rsm, rlmm = rsm or address_of("rsm", data_dir), rlmm or address_of("rlmm", data_dir)
     shared = options.SweepOptions(
-        rsm=rsm or address_of("rsm", data_dir),
-        rlmm=rlmm or address_of("rlmm", data_dir),
+        rsm=rsm,
+        rlmm=rlmm,
         topics=tuple(topic or ()),
         apply=apply,
         max_segments=max_segments,
@@ -183,6 +187,7 @@ def removal(
         driver_memory=driver_memory,
         work_dir=work_dir,
         report=report,
+        security=security_options([rsm, rlmm], data_dir),
     )
     raise typer.Exit(_run(JOB, Config(shared, grace_ms), run, output))
 

@@ -28,6 +28,14 @@ def up(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Delete what earlier runs stored, then start.")
     ] = False,
+    tls: Annotated[
+        bool,
+        typer.Option(
+            "--tls",
+            help="Serve with TLS and a policy, by certificates of a throw-away authority; other "
+            "commands find the operator's certificate by themselves.",
+        ),
+    ] = False,
     output: JsonOrTable = Format.TABLE,
 ) -> None:
     """Run PostgreSQL, an S3 server and the services on this machine.
@@ -46,7 +54,7 @@ def up(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     say("starting PostgreSQL, an S3 server and the three services ...")
-    with EmbeddedStack(data_dir, log_dirs=log_dirs, fresh=fresh) as stack:
+    with EmbeddedStack(data_dir, log_dirs=log_dirs, fresh=fresh, with_tls=tls) as stack:
         endpoints = asdict(stack.endpoints)
         if output is Format.JSON:
             print_json(endpoints)

@@ -3,9 +3,10 @@
 import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 _HOST_AND_PORT = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^:/\s\[\]]+):(?P<port>\d{1,5})")
@@ -21,6 +22,14 @@ def _host_and_port(value: str) -> str:
 
 Address = Annotated[str, AfterValidator(_host_and_port)]
 """HOST:PORT; an IPv6 host in brackets."""
+
+
+def _none_if_empty(value: object) -> object:
+    return None if value == "" else value
+
+
+OptionalPath = Annotated[Path | None, BeforeValidator(_none_if_empty)]
+"""A file; an empty variable is like a missing one."""
 
 
 class ServiceSettings(BaseSettings):
@@ -72,9 +81,129 @@ class ServiceSettings(BaseSettings):
         default=10_000, ge=0, description="How long SIGTERM waits for active calls, ms."
     )
 
+    plaintext: bool = Field(
+        default=False,
+        description="Serve gRPC and metrics without TLS: whoever reaches the port may read and "
+        "delete everything. A service without TLS files starts only with this set to true.",
+    )
+    tls_certificate_file: OptionalPath = Field(
+        default=None,
+        description="PEM file with the service's certificate and its intermediate ones. This and "
+        "the two files below turn TLS on; they are read again when they change.",
+    )
+    tls_key_file: OptionalPath = Field(
+        default=None, description="PEM file with the private key of that certificate."
+    )
+    tls_client_ca_file: OptionalPath = Field(
+        default=None,
+        description="PEM file with the authorities that sign client certificates. Every client of "
+        "the listen address must have one.",
+    )
+    policy_file: OptionalPath = Field(
+        default=None,
+        description="TOML file that grants roles to identities (docs/security.md); required with "
+        "TLS, and read again when it changes.",
+    )
+    token_listen_address: Annotated[Address | None, BeforeValidator(_none_if_empty)] = Field(
+        default=None,
+        description="Address to serve gRPC on, with TLS, for clients that have a service-account "
+        "token instead of a certificate, HOST:PORT. Default: none.",
+    )
+    token_jwks_file: OptionalPath = Field(
+        default=None,
+        description="JSON file with the public keys (JWKS) of the issuer of tokens; read again "
+        "when it changes.",
+    )
+    token_issuer: str = Field(default="", description="The issuer that tokens must name.")
+    token_audience: str = Field(default="", description="The audience that tokens must name.")
+    metrics_plaintext: bool = Field(
+        default=False,
+        description="Serve metrics without TLS even if gRPC has it.",
+    )
+    metrics_client_ca_file: OptionalPath = Field(
+        default=None,
+        description="PEM file with the authorities that sign the certificates of those who read "
+        "metrics. Default: with TLS, metrics need no client certificate.",
+    )
+
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         default="INFO", description="Lowest level of log lines that are written to standard error."
     )
+
+    @property
+    def has_tls(self) -> bool:
+        return self.tls_certificate_file is not None
+
+    @model_validator(mode="after")
+    def _agree_about_transport(self) -> Self:
+        prefix = self.model_config["env_prefix"]
+        files = self._named("tls_certificate_file", "tls_key_file", "tls_client_ca_file")
+        given = [name for name, value in files.items() if value is not None]
+        missing = [name for name, value in files.items() if value is None]
+        if given and missing:
+            raise ValueError(f"{given[0]} is set without {' and '.join(missing)}")
+        if given and self.plaintext:
+            raise ValueError(f"{prefix}PLAINTEXT=true contradicts {given[0]}: remove one of them")
+        if given and self.policy_file is None:
+            raise ValueError(
+                f"{prefix}POLICY_FILE is required with TLS: it says which client may do what "
+                "(docs/security.md)"
+            )
+        of_tls = self._named(
+            "policy_file", "token_listen_address", "metrics_plaintext", "metrics_client_ca_file"
+        )
+        for name, value in of_tls.items():
+            if value and not given:
+                raise ValueError(f"{name} needs TLS: set {' and '.join(missing)}")
+        return self
+
+    @model_validator(mode="after")
+    def _agree_about_tokens(self) -> Self:
+        port = f"{self.model_config['env_prefix']}TOKEN_LISTEN_ADDRESS"
+        rules = self._named("token_jwks_file", "token_issuer", "token_audience")
+        for name, value in rules.items():
+            if self.token_listen_address is not None and not value:
+                raise ValueError(f"{port} needs {name}: how tokens are verified")
+            if self.token_listen_address is None and value:
+                raise ValueError(f"{name} is set without {port}: no port takes tokens")
+        return self
+
+    @model_validator(mode="after")
+    def _agree_about_metrics(self) -> Self:
+        if self.metrics_plaintext and self.metrics_client_ca_file is not None:
+            first, second = self._named("metrics_plaintext", "metrics_client_ca_file")
+            raise ValueError(f"{first}=true contradicts {second}: remove one of them")
+        return self
+
+    def _named(self, *fields: str) -> dict[str, object]:
+        """Return the values of fields by the names of their variables."""
+        prefix = self.model_config["env_prefix"]
+        return {f"{prefix}{field}".upper(): getattr(self, field) for field in fields}
+
+    def require_transport(self) -> None:
+        """Check that plaintext is served by choice only.
+
+        Raises:
+            SystemExit: there are no TLS files, and plaintext was not asked for.
+        """
+        if not self.has_tls and not self.plaintext:
+            prefix = self.model_config["env_prefix"]
+            raise SystemExit(
+                f"no TLS: set {prefix}TLS_CERTIFICATE_FILE, {prefix}TLS_KEY_FILE, "
+                f"{prefix}TLS_CLIENT_CA_FILE and {prefix}POLICY_FILE, or {prefix}PLAINTEXT=true to "
+                "serve everyone who reaches the port (docs/security.md)"
+            )
+
+    @classmethod
+    def to_serve(cls) -> Self:
+        """Read the settings of a service that is about to start.
+
+        Raises:
+            SystemExit: as `from_environment`; or neither TLS nor plaintext was chosen.
+        """
+        settings = cls.from_environment()
+        settings.require_transport()
+        return settings
 
     @classmethod
     def from_environment(cls) -> Self:

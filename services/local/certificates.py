@@ -1,6 +1,5 @@
 """Make a throw-away certificate authority, and certificates of it for servers and clients."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -12,6 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from services.local.data_directory import write_secret
 from services.local.process import LOOPBACK
 
 LOCAL_HOSTS = (LOOPBACK, "localhost")
@@ -48,7 +48,7 @@ class CertificateAuthority:
             .add_extension(_usage(signs_certificates=True), critical=True)
             .sign(self._key, hashes.SHA256())
         )
-        write_privately(self.certificate, _pem(certificate))
+        write_secret(self.certificate, _pem(certificate))
 
     def issue(
         self,
@@ -90,16 +90,6 @@ def issue_self_signed(
     builder = _unsigned(_named(name), _named(name), key, key, _since(), _until())
     certificate = _for_an_end(builder, hosts, uris).sign(key, hashes.SHA256())
     return _written(directory, name, key, certificate)
-
-
-def write_privately(path: Path, content: bytes) -> None:
-    """Write a file that only its user can read, atomically."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    making = path.with_name(f"{path.name}.new")
-    making.unlink(missing_ok=True)
-    with open(os.open(making, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
-    making.rename(path)
 
 
 def _unsigned(
@@ -172,13 +162,14 @@ def _written(
     made = Certificate(directory / f"{name}.key", directory / f"{name}.crt")
     unencrypted = serialization.NoEncryption()
     pkcs8 = serialization.PrivateFormat.PKCS8
-    write_privately(made.key, key.private_bytes(serialization.Encoding.PEM, pkcs8, unencrypted))
-    write_privately(made.certificate, _pem(certificate))
+    pem = key.private_bytes(serialization.Encoding.PEM, pkcs8, unencrypted)
+    write_secret(made.key, pem.decode())
+    write_secret(made.certificate, _pem(certificate))
     return made
 
 
-def _pem(certificate: x509.Certificate) -> bytes:
-    return certificate.public_bytes(serialization.Encoding.PEM)
+def _pem(certificate: x509.Certificate) -> str:
+    return certificate.public_bytes(serialization.Encoding.PEM).decode()
 
 
 def _named(name: str) -> x509.Name:

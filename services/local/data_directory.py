@@ -86,9 +86,10 @@ SERVICES = "services"
 INDEX_CACHE = "index-cache"
 KEYS = "keys"
 CREDENTIALS = "credentials.json"
+TLS = "tls"
 STATE = "stack.json"
 OWNER = "stack.pid"
-_FOLDERS = (POSTGRES, S3, SERVICES, INDEX_CACHE, KEYS)
+_FOLDERS = (POSTGRES, S3, SERVICES, INDEX_CACHE, KEYS, TLS)
 
 _FILES = (
     STATE,
@@ -230,6 +231,8 @@ class StackEndpoints:
     Attributes:
         database_url: without the password.
         credentials_file: has StackCredentials as JSON; only the user of the stack can read it.
+        tls_ca, tls_certificate, tls_key: the files of the operator's commands; empty if the stack
+            serves plaintext.
     """
 
     rsm: str
@@ -248,7 +251,14 @@ class StackEndpoints:
     database_url: str
     credentials_file: str
     data_directory: str
+    tls_ca: str
+    tls_certificate: str
+    tls_key: str
     pids: dict[str, int]
+
+    def serves(self, addresses: Sequence[str]) -> bool:
+        """Return whether the services of this stack have all these addresses."""
+        return set(addresses) <= {self.rsm, self.rlmm, self.rlm}
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from services.local.data_directory import (
     POSTGRES,
     S3,
     SERVICES,
+    TLS,
     StackCredentials,
     StackEndpoints,
     check_apart,
@@ -39,6 +40,7 @@ from services.local.process import (
     start_on_free_ports,
 )
 from services.local.seaweedfs import S3Endpoint, S3Server, SeaweedFS
+from services.local.stack_tls import StackTls
 
 ALLOCATOR = {
     "MALLOC_ARENA_MAX": "2",
@@ -111,6 +113,17 @@ def listen_settings(service: str, ports: Sequence[int], host: str) -> dict[str, 
     return {f"{prefix}{name}": f"{host}:{port}" for name, port in pairs}
 
 
+def transport_settings(service: str, settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the choice of plaintext, unless the settings of a service choose a transport.
+
+    Plaintext on loopback is open to the other users of this machine.
+    """
+    prefix = _PREFIXES[service]
+    if {f"{prefix}TLS_CERTIFICATE_FILE", f"{prefix}PLAINTEXT"} & settings.keys():
+        return {}
+    return {f"{prefix}PLAINTEXT": "true"}
+
+
 def settings_of(service: str, settings: Mapping[str, str]) -> dict[str, str]:
     """Select the settings of one service."""
     prefix = _PREFIXES[service]
@@ -139,6 +152,7 @@ class Announcement:
     address: str
     health: str
     metrics: str
+    tokens: str = ""
 
 
 class ServiceProcess:
@@ -205,7 +219,9 @@ class ServiceProcess:
     def _start_on(self, ports: Sequence[int], extra: Mapping[str, str]) -> None:
         self._ports = ports
         listening = listen_settings(self._name, ports, LOOPBACK)
-        environment = own_environment({**self._settings, **listening, **extra})
+        settings = {**self._settings, **listening, **extra}
+        settings |= transport_settings(self._name, settings)
+        environment = own_environment(settings)
         self._process = ChildProcess(self._name, self._command, self._directory, environment)
         self._process.start()
         self._process.wait_until_ready(self._is_announced, _START_TIMEOUT_MS)
@@ -273,6 +289,7 @@ class EmbeddedStack:
         settings: Mapping[str, str] | None = None,
         with_rlm: bool = True,
         s3: S3Server | None = None,
+        with_tls: bool = False,
     ) -> None:
         """Describe the stack.
 
@@ -283,6 +300,7 @@ class EmbeddedStack:
                 service of its prefix.
             with_rlm: False if a broker with the plugin schedules; RLM's endpoints are empty then.
             s3: a server to start and stop; None for SeaweedFS in the data directory.
+            with_tls: serve with certificates of a throw-away authority, made at each start.
         """
         self._directory = (data_dir or default_directory()).absolute()
         self._log_dirs = log_dirs
@@ -290,6 +308,8 @@ class EmbeddedStack:
         self._task_interval_ms = task_interval_ms
         self._settings = settings or {}
         self._with_rlm = with_rlm
+        self._with_tls = with_tls
+        self._tls: StackTls | None = None
         self._cleanup = ExitStack()
         self._database_password = secrets.token_urlsafe(18)
         self.services: dict[str, ServiceProcess] = {}
@@ -320,6 +340,9 @@ class EmbeddedStack:
             database_url=self._database_url(),
             credentials_file=str(self._directory / CREDENTIALS),
             data_directory=str(self._directory),
+            tls_ca=str(self._tls.ca) if self._tls else "",
+            tls_certificate=str(self._tls.operator.certificate) if self._tls else "",
+            tls_key=str(self._tls.operator.key) if self._tls else "",
             pids={**pids, "postgres": self.postgres.pid, "s3": self.s3.pid},
         )
 
@@ -370,6 +393,7 @@ class EmbeddedStack:
         self._cleanup.close()
 
     def _start(self, cleanup: ExitStack) -> None:
+        self._tls = StackTls(self._directory / TLS) if self._with_tls else None
         # In parallel, because both take seconds. Parts that start later stop earlier.
         lanes = ThreadPoolExecutor(2)
         deployment_id = Future[str]()
@@ -423,8 +447,9 @@ class EmbeddedStack:
         self._start_service("rsm", settings, cleanup)
 
     def _start_service(self, name: str, settings: dict[str, str], cleanup: ExitStack) -> None:
+        tls = self._tls.settings(name) if self._tls else {}
         more = settings_of(name, self._settings)
-        service = ServiceProcess(name, {**settings, **more}, self._directory / SERVICES)
+        service = ServiceProcess(name, {**settings, **tls, **more}, self._directory / SERVICES)
         service.start()
         cleanup.callback(service.stop)
         self.services[name] = service

@@ -5,6 +5,8 @@ from contextlib import ExitStack
 import grpc
 from prometheus_client import REGISTRY
 
+from services.api.errors import InvalidRequestError
+from services.common.client_security import PLAINTEXT, ClientSecurity
 from services.common.log import configure_logging
 from services.common.retry import Backoff
 from services.rlm.collectors import (
@@ -32,7 +34,7 @@ from services.rlm.retention.local_files import LogDirLocks
 from services.rlm.roles.partition_roles import PartitionSource
 from services.rlm.servicer import RemoteLogManagerServicer
 from services.rlm.settings import RlmSettings
-from services.rpc.client.calls import open_channel
+from services.rpc.client.channel import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.client.storage import RemoteStorageManagerClient
 from services.rpc.server.server import Service, serve
@@ -40,11 +42,13 @@ from tieredstorage.v1 import remote_log_manager_pb2_grpc as pb_grpc
 
 
 def main() -> None:
-    settings = RlmSettings.from_environment()
+    settings = RlmSettings.to_serve()
     configure_logging(settings.log_level)
     with ExitStack() as channels:
-        rsm = channels.enter_context(open_channel(settings.rsm_address))
-        rlmm = channels.enter_context(open_channel(settings.rlmm_address))
+        rsm, rlmm = (
+            channels.enter_context(_open_channel(address, settings))
+            for address in (settings.rsm_address, settings.rlmm_address)
+        )
         manager = _build_manager(
             settings,
             RemoteStorageManagerClient(rsm, settings.rsm_address),
@@ -75,6 +79,21 @@ def main() -> None:
 
         name = "tieredstorage.v1.RemoteLogManager"
         serve(Service("rlm", name, add_to, _always_ready, stop), settings)
+
+
+def _open_channel(address: str, settings: RlmSettings) -> grpc.Channel:
+    """Open a channel with RLM's own certificate, or in plaintext if RLM serves plaintext."""
+    security = PLAINTEXT
+    if settings.has_tls:
+        security = ClientSecurity(
+            ca=settings.tls_server_ca_file or settings.tls_client_ca_file,
+            certificate=settings.tls_certificate_file,
+            key=settings.tls_key_file,
+        )
+    try:
+        return open_channel(address, security)
+    except InvalidRequestError as e:
+        raise SystemExit(str(e)) from e
 
 
 def _always_ready() -> None:

@@ -9,7 +9,7 @@ from pydantic_settings import NoDecode, SettingsConfigDict
 
 from services.api.segment_batches import MAX_LEASE_MS, MIN_LEASE_MS
 from services.api.validation import INT64_MAX
-from services.common.settings import Address, ServiceSettings
+from services.common.settings import Address, OptionalPath, ServiceSettings
 from services.rlm.kafka_admin.security import KafkaSecurity, SaslMechanism, SecurityProtocol
 from services.rlm.roles.partition_roles import PartitionSource
 
@@ -26,6 +26,11 @@ class RlmSettings(ServiceSettings):
 
     rsm_address: Address = Field(description="Address of RSM, HOST:PORT.")
     rlmm_address: Address = Field(description="Address of RLMM, HOST:PORT.")
+    tls_server_ca_file: OptionalPath = Field(
+        default=None,
+        description="PEM file with the authorities that sign the certificates of RSM and RLMM. "
+        "Default: RLM_TLS_CLIENT_CA_FILE. RLM presents its own certificate to both.",
+    )
     log_dirs: Annotated[tuple[Path, ...], NoDecode] = Field(
         default=(),
         description="The broker's log directories, separated by commas (Kafka: log.dirs). RLM "

@@ -13,7 +13,7 @@ from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
 
 
 def main() -> None:
-    settings = RlmmSettings.from_environment()
+    settings = RlmmSettings.to_serve()
     configure_logging(settings.log_level)
     url = settings.database_url.get_secret_value()
     try:

@@ -7,6 +7,7 @@ because a transport invents statuses of its own.
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import grpc
 from google.protobuf import any_pb2
@@ -27,6 +28,9 @@ _NOT_SERVED_THERE = (
     "the server at this address does not serve this call; check that it is not the address of "
     "another service (RSM's and RLMM's swapped) and not of an older release"
 )
+
+_NOT_CONNECTED = "failed to connect"
+_NO_HANDSHAKE = ("handshake failed", "Verification Check failed", "Socket closed", "reset by peer")
 
 _log = logging.getLogger("sediment.rpc")
 _CLASS_BY_REASON = {cls.reason: cls for cls in every_error_class()}
@@ -85,8 +89,19 @@ def outcome_of(status: status_pb2.Status) -> RemoteStorageError | None:
     return None if status.code == code_pb2.OK else error_of(status)
 
 
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The server of a channel, for messages; `hint` says what to check if no connection opens."""
+
+    name: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        return self.name
+
+
 @contextmanager
-def map_rpc_errors(peer: str) -> Iterator[None]:
+def map_rpc_errors(peer: Peer | str) -> Iterator[None]:
     """Raise a failed call's class of services.api.errors; `peer` names the server in messages."""
     try:
         yield
@@ -94,7 +109,7 @@ def map_rpc_errors(peer: str) -> Iterator[None]:
         raise _error_of_call(e, peer) from e
 
 
-def _error_of_call(error: grpc.RpcError, peer: str) -> RemoteStorageError:
+def _error_of_call(error: grpc.RpcError, peer: Peer | str) -> RemoteStorageError:
     if not isinstance(error, grpc.Call):
         return RetriableRemoteStorageError(f"{peer}: {error}")
     try:
@@ -105,9 +120,19 @@ def _error_of_call(error: grpc.RpcError, peer: str) -> RemoteStorageError:
     if status is not None:
         return error_of(status)
     message = f"{peer}: {error.details()}"
+    if isinstance(peer, Peer) and _no_handshake(error.details() or ""):
+        message = f"{message}; {peer.hint}"
     if error.code() is grpc.StatusCode.UNIMPLEMENTED:
         message = f"{peer}: {_NOT_SERVED_THERE} ({error.details()})"
     return error_of(status_pb2.Status(code=error.code().value[0], message=message))
+
+
+def _no_handshake(details: str) -> bool:
+    """Return whether a connection was opened, but TLS was not agreed on.
+
+    A server that refuses a client's certificate only closes the connection.
+    """
+    return details.startswith(_NOT_CONNECTED) and any(sign in details for sign in _NO_HANDSHAKE)
 
 
 def _name_of(number: int) -> str:

@@ -10,7 +10,7 @@ from services.rsm.settings import RsmSettings
 
 
 def main() -> None:
-    settings = RsmSettings.from_environment()
+    settings = RsmSettings.to_serve()
     configure_logging(settings.log_level)
     manager = build_manager(settings, checked_first=True)
 

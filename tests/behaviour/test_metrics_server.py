@@ -1,13 +1,21 @@
 """Test the metrics port of a service."""
 
 import socket
+import ssl
 from collections.abc import Iterator
 from contextlib import ExitStack
+from http.client import HTTPException
+from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
 
-from services.rpc.server.server import start_metrics
+from services.local.certificates import Certificate, CertificateAuthority
+from services.local.data_directory import write_secret
+from services.rpc.server.metrics_server import start_metrics
+from services.rpc.server.transport import open_transport
+from tests.harness.eventually import eventually
+from tests.harness.secured_rsm import Secrets, make_secrets
 
 
 @pytest.fixture
@@ -26,7 +34,7 @@ def test_metrics_are_served_beside_connections_that_do_nothing(
         idle = cleanup.enter_context(socket.create_connection((host.strip("[]"), port), 60))
         idle.sendall(b"GET /metr")
     with urlopen(f"http://{address}/metrics", timeout=60) as answer:
-        assert "sediment_rpc_seconds" in str(answer.read(), "utf-8")
+        assert "sediment_plaintext" in str(answer.read(), "utf-8")
 
 
 def test_the_server_ends_without_waiting_for_idle_connections() -> None:
@@ -42,3 +50,82 @@ def test_a_port_that_is_taken_is_named(cleanup: ExitStack) -> None:
     address = start_metrics("127.0.0.1:0", cleanup)
     with pytest.raises(SystemExit, match=f"cannot listen on {address}: Address already in use"):
         start_metrics(address, cleanup)
+
+
+@pytest.fixture
+def secrets(tmp_path: Path) -> Secrets:
+    return make_secrets(tmp_path / "tls")
+
+
+def trusting(secrets: Secrets, shown: Certificate | None = None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=secrets.authority.certificate)
+    if shown is not None:
+        context.load_cert_chain(shown.certificate, shown.key)
+    return context
+
+
+def read_metrics(address: str, context: ssl.SSLContext) -> str:
+    with urlopen(f"https://{address}/metrics", timeout=60, context=context) as answer:
+        return str(answer.read(), "utf-8")
+
+
+def test_with_tls_metrics_have_it_too(cleanup: ExitStack, secrets: Secrets) -> None:
+    transport = open_transport(secrets.settings())
+    address = start_metrics("127.0.0.1:0", cleanup, transport)
+    text = read_metrics(address, trusting(secrets))
+    assert "sediment_plaintext 0.0" in text
+    assert "sediment_tls_certificate_expiry_timestamp_seconds 1" in text
+    with pytest.raises((OSError, HTTPException)):
+        urlopen(f"http://{address}/metrics", timeout=60)
+
+
+def test_clients_that_do_not_shake_hands_stop_nobody(cleanup: ExitStack, secrets: Secrets) -> None:
+    address = start_metrics("127.0.0.1:0", cleanup, open_transport(secrets.settings()))
+    port = int(address.rpartition(":")[2])
+    for _ in range(20):
+        cleanup.enter_context(socket.create_connection(("127.0.0.1", port), 60))
+    assert "sediment_plaintext" in read_metrics(address, trusting(secrets))
+
+
+def test_metrics_are_plaintext_beside_tls_by_choice_only(
+    cleanup: ExitStack, secrets: Secrets
+) -> None:
+    transport = open_transport(secrets.settings(metrics_plaintext=True))
+    address = start_metrics("127.0.0.1:0", cleanup, transport)
+    with urlopen(f"http://{address}/metrics", timeout=60) as answer:
+        assert "sediment_plaintext 0.0" in str(answer.read(), "utf-8")
+
+
+def test_metrics_may_require_a_certificate(
+    cleanup: ExitStack, secrets: Secrets, tmp_path: Path
+) -> None:
+    scrapers = CertificateAuthority(tmp_path / "scrapers")
+    transport = open_transport(secrets.settings(metrics_client_ca_file=str(scrapers.certificate)))
+    address = start_metrics("127.0.0.1:0", cleanup, transport)
+    assert "sediment_plaintext" in read_metrics(address, trusting(secrets, scrapers.issue("own")))
+    for refused in (None, secrets.operator):
+        with pytest.raises(OSError, match=r"ssl|SSL|reset"):
+            read_metrics(address, trusting(secrets, refused))
+
+
+def test_metrics_follow_new_files(cleanup: ExitStack, secrets: Secrets, tmp_path: Path) -> None:
+    scrapers = CertificateAuthority(tmp_path / "scrapers")
+    successor = CertificateAuthority(tmp_path / "successor")
+    ca = scrapers.certificate
+    transport = open_transport(secrets.settings(metrics_client_ca_file=str(ca)))
+    address = start_metrics("127.0.0.1:0", cleanup, transport)
+    first, second = scrapers.issue("first"), successor.issue("second")
+    read_metrics(address, trusting(secrets, first))
+
+    secrets.authority.issue("server")
+    write_secret(ca, successor.certificate.read_text())
+
+    def is_served(shown: Certificate) -> bool:
+        try:
+            read_metrics(address, trusting(secrets, shown))
+        except OSError:
+            return False
+        return True
+
+    eventually(lambda: is_served(second), poll_ms=200)
+    assert not is_served(first)

@@ -24,8 +24,10 @@ from services.api.errors import (
 from services.api.ids import RemoteLogSegmentId, TopicIdPartition
 from services.api.remote_storage_manager import IndexType, LogSegmentData, SegmentObjects
 from services.api.segments import RemoteLogSegmentMetadata, segment_leader_epochs
+from services.common.client_security import PLAINTEXT
 from services.common.log import LINES_PER_WINDOW
-from services.rpc.client.calls import call_stream, open_channel
+from services.rpc.client.calls import call_stream
+from services.rpc.client.channel import open_channel
 from services.rpc.client.storage import RemoteStorageManagerClient
 from services.rpc.converters.storage import CopyRequest
 from services.rpc.statuses import status_of
@@ -122,7 +124,7 @@ def test_details_of_unknown_errors_stay_on_the_server(error: Exception) -> None:
 
 
 def test_a_server_that_is_not_there_is_retriable_and_named() -> None:
-    with open_channel("127.0.0.1:1") as channel:
+    with open_channel("127.0.0.1:1", PLAINTEXT) as channel:
         client = RemoteStorageManagerClient(channel, "127.0.0.1:1")
         with pytest.raises(RetriableRemoteStorageError, match=r"rsm at 127\.0\.0\.1:1"):
             client.delete_log_segment_data(SEGMENT)

@@ -15,8 +15,9 @@ from services.api.calls import Call, current_call, serving
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.remote_storage_manager import IndexType, LogSegmentData, SegmentObjects
 from services.api.segments import RemoteLogSegmentMetadata
+from services.common.client_security import PLAINTEXT
 from services.common.settings import ServiceSettings
-from services.rpc.client.calls import open_channel
+from services.rpc.client.channel import open_channel
 from services.rpc.client.storage import RemoteStorageManagerClient
 from services.rpc.converters.shared import metadata_to_proto
 from services.rpc.server.server import Service, start_grpc
@@ -109,10 +110,12 @@ def server() -> Iterator[Served]:
         pb_grpc.add_RemoteStorageManagerServicer_to_server(servicer, server)
 
     service = Service("test", NAME, add, lambda: None, lambda: None, client_stream_threads=1)
-    settings = ServiceSettings(unary_threads=1, stream_threads=1, drain_timeout_ms=1000)
+    settings = ServiceSettings(
+        plaintext=True, unary_threads=1, stream_threads=1, drain_timeout_ms=1000
+    )
     with ExitStack() as cleanup:
-        address = start_grpc(service, settings, cleanup)
-        channel = cleanup.enter_context(open_channel(address))
+        address = start_grpc(service, settings, cleanup).address
+        channel = cleanup.enter_context(open_channel(address, PLAINTEXT))
         cleanup.callback(manager.release.set)
         yield Served(manager, channel, address)
 
@@ -222,10 +225,12 @@ def test_calls_that_outlast_the_drain_stop_waiting() -> None:
     service = Service(
         "test", NAME, add, lambda: None, lambda: None, stop_waiting=manager.release.set
     )
-    settings = ServiceSettings(unary_threads=1, stream_threads=1, drain_timeout_ms=100)
+    settings = ServiceSettings(
+        plaintext=True, unary_threads=1, stream_threads=1, drain_timeout_ms=100
+    )
     with ThreadPoolExecutor(1) as pool, ExitStack() as cleanup:
-        address = start_grpc(service, settings, cleanup)
-        with open_channel(address) as channel:
+        address = start_grpc(service, settings, cleanup).address
+        with open_channel(address, PLAINTEXT) as channel:
             ended = pool.submit(call, "delete", RemoteStorageManagerClient(channel, address))
             assert manager.held.acquire(timeout=30)
             began_s = time.monotonic()

@@ -10,7 +10,8 @@ import pytest
 from prometheus_client import REGISTRY
 
 from services.api.errors import ThrottledError
-from services.rpc.client.calls import open_channel
+from services.common.client_security import PLAINTEXT
+from services.rpc.client.channel import open_channel
 from services.rpc.server.server import Service, start_grpc
 from tests.deep.test_server_idle_streams import (
     PATIENT,
@@ -42,12 +43,12 @@ def server(service: Streams) -> Iterator[ExitStack]:
 @pytest.fixture
 def address(service: Streams, server: ExitStack) -> str:
     process = Service("test", SERVICE, service.add_to, lambda: None, lambda: None, 4)
-    return start_grpc(process, PATIENT, server)
+    return start_grpc(process, PATIENT, server).address
 
 
 @pytest.fixture
 def client(address: str) -> Iterator[Client]:
-    with open_channel(address) as channel:
+    with open_channel(address, PLAINTEXT) as channel:
         client = Client(channel)
         # Calls that wait for the connection have no order.
         assert client.unary("LookUp") == b"found"

@@ -20,6 +20,7 @@ from services.api.remote_log_manager import (
     RemoteLogManager,
 )
 from services.api.remote_storage_manager import IndexType
+from services.common.client_security import PLAINTEXT
 from services.common.settings import ServiceSettings
 from services.rlm.fetch.fetcher import PartitionBudget, PartitionFetch, RequestBudget
 from services.rlm.fetch.index_cache import RemoteIndexCache, check_index
@@ -30,7 +31,7 @@ from services.rlm.kafka_log.partition_dir import SegmentVanishedError
 from services.rlm.manager import BrokerRemoteLogManager, RlmLimits
 from services.rlm.partition import new_partition
 from services.rlm.servicer import RemoteLogManagerServicer
-from services.rpc.client.calls import open_channel
+from services.rpc.client.channel import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.server.server import Service, start_grpc
@@ -257,10 +258,10 @@ def served_rlm(rlm: BrokerRemoteLogManager, stream_threads: int) -> Iterator[Rem
         check=lambda: None,
         close=lambda: None,
     )
-    settings = ServiceSettings(stream_threads=stream_threads, drain_timeout_ms=1000)
+    settings = ServiceSettings(plaintext=True, stream_threads=stream_threads, drain_timeout_ms=1000)
     with ExitStack() as cleanup:
-        address = start_grpc(service, settings, cleanup)
-        channel = cleanup.enter_context(open_channel(address))
+        address = start_grpc(service, settings, cleanup).address
+        channel = cleanup.enter_context(open_channel(address, PLAINTEXT))
         yield RemoteLogManagerClient(channel, address)
 
 

@@ -23,9 +23,10 @@ from services.api.remote_log_manager import (
 from services.api.retention import Deletion, DeletionReason
 from services.api.segments import RemoteLogSegmentState
 from services.api.topic_config import RetentionOwner
+from services.common.client_security import PLAINTEXT
 from services.local.stack import ServiceProcess, rlm_settings
 from services.rlmm.db import create_database_engine
-from services.rpc.client.calls import open_channel
+from services.rpc.client.channel import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
 from services.workflows.deletion import Deleter, begin_deletion
 from tests.harness.callback_rlm import (
@@ -278,14 +279,14 @@ def told_process(world: World, directory: Path) -> Iterator[ServiceProcess]:
 
 def lead_all(rlm: ServiceProcess, names: Sequence[TopicIdPartition]) -> None:
     changes = tuple(LeadershipChange(name, LATER_EPOCH, LEADER) for name in names)
-    with open_channel(rlm.address) as channel:
+    with open_channel(rlm.address, PLAINTEXT) as channel:
         client = RemoteLogManagerClient(channel, rlm.address)
         assert client.on_leadership_change(LeadershipDelta(changes)) == [None] * len(names)
 
 
 def disable_all(rlm: ServiceProcess, names: Sequence[TopicIdPartition]) -> None:
     stops = tuple(StopPartition(name, None, TIERING_DISABLED) for name in names)
-    with open_channel(rlm.address) as channel:
+    with open_channel(rlm.address, PLAINTEXT) as channel:
         client = RemoteLogManagerClient(channel, rlm.address)
         assert client.stop_partitions(PartitionStops(stops)) == [None] * len(names)
 

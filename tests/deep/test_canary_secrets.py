@@ -13,9 +13,10 @@ import pytest
 from demos.stage import link_log_dir
 from services.api.errors import RemoteStorageError
 from services.api.segments import RemoteLogSegmentState
+from services.common.client_security import PLAINTEXT
 from services.local.data_directory import CREDENTIALS, KEYS, POSTGRES, S3, read_credentials
 from services.local.stack import BUCKET, EmbeddedStack, own_environment, rsm_settings
-from services.rpc.client.calls import open_channel
+from services.rpc.client.channel import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.client.storage import RemoteStorageManagerClient
 from tests.contract.remote_storage_manager_contract import a_segment, fetched
@@ -101,8 +102,10 @@ def use(stack: EmbeddedStack) -> None:
     with ExitStack() as cleanup:
         rsm, rlmm = stack.endpoints.rsm, stack.endpoints.rlmm
         tier = SmallTier(
-            RemoteStorageManagerClient(cleanup.enter_context(open_channel(rsm)), rsm),
-            RemoteLogMetadataManagerClient(cleanup.enter_context(open_channel(rlmm)), rlmm),
+            RemoteStorageManagerClient(cleanup.enter_context(open_channel(rsm, PLAINTEXT)), rsm),
+            RemoteLogMetadataManagerClient(
+                cleanup.enter_context(open_channel(rlmm, PLAINTEXT)), rlmm
+            ),
         )
         (tp,) = a_topic()
         copied = tier.copy(segment(tp, 0))

@@ -22,9 +22,10 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from demos.stage import link_log_dir, unlink_segments
 from services.api.remote_log_manager import PartitionDescription, RemoteLogManager, all_descriptions
 from services.cli.fetch import PrintedRecord, records
+from services.common.client_security import PLAINTEXT
 from services.local.data_directory import StackEndpoints
 from services.local.stack import own_environment
-from services.rpc.client.calls import open_channel
+from services.rpc.client.channel import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
 from tests.harness.eventually import eventually
 from tests.harness.processes import runs
@@ -56,7 +57,7 @@ class Up:
 
     @contextmanager
     def rlm(self) -> Iterator[RemoteLogManager]:
-        with open_channel(self.endpoints.rlm) as channel:
+        with open_channel(self.endpoints.rlm, PLAINTEXT) as channel:
             yield RemoteLogManagerClient(channel, self.endpoints.rlm)
 
     def wait_until_shipped(self) -> list[PartitionDescription]:
@@ -105,10 +106,13 @@ def up(server_directory: Path, log_dir: Path) -> Iterator[Up]:
 # The endpoints
 
 
+EMPTY = ("s3_prefix", "tls_ca", "tls_certificate", "tls_key")
+
+
 def test_up_prints_where_everything_is(up: Up) -> None:
     e = up.endpoints
     assert set(e.pids) == {"rsm", "rlmm", "rlm", "postgres", "s3"}
-    assert all(getattr(e, f.name) for f in fields(e) if f.name != "s3_prefix")
+    assert all(getattr(e, f.name) for f in fields(e) if f.name not in EMPTY)
     for address in (e.rsm_health, e.rlmm_health, e.rlm_health):
         with grpc.insecure_channel(address) as channel:
             answer = HealthStub(channel).Check(HealthCheckRequest(), timeout=10)

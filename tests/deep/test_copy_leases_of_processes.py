@@ -15,8 +15,9 @@ from services.api.partitions import EventQuery, PartitionEvent
 from services.api.remote_log_manager import all_descriptions
 from services.api.remote_log_metadata_manager import all_events
 from services.api.segments import RemoteLogSegmentState
+from services.common.client_security import PLAINTEXT
 from services.local.stack import ServiceProcess, rlm_settings, rsm_settings
-from services.rpc.client.calls import open_channel
+from services.rpc.client.channel import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
 from tests.harness.eventually import eventually, eventually_holds
 from tests.harness.processes import kill_and_restart, run_until_killed
@@ -112,7 +113,7 @@ def wait_until_all_shipped(world: World) -> None:
 
 
 def problems_told(rlm: ServiceProcess) -> list[str]:
-    with open_channel(rlm.address) as channel:
+    with open_channel(rlm.address, PLAINTEXT) as channel:
         client = RemoteLogManagerClient(channel, rlm.address)
         return [p.message for d in all_descriptions(client) for p in d.problems]
 

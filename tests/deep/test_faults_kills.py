@@ -20,9 +20,10 @@ from services.api.remote_log_manager import (
     StopReason,
 )
 from services.api.remote_log_metadata_manager import all_events
+from services.common.client_security import PLAINTEXT
 from services.common.failpoints import FAILPOINTS
 from services.local.stack import ServiceProcess, rlm_settings
-from services.rpc.client.calls import open_channel
+from services.rpc.client.channel import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
 from tests.behaviour.test_lost_before_copy import lose_before_copy
 from tests.deep.test_kill_and_rerun import KILLED, rlm_service
@@ -91,7 +92,7 @@ def test_rlm_killed_while_it_records_a_loss(
 
 @contextmanager
 def told(rlm: ServiceProcess) -> Iterator[RemoteLogManager]:
-    with open_channel(rlm.address) as channel:
+    with open_channel(rlm.address, PLAINTEXT) as channel:
         yield RemoteLogManagerClient(channel, rlm.address)
 
 

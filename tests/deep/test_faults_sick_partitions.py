@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from services.api.remote_log_manager import ProblemKind, all_descriptions
+from services.common.client_security import PLAINTEXT
 from services.local.stack import ServiceProcess, rlm_settings
-from services.rpc.client.calls import open_channel
+from services.rpc.client.channel import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
 from tests.harness.eventually import eventually
 from tests.harness.world import FINISHED, World, name_topics_anew
@@ -114,7 +115,7 @@ def copied(world: World) -> list[object]:
 
 
 def problems(rlm: ServiceProcess) -> set[ProblemKind]:
-    with open_channel(rlm.address) as channel:
+    with open_channel(rlm.address, PLAINTEXT) as channel:
         manager = RemoteLogManagerClient(channel, rlm.address)
         return {p.kind for found in all_descriptions(manager) for p in found.problems}
 

@@ -9,13 +9,14 @@ from struct import unpack_from
 import pytest
 
 from services.api.ids import TopicIdPartition
+from services.common.client_security import PLAINTEXT
 from services.common.failpoints import FAILPOINTS
 from services.local.process import ProcessError
 from services.local.stack import ServiceProcess, rlm_settings
 from services.rlm.kafka_log.local_log import LocalPartition
 from services.rlm.kafka_log.log_dir import find_partitions
 from services.rlm.kafka_log.partition_dir import LocalSegment, list_segments
-from services.rpc.client.calls import open_channel
+from services.rpc.client.channel import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
 from tests.harness.eventually import eventually
 from tests.harness.processes import kill_and_restart, run_until_killed
@@ -88,7 +89,7 @@ def assert_whole_logs(world: World, before: dict[TopicIdPartition, list[int]]) -
 
 
 def assert_all_readable(rlm: ServiceProcess, written: Logs) -> None:
-    with open_channel(rlm.address) as channel:
+    with open_channel(rlm.address, PLAINTEXT) as channel:
         manager = RemoteLogManagerClient(channel, rlm.address)
         for name, data in written.items():
             start, batches = data

@@ -11,9 +11,10 @@ import pytest
 
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import FetchError, FetchPartition, FetchRequest
+from services.common.client_security import PLAINTEXT
 from services.common.failpoints import FAILPOINTS
 from services.local.process import ProcessError
-from services.rpc.client.calls import open_channel
+from services.rpc.client.channel import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
 from tests.deep.test_kill_and_rerun import rlm_service
 from tests.harness.eventually import eventually
@@ -94,7 +95,7 @@ def test_what_expired_is_out_of_range_though_the_broker_has_it(
     with rlm_service(world, tmp_path) as rlm:
         rlm.start()
         eventually(lambda: len(world.rows()) == left, deadline_ms=60_000)
-        with open_channel(rlm.address) as channel:
+        with open_channel(rlm.address, PLAINTEXT) as channel:
             manager = RemoteLogManagerClient(channel, rlm.address)
             for name, start in zip(ours(world), log_starts(world), strict=True):
                 for offset, expected in (

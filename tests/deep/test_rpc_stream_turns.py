@@ -11,14 +11,10 @@ import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 
 from services.api.errors import RetriableRemoteStorageError
+from services.common.client_security import PLAINTEXT
 from services.common.settings import ServiceSettings
-from services.rpc.client.calls import (
-    CHANNEL_OPTIONS,
-    CHUNK_BYTES,
-    call_stream,
-    call_with_stream,
-    open_channel,
-)
+from services.rpc.client.calls import call_stream, call_with_stream
+from services.rpc.client.channel import CHANNEL_OPTIONS, CHUNK_BYTES, open_channel
 from services.rpc.server.server import Service, start_grpc
 
 SERVICE = "test.Turns"
@@ -97,10 +93,10 @@ def turns() -> Turns:
 def client(turns: Turns) -> Iterator[Client]:
     """Of a server that has one thread for streams of each kind."""
     service = Service("test", SERVICE, turns.add_to, lambda: None, lambda: None, 1)
-    settings = ServiceSettings(stream_threads=1, drain_timeout_ms=1_000)
+    settings = ServiceSettings(plaintext=True, stream_threads=1, drain_timeout_ms=1_000)
     with ExitStack() as cleanup:
-        address = start_grpc(service, settings, cleanup)
-        channel = cleanup.enter_context(open_channel(address))
+        address = start_grpc(service, settings, cleanup).address
+        channel = cleanup.enter_context(open_channel(address, PLAINTEXT))
         cleanup.callback(turns.release.set)
         yield Client(channel)
 
@@ -112,7 +108,7 @@ def client_of_the_last_release(turns: Turns) -> Iterator[Client]:
     turns.add_to(server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    with open_channel(f"127.0.0.1:{port}") as channel:
+    with open_channel(f"127.0.0.1:{port}", PLAINTEXT) as channel:
         yield Client(channel)
     turns.release.set()
     server.stop(None).wait()

@@ -17,10 +17,11 @@ import pytest
 from psycopg import sql
 
 from services.api.segments import RemoteLogSegmentState
+from services.common.client_security import PLAINTEXT
 from services.local.data_directory import KEYS, S3, write_secret
 from services.local.seaweedfs import S3Endpoint, SeaweedFS
 from services.local.stack import LOGIN, EmbeddedStack
-from services.rpc.client.calls import open_channel
+from services.rpc.client.channel import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.client.storage import RemoteStorageManagerClient
 from tests.contract.remote_storage_manager_contract import fetched
@@ -86,8 +87,10 @@ def load(stack: EmbeddedStack) -> Iterator[Load]:
     with ExitStack() as cleanup:
         rsm, rlmm = stack.endpoints.rsm, stack.endpoints.rlmm
         tier = SmallTier(
-            RemoteStorageManagerClient(cleanup.enter_context(open_channel(rsm)), rsm),
-            RemoteLogMetadataManagerClient(cleanup.enter_context(open_channel(rlmm)), rlmm),
+            RemoteStorageManagerClient(cleanup.enter_context(open_channel(rsm, PLAINTEXT)), rsm),
+            RemoteLogMetadataManagerClient(
+                cleanup.enter_context(open_channel(rlmm, PLAINTEXT)), rlmm
+            ),
         )
         made = Load(tier)
         cleanup.callback(made.end)

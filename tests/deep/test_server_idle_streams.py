@@ -15,9 +15,10 @@ import pytest
 
 from services.api.calls import current_call
 from services.api.errors import InvalidRequestError, RetriableRemoteStorageError, ThrottledError
+from services.common.client_security import PLAINTEXT
 from services.common.log import LINES_PER_WINDOW
 from services.common.settings import ServiceSettings
-from services.rpc.client.calls import open_channel
+from services.rpc.client.channel import open_channel
 from services.rpc.server.server import (
     WAITING_PER_STREAM_THREAD,
     WAITING_PER_UNARY_THREAD,
@@ -143,7 +144,7 @@ def service() -> Iterator[Streams]:
 def address(service: Streams, settings: ServiceSettings) -> Iterator[str]:
     process = Service("test", SERVICE, service.add_to, lambda: None, lambda: None, 4)
     with ExitStack() as cleanup:
-        address = start_grpc(process, settings, cleanup)
+        address = start_grpc(process, settings, cleanup).address
         cleanup.callback(service.release.set)
         yield address
 
@@ -151,6 +152,7 @@ def address(service: Streams, settings: ServiceSettings) -> Iterator[str]:
 @pytest.fixture
 def settings() -> ServiceSettings:
     return ServiceSettings(
+        plaintext=True,
         unary_threads=4,
         stream_threads=4,
         stream_idle_timeout_ms=IDLE_MS,
@@ -161,7 +163,7 @@ def settings() -> ServiceSettings:
 
 @pytest.fixture
 def client(address: str) -> Iterator[Client]:
-    with open_channel(address) as channel:
+    with open_channel(address, PLAINTEXT) as channel:
         yield Client(channel)
 
 
@@ -199,6 +201,7 @@ def test_a_reader_that_takes_nothing_more_is_ended(client: Client, service: Stre
 
 UNHURRIED_MS = 4_000
 UNHURRIED = ServiceSettings(
+    plaintext=True,
     stream_idle_timeout_ms=UNHURRIED_MS,
     drain_timeout_ms=2_000,
 )
@@ -274,6 +277,7 @@ def test_what_is_no_message_of_the_call_is_refused_and_fills_no_log(
 # Many of them
 
 PATIENT = ServiceSettings(
+    plaintext=True,
     unary_threads=4,
     stream_threads=4,
     stream_idle_timeout_ms=600_000,
@@ -397,8 +401,8 @@ def _draining_client(
     """Of a server that drains when `cleanup` unwinds."""
     settings = PATIENT.model_copy(update={"drain_timeout_ms": drain_timeout_ms})
     process = Service("test", SERVICE, service.add_to, lambda: None, lambda: None, 4)
-    address = start_grpc(process, settings, cleanup)
-    return Client(outside.enter_context(open_channel(address)))
+    address = start_grpc(process, settings, cleanup).address
+    return Client(outside.enter_context(open_channel(address, PLAINTEXT)))
 
 
 def _is_refused(client: Client) -> bool:

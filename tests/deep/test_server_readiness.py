@@ -50,7 +50,7 @@ def test_a_check_that_fails_is_logged_and_asked_again(
         """No servicer: health and readiness need none."""
 
     with caplog.at_level(logging.INFO, logger="sediment.server"):
-        serve(Service("test", "none", add, check, lambda: None), ServiceSettings())
+        serve(Service("test", "none", add, check, lambda: None), ServiceSettings(plaintext=True))
     assert said_before_ready == [""]
     assert json.loads(capsys.readouterr().out)["service"] == "test"
     lines = [(r.getMessage(), r.exc_info is not None) for r in caplog.records]
@@ -77,7 +77,10 @@ def test_a_check_that_hangs_makes_the_service_not_ready_and_holds_up_no_end(
     logging.getLogger("sediment.server").addHandler(ends)
     try:
         with caplog.at_level(logging.INFO, logger="sediment.server"):
-            serve(Service("test", "none", lambda _: None, check, lambda: None), ServiceSettings())
+            serve(
+                Service("test", "none", lambda _: None, check, lambda: None),
+                ServiceSettings(plaintext=True),
+            )
     finally:
         logging.getLogger("sediment.server").removeHandler(ends)
     assert hung.is_set()

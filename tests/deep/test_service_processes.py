@@ -27,6 +27,7 @@ from sqlalchemy import make_url
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.remote_storage_manager import IndexType, LogSegmentData, SegmentChunk
 from services.api.segments import RemoteLogSegmentState
+from services.common.client_security import PLAINTEXT
 from services.common.settings import ServiceSettings
 from services.local.process import LOOPBACK, ChildProcess, free_ports
 from services.local.seaweedfs import S3Endpoint, SeaweedFS
@@ -38,7 +39,7 @@ from services.local.stack import (
     rsm_settings,
 )
 from services.rlmm import schema
-from services.rpc.client.calls import open_channel
+from services.rpc.client.channel import open_channel
 from services.rpc.client.storage import RemoteStorageManagerClient
 from services.rsm.layout import CustomMetadata
 from tests.contract.remote_storage_manager_contract import (
@@ -188,12 +189,12 @@ def test_a_kafka_password_file_that_cannot_be_read_is_named(tmp_path: Path) -> N
 @pytest.mark.parametrize("value", ["9000", "localhost", "localhost:99999", "http://localhost:1"])
 def test_an_address_has_a_host_and_a_port(value: str) -> None:
     with pytest.raises(ValidationError, match="must be HOST:PORT, the port 0 to 65535"):
-        ServiceSettings(listen_address=value)
+        ServiceSettings(plaintext=True, listen_address=value)
 
 
 @pytest.mark.parametrize("value", ["localhost:0", "0.0.0.0:65535", "[::]:9000", "rsm.tier.svc:1"])
 def test_an_address_may_be_a_name_or_a_number(value: str) -> None:
-    assert ServiceSettings(listen_address=value).listen_address == value
+    assert ServiceSettings(plaintext=True, listen_address=value).listen_address == value
 
 
 def test_an_address_that_is_none_is_named() -> None:
@@ -304,7 +305,7 @@ def test_readiness_follows_a_store_that_is_killed_and_started_again(
 def assert_not_served_yet(address: str) -> None:
     """No deployment id is set, so that no marker is waited for; what the store can do is."""
     with (
-        open_channel(address) as channel,
+        open_channel(address, PLAINTEXT) as channel,
         pytest.raises(RetriableRemoteStorageError, match="RSM is not ready: its store"),
     ):
         copied(RemoteStorageManagerClient(channel, address), Files(b"log"))
@@ -384,7 +385,7 @@ def test_reflection_lists_the_service(services: dict[str, Running], name: str) -
 def test_calls_are_measured_by_method_and_status(services: dict[str, Running]) -> None:
     rsm = services["rsm"]
     rsm.wait_until(SERVING)
-    with open_channel(rsm.address) as channel:
+    with open_channel(rsm.address, PLAINTEXT) as channel:
         client = RemoteStorageManagerClient(channel, rsm.address)
         client.delete_log_segment_data(a_segment())
         with pytest.raises(RemoteStorageError):
@@ -414,7 +415,7 @@ def test_a_copy_in_progress_ends_well_after_sigterm(tmp_path: Path) -> None:
 
     with (
         started("rsm", {**files_settings(objects), **patient}, tmp_path) as rsm,
-        open_channel(rsm.address) as channel,
+        open_channel(rsm.address, PLAINTEXT) as channel,
         ThreadPoolExecutor(1) as pool,
     ):
         rsm.wait_until(SERVING)
@@ -436,7 +437,7 @@ def test_a_copy_in_progress_ends_well_after_sigterm(tmp_path: Path) -> None:
         assert rsm.process.returncode == 0
     with (
         started("rsm", files_settings(objects), tmp_path) as rsm,
-        open_channel(rsm.address) as channel,
+        open_channel(rsm.address, PLAINTEXT) as channel,
     ):
         rsm.wait_until(SERVING)
         assert fetched(RemoteStorageManagerClient(channel, rsm.address), finished) == files.log
@@ -448,7 +449,7 @@ def test_a_copy_that_waits_for_its_turn_ends_after_the_drain(tmp_path: Path) -> 
     files = Files(os.urandom(2 * A_PART))
     with (
         started("rsm", {**files_settings(objects), **slow}, tmp_path) as rsm,
-        open_channel(rsm.address) as channel,
+        open_channel(rsm.address, PLAINTEXT) as channel,
         ThreadPoolExecutor(1) as pool,
     ):
         rsm.wait_until(SERVING)
@@ -489,7 +490,7 @@ def test_a_copy_that_the_drain_ends_removes_its_objects_ahead_of_other_deletes(
 
     with (
         started("rsm", {**files_settings(objects), **slow}, tmp_path) as rsm,
-        open_channel(rsm.address) as channel,
+        open_channel(rsm.address, PLAINTEXT) as channel,
         ThreadPoolExecutor(1) as pool,
     ):
         rsm.wait_until(SERVING)
@@ -524,7 +525,7 @@ def test_calls_at_a_silent_store_end_soon_after_the_drain(
     files = Files(b"log")
     with (
         started("rsm", settings, tmp_path) as rsm,
-        open_channel(rsm.address) as channel,
+        open_channel(rsm.address, PLAINTEXT) as channel,
         ThreadPoolExecutor(2) as pool,
     ):
         rsm.wait_until(SERVING)
@@ -544,7 +545,7 @@ def test_calls_at_a_silent_store_end_soon_after_the_drain(
 
 
 def is_refused(address: str) -> bool:
-    with open_channel(address) as channel:
+    with open_channel(address, PLAINTEXT) as channel:
         try:
             RemoteStorageManagerClient(channel, address).delete_log_segment_data(a_segment())
         except RetriableRemoteStorageError:

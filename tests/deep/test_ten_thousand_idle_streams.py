@@ -9,7 +9,8 @@ import psutil
 import pytest
 
 from services.api.errors import RetriableRemoteStorageError, ThrottledError
-from services.rpc.client.calls import open_channel
+from services.common.client_security import PLAINTEXT
+from services.rpc.client.channel import open_channel
 from services.rpc.client.storage import RemoteStorageManagerClient
 from services.rpc.server.server import HEALTH_THREADS, WAITING_PER_STREAM_THREAD
 from tests.contract.remote_storage_manager_contract import Files, a_segment, copied, fetched
@@ -40,7 +41,7 @@ def rsm(tmp_path: Path) -> Iterator[Running]:
 
 @pytest.fixture
 def client(rsm: Running) -> Iterator[RemoteStorageManagerClient]:
-    with open_channel(rsm.address) as channel:
+    with open_channel(rsm.address, PLAINTEXT) as channel:
         yield RemoteStorageManagerClient(channel, rsm.address)
 
 

@@ -8,9 +8,10 @@ from urllib.request import urlopen
 
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import FetchError
+from services.common.client_security import PLAINTEXT
 from services.local.stack import ServiceProcess, rlm_settings
 from services.rlm.kafka_log.log_dir import find_partitions
-from services.rpc.client.calls import open_channel
+from services.rpc.client.channel import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
 from tests.harness.ship_stack import bytes_of, fetch, lose_rolled_segments
 from tests.harness.world import World
@@ -34,7 +35,7 @@ class CachedReads:
 
     def read_all(self) -> None:
         """Read each partition from its first byte to its last, whatever the cache does."""
-        with open_channel(self.rlm.address) as channel:
+        with open_channel(self.rlm.address, PLAINTEXT) as channel:
             client = RemoteLogManagerClient(channel, self.rlm.address)
             for name, (start_offset, log) in self.logs.items():
                 parts = fetch(client, start_offset, name)

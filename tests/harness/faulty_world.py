@@ -13,8 +13,9 @@ from services.api.ids import TopicIdPartition
 from services.api.partitions import EventQuery
 from services.api.remote_log_manager import PartitionDescription, ProblemKind, all_descriptions
 from services.api.remote_log_metadata_manager import all_events
+from services.common.client_security import PLAINTEXT
 from services.local.stack import ServiceProcess, rlm_settings
-from services.rpc.client.calls import open_channel
+from services.rpc.client.channel import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
 from tests.harness.eventually import eventually
 from tests.harness.read_loop import Read, ReadLoop, took_at_most_s
@@ -80,7 +81,7 @@ class FaultyWorld:
         return sum(found.remote_segments for found in self.descriptions(topic))
 
     def descriptions(self, topic: str) -> list[PartitionDescription]:
-        with open_channel(self.rlm.address) as channel:
+        with open_channel(self.rlm.address, PLAINTEXT) as channel:
             manager = RemoteLogManagerClient(channel, self.rlm.address)
             ours = self.world.local_segments()
             return [

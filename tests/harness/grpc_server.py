@@ -7,8 +7,9 @@ from contextlib import ExitStack, contextmanager
 
 import grpc
 
+from services.common.client_security import PLAINTEXT
 from services.common.settings import ServiceSettings
-from services.rpc.client.calls import open_channel
+from services.rpc.client.channel import open_channel
 from services.rpc.server.server import Service, start_grpc
 
 
@@ -19,5 +20,7 @@ def served(
     """Serve the servicers of `add_to` on a free port; yield a channel to it, and its HOST:PORT."""
     service = Service("test", full_name, add_to, check=lambda: None, close=lambda: None)
     with ExitStack() as cleanup:
-        address = start_grpc(service, ServiceSettings(drain_timeout_ms=1000), cleanup)
-        yield cleanup.enter_context(open_channel(address)), address
+        address = start_grpc(
+            service, ServiceSettings(plaintext=True, drain_timeout_ms=1000), cleanup
+        ).address
+        yield cleanup.enter_context(open_channel(address, PLAINTEXT)), address

@@ -3,7 +3,8 @@
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from services.rpc.client.calls import open_channel
+from services.common.client_security import PLAINTEXT
+from services.rpc.client.channel import open_channel
 
 _TIMEOUT_S = 5.0
 
@@ -14,7 +15,7 @@ def health_of(address: str, service: str = "") -> str:
     Raises:
         grpc.RpcError: no server responds.
     """
-    with open_channel(address) as channel:
+    with open_channel(address, PLAINTEXT) as channel:
         request = HealthCheckRequest(service=service)
         answer = HealthStub(channel).Check(request, timeout=_TIMEOUT_S)
     return str(HealthCheckResponse.ServingStatus.Name(answer.status))

@@ -11,7 +11,8 @@ from typing import Self
 from services.api.errors import RemoteStorageError
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import FetchError, FetchPartition, FetchRequest
-from services.rpc.client.calls import open_channel
+from services.common.client_security import PLAINTEXT
+from services.rpc.client.channel import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
 
 _READ_BYTES = 64 * 1024
@@ -71,7 +72,7 @@ class ReadLoop:
         self._thread.join()
 
     def _run(self) -> None:
-        with open_channel(self._address) as channel:
+        with open_channel(self._address, PLAINTEXT) as channel:
             manager = RemoteLogManagerClient(channel, self._address)
             while not self._stopping.wait(self._interval_s):
                 at_s = time.monotonic()

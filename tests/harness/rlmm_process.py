@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from services.common.client_security import PLAINTEXT
 from services.local.stack import ServiceProcess, rlmm_settings
-from services.rpc.client.calls import open_channel
+from services.rpc.client.channel import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from tests.harness.sediment_command import Completed, sediment
 
@@ -44,7 +45,7 @@ def running_rlmm(database_url: str, directory: Path) -> Iterator[RlmmProcess]:
     service = ServiceProcess("rlmm", rlmm_settings(database_url), directory)
     service.start()
     try:
-        with open_channel(service.address) as channel:
+        with open_channel(service.address, PLAINTEXT) as channel:
             client = RemoteLogMetadataManagerClient(channel, service.address)
             yield RlmmProcess(service.address, client)
     finally:

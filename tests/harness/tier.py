@@ -25,9 +25,10 @@ from services.api.segments import (
     RemoteLogSegmentState,
     segment_leader_epochs,
 )
+from services.common.client_security import PLAINTEXT
 from services.local.seaweedfs import S3Endpoint
 from services.local.stack import ServiceProcess
-from services.rpc.client.calls import open_channel
+from services.rpc.client.channel import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.client.storage import RemoteStorageManagerClient
 from tests.contract.remote_storage_manager_contract import Files
@@ -202,7 +203,10 @@ def running_tier(
     try:
         with ThreadPoolExecutor() as pool:
             list(pool.map(lambda service: service.start(), [rsm, rlmm]))
-        with open_channel(rsm.address) as to_rsm, open_channel(rlmm.address) as to_rlmm:
+        with (
+            open_channel(rsm.address, PLAINTEXT) as to_rsm,
+            open_channel(rlmm.address, PLAINTEXT) as to_rlmm,
+        ):
             yield Tier(
                 RemoteStorageManagerClient(to_rsm, rsm.address),
                 RemoteLogMetadataManagerClient(to_rlmm, rlmm.address),

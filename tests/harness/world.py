@@ -22,12 +22,13 @@ from demos.stage import link_log_dir
 from services.api.ids import TopicIdPartition, uuid_from_text, uuid_to_text
 from services.api.remote_log_metadata_manager import all_partitions, all_segments
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
+from services.common.client_security import PLAINTEXT
 from services.local.seaweedfs import S3Endpoint
 from services.local.stack import ServiceProcess, rlmm_settings, rsm_settings
 from services.rlm.kafka_log.log_dir import find_partitions
 from services.rlm.kafka_log.partition_dir import LocalSegment, list_segments
 from services.rlmm.db import create_database_engine
-from services.rpc.client.calls import open_channel
+from services.rpc.client.channel import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from services.rpc.client.storage import RemoteStorageManagerClient
 from tests.harness.invariants import assert_invariants
@@ -107,12 +108,12 @@ class World:
 
     @contextmanager
     def metadata(self) -> Iterator[RemoteLogMetadataManagerClient]:
-        with open_channel(self.rlmm.address) as channel:
+        with open_channel(self.rlmm.address, PLAINTEXT) as channel:
             yield RemoteLogMetadataManagerClient(channel, self.rlmm.address)
 
     @contextmanager
     def storage(self) -> Iterator[RemoteStorageManagerClient]:
-        with open_channel(self.rsm.address) as channel:
+        with open_channel(self.rsm.address, PLAINTEXT) as channel:
             yield RemoteStorageManagerClient(channel, self.rsm.address)
 
     def local_segments(self) -> dict[TopicIdPartition, list[LocalSegment]]:

@@ -51,7 +51,8 @@ def test_helm_lint_finds_nothing(file: str) -> None:
 def test_every_object_is_valid_in_every_kubernetes(
     file: str, version: str, record_property: Record
 ) -> None:
-    objects = render(FILES[file]).objects
+    # cert-manager's are no part of Kubernetes; test_chart_tls.py looks at them.
+    objects = [o for o in render(FILES[file]).objects if o["kind"] != "Certificate"]
     for found in objects:
         # The schema of the version itself, not of the newest one that is older.
         assert kubernetes_validate.validate(found, version, strict=True) == version

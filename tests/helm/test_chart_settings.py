@@ -30,15 +30,17 @@ def test_every_variable_is_a_setting_of_its_service(file: str) -> None:
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_the_chart_sets_what_it_says_it_sets(service: str) -> None:
-    values = {
+    given = {
         "rlm": FILES["full"]["rlm"] | {"settings": {}},
         "database": {"passwordKey": "password"},
     }
-    rendered = render(minimal(values))
     kind = "DaemonSet" if service == "rlm" else "Deployment"
     name = f"sediment-{service}"
-    config = rendered.one("ConfigMap", name)["data"]
-    found = {*config, *_variables(rendered.one(kind, name))}
+    found = set[str]()
+    plaintext: Object = {}
+    for tls in (plaintext, FILES["cert-manager"]["tls"]):
+        rendered = render(minimal(given, {"tls": tls}))
+        found |= {*rendered.one("ConfigMap", name)["data"], *_variables(rendered.one(kind, name))}
     assert found == {f"{service.upper()}_{setting}" for setting in SET_BY_THE_CHART[service]}
 
 

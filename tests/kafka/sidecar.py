@@ -16,9 +16,10 @@ from services.api.remote_log_metadata_manager import (
 )
 from services.api.remote_storage_manager import RemoteStorageManager
 from services.api.segments import RemoteLogSegmentMetadata
+from services.common.client_security import PLAINTEXT
 from services.local.stack import ServiceProcess, rlm_settings
 from services.rlm.kafka_log.log_dir import find_partitions
-from services.rpc.client.calls import open_channel
+from services.rpc.client.channel import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
 from tests.harness.eventually import eventually
 from tests.harness.kafka_client import Cluster, Topic
@@ -129,7 +130,7 @@ def running_sidecar(
     process.start()
     try:
         with (
-            open_channel(process.address) as channel,
+            open_channel(process.address, PLAINTEXT) as channel,
             world.metadata() as rlmm,
             world.storage() as rsm,
         ):

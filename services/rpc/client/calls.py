@@ -1,4 +1,4 @@
-"""Open channels and make calls: deadlines, request ids, our own errors, and limits on stalls."""
+"""Make calls: deadlines, request ids, our own errors, and limits on stalls."""
 
 import logging
 import time
@@ -13,11 +13,10 @@ import grpc
 from services.api.calls import IN_PROCESS, current_call
 from services.api.errors import RetriableRemoteStorageError
 from services.common.retry import timely_rounds
-from services.rpc.statuses import map_rpc_errors
+from services.rpc.client.channel import CHUNK_BYTES
+from services.rpc.statuses import Peer, map_rpc_errors
 
 REQUEST_ID_KEY = "x-request-id"
-MAX_MESSAGE_BYTES = 4 * 1024 * 1024
-CHUNK_BYTES = 1024 * 1024
 
 # gRPC requests the next message once all but 64 KiB of the last are on their way, and a peer that
 # reads nothing has room for "grpc.http2.lookahead_bytes".
@@ -276,7 +275,7 @@ class Unary(Protocol[Response_co]):
 
 
 def call_once(
-    method: Unary[Response], request: object, peer: str, timeout_s: float = UNARY_TIMEOUT_S
+    method: Unary[Response], request: object, peer: Peer | str, timeout_s: float = UNARY_TIMEOUT_S
 ) -> Response:
     """Call and wait for the response; raise the error's class of services.api.errors."""
     with map_rpc_errors(peer):
@@ -286,7 +285,7 @@ def call_once(
 def call_with_stream(
     method: Any,
     messages: Iterable[Message | bytes],
-    peer: str,
+    peer: Peer | str,
     progress_timeout_s: float,
     queue_timeout_s: float = COPY_QUEUE_TIMEOUT_S,
 ) -> Any:
@@ -322,7 +321,7 @@ def call_with_stream(
 def call_stream(
     method: Callable[..., Any],
     request: object,
-    peer: str,
+    peer: Peer | str,
     timeout_s: float,
     queue_timeout_s: float = READ_QUEUE_TIMEOUT_S,
 ) -> Iterator[Any]:
@@ -351,7 +350,7 @@ def call_stream(
             call.cancel()
 
 
-def _raise_if(cancel_reason: str, peer: str) -> None:
+def _raise_if(cancel_reason: str, peer: Peer | str) -> None:
     """Raise the reason for which we cancelled a call; gRPC only reports the cancellation."""
     if cancel_reason:
         raise RetriableRemoteStorageError(f"{peer}: {cancel_reason}") from None
@@ -361,27 +360,3 @@ def _call_metadata() -> list[tuple[str, str]]:
     """Pass on the id of the served call, so that logs can be joined by it."""
     call = current_call()
     return [(REQUEST_ID_KEY, uuid4().hex if call is IN_PROCESS else call.request_id)]
-
-
-CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    # Limits how far a sender may run ahead of a reader, per stream. By default gRPC measures the
-    # connection and allows tens of MiB on a fast one: eight copies to a slow store fill memory.
-    ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.lookahead_bytes", CHUNK_BYTES),
-)
-
-
-def open_channel(address: str) -> grpc.Channel:
-    """Return a channel to HOST:PORT that connects when first used, and again after a break."""
-    return grpc.insecure_channel(
-        address,
-        options=[
-            *CHANNEL_OPTIONS,
-            ("grpc.keepalive_time_ms", 30_000),
-            ("grpc.keepalive_timeout_ms", 10_000),
-            # By default gRPC waits up to two minutes between attempts.
-            ("grpc.max_reconnect_backoff_ms", 2_000),
-        ],
-    )

@@ -14,6 +14,7 @@ from services.api.remote_log_manager import (
     RemoteLogManager,
 )
 from services.rpc.client.calls import call_once, call_stream
+from services.rpc.client.channel import peer_of
 from services.rpc.converters.log import (
     delta_to_proto,
     describe_page_from_proto,
@@ -37,7 +38,7 @@ class RemoteLogManagerClient:
 
     def __init__(self, channel: grpc.Channel, peer: str) -> None:
         self._stub = pb_grpc.RemoteLogManagerStub(channel)
-        self._peer = f"rlm at {peer}"
+        self._peer = peer_of("rlm", channel, peer)
 
     def fetch(self, request: FetchRequest) -> Iterator[FetchPart]:
         message = fetch_request_to_proto(request)

@@ -48,6 +48,7 @@ from services.api.segments import (
 )
 from services.api.topic_config import RetentionOwner, StoredTopicConfig
 from services.rpc.client.calls import UNARY_TIMEOUT_S, call_once, call_stream, call_with_stream
+from services.rpc.client.channel import peer_of
 from services.rpc.converters.partitions import (
     anomaly_page_from_proto,
     anomaly_query_to_proto,
@@ -105,7 +106,7 @@ class RemoteLogMetadataManagerClient:
 
     def __init__(self, channel: grpc.Channel, peer: str) -> None:
         self._stub = pb_grpc.RemoteLogMetadataManagerStub(channel)
-        self._peer = f"rlmm at {peer}"
+        self._peer = peer_of("rlmm", channel, peer)
 
     def add_remote_log_segment_metadata(
         self,

@@ -21,6 +21,7 @@ from services.api.remote_storage_manager import (
 )
 from services.api.segments import RemoteLogSegmentMetadata
 from services.rpc.client.calls import call_once, call_stream, call_with_stream
+from services.rpc.client.channel import peer_of
 from services.rpc.converters import storage as convert
 from services.rpc.converters.shared import index_type as index_types
 from services.rpc.converters.shared import metadata_to_proto
@@ -56,7 +57,7 @@ class RemoteStorageManagerClient:
         self._stub = pb_grpc.RemoteStorageManagerStub(channel)
         self._copy = copying_method(channel)
         self._fetch = fetching_method(channel)
-        self._peer = f"rsm at {peer}"
+        self._peer = peer_of("rsm", channel, peer)
         self._copy_timeout_s = copy_timeout_s
         self._fetch_timeout_s = fetch_timeout_s
 
@@ -115,7 +116,7 @@ class SegmentObjectsClient:
 
     def __init__(self, channel: grpc.Channel, peer: str) -> None:
         self._stub = pb_grpc.RemoteStorageManagerStub(channel)
-        self._peer = f"rsm at {peer}"
+        self._peer = peer_of("rsm", channel, peer)
 
     def list_segment_objects(
         self, query: ObjectQuery, *, page_size: int = 0, page_token: str = ""

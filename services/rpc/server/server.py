@@ -15,13 +15,14 @@ from dataclasses import asdict, dataclass
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
-from prometheus_client import start_http_server
 
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.common.settings import ServiceSettings
-from services.rpc.client.calls import CHANNEL_OPTIONS
+from services.rpc.client.channel import CHANNEL_OPTIONS
 from services.rpc.server.admission import AdmissionQueue, Watchdog
 from services.rpc.server.interceptor import REFUSAL_THREADS, CallInterceptor, CallKinds
+from services.rpc.server.metrics_server import start_metrics
+from services.rpc.server.transport import Transport, bind, open_transport
 
 # Calls that may wait for a thread: a stream holds one for long, a unary call usually does not.
 WAITING_PER_STREAM_THREAD = 2
@@ -83,12 +84,16 @@ HEALTH_THREADS = Threads(unary=16, streams_in=1, streams_out=8)
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """The line that a service prints when it is ready; addresses are HOST:PORT."""
+    """The line that a service prints when it is ready; addresses are HOST:PORT.
+
+    `tokens` is the port for clients with tokens, "" if there is none.
+    """
 
     service: str
     address: str
     health: str
     metrics: str
+    tokens: str
 
 
 def serve(service: Service, settings: ServiceSettings) -> None:
@@ -102,11 +107,14 @@ def serve(service: Service, settings: ServiceSettings) -> None:
         signal.signal(number, lambda *_: stopping.set())
     with ExitStack() as cleanup:
         cleanup.callback(service.close)
+        transport = open_transport(settings)
         # Started before the service, so that both end after it.
         health_servicer, health_address = _start_health(settings, cleanup)
-        metrics_address = start_metrics(settings.metrics_address, cleanup)
-        address = start_grpc(service, settings, cleanup)
-        announcement = Announcement(service.name, address, health_address, metrics_address)
+        metrics_address = start_metrics(settings.metrics_address, cleanup, transport)
+        ports = start_grpc(service, settings, cleanup, transport)
+        announcement = Announcement(
+            service.name, ports.address, health_address, metrics_address, ports.tokens
+        )
         line = json.dumps(asdict(announcement))
         readiness = Readiness(service.name, service.full_name, health_servicer, line)
         cleanup.callback(readiness.end)
@@ -117,8 +125,25 @@ def serve(service: Service, settings: ServiceSettings) -> None:
         _log.info("stopping", extra={"service": service.name})
 
 
-def start_grpc(service: Service, settings: ServiceSettings, cleanup: ExitStack) -> str:
-    """Serve gRPC until `cleanup` unwinds, which drains it; return its HOST:PORT."""
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """HOST:PORT for clients with certificates (all clients in plaintext), and for tokens."""
+
+    address: str
+    tokens: str
+
+
+def start_grpc(
+    service: Service,
+    settings: ServiceSettings,
+    cleanup: ExitStack,
+    transport: Transport | None = None,
+) -> Ports:
+    """Serve gRPC until `cleanup` unwinds, which drains it.
+
+    `transport` is opened from the settings if it is None.
+    """
+    transport = transport or open_transport(settings)
     threads = Threads(
         settings.unary_threads, service.client_stream_threads, settings.stream_threads
     )
@@ -126,11 +151,14 @@ def start_grpc(service: Service, settings: ServiceSettings, cleanup: ExitStack) 
     server = _create_server(threads, request_timeout_s, settings, cleanup)
     service.add_to(server)
     reflection.enable_server_reflection([service.full_name, reflection.SERVICE_NAME], server)
-    address = _bind(server, settings.listen_address)
+    ports = Ports(
+        transport.bind(server, settings.listen_address),
+        transport.bind_tokens(server, settings.token_listen_address),
+    )
     server.start()
     cleanup.callback(service.stop_waiting)
     cleanup.callback(lambda: _drain(server, settings.drain_timeout_ms / 1000))
-    return address
+    return ports
 
 
 def _drain(server: grpc.Server, timeout_s: float) -> None:
@@ -188,22 +216,6 @@ def _create_server(
     )
 
 
-def _bind(server: grpc.Server, address: str) -> str:
-    """Bind and return HOST:PORT with the actual port.
-
-    Raises:
-        SystemExit: the port is in use, or the address does not belong to this machine.
-    """
-    try:
-        port = server.add_insecure_port(address)
-    except RuntimeError as e:
-        raise SystemExit(
-            f"cannot listen on {address}: the port is taken, or it is not an address of this "
-            f"machine; set another listen or health address"
-        ) from e
-    return f"{address.rpartition(':')[0]}:{port}"
-
-
 def _start_health(
     settings: ServiceSettings, cleanup: ExitStack
 ) -> tuple[health.HealthServicer, str]:
@@ -213,23 +225,10 @@ def _start_health(
     servicer.set(LIVENESS, _SERVING)
     server = _create_server(HEALTH_THREADS, HEALTH_REQUEST_TIMEOUT_S, settings, cleanup)
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
-    address = _bind(server, settings.health_address)
+    address = bind(server, settings.health_address)
     server.start()
     cleanup.callback(lambda: server.stop(0).wait())
     return servicer, address
-
-
-def start_metrics(address: str, cleanup: ExitStack) -> str:
-    """Serve the metrics of this process until `cleanup` unwinds; return its HOST:PORT."""
-    host, _, port = address.rpartition(":")
-    try:
-        server, thread = start_http_server(int(port), host.strip("[]"))
-    except OSError as e:
-        raise SystemExit(f"cannot listen on {address}: {e.strerror}") from e
-    cleanup.callback(thread.join)
-    cleanup.callback(server.server_close)
-    cleanup.callback(server.shutdown)
-    return f"{host}:{server.server_port}"
 
 
 class Readiness:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from services.api.errors import InvalidRequestError
 from services.api.ids import uuid_from_text
-from services.rpc.client.calls import MAX_MESSAGE_BYTES
+from services.rpc.client.channel import MAX_MESSAGE_BYTES
 from tests.deep.fuzzing.world import World
 
 OVER_THE_LIMITS = (1_001, 10_001)

@@ -14,12 +14,13 @@ from sqlalchemy import Engine, make_url
 
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_metadata_manager import RemoteLogMetadataManager
+from services.common.client_security import PLAINTEXT
 from services.local.postgres import EmbeddedPostgres
 from services.local.process import LOOPBACK
 from services.local.stack import ServiceProcess, rlmm_settings
 from services.rlmm import schema
 from services.rlmm.db import create_database_engine
-from services.rpc.client.calls import open_channel
+from services.rpc.client.channel import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from tests.deep.linearizability.history import TrailEntry
 from tests.deep.linearizability.postgres_proxy import PostgresProxy
@@ -52,7 +53,7 @@ class Deployment:
         clients: list[RemoteLogMetadataManager] = []
         with ExitStack() as stack:
             for proxy in self.client_proxies:
-                channel = stack.enter_context(open_channel(proxy.address))
+                channel = stack.enter_context(open_channel(proxy.address, PLAINTEXT))
                 clients.append(RemoteLogMetadataManagerClient(channel, proxy.address))
             yield clients
 

@@ -34,6 +34,9 @@ ENDPOINTS = StackEndpoints(
     database_url="postgresql+psycopg://rlmm@127.0.0.1:11/sediment",
     credentials_file="data/credentials.json",
     data_directory="data",
+    tls_ca="",
+    tls_certificate="",
+    tls_key="",
     pids={"rsm": 12},
 )
 

@@ -1,0 +1,132 @@
+"""Choose how a client secures its connections, by options and variables that all clients share."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Self
+
+from services.api.errors import InvalidRequestError
+
+CA_VARIABLE = "SEDIMENT_TLS_CA_FILE"
+CERTIFICATE_VARIABLE = "SEDIMENT_TLS_CERTIFICATE_FILE"
+KEY_VARIABLE = "SEDIMENT_TLS_KEY_FILE"
+TOKEN_VARIABLE = "SEDIMENT_TOKEN_FILE"
+PLAINTEXT_VARIABLE = "SEDIMENT_PLAINTEXT"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSecurity:
+    """How a client secures its channels; without `ca` they are plaintext.
+
+    Attributes:
+        ca: PEM file with the authorities that sign the certificates of servers.
+        certificate, key: PEM files of the client's own, for ports that require certificates.
+        token: file with a service-account token, for ports that take tokens.
+    """
+
+    ca: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    token: Path | None = None
+
+    def __post_init__(self) -> None:
+        if (self.certificate is None) != (self.key is None):
+            given, missing = ("certificate", "key") if self.certificate else ("key", "certificate")
+            raise InvalidRequestError(
+                f"a TLS {given} without its {missing}; give both files, --tls-certificate "
+                f"({CERTIFICATE_VARIABLE}) and --tls-key ({KEY_VARIABLE})"
+            )
+        if self.ca is None and (self.certificate or self.token):
+            what = f"a token ({self.token})" if self.token else "a client certificate"
+            raise InvalidRequestError(
+                f"{what} is sent over TLS only; give the CA file of the servers as well, --tls-ca "
+                f"({CA_VARIABLE})"
+            )
+
+    def __str__(self) -> str:
+        named = (
+            ("CA", self.ca),
+            ("certificate", self.certificate),
+            ("key", self.key),
+            ("token", self.token),
+        )
+        given = ", ".join(f"{what} {path}" for what, path in named if path is not None)
+        return given or "plaintext"
+
+
+PLAINTEXT = ClientSecurity()
+
+
+@dataclass(frozen=True, slots=True)
+class SecurityOptions:
+    """What the user of a command or job has chosen.
+
+    Attributes:
+        files: the files for TLS; none for plaintext.
+        plaintext: also other machines may be connected to without TLS.
+    """
+
+    files: ClientSecurity = PLAINTEXT
+    plaintext: bool = False
+
+    def __post_init__(self) -> None:
+        if self.plaintext and self.files != PLAINTEXT:
+            raise InvalidRequestError(
+                f"--plaintext ({PLAINTEXT_VARIABLE}) contradicts the TLS files: {self.files}; "
+                "remove one of them"
+            )
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Self:
+        """Read the variables; an empty one is like a missing one."""
+
+        def path(name: str) -> Path | None:
+            return Path(environment[name]) if environment.get(name) else None
+
+        names = (CA_VARIABLE, CERTIFICATE_VARIABLE, KEY_VARIABLE, TOKEN_VARIABLE)
+        return cls(
+            ClientSecurity(*map(path, names)),
+            environment.get(PLAINTEXT_VARIABLE, "").lower() in ("1", "true", "yes"),
+        )
+
+    def to_environment(self) -> dict[str, str]:
+        """Return the variables from which `from_environment` reads this."""
+        files = {
+            CA_VARIABLE: self.files.ca,
+            CERTIFICATE_VARIABLE: self.files.certificate,
+            KEY_VARIABLE: self.files.key,
+            TOKEN_VARIABLE: self.files.token,
+        }
+        variables = {name: str(path) for name, path in files.items() if path is not None}
+        return {**variables, PLAINTEXT_VARIABLE: "true"} if self.plaintext else variables
+
+    @property
+    def is_chosen(self) -> bool:
+        return self.plaintext or self.files != PLAINTEXT
+
+    def security_for(self, address: str) -> ClientSecurity:
+        """Return the security of a channel to HOST:PORT.
+
+        Raises:
+            InvalidRequestError: neither TLS nor plaintext was chosen, and the host is not this
+                machine.
+        """
+        if not self.is_chosen and not _is_loopback(address):
+            raise InvalidRequestError(
+                f"{address} is another machine, and there are no TLS files; give --tls-ca "
+                f"({CA_VARIABLE}) with --tls-certificate and --tls-key or with --token-file, or "
+                f"--plaintext ({PLAINTEXT_VARIABLE}=true) if the services serve plaintext"
+            )
+        return self.files
+
+
+NOT_CHOSEN = SecurityOptions()
+
+
+def _is_loopback(address: str) -> bool:
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

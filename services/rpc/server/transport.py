@@ -1,0 +1,130 @@
+"""Bind the ports of a service: with TLS whose files may change, or in plaintext by choice."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import grpc
+from prometheus_client import Gauge
+
+from services.common.settings import ServiceSettings
+from services.rpc.tls import ReloadedTls, TlsFileError, TlsFiles, TlsMaterial
+
+PLAINTEXT = Gauge("sediment_plaintext", "1 if gRPC is served without TLS, else 0.")
+CERTIFICATE_EXPIRY = Gauge(
+    "sediment_tls_certificate_expiry_timestamp_seconds",
+    "When the certificate that is served expires; 0 without TLS.",
+)
+_log = logging.getLogger("sediment.tls")
+
+
+@dataclass(frozen=True, slots=True)
+class Transport:
+    """How a service's ports are secured; plaintext if `tls` is None.
+
+    Attributes:
+        tls: certificate, key and the authorities of clients.
+        metrics_ca: the authorities of those who read metrics; None if they need no certificate.
+        has_plain_metrics: metrics are served without TLS.
+    """
+
+    tls: ReloadedTls | None
+    metrics_ca: ReloadedTls | None
+    has_plain_metrics: bool
+
+    def bind(self, server: grpc.Server, address: str) -> str:
+        """Bind the port for clients with certificates; return its HOST:PORT."""
+        if self.tls is None:
+            return bind(server, address)
+        return bind(server, address, _credentials(self.tls, requires_certificates=True))
+
+    def bind_tokens(self, server: grpc.Server, address: str | None) -> str:
+        """Bind the port for clients with tokens; return its HOST:PORT, "" if there is none."""
+        if self.tls is None or address is None:
+            return ""
+        return bind(server, address, _credentials(self.tls, requires_certificates=False))
+
+
+def open_transport(settings: ServiceSettings) -> Transport:
+    """Read the TLS files of the settings, or warn that there are none.
+
+    Raises:
+        SystemExit: a file cannot be used, names it; or neither TLS nor plaintext was chosen.
+    """
+    settings.require_transport()
+    PLAINTEXT.set(0 if settings.has_tls else 1)
+    if not settings.has_tls:
+        _log.warning(
+            "serving without TLS: whoever reaches this port may read and delete everything; set "
+            "up certificates (docs/security.md)"
+        )
+        return Transport(None, None, has_plain_metrics=True)
+    certificate, key = settings.tls_certificate_file, settings.tls_key_file
+    tls = _opened(TlsFiles(certificate, key, settings.tls_client_ca_file))
+    CERTIFICATE_EXPIRY.set_function(lambda: tls.material().expires_at)
+    return Transport(tls, _metrics_ca(settings.metrics_client_ca_file), settings.metrics_plaintext)
+
+
+def _metrics_ca(file: Path | None) -> ReloadedTls | None:
+    return None if file is None else _opened(TlsFiles(None, None, file))
+
+
+def _opened(files: TlsFiles) -> ReloadedTls:
+    try:
+        return ReloadedTls(files)
+    except TlsFileError as e:
+        raise SystemExit(str(e)) from e
+
+
+def bind(
+    server: grpc.Server, address: str, credentials: grpc.ServerCredentials | None = None
+) -> str:
+    """Bind a port, in plaintext without credentials; return HOST:PORT with the actual port.
+
+    Raises:
+        SystemExit: the port is in use, or the address does not belong to this machine.
+    """
+    try:
+        if credentials is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, credentials)
+    except RuntimeError as e:
+        raise SystemExit(
+            f"cannot listen on {address}: the port is taken, or it is not an address of this "
+            f"machine; set another listen or health address"
+        ) from e
+    return f"{address.rpartition(':')[0]}:{port}"
+
+
+def _credentials(tls: ReloadedTls, *, requires_certificates: bool) -> grpc.ServerCredentials:
+    """Return credentials that follow the files: gRPC asks before each handshake."""
+    served = tls.material()
+
+    def changed() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal served
+        material = tls.material()
+        if material is served:
+            return None
+        served = material
+        return _configuration(material, requires_certificates)
+
+    return grpc.dynamic_ssl_server_credentials(
+        _configuration(served, requires_certificates),
+        # The stubs lack None, which means "no change".
+        cast(Callable[[], grpc.ServerCertificateConfiguration], changed),
+        require_client_authentication=requires_certificates,
+    )
+
+
+def _configuration(
+    material: TlsMaterial, requires_certificates: bool
+) -> grpc.ServerCertificateConfiguration:
+    assert material.key is not None
+    assert material.certificate is not None
+    return grpc.ssl_server_certificate_configuration(
+        [(material.key, material.certificate)],
+        root_certificates=material.ca if requires_certificates else None,
+    )

@@ -1,0 +1,158 @@
+"""Test what the chart makes of `tls`: files, settings, certificates and the policy."""
+
+import tomllib
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from tests.helm.chart import (
+    ChartRefusedError,
+    Object,
+    Rendered,
+    minimal,
+    pod_spec,
+    render,
+    values_files,
+)
+
+pytestmark = pytest.mark.helm
+
+FILES = values_files()
+CERT_MANAGER = FILES["cert-manager"]
+SERVICES = ("rsm", "rlmm")
+
+
+@pytest.fixture(scope="module")
+def issued() -> Rendered:
+    """The chart with certificates of cert-manager."""
+    return render(CERT_MANAGER)
+
+
+def mounted_at(workload: Object) -> dict[str, Any]:
+    """Return the volumes of the only container by their mount paths."""
+    pod = pod_spec(workload)
+    (container,) = pod["containers"]
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    return {mount["mountPath"]: volumes[mount["name"]] for mount in container["volumeMounts"]}
+
+
+def test_plaintext_is_explicit_and_warned_of() -> None:
+    rendered = render(minimal())
+    for service in SERVICES:
+        config = rendered.one("ConfigMap", f"sediment-{service}")["data"]
+        assert config[f"{service.upper()}_PLAINTEXT"] == "true"
+    assert "WARNING: TLS is off" in rendered.notes
+    assert rendered.of_kind("Certificate") == []
+    for sweep in rendered.of_kind("CronJob"):
+        env = pod_spec(sweep)["containers"][0].get("env", [])
+        if "sweep" in sweep["metadata"]["name"]:
+            assert {"name": "SEDIMENT_PLAINTEXT", "value": "true"} in env
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_service_has_the_files_that_its_settings_name(issued: Rendered, service: str) -> None:
+    workload = issued.one("Deployment", f"sediment-{service}")
+    config = issued.one("ConfigMap", f"sediment-{service}")["data"]
+    prefix = service.upper()
+    assert (
+        config.items()
+        >= {
+            f"{prefix}_TLS_CERTIFICATE_FILE": "/etc/sediment/tls/tls.crt",
+            f"{prefix}_TLS_KEY_FILE": "/etc/sediment/tls/tls.key",
+            f"{prefix}_TLS_CLIENT_CA_FILE": "/etc/sediment/tls/ca.crt",
+            f"{prefix}_POLICY_FILE": "/etc/sediment/policy/policy.toml",
+        }.items()
+    )
+    assert f"{prefix}_PLAINTEXT" not in config
+    mounts = mounted_at(workload)
+    secret = mounts["/etc/sediment/tls"]["secret"]["secretName"]
+    assert secret == issued.one("Certificate", secret)["spec"]["secretName"]
+    assert mounts["/etc/sediment/policy"]["configMap"]["name"] == "sediment-policy"
+    assert "WARNING" not in issued.notes
+
+
+def test_a_sweep_has_a_certificate_of_its_own(issued: Rendered) -> None:
+    for name in ("sediment-retention-sweep", "sediment-partition-removal-sweep"):
+        sweep = issued.one("CronJob", name)
+        env = {
+            entry["name"]: entry.get("value") for entry in pod_spec(sweep)["containers"][0]["env"]
+        }
+        assert env["SEDIMENT_TLS_CA_FILE"] == "/etc/sediment/tls/ca.crt"
+        assert env["SEDIMENT_TLS_CERTIFICATE_FILE"] == "/etc/sediment/tls/tls.crt"
+        assert env["SEDIMENT_TLS_KEY_FILE"] == "/etc/sediment/tls/tls.key"
+        assert "SEDIMENT_PLAINTEXT" not in env
+        secret = mounted_at(sweep)["/etc/sediment/tls"]["secret"]["secretName"]
+        assert secret == "sediment-sweeps-tls"
+
+
+def test_a_certificate_names_the_addresses_by_which_the_service_is_called(
+    issued: Rendered,
+) -> None:
+    config = issued.one("ConfigMap", "sediment-rlm-sidecar")["data"]["patch.yaml"]
+    for service in SERVICES:
+        names = issued.one("Certificate", f"sediment-{service}-tls")["spec"]["dnsNames"]
+        assert f"sediment-{service}.tier.svc" in names
+        assert f"sediment-{service}.tier.svc:50051" in config
+    assert "localhost" in issued.one("Certificate", "sediment-rlm-tls")["spec"]["dnsNames"]
+
+
+def test_the_policy_grants_our_own_clients_what_they_need(issued: Rendered) -> None:
+    policy = tomllib.loads(issued.one("ConfigMap", "sediment-policy")["data"]["policy.toml"])
+    granted = {grant["identities"][0]: grant["roles"] for grant in policy["grant"]}
+    for component in ("rlm", "sweeps"):
+        (identity,) = issued.one("Certificate", f"sediment-{component}-tls")["spec"]["uris"]
+        assert granted.pop(identity)
+    assert granted == {
+        grant["identities"][0]: grant["roles"] for grant in CERT_MANAGER["tls"]["policy"]["grants"]
+    }
+    (broker,) = (grant for grant in policy["grant"] if "topics" in grant)
+    assert broker["topics"] == ["orders-*"]
+
+
+def test_existing_secrets_and_a_policy_of_ones_own_are_taken() -> None:
+    rendered = render(FILES["tls"])
+    assert rendered.of_kind("Certificate") == []
+    mounts = mounted_at(rendered.one("Deployment", "sediment-rlmm"))
+    assert mounts["/etc/sediment/tls"]["secret"]["secretName"] == "rlmm-tls"
+    assert mounts["/etc/sediment/policy"]["configMap"]["name"] == "sediment-policy"
+    assert not [
+        o for o in rendered.of_kind("ConfigMap") if o["metadata"]["name"].endswith("policy")
+    ]
+    config = rendered.one("ConfigMap", "sediment-rlmm")["data"]
+    assert config["RLMM_METRICS_PLAINTEXT"] == "true"
+    ports = {
+        port["name"]: port for port in rendered.one("Service", "sediment-rlmm")["spec"]["ports"]
+    }
+    assert ports["grpc"]["appProtocol"] == "https"
+    assert ports["metrics"]["appProtocol"] == "http"
+
+
+@pytest.mark.parametrize(
+    ("tls", "sentence"),
+    [
+        ({"existingSecrets": {"rsm": ""}}, r"tls\.existingSecrets\.rsm is empty"),
+        ({"policy": {"existingConfigMap": ""}}, r"tls\.policy is empty, and nobody could call"),
+        ({"policy": {"grants": [{"identities": ["a"], "roles": ["admin"]}]}}, "are both set"),
+        (
+            {"certManager": {"enabled": True, "issuerRef": {"name": "ca"}}},
+            r"tls\.existingSecrets\.rsm and tls\.certManager\.enabled are both set",
+        ),
+        (
+            {
+                "certManager": {"enabled": True},
+                "existingSecrets": {"rsm": "", "rlmm": ""},
+            },
+            r"tls\.certManager\.issuerRef\.name is empty",
+        ),
+    ],
+)
+def test_incomplete_values_are_refused(tls: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ChartRefusedError, match=sentence):
+        render(minimal(deepcopy(FILES["tls"]), {"tls": tls}))
+
+
+def test_an_unknown_role_is_refused() -> None:
+    grant = {"identities": ["spiffe://a/b"], "roles": ["owner"]}
+    with pytest.raises(ChartRefusedError, match="value must be one of 'shipper', 'reader'"):
+        render(minimal({"tls": {"enabled": True, "policy": {"grants": [grant]}}}))
