@@ -349,9 +349,16 @@ def described(location: RegisteredLocation | RsmSettings) -> str:
     return f"prefix {location.prefix!r} of bucket {location.bucket!r} at {location.endpoint}"
 
 
+_MAX_REGISTRY_BYTES = 1024 * 1024
+
+
 def _read(path: Path, what: str) -> list[RegisteredLocation]:
     try:
-        document = tomllib.loads(path.read_text())
+        with path.open("rb") as file:
+            content = file.read(_MAX_REGISTRY_BYTES + 1)
+        if len(content) > _MAX_REGISTRY_BYTES:
+            raise SystemExit(f"{what}: has over {_MAX_REGISTRY_BYTES} bytes, so it is no registry")
+        document = tomllib.loads(content.decode())
         return _LocationsFile.model_validate(document).location
     except OSError as e:
         raise SystemExit(f"{what}: {e.strerror}") from e

@@ -222,7 +222,8 @@ class Reconciliation:
         try:
             next(self._rsm.fetch_log_segment(metadata, 0, 0), None)
             # The leader epoch index is the one index that is never empty.
-            b"".join(self._rsm.fetch_index(metadata, IndexType.LEADER_EPOCH))
+            for _ in self._rsm.fetch_index(metadata, IndexType.LEADER_EPOCH):
+                pass
         except (RemoteResourceNotFoundError, CorruptSegmentError, InvalidRequestError) as e:
             return str(e)[:MAX_DETAIL_LENGTH]
         except RetriableRemoteStorageError:

@@ -29,7 +29,7 @@ from services.api.remote_storage_manager import IndexType, LogSegmentData, Remot
 from services.api.segments import RemoteLogSegmentMetadata
 from services.common.failpoints import failpoint
 from services.rlm.kafka_log.indexes import TIME_ENTRY, OffsetIndex
-from services.rlm.kafka_log.partition_dir import open_transactions
+from services.rlm.kafka_log.partition_dir import MAX_SIDE_FILE_BYTES, open_transactions
 from services.rlm.kafka_log.transactions import parse_aborted_txns
 from services.rlm.metrics import (
     DAMAGED,
@@ -435,7 +435,7 @@ class RemoteIndexCache:
         is_fetched = index is None
         if index is None:
             MISSES.inc()
-            index = b"".join(self._rsm.fetch_index(segment, kind))
+            index = _joined(self._rsm.fetch_index(segment, kind), segment, kind)
             check_index(segment, kind, index)
         else:
             _IN_FILE.inc()
@@ -443,6 +443,25 @@ class RemoteIndexCache:
             if len(index) + _ENTRY_OVERHEAD_BYTES <= self._memory.maxsize:
                 self._memory[name] = index
         return _Loaded(index, is_fetched)
+
+
+def _joined(chunks: Iterator[bytes], segment: RemoteLogSegmentMetadata, kind: IndexType) -> bytes:
+    """Join an index that is streamed, up to a limit.
+
+    Raises:
+        CorruptSegmentError: it is larger than any index.
+    """
+    pieces: list[bytes] = []
+    size_bytes = 0
+    for chunk in chunks:
+        size_bytes += len(chunk)
+        if size_bytes > MAX_SIDE_FILE_BYTES:
+            raise CorruptSegmentError(
+                f"segment {segment.remote_log_segment_id}: its {kind.value} index has over "
+                f"{MAX_SIDE_FILE_BYTES} bytes, so it is none"
+            )
+        pieces.append(chunk)
+    return b"".join(pieces)
 
 
 def name_of(segment: RemoteLogSegmentId, kind: IndexType) -> str:

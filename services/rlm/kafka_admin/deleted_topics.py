@@ -15,7 +15,12 @@ from services.api.remote_log_metadata_manager import (
 )
 from services.rlm.kafka_admin.cluster_view import ClusterView, NoTopic, TopicView
 from services.rlm.kafka_log.checkpoints import META_PROPERTIES
-from services.rlm.kafka_log.partition_dir import LogDirError, LogFileError, read_side_file
+from services.rlm.kafka_log.partition_dir import (
+    MAX_TEXT_FILE_BYTES,
+    LogDirError,
+    LogFileError,
+    read_side_file,
+)
 
 _CLUSTER_ID = re.compile(r"^cluster\.id[ \t]*=[ \t]*(\S+)\s*$", re.MULTILINE)
 
@@ -30,7 +35,7 @@ def read_cluster_id(log_dirs: Sequence[Path]) -> str:
     for log_dir in log_dirs:
         path = log_dir / META_PROPERTIES
         try:
-            data = read_side_file(path)
+            data = read_side_file(path, MAX_TEXT_FILE_BYTES)
         except LogFileError:
             continue
         found = _CLUSTER_ID.search((data or b"").decode("utf-8", "replace"))

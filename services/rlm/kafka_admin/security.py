@@ -7,6 +7,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from services.common.secret_file import SecretFileError, read_secret
+
 
 class KafkaSecurityError(Exception):
     """The error if the file of a setting cannot be used; the message names both and no secret."""
@@ -153,11 +155,9 @@ class KafkaSecurity:
 def _secret(path: Path, name: str) -> str:
     """Read a secret without the newline at its end."""
     try:
-        return path.read_text("utf-8").rstrip("\r\n")
-    except OSError as e:
-        raise _unusable(name, path, f"cannot be read: {e.strerror}") from e
-    except UnicodeDecodeError:
-        raise _unusable(name, path, "is not UTF-8") from None
+        return read_secret(path)
+    except SecretFileError as e:
+        raise _unusable(name, path, str(e).removeprefix(f"{path}: ")) from None
 
 
 def _check_readable(path: Path, name: str) -> None:

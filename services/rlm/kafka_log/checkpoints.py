@@ -10,6 +10,7 @@ from services.api.errors import InvalidRequestError
 from services.api.ids import TopicIdPartition, uuid_from_text
 from services.api.remote_log_manager import ProblemKind
 from services.rlm.kafka_log.partition_dir import (
+    MAX_TEXT_FILE_BYTES,
     Fingerprint,
     LogFileError,
     fingerprint_of,
@@ -30,7 +31,7 @@ def read_broker_id(log_dir: Path) -> int | None:
     Raises:
         LogFileError: UNREADABLE.
     """
-    data = read_side_file(log_dir / META_PROPERTIES)
+    data = read_side_file(log_dir / META_PROPERTIES, MAX_TEXT_FILE_BYTES)
     found = _BROKER_ID.search((data or b"").decode("utf-8", "replace"))
     return int(found[1]) if found else None
 
@@ -42,7 +43,7 @@ def read_partition_metadata(directory: Path, topic: str, partition: int) -> Topi
         LogFileError: PARTITION_METADATA_MISSING, PARTITION_METADATA_INVALID, UNREADABLE.
     """
     path = directory / PARTITION_METADATA
-    data = read_side_file(path)
+    data = read_side_file(path, MAX_TEXT_FILE_BYTES)
     if data is None:
         reason = "missing, so that the topic's id is not known"
         raise LogFileError(ProblemKind.PARTITION_METADATA_MISSING, path, reason)
@@ -75,7 +76,7 @@ def read_offset_checkpoint(path: Path) -> dict[tuple[str, int], int] | None:
     Raises:
         LogFileError: UNREADABLE, also if the file is damaged.
     """
-    data = read_side_file(path)
+    data = read_side_file(path, MAX_TEXT_FILE_BYTES)
     if not data:
         return None if data is None else {}
     try:

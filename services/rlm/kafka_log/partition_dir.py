@@ -114,6 +114,9 @@ LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 MAX_SIDE_FILE_BYTES = 256 * 1024 * 1024
 """Indexes and snapshots are read into memory; Kafka's own limit of an index is far below."""
 
+MAX_TEXT_FILE_BYTES = 16 * 1024 * 1024
+"""Checkpoints and properties take many times their size when parsed; this is 60,000 partitions."""
+
 _LOG = ".log"
 _SNAPSHOT = ".snapshot"
 
@@ -186,20 +189,24 @@ def list_snapshots(directory: Path) -> list[int]:
     return sorted(offset for offset, _ in _files(directory, _SNAPSHOT))
 
 
-def read_side_file(path: Path) -> bytes | None:
+def read_side_file(path: Path, max_bytes: int = MAX_SIDE_FILE_BYTES) -> bytes | None:
     """Read an index, a snapshot or a checkpoint; None if it does not exist.
 
     Raises:
-        LogFileError: UNREADABLE.
+        LogFileError: UNREADABLE, also if it is larger than `max_bytes`; then it is not read.
     """
     with reading(path):
         try:
             with path.open("rb") as file:
-                data = file.read(MAX_SIDE_FILE_BYTES + 1)
+                # The file may grow after it is measured.
+                is_too_large = os.fstat(file.fileno()).st_size > max_bytes
+                data = b"" if is_too_large else file.read(max_bytes + 1)
         except FileNotFoundError:
             return None
-    if len(data) > MAX_SIDE_FILE_BYTES:
-        raise LogFileError(ProblemKind.UNREADABLE, path, f"over {MAX_SIDE_FILE_BYTES} bytes")
+    if is_too_large or len(data) > max_bytes:
+        raise LogFileError(
+            ProblemKind.UNREADABLE, path, f"over {max_bytes} bytes, so it is no such file"
+        )
     return data
 
 
@@ -227,7 +234,7 @@ def read_lineage(directory: Path) -> Lineage:
             UNREADABLE.
     """
     path = directory / LEADER_EPOCH_CHECKPOINT
-    data = read_side_file(path)
+    data = read_side_file(path, MAX_TEXT_FILE_BYTES)
     try:
         if data is None:
             raise ValueError("missing")

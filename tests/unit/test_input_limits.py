@@ -1,0 +1,119 @@
+"""Test that a file from outside is refused by name when it is huge, before it is in memory."""
+
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from services.api.errors import CorruptSegmentError, InvalidRequestError
+from services.api.remote_storage_manager import IndexType, RemoteStorageManager
+from services.api.segments import RemoteLogSegmentMetadata
+from services.common.secret_file import SecretFileError, read_secret
+from services.rlm.fetch.index_cache import IndexFileLimits, IndexFiles, RemoteIndexCache
+from services.rlm.kafka_admin.deleted_topics import read_cluster_id
+from services.rlm.kafka_log.checkpoints import (
+    HIGH_WATERMARKS,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    read_broker_id,
+    read_offset_checkpoint,
+    read_partition_metadata,
+)
+from services.rlm.kafka_log.partition_dir import (
+    LEADER_EPOCH_CHECKPOINT,
+    LogDirError,
+    LogFileError,
+    read_lineage,
+    read_producer_snapshot,
+    read_side_file,
+)
+from services.rsm.factory import build_locations
+from services.rsm.layout import CustomMetadata
+from services.rsm.settings import RsmSettings
+from tests.harness.tier import a_topic, segment
+
+GIB = 1024**3
+MIB = 1024**2
+(TP,) = a_topic()
+
+
+@contextmanager
+def little_memory() -> Iterator[None]:
+    tracemalloc.start()
+    try:
+        yield
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 4 * MIB
+
+
+def huge(path: Path) -> Path:
+    """Make a file of 8 GiB that takes no room."""
+    with path.open("wb") as file:
+        file.truncate(8 * GIB)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        (META_PROPERTIES, lambda path: read_broker_id(path.parent)),
+        (PARTITION_METADATA, lambda path: read_partition_metadata(path.parent, "t", 0)),
+        (HIGH_WATERMARKS, read_offset_checkpoint),
+        (LEADER_EPOCH_CHECKPOINT, lambda path: read_lineage(path.parent)),
+        ("00000000000000000010.snapshot", read_producer_snapshot),
+        ("00000000000000000010.index", read_side_file),
+    ],
+)
+def test_a_file_of_a_log_directory_is_refused_unread(
+    tmp_path: Path, name: str, read: Callable[[Path], object]
+) -> None:
+    path = huge(tmp_path / name)
+    with little_memory(), pytest.raises(LogFileError, match=r"over \d+ bytes") as refused:
+        read(path)
+    assert refused.value.path == path
+
+
+def test_a_huge_meta_properties_has_no_cluster_id(tmp_path: Path) -> None:
+    huge(tmp_path / META_PROPERTIES)
+    with little_memory(), pytest.raises(LogDirError, match=r"has no cluster\.id"):
+        read_cluster_id([tmp_path])
+
+
+def test_a_huge_registry_of_locations_is_refused(tmp_path: Path) -> None:
+    path = huge(tmp_path / "locations.toml")
+    settings = RsmSettings(backend="filesystem", directory=tmp_path, locations_file=path)
+    with little_memory(), pytest.raises(SystemExit, match=f"{path}: has over 1048576 bytes"):
+        build_locations(settings)
+
+
+def test_a_huge_secret_is_refused(tmp_path: Path) -> None:
+    path = huge(tmp_path / "password")
+    with little_memory(), pytest.raises(SecretFileError, match=f"{path}: has over 65536 bytes"):
+        read_secret(path)
+
+
+def test_huge_custom_metadata_is_refused() -> None:
+    with little_memory(), pytest.raises(InvalidRequestError, match="custom_metadata"):
+        CustomMetadata.from_bytes(bytes(MIB))
+
+
+def test_an_index_that_never_ends_is_refused(tmp_path: Path) -> None:
+    class Endless:
+        """An RSM whose index never ends."""
+
+        def fetch_index(
+            self, metadata: RemoteLogSegmentMetadata, index_type: IndexType
+        ) -> Iterator[bytes]:
+            chunk = bytes(MIB)
+            while True:
+                yield chunk
+
+    files = IndexFiles(IndexFileLimits(tmp_path))
+    cache = RemoteIndexCache(cast(RemoteStorageManager, Endless()), MIB, files)
+    with pytest.raises(CorruptSegmentError, match="OFFSET index has over 268435456 bytes"):
+        cache.offset_index(segment(TP, 0))
