@@ -167,9 +167,10 @@ types: $(VENV)/.dev $(VENV)/.spark ## mypy --strict over everything
 	$(BIN)/mypy .
 
 .PHONY: docs
-docs: $(VENV)/.dev ## Write docs/config.md, docs/metrics.md, the chart's schema and its README from their sources
+docs: $(VENV)/.dev ## Write docs/config.md, metrics.md and roles.md, the chart's schema and its README from their sources
 	$(BIN)/python -m tests.reference config > docs/config.md.new && mv docs/config.md.new docs/config.md
 	$(BIN)/python -m tests.reference metrics > docs/metrics.md.new && mv docs/metrics.md.new docs/metrics.md
+	$(BIN)/python -m tests.reference roles > docs/roles.md.new && mv docs/roles.md.new docs/roles.md
 	$(BIN)/python -m tests.helm.reference
 
 .PHONY: check

@@ -1,25 +1,28 @@
-"""Write docs/config.md and docs/metrics.md from their sources: `make docs`."""
+"""Write docs/config.md, docs/metrics.md and docs/roles.md from their sources: `make docs`."""
 
 import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import groupby
 
 from prometheus_client.metrics import MetricWrapperBase
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from services.api.roles import MEANING, Role, Topics, table
+from services.common import reloaded_file
 from services.common.settings import ServiceSettings
 from services.rlm import collectors, metrics
 from services.rlm.collectors import TopicGauge
 from services.rlm.metrics import TopicCounter
 from services.rlm.settings import RlmSettings
 from services.rlmm.settings import RlmmSettings
-from services.rpc.server import interceptor, transport
+from services.rpc.server import access, interceptor, transport
 from services.rsm.settings import RsmSettings
 
-_MODULES = (interceptor, transport, metrics, collectors)
+_MODULES = (interceptor, access, transport, reloaded_file, metrics, collectors)
 """Those that declare metrics."""
 
 _HEADER = """# Settings
@@ -189,5 +192,42 @@ def _declared() -> Iterator[_Declared]:
                 yield _Declared(metric.name, metric.type, labels, metric.documentation)
 
 
+_ROLES_HEADER = """# Roles
+
+Which role may call which RPC. [security.md](security.md#the-policy-file) says how a policy grants
+roles. Written by `make docs` from `services/api/roles.py`.
+
+| role | for what |
+|---|---|"""
+
+_TOPICS = {
+    Topics.NAMED: "those named",
+    Topics.FILTER: "that of the filter; without it all",
+    Topics.STORED: "that of the id",
+    Topics.ALL: "all",
+    Topics.NONE: "",
+}
+
+
+def roles_markdown() -> str:
+    """Return the whole page."""
+    lines = [_ROLES_HEADER, *(f"| {role} | {MEANING[role]} |" for role in Role), ""]
+    lines += [
+        "*Topics* are those that a grant must cover. If the roles differ by a value of",
+        "the request, each value has a row.",
+        "",
+    ]
+    heading = " | ".join(("RPC", "value", *Role, "topics"))
+    for service, entries in groupby(table(), lambda entry: entry.service):
+        lines += [f"## {service}", "", f"| {heading} |", "|" + "---|" * (len(Role) + 3)]
+        for entry in entries:
+            marks = ("yes" if role in entry.roles else "" for role in Role)
+            cells = (entry.rpc, entry.value, *marks, _TOPICS[entry.topics])
+            lines.append(f"| {' | '.join(cells)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
 if __name__ == "__main__":
-    print({"config": config_markdown, "metrics": metrics_markdown}[sys.argv[1]]())
+    pages = {"config": config_markdown, "metrics": metrics_markdown, "roles": roles_markdown}
+    print(pages[sys.argv[1]]())

@@ -22,6 +22,10 @@ def _for_ever() -> float:
     return inf
 
 
+def _any_topic(topic: str) -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """Describe the call that this thread serves.
@@ -33,12 +37,15 @@ class Call:
         is_active: returns whether the caller still waits for the response. After False it stays
             False: the deadline passed, the caller cancelled, or the connection broke.
         left_s: returns the seconds until the caller's deadline; infinite if it has none.
+        require_topic: raises PermissionDeniedError if the caller may not make this call for the
+            topic. A service calls it with the name that it stored, if the request has only an id.
     """
 
     actor: str
     request_id: str
     is_active: Callable[[], bool] = _always
     left_s: Callable[[], float] = _for_ever
+    require_topic: Callable[[str], None] = _any_topic
 
 
 IN_PROCESS = Call(actor="in-process", request_id="-")

@@ -30,6 +30,7 @@ COMMANDS = {
     "partitions": ("partitions", "Show what an RLM ships and serves; repair a partition."),
     "db": ("db", "Create, upgrade, check and maintain the metadata database."),
     "store": ("store", "Check the object store behind RSM."),
+    "policy": ("policy", "Check a policy file and show what it grants."),
     "sweep": ("sweep", "Expire segments or remove partitions in bulk on Spark."),
 }
 

@@ -74,6 +74,20 @@ class ServiceSettings(BaseSettings):
         description="How long a stream waits for a client that neither sends nor receives, ms; "
         "then the stream is cancelled.",
     )
+    identity_share_percent: int = Field(
+        default=75,
+        ge=1,
+        le=100,
+        description="The share of the threads of each kind of call that one identity may have at "
+        "once, percent; further calls of it are refused and may be retried. 100: no bound. Without "
+        "TLS there are no identities and no bound.",
+    )
+    identity_bytes_per_s: int = Field(
+        default=0,
+        ge=0,
+        description="The most bytes that the streams of one identity may send and receive "
+        "together, per second of one process; more waits. 0: no limit. Needs TLS.",
+    )
     default_deadline_ms: int = Field(
         default=30_000, ge=1, description="Deadline of a unary call whose client sets none, ms."
     )

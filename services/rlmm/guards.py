@@ -54,6 +54,7 @@ def require_owner_may_delete(
     """Refuse a deletion before anything is deleted; accept it if the partition is unknown.
 
     Raises:
+        InvalidRequestError: the topic id has another name.
         DeletionRefusedError: the topic's settings forbid the deletion.
     """
     found = connection.execute(
@@ -62,6 +63,7 @@ def require_owner_may_delete(
         .where(PartitionRow.topic_id == tp.topic_id, PartitionRow.partition == tp.partition)
     ).one_or_none()
     if found is not None:
+        check_topic_name(tp, found.name)
         check_may_delete(found.name, topic_config(found.config), found.delete_state, owner)
 
 
@@ -104,11 +106,13 @@ TOPIC_FIELD = "topic_id_partition.topic"
 
 
 def check_topic_name(tp: TopicIdPartition, name: str, field: str = TOPIC_FIELD) -> None:
-    """Raise InvalidRequestError, naming `field`, if the topic's name is not `name`."""
+    """Raise InvalidRequestError, naming `field`, if the topic's name is not `name`.
+
+    Otherwise a caller that may use one topic could read another by its id. The message does not
+    have the stored name for the same reason.
+    """
     if tp.topic != name:
-        raise InvalidRequestError(
-            f"{field}: topic id {tp.topic_id} belongs to {name!r}, not to {tp.topic!r}"
-        )
+        raise InvalidRequestError(f"{field}: topic id {tp.topic_id} is not of a topic {tp.topic!r}")
 
 
 def unknown_partition(tp: TopicIdPartition) -> RemoteResourceNotFoundError:

@@ -16,11 +16,15 @@ from services.rlmm.tables import TopicConfigEventRow, TopicRow
 
 
 def read(connection: Connection, topic_id: UUID) -> StoredTopicConfig:
-    """Read the topic's settings; see RemoteLogMetadataManager.topic_config."""
+    """Read the topic's settings; see RemoteLogMetadataManager.topic_config.
+
+    The request has no name of the topic: the stored one decides whether the caller may read it.
+    """
     columns = TopicRow.__table__.columns
     row = connection.execute(select(*columns).where(TopicRow.topic_id == topic_id)).one_or_none()
     if row is None:
         raise _unknown_topic(topic_id)
+    current_call().require_topic(row.name)
     return _stored(row)
 
 
@@ -40,6 +44,7 @@ def put(
     topic = session.get(TopicRow, topic_id, with_for_update=True)
     if topic is None:
         raise _unknown_topic(topic_id)
+    current_call().require_topic(topic.name)
     if topic.config == dict(entries):
         return _stored(topic)
     if expected_revision not in (None, topic.config_revision):

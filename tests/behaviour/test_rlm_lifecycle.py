@@ -672,15 +672,15 @@ def test_a_database_that_is_away_is_asked_thrice_a_call(
 
 def test_a_topic_keeps_its_name(stack: Stack, leader: Any) -> None:
     renamed = replace(NAME, topic="renamed", partition=1)
-    with pytest.raises(InvalidRequestError, match="has the topic id of topic"):
+    with pytest.raises(InvalidRequestError, match="has the topic id of another topic"):
         send_role(leader, FOLLOWER, 9, renamed)
-    with pytest.raises(InvalidRequestError, match="has the topic id of topic"):
+    with pytest.raises(InvalidRequestError, match="has the topic id of another topic"):
         stop(leader, TOPIC_DELETED, 9, renamed)
     two = [replace(NAME, topic_id=uuid4())] * 2
     changes = [
         LeadershipChange(replace(name, topic=f"t{n}"), 9, LEADER) for n, name in enumerate(two)
     ]
-    with pytest.raises(InvalidRequestError, match="has the topic id of topic"):
+    with pytest.raises(InvalidRequestError, match="has the topic id of another topic"):
         leader.on_leadership_change(LeadershipDelta(tuple(changes)))
     assert [found.topic_id_partition for found in all_descriptions(leader)] == [NAME]
 

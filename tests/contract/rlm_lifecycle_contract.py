@@ -127,9 +127,9 @@ class RlmLifecycleContract:
         self, shipped: Stack, rlm: RemoteLogManager
     ) -> None:
         renamed = replace(OTHERS[0], topic="u")
-        with pytest.raises(InvalidRequestError, match="has the topic id of topic"):
+        with pytest.raises(InvalidRequestError, match="has the topic id of another topic"):
             told(rlm, change(NAME, 3), change(renamed, 3))
-        with pytest.raises(InvalidRequestError, match="has the topic id of topic"):
+        with pytest.raises(InvalidRequestError, match="has the topic id of another topic"):
             stopped(rlm, StopReason.TOPIC_DELETED, NAME, renamed)
         assert roles(rlm) == {NAME: None}
         assert [s.delete_state for s in all_partitions(shipped.rlmm)] == [None]

@@ -338,7 +338,7 @@ def test_the_refusal_of_an_item_names_a_field_of_the_item(channel: grpc.Channel)
     looked_up.topic_id_partition.topic = OTHER_NAME
     lookups = pb.GetRemoteLogSegmentMetadataBatchRequest(lookups=[looked_up])
     assert items_said(call(channel, RPCS["GetRemoteLogSegmentMetadataBatch"], [lookups])) == [
-        f"topic_id_partition.topic: topic id {TP.topic_id} belongs to 'orders', not to 'payments'"
+        f"topic_id_partition.topic: topic id {TP.topic_id} is not of a topic 'payments'"
     ]
     told = report()
     del told.reports[1:]

@@ -19,7 +19,7 @@ from tests.harness.certificates import OPERATOR
 _POLICY = f"""\
 [[grant]]
 identities = ["{OPERATOR}"]
-roles = ["admin"]
+roles = ["shipper", "reader", "deleter"]
 """
 
 

@@ -149,8 +149,9 @@ class PartitionRoles:
         for name in names:
             topic = topics.setdefault(name.topic_id, name.topic)
             if topic != name.topic:
+                # Without the right name: the caller may not be allowed to use that topic.
                 raise InvalidRequestError(
-                    f"topic: {name} has the topic id of topic {topic}; send the name of that topic"
+                    f"topic: {name} has the topic id of another topic; send its name"
                 )
 
     def apply(self, delta: LeadershipDelta) -> list[LifecycleOutcome]:

@@ -3,15 +3,18 @@
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from threading import Event, Semaphore, Thread
-from typing import Self
+from contextlib import contextmanager
+from threading import Event, Lock, Semaphore, Thread
+from typing import Any, Self
 
 import grpc
 
 from services.api.errors import ThrottledError
 from services.common.retry import timely_rounds
+from services.rpc.server.access import DENIED_CALLS, Permit
 
 _NEVER = math.inf
 
@@ -29,9 +32,19 @@ class ServedCall:
         waiting_since: since when the thread waits for the peer; infinite while it does not.
         due_at: when the call is cancelled; infinite if the peer set a deadline or there is none.
         cancel_reason: why the watchdog cancelled the call; empty if it did not.
+        code: the status of a cancelled call in log and metrics.
+        permit: what the policy allows the call; None while TLS is off, or not yet checked.
     """
 
-    __slots__ = ("_context", "cancel_reason", "due_at", "started", "waiting_since")
+    __slots__ = (
+        "_context",
+        "cancel_reason",
+        "code",
+        "due_at",
+        "permit",
+        "started",
+        "waiting_since",
+    )
 
     def __init__(self, context: grpc.ServicerContext, default_deadline_s: float = math.inf) -> None:
         self._context = context
@@ -39,6 +52,23 @@ class ServedCall:
         has_deadline = context.time_remaining() < _NO_DEADLINE_S
         self.due_at = math.inf if has_deadline else self.started + default_deadline_s
         self.cancel_reason = ""
+        self.code = grpc.StatusCode.DEADLINE_EXCEEDED
+        self.permit: Permit | None = None
+
+    def require_topic(self, topic: str) -> None:
+        """Raise PermissionDeniedError if the policy does not grant the caller this topic."""
+        if self.permit is not None:
+            self.permit.require_topic(topic)
+
+    def pass_at_rate(self, message: Any) -> None:
+        """Wait until the caller's rate has room for a message of a stream, bytes or protobuf's.
+
+        Raises:
+            RetriableRemoteStorageError: the caller left meanwhile.
+        """
+        if self.permit is not None and self.permit.rate is not None:
+            size = len(message) if isinstance(message, bytes) else message.ByteSize()
+            self.permit.rate.take(size, self.is_active)
 
     def wait_for_peer(self) -> None:
         self.waiting_since = time.monotonic()
@@ -82,6 +112,7 @@ class AdmissionQueue:
         waiting: int,
         idle_timeout_s: float,
         default_deadline_s: float = math.inf,
+        identity_share_percent: int = 100,
     ) -> None:
         """Create the threads and the queue of a kind.
 
@@ -89,7 +120,13 @@ class AdmissionQueue:
             kind: of the calls, in thread names and messages ("unary").
             idle_timeout_s: how long a thread waits for its peer before the call is cancelled.
             default_deadline_s: the deadline of a call that sets none.
+            identity_share_percent: the share of the threads that one identity may have, rounded
+                down to at least one thread.
         """
+        self._kind = kind
+        self._most_of_identity = max(1, threads * identity_share_percent // 100)
+        self._of_identity: Counter[str] = Counter()
+        self._lock = Lock()
         self.pool = ThreadPoolExecutor(threads, kind)
         self.refusal = (
             f"too many concurrent {kind} calls (limit {threads}) and the queue is full; "
@@ -110,6 +147,30 @@ class AdmissionQueue:
     def refuse(self) -> ThrottledError:
         return ThrottledError(self.refusal)
 
+    @contextmanager
+    def share_of(self, identity: str, method: str) -> Iterator[None]:
+        """Count a call of an identity that has a thread.
+
+        Raises:
+            ThrottledError: the identity has its share of the threads. The rest is for others, so
+                the call does not wait with its thread.
+        """
+        with self._lock:
+            if self._of_identity[identity] >= self._most_of_identity:
+                DENIED_CALLS.labels(method, "share").inc()
+                raise ThrottledError(
+                    f"too many concurrent {self._kind} calls of {identity} "
+                    f"(limit {self._most_of_identity}); retry in a few seconds"
+                )
+            self._of_identity[identity] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._of_identity[identity] -= 1
+                if not self._of_identity[identity]:
+                    del self._of_identity[identity]
+
     # Each call passes through these two; one atomic step of the interpreter each needs no lock.
 
     def start(self, context: grpc.ServicerContext) -> ServedCall:
@@ -122,13 +183,20 @@ class AdmissionQueue:
         self._served.discard(served)
 
     def cancel_overdue(self, now: float) -> None:
-        """Cancel calls that are past their default deadline or whose peer is idle for too long."""
+        """Cancel calls that are past their default deadline, whose peer is idle for too long, or
+        that the policy allows no longer.
+        """
         for served in self._served.copy():
             idle_s = now - served.waiting_since
+            permit = served.permit
             if now > served.due_at:
                 served.cancel("no answer within the default deadline of calls that name none")
             elif idle_s > self._idle_timeout_s:
                 served.cancel(f"the peer was idle for {idle_s:.1f} s")
+            elif permit is not None and not served.cancel_reason and not permit.is_valid():
+                DENIED_CALLS.labels(permit.method, "policy_change").inc()
+                served.code = grpc.StatusCode.PERMISSION_DENIED
+                served.cancel(f"the policy no longer allows this call to {permit.identity}")
 
 
 class Watchdog:

@@ -1,4 +1,4 @@
-"""Wrap every call: admission, request id, deadline, errors as statuses, log line, metrics."""
+"""Wrap every call: admission, identity, rights, request id, deadline, errors, log line, metrics."""
 
 import logging
 import time
@@ -15,9 +15,16 @@ from grpc_status import rpc_status
 from prometheus_client import Histogram
 
 from services.api.calls import Call, serving
-from services.api.errors import InvalidRequestError, RemoteStorageError
+from services.api.errors import (
+    InvalidRequestError,
+    PermissionDeniedError,
+    RemoteStorageError,
+    UnauthenticatedError,
+)
 from services.rpc.client.calls import REQUEST_ID_KEY
+from services.rpc.server.access import Access
 from services.rpc.server.admission import AdmissionQueue, ServedCall
+from services.rpc.server.identity import ANONYMOUS, UNAUTHENTICATED
 from services.rpc.statuses import status_code, status_of
 
 RPC_SECONDS = Histogram(
@@ -33,6 +40,11 @@ REFUSAL_THREADS = 2
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Behavior = Callable[[Any, grpc.ServicerContext], Any]
 Parse = Callable[[bytes], Any]
+_LEVELS = {
+    grpc.StatusCode.OK: logging.DEBUG,
+    grpc.StatusCode.UNAUTHENTICATED: logging.WARNING,
+    grpc.StatusCode.PERMISSION_DENIED: logging.WARNING,
+}
 _log = logging.getLogger("sediment.rpc")
 
 
@@ -73,10 +85,18 @@ class CallInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # gene
     that is cancelled then would never leave the queue. gRPC always calls a function with a stream.
     """
 
-    def __init__(self, kinds: CallKinds, refusals: ThreadPoolExecutor) -> None:
-        """Create the interceptor; the threads of `refusals` answer refused calls."""
+    def __init__(
+        self, kinds: CallKinds, refusals: ThreadPoolExecutor, access: Access | None = None
+    ) -> None:
+        """Create the interceptor.
+
+        Args:
+            refusals: its threads answer refused calls.
+            access: decides who may call what; None lets everyone in as "anonymous".
+        """
         self._kinds = kinds
         self._refusals = refusals
+        self._access = access
         self._methods: dict[str, _Method] = {}
 
     def intercept_service(
@@ -94,22 +114,22 @@ class CallInterceptor(grpc.ServerInterceptor):  # type: ignore[type-arg]  # gene
         return method.serving if method.queue.try_enter() else method.refusing
 
     def _wrap(self, name: str, handler: "Handler") -> _Method:
-        queue = self._kinds.of(handler)
+        queue, access = self._kinds.of(handler), self._access
         if handler.response_streaming:
             serving = grpc.stream_stream_rpc_method_handler(
-                _in_pool(_serve_stream_out(name, handler, queue), queue.pool),
+                _in_pool(_serve_stream_out(name, handler, queue, access), queue.pool),
                 response_serializer=handler.response_serializer,
             )
         else:
             serve = _serve_stream_in if handler.request_streaming else _serve_unary
             serving = grpc.stream_unary_rpc_method_handler(
-                _in_pool(serve(name, handler, queue), queue.pool),
+                _in_pool(serve(name, handler, queue, access), queue.pool),
                 response_serializer=handler.response_serializer,
             )
 
         def refuse(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
-            with one_call(name, context, queue):
-                raise queue.refuse()
+            with one_call(name, context, queue, access, refusal=queue.refuse()):
+                pass
 
         refusing = grpc.stream_unary_rpc_method_handler(_in_pool(refuse, self._refusals))
         return _Method(queue, serving, refusing)
@@ -121,12 +141,14 @@ def _in_pool(behavior: Behavior, pool: ThreadPoolExecutor) -> Behavior:
     return behavior
 
 
-def _serve_unary(name: str, handler: "Handler", queue: AdmissionQueue) -> Behavior:
+def _serve_unary(
+    name: str, handler: "Handler", queue: AdmissionQueue, access: Access | None
+) -> Behavior:
     behavior, parse = _behavior_of(handler), handler.request_deserializer or bytes
 
     def serve(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
         try:
-            with one_call(name, context, queue) as served:
+            with one_call(name, context, queue, access) as served:
                 return behavior(the_request(served, requests, parse), context)
         finally:
             queue.leave()
@@ -134,12 +156,14 @@ def _serve_unary(name: str, handler: "Handler", queue: AdmissionQueue) -> Behavi
     return serve
 
 
-def _serve_stream_in(name: str, handler: "Handler", queue: AdmissionQueue) -> Behavior:
+def _serve_stream_in(
+    name: str, handler: "Handler", queue: AdmissionQueue, access: Access | None
+) -> Behavior:
     behavior, parse = _behavior_of(handler), handler.request_deserializer or bytes
 
     def serve(requests: Iterator[bytes], context: grpc.ServicerContext) -> Any:
         try:
-            with one_call(name, context, queue) as served:
+            with one_call(name, context, queue, access) as served:
                 # Until the metadata arrive, the client assumes that the call waits in the queue.
                 context.send_initial_metadata(())
                 return behavior(each_request(served, requests, parse), context)
@@ -149,17 +173,20 @@ def _serve_stream_in(name: str, handler: "Handler", queue: AdmissionQueue) -> Be
     return serve
 
 
-def _serve_stream_out(name: str, handler: "Handler", queue: AdmissionQueue) -> Behavior:
+def _serve_stream_out(
+    name: str, handler: "Handler", queue: AdmissionQueue, access: Access | None
+) -> Behavior:
     behavior, parse = _behavior_of(handler), handler.request_deserializer or bytes
     take = each_request if handler.request_streaming else the_request
 
     def serve(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
         try:
-            with one_call(name, context, queue) as served:
+            with one_call(name, context, queue, access) as served:
                 context.send_initial_metadata(())
                 answers = behavior(take(served, requests, parse), context)
                 try:
                     for answer in answers:
+                        served.pass_at_rate(answer)
                         served.wait_for_peer()
                         yield answer  # Returns when the peer has room for more.
                         served.work()
@@ -182,25 +209,49 @@ def _behavior_of(handler: "Handler") -> Behavior:
 
 @contextmanager
 def one_call(
-    method: str, context: grpc.ServicerContext, queue: AdmissionQueue
+    method: str,
+    context: grpc.ServicerContext,
+    queue: AdmissionQueue,
+    access: Access | None = None,
+    refusal: RemoteStorageError | None = None,
 ) -> Iterator[ServedCall]:
     """Serve one call inside the block; any exception ends the call with the status that it maps
     to.
+
+    Args:
+        refusal: ends the call at once, with its identity in the log.
     """
     # gRPC does not know the peer of a call that is over.
     peer = context.peer()
     served = queue.start(context)
-    call = Call("anonymous", _request_id(context), served.is_active, served.left_s)
-    with serving(call):
-        code = grpc.StatusCode.OK
+    identity = ANONYMOUS
+    if access is not None:
         try:
-            yield served
+            identity = access.identity_of(method, context)
+        except UnauthenticatedError as e:
+            identity, refusal = UNAUTHENTICATED, e
+    call = Call(
+        identity, _request_id(context), served.is_active, served.left_s, served.require_topic
+    )
+    with serving(call):
+        code, why = grpc.StatusCode.OK, ""
+        try:
+            if refusal is not None:
+                raise refusal
+            if access is None:
+                yield served
+            else:
+                with queue.share_of(identity, method):
+                    served.permit = access.permit(identity, method)
+                    yield served
         except GeneratorExit:
             # The peer left while a stream was sent to it.
             code = grpc.StatusCode.CANCELLED
             raise
         except RemoteStorageError as e:
             code = status_code(e)
+            if isinstance(e, UnauthenticatedError | PermissionDeniedError):
+                why = str(e)
             context.abort_with_status(rpc_status.to_status(status_of(e)))
         except Exception as e:  # the process boundary: no exception may pass unmapped
             if isinstance(e, grpc.RpcError) and not context.is_active():
@@ -215,8 +266,8 @@ def one_call(
         finally:
             queue.end(served)
             if served.cancel_reason:
-                code = grpc.StatusCode.DEADLINE_EXCEEDED
-            _record(method, code, call, served, peer)
+                code, why = served.code, served.cancel_reason
+            _record(method, code, call, served, peer, why)
 
 
 def the_request(served: ServedCall, requests: Iterator[bytes], parse: Parse) -> Any:
@@ -226,22 +277,31 @@ def the_request(served: ServedCall, requests: Iterator[bytes], parse: Parse) -> 
     if message is None:
         raise InvalidRequestError("request: the call ended without one")
     try:
-        return parse(message)
+        request = parse(message)
     except Exception as e:
         raise _not_a_message() from e
+    _check(served, request)
+    return request
 
 
 def each_request(served: ServedCall, requests: Iterable[bytes], parse: Parse) -> Iterator[Any]:
     """Read the requests of a stream as they arrive."""
     for message in requests:
         served.work()
+        served.pass_at_rate(message)
         try:
             request = parse(message)
         except Exception as e:
             raise _not_a_message() from e
+        _check(served, request)
         yield request
         served.wait_for_peer()
     served.work()
+
+
+def _check(served: ServedCall, request: Any) -> None:
+    if served.permit is not None:
+        served.permit.check_request(request)
 
 
 def _not_a_message() -> InvalidRequestError:
@@ -249,11 +309,13 @@ def _not_a_message() -> InvalidRequestError:
     return InvalidRequestError("request: not a message of this call")
 
 
-def _record(method: str, code: grpc.StatusCode, call: Call, served: ServedCall, peer: str) -> None:
+def _record(
+    method: str, code: grpc.StatusCode, call: Call, served: ServedCall, peer: str, why: str
+) -> None:
     """Count the call; log it if it failed."""
     seconds = time.monotonic() - served.started
     _rpc_seconds(method, code).observe(seconds)
-    level = logging.DEBUG if code is grpc.StatusCode.OK else logging.INFO
+    level = _LEVELS.get(code, logging.INFO)
     if not _log.isEnabledFor(level):
         return
     details: dict[str, object] = {
@@ -264,8 +326,8 @@ def _record(method: str, code: grpc.StatusCode, call: Call, served: ServedCall, 
         "actor": call.actor,
         "peer": peer,
     }
-    if served.cancel_reason:
-        details["why"] = served.cancel_reason
+    if why:
+        details["why"] = why
     # Each method and code has a limit of lines of its own.
     _log.log(level, f"rpc {method}: {code.name}", extra=details)
 

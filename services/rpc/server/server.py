@@ -19,6 +19,7 @@ from grpc_reflection.v1alpha import reflection
 from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.common.settings import ServiceSettings
 from services.rpc.client.channel import CHANNEL_OPTIONS
+from services.rpc.server.access import Access, open_access
 from services.rpc.server.admission import AdmissionQueue, Watchdog
 from services.rpc.server.interceptor import REFUSAL_THREADS, CallInterceptor, CallKinds
 from services.rpc.server.metrics_server import start_metrics
@@ -148,7 +149,8 @@ def start_grpc(
         settings.unary_threads, service.client_stream_threads, settings.stream_threads
     )
     request_timeout_s = settings.default_deadline_ms / 1000
-    server = _create_server(threads, request_timeout_s, settings, cleanup)
+    access = open_access(settings)
+    server = _create_server(threads, request_timeout_s, settings, cleanup, access)
     service.add_to(server)
     reflection.enable_server_reflection([service.full_name, reflection.SERVICE_NAME], server)
     ports = Ports(
@@ -171,10 +173,20 @@ def _drain(server: grpc.Server, timeout_s: float) -> None:
 
 
 def _create_server(
-    threads: Threads, request_timeout_s: float, settings: ServiceSettings, cleanup: ExitStack
+    threads: Threads,
+    request_timeout_s: float,
+    settings: ServiceSettings,
+    cleanup: ExitStack,
+    access: Access | None = None,
 ) -> grpc.Server:
-    """Create a server whose unary calls may take `request_timeout_s` to send their request."""
+    """Create a server.
+
+    Args:
+        request_timeout_s: how long unary calls may take to send their request.
+        access: decides who may call what; None serves everyone.
+    """
     idle_timeout_s = settings.stream_idle_timeout_ms / 1000
+    share_percent = settings.identity_share_percent
     kinds = CallKinds(
         AdmissionQueue(
             "unary",
@@ -182,9 +194,16 @@ def _create_server(
             WAITING_PER_UNARY_THREAD * threads.unary,
             request_timeout_s,
             settings.default_deadline_ms / 1000,
+            identity_share_percent=share_percent,
         ),
         *(
-            AdmissionQueue(kind, count, WAITING_PER_STREAM_THREAD * count, idle_timeout_s)
+            AdmissionQueue(
+                kind,
+                count,
+                WAITING_PER_STREAM_THREAD * count,
+                idle_timeout_s,
+                identity_share_percent=share_percent,
+            )
             for kind, count in (
                 ("stream-in", threads.streams_in),
                 ("stream-out", threads.streams_out),
@@ -199,7 +218,7 @@ def _create_server(
     refusals = cleanup.enter_context(ThreadPoolExecutor(REFUSAL_THREADS, "refusal"))
     return grpc.server(
         refusals,
-        interceptors=[CallInterceptor(kinds, refusals)],
+        interceptors=[CallInterceptor(kinds, refusals, access)],
         options=[
             *CHANNEL_OPTIONS,
             # Otherwise another process on the same port could answer for us.

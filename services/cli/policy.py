@@ -1,0 +1,101 @@
+"""Check a policy file: `sediment policy`."""
+
+from itertools import groupby
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from services.api.roles import Entry, Topics, table
+from services.cli.connections import JsonOrTable, command_group
+from services.cli.output import CommandError, Format, print_json, print_table, say
+from services.common.reloaded_file import FileError
+from services.rpc.server.policy import Policy, load_policy
+
+app = command_group("Check a policy file and show what it grants.")
+
+
+@app.callback()
+def _policy() -> None:
+    pass
+
+
+@app.command("check")
+def check(
+    file: Annotated[Path, typer.Argument(help="The policy file, TOML.", metavar="FILE")],
+    identity: Annotated[
+        str,
+        typer.Option(
+            "--as",
+            help="Show what this identity may call: a URI or DNS name of a certificate, or "
+            "system:serviceaccount:NAMESPACE:NAME.",
+            metavar="IDENTITY",
+        ),
+    ] = "",
+    output: JsonOrTable = Format.TABLE,
+) -> None:
+    """Check a policy file as a service does, and show its grants.
+
+    Exits with 2 if a service would refuse the file.
+    """
+    try:
+        policy = load_policy(file)
+    except FileError as e:
+        raise CommandError(str(e)) from e
+    if identity:
+        _show_calls(policy, identity, output)
+    else:
+        _show_grants(policy, output)
+
+
+def _show_grants(policy: Policy, output: Format) -> None:
+    if output is Format.JSON:
+        for grant in policy.grants:
+            print_json(
+                {
+                    "identities": grant.identities,
+                    "roles": sorted(grant.roles),
+                    "topics": grant.topics,
+                }
+            )
+        return
+    rows = [
+        tuple("\n".join(each) for each in (grant.identities, sorted(grant.roles), grant.topics))
+        for grant in policy.grants
+    ]
+    print_table("Grants", ("identities", "roles", "topics"), rows)
+
+
+def _show_calls(policy: Policy, identity: str, output: Format) -> None:
+    calls = [(entry, _topics_of(policy, identity, entry)) for entry in table()]
+    if not policy.grants_of(identity):
+        say(f"the policy grants nothing to {identity}")
+    if output is Format.JSON:
+        for entry, topics in calls:
+            call: dict[str, object] = {"service": entry.service, "rpc": entry.rpc}
+            if entry.value:
+                call["only"] = entry.value
+            print_json({**call, "allowed": topics is not None, "topics": topics or []})
+        return
+    for service, of_service in groupby(calls, lambda call: call[0].service):
+        rows = [
+            (entry.rpc, entry.value, "denied" if topics is None else ", ".join(topics) or "-")
+            for entry, topics in of_service
+        ]
+        print_table(service, ("call", "only", "topics"), rows)
+
+
+def _topics_of(policy: Policy, identity: str, entry: Entry) -> list[str] | None:
+    """Return the patterns of the topics for which an identity may make a call; None: it may not.
+
+    The list is empty if topics do not matter.
+    """
+    granted = [
+        grant for grant in policy.grants_of(identity) if not entry.roles.isdisjoint(grant.roles)
+    ]
+    topics = list(dict.fromkeys(topic for grant in granted for topic in grant.topics))
+    if not granted or (entry.topics is Topics.ALL and "*" not in topics):
+        return None
+    if entry.topics is Topics.NONE:
+        return []
+    return ["*"] if "*" in topics else topics

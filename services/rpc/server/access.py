@@ -1,0 +1,193 @@
+"""Decide who calls and whether the policy allows it: per call, per request, and later again."""
+
+from threading import Lock
+from typing import Any
+
+import grpc
+from cachetools import LRUCache
+from prometheus_client import Counter
+
+from services.api.errors import PermissionDeniedError, UnauthenticatedError
+from services.api.roles import PACKAGE, Roles, Rule, Topics, rule_of
+from services.common.fair_queue import TokenBucket
+from services.common.reloaded_file import FileError, ReloadedFile
+from services.common.settings import ServiceSettings
+from services.rpc.server.identity import TokenVerifier, identity_of
+from services.rpc.server.policy import ALL_TOPICS, AllTopics, Policy, policy_file
+from services.rpc.server.request_scope import roles_of, topics_of
+
+DENIED_CALLS = Counter(
+    "sediment_denied_calls",
+    "Calls that were refused or ended because of their identity, by method and reason: "
+    "unauthenticated, role, topic, share (too many calls of one identity at once) or "
+    "policy_change (ended while it ran).",
+    ["method", "reason"],
+)
+# Import alone may ask for a topic with each message, which is checked then.
+_MOST_REMEMBERED = 1_000
+_MOST_RATES = 4_096
+_NOBODY = Rule(frozenset(), Topics.NONE)
+
+
+class Permit:
+    """What the policy allowed one call.
+
+    Attributes:
+        identity: the caller.
+        method: the method, as gRPC names it.
+        rate: limits the bytes of the caller's streams; None if nothing does.
+    """
+
+    __slots__ = ("_asked", "_checked", "_policy", "_rule", "identity", "method", "rate")
+
+    def __init__(
+        self,
+        identity: str,
+        method: str,
+        policy: ReloadedFile[Policy],
+        rate: TokenBucket | None = None,
+    ) -> None:
+        """Check that the identity has a role for the method.
+
+        Raises:
+            PermissionDeniedError: it has none, for any topic.
+        """
+        self.identity = identity
+        self.method = method
+        self.rate = rate
+        self._policy = policy
+        self._checked = policy.current()
+        self._rule = rule_of(method) or _NOBODY
+        self._asked: set[tuple[Roles, str | AllTopics | None]] = set()
+        self._require(self._rule.roles, None)
+
+    def check_request(self, request: Any) -> None:
+        """Check the topics and values of a request.
+
+        Raises:
+            PermissionDeniedError: the grants of the identity do not cover them.
+        """
+        topics: frozenset[str] | AllTopics | None = None
+        for roles in roles_of(self._rule, request):
+            if self._rule.topics is Topics.NONE or self._rule.topics is Topics.STORED:
+                self._require(roles, None)
+            elif not self._may(roles, ALL_TOPICS):
+                topics = topics_of(self._rule, request) if topics is None else topics
+                for topic in (topics,) if isinstance(topics, str) else topics or (None,):
+                    self._require(roles, topic)
+
+    def require_topic(self, topic: str) -> None:
+        """Check a topic that the service found by an id; the refusal does not reveal its name.
+
+        Raises:
+            PermissionDeniedError: the grants of the identity do not cover it.
+        """
+        if not self._may(self._rule.roles, topic):
+            raise self._refusal(self._rule.roles, "topic", " on the topic of this id")
+
+    def is_valid(self) -> bool:
+        """Return whether the present policy allows all that the call has asked for."""
+        policy = self._policy.current()
+        if policy is not self._checked:
+            if not all(policy.allows(self.identity, *asked) for asked in self._asked.copy()):
+                return False
+            self._checked = policy
+        return True
+
+    def _may(self, roles: Roles, topic: str | AllTopics | None) -> bool:
+        while True:
+            policy = self._policy.current()
+            if not policy.allows(self.identity, roles, topic):
+                return False
+            if len(self._asked) < _MOST_REMEMBERED:
+                self._asked.add((roles, topic))
+            # If the policy changed meanwhile, `is_valid` may have missed what was added just now.
+            if self._policy.current() is policy:
+                return True
+
+    def _require(self, roles: Roles, topic: str | AllTopics | None) -> None:
+        if self._may(roles, topic):
+            return
+        if topic is None:
+            raise self._refusal(roles, "role", "")
+        where = "all topics" if topic == ALL_TOPICS else f"topic {topic[:249]!r}"
+        raise self._refusal(roles, "topic", f" on {where}")
+
+    def _refusal(self, roles: Roles, reason: str, where: str) -> PermissionDeniedError:
+        DENIED_CALLS.labels(self.method, reason).inc()
+        rpc = self.method.removeprefix(f"/{PACKAGE}.")
+        return PermissionDeniedError(
+            f"{self.identity} may not call {rpc}{where}: needs one of the roles "
+            f"{', '.join(sorted(roles)) or '(none may)'}; add a grant to the policy file"
+        )
+
+
+class Access:
+    """The identities and the policy of a server."""
+
+    def __init__(
+        self,
+        policy: ReloadedFile[Policy],
+        tokens: TokenVerifier | None = None,
+        bytes_per_s: int = 0,
+    ) -> None:
+        """Create the checks.
+
+        Args:
+            tokens: verifies tokens; None if only client certificates are identities.
+            bytes_per_s: the rate of the streams of one identity, all together; 0 for any.
+        """
+        self._policy = policy
+        self._tokens = tokens
+        # A bucket that is dropped was idle for longer than all others.
+        self._rates: LRUCache[str, TokenBucket] = LRUCache(_MOST_RATES)
+        self._rates_lock = Lock()
+        self._bytes_per_s = bytes_per_s
+
+    def identity_of(self, method: str, context: grpc.ServicerContext) -> str:
+        """Return the caller.
+
+        Raises:
+            UnauthenticatedError: the call has no valid identity.
+        """
+        try:
+            return identity_of(context, self._tokens)
+        except UnauthenticatedError:
+            DENIED_CALLS.labels(method, "unauthenticated").inc()
+            raise
+
+    def permit(self, identity: str, method: str) -> Permit:
+        """Allow a call; raises as Permit."""
+        return Permit(identity, method, self._policy, self._rate_of(identity))
+
+    def _rate_of(self, identity: str) -> TokenBucket | None:
+        if not self._bytes_per_s:
+            return None
+        with self._rates_lock:
+            found = self._rates.get(identity)
+            if found is None:
+                name = f"bytes of {identity} (limit {self._bytes_per_s:,} per s)"
+                found = TokenBucket(self._bytes_per_s, self._bytes_per_s, name=name)
+                self._rates[identity] = found
+            return found
+
+
+def open_access(settings: ServiceSettings) -> Access | None:
+    """Return the access that the settings ask for; None with plaintext, which serves everyone.
+
+    Raises:
+        SystemExit: the policy or the keys of tokens cannot be used.
+    """
+    if not settings.has_tls:
+        return None
+    if settings.policy_file is None:
+        raise SystemExit("cannot start: TLS without a policy file would let every client do all")
+    try:
+        tokens = None
+        if settings.token_jwks_file is not None:
+            tokens = TokenVerifier(
+                settings.token_jwks_file, settings.token_issuer, settings.token_audience
+            )
+        return Access(policy_file(settings.policy_file), tokens, settings.identity_bytes_per_s)
+    except FileError as e:
+        raise SystemExit(f"cannot start: {e}") from e
