@@ -4,26 +4,35 @@ call.
 
 import selectors
 import socket
+import ssl
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_DATA, _HEADERS, _RST_STREAM, _SETTINGS = 0, 1, 3, 4
+_DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING = 0, 1, 3, 4, 6
 _END_STREAM, _END_HEADERS, _ACK = 1, 4, 1
 _FRAME_HEADER_BYTES = 9
 
 
-class _Connection:
-    def __init__(self, address: str, source: str) -> None:
+class Connection:
+    """One connection of HTTP/2, with TLS if a context is given."""
+
+    def __init__(
+        self, address: str, source: str = "127.0.0.1", tls: ssl.SSLContext | None = None
+    ) -> None:
         host, _, port = address.rpartition(":")
         self.authority = address
         self.socket = socket.create_connection((host, int(port)), 30, (source, 0))
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname=host)
         self.socket.sendall(_PREFACE + _frame(_SETTINGS, 0, 0, b""))
         self.next_stream = 1
         self.ended: set[int] = set()
         self._unread = b""
+        # Reads do not block, writes do: a socket has one mode for both.
+        self._lock = Lock()
 
     def open_calls(self, path: str, count: int, message: bytes | None) -> None:
         block = _header_block(path, self.authority)
@@ -34,11 +43,33 @@ class _Connection:
                 body = struct.pack(">BI", 0, len(message)) + message
                 frames.append(_frame(_DATA, 0, self.next_stream, body))
             self.next_stream += 2
-        self.socket.sendall(b"".join(frames))
+        self.send(b"".join(frames))
+
+    def send_resets(self, path: str, count: int) -> None:
+        """Open calls and reset each at once."""
+        block = _header_block(path, self.authority)
+        frames = []
+        for _ in range(count):
+            frames.append(_frame(_HEADERS, _END_HEADERS, self.next_stream, block))
+            frames.append(_frame(_RST_STREAM, 0, self.next_stream, struct.pack(">I", 8)))
+            self.next_stream += 2
+        self.send(b"".join(frames))
+
+    def send_pings(self, count: int) -> None:
+        self.send(_frame(_PING, 0, 0, bytes(8)) * count)
+
+    def send(self, frames: bytes) -> None:
+        with self._lock:
+            self.socket.settimeout(30)
+            self.socket.sendall(frames)
 
     def read_frames(self) -> Iterator[tuple[int, int, int]]:
-        """Return type, flags and stream of the received frames; acknowledge settings."""
-        self._unread += self.socket.recv(65_536)
+        """Return type, flags and stream of the frames that are there; acknowledge settings.
+
+        Raises:
+            ConnectionError: the server has closed the connection.
+        """
+        self._unread += self._received()
         while len(self._unread) >= _FRAME_HEADER_BYTES:
             size = int.from_bytes(self._unread[:3], "big")
             if len(self._unread) < _FRAME_HEADER_BYTES + size:
@@ -46,15 +77,28 @@ class _Connection:
             kind, flags, stream = struct.unpack(">BBI", self._unread[3:_FRAME_HEADER_BYTES])
             self._unread = self._unread[_FRAME_HEADER_BYTES + size :]
             if kind == _SETTINGS and not flags & _ACK:
-                self.socket.sendall(_frame(_SETTINGS, _ACK, 0, b""))
+                self.send(_frame(_SETTINGS, _ACK, 0, b""))
             yield kind, flags, stream
+
+    def _received(self) -> bytes:
+        received = []
+        with self._lock:
+            self.socket.settimeout(0)
+            with suppress(BlockingIOError, ssl.SSLWantReadError):
+                while data := self.socket.recv(65_536):
+                    received.append(data)
+                if not received:
+                    raise ConnectionError("the server has closed the connection")
+        return b"".join(received)
 
 
 class IdlePeer:
     """Opens calls on so many connections from `source`, an address of this machine."""
 
-    def __init__(self, address: str, connections: int, source: str) -> None:
-        self._connections = [_Connection(address, source) for _ in range(connections)]
+    def __init__(
+        self, address: str, connections: int, source: str, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self._connections = [Connection(address, source, tls) for _ in range(connections)]
         self._closing = Event()
         self._thread = Thread(target=self._read, name="idle-peer", daemon=True)
         self._thread.start()
@@ -84,7 +128,7 @@ class IdlePeer:
                 for key, _ in selector.select(timeout=0.1):
                     self._take(key.data)
 
-    def _take(self, connection: _Connection) -> None:
+    def _take(self, connection: Connection) -> None:
         with suppress(OSError):
             for kind, flags, stream in connection.read_frames():
                 # Trailers end a call that gets a status, and a reset follows or comes alone.
@@ -93,8 +137,13 @@ class IdlePeer:
 
 
 @contextmanager
-def idle_peer(address: str, connections: int, source: str = "127.0.0.1") -> Iterator[IdlePeer]:
-    peer = IdlePeer(address, connections, source)
+def idle_peer(
+    address: str,
+    connections: int,
+    source: str = "127.0.0.1",
+    tls: ssl.SSLContext | None = None,
+) -> Iterator[IdlePeer]:
+    peer = IdlePeer(address, connections, source, tls)
     try:
         yield peer
     finally:
