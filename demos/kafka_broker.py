@@ -14,6 +14,7 @@ from typing import Self
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from services.common.client_security import PLAINTEXT, ClientSecurity
 from services.local.process import LOOPBACK, ChildProcess, HeldPorts, start_on_free_ports
 
 MINIMUM_JAVA = 17
@@ -48,8 +49,10 @@ def find_java() -> str:
 _PACKAGE = "io.sediment.kafka"
 
 
-def plugin_settings(jar: Path, rsm_address: str, rlmm_address: str) -> dict[str, str]:
-    """Return broker properties by Kafka's names, for plaintext services at `host:port`.
+def plugin_settings(
+    jar: Path, rsm_address: str, rlmm_address: str, security: ClientSecurity = PLAINTEXT
+) -> dict[str, str]:
+    """Return broker properties by Kafka's names, for services at `host:port`.
 
     Each topic has its own setting for tiering, remote.storage.enable.
     """
@@ -59,11 +62,22 @@ def plugin_settings(jar: Path, rsm_address: str, rlmm_address: str) -> dict[str,
         f"{storage}.class.name": f"{_PACKAGE}.SedimentRemoteStorageManager",
         f"{storage}.class.path": str(jar),
         "rsm.config.endpoint": rsm_address,
-        "rsm.config.security.protocol": "PLAINTEXT",
+        **_connection_settings("rsm.config", security),
         f"{metadata}.class.name": f"{_PACKAGE}.SedimentRemoteLogMetadataManager",
         f"{metadata}.class.path": str(jar),
         "rlmm.config.endpoint": rlmm_address,
-        "rlmm.config.security.protocol": "PLAINTEXT",
+        **_connection_settings("rlmm.config", security),
+    }
+
+
+def _connection_settings(prefix: str, security: ClientSecurity) -> dict[str, str]:
+    if security == PLAINTEXT:
+        return {f"{prefix}.security.protocol": "PLAINTEXT"}
+    return {
+        f"{prefix}.security.protocol": "SSL",
+        f"{prefix}.ssl.ca.file": str(security.ca),
+        f"{prefix}.ssl.certificate.file": str(security.certificate),
+        f"{prefix}.ssl.key.file": str(security.key),
     }
 
 

@@ -22,9 +22,9 @@ from demos.stage import link_log_dir
 from services.api.ids import TopicIdPartition, uuid_from_text, uuid_to_text
 from services.api.remote_log_metadata_manager import all_partitions, all_segments
 from services.api.segments import RemoteLogSegmentMetadata, RemoteLogSegmentState
-from services.common.client_security import PLAINTEXT
+from services.common.client_security import PLAINTEXT, ClientSecurity
 from services.local.seaweedfs import S3Endpoint
-from services.local.stack import ServiceProcess, rlmm_settings, rsm_settings
+from services.local.stack import ServiceProcess, rlmm_settings, rsm_settings, settings_of
 from services.rlm.kafka_log.log_dir import find_partitions
 from services.rlm.kafka_log.partition_dir import LocalSegment, list_segments
 from services.rlmm.db import create_database_engine
@@ -79,6 +79,7 @@ class World:
     bucket: str
     database_url: str
     log_dir: Path
+    security: ClientSecurity = PLAINTEXT
 
     def ship_command(self, *options: str) -> list[str]:
         addresses = ["--rsm", self.rsm.address, "--rlmm", self.rlmm.address]
@@ -108,12 +109,12 @@ class World:
 
     @contextmanager
     def metadata(self) -> Iterator[RemoteLogMetadataManagerClient]:
-        with open_channel(self.rlmm.address, PLAINTEXT) as channel:
+        with open_channel(self.rlmm.address, self.security) as channel:
             yield RemoteLogMetadataManagerClient(channel, self.rlmm.address)
 
     @contextmanager
     def storage(self) -> Iterator[RemoteStorageManagerClient]:
-        with open_channel(self.rsm.address, PLAINTEXT) as channel:
+        with open_channel(self.rsm.address, self.security) as channel:
             yield RemoteStorageManagerClient(channel, self.rsm.address)
 
     def local_segments(self) -> dict[TopicIdPartition, list[LocalSegment]]:
@@ -222,17 +223,27 @@ def _segment_of(key: str) -> str:
 
 @contextmanager
 def running_world(
-    directory: Path, database_url: str, s3: S3Endpoint, bucket: str, log_dir: Path
+    directory: Path,
+    database_url: str,
+    s3: S3Endpoint,
+    bucket: str,
+    log_dir: Path,
+    tls: Mapping[str, str] | None = None,
+    security: ClientSecurity = PLAINTEXT,
 ) -> Iterator[World]:
-    """Start RSM and RLMM in parallel and stop them at the end."""
+    """Start RSM and RLMM in parallel and stop them at the end.
+
+    `tls` are settings of both with which they serve TLS; with `security` the tests connect.
+    """
     small_parts = {"RSM_PART_SIZE_BYTES": str(SMALLEST_PART_BYTES)}
-    settings = {**rsm_settings(s3, bucket, ""), **small_parts}
+    settings = {**rsm_settings(s3, bucket, ""), **small_parts, **settings_of("rsm", tls or {})}
     rsm = ServiceProcess("rsm", settings, directory / "rsm")
-    rlmm = ServiceProcess("rlmm", rlmm_settings(database_url), directory / "rlmm")
+    settings_of_rlmm = {**rlmm_settings(database_url), **settings_of("rlmm", tls or {})}
+    rlmm = ServiceProcess("rlmm", settings_of_rlmm, directory / "rlmm")
     try:
         with ThreadPoolExecutor() as pool:
             list(pool.map(lambda service: service.start(), [rsm, rlmm]))
-        yield World(rsm, rlmm, s3, bucket, database_url, log_dir)
+        yield World(rsm, rlmm, s3, bucket, database_url, log_dir, security)
     finally:
         rsm.kill()
         rlmm.kill()
