@@ -12,6 +12,7 @@ BIN := $(VENV)/bin
 PROTOS := $(shell find protos -name '*.proto')
 PLUGIN_SOURCES := kafka_plugin/pom.xml $(shell find kafka_plugin/src/main -type f) $(PROTOS)
 PLUGIN_JAR := kafka_plugin/target/sediment-kafka-plugin-$(shell sed -n 's|^  <version>\(.*\)</version>|\1|p' kafka_plugin/pom.xml).jar
+PLUGIN_BILL := kafka_plugin/target/bom.json
 MVN := mvn -q -B -Dstyle.color=never -f kafka_plugin/pom.xml
 CONTRACT := $(BIN)/buf build protos --exclude-source-info
 LOG_DIR ?=
@@ -21,6 +22,7 @@ TEST_PROCESSES ?= 3
 PROBE_WITHOUT_CRC := tests/contract/test_rsm_locations_probe.py::test_a_header_that_a_store_ignores_is_found_out[x-amz-checksum-crc32c-found2]
 MODEL_ARGS ?=
 FUZZ_ARGS ?=
+UPGRADE ?= --upgrade
 
 .PHONY: help
 help: ## Print this list
@@ -32,20 +34,27 @@ $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "make: needs Python 3.11, 3.12 or 3.13; set PYTHON=/path/to/it" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.runtime: pyproject.toml requirements.lock hatch_build.py $(PROTOS) | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[embedded]'
+# pip installs the part of requirements.lock that the sets of $(1) need, and refuses a file whose hash
+# is not there. Without build isolation, which downloads build tools without hashes.
+LOCKED = $(BIN)/python -m supply_chain.requirements $(1) > $@.txt \
+	&& $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation \
+	  --require-hashes --requirement $@.txt
+
+$(VENV)/.runtime: pyproject.toml requirements.lock supply_chain/requirements.py hatch_build.py $(PROTOS) | $(VENV)/bin/python
+	$(call LOCKED,services embedded build)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.runtime
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev,kafka-demo]'
+	$(call LOCKED,services embedded build kafka-demo sbom dev)
 	@touch $@
 
 $(VENV)/.kafka: $(VENV)/.runtime
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[kafka-demo]'
+	$(call LOCKED,services kafka-demo)
 	@touch $@
 
 $(VENV)/.spark: $(VENV)/.runtime
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[spark]'
+	$(call LOCKED,services spark)
 	@touch $@
 
 .PHONY: install
@@ -54,9 +63,13 @@ install: $(VENV)/.runtime ## Install what running needs into .venv
 .PHONY: install-dev
 install-dev: $(VENV)/.dev ## Install what developing and testing need into .venv
 
+.PHONY: install-spark
+install-spark: $(VENV)/.spark ## Install what sweeps need besides into .venv
+
 .PHONY: lock
-lock: $(VENV)/.dev ## Pin the newest versions into requirements.lock
-	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras pyproject.toml -o requirements.lock
+lock: $(VENV)/.dev ## Pin the newest versions, with hashes, into requirements.lock (UPGRADE= keeps what is pinned)
+	$(BIN)/uv pip compile --quiet $(UPGRADE) --universal --python-version 3.11 --all-extras --generate-hashes \
+	  pyproject.toml --output-file requirements.lock
 
 .PHONY: protos
 protos: $(VENV)/.dev ## Compile protos/ into gen/
@@ -70,6 +83,19 @@ build/.plugin: $(PLUGIN_SOURCES)
 
 .PHONY: plugin
 plugin: build/.plugin ## Build the Kafka plugin, one jar in kafka_plugin/target/ (Java 17, Maven)
+
+.PHONY: sbom
+sbom: $(VENV)/.dev build/.plugin ## Write the bills of materials of images and plugin into build/sbom/ (CycloneDX; Java 17, Maven)
+	rm -rf build/sbom && mkdir -p build/sbom
+	PATH="$(CURDIR)/$(BIN):$$PATH" supply_chain/install build/sbom/image services
+	mv build/sbom/image/sbom.json build/sbom/sediment.json && rm -rf build/sbom/image
+	PATH="$(CURDIR)/$(BIN):$$PATH" supply_chain/install build/sbom/image services spark
+	mv build/sbom/image/sbom.json build/sbom/sediment-spark.json && rm -rf build/sbom/image
+	cp $(PLUGIN_BILL) build/sbom/sediment-kafka-plugin.json
+
+.PHONY: licences
+licences: $(VENV)/.dev $(VENV)/.spark build/.plugin ## Write docs/licences.md, the licence of each dependency (Java 17, Maven)
+	$(BIN)/python -m tests.licences $(PLUGIN_BILL) > docs/licences.md.new && mv docs/licences.md.new docs/licences.md
 
 .PHONY: minio
 minio: $(VENV)/.dev ## Build real MinIO from its Go module into the user's cache, once (Go 1.24)
