@@ -21,6 +21,7 @@ from benchmarks import (
     service_memory,
     spark_delete,
     spark_scan,
+    tls,
 )
 from benchmarks.measure import Result, report
 from benchmarks.rlmm import (
@@ -55,6 +56,8 @@ BENCHMARKS: dict[str, Callable[[], Result]] = {
     "rlm_outage": rlm_outage.run,
     "rlm_faults": rlm_faults.run,
     "service_memory": service_memory.run,
+    "tls_unary": tls.run_unary,
+    "tls_stream": tls.run_stream,
     "plugin_catch_up": plugin_catch_up.run,
     "spark_delete": spark_delete.run,
     "spark_scan": spark_scan.run,

@@ -11,7 +11,7 @@ from minio import Minio
 from minio.deleteobjects import DeleteObject
 
 from benchmarks.store import s3_server
-from services.common.client_security import PLAINTEXT
+from services.common.client_security import PLAINTEXT, ClientSecurity
 from services.local.stack import BUCKET, PREFIX, EmbeddedStack, ServiceProcess, rsm_settings
 from services.rpc.client.channel import open_channel
 from services.rpc.client.log import RemoteLogManagerClient
@@ -47,14 +47,16 @@ class Deployment:
         return int(RsmSettings.model_fields["part_size_bytes"].default)
 
     @contextmanager
-    def another_rsm(self, **changes: str) -> Iterator[tuple[RemoteStorageManagerClient, int]]:
+    def another_rsm(
+        self, changes: Mapping[str, str], security: ClientSecurity = PLAINTEXT
+    ) -> Iterator[tuple[RemoteStorageManagerClient, int]]:
         """Start one more RSM on the same store with other settings; yield a client and its pid."""
         settings = {**rsm_settings(self.stack.s3.endpoint, BUCKET, PREFIX), **changes}
         with tempfile.TemporaryDirectory(prefix="sediment-bench-") as name:
             service = ServiceProcess("rsm", settings, Path(name))
             service.start()
             try:
-                with open_channel(service.address, PLAINTEXT) as channel:
+                with open_channel(service.address, security) as channel:
                     client = RemoteStorageManagerClient(channel, service.address)
                     yield client, service.process.pid
             finally:

@@ -71,7 +71,7 @@ def run_verified() -> Result:
     with (
         tempfile.TemporaryDirectory(prefix="sediment-bench-") as name,
         deployed(settings=SAMPLED) as services,
-        services.another_rsm(**ALWAYS) as (verifying, pid),
+        services.another_rsm(ALWAYS) as (verifying, pid),
     ):
         segment = RandomSegment(Path(name) / "segment.log", SIZE_BYTES).copied(services.rsm)
 

@@ -4,7 +4,7 @@ import atexit
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -112,10 +112,12 @@ def plain_url(database_url: str) -> str:
 
 
 @contextmanager
-def running_rlmm(database_url: str) -> Iterator[ServiceProcess]:
-    """Run RLMM as in production: a process of its own, all settings at their defaults."""
+def running_rlmm(
+    database_url: str, settings: Mapping[str, str] | None = None
+) -> Iterator[ServiceProcess]:
+    """Run RLMM as in production: a process of its own, all other settings at their defaults."""
     directory = databases().directory / "services" / uuid4().hex
-    service = ServiceProcess("rlmm", rlmm_settings(database_url), directory)
+    service = ServiceProcess("rlmm", {**rlmm_settings(database_url), **(settings or {})}, directory)
     service.start()
     try:
         yield service

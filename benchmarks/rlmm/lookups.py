@@ -12,7 +12,7 @@ from psycopg.rows import tuple_row
 from benchmarks.rlmm.database import plain_url
 from benchmarks.rlmm.histories import EPOCHS, OFFSETS_PER_SEGMENT, Layout, PartitionHistory
 from services.api.ids import uuid_to_text
-from services.common.client_security import PLAINTEXT
+from services.common.client_security import PLAINTEXT, ClientSecurity
 from services.rpc.client.channel import open_channel
 from tieredstorage.v1 import remote_log_metadata_manager_pb2 as pb
 from tieredstorage.v1 import remote_log_metadata_manager_pb2_grpc as pb_grpc
@@ -96,9 +96,10 @@ class RpcLookups:
 
     address: str
     lookups: Lookups
+    security: ClientSecurity = PLAINTEXT
 
     def caller(self, number: int) -> Callable[[], int]:
-        stub = pb_grpc.RemoteLogMetadataManagerStub(open_channel(self.address, PLAINTEXT))
+        stub = pb_grpc.RemoteLogMetadataManagerStub(open_channel(self.address, self.security))
         requests = endlessly([request_for(lookup) for lookup in self.lookups.drawn(number)])
         is_hit = self.lookups.where is Where.HIT
 

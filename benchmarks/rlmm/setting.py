@@ -1,7 +1,7 @@
 """Provide the setting of RLMM's benchmarks: a history, RLMM, the opponent, clients."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from uuid import uuid4
@@ -47,8 +47,8 @@ class Setting:
         """Return the URL of a copy of that history which may be changed."""
         return self._cleanup.enter_context(databases().scratch(layout))
 
-    def rlmm(self, database_url: str) -> Served:
-        process = self._cleanup.enter_context(running_rlmm(database_url))
+    def rlmm(self, database_url: str, settings: Mapping[str, str] | None = None) -> Served:
+        process = self._cleanup.enter_context(running_rlmm(database_url, settings))
         pids = {"rlmm": process.process.pid, "postgres": databases().server.pid}
         return Served(process.address, pids)
 

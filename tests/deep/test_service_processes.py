@@ -37,6 +37,7 @@ from services.local.stack import (
     rlm_settings,
     rlmm_settings,
     rsm_settings,
+    transport_settings,
 )
 from services.rlmm import schema
 from services.rpc.client.channel import open_channel
@@ -107,7 +108,8 @@ class Running:
 def started(name: str, settings: Mapping[str, str], directory: Path) -> Iterator[Running]:
     directory.mkdir(exist_ok=True)
     ports = free_ports(3, own_ports())
-    environment = own_environment({**settings, **listen_settings(name, ports, LOOPBACK)})
+    settings = {**settings, **listen_settings(name, ports, LOOPBACK)}
+    environment = own_environment({**settings, **transport_settings(name, settings)})
     command = [sys.executable, "-m", f"services.{name}"]
     process = ChildProcess(name, command, directory, environment)
     process.start()
@@ -132,7 +134,7 @@ def last_words(name: str, settings: Mapping[str, str]) -> list[str]:
     command = [sys.executable, "-m", f"services.{name}"]
     done = subprocess.run(
         command,
-        env=own_environment(settings),
+        env=own_environment({**settings, **transport_settings(name, settings)}),
         capture_output=True,
         text=True,
         timeout=60,
@@ -141,7 +143,16 @@ def last_words(name: str, settings: Mapping[str, str]) -> list[str]:
     assert done.returncode == 1
     assert done.stdout == ""
     assert SECRET not in done.stderr
-    return done.stderr.splitlines()
+    return [line for line in done.stderr.splitlines() if "serving without TLS" not in line]
+
+
+def test_a_service_without_tls_and_without_the_choice_of_plaintext_names_both() -> None:
+    settings = {"RLMM_DATABASE_URL": "postgresql://db", "RLMM_PLAINTEXT": "false"}
+    assert refusal("rlmm", settings) == (
+        "no TLS: set RLMM_TLS_CERTIFICATE_FILE, RLMM_TLS_KEY_FILE, RLMM_TLS_CLIENT_CA_FILE and "
+        "RLMM_POLICY_FILE, or RLMM_PLAINTEXT=true to serve everyone who reaches the port "
+        "(docs/security.md)"
+    )
 
 
 def refusal(name: str, settings: Mapping[str, str]) -> str:
