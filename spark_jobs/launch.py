@@ -30,6 +30,7 @@ from spark_jobs.sweep import Say, SweepRun
 
 _TASK_ATTEMPTS = 4
 _QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
+_SERVICES = ("RSM_", "RLMM_", "RLM_")
 _NO_JAVA = "Spark needs Java 17 or newer and found none; install it or set JAVA_HOME"
 
 
@@ -87,10 +88,22 @@ def _launched(conf: SparkConf, log_path: Path) -> JavaGateway:
     with log_path.open("ab") as log:
         streams = {"stdout": log, "stderr": log}
         try:
-            return launch_gateway(conf, streams)  # type: ignore[no-untyped-call]  # none published
+            # Its executors inherit the environment.
+            with _without_service_settings():
+                return launch_gateway(conf, streams)  # type: ignore[no-untyped-call]  # none exist
         except PySparkRuntimeError as e:
             said = log_path.read_text(errors="replace").strip().partition("\n")[0]
             raise SweepError(f"Spark did not start: {said or 'Java printed nothing'}") from e
+
+
+@contextmanager
+def _without_service_settings() -> Iterator[None]:
+    """Keep the settings of the services, and so their secrets, from processes started inside."""
+    kept = {name: os.environ.pop(name) for name in [*os.environ] if name.startswith(_SERVICES)}
+    try:
+        yield
+    finally:
+        os.environ.update(kept)
 
 
 @contextmanager

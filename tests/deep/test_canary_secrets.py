@@ -1,6 +1,8 @@
 """Test that no secret shows up anywhere but in its own file: one test looks everywhere."""
 
 import os
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
@@ -14,7 +16,14 @@ from demos.stage import link_log_dir
 from services.api.errors import RemoteStorageError
 from services.api.segments import RemoteLogSegmentState
 from services.common.client_security import PLAINTEXT
-from services.local.data_directory import CREDENTIALS, KEYS, POSTGRES, S3, read_credentials
+from services.local.data_directory import (
+    CREDENTIALS,
+    KEYS,
+    POSTGRES,
+    S3,
+    read_credentials,
+    running_stack,
+)
 from services.local.stack import BUCKET, EmbeddedStack, own_environment, rsm_settings
 from services.rpc.client.channel import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
@@ -192,6 +201,26 @@ def _needle(secret: str) -> bytes:
 def _family(pid: int) -> list[int]:
     process = psutil.Process(pid)
     return [pid, *(child.pid for child in process.children(recursive=True))]
+
+
+def test_up_prints_where_its_secrets_are_and_none_of_them(server_directory: Path) -> None:
+    data_dir = server_directory / "printed"
+    command = [sys.executable, "-m", "services.cli", "up", "--data-dir", str(data_dir)]
+    with subprocess.Popen(
+        command,
+        env=own_environment({}),
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        state = eventually(lambda: running_stack(data_dir), deadline_ms=120_000)
+        process.terminate()
+        printed, said = process.communicate(timeout=120)
+    assert state is not None
+    assert state.credentials_file in printed.replace("\n", "")
+    secrets = read_credentials(state)
+    for secret in (secrets.s3_secret_key, secrets.database_password):
+        assert secret not in printed + said
 
 
 def test_a_secret_that_shows_up_is_found(stack: EmbeddedStack, temporary: Path) -> None:
