@@ -6,6 +6,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from sqlalchemy import create_engine, text
 
 from demos.kafka_broker import plugin_settings
 from services.common.client_security import ClientSecurity
@@ -23,6 +24,7 @@ pytestmark = pytest.mark.plugin
 
 OPERATOR = "spiffe://sediment.test/operator"
 BROKER = "spiffe://sediment.test/broker"
+NEW_BROKER = "spiffe://sediment.test/new-broker"
 ROTATIONS = 2
 POLICY = f"""\
 [[grant]]
@@ -34,6 +36,8 @@ identities = ["{BROKER}"]
 roles = ["shipper", "reader", "deleter"]
 """
 
+GRANT_TO_NEW_BROKER = POLICY.rpartition("\n\n")[2].replace(BROKER, NEW_BROKER)
+
 
 @dataclass(frozen=True)
 class SecuredWorld:
@@ -41,12 +45,13 @@ class SecuredWorld:
 
     world: World
     authority: CertificateAuthority
+    policy: Path
     servers: dict[str, Certificate]
     operator: Certificate
 
-    def issue_broker(self, name: str) -> Certificate:
-        """Make a certificate for the broker's identity, in files of this name."""
-        return self.authority.issue(name, uris=[BROKER])
+    def issue_broker(self, name: str, uri: str = BROKER) -> Certificate:
+        """Make a certificate for a broker's identity, in files of this name."""
+        return self.authority.issue(name, uris=[uri])
 
     def parties(self, broker: Certificate) -> Parties:
         """Return all who use the authority."""
@@ -94,7 +99,7 @@ def secured(
     operator = authority.issue("operator", uris=[OPERATOR])
     security = ClientSecurity(authority.certificate, operator.certificate, operator.key)
     with running_world(directory, url, s3, store, directory, tls, security) as world:
-        yield SecuredWorld(world, authority, servers, operator)
+        yield SecuredWorld(world, authority, policy, servers, operator)
     postgres.drop_database(store)
     s3.remove_bucket(store)
 
@@ -129,6 +134,28 @@ def test_a_certificate_of_another_authority_is_named_and_replaced_without_a_rest
         for old, new in ((shown.key, right.key), (shown.certificate, right.certificate)):
             old.write_bytes(new.read_bytes())
         assert_tiered_and_readable(partition, values)
+
+
+def test_a_broker_without_a_grant_is_named_and_tiers_once_it_has_one(
+    jar: Path, secured: SecuredWorld, tmp_path: Path
+) -> None:
+    settings = secured.broker_settings(jar, secured.issue_broker("new-broker", NEW_BROKER))
+    with kafka_broker(tmp_path, settings) as broker:
+        deployment = Deployment(broker, secured.world)
+        partition = deployment.create_one("denied", local_retention_bytes="1")
+        values = partition.produce()
+        refusal = f"RLMM at {secured.world.rlmm.address} refuses the broker"
+        eventually(has_line(deployment, refusal, NEW_BROKER, "needs one of the roles"), DEADLINE_MS)
+        assert partition.finished() == []
+        with secured.policy.open("a") as policy:
+            policy.write(GRANT_TO_NEW_BROKER)
+        assert_tiered_and_readable(partition, values)
+    engine = create_engine(secured.world.database_url)
+    query = text("SELECT DISTINCT actor FROM events WHERE topic_id = :topic_id")
+    with engine.connect() as connection:
+        actors = connection.execute(query, {"topic_id": partition.name.topic_id}).scalars().all()
+    engine.dispose()
+    assert actors == [NEW_BROKER]
 
 
 def test_authority_and_certificates_are_rotated_while_a_broker_tiers(

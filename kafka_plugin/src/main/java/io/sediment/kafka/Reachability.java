@@ -16,8 +16,9 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Says once that a service does not serve and once that it does again. Kafka itself logs a failure
- * that it will retry at DEBUG alone, so that without this an operator sees nothing.
+ * Says once that a service does not serve and once that it does again, and that it refuses the
+ * broker. Kafka itself logs a failure that it will retry at DEBUG alone, so that without this an
+ * operator sees nothing.
  */
 final class Reachability implements ClientInterceptor {
     private static final Logger LOG = LoggerFactory.getLogger(Reachability.class);
@@ -27,6 +28,7 @@ final class Reachability implements ClientInterceptor {
     private boolean reachable = true;
     private boolean silent;
     private long lastWarnNanos = System.nanoTime() - WARN_INTERVAL_NANOS;
+    private long lastRefusalNanos = lastWarnNanos;
 
     /** @param service whom the calls go to: "RSM at host:port" */
     Reachability(String service) {
@@ -57,7 +59,9 @@ final class Reachability implements ClientInterceptor {
 
             @Override
             public void onClose(Status status, Metadata trailers) {
-                if (status.isOk() || Failures.isPermanent(status.asException(trailers))) {
+                if (isRefusalOfTheBroker(status)) {
+                    refused(method.getBareMethodName() + ": " + Failures.describe(status));
+                } else if (status.isOk() || Failures.isPermanent(status.asException(trailers))) {
                     reached();
                 } else if (!isClosedByKafka(status)) {
                     missed(method.getBareMethodName() + ": " + Failures.describe(status));
@@ -65,6 +69,12 @@ final class Reachability implements ClientInterceptor {
                 super.onClose(status, trailers);
             }
         };
+    }
+
+    /** No repeat of any call helps before an operator changes something. */
+    private static boolean isRefusalOfTheBroker(Status status) {
+        return status.getCode() == Status.Code.PERMISSION_DENIED
+            || status.getCode() == Status.Code.UNAUTHENTICATED;
     }
 
     /** Kafka closes most reads before their end; a stream that stood still is no such case. */
@@ -84,6 +94,14 @@ final class Reachability implements ClientInterceptor {
             reachable = false;
             lastWarnNanos = System.nanoTime();
             LOG.warn("{} does not serve; tiered storage waits for it. {}", service, failure);
+        }
+    }
+
+    private synchronized void refused(String failure) {
+        if (!silent && System.nanoTime() - lastRefusalNanos >= WARN_INTERVAL_NANOS) {
+            lastRefusalNanos = System.nanoTime();
+            LOG.warn("{} refuses the broker; tiered storage waits for a grant in its policy. {}",
+                service, failure);
         }
     }
 

@@ -219,6 +219,23 @@ class SedimentRemoteLogMetadataManagerTest {
     }
 
     @Test
+    void refusalOfTheBrokerIsLoggedOnceAMinute() throws Exception {
+        rlmm.failure = LocalServer.refusal(Status.Code.PERMISSION_DENIED, "PERMISSION_DENIED");
+
+        List<String> lines = LogLines.during(() -> {
+            for (int i = 0; i < 3; i++) {
+                assertThrows(RemoteStorageException.class,
+                    () -> manager.highestOffsetForEpoch(Samples.PARTITION, 0));
+            }
+        });
+
+        assertEquals(1, lines.size(), lines::toString);
+        assertTrue(lines.get(0).contains("WARN"), lines::toString);
+        assertTrue(lines.get(0).contains("refuses the broker"), lines::toString);
+        assertTrue(lines.get(0).contains("said the server"), lines::toString);
+    }
+
+    @Test
     void refusalOfACallIsNoAbsence() throws Exception {
         rlmm.failure = LocalServer.refusal(Status.Code.NOT_FOUND, "REMOTE_RESOURCE_NOT_FOUND");
 
