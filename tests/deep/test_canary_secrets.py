@@ -1,10 +1,11 @@
 """Test that no secret shows up anywhere but in its own file: one test looks everywhere."""
 
 import os
+import ssl
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 from demos.stage import link_log_dir
 from services.api.errors import RemoteStorageError
 from services.api.segments import RemoteLogSegmentState
-from services.common.client_security import PLAINTEXT
+from services.common.client_security import ClientSecurity
 from services.local.data_directory import (
     CREDENTIALS,
     KEYS,
@@ -32,6 +33,7 @@ from tests.contract.remote_storage_manager_contract import a_segment, fetched
 from tests.harness.eventually import eventually
 from tests.harness.sediment_command import sediment_process
 from tests.harness.tier import SmallTier, a_topic, segment
+from tests.harness.tokens import AUDIENCE, ISSUER, TokenIssuer, account
 from tests.harness.world import BUNDLED_LOG
 
 pytestmark = pytest.mark.deep
@@ -52,7 +54,7 @@ OWN_FILES = (
 class Canaries:
     """The secrets of a running stack, and where they were found."""
 
-    def __init__(self, stack: EmbeddedStack) -> None:
+    def __init__(self, stack: EmbeddedStack, tokens: Mapping[str, Path] | None = None) -> None:
         self._directory = Path(stack.endpoints.data_directory)
         self.own_files = {path for pattern in OWN_FILES for path in self._directory.glob(pattern)}
         found = read_credentials(stack.endpoints)
@@ -62,6 +64,7 @@ class Canaries:
             "database password": found.database_password,
             "superuser's password": superuser,
             "wrong secret": WRONG,
+            **{name: path.read_text() for name, path in (tokens or {}).items()},
             **{f"{path.name} of {path.parent}": path.read_text() for path in self._keys()},
         }
         self._needles = {name: _needle(text) for name, text in self.secrets.items()}
@@ -96,24 +99,68 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def stack(server_directory: Path, tmp_path: Path, temporary: Path) -> Iterator[EmbeddedStack]:
+def issuer(tmp_path: Path) -> TokenIssuer:
+    made = TokenIssuer()
+    made.write_jwks(tmp_path / "jwks.json")
+    return made
+
+
+@pytest.fixture
+def tokens(issuer: TokenIssuer, tmp_path: Path) -> dict[str, Path]:
+    """Files with tokens: one of somebody without a grant, and some that are refused."""
+    texts = {
+        "token without a grant": issuer.token(account("kafka", "stranger")),
+        "token for others": issuer.token(account("kafka", "stranger"), aud=["others"]),
+        "token of nobody": "canary.token.signed-by-nobody",
+    }
+    files = {name: tmp_path / name.replace(" ", "-") for name in texts}
+    for name, file in files.items():
+        file.write_text(texts[name])
+    return files
+
+
+@pytest.fixture
+def stack(
+    server_directory: Path, tmp_path: Path, temporary: Path, issuer: TokenIssuer
+) -> Iterator[EmbeddedStack]:
+    """A stack with TLS and a port for tokens, whose services log all that they can."""
     log_dir = tmp_path / "log"
     link_log_dir(BUNDLED_LOG, log_dir)
-    verbose = {f"{service}_LOG_LEVEL": "DEBUG" for service in ("RSM", "RLMM", "RLM")}
+    settings = {
+        **{f"{service}_LOG_LEVEL": "DEBUG" for service in ("RSM", "RLMM", "RLM")},
+        "RLMM_TOKEN_LISTEN_ADDRESS": "127.0.0.1:0",
+        "RLMM_TOKEN_JWKS_FILE": str(tmp_path / "jwks.json"),
+        "RLMM_TOKEN_ISSUER": ISSUER,
+        "RLMM_TOKEN_AUDIENCE": AUDIENCE,
+    }
     with EmbeddedStack(
-        server_directory / "canaries", log_dirs=[log_dir], settings=verbose, task_interval_ms=500
+        server_directory / "canaries",
+        log_dirs=[log_dir],
+        settings=settings,
+        task_interval_ms=500,
+        with_tls=True,
     ) as running:
         yield running
 
 
+def security_of(stack: EmbeddedStack, token: Path | None = None) -> ClientSecurity:
+    """Return the operator's certificate, or a token."""
+    endpoints = stack.endpoints
+    if token is not None:
+        return ClientSecurity(Path(endpoints.tls_ca), token=token)
+    files = endpoints.tls_ca, endpoints.tls_certificate, endpoints.tls_key
+    return ClientSecurity(*map(Path, files))
+
+
 def use(stack: EmbeddedStack) -> None:
     """Copy, read, delete, and fail in several ways."""
+    security = security_of(stack)
     with ExitStack() as cleanup:
         rsm, rlmm = stack.endpoints.rsm, stack.endpoints.rlmm
         tier = SmallTier(
-            RemoteStorageManagerClient(cleanup.enter_context(open_channel(rsm, PLAINTEXT)), rsm),
+            RemoteStorageManagerClient(cleanup.enter_context(open_channel(rsm, security)), rsm),
             RemoteLogMetadataManagerClient(
-                cleanup.enter_context(open_channel(rlmm, PLAINTEXT)), rlmm
+                cleanup.enter_context(open_channel(rlmm, security)), rlmm
             ),
         )
         (tp,) = a_topic()
@@ -156,6 +203,24 @@ def outputs_with_wrong_secrets(stack: EmbeddedStack, file: Path) -> Iterator[str
             yield done.stdout + done.stderr
 
 
+def outputs_with_tokens(stack: EmbeddedStack, tokens: Iterable[Path]) -> Iterator[str]:
+    """Run a command that is refused for its token, or that may not send it."""
+    ports = stack.services["rlmm"].announcement
+    assert ports.tokens
+    for token in tokens:
+        for address, ca in (
+            (ports.tokens, stack.endpoints.tls_ca),
+            (ports.address, stack.endpoints.tls_ca),
+            (ports.tokens, ""),
+        ):
+            environment = {"SEDIMENT_TOKEN_FILE": str(token)}
+            if ca:
+                environment["SEDIMENT_TLS_CA_FILE"] = ca
+            done = sediment_process("partitions", "--rlmm", address, environment=environment)
+            assert done.returncode, f"{token} is accepted"
+            yield done.stdout + done.stderr
+
+
 def rows(stack: EmbeddedStack) -> Iterator[tuple[str, bytes]]:
     """Yield each table of RLMM's database as text."""
     url = read_credentials(stack.endpoints).database_url.replace("+psycopg", "")
@@ -168,9 +233,9 @@ def rows(stack: EmbeddedStack) -> Iterator[tuple[str, bytes]]:
 
 
 def test_secrets_are_in_their_own_files_and_nowhere_else(
-    stack: EmbeddedStack, temporary: Path, tmp_path: Path
+    stack: EmbeddedStack, tokens: dict[str, Path], temporary: Path, tmp_path: Path
 ) -> None:
-    canaries = Canaries(stack)
+    canaries = Canaries(stack, tokens)
     assert len(canaries.secrets) >= 5
     assert [path for path in canaries.own_files if path.stat().st_mode & 0o077] == []
     use(stack)
@@ -179,8 +244,11 @@ def test_secrets_are_in_their_own_files_and_nowhere_else(
     eventually(lambda: "copied" in log.read_text(), deadline_ms=60_000)
     for output in outputs_with_wrong_secrets(stack, tmp_path / "wrong-password"):
         canaries.look("output of a command", output)
+    for output in outputs_with_tokens(stack, tokens.values()):
+        canaries.look("output of a command with a token", output)
+    trusted = ssl.create_default_context(cafile=endpoints.tls_ca)
     for address in (endpoints.rsm_metrics, endpoints.rlmm_metrics, endpoints.rlm_metrics):
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"https://{address}/metrics", context=trusted) as answer:
             canaries.look(f"metrics of {address}", answer.read())
     tree = {pid for root in endpoints.pids.values() for pid in _family(root)}
     assert len(tree) > len(endpoints.pids)
@@ -193,9 +261,9 @@ def test_secrets_are_in_their_own_files_and_nowhere_else(
 
 
 def _needle(secret: str) -> bytes:
-    """Return what no other text has: of a PEM file a middle line, since the first are alike."""
+    """Return what no other text has: the end of a middle line, since files of PEM begin alike."""
     lines = secret.strip().splitlines()
-    return lines[len(lines) // 2].encode()
+    return lines[len(lines) // 2][-40:].encode()
 
 
 def _family(pid: int) -> list[int]:
