@@ -140,7 +140,7 @@ test-model: $(VENV)/.dev ## Compare RLMM with a model over 100,000 random operat
 	$(BIN)/python -m tests.deep.model $(MODEL_ARGS)
 
 .PHONY: fuzz
-fuzz: $(VENV)/.dev ## Send RLMM random valid and invalid messages for ten minutes (FUZZ_ARGS="--seed N")
+fuzz: $(VENV)/.dev ## Fuzz every RPC and every parser of outside bytes for ten minutes (FUZZ_ARGS="--seconds N")
 	$(BIN)/python -m tests.deep.fuzzing --seconds 600 $(FUZZ_ARGS)
 
 # Two processes with a broker each, here and below: mostly they wait for it.

@@ -7,7 +7,9 @@ from itertools import pairwise
 
 from services.api.errors import InvalidRequestError
 from services.api.segments import RemoteLogSegmentMetadata, SegmentLeaderEpoch
-from services.api.validation import require
+from services.api.validation import INT64_MAX, require
+
+_MOST_DIGITS = len(str(INT64_MAX))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +123,14 @@ def parse_checkpoint(text: str) -> Lineage:
     entries = []
     for line in lines:
         words = line.split(" ")
-        if len(words) != 2 or not all(word.isdecimal() for word in words):
+        if len(words) != 2 or not all(map(_is_number, words)):
             raise InvalidRequestError(f"leader epochs: not 'EPOCH OFFSET': {line[:60]!r}")
         entries.append(SegmentLeaderEpoch(int(words[0]), int(words[1])))
     return Lineage(tuple(entries))
+
+
+def _is_number(word: str) -> bool:
+    return word.isdecimal() and len(word) <= _MOST_DIGITS
 
 
 def without_empty_epochs(epochs: Sequence[SegmentLeaderEpoch]) -> tuple[SegmentLeaderEpoch, ...]:

@@ -6,11 +6,12 @@ because a transport invents statuses of its own.
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import grpc
 from google.protobuf import any_pb2
+from google.protobuf.message import DecodeError
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
@@ -71,8 +72,9 @@ def error_of(status: status_pb2.Status) -> RemoteStorageError:
     """
     for detail in status.details:
         info = error_details_pb2.ErrorInfo()
-        if detail.Unpack(info) and info.domain == DOMAIN and info.reason in _CLASS_BY_REASON:
-            return _CLASS_BY_REASON[info.reason](status.message)
+        with suppress(DecodeError):
+            if detail.Unpack(info) and info.domain == DOMAIN and info.reason in _CLASS_BY_REASON:
+                return _CLASS_BY_REASON[info.reason](status.message)
     name = _name_of(status.code)
     if name == grpc.StatusCode.UNIMPLEMENTED.name:
         return NotServedError(status.message)
@@ -114,8 +116,8 @@ def _error_of_call(error: grpc.RpcError, peer: Peer | str) -> RemoteStorageError
         return RetriableRemoteStorageError(f"{peer}: {error}")
     try:
         status = rpc_status.from_call(error)
-    except ValueError:
-        # The trailing status contradicts the call's own: trust neither.
+    except (ValueError, DecodeError):
+        # The trailing status is malformed, or contradicts the call's own: trust neither.
         status = None
     if status is not None:
         return error_of(status)

@@ -54,16 +54,16 @@ class IncomingFiles:
         while received < size:
             chunk = next(self._chunks, None)
             if chunk is None:
-                raise InvalidRequestError(f"chunks: {name} ended after {received} of {size} bytes")
+                raise InvalidRequestError(f"chunk: {name} ended after {received} of {size} bytes")
             in_order = chunk.file is header.file
             require(
                 in_order,
-                "chunks",
+                "chunk",
                 f"{chunk.file.name} before the end of {name}, at byte {received}",
             )
             received += len(chunk.data)
-            require(received <= size, "chunks", f"{name} has more than the announced {size} bytes")
-            require(len(chunk.data) > 0, "chunks", f"must not be empty; {name} has an empty one")
+            require(received <= size, "chunk", f"{name} has more than the announced {size} bytes")
+            require(len(chunk.data) > 0, "chunk", f"must not be empty; {name} has an empty one")
             digest.update(chunk.data)
             yield chunk.data
         if header.crc32c is not None and header.crc32c != digest.whole.crc32c:
@@ -76,7 +76,7 @@ class IncomingFiles:
         chunk = next(self._chunks, None)
         if chunk is not None:
             raise InvalidRequestError(
-                f"chunks: {len(chunk.data)} bytes of {chunk.file.name} beyond the announced size"
+                f"chunk: {len(chunk.data)} bytes of {chunk.file.name} beyond the announced size"
             )
 
 

@@ -11,7 +11,7 @@ from services.api.errors import (
 )
 from services.api.remote_storage_manager import IndexType
 from services.api.segments import RemoteLogSegmentMetadata
-from services.api.validation import require
+from services.api.validation import require, within
 from services.rsm.backends.protocol import StorageBackend
 from services.rsm.locations import Location, Locations
 from services.rsm.verification import ReadVerification, has_whole_chunk
@@ -31,7 +31,8 @@ class SegmentReader:
         if end_position is not None:
             in_order = end_position >= start_position
             require(in_order, "end_position", f"{end_position} is below {start_position}")
-        location, found = self._locations.find(metadata)
+        with within("metadata"):
+            location, found = self._locations.find(metadata)
         key, size = location.keys(metadata).log(found.attempt), found.log_size_bytes
         if start_position >= max(size, 1):
             segment = metadata.remote_log_segment_id
@@ -50,7 +51,8 @@ class SegmentReader:
     def fetch_index(
         self, metadata: RemoteLogSegmentMetadata, index_type: IndexType
     ) -> Iterator[bytes]:
-        location, found = self._locations.find(metadata)
+        with within("metadata"):
+            location, found = self._locations.find(metadata)
         size = found.index_sizes_bytes.get(index_type)
         if size is None:
             segment = metadata.remote_log_segment_id

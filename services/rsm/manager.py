@@ -10,7 +10,7 @@ from services.api.remote_storage_manager import (
     SegmentObjects,
 )
 from services.api.segments import RemoteLogSegmentMetadata
-from services.api.validation import require
+from services.api.validation import require, within
 from services.rsm.active_copies import ActiveCopies, Waiting
 from services.rsm.copy import SegmentCopier
 from services.rsm.deadline import DEFAULT_LIMITS, ByteRate, Limits
@@ -121,7 +121,8 @@ class ObjectRemoteStorageManager:
         self._require_open()
         (error,) = self._deleter.delete([metadata])
         if error is not None:
-            raise error
+            with within("metadata"):
+                raise error
 
     def delete_log_segment_data_batch(
         self, metadatas: Sequence[RemoteLogSegmentMetadata]

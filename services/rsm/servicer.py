@@ -8,7 +8,12 @@ import grpc
 from services.api.remote_storage_manager import RemoteStorageManager, SegmentObjects
 from services.api.validation import within
 from services.rpc.converters import storage as convert
-from services.rpc.converters.shared import index_type, metadata_from_proto, require_set
+from services.rpc.converters.shared import (
+    index_type,
+    items_from_proto,
+    metadata_from_proto,
+    require_set,
+)
 from services.rpc.converters.storage import CopyRequest, copy_from_proto, read_segment_from_proto
 from services.rpc.statuses import status_of_outcome
 from services.rpc.wire import chunks_handler, copy_handler, replacing_handlers
@@ -71,8 +76,7 @@ class RemoteStorageManagerServicer(pb_grpc.RemoteStorageManagerServicer):
     def DeleteLogSegmentDataBatch(
         self, request: pb.DeleteLogSegmentDataBatchRequest, context: grpc.ServicerContext
     ) -> pb.DeleteLogSegmentDataBatchResponse:
-        with within("metadatas"):
-            metadatas = [metadata_from_proto(metadata) for metadata in request.metadatas]
+        metadatas = items_from_proto(request.metadatas, "metadatas", metadata_from_proto)
         outcomes = self._manager.delete_log_segment_data_batch(metadatas)
         return pb.DeleteLogSegmentDataBatchResponse(outcomes=map(status_of_outcome, outcomes))
 

@@ -38,7 +38,7 @@ STATE: Final = segment_pb.RemoteLogSegmentState
 DELETE_STATE: Final = segment_pb.RemotePartitionDeleteState
 FUTURE = 10**6
 """A revision that no partition reaches."""
-RPCS = {method.name: method for method in METHODS}
+RPCS = {method.name: method for method in METHODS["rlmm"]}
 
 
 @contextmanager

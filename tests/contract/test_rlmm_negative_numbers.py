@@ -48,7 +48,7 @@ def numbers_in(message: Message, path: str = "") -> Iterator[tuple[str, Message,
 
 
 def test_every_rpc_that_takes_a_number_is_here() -> None:
-    takes = {each.name for each in METHODS if takes_a_number(each.input_type)}
+    takes = {each.name for each in METHODS["rlmm"] if takes_a_number(each.input_type)}
     assert takes == set(sound_requests())
 
 

@@ -9,6 +9,7 @@ from services.api.lineage import Lineage, checkpoint_text
 from services.api.remote_log_manager import Problem, ProblemKind
 from services.api.remote_storage_manager import SegmentFile
 from services.api.segments import MAX_SEGMENT_SIZE_IN_BYTES, SegmentLeaderEpoch
+from services.api.validation import INT32_MAX
 from services.rlm.kafka_log.batches import Batch, BatchError, FileWindow, walk_batches
 from services.rlm.kafka_log.indexes import SegmentIndexes
 from services.rlm.kafka_log.partition_dir import (
@@ -136,6 +137,7 @@ class _Walk:
             with reading_segment(path), FileWindow(path) as window:
                 self.size_bytes = window.size_bytes
                 self.last_modified_ms = window.last_modified_ms
+                self._check_size()
                 base = self._segment.base_offset
                 for batch in walk_batches(window, 0, self.size_bytes, base, verify=True):
                     self._observe(batch)
@@ -143,16 +145,25 @@ class _Walk:
             raise LogFileError(e.kind, path, str(e), e.offset) from e
         self._check_end()
 
+    def _check_size(self) -> None:
+        if self.size_bytes > MAX_SEGMENT_SIZE_IN_BYTES:
+            reason = f"{self.size_bytes} bytes; no segment of Kafka is over 2^31-1"
+            raise LogFileError(ProblemKind.CORRUPT_BATCH, self._segment.log_path, reason)
+
     def _observe(self, batch: Batch) -> None:
+        if batch.last_offset - self._segment.base_offset > INT32_MAX:
+            reason = (
+                f"offset {batch.last_offset} in the segment that begins at "
+                f"{self._segment.base_offset}; no segment of Kafka has over 2^31 offsets"
+            )
+            kind = ProblemKind.CORRUPT_BATCH
+            raise LogFileError(kind, self._segment.log_path, reason, batch.base_offset)
         self.crc = crc32c(batch.data, self.crc)
         self._indexes.observe(batch, self._transactions.observe(batch))
         self._last_offset = batch.last_offset
 
     def _check_end(self) -> None:
         segment, found = self._segment, self._last_offset + 1
-        if self.size_bytes > MAX_SEGMENT_SIZE_IN_BYTES:
-            reason = f"{self.size_bytes} bytes; no segment of Kafka is over 2^31-1"
-            raise LogFileError(ProblemKind.CORRUPT_BATCH, segment.log_path, reason)
         if found > segment.end_offset + 1:
             kind = ProblemKind.CORRUPT_BATCH
             reason = f"ends at offset {found - 1}, the next segment begins at or below it"

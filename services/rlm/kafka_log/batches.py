@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol, Self
 from crc32c import crc32c
 
 from services.api.remote_log_manager import ProblemKind
+from services.api.validation import INT64_MAX
 
 READ_AHEAD_BYTES = 1024 * 1024
 
@@ -213,7 +214,7 @@ def walk_batches(
     """
     while position < end_position:
         batch = _read_batch(window, position, end_position, next_offset, verify)
-        if batch.base_offset < next_offset or batch.last_offset < batch.base_offset:
+        if not next_offset <= batch.base_offset <= batch.last_offset < INT64_MAX:
             raise BatchError(
                 ProblemKind.CORRUPT_BATCH,
                 position,

@@ -9,6 +9,7 @@ from pathlib import Path
 from services.api.errors import InvalidRequestError
 from services.api.ids import TopicIdPartition, uuid_from_text
 from services.api.remote_log_manager import ProblemKind
+from services.api.validation import INT32_MAX, INT64_MAX
 from services.rlm.kafka_log.partition_dir import (
     MAX_TEXT_FILE_BYTES,
     Fingerprint,
@@ -29,11 +30,17 @@ def read_broker_id(log_dir: Path) -> int | None:
     """Read node.id (KRaft) or broker.id from meta.properties; None if the file or line is missing.
 
     Raises:
-        LogFileError: UNREADABLE.
+        LogFileError: UNREADABLE, also if the number is none of a broker.
     """
-    data = read_side_file(log_dir / META_PROPERTIES, MAX_TEXT_FILE_BYTES)
+    path = log_dir / META_PROPERTIES
+    data = read_side_file(path, MAX_TEXT_FILE_BYTES)
     found = _BROKER_ID.search((data or b"").decode("utf-8", "replace"))
-    return int(found[1]) if found else None
+    if found is None:
+        return None
+    if int(found[1]) > INT32_MAX:
+        reason = f"broker id must be 0 to {INT32_MAX}, is {found[1]}"
+        raise LogFileError(ProblemKind.UNREADABLE, path, reason)
+    return int(found[1])
 
 
 def read_partition_metadata(directory: Path, topic: str, partition: int) -> TopicIdPartition:
@@ -85,6 +92,9 @@ def read_offset_checkpoint(path: Path) -> dict[tuple[str, int], int] | None:
         offsets = {(topic, int(partition)): int(offset) for topic, partition, offset in words}
         if version != "0":
             raise ValueError(f"version must be 0, is {version!r}")
+        for (topic, partition), offset in offsets.items():
+            if not (0 <= partition <= INT32_MAX and 0 <= offset <= INT64_MAX):
+                raise ValueError(f"impossible offset {offset} of {topic}-{partition}")
         if int(count) != len(words):
             raise ValueError(f"announces {count} entries and has {len(words)}")
     except ValueError as e:

@@ -13,6 +13,7 @@ from crc32c import crc32c
 from services.api.errors import InvalidRequestError
 from services.api.lineage import Lineage, parse_checkpoint
 from services.api.remote_log_manager import Problem, ProblemKind
+from services.api.validation import INT64_MAX
 
 
 class LogDirError(Exception):
@@ -273,10 +274,14 @@ def _files(directory: Path, suffix: str) -> Sequence[tuple[int, int]]:
     with reading(directory), os.scandir(directory) as entries:
         for entry in entries:
             stem = entry.name.removesuffix(suffix)
-            if stem == entry.name or len(stem) != 20 or not stem.isdecimal():
+            if stem == entry.name or not _is_offset(stem):
                 continue
             try:
                 found.append((int(stem), entry.stat().st_size))
             except FileNotFoundError:
                 continue
     return found
+
+
+def _is_offset(stem: str) -> bool:
+    return len(stem) == 20 and stem.isascii() and stem.isdecimal() and int(stem) <= INT64_MAX

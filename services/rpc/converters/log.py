@@ -55,8 +55,7 @@ def fetch_request_from_proto(message: pb.FetchRequest) -> FetchRequest:
     _refuse(message.isolation_level not in _SERVED_ISOLATION, "isolation_level")
     _refuse(message.max_wait_ms != 0, "max_wait_ms")
     _refuse(message.min_bytes != 0, "min_bytes")
-    with within("partitions"):
-        partitions = tuple(_fetch_partition_from_proto(p) for p in message.partitions)
+    partitions = items_from_proto(message.partitions, "partitions", _fetch_partition_from_proto)
     return FetchRequest(partitions, message.max_bytes)
 
 

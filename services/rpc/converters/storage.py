@@ -91,8 +91,7 @@ def copy_from_proto(
         require_set(first.header, "metadata")
         with within("metadata"):
             metadata = metadata_from_proto(first.header.metadata)
-        with within("files"):
-            files = tuple(_file_header_from_proto(f) for f in first.header.files)
+        files = items_from_proto(first.header.files, "files", _file_header_from_proto)
         return metadata, LogSegmentData(files, _chunks_from_proto(messages))
 
 

@@ -34,7 +34,7 @@ from services.rsm.backends.protocol import (
 from services.rsm.backends.s3_credentials import StoreCredentials
 from services.rsm.backends.s3_retry import BrokenBodyError, error_for, s3_errors
 
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+_CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-([0-9]{1,19})/([0-9]{1,19}|\*)")
 
 
 def require_range(response: BaseHTTPResponse, start: int, end: int, what: str) -> None:
@@ -57,7 +57,7 @@ def require_range(response: BaseHTTPResponse, start: int, end: int, what: str) -
     if (int(first), int(last)) != (start, end):
         raise RemoteStorageError(f"{what}: the object store sends {text!r}")
     length = response.headers.get("content-length", "")
-    if length.isdecimal() and int(length) != end - start + 1:
+    if length.isdecimal() and length != str(end - start + 1):
         raise RetriableRemoteStorageError(f"{what}: the body has {length} bytes")
 
 
@@ -290,8 +290,10 @@ class SignedRequests:
                 )
             truncated = page.findtext("{*}IsTruncated") == "true"
             if truncated:
-                query["key-marker"] = _text(page, "NextKeyMarker")
-                query["upload-id-marker"] = _text(page, "NextUploadIdMarker")
+                markers = _text(page, "NextKeyMarker"), _text(page, "NextUploadIdMarker")
+                if markers == (query.get("key-marker"), query.get("upload-id-marker")):
+                    raise _not_of_a_store(what, f"the page after {markers} is that page again")
+                query["key-marker"], query["upload-id-marker"] = markers
 
     def _send(
         self,

@@ -235,9 +235,9 @@ def s3_errors(what: str) -> Iterator[None]:
     except MinioException as e:
         # InvalidResponseError: not XML, so an intermediary responded.
         raise RetriableRemoteStorageError(f"{what}: not an answer of an S3 store") from e
-    except (ElementTree.ParseError, ValueError) as e:
-        # Not XML, or XML that lacks an element, such as a login page. Or the SDK rejected one of
-        # our arguments and sent nothing: its message then says so.
+    except (ElementTree.ParseError, ValueError, LookupError) as e:
+        # Not XML, XML in an unknown encoding, or XML that lacks an element, such as a login page.
+        # Or the SDK rejected one of our arguments and sent nothing: its message then says so.
         raise RetriableRemoteStorageError(f"{what}: not an answer of an S3 store ({e})") from e
     except GivenUpError as e:
         text = f"{what}: no answer from the object store; not retried: {e.why}"

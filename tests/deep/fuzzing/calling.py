@@ -1,19 +1,26 @@
-"""Any RPC of a service through its raw stub, and what was answered."""
+"""Call any RPC of a service through its raw stub; keep what was answered."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 from google.rpc import status_pb2
 from grpc_status import rpc_status
 
-from tieredstorage.v1 import remote_log_metadata_manager_pb2 as pb
+from tieredstorage.v1 import remote_log_manager_pb2 as log_pb
+from tieredstorage.v1 import remote_log_metadata_manager_pb2 as metadata_pb
+from tieredstorage.v1 import remote_storage_manager_pb2 as storage_pb
 
-SERVICE = pb.DESCRIPTOR.services_by_name["RemoteLogMetadataManager"]
-METHODS: Sequence[MethodDescriptor] = tuple(SERVICE.methods)
+METHODS: Mapping[str, Sequence[MethodDescriptor]] = {
+    "rlmm": tuple(metadata_pb.DESCRIPTOR.services_by_name["RemoteLogMetadataManager"].methods),
+    "rsm": tuple(storage_pb.DESCRIPTOR.services_by_name["RemoteStorageManager"].methods),
+    "rlm": tuple(log_pb.DESCRIPTOR.services_by_name["RemoteLogManager"].methods),
+}
+"""The RPCs of each service."""
 _DEADLINE_S = 60.0
 
 
@@ -55,14 +62,10 @@ def _callable(channel: grpc.Channel, method: MethodDescriptor) -> Any:
         (True, True): channel.stream_stream,
     }
     return makers[method.client_streaming, method.server_streaming](
-        f"/{SERVICE.full_name}/{method.name}",
+        f"/{method.containing_service.full_name}/{method.name}",
         request_serializer=lambda message: message.SerializeToString(),
-        response_deserializer=response_type(method).FromString,
+        response_deserializer=GetMessageClass(method.output_type).FromString,
     )
-
-
-def response_type(method: MethodDescriptor) -> Any:
-    return getattr(pb, method.output_type.name)
 
 
 def statuses_in(message: Message) -> Iterator[status_pb2.Status]:

@@ -1,7 +1,7 @@
 """One RPC, asked again and again for what it should refuse and for what it should not."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,13 +11,13 @@ from google.protobuf.message import Message
 from hypothesis import HealthCheck, given, note, seed, settings
 from hypothesis import strategies as st
 
-from services.rpc.client.metadata import RemoteLogMetadataManagerClient
 from tests.deep.fuzzing.calling import Answer, call
-from tests.deep.fuzzing.database_digest import DatabaseDigest, changed_tables
+from tests.deep.fuzzing.copy_streams import COPY, copy_streams
+from tests.deep.fuzzing.database_digest import changed_parts
 from tests.deep.fuzzing.faults import spoilt
 from tests.deep.fuzzing.rules import require_sound_answer
 from tests.deep.fuzzing.sound_requests import sound_requests
-from tests.deep.fuzzing.world import World, make_world
+from tests.deep.fuzzing.world import World
 
 _FAULTS = st.sampled_from([0, 0, 0, 0, 0, 1, 1, 2, 6])
 _LONGEST_SHOWN = 4_000
@@ -33,11 +33,20 @@ _BEYOND_VALIDATION = {
 
 @dataclass(frozen=True)
 class Target:
-    """A running RLMM, and its database beside it."""
+    """A running service, and a view of what it keeps.
+
+    Attributes:
+        make_world: returns a world of its own for each text.
+        digest: returns a digest of each part of what the service keeps.
+        is_ready: whether the service still serves.
+        streams_are_atomic: whether a refused stream changes nothing either.
+    """
 
     channel: grpc.Channel
-    client: RemoteLogMetadataManagerClient
-    digest: DatabaseDigest
+    make_world: Callable[[str], World]
+    digest: Callable[[], Mapping[str, object]]
+    is_ready: Callable[[], bool]
+    streams_are_atomic: bool = True
 
 
 @dataclass(frozen=True)
@@ -86,7 +95,7 @@ def fuzz(target: Target, method: MethodDescriptor, seed_: int, examples: int) ->
         AssertionError: an answer was not what it should be; hypothesis shows the smallest request
             that it found.
     """
-    world = make_world(target.client, f"{method.name} {seed_}")
+    world = target.make_world(f"{method.name} {seed_}")
     tally = Tally()
 
     @seed(seed_)
@@ -114,18 +123,19 @@ def _requests(method: MethodDescriptor, world: World) -> st.SearchStrategy[Asked
             made = draw(spoilt(made, world))
         return made
 
+    if method.input_type is COPY:
+        return copy_streams(world).map(Asked)
     most = 3 if method.client_streaming else 1
     return st.lists(request(), min_size=1, max_size=most).map(Asked)
 
 
 def _ask(target: Target, method: MethodDescriptor, requests: Sequence[Message]) -> Answer:
-    before = target.digest.take()
+    before = target.digest()
     answer = call(target.channel, method, requests)
     note(f"{method.name} answered {answer.code.name} {answer.said}")
     require_sound_answer(requests, answer)
-    # What the earlier messages of a stream brought stays.
-    if not answer.is_ok and len(requests) == 1:
-        changed = changed_tables(before, target.digest.take())
+    if not answer.is_ok and (len(requests) == 1 or target.streams_are_atomic):
+        changed = changed_parts(before, target.digest())
         assert not changed, f"{answer.code.name}, and yet there are changes in {changed}"
     return answer
 

@@ -1,5 +1,7 @@
 """Whether anything in a database changed: a digest of every row of every table."""
 
+from collections.abc import Mapping
+
 from sqlalchemy import Connection, text
 
 Digest = dict[str, tuple[int, int]]
@@ -30,5 +32,7 @@ class DatabaseDigest:
         return {table: (int(count), int(total)) for table, count, total in rows}
 
 
-def changed_tables(before: Digest, after: Digest) -> list[str]:
-    return [table for table in after if after[table] != before.get(table)]
+def changed_parts(before: Mapping[str, object], after: Mapping[str, object]) -> list[str]:
+    """Return the names of what was changed, added or removed."""
+    names = sorted(before.keys() | after.keys())
+    return [name for name in names if before.get(name) != after.get(name)]

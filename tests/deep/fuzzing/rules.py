@@ -25,11 +25,13 @@ def require_sound_answer(requests: Sequence[Message], answer: Answer) -> None:
     Raises:
         AssertionError: a refusal, of the call or of an item, that is not what it should be.
     """
+    items = [item for request in requests for item in messages_in(request)]
     if not answer.is_ok:
         assert answer.status is not None, f"{answer.code}: {answer.said}: not in words of ours"
-        _require_sound_refusal(answer.status, requests)
+        # The only header of a stream needs no name.
+        headers = items if "header" in requests[0].DESCRIPTOR.fields_by_name else ()
+        _require_sound_refusal(answer.status, [*requests, *headers])
     # The refusal of an item names a field of that item.
-    items = [item for request in requests for item in messages_in(request)]
     for response in answer.responses:
         for status in statuses_in(response):
             if status.code != grpc.StatusCode.OK.value[0]:

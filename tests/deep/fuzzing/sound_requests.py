@@ -16,6 +16,7 @@ from services.api.ids import uuid_to_text
 from tests.deep.fuzzing.world import PLAN, World
 from tieredstorage.v1 import remote_log_metadata_manager_pb2 as pb
 from tieredstorage.v1 import remote_log_segment_pb2 as segment_pb
+from tieredstorage.v1 import remote_storage_manager_pb2 as storage_pb
 
 Draw = st.DrawFn
 LAST_OFFSET = 45
@@ -30,6 +31,16 @@ SETTINGS: Final = {
     "remote.storage.enable": "true",
 }
 _TEXTS = st.sampled_from(["", "why", "run-1"])
+_NOT_SERVED: Final = {
+    "FetchPartition.current_leader_epoch",
+    "FetchPartition.last_fetched_epoch",
+    "FetchRequest.role",
+    "FetchRequest.isolation_level",
+    "FetchRequest.max_wait_ms",
+    "FetchRequest.min_bytes",
+}
+"""Fields that RLM refuses in this release, or some of their values."""
+_PACKAGE = f"{pb.DESCRIPTOR.package}."
 _STRINGS: Final = FieldDescriptor.CPPTYPE_STRING
 _INTEGERS: Final = {
     FieldDescriptor.CPPTYPE_INT32,
@@ -42,6 +53,8 @@ _NUMBERS: Final[dict[str, st.SearchStrategy[int]]] = {
     "shard": st.just(0),
     "page_size": st.integers(0, 3),
     "lease": st.integers(1_000, 60_000),
+    "max_bytes": st.sampled_from([1_000_000, 100, 1]),
+    "location_id": st.sampled_from([0, 1, 1, 1]),
     "epoch": st.integers(0, LAST_EPOCH),
     "revision": st.integers(0, 30),
     "offset": st.integers(0, LAST_OFFSET),
@@ -81,6 +94,7 @@ class _Maker:
             segment_pb.RemoteLogSegmentMetadata.DESCRIPTOR: self._segment,
             segment_pb.RemoteLogSegmentMetadataUpdate.DESCRIPTOR: self._update,
             pb.PartitionReport.DESCRIPTOR: self._report,
+            storage_pb.ObjectLocation.DESCRIPTOR: self._object,
         }
 
     def message(self, message_type: Descriptor) -> Message:
@@ -95,6 +109,8 @@ class _Maker:
     # --- fields -------------------------------------------------------------------------------
 
     def _fill(self, made: Any, field: FieldDescriptor) -> None:
+        if field.full_name.removeprefix(_PACKAGE) in _NOT_SERVED and not self._chance(20):
+            return
         if field.is_repeated:
             self._fill_many(made, field)
         elif field.message_type is not None:
@@ -135,6 +151,8 @@ class _Maker:
             return self._draw(st.sampled_from([""] * 9 + self._world.page_tokens))
         if name in ("id", "ids", "segment_id"):
             return self._attempt()
+        if name == "topics":
+            return self._draw(st.sampled_from(self._world.topics))
         if name == "kind":
             return "LOST_BEFORE_COPY"
         if name == "plan_id":
@@ -177,7 +195,7 @@ class _Maker:
         return found
 
     def _segment(self) -> segment_pb.RemoteLogSegmentMetadata:
-        if self._chance(4):
+        if not self._chance(5) if self._world.objects else self._chance(4):
             return self._known()
         draw = self._draw
         start = draw(st.integers(0, LAST_OFFSET))
@@ -199,6 +217,10 @@ class _Maker:
         if self._chance(4):
             made.broker_leader_epoch = draw(st.integers(2, LAST_EPOCH))
         return made
+
+    def _object(self) -> storage_pb.ObjectLocation:
+        manifests = [each for each in self._world.objects if each.key.endswith(".manifest")]
+        return self._draw(st.sampled_from(manifests) | st.sampled_from(self._world.objects))
 
     def _update(self) -> segment_pb.RemoteLogSegmentMetadataUpdate:
         states = (

@@ -12,7 +12,7 @@ from services.api.errors import InvalidRequestError, RemoteStorageError, Throttl
 from services.rlmm.db import create_database_engine
 from services.rpc.statuses import status_of
 from tests.deep.fuzzing.calling import Answer
-from tests.deep.fuzzing.database_digest import DatabaseDigest, changed_tables
+from tests.deep.fuzzing.database_digest import DatabaseDigest, changed_parts
 from tests.deep.fuzzing.field_paths import names_a_field
 from tests.deep.fuzzing.rules import LONGEST_REFUSAL, require_sound_answer
 from tieredstorage.v1 import remote_log_metadata_manager_pb2 as pb
@@ -124,11 +124,11 @@ def test_a_digest_shows_which_tables_changed(database_url: str) -> None:
     with engine.connect() as connection:
         digest = DatabaseDigest(connection)
         before = digest.take()
-        assert changed_tables(before, digest.take()) == []
+        assert changed_parts(before, digest.take()) == []
         name = "INSERT INTO topics (topic_id, name) VALUES (gen_random_uuid(), 'orders')"
         connection.execute(text(name))
         added = digest.take()
-        assert changed_tables(before, added) == ["topics"]
+        assert changed_parts(before, added) == ["topics"]
         connection.execute(text("UPDATE topics SET name = 'payments'"))
-        assert changed_tables(added, digest.take()) == ["topics"]
+        assert changed_parts(added, digest.take()) == ["topics"]
     engine.dispose()

@@ -31,6 +31,7 @@ from tests.contract.rlmm.segments import (
     update_to,
 )
 from tieredstorage.v1 import remote_log_segment_pb2 as segment_pb
+from tieredstorage.v1 import remote_storage_manager_pb2 as storage_pb
 
 PLAN = "plan-1"
 _SEGMENTS: Sequence[tuple[int, int, dict[int, int], Sequence[RemoteLogSegmentState]]] = (
@@ -51,11 +52,13 @@ class World:
         partitions: known, empty, on hold, being deleted, deleted, and one that never was.
         segments: as they were added.
         page_tokens: of the queries of this world; answers add theirs.
+        objects: that RSM stores.
     """
 
     partitions: Sequence[segment_pb.TopicIdPartition]
     segments: Sequence[segment_pb.RemoteLogSegmentMetadata]
     page_tokens: list[str]
+    objects: Sequence[storage_pb.ObjectLocation] = ()
 
     @property
     def topic_ids(self) -> list[str]:

@@ -1,0 +1,66 @@
+"""Read fuzzed records: decompressed by each codec, and decoded for people."""
+
+import gzip
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import lz4.frame
+import snappy
+import zstandard
+
+from services.api.remote_log_manager import FetchError, FetchPart, RecordSource
+from services.cli.output import CommandError
+from services.cli.records import UnreadableBatchError, decoded
+from services.common.inflate import Codec, DamagedDataError, InflatedTooLargeError, inflate
+from tests.harness.parsers.of_logs import bundled_files, with_right_crcs
+from tests.harness.parsers.target import Target
+from tests.unit.rlm.kafka_bytes import NAME, batch
+
+_LIMIT_BYTES = 1024 * 1024
+_MAY_READ_AHEAD_BYTES = 1024 * 1024
+
+
+def _inflate(data: bytes) -> None:
+    codec = Codec(data[0] % len(Codec)) if data else Codec.NONE
+    found = inflate(codec, data[1:], _LIMIT_BYTES)
+    assert codec is Codec.NONE or len(found) <= _LIMIT_BYTES + _MAY_READ_AHEAD_BYTES
+
+
+def _inflatable() -> Sequence[bytes]:
+    text = b"records " * 40
+    bomb = bytes(4 * _LIMIT_BYTES)
+    return [
+        *(bytes([Codec.GZIP]) + gzip.compress(each, mtime=0) for each in (text, bomb)),
+        *(bytes([Codec.SNAPPY]) + snappy.compress(each) for each in (text,)),
+        *(bytes([Codec.LZ4]) + lz4.frame.compress(each) for each in (text, bomb)),
+        *(bytes([Codec.ZSTD]) + zstandard.compress(each) for each in (text, bomb)),
+    ]
+
+
+class _Answer:
+    """Answer each fetch with the same batches."""
+
+    def __init__(self, batches: bytes) -> None:
+        self._batches = batches
+
+    def fetch(self, request: Any) -> Iterator[FetchPart]:
+        yield FetchPart(NAME, FetchError.NONE, "", 1, 1, 0, self._batches, RecordSource.LOCAL)
+
+
+def _decode(data: bytes) -> None:
+    """Decode the batches once; those that cannot be decoded are left out."""
+    manager: Any = _Answer(with_right_crcs(data))
+    left_out = list[UnreadableBatchError]()
+    for record, _ in decoded(manager, NAME, 0, _LIMIT_BYTES, left_out.append):
+        assert isinstance(record.offset, int)
+        assert isinstance(record.timestamp, int)
+
+
+def _records() -> Sequence[bytes]:
+    return [batch(0), *bundled_files("*/*.log")()]
+
+
+TARGETS = (
+    Target("inflate", _inflate, (InflatedTooLargeError, DamagedDataError), _inflatable),
+    Target("records", _decode, (CommandError,), _records),
+)
