@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from services.rpc.server.policy import parse_policy
 from tests.helm.chart import (
     ChartRefusedError,
     Object,
@@ -98,7 +99,9 @@ def test_a_certificate_names_the_addresses_by_which_the_service_is_called(
 
 
 def test_the_policy_grants_our_own_clients_what_they_need(issued: Rendered) -> None:
-    policy = tomllib.loads(issued.one("ConfigMap", "sediment-policy")["data"]["policy.toml"])
+    text = issued.one("ConfigMap", "sediment-policy")["data"]["policy.toml"]
+    parse_policy(text.encode())  # as strict as the services
+    policy = tomllib.loads(text)
     granted = {grant["identities"][0]: grant["roles"] for grant in policy["grant"]}
     for component in ("rlm", "sweeps"):
         (identity,) = issued.one("Certificate", f"sediment-{component}-tls")["spec"]["uris"]
