@@ -19,7 +19,7 @@ from tests.harness.certificates import OPERATOR
 _POLICY = f"""\
 [[grant]]
 identities = ["{OPERATOR}"]
-roles = ["shipper", "reader", "deleter"]
+roles = ["shipper", "reader", "deleter", "sweeper", "auditor", "admin"]
 """
 
 
