@@ -326,7 +326,8 @@ class DescribePage:
 
     Attributes:
         log_dir_problems: folders and files that belong to no partition that can be copied, the
-            same on every page; bounded like a partition's.
+            same on every page; bounded like a partition's. None with a filter by topic, because
+            their paths name folders of any topic.
     """
 
     partitions: tuple[PartitionDescription, ...]

@@ -315,7 +315,8 @@ class BrokerRemoteLogManager:
         token = ""
         if others_follow or done < len(page):
             token = token_after(page[done - 1].topic_id_partition)
-        problems = list(self._directories.problems)
+        # Their paths name folders of any topic.
+        problems = [] if topics else list(self._directories.problems)
         if describer.unavailable is not None:
             text = f"cannot list partitions that only the tier has: {describer.unavailable}"
             problems.insert(0, Problem(ProblemKind.STORE_UNAVAILABLE, "", text))

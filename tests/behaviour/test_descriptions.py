@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from uuid import UUID
 
 from services.api.ids import TopicIdPartition
 from services.api.remote_log_manager import Problem, ProblemKind, all_descriptions
@@ -50,6 +51,17 @@ def test_a_silent_database_is_asked_once_for_a_page(stack: Stack, log_dir: Path)
     assert [p.kind for p in page.log_dir_problems] == [ProblemKind.STORE_UNAVAILABLE]
     rlmm.is_silent = False
     assert len(rlm.describe_partitions().partitions) == 4
+
+
+def test_a_filtered_description_tells_nothing_of_other_topics(stack: Stack, log_dir: Path) -> None:
+    three_segments(log_dir)
+    three_segments(log_dir, TopicIdPartition(UUID(int=5), "payroll", 0))
+    (log_dir / "payroll-0" / "partition.metadata").unlink()
+    rlm = BrokerRemoteLogManager([log_dir], stack.rsm, stack.rlmm)
+    assert "payroll" in repr(rlm.describe_partitions())
+    of_one_topic = rlm.describe_partitions([NAME.topic])
+    assert names_of(of_one_topic.partitions) == [(NAME.topic, 0)]
+    assert "payroll" not in repr(of_one_topic)
 
 
 def test_many_problems_are_listed_in_part_and_counted(stack: Stack, log_dir: Path) -> None:

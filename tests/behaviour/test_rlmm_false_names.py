@@ -122,6 +122,16 @@ def test_one_forbidden_topic_of_a_batch_forbids_the_batch(
     assert everything(rlmm) == before
 
 
+def test_a_request_without_a_topic_gets_nothing(
+    channel: grpc.Channel, rlmm: SqlRemoteLogMetadataManager
+) -> None:
+    before = everything(rlmm)
+    for rpc in BY_NAME:
+        code, answer = answer_to(rpc, channel, type(rpc.message(""))())
+        assert code is grpc.StatusCode.INVALID_ARGUMENT or answer == b"", (rpc.name, code, answer)
+    assert everything(rlmm) == before
+
+
 def test_settings_are_those_of_the_stored_name(
     deployment: Deployment,
     ports: Ports,
