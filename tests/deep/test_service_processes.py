@@ -51,6 +51,7 @@ from tests.contract.remote_storage_manager_contract import (
     fetched,
 )
 from tests.harness.eventually import eventually
+from tests.harness.every_rpc import RPCS
 from tests.harness.faults import BlackHole
 from tests.harness.http_proxy import HttpProxy
 from tests.harness.own_ports import own_ports
@@ -391,6 +392,18 @@ def test_reflection_lists_the_service(services: dict[str, Running], name: str) -
         grpc.channel_ready_future(channel).result(timeout=60)
         listed = ProtoReflectionDescriptorDatabase(channel).get_services()
     assert FULL_NAMES[name] in listed
+
+
+@pytest.mark.parametrize("name", FULL_NAMES)
+def test_the_health_port_serves_nothing_else(services: dict[str, Running], name: str) -> None:
+    with grpc.insecure_channel(services[name].health) as channel:
+        grpc.channel_ready_future(channel).result(timeout=60)
+        for rpc in RPCS:
+            with pytest.raises(grpc.RpcError) as caught:
+                rpc.call(channel, rpc.message("orders"))
+            assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED, rpc.rule
+        with pytest.raises(grpc.RpcError, match="UNIMPLEMENTED"):
+            ProtoReflectionDescriptorDatabase(channel).get_services()
 
 
 def test_calls_are_measured_by_method_and_status(services: dict[str, Running]) -> None:
