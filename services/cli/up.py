@@ -55,6 +55,11 @@ def up(
         signal.signal(number, lambda *_: stopping.set())
     say("starting PostgreSQL, an S3 server and the three services ...")
     with EmbeddedStack(data_dir, log_dirs=log_dirs, fresh=fresh, with_tls=tls) as stack:
+        if not tls:
+            say(
+                "serving plaintext: every user of this machine can read and delete what is stored; "
+                "`sediment up --tls` serves with certificates (docs/security.md)"
+            )
         endpoints = asdict(stack.endpoints)
         if output is Format.JSON:
             print_json(endpoints)

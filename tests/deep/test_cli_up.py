@@ -119,6 +119,25 @@ def test_up_prints_where_everything_is(up: Up) -> None:
         assert answer.status == HealthCheckResponse.SERVING
 
 
+def test_up_says_that_it_serves_plaintext(up: Up) -> None:
+    assert up.process.stderr is not None
+    lines = [up.process.stderr.readline() for _ in range(2)]
+    assert lines[1].startswith("serving plaintext: every user of this machine can read and delete")
+
+
+def test_up_with_tls_serves_its_commands_and_nobody_without_a_certificate(
+    server_directory: Path,
+) -> None:
+    with running_up(server_directory / "tls", "--tls") as up:
+        assert up.lines("topics", "list") == []
+        files = list((up.data_dir / "tls").rglob("*"))
+        assert [file for file in files if file.stat().st_mode & 0o077] == []
+        assert not [file for file in files if file.name == "ca.key"]
+        done = sediment("topics", "list", "--rlmm", up.endpoints.rlmm)
+        assert done.returncode != 0
+        assert "this client speaks plaintext" in done.stderr
+
+
 def test_a_second_up_on_the_same_directory_is_refused_with_one_line(up: Up) -> None:
     done = up.run("up")
     assert done.returncode == 2
