@@ -12,7 +12,7 @@ from services.cli.main import app
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
 BLOCK = re.compile(r"```sh\n(.*?)```", re.DOTALL)
 WIDE = {"COLUMNS": "400", "TERM": "dumb", "NO_COLOR": "1"}
-GROUPS = ("db", "store", "sweep", "topics")
+GROUPS = ("db", "policy", "store", "sweep", "topics")
 
 
 def _shown() -> list[str]:
