@@ -200,13 +200,14 @@ class PartitionEvent:
     Attributes:
         revision: the partition's revision after the change.
         at_ms: the time of the change, by the database's clock.
-        kind: LEADERSHIP, SEGMENT, PARTITION_DELETE, LINEAGE, LOG_START, GAP or LEADER_EPOCH_RESET;
-            more may follow.
+        kind: LEADERSHIP, SEGMENT, PARTITION_DELETE, LINEAGE, LOG_START, GAP, LEADER_EPOCH_RESET or
+            OBJECT_DELETION; more may follow.
         from_state: of the segment or of the partition's deletion before the change; "" if none.
         to_state: the same, after the change.
         segment_id: None if the change is not of a segment.
         key: topicId:partition:endOffset:brokerLeaderEpoch of the segment, with -1 for an unknown
-            epoch (the compaction proposal's key); "" if the change is not of a segment.
+            epoch (the compaction proposal's key); of an OBJECT_DELETION the object, as in its
+            ObjectLocation; "" if the change is of neither.
         actor: the client of the call.
         call_id: the id of the call, as in the logs.
         request_id: of the call's context, as are reason, rule_detail and plan_id; "" if not set.
@@ -278,6 +279,12 @@ MAX_OBJECT_KEY_BYTES = 1_024
 """The most bytes of a key in UTF-8; a location's number and RSM's longest key need less."""
 
 
+def require_object_key(key: str) -> None:
+    """Refuse a key that is longer than any object's."""
+    size_bytes, most = len(key.encode()), MAX_OBJECT_KEY_BYTES
+    require(size_bytes <= most, "object_key", f"at most {most} bytes, has {size_bytes}")
+
+
 class AnomalyKind(Enum):
     """The kind of difference between metadata and store; see the proto."""
 
@@ -310,8 +317,7 @@ class Anomaly:
         require(self.topic_id != ZERO_UUID, "topic_id", "must not be the zero id")
         require_int32(self.partition, "partition")
         require(self.segment_id != ZERO_UUID, "segment_id", "must not be the zero id")
-        size_bytes, most = len(self.object_key.encode()), MAX_OBJECT_KEY_BYTES
-        require(size_bytes <= most, "object_key", f"at most {most} bytes, has {size_bytes}")
+        require_object_key(self.object_key)
         length, longest = len(self.detail), MAX_DETAIL_LENGTH
         require(length <= longest, "detail", f"at most {longest} characters, has {length}")
 
@@ -377,3 +383,24 @@ def check_run_id(run_id: str) -> None:
     """Raise InvalidRequestError if the run id is empty or too long."""
     length, most = len(run_id), MAX_TEXT_LENGTH
     require(1 <= length <= most, "run_id", f"must be 1 to {most} characters, has {length}")
+
+
+MAX_OBJECT_DELETIONS = 1_000
+"""The most deletions of one record."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectDeletion:
+    """An object that is about to be deleted because no metadata needs it.
+
+    Attributes:
+        object_key: as in its ObjectLocation.
+    """
+
+    segment_id: UUID
+    object_key: str
+
+    def __post_init__(self) -> None:
+        require(self.segment_id != ZERO_UUID, "segment_id", "must not be the zero id")
+        require(self.object_key != "", "object_key", "must not be empty")
+        require_object_key(self.object_key)

@@ -15,6 +15,7 @@ from services.api.partitions import (
     AnomalyQuery,
     EventPage,
     EventQuery,
+    ObjectDeletion,
     OffsetGap,
     PartitionEvent,
     PartitionReport,
@@ -671,6 +672,23 @@ class RemoteLogMetadataManager(Protocol):
 
         Raises:
             InvalidRequestError: a negative page size; not a token of this query.
+        """
+        ...
+
+    def record_object_deletions(
+        self,
+        topic_id_partition: TopicIdPartition,
+        deletions: Sequence[ObjectDeletion],
+        context: MutationContext = NO_CONTEXT,
+    ) -> MutationOutcome:
+        """Record up to MAX_OBJECT_DELETIONS objects before they are deleted, an event for each.
+
+        Segments need not be known. The outcome has the revision of the last event.
+
+        Raises:
+            InvalidRequestError: none or too many; a key that cannot be stored.
+            RemoteResourceNotFoundError: the partition is not known, and has no audit trail.
+            ConcurrentUpdateError: not the context's expected_revision or expected_config_revision.
         """
         ...
 

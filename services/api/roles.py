@@ -57,8 +57,8 @@ class ValueRule:
 
     Attributes:
         path: of the field, with dots; fields on the way may be repeated.
-        roles: by the name of the enum's value, without its prefix. A value that is not here is
-            malformed for the RPC, which refuses it.
+        roles: by the name of the enum's value, without its prefix, or by "with FIELD" and "without
+            FIELD" of a bool. A value that is not here is malformed for the RPC, which refuses it.
     """
 
     path: str
@@ -114,6 +114,13 @@ _INDEX_TYPES = {
 }
 
 
+# Objects of a committed copy are what a reader reads.
+_COMMITTED_COPIES = {
+    "without committed_copies": _roles(_W, _D, _M),
+    "with committed_copies": _roles(_D, _M),
+}
+
+
 def _of_rsm(*roles: Role, by_value: ValueRule | None = None) -> Rule:
     # Objects have no topic names, so a name in a request to RSM would prove nothing.
     return Rule(_roles(*roles), Topics.NONE, by_value=by_value)
@@ -138,7 +145,9 @@ _RSM: dict[str, Rule] = {
     "ListSegmentObjects": _of_the_store(_W, _A),
     "ListMultipartUploads": _of_the_store(_W, _A),
     "ReadSegmentManifest": _of_the_store(_W, _A),
-    "DeleteSegmentObjects": _of_the_store(_W),
+    "DeleteSegmentObjects": Rule(
+        _roles(_W, _D, _M), Topics.ALL, by_value=ValueRule("committed_copies", _COMMITTED_COPIES)
+    ),
     "AbortMultipartUploads": _of_the_store(_W),
 }
 
@@ -180,6 +189,7 @@ _RLMM: dict[str, Rule] = {
     # An anomaly names its topic by an id that RLMM need not know.
     "ReportAnomalies": Rule(_roles(_W), Topics.ALL),
     "ListAnomalies": Rule(_roles(_W, _A), Topics.ALL),
+    "RecordObjectDeletions": _of_partitions(_W),
     "ImportRemoteLogSegments": _of_partitions(_M),
     "UndeletePartition": _of_partitions(_M),
     "ResetLeaderEpoch": _of_partitions(_M),

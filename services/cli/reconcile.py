@@ -152,8 +152,9 @@ def reconcile(
 ) -> None:
     """Compare the object store with the metadata.
 
-    `sediment anomalies` lists what was found. Nothing is deleted after a single observation, and a
-    complete copy without metadata is never deleted: a rebuild of the metadata can use it.
+    `sediment anomalies` lists what was found; `sediment events` shows each deletion. Nothing is
+    deleted after a single observation, and a complete copy without metadata is never deleted: a
+    rebuild of the metadata can use it.
 
     \b
     Exit codes:
@@ -196,6 +197,7 @@ def _rows(done: Reconciled) -> list[tuple[object, ...]]:
         ("objects deleted", f"{done.deletions.objects:,}"),
         ("left for the next run", f"{done.deletions.left:,}"),
         ("uploads aborted", f"{done.deletions.uploads:,}"),
+        ("deleted without an event", f"{done.deletions.unrecorded:,}"),
         ("failures", f"{len(_failures(done)):,}"),
     ]
 
@@ -212,6 +214,7 @@ def _as_json(plan: ReconciliationPlan, done: Reconciled) -> dict[str, object]:
         "deleted_objects": done.deletions.objects,
         "ended_uploads": done.deletions.uploads,
         "left": done.deletions.left,
+        "unrecorded": done.deletions.unrecorded,
         "failures": _failures(done),
     }
 

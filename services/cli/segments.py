@@ -130,7 +130,8 @@ def change_text(event: PartitionEvent) -> str:
     names.
     """
     if not event.from_state and not event.to_state:
-        return event.kind
+        # The key of a segment is of no use to people; that of a deleted object is the change.
+        return f"{event.kind} {event.key}" if event.kind == "OBJECT_DELETION" else event.kind
     if event.from_state:
         change = f"{event.from_state} to {event.to_state or 'none'}"
     else:

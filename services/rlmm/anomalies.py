@@ -1,24 +1,31 @@
-"""Store anomalies of reconciliation runs, and list them a page at a time."""
+"""Store anomalies of reconciliation runs, list them, and record the deletion of objects."""
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from sqlalchemy import Connection, Select, select, tuple_
 from sqlalchemy.orm import Session
 
+from services.api.calls import MutationOutcome
+from services.api.ids import TopicIdPartition
 from services.api.partitions import (
     MAX_ANOMALIES,
+    MAX_OBJECT_DELETIONS,
     Anomaly,
     AnomalyKind,
     AnomalyPage,
     AnomalyQuery,
+    ObjectDeletion,
     SeenAnomaly,
     check_run_id,
 )
 from services.api.validation import require_count
 from services.rlmm import limits
+from services.rlmm.audit import Event
+from services.rlmm.batch import Change
 from services.rlmm.db import JsonRow, run
 from services.rlmm.limits import Position, check_text, fitting
 from services.rlmm.rows import EPOCH, AnyRow, ms_of
@@ -66,6 +73,34 @@ def report(session: Session, anomalies: Sequence[Anomaly], run_id: str) -> None:
     """Count each anomaly once for the run; see RemoteLogMetadataManager.report_anomalies."""
     rows = {_id_of(anomaly): anomaly for anomaly in anomalies}
     run(session.connection(), REPORT, [_row(*each) for each in rows.items()], {"run_id": run_id})
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectDeletions:
+    """The arguments of record_object_deletions, but for the context."""
+
+    topic_id_partition: TopicIdPartition
+    deletions: tuple[ObjectDeletion, ...]
+
+
+def check_deletions(record: ObjectDeletions) -> None:
+    """Refuse a malformed record.
+
+    Raises:
+        InvalidRequestError: as RemoteLogMetadataManager.record_object_deletions.
+    """
+    require_count(record.deletions, "deletions", MAX_OBJECT_DELETIONS)
+    for index, each in enumerate(record.deletions):
+        check_text(each.object_key, f"deletions[{index}].object_key")
+
+
+def record_deletions(change: Change, record: ObjectDeletions) -> MutationOutcome:
+    """Record an event for each object; see RemoteLogMetadataManager.record_object_deletions."""
+    change.locked.require_expected(change.context)
+    for each in record.deletions:
+        event = Event("OBJECT_DELETION", segment_id=each.segment_id, key=each.object_key)
+        outcome = change.record(event)
+    return outcome
 
 
 def fingerprint(query: AnomalyQuery) -> tuple[object, ...]:

@@ -18,6 +18,7 @@ from services.api.partitions import (
     AnomalyQuery,
     EventPage,
     EventQuery,
+    ObjectDeletion,
     OffsetGap,
     PartitionReport,
     PartitionState,
@@ -378,6 +379,16 @@ class SqlRemoteLogMetadataManager:
                 connection, query, limit=limit, after=after
             )
         )
+
+    def record_object_deletions(
+        self,
+        topic_id_partition: TopicIdPartition,
+        deletions: Sequence[ObjectDeletion],
+        context: MutationContext = NO_CONTEXT,
+    ) -> MutationOutcome:
+        record = anomaly_rows.ObjectDeletions(topic_id_partition, tuple(deletions))
+        anomaly_rows.check_deletions(record)
+        return self._change_partition(record, context, anomaly_rows.record_deletions)
 
     def _take_report(self, report: PartitionReport) -> ReportOutcome:
         try:

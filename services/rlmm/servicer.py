@@ -16,6 +16,7 @@ from services.rpc.converters.partitions import (
     gap_from_proto,
     indexed_partitions_from_proto,
     leaderships_from_proto,
+    object_deletion_from_proto,
     partition_page_to_proto,
     partitions_from_proto,
     report_outcome_to_proto,
@@ -364,6 +365,16 @@ class RemoteLogMetadataManagerServicer(pb_grpc.RemoteLogMetadataManagerServicer)
             page_token=request.page_token,
         )
         return anomaly_page_to_proto(page)
+
+    def RecordObjectDeletions(
+        self, request: pb.RecordObjectDeletionsRequest, context: grpc.ServicerContext
+    ) -> pb.RecordObjectDeletionsResponse:
+        deletions = items_from_proto(request.deletions, "deletions", object_deletion_from_proto)
+        with within("context"):
+            why = context_from_proto(request.context)
+        tp = partition_of(request.topic_id_partition)
+        outcome = self._manager.record_object_deletions(tp, deletions, why)
+        return pb.RecordObjectDeletionsResponse(outcome=outcome_to_proto(outcome))
 
 
 def partition_of(message: segment_pb.TopicIdPartition) -> TopicIdPartition:

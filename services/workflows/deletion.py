@@ -1,14 +1,19 @@
 """Delete segments and orphan objects: mark first, then delete objects, then confirm."""
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeVar
 
 from services.api.calls import MutationContext, MutationOutcome
-from services.api.errors import RemoteStorageError
+from services.api.errors import (
+    PermissionDeniedError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+)
 from services.api.ids import TopicIdPartition
-from services.api.partitions import Anomaly, AnomalyKind, AnomalyQuery
+from services.api.partitions import Anomaly, AnomalyKind, AnomalyQuery, ObjectDeletion
 from services.api.remote_log_metadata_manager import (
     MAX_UPDATE_BATCH,
     RemoteLogMetadataManager,
@@ -32,7 +37,7 @@ from services.api.segments import (
 )
 from services.api.topic_config import RetentionOwner
 from services.common.failpoints import failpoint
-from services.workflows.segment_views import MetadataView
+from services.workflows.segment_views import MetadataView, PartitionKey
 
 UNKNOWN_BROKER = -1
 _STARTED = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
@@ -244,6 +249,8 @@ class Deletions:
 
     Attributes:
         left: orphans and uploads beyond MAX_DELETIONS, for the next run.
+        unrecorded: objects without an event, because RLMM does not know their partition; the
+            anomalies name them.
         failures: one line for each object or upload that could not be deleted, with the reason;
             at most MAX_FAILURES.
     """
@@ -251,6 +258,7 @@ class Deletions:
     objects: int = 0
     uploads: int = 0
     left: int = 0
+    unrecorded: int = 0
     failures: list[str] = field(default_factory=list)
 
     MAX_FAILURES = 100
@@ -319,11 +327,11 @@ class OrphanDeletion:
         for orphans in _orphan_batches(
             [each for each in self._orphans if each.anomaly.identity in due]
         ):
-            self._delete_objects(view, orphans)
+            self._delete_objects(view, run_id, orphans)
         for uploads in _orphan_batches(
             [each for each in self._uploads if each.anomaly.identity in due]
         ):
-            self._end_uploads(view, [each.upload for each in uploads])
+            self._end_uploads(view, run_id, uploads)
 
     def _due(self, run_id: str, grace_ms: int) -> set[Anomaly]:
         query = AnomalyQuery((AnomalyKind.ORPHAN_OBJECTS, AnomalyKind.ABANDONED_UPLOAD))
@@ -335,7 +343,30 @@ class OrphanDeletion:
             and seen.run_id == run_id
         }
 
-    def _delete_objects(self, view: MetadataView, orphans: Sequence[Orphan]) -> None:
+    def _record(self, view: MetadataView, run_id: str, anomalies: Iterable[Anomaly]) -> None:
+        """Record objects and uploads in the audit trails of their partitions, before they go."""
+        found: dict[tuple[PartitionKey, str], list[ObjectDeletion]] = defaultdict(list)
+        for each in anomalies:
+            deletion = ObjectDeletion(each.segment_id, each.object_key)
+            found[(each.topic_id, each.partition), each.detail].append(deletion)
+        for (partition, detail), deletions in found.items():
+            tp = view.named(partition)
+            context = MutationContext(
+                reason="no metadata needs it", rule_detail=detail or None, plan_id=run_id
+            )
+            if tp is None or not self._is_recorded(tp, deletions, context):
+                self.done.unrecorded += len(deletions)
+
+    def _is_recorded(
+        self, tp: TopicIdPartition, deletions: Sequence[ObjectDeletion], context: MutationContext
+    ) -> bool:
+        try:
+            self._rlmm.record_object_deletions(tp, deletions, context)
+        except RemoteResourceNotFoundError:
+            return False  # The partition was removed meanwhile.
+        return True
+
+    def _delete_objects(self, view: MetadataView, run_id: str, orphans: Sequence[Orphan]) -> None:
         states = view.states([each.stored.name for each in orphans])
         still = [
             # An import or a restored database may have changed the state since.
@@ -343,19 +374,32 @@ class OrphanDeletion:
             for each, state in zip(orphans, states, strict=True)
             if state is each.state
         ]
+        self._record(view, run_id, (each.anomaly for each in still))
         for is_committed in (False, True):
             chosen = [each.stored for each in still if each.is_committed is is_committed]
             if chosen:
-                outcomes = self._objects.delete_segment_objects(
-                    list(map(_as_it_was, chosen)), committed_copies=is_committed
-                )
+                outcomes = self._delete_if_allowed(chosen, is_committed)
                 keys = [str(each.location) for each in chosen]
                 self.done.objects += self.done.count(keys, outcomes)
 
-    def _end_uploads(self, view: MetadataView, uploads: Sequence[MultipartUpload]) -> None:
-        still = list(not_being_copied(view, uploads))
+    def _delete_if_allowed(
+        self, chosen: Sequence[SegmentObject], is_committed: bool
+    ) -> list[RemoteStorageError | None]:
+        """Delete objects; what this run has no role for stays, and the rest still goes."""
+        try:
+            return self._objects.delete_segment_objects(
+                list(map(_as_it_was, chosen)), committed_copies=is_committed
+            )
+        except PermissionDeniedError as e:
+            return [e] * len(chosen)
+
+    def _end_uploads(
+        self, view: MetadataView, run_id: str, uploads: Sequence[AbandonedUpload]
+    ) -> None:
+        still = list(not_being_copied(view, [each.upload for each in uploads]))
         if not still:
             return
+        self._record(view, run_id, (each.anomaly for each in uploads if each.upload in still))
         outcomes = self._objects.abort_multipart_uploads(
             [(each.location, each.upload_id) for each in still]
         )

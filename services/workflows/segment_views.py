@@ -167,6 +167,10 @@ class MetadataView:
         """Yield the partitions whose objects are in this shard's listing."""
         return (tp for tp in self._partitions.values() if shard_of(tp.topic_id, shards) == shard)
 
+    def named(self, partition: PartitionKey) -> TopicIdPartition | None:
+        """Return the partition with its topic's name; None if RLMM did not know it."""
+        return self._partitions.get(partition)
+
     def rows(self, partition: PartitionKey, ids: Sequence[UUID]) -> Rows:
         """Return the metadata of a partition's segments, in any state."""
         tp = self._partitions.get(partition)

@@ -11,10 +11,14 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Engine, text
 
-from services.api.errors import RemoteStorageError
+from services.api.errors import RemoteStorageError, RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
-from services.api.partitions import AnomalyKind, EventPage, PartitionEvent
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_anomalies
+from services.api.partitions import AnomalyKind, EventPage, EventQuery, PartitionEvent
+from services.api.remote_log_metadata_manager import (
+    RemoteLogMetadataManager,
+    all_anomalies,
+    all_events,
+)
 from services.api.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
@@ -134,6 +138,60 @@ def test_what_a_copy_left_that_never_finished_goes_when_seen_twice(
     assert (found(second), second.deletions.objects) == ({ORPHANS: 1}, 1)
     assert keys_of(store) == before
     assert found(runs.once()) == {}
+
+
+def test_each_deletion_is_an_event_with_the_run_and_the_key(
+    tier: SmallTier, runs: Runs, store: FilesystemStorage, tp: TopicIdPartition
+) -> None:
+    tier.fill(tp, 1)
+    orphan, upload = segment(tp, 7), segment(tp, 8)
+    orphan_key = segment_keys("", orphan).log("a" * 16)
+    store.put(orphan_key, b"bytes")
+    store.begin_upload(segment_keys("", upload).log("a" * 16))
+    revision = tier.rlmm.partition_revisions([tp])[0]
+    first, second = runs.twice_deleting()
+    assert (first.deletions.objects, second.deletions.objects) == (0, 1)
+    assert (second.deletions.uploads, second.deletions.unrecorded) == (1, 0)
+    events = list(all_events(tier.rlmm, EventQuery(tp, after_revision=revision)))
+    assert {(each.kind, each.key, each.segment_id) for each in events} == {
+        ("OBJECT_DELETION", f"1:{orphan_key}", orphan.remote_log_segment_id.id),
+        (
+            "OBJECT_DELETION",
+            f"1:{segment_keys('', upload).log('a' * 16)}",
+            upload.remote_log_segment_id.id,
+        ),
+    }
+    (run_id,) = {seen.run_id for seen in all_anomalies(tier.rlmm)}
+    assert {(each.reason, each.plan_id) for each in events} == {("no metadata needs it", run_id)}
+
+
+def test_an_object_whose_event_cannot_be_recorded_stays(
+    tier: SmallTier,
+    runs: Runs,
+    store: FilesystemStorage,
+    tp: TopicIdPartition,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tier.fill(tp, 1)
+    store.put(segment_keys("", segment(tp, 7)).log("a" * 16), b"bytes")
+    before = keys_of(store)
+    runs.once(delete=True)
+
+    def away(*_: object) -> None:
+        raise RetriableRemoteStorageError("the database is away")
+
+    monkeypatch.setattr(tier.rlmm, "record_object_deletions", away)
+    with pytest.raises(RetriableRemoteStorageError, match="away"):
+        runs.once(delete=True)
+    assert keys_of(store) == before
+
+
+def test_objects_of_a_topic_that_nobody_knows_are_deleted_and_counted(
+    tier: SmallTier, runs: Runs, store: FilesystemStorage
+) -> None:
+    store.put(segment_keys("", segment(a_topic("nobody")[0], 7)).log("a" * 16), b"bytes")
+    _, second = runs.twice_deleting()
+    assert (second.deletions.objects, second.deletions.unrecorded) == (1, 1)
 
 
 def test_nothing_is_deleted_unless_it_is_asked_for(

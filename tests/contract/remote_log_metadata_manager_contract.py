@@ -11,7 +11,7 @@ tests.contract.rlmm.look_ups.UNREACHABLE_ROWS_OF_TABLE_F.
 from collections import Counter
 
 from tests.contract.rlmm.additions import AdditionBatches
-from tests.contract.rlmm.anomalies import AnomalyLists, ReportedAnomalies
+from tests.contract.rlmm.anomalies import AnomalyLists, ObjectDeletions, ReportedAnomalies
 from tests.contract.rlmm.audit_trails import AuditTrails
 from tests.contract.rlmm.batches import UpdateBatches
 from tests.contract.rlmm.bulk_reads import (
@@ -115,6 +115,7 @@ class RemoteLogMetadataManagerContract(
     LeaderEpochResets,
     ReportedAnomalies,
     AnomalyLists,
+    ObjectDeletions,
     Scans,
     SegmentImports,
     ImportRefusals,

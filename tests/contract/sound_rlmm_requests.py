@@ -180,6 +180,13 @@ def sound_requests() -> dict[str, Message]:
             context=why(),
         ),
         "ReportAnomalies": pb.ReportAnomaliesRequest(anomalies=[anomaly()], run_id="run-1"),
+        "RecordObjectDeletions": pb.RecordObjectDeletionsRequest(
+            topic_id_partition=tp_message(),
+            deletions=[
+                pb.ObjectDeletion(segment_id=uuid_to_text(KNOWN.id), object_key="1:prefix/x.log")
+            ],
+            context=why(),
+        ),
         "ListAnomalies": pb.ListAnomaliesRequest(last_seen_from_ms=0),
         "ImportRemoteLogSegments": pb.ImportRemoteLogSegmentsRequest(
             segments=[metadata_to_proto(replace(known_segment(), remote_log_segment_id=IMPORTED))]

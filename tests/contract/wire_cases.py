@@ -36,6 +36,7 @@ RLMM = {
     "ListEvents": "test_events_come_in_pages_without_gaps",
     "ReportAnomalies": "test_an_anomaly_is_kept_as_it_was_reported",
     "ListAnomalies": "test_pages_follow_each_other_the_first_seen_first",
+    "RecordObjectDeletions": "test_each_deleted_object_is_an_event_with_its_key",
     "ImportRemoteLogSegments": "test_segments_finish_in_the_order_in_which_they_come",
     "UndeletePartition": "test_it_can_be_marked_again_and_a_repeat_returns_the_latest_mark",
     "ResetLeaderEpoch": "test_the_epoch_that_it_has_is_a_repeat",

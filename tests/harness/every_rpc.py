@@ -124,4 +124,6 @@ def _content(field: FieldDescriptor, topic: str, value: str) -> Any:
         values = {each.name: each.number for each in field.enum_type.values}
         wanted = (number for name, number in values.items() if value and name.endswith(value))
         return next(wanted, list(values.values())[1])
+    if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL:
+        return value == f"with {field.name}"
     return 1 if field.cpp_type in _NUMBERS else field.default_value

@@ -15,6 +15,7 @@ from services.api.partitions import (
     AnomalyQuery,
     EventPage,
     EventQuery,
+    ObjectDeletion,
     OffsetGap,
     PartitionReport,
     PartitionState,
@@ -57,6 +58,7 @@ from services.rpc.converters.partitions import (
     event_query_to_proto,
     gap_to_proto,
     leadership_to_proto,
+    object_deletion_to_proto,
     partition_page_from_proto,
     report_outcome_from_proto,
     report_to_proto,
@@ -444,6 +446,20 @@ class RemoteLogMetadataManagerClient:
     ) -> AnomalyPage:
         request = anomaly_query_to_proto(query, page_size, page_token)
         return anomaly_page_from_proto(call_once(self._stub.ListAnomalies, request, self._peer))
+
+    def record_object_deletions(
+        self,
+        topic_id_partition: TopicIdPartition,
+        deletions: Sequence[ObjectDeletion],
+        context: MutationContext = NO_CONTEXT,
+    ) -> MutationOutcome:
+        request = pb.RecordObjectDeletionsRequest(
+            topic_id_partition=topic_id_partition_to_proto(topic_id_partition),
+            deletions=[object_deletion_to_proto(each) for each in deletions],
+            context=context_to_proto(context),
+        )
+        reply = call_once(self._stub.RecordObjectDeletions, request, self._peer, BULK_TIMEOUT_S)
+        return outcome_from_proto(reply.outcome)
 
 
 def _conforms(client: RemoteLogMetadataManagerClient) -> RemoteLogMetadataManager:

@@ -13,6 +13,7 @@ from services.api.partitions import (
     AnomalyQuery,
     EventPage,
     EventQuery,
+    ObjectDeletion,
     OffsetGap,
     PartitionEvent,
     PartitionReport,
@@ -365,6 +366,16 @@ def anomaly_from_proto(message: pb.Anomaly) -> Anomaly:
         object_key=message.object_key,
         detail=message.detail,
     )
+
+
+def object_deletion_to_proto(deletion: ObjectDeletion) -> pb.ObjectDeletion:
+    return pb.ObjectDeletion(
+        segment_id=uuid_to_text(deletion.segment_id), object_key=deletion.object_key
+    )
+
+
+def object_deletion_from_proto(message: pb.ObjectDeletion) -> ObjectDeletion:
+    return ObjectDeletion(uuid_from_text(message.segment_id, "segment_id"), message.object_key)
 
 
 def anomaly_query_to_proto(

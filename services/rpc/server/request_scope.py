@@ -71,7 +71,7 @@ def _parts(message: Message, field: FieldDescriptor) -> Iterable[Any]:
 
 
 def _values_at(message: Any, path: list[str]) -> Iterator[str]:
-    """Return the names, without prefix, of the enum's values at the path."""
+    """Return the names of the values at the path, as `value_names` has them."""
     name, *rest = path
     field = message.DESCRIPTOR.fields_by_name[name]
     if rest:
@@ -83,7 +83,12 @@ def _values_at(message: Any, path: list[str]) -> Iterator[str]:
 
 @cache
 def value_names(field: FieldDescriptor) -> dict[int, str]:
-    """Return the names of an enum's values without their prefix, that of the unspecified value."""
+    """Return the names of an enum's values without their prefix, that of the unspecified value.
+
+    A bool has two.
+    """
+    if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL:
+        return {False: f"without {field.name}", True: f"with {field.name}"}
     assert field.enum_type is not None
     values = field.enum_type.values
     prefix = values[0].name.removesuffix("UNSPECIFIED")

@@ -6,17 +6,27 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from services.api.errors import InvalidRequestError
+from services.api.calls import MutationContext
+from services.api.errors import InvalidRequestError, RemoteResourceNotFoundError
+from services.api.ids import TopicIdPartition
 from services.api.partitions import (
     MAX_ANOMALIES,
     MAX_DETAIL_LENGTH,
+    MAX_OBJECT_DELETIONS,
     MAX_OBJECT_KEY_BYTES,
     Anomaly,
     AnomalyKind,
     AnomalyQuery,
+    EventQuery,
+    ObjectDeletion,
     SeenAnomaly,
 )
-from services.api.remote_log_metadata_manager import RemoteLogMetadataManager, all_anomalies
+from services.api.remote_log_metadata_manager import (
+    PartitionLeadership,
+    RemoteLogMetadataManager,
+    all_anomalies,
+    all_events,
+)
 from services.api.validation import INT64_MAX
 from tests.contract.rlmm.segments import RlmmContractPart
 
@@ -247,3 +257,50 @@ class AnomalyLists(RlmmContractPart):
         for other in (AnomalyQuery(), replace(query, kinds=(ORPHAN,))):
             with pytest.raises(InvalidRequestError, match="page_token: is of another query"):
                 rlmm.list_anomalies(other, page_token=token)
+
+
+class ObjectDeletions(RlmmContractPart):
+    def test_each_deleted_object_is_an_event_with_its_key(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        rlmm.on_partition_leadership_changes([PartitionLeadership(tp)], [], 1)
+        before = rlmm.partition_revisions([tp])[0]
+        deletions = [ObjectDeletion(uuid4(), f"1:prefix/{name}") for name in ("x.log", "x.indexes")]
+        why = MutationContext(reason="orphan", rule_detail="left behind", plan_id="run-1")
+        outcome = rlmm.record_object_deletions(tp, deletions, why)
+        assert (outcome.applied, outcome.revision) == (True, before + 2)
+        events = list(all_events(rlmm, EventQuery(tp, plan_id="run-1")))
+        assert [(each.kind, each.segment_id, each.key) for each in events] == [
+            ("OBJECT_DELETION", each.segment_id, each.object_key) for each in deletions
+        ]
+        assert {(each.reason, each.rule_detail) for each in events} == {("orphan", "left behind")}
+
+    def test_one_request_id_records_them_once(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        rlmm.on_partition_leadership_changes([PartitionLeadership(tp)], [], 1)
+        deletions = [ObjectDeletion(uuid4(), f"1:prefix/{number}") for number in range(3)]
+        why = MutationContext(request_id="one", plan_id="run-1")
+        first = rlmm.record_object_deletions(tp, deletions, why)
+        assert rlmm.record_object_deletions(tp, deletions, why) == first
+        assert len(list(all_events(rlmm, EventQuery(tp, plan_id="run-1")))) == 3
+
+    def test_deletions_of_an_unknown_partition_are_refused(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        with pytest.raises(RemoteResourceNotFoundError):
+            rlmm.record_object_deletions(tp, [ObjectDeletion(uuid4(), "1:x")])
+
+    @pytest.mark.parametrize("count", [0, MAX_OBJECT_DELETIONS + 1])
+    def test_no_deletions_and_too_many_are_refused(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition, count: int
+    ) -> None:
+        with pytest.raises(InvalidRequestError, match="deletions: must be 1 to 1000"):
+            rlmm.record_object_deletions(tp, [ObjectDeletion(uuid4(), "1:x")] * count)
+
+    def test_a_key_that_cannot_be_stored_is_refused_by_its_place(
+        self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
+    ) -> None:
+        deletions = [ObjectDeletion(uuid4(), "1:x"), ObjectDeletion(uuid4(), "1:x\0")]
+        with pytest.raises(InvalidRequestError, match=r"deletions\[1\].object_key"):
+            rlmm.record_object_deletions(tp, deletions)
