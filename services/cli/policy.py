@@ -1,6 +1,6 @@
 """Check a policy file: `sediment policy`."""
 
-from itertools import groupby
+from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import Annotated
 
@@ -59,11 +59,15 @@ def _show_grants(policy: Policy, output: Format) -> None:
                 }
             )
         return
+    # A line for each identity, role and topic: cells have no line breaks.
     rows = [
-        tuple("\n".join(each) for each in (grant.identities, sorted(grant.roles), grant.topics))
-        for grant in policy.grants
+        ("" if line else str(number), *row)
+        for number, grant in enumerate(policy.grants, 1)
+        for line, row in enumerate(
+            zip_longest(grant.identities, sorted(grant.roles), grant.topics, fillvalue="")
+        )
     ]
-    print_table("Grants", ("identities", "roles", "topics"), rows)
+    print_table("Grants", ("grant", "identities", "roles", "topics"), rows)
 
 
 def _show_calls(policy: Policy, identity: str, output: Format) -> None:

@@ -26,8 +26,8 @@ def test_the_grants_are_shown(file: Path) -> None:
     shown = sediment("policy", "check", file)
     assert (shown.returncode, shown.stderr) == (0, "")
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.stdout.splitlines()]
-    assert ["system:serviceaccount:jobs:sediment-sweep", "sweeper", "*"] in rows
-    assert ["", "shipper", ""] in rows
+    assert ["2", "system:serviceaccount:jobs:sediment-sweep", "sweeper", "*"] in rows
+    assert ["", "", "shipper", ""] in rows
     assert max(map(len, shown.stdout.splitlines())) <= 80
     lines = sediment("policy", "check", file, "-o", "json").stdout.splitlines()
     assert [json.loads(line)["roles"] for line in lines] == [
