@@ -38,6 +38,7 @@ _CLASSIFIERS = {
     "License :: OSI Approved :: Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
 }
 _READ = {
+    "atheris": "Apache-2.0",
     "kubernetes-validate": "Apache-2.0",
     "lz4": "BSD-3-Clause",
     "mypy-protobuf": "Apache-2.0",
