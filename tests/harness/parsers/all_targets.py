@@ -1,6 +1,6 @@
 """List the targets of all parsers by name."""
 
-from tests.harness.parsers import of_logs, of_messages, of_records, of_stores
+from tests.harness.parsers import of_access, of_logs, of_messages, of_records, of_stores
 
 TARGETS = {
     target.name: target
@@ -9,5 +9,6 @@ TARGETS = {
         *of_stores.TARGETS,
         *of_messages.TARGETS,
         *of_records.TARGETS,
+        *of_access.TARGETS,
     )
 }
