@@ -282,22 +282,23 @@ class BrokerRemoteLogManager:
 
     def on_leadership_change(self, delta: LeadershipDelta) -> list[LifecycleOutcome]:
         names = [change.topic_id_partition for change in delta.changes]
-        self._require_callbacks(names)
+        self._require_callbacks(names, "changes")
         self._directories.scan_for(names)
         return self._roles.apply(delta)
 
     def stop_partitions(self, stops: PartitionStops) -> list[LifecycleOutcome]:
-        self._require_callbacks([stop.topic_id_partition for stop in stops.partitions])
+        names = [stop.topic_id_partition for stop in stops.partitions]
+        self._require_callbacks(names, "partitions")
         return self._roles.stop(stops)
 
-    def _require_callbacks(self, names: Sequence[TopicIdPartition]) -> None:
+    def _require_callbacks(self, names: Sequence[TopicIdPartition], field: str) -> None:
         if self._source is not PartitionSource.CALLBACKS:
             raise NotServedError(
                 "this RLM finds its partitions by itself (RLM_PARTITION_SOURCE="
                 f"{self._source.value}); to send it roles, start it with "
                 f"RLM_PARTITION_SOURCE={PartitionSource.CALLBACKS.value}"
             )
-        self._roles.require_one_name(names)
+        self._roles.require_one_name(names, field)
 
     def led_partitions(self) -> list[Partition]:
         """Return the partitions that this broker leads."""

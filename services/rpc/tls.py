@@ -9,6 +9,7 @@ from pathlib import Path
 from threading import Lock
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
 POLL_INTERVAL_S = 1.0
@@ -124,7 +125,7 @@ def _read(path: Path) -> bytes:
 def _certificates(pem: bytes, path: Path) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(pem)
-    except ValueError as e:
+    except (ValueError, x509.InvalidVersion) as e:
         raise TlsFileError(f"{path}: holds no certificate in PEM") from e
 
 
@@ -134,10 +135,13 @@ def _check_pair(
     leaf = _certificates(certificate, certificate_file)[0]
     try:
         private = serialization.load_pem_private_key(key, None)
+        certified = leaf.public_key()
+    except UnsupportedAlgorithm as e:
+        raise TlsFileError(f"{key_file}: is of an unknown type; use an RSA or EC key") from e
     except (ValueError, TypeError) as e:
         why = "is encrypted" if b"ENCRYPTED" in key else "holds no private key in PEM"
         raise TlsFileError(f"{key_file}: {why}; write the key unencrypted in PEM") from e
-    if private.public_key() != leaf.public_key():
+    if private.public_key() != certified:
         raise TlsFileError(f"{key_file}: is the key of another certificate than {certificate_file}")
     if leaf.not_valid_after_utc <= datetime.now(UTC):
         ended = leaf.not_valid_after_utc.isoformat()

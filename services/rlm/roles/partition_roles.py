@@ -138,20 +138,24 @@ class PartitionRoles:
             for name, partition in self._partitions.items():
                 partition.move_to(self._folder_of(name))
 
-    def require_one_name(self, names: Iterable[TopicIdPartition]) -> None:
+    def require_one_name(self, names: Iterable[TopicIdPartition], field: str) -> None:
         """Raise if a topic id has two names.
+
+        Args:
+            field: of the request, the list whose items have the names.
 
         Raises:
             InvalidRequestError: if it has another name here, or two among `names`.
         """
         with self._lock:
             topics: dict[UUID, str] = {name.topic_id: name.topic for name in self._partitions}
-        for name in names:
+        for index, name in enumerate(names):
             topic = topics.setdefault(name.topic_id, name.topic)
             if topic != name.topic:
                 # Without the right name: the caller may not be allowed to use that topic.
                 raise InvalidRequestError(
-                    f"topic: {name} has the topic id of another topic; send its name"
+                    f"{field}[{index}].topic_id_partition.topic: {name} has the topic id of "
+                    "another topic; send its name"
                 )
 
     def apply(self, delta: LeadershipDelta) -> list[LifecycleOutcome]:

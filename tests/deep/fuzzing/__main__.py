@@ -77,7 +77,8 @@ def _fuzz_rpcs(
                 # Databases for each round: digests of small ones are quick.
                 with ExitStack() as running:
                     targets = _targets(running, postgres, directory / str(seed), seed)
-                    for service, method in methods:
+                    # In another order each time: a round may be cut short.
+                    for service, method in random.Random(seed).sample(methods, len(methods)):
                         if monotonic() >= ends:
                             break
                         failed |= _fuzz_rpc(targets[service], method, seed, examples, tallies)
