@@ -17,6 +17,7 @@ from services.rlmm.manager import SqlRemoteLogMetadataManager
 from services.rlmm.servicer import RemoteLogMetadataManagerServicer
 from services.rpc.client.channel import open_channel
 from services.rpc.client.metadata import RemoteLogMetadataManagerClient
+from services.rpc.server.request_scope import places_of
 from services.rpc.server.server import Ports
 from tests.contract.rlmm.segments import FINISHED, add, segment
 from tests.harness.every_rpc import ID, RPCS, Rpc
@@ -113,8 +114,8 @@ def test_one_forbidden_topic_of_a_batch_forbids_the_batch(
     before = everything(rlmm)
     for rpc in BY_NAME:
         request = rpc.message("orders-1")
-        for field in request.DESCRIPTOR.fields:
-            if field.is_repeated and field.message_type:
+        for field, _ in places_of(request.DESCRIPTOR):
+            if field.is_repeated:
                 getattr(request, field.name).extend(getattr(rpc.message("payroll"), field.name))
                 code, answer = answer_to(rpc, channel, request)
                 assert code is grpc.StatusCode.PERMISSION_DENIED, rpc.name
