@@ -44,7 +44,7 @@ def test_rsa_keys_as_kubernetes_makes_them_count(tmp_path: Path) -> None:
 
 BAD: dict[str, tuple[Callable[[], str], str]] = {
     "expired": (lambda: CLUSTER.token(SWEEPER, exp=NOW - 60), "has expired"),
-    "not yet valid": (lambda: CLUSTER.token(SWEEPER, nbf=NOW + 600), "not valid yet"),
+    "not yet valid": (lambda: CLUSTER.token(SWEEPER, nbf=NOW + 86_400), "not valid yet"),
     "for another audience": (lambda: CLUSTER.token(SWEEPER, aud=["vault"]), "another audience"),
     "of another issuer": (lambda: CLUSTER.token(SWEEPER, iss="https://evil"), "another issuer"),
     "unsigned": (lambda: unsigned_token(SWEEPER), "not signed by the algorithm"),
