@@ -42,7 +42,7 @@ TOO_MANY = r"^too many concurrent unary calls of spiffe://sediment.test/broker \
 
 
 class Endless(Holding):
-    """Streams until the client leaves."""
+    """Streams until the client leaves, slowly, so that a test needs little CPU."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Endless(Holding):
         end_position: int | None = None,
     ) -> Iterator[bytes]:
         try:
-            while True:
+            while not self.release.wait(0.002):
                 yield bytes(1024)
         finally:
             self.ended.set()
