@@ -265,7 +265,7 @@ class Transactions:
         """
         with errors_named():
             self._require_usable()
-            return again_where_rolled_back(lambda: self._change_once(work))
+            return retry_if_rolled_back(lambda: self._change_once(work))
 
     def _change_once(self, work: Callable[[Session], T]) -> T:
         with self._sessions.begin() as session:
@@ -360,7 +360,7 @@ class Transactions:
             return query(connection)
 
 
-def again_where_rolled_back(transaction: Callable[[], T]) -> T:
+def retry_if_rolled_back(transaction: Callable[[], T]) -> T:
     """Run a whole transaction, up to ATTEMPTS times.
 
     Retries if the database rolled the transaction back for others, for a key that is taken or for

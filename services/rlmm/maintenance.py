@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Row, text
 
 from services.api.errors import RetriableRemoteStorageError
 from services.api.validation import require
-from services.rlmm.db import again_where_rolled_back
+from services.rlmm.db import retry_if_rolled_back
 from services.rlmm.idempotency import REMEMBERED_FOR
 from services.rlmm.schema import connected, is_usable, known_revision, revision_in, try_lock
 
@@ -218,4 +218,4 @@ def _run(connection: Connection, statement: str, **values: object) -> Row[*tuple
         with connection.begin():
             return connection.execute(text(statement), values).one()
 
-    return again_where_rolled_back(transaction)
+    return retry_if_rolled_back(transaction)

@@ -88,7 +88,7 @@ class Log:
         }
 
     def report(self) -> None:
-        told = PartitionReport(
+        result = PartitionReport(
             topic_id_partition=self.tp,
             broker_id=BROKER,
             leader_epoch=0,
@@ -101,7 +101,7 @@ class Log:
             only_local_bytes=50,
             copied_through_offset=29,
         )
-        self.rlmm.client.report_partition_state([told])
+        self.rlmm.client.report_partition_state([result])
 
     def delete_what_is_due(self) -> None:
         """Delete due segments as retention does, with its reasons, but not their objects."""
@@ -150,15 +150,15 @@ def log(rlmm: RlmmProcess) -> Log:
 
 def test_what_is_due_now_and_when_the_next_one_is(log: Log) -> None:
     log.set(retention_ms=str(HOUR_MS))
-    told = log.explained()
+    result = log.explained()
     (retention,) = log.rlmm.answers("retention", log.text)
-    assert [(d["start_offset"], d["reason"]) for d in told["due"]] == [
+    assert [(d["start_offset"], d["reason"]) for d in result["due"]] == [
         (d["start_offset"], d["reason"]) for d in retention["deletions"]
     ]
-    assert len(told["due"]) == 2
-    assert told["next"]["segment"]["start_offset"] == 20
-    assert told["next"]["standing"] == "LATER"
-    assert told["next"]["due"]["at_ms"] == log.now_ms + HOUR_MS + 1
+    assert len(result["due"]) == 2
+    assert result["next"]["segment"]["start_offset"] == 20
+    assert result["next"]["standing"] == "LATER"
+    assert result["next"]["due"]["at_ms"] == log.now_ms + HOUR_MS + 1
 
 
 def test_settings_come_with_where_they_are_from(log: Log) -> None:
@@ -171,8 +171,8 @@ def test_settings_come_with_where_they_are_from(log: Log) -> None:
 def test_the_bytes_that_the_size_rule_lacks_make_the_next_one_due(log: Log) -> None:
     log.set(retention_bytes="251")
     # 350 bytes are 99 too many, and a segment has 100.
-    told = log.explained()
-    assert (told["due"], told["next"]["bytes_missing"]) == ([], 1)
+    result = log.explained()
+    assert (result["due"], result["next"]["bytes_missing"]) == ([], 1)
     log.set(retention_bytes="250")
     assert [d["reason"] for d in log.explained()["due"]] == ["retention.bytes breached"]
 
@@ -180,16 +180,16 @@ def test_the_bytes_that_the_size_rule_lacks_make_the_next_one_due(log: Log) -> N
 def test_a_size_rule_that_cannot_be_applied_says_why(log: Log) -> None:
     log.copied(30, 39, log.now_ms)
     log.set(retention_bytes="0")
-    told = log.explained()
-    assert told["due"] == []
-    assert told["size_note"].startswith("retention.bytes not applied: copied through 39")
+    result = log.explained()
+    assert result["due"] == []
+    assert result["size_note"].startswith("retention.bytes not applied: copied through 39")
 
 
 def test_a_hold_shows_what_it_keeps(log: Log) -> None:
     log.set(retention_ms=str(HOUR_MS), sediment_hold="true")
-    told = log.explained()
-    assert (told["due"], len(told["on_hold"])) == ([], 2)
-    assert told["next"]["standing"] == "OBSTRUCTED"
+    result = log.explained()
+    assert (result["due"], len(result["on_hold"])) == ([], 2)
+    assert result["next"]["standing"] == "OBSTRUCTED"
     assert "Due now, kept by the hold" in log.shown()
 
 
@@ -197,9 +197,9 @@ def test_the_event_that_raised_the_log_start_is_shown(log: Log) -> None:
     assert log.explained()["log_start_raised"] is None
     log.set(retention_ms=str(HOUR_MS))
     log.delete_what_is_due()
-    told = log.explained()
-    assert told["log_start_offset"] == 20
-    raised = told["log_start_raised"]
+    result = log.explained()
+    assert result["log_start_offset"] == 20
+    raised = result["log_start_raised"]
     assert (raised["from_state"], raised["to_state"], raised["reason"]) == ("0", "20", "retention")
 
 
@@ -219,9 +219,9 @@ def test_a_partition_for_people(log: Log) -> None:
 def test_without_a_report_nothing_is_due_and_it_says_why(rlmm: RlmmProcess) -> None:
     tp = TopicIdPartition(uuid4(), f"silent-{uuid4().hex[:8]}", 0)
     one = finished(rlmm.client, tp, 0, 9)
-    (told,) = rlmm.answers("explain", f"{tp.topic}-0", str(id_of(one)))
-    assert told["retention"]["standing"] == "NOT_JUDGED"
-    assert told["verdict"].startswith("no leader has reported")
+    (result,) = rlmm.answers("explain", f"{tp.topic}-0", str(id_of(one)))
+    assert result["retention"]["standing"] == "NOT_JUDGED"
+    assert result["verdict"].startswith("no leader has reported")
 
 
 # A segment
@@ -229,35 +229,35 @@ def test_without_a_report_nothing_is_due_and_it_says_why(rlmm: RlmmProcess) -> N
 
 def test_why_a_segment_is_still_there(log: Log) -> None:
     log.set(retention_ms=str(3 * HOUR_MS))
-    told = log.explained_segment(log.segments[1])
-    assert told["retention"]["standing"] == "LATER"
-    assert told["retention"]["due"]["reason"] == "retention.ms breached"
-    assert told["since"]["to_state"] == "COPY_SEGMENT_FINISHED"
-    assert "if nothing else changes" in told["verdict"]
+    result = log.explained_segment(log.segments[1])
+    assert result["retention"]["standing"] == "LATER"
+    assert result["retention"]["due"]["reason"] == "retention.ms breached"
+    assert result["since"]["to_state"] == "COPY_SEGMENT_FINISHED"
+    assert "if nothing else changes" in result["verdict"]
 
 
 def test_a_segment_waits_for_the_younger_one_before_it(log: Log) -> None:
     behind = log.copied(30, 39, log.now_ms - 2 * HOUR_MS)
     log.set(retention_ms=str(HOUR_MS))
-    told = log.explained_segment(behind)["retention"]
-    assert told["due"]["at_ms"] == log.now_ms + HOUR_MS + 1
-    assert told["waits_for"]["start_offset"] == 20
+    result = log.explained_segment(behind)["retention"]
+    assert result["due"]["at_ms"] == log.now_ms + HOUR_MS + 1
+    assert result["waits_for"]["start_offset"] == 20
 
 
 def test_a_copy_in_progress_holds_up_what_is_behind_it(log: Log) -> None:
     copy = log.begun(0, 19)
     log.set(retention_ms=str(HOUR_MS))
-    told = log.explained_segment(log.segments[2])
-    assert told["retention"]["standing"] == "OBSTRUCTED"
-    assert f"the copy of 0-19 ({uuid_to_text(id_of(copy))})" in told["verdict"]
-    assert told["retention"]["once_clear"]["at_ms"] == log.now_ms + HOUR_MS + 1
+    result = log.explained_segment(log.segments[2])
+    assert result["retention"]["standing"] == "OBSTRUCTED"
+    assert f"the copy of 0-19 ({uuid_to_text(id_of(copy))})" in result["verdict"]
+    assert result["retention"]["once_clear"]["at_ms"] == log.now_ms + HOUR_MS + 1
 
 
 def test_the_epoch_that_puts_a_segment_off_the_lineage_is_named(log: Log) -> None:
     stray = finished(log.rlmm.client, log.tp, 10, 14, {3: 10})
     log.set(retention_ms="0")
-    told = log.explained_segment(stray)
-    assert told["retention"]["divergence"]["leader_epoch"] == 3
+    result = log.explained_segment(stray)
+    assert result["retention"]["divergence"]["leader_epoch"] == 3
     shown = log.shown(str(id_of(stray)))
     assert "off it at epoch 3: the lineage has no such epoch" in shown
     assert "kept: off the lineage; deleted once the log start offset is above 14" in shown
@@ -267,10 +267,10 @@ def test_why_a_segment_was_deleted_with_rule_figures_and_plan(log: Log) -> None:
     log.set(retention_ms=str(HOUR_MS))
     log.delete_what_is_due()
     gone = log.segments[0]
-    told = log.explained_segment(gone)
-    assert told["deletion"]["reason"] == "retention.ms breached"
-    assert told["deletion"]["plan_id"] == "plan-7"
-    assert "the next deletion pass finishes it" in told["verdict"]
+    result = log.explained_segment(gone)
+    assert result["deletion"]["reason"] == "retention.ms breached"
+    assert result["deletion"]["plan_id"] == "plan-7"
+    assert "the next deletion pass finishes it" in result["verdict"]
     move(log.rlmm.client, gone, DELETE_FINISHED)
     shown = log.shown(str(id_of(gone)))
     figures = f"retention.ms breached; max_timestamp {gone.max_timestamp_ms} <"
@@ -285,24 +285,24 @@ def test_of_a_purged_segment_its_events_still_say_why(log: Log, database_url: st
     move(log.rlmm.client, gone, DELETE_FINISHED)
     purge = ("db", "maintain", "--database-url", database_url, "--delete-retention-ms", "0")
     assert log.rlmm.sediment(*purge).returncode == 0
-    told = log.explained_segment(gone)
-    assert told["segment"] is None
-    assert (told["deletion"]["reason"], told["deletion"]["request_id"]) == ("by hand", "r-1")
+    result = log.explained_segment(gone)
+    assert result["segment"] is None
+    assert (result["deletion"]["reason"], result["deletion"]["request_id"]) == ("by hand", "r-1")
     assert "purged; its last offset was 9" in log.shown("--offset", "5")
 
 
 def test_an_offset_finds_what_holds_it_and_what_held_it(log: Log) -> None:
     assert log.explained("--offset", "15")["segment_id"] == uuid_to_text(id_of(log.segments[1]))
     move(log.rlmm.client, log.segments[1], DELETE_STARTED, DELETE_FINISHED)
-    told = log.explained("--offset", "15")
-    assert told["segment_id"] == uuid_to_text(id_of(log.segments[1]))
-    assert told["verdict"].startswith("deleted: ")
+    result = log.explained("--offset", "15")
+    assert result["segment_id"] == uuid_to_text(id_of(log.segments[1]))
+    assert result["verdict"].startswith("deleted: ")
 
 
 def test_a_partition_that_is_marked_takes_its_segments_with_it(log: Log) -> None:
     put_deletion(log.rlmm.client, log.tp, MARKED)
-    told = log.explained_segment(log.segments[2])
-    verdict = told["verdict"]
+    result = log.explained_segment(log.segments[2])
+    verdict = result["verdict"]
     assert verdict.startswith("goes with its partition: DELETE_PARTITION_MARKED, marked at")
     for text in ("any RLM removes all of it", "not before", "partitions undelete", "sediment.hold"):
         assert text in verdict
@@ -330,9 +330,9 @@ def test_of_a_removed_partition_the_events_are_left(log: Log) -> None:
     for each in log.segments:
         move(log.rlmm.client, each, DELETE_STARTED, DELETE_FINISHED)
     put_deletion(log.rlmm.client, log.tp, MARKED, PARTITION_STARTED, PARTITION_FINISHED)
-    told = log.explained()
-    assert told["delete_state"] == "removed"
-    assert [event["to_state"] for event in told["events"]] == [
+    result = log.explained()
+    assert result["delete_state"] == "removed"
+    assert [event["to_state"] for event in result["events"]] == [
         "DELETE_PARTITION_MARKED",
         "DELETE_PARTITION_STARTED",
         "DELETE_PARTITION_FINISHED",

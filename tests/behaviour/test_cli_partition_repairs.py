@@ -148,8 +148,8 @@ def test_a_leader_epoch_is_reset_when_asked_for_twice(
 
 def test_no_epoch_at_all_may_be_set(rlmm: RlmmProcess, tp: TopicIdPartition) -> None:
     done = rlmm.sediment("partitions", "reset-epoch", tp.topic, "1", "--epoch=-1", WHY, "--yes")
-    told = "highest broker leader epoch: from 900 to none (revision 2)"
-    assert done.stderr == f"{tp.topic}-1: {told}\n"
+    reported = "highest broker leader epoch: from 900 to none (revision 2)"
+    assert done.stderr == f"{tp.topic}-1: {reported}\n"
     again = rlmm.sediment("partitions", "reset-epoch", tp.topic, "1", "--epoch=-1", WHY, "--yes")
     assert again.stderr.endswith(": none, as before (revision 2)\n")
     assert highest_is_below(rlmm, tp, 0)
@@ -252,8 +252,8 @@ def reset_when_asked(
         output, rest = process.communicate(timeout=120)
     os.close(ours)
     os.close(theirs)
-    told = (asked + rest).decode()
-    return subprocess.CompletedProcess(command, process.returncode, output.decode(), told)
+    reported = (asked + rest).decode()
+    return subprocess.CompletedProcess(command, process.returncode, output.decode(), reported)
 
 
 @pytest.mark.parametrize(

@@ -46,16 +46,16 @@ def test_orphans_are_reported_then_deleted_and_a_sound_tier_stays(
     sound = sorted(store.list_keys(""))
     store.put(segment_keys("", segment(tp, 9)).log("a" * 16), b"left behind")
     for deleted in (0, 1):
-        code, told = reconcile(rlmm, rsm, "--delete", "--grace-ms", "0")
-        assert (code, told["deleted_objects"]) == (0, deleted)
-        assert told["anomalies"]["ORPHAN_OBJECTS"] == 1
-        assert (told["segments"], told["objects"], told["failures"]) == (3, 7, [])
+        code, reported = reconcile(rlmm, rsm, "--delete", "--grace-ms", "0")
+        assert (code, reported["deleted_objects"]) == (0, deleted)
+        assert reported["anomalies"]["ORPHAN_OBJECTS"] == 1
+        assert (reported["segments"], reported["objects"], reported["failures"]) == (3, 7, [])
     assert sorted(store.list_keys("")) == sound
     (seen,) = rlmm.answers("anomalies")
     assert (seen["kind"], seen["times_seen"], seen["run_id"]) == (
         "ORPHAN_OBJECTS",
         2,
-        told["run_id"],
+        reported["run_id"],
     )
 
 
@@ -65,8 +65,8 @@ def test_what_an_operator_must_look_at_is_an_exit_code_of_its_own(
     (tp,) = a_topic("orders")
     SmallTier(rsm.client, rlmm.client).fill(tp, 1)
     store.delete([key for key in store.list_keys("") if key.endswith(".log")])
-    code, told = reconcile(rlmm, rsm)
-    assert (code, told["anomalies"]["MISSING_OBJECTS"]) == (1, 1)
+    code, reported = reconcile(rlmm, rsm)
+    assert (code, reported["anomalies"]["MISSING_OBJECTS"]) == (1, 1)
     done = rlmm.sediment("reconcile", "--rsm", rsm.address)
     assert (done.returncode, "MISSING_OBJECTS" in done.stdout) == (1, True)
 
@@ -76,8 +76,8 @@ def test_a_manifest_that_is_none_is_for_an_operator_too(
 ) -> None:
     (tp,) = a_topic("orders")
     store.put(segment_keys("", segment(tp, 9)).manifest, b"no manifest")
-    code, told = reconcile(rlmm, rsm, "--grace-ms", "0")
-    assert (code, told["anomalies"]["CORRUPT_OBJECT"]) == (1, 1)
+    code, reported = reconcile(rlmm, rsm, "--grace-ms", "0")
+    assert (code, reported["anomalies"]["CORRUPT_OBJECT"]) == (1, 1)
 
 
 def test_a_location_that_is_not_registered_is_named(rlmm: RlmmProcess, rsm: ServedRsm) -> None:

@@ -54,7 +54,7 @@ def tp(rlmm: RlmmProcess) -> TopicIdPartition:
 
 
 def report(rlmm: RlmmProcess, name: TopicIdPartition) -> None:
-    told = PartitionReport(
+    outcome = PartitionReport(
         topic_id_partition=name,
         broker_id=1,
         leader_epoch=0,
@@ -67,7 +67,7 @@ def report(rlmm: RlmmProcess, name: TopicIdPartition) -> None:
         only_local_bytes=50,
         copied_through_offset=29,
     )
-    rlmm.client.report_partition_state([told])
+    rlmm.client.report_partition_state([outcome])
 
 
 def add_finished(

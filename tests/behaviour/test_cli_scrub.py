@@ -55,15 +55,21 @@ def fill(rlmm: RlmmProcess, rsm: ServedRsm, topic: str, segments: int) -> None:
 
 def test_a_sound_tier_is_verified_in_parts(rlmm: RlmmProcess, rsm: ServedRsm) -> None:
     fill(rlmm, rsm, "orders", 3)
-    code, told = scrub(rlmm, rsm)
-    assert (code, told["segments"], told["verified"], told["part"], told["parts"]) == (
+    code, reported = scrub(rlmm, rsm)
+    assert (
+        code,
+        reported["segments"],
+        reported["verified"],
+        reported["part"],
+        reported["parts"],
+    ) == (
         *(0, 3, 3),
         *(1, 1),
     )
-    assert told["read_bytes"] > 3 * SIZE
+    assert reported["read_bytes"] > 3 * SIZE
     parts = [scrub(rlmm, rsm, "--part", f"{part}/2", "--rate", "0") for part in (1, 2)]
     assert [code for code, _ in parts] == [0, 0]
-    assert sum(told["verified"] for _, told in parts) == 3
+    assert sum(reported["verified"] for _, reported in parts) == 3
 
 
 def test_a_changed_byte_is_an_exit_code_and_an_anomaly(
@@ -79,18 +85,18 @@ def test_a_changed_byte_is_an_exit_code_and_an_anomaly(
     content = bytearray(store.get(key))
     content[MIB + 7] ^= 1
     store.put(key, bytes(content))
-    code, told = scrub(rlmm, rsm)
-    assert (code, told["verified"], told["damaged"]) == (1, 1, 1)
-    assert told["anomalies"] == {"CORRUPT_OBJECT": 1, "MISSING_OBJECTS": 0}
+    code, reported = scrub(rlmm, rsm)
+    assert (code, reported["verified"], reported["damaged"]) == (1, 1, 1)
+    assert reported["anomalies"] == {"CORRUPT_OBJECT": 1, "MISSING_OBJECTS": 0}
     (seen,) = rlmm.answers("anomalies")
     assert (seen["kind"], seen["object_key"], seen["run_id"]) == (
         "CORRUPT_OBJECT",
         f"1:{key}",
-        told["run_id"],
+        reported["run_id"],
     )
     assert f"chunk 1, bytes {MIB} to {2 * MIB - 1}" in seen["detail"]
-    code, told = scrub(rlmm, rsm, "--topic", "payments")
-    assert (code, told["verified"]) == (0, 1)
+    code, reported = scrub(rlmm, rsm, "--topic", "payments")
+    assert (code, reported["verified"]) == (0, 1)
     done = rlmm.sediment("scrub", "--rsm", rsm.address)
     assert (done.returncode, "CORRUPT_OBJECT" in done.stdout, done.stderr) == (1, True, "")
 
@@ -127,11 +133,11 @@ def test_what_could_not_be_read_is_an_exit_code_of_its_own(
     ):
         fill(rlmm, rsm, "orders", 1)
         proxy.faults.add(Answer(503), operation="GetObject", times=None)
-        code, told = scrub(rlmm, rsm)
-        assert (code, told["not_checked"], told["damaged"]) == (3, 1, 0)
-        assert len(told["reasons"]) == 1
+        code, reported = scrub(rlmm, rsm)
+        assert (code, reported["not_checked"], reported["damaged"]) == (3, 1, 0)
+        assert len(reported["reasons"]) == 1
         done = rlmm.sediment("scrub", "--rsm", rsm.address)
-        assert (done.returncode, done.stderr) == (3, told["reasons"][0] + "\n")
+        assert (done.returncode, done.stderr) == (3, reported["reasons"][0] + "\n")
     assert rlmm.answers("anomalies") == []
 
 

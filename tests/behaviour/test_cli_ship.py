@@ -213,8 +213,8 @@ def test_a_fault_is_named_by_path_offset_and_reason(held_back: Shipped, topic: s
 @pytest.mark.parametrize("topic", HOLDS_BACK)
 def test_a_fault_is_reported_on_standard_error(held_back: Shipped, topic: str) -> None:
     fault = HOLDS_BACK[topic]
-    told = f"{fault.kind}: {held_back.at_fault[topic]} at offset {fault.offset}: "
-    assert told in held_back.errors
+    reported = f"{fault.kind}: {held_back.at_fault[topic]} at offset {fault.offset}: "
+    assert reported in held_back.errors
 
 
 @pytest.mark.parametrize("topic", HOLDS_BACK)
@@ -365,8 +365,8 @@ def test_a_log_directory_that_cannot_be_used_is_named(
 def test_a_log_directory_that_is_named_twice_is_refused() -> None:
     addresses = ("--rsm", NOBODY, "--rlmm", NOBODY)
     done = sediment("ship", BUNDLED_LOG, BUNDLED_LOG, *addresses)
-    told = f"sediment: {BUNDLED_LOG}: is named twice, also as {BUNDLED_LOG}\n"
-    assert (done.returncode, done.stderr) == (2, told)
+    reported = f"sediment: {BUNDLED_LOG}: is named twice, also as {BUNDLED_LOG}\n"
+    assert (done.returncode, done.stderr) == (2, reported)
 
 
 def test_what_is_well_is_shipped_beside_a_log_directory_that_cannot_be_used(

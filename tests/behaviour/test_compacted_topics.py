@@ -123,8 +123,8 @@ def test_a_compacted_topic_is_not_copied_and_that_is_a_problem(
     assert (problem.kind, problem.held_segments) == (ProblemKind.TOPIC_COMPACTED, len(ALL))
     assert f"topic t has cleanup.policy={policy}, " in problem.message
     assert "`sediment topics set t`: remote.log.copy.disable=true" in problem.message
-    told = [each for each in caplog.messages if "TOPIC_COMPACTED" in each]
-    assert len(told) == 1
+    reported = [each for each in caplog.messages if "TOPIC_COMPACTED" in each]
+    assert len(reported) == 1
 
 
 def test_it_is_copied_when_it_is_compacted_no_more(

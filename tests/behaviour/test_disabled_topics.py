@@ -202,8 +202,8 @@ def test_nothing_less_than_both_settings_deletes_and_a_hold_keeps(
     before = stack.segments()
     take_turns(rlm, rounds=4)
     assert stack.segments() == before
-    told = lines(caplog, "tiering is disabled; the tier keeps")
-    assert len(told) == (1 if settings in (NOT_ENABLED, HELD, PAUSED) else 0)
+    reported = lines(caplog, "tiering is disabled; the tier keeps")
+    assert len(reported) == (1 if settings in (NOT_ENABLED, HELD, PAUSED) else 0)
 
 
 def test_what_was_held_is_deleted_when_the_hold_ends(stack: Stack, finding: Finding) -> None:

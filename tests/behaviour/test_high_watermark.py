@@ -66,9 +66,9 @@ def test_what_a_new_leader_acknowledges_at_offsets_that_only_the_old_one_had_is_
     assert send_role(new, LEADER, 3) is None
     take_turns(new, 3)
     assert stack.ranges() == [(20, 29), (30, 39)]
-    told = description(new)
-    assert {p.kind for p in told.problems} <= {ProblemKind.INDEX_REBUILT}
-    assert (told.pending_segments, told.copied_through_offset) == (0, 39)
+    reported = description(new)
+    assert {p.kind for p in reported.problems} <= {ProblemKind.INDEX_REBUILT}
+    assert (reported.pending_segments, reported.copied_through_offset) == (0, 39)
     assert offsets_read(new, 25).startswith(batch(25, 5, timestamp_ms=now_ms))
 
 

@@ -194,10 +194,10 @@ def test_a_partition_that_is_disabled_is_deleted_from_the_tier_once_and_rests(
         clocked.turn()
     assert stack.segments() == []
     clocked.rest()
-    told = len(caplog.records)
+    reported = len(caplog.records)
     for _ in range(3):
         assert clocked.turn() == []
-    assert len(caplog.records) == told
+    assert len(caplog.records) == reported
 
 
 def test_what_the_first_report_of_a_new_leader_changes_is_not_listed_again(

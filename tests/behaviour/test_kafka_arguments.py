@@ -104,8 +104,8 @@ def test_no_java(plugin: Path, kafka: Path, java_17: Path) -> None:
 
 def test_no_kafka_client(plugin: Path, kafka: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
-    told = f"{sys.executable} -m pip install -e '.[kafka-demo]'"
-    assert told in str(refusal(plugin, kafka))
+    reported = f"{sys.executable} -m pip install -e '.[kafka-demo]'"
+    assert reported in str(refusal(plugin, kafka))
 
 
 def test_the_command_says_so_in_a_line(tmp_path: Path, kafka: Path) -> None:

@@ -177,7 +177,7 @@ def test_what_the_leader_reported_to_have_is_not_recorded_as_lost(
     first_offset: int,
     recorded: int,
 ) -> None:
-    told = report_of(
+    result = report_of(
         NAME,
         1_000,
         broker_id=broker_id,
@@ -185,7 +185,7 @@ def test_what_the_leader_reported_to_have_is_not_recorded_as_lost(
         lineage=lineage((0, 0)),
         local_log_start_offset=first_offset,
     )
-    taken(stack.rlmm, told)
+    taken(stack.rlmm, result)
     (partition,) = stack.ship(log_dir).partitions
     assert len(partition.recorded) == recorded
     if not recorded:

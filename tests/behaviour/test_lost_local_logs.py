@@ -293,6 +293,6 @@ def test_a_log_whose_partition_was_deleted_is_reported_and_left_alone(
     assert remove_partition(stack.rlmm, stack.rsm, NAME, Deleter(), now_ms=0).is_finished
     caplog.clear()
     take_turns(rlm, 2)
-    for told in (description(rlm).problems, stack.ship(log_dir).partitions[0].problems):
-        assert [(p.kind, p.held_segments) for p in told] == [(ProblemKind.PARTITION_DELETED, 6)]
+    for result in (description(rlm).problems, stack.ship(log_dir).partitions[0].problems):
+        assert [(p.kind, p.held_segments) for p in result] == [(ProblemKind.PARTITION_DELETED, 6)]
     assert "a task failed" not in caplog.text

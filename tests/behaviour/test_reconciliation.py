@@ -577,8 +577,8 @@ def test_a_segment_that_is_complete_in_two_locations_is_reported_with_each(
     done = Runs(SmallTier(moved, rlmm), moved).once(delete=True, locations=(1, 2))
     manifest = segment_keys("", unnamed).manifest
     assert found(done) == {COMPLETE: 2}
-    told = [seen.anomaly.object_key for seen in all_anomalies(rlmm)]
-    assert sorted(told) == [f"1:{manifest}", f"2:{manifest}"]
+    reported = [seen.anomaly.object_key for seen in all_anomalies(rlmm)]
+    assert sorted(reported) == [f"1:{manifest}", f"2:{manifest}"]
 
 
 class CountedCalls:

@@ -101,9 +101,9 @@ def test_a_pass_that_broke_off_ends_as_retriable(
     epochs.error = lambda _: RetriableRemoteStorageError("away")
     for _ in range(PASSES):
         report(rlm)
-    told = [r.getMessage() for r in limited_log.records]
-    assert 0 < len(told) <= LINES_PER_WINDOW
-    assert all("reporter: a task failed" in line and line.endswith("away") for line in told)
+    result = [r.getMessage() for r in limited_log.records]
+    assert 0 < len(result) <= LINES_PER_WINDOW
+    assert all("reporter: a task failed" in line and line.endswith("away") for line in result)
     assert {record.exc_info for record in limited_log.records} == {None}
 
 
@@ -138,8 +138,8 @@ def test_however_many_are_lost_they_do_not_fill_the_log(
     for _ in range(PASSES):
         report(rlm)
     assert len(epochs.asked) == PASSES * len(FORGOTTEN)
-    told = [r for r in limited_log.records if "interval: cannot read the tier" in r.getMessage()]
-    assert len(told) == LINES_PER_WINDOW
+    result = [r for r in limited_log.records if "interval: cannot read the tier" in r.getMessage()]
+    assert len(result) == LINES_PER_WINDOW
 
 
 def test_reports_that_are_refused_again_and_again_do_not_fill_the_log(
@@ -153,8 +153,8 @@ def test_reports_that_are_refused_again_and_again_do_not_fill_the_log(
     copy(rlm)
     for _ in range(PASSES):
         report(rlm)
-    told = [r for r in limited_log.records if "refused the report" in r.getMessage()]
-    assert len(told) == LINES_PER_WINDOW
+    result = [r for r in limited_log.records if "refused the report" in r.getMessage()]
+    assert len(result) == LINES_PER_WINDOW
 
 
 def test_retention_fails_as_retriable_too(

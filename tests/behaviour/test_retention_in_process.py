@@ -495,10 +495,10 @@ def test_the_log_start_rises_before_anything_is_marked(
 ) -> None:
     put(stack, keep_hours(4))
     take_turns(rlm)
-    told = [(kind, to) for kind, to, _ in audit_trail(database_url)]
-    raised = told.index(("LOG_START", "20"))
+    result = [(kind, to) for kind, to, _ in audit_trail(database_url)]
+    raised = result.index(("LOG_START", "20"))
     assert (
-        told[raised + 1 :]
+        result[raised + 1 :]
         == [("SEGMENT", "DELETE_SEGMENT_STARTED")] * 2
         + [("SEGMENT", "DELETE_SEGMENT_FINISHED")] * 2
     )
@@ -545,22 +545,22 @@ def test_a_report_has_what_is_local_and_what_is_in_the_tier(
     stack: Stack, rlm: BrokerRemoteLogManager, files: PartitionFiles
 ) -> None:
     take_turns(rlm)
-    told = stored_report(stack)
-    assert (told.broker_id, told.leader_epoch) == (BROKER_ID, 2)
-    assert (told.local_log_start_offset, told.log_end_offset) == (0, 65)
-    assert (told.high_watermark, told.last_stable_offset) == (65, 65)
-    assert told.copied_through_offset == 59
-    assert told.only_local_bytes == files.file(60, ".log").stat().st_size
+    result = stored_report(stack)
+    assert (result.broker_id, result.leader_epoch) == (BROKER_ID, 2)
+    assert (result.local_log_start_offset, result.log_end_offset) == (0, 65)
+    assert (result.high_watermark, result.last_stable_offset) == (65, 65)
+    assert result.copied_through_offset == 59
+    assert result.only_local_bytes == files.file(60, ".log").stat().st_size
 
 
 def test_before_anything_is_copied_all_of_it_is_local_only(
     stack: Stack, log_dir: Path, files: PartitionFiles
 ) -> None:
     (found,) = rlm_of(stack, log_dir).led_partitions()
-    told = report_of(found, BROKER_ID)
-    assert told is not None
-    assert told.copied_through_offset == -1
-    assert told.only_local_bytes == sum(p.stat().st_size for p in files.path.glob("*.log"))
+    result = report_of(found, BROKER_ID)
+    assert result is not None
+    assert result.copied_through_offset == -1
+    assert result.only_local_bytes == sum(p.stat().st_size for p in files.path.glob("*.log"))
 
 
 def test_numbers_grow_over_restarts_and_beside_another_reporter(
@@ -584,8 +584,8 @@ def test_ship_reports_what_there_is_after_it(
     stack: Stack, log_dir: Path, files: PartitionFiles
 ) -> None:
     stack.ship(log_dir)
-    told = stored_report(stack)
-    assert (told.copied_through_offset, told.report_number) == (59, 1)
+    result = stored_report(stack)
+    assert (result.copied_through_offset, result.report_number) == (59, 1)
     stack.ship(log_dir)
     assert stored_report(stack).report_number == 2
 

@@ -339,8 +339,8 @@ def test_several_at_once_do_no_harm(stack: Stack, rlm: Any) -> None:
 def test_a_deleted_topic_that_was_announced_is_removed_completely(
     stack: Stack, log_dir: Path, rlm: Any
 ) -> None:
-    told = callback_rlm(stack, log_dir)
-    send_role(told, LEADER, 2, NAMES[0])
-    assert stop(told, TOPIC_DELETED, 2, NAMES[0]) is None
-    removing_turns(told)
+    reported = callback_rlm(stack, log_dir)
+    send_role(reported, LEADER, 2, NAMES[0])
+    assert stop(reported, TOPIC_DELETED, 2, NAMES[0]) is None
+    removing_turns(reported)
     assert known(stack) == NAMES[1:]

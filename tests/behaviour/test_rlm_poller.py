@@ -92,8 +92,8 @@ class AnsweringCluster:
             raise ClusterUnreachableError("timed out")
         assert leader == OURS
         self.asked_for_offsets.append(dict(epochs))
-        told = self.stable_offsets_told
-        return {name: told[name] for name in epochs if name in told}
+        reported = self.stable_offsets_told
+        return {name: reported[name] for name in epochs if name in reported}
 
 
 @pytest.fixture
@@ -291,8 +291,8 @@ def test_a_leader_that_does_not_report_what_is_stable_is_named(
 ) -> None:
     cluster.leader_is_away = True
     poll(rlm)
-    (told,) = [r for r in caplog.records if "stable offsets" in r.getMessage()]
-    assert told.getMessage().endswith("cannot read last stable offsets: timed out")
+    (reported,) = [r for r in caplog.records if "stable offsets" in r.getMessage()]
+    assert reported.getMessage().endswith("cannot read last stable offsets: timed out")
 
 
 def test_only_topics_that_are_set_to_be_tiered_are_copied(

@@ -30,15 +30,15 @@ ONE, TWO, THREE = 101, 102, 103
 
 def test_scenario_1_a_segment_is_uploaded(story: PartitionStory) -> None:
     story.lead(ONE, epoch=3)
-    assert story.told() == ["LEADERSHIP by 101 at 3"]
+    assert story.reported() == ["LEADERSHIP by 101 at 3"]
     assert story.projection(3, 500) == Projection()
 
     a = story.begin(0, 1000, {3: 0}, broker=ONE, leader_epoch=3)
-    assert story.told() == ["0:1000:3 A COPY_SEGMENT_STARTED by 101 at 3"]
+    assert story.reported() == ["0:1000:3 A COPY_SEGMENT_STARTED by 101 at 3"]
     assert story.projection(3, 500) == Projection({"A": STARTED}, size=SIZE)
 
     story.finish(a)
-    assert story.told() == ["0:1000:3 A COPY_SEGMENT_FINISHED by 101 at 3"]
+    assert story.reported() == ["0:1000:3 A COPY_SEGMENT_FINISHED by 101 at 3"]
     assert story.projection(3, 500) == Projection(
         {"A": FINISHED}, found="A", highest=1000, size=SIZE, earliest=0
     )
@@ -47,29 +47,29 @@ def test_scenario_1_a_segment_is_uploaded(story: PartitionStory) -> None:
 def test_scenario_2_leadership_changes_during_an_upload(story: PartitionStory) -> None:
     story.lead(ONE, epoch=3)
     a = story.begin(1001, 2000, {3: 1001}, broker=ONE, leader_epoch=3)
-    assert story.told() == [
+    assert story.reported() == [
         "LEADERSHIP by 101 at 3",
         "0:2000:3 A COPY_SEGMENT_STARTED by 101 at 3",
     ]
     assert story.projection(3, 1500) == Projection({"A": STARTED}, size=SIZE)
 
     story.lead(TWO, epoch=4)
-    assert story.told() == ["LEADERSHIP by 102 at 4"]
+    assert story.reported() == ["LEADERSHIP by 102 at 4"]
     assert story.projection(3, 1500) == Projection({"A": STARTED}, size=SIZE)
 
     b = story.begin(1001, 2000, {3: 1001}, broker=TWO, leader_epoch=4)
-    assert story.told() == ["0:2000:4 B COPY_SEGMENT_STARTED by 102 at 4"]
+    assert story.reported() == ["0:2000:4 B COPY_SEGMENT_STARTED by 102 at 4"]
     assert story.projection(3, 1500) == Projection({"A": STARTED, "B": STARTED}, size=2 * SIZE)
 
     # KIP-405 lets the demoted leader finish what it began.
     story.finish(a)
-    assert story.told() == ["0:2000:3 A COPY_SEGMENT_FINISHED by 101 at 3"]
+    assert story.reported() == ["0:2000:3 A COPY_SEGMENT_FINISHED by 101 at 3"]
     assert story.projection(3, 1500) == Projection(
         {"A": FINISHED, "B": STARTED}, found="A", highest=2000, size=2 * SIZE, earliest=1001
     )
 
     story.finish(b)
-    assert story.told() == ["0:2000:4 B COPY_SEGMENT_FINISHED by 102 at 4"]
+    assert story.reported() == ["0:2000:4 B COPY_SEGMENT_FINISHED by 102 at 4"]
     assert story.projection(3, 1500) == Projection(
         {"A": FINISHED, "B": FINISHED}, found="B", highest=2000, size=2 * SIZE, earliest=1001
     )
@@ -80,19 +80,19 @@ def test_scenario_3_an_upload_fails_and_is_made_again_under_the_same_leader_epoc
 ) -> None:
     story.lead(ONE, epoch=5)
     a = story.begin(2001, 3000, {5: 2001}, broker=ONE, leader_epoch=5)
-    assert story.told()[1:] == ["0:3000:5 A COPY_SEGMENT_STARTED by 101 at 5"]
+    assert story.reported()[1:] == ["0:3000:5 A COPY_SEGMENT_STARTED by 101 at 5"]
     assert story.projection(5, 2500) == Projection({"A": STARTED}, size=SIZE)
 
     # The attempt times out at its broker: nobody tells of it.
-    assert story.told() == []
+    assert story.reported() == []
     assert story.projection(5, 2500) == Projection({"A": STARTED}, size=SIZE)
 
     b = story.begin(2001, 3000, {5: 2001}, broker=ONE, leader_epoch=5)
-    assert story.told() == ["0:3000:5 B COPY_SEGMENT_STARTED by 101 at 5"]
+    assert story.reported() == ["0:3000:5 B COPY_SEGMENT_STARTED by 101 at 5"]
     assert story.projection(5, 2500) == Projection({"A": STARTED, "B": STARTED}, size=2 * SIZE)
 
     story.finish(b)
-    assert story.told() == ["0:3000:5 B COPY_SEGMENT_FINISHED by 101 at 5"]
+    assert story.reported() == ["0:3000:5 B COPY_SEGMENT_FINISHED by 101 at 5"]
     # The proposal's compaction forgets A here, of which there may be objects. Ours lists it until
     # its clean-up is confirmed.
     assert story.projection(5, 2500) == Projection(
@@ -101,12 +101,12 @@ def test_scenario_3_an_upload_fails_and_is_made_again_under_the_same_leader_epoc
 
     [superseded] = story.segments(a)
     move(story.rlmm, superseded, DELETE_STARTED, broker_id=ONE)
-    assert story.told() == ["0:3000:5 A DELETE_SEGMENT_STARTED by 101 at 5"]
+    assert story.reported() == ["0:3000:5 A DELETE_SEGMENT_STARTED by 101 at 5"]
     assert story.projection(5, 2500).listed == {"A": DELETE_STARTED, "B": FINISHED}
     assert story.found(5, 2500) == "B"
 
     move(story.rlmm, superseded, DELETE_FINISHED, broker_id=ONE)
-    assert story.told() == ["0:3000:5 A DELETE_SEGMENT_FINISHED by 101 at 5"]
+    assert story.reported() == ["0:3000:5 A DELETE_SEGMENT_FINISHED by 101 at 5"]
     assert story.projection(5, 2500) == Projection(
         {"B": FINISHED}, found="B", highest=3000, size=SIZE, earliest=2001
     )
@@ -119,7 +119,7 @@ def test_scenario_4_a_segment_with_three_copies_is_deleted(
         story.lead(broker, epoch)
         story.copy(0, 1000, {3: 0}, broker=broker, leader_epoch=epoch)
     story.lead(ONE, epoch=6)
-    assert [line for line in story.told() if "FINISHED" in line] == [
+    assert [line for line in story.reported() if "FINISHED" in line] == [
         "0:1000:3 A COPY_SEGMENT_FINISHED by 101 at 3",
         "0:1000:4 B COPY_SEGMENT_FINISHED by 102 at 4",
         "0:1000:5 C COPY_SEGMENT_FINISHED by 103 at 5",
@@ -135,13 +135,13 @@ def test_scenario_4_a_segment_with_three_copies_is_deleted(
     older = Deleter(TWO, broker_leader_epoch=4)
     with pytest.raises(FencedLeaderEpochError):
         begin_deletion(story.rlmm, story.tp, expired, 1001, None, older, now_ms())
-    assert story.told() == []
+    assert story.reported() == []
     assert story.projection(3, 500) == before
 
     # The proposal deletes first and tells then. Here each attempt is marked, then its objects go.
     leader = Deleter(ONE, broker_leader_epoch=6)
     begin_deletion(story.rlmm, story.tp, expired, 1001, None, leader, now_ms())
-    assert story.told() == [
+    assert story.reported() == [
         "LOG_START 1001 by -1 at 6",
         "0:1000:3 A DELETE_SEGMENT_STARTED by 101 at 6",
         "0:1000:4 B DELETE_SEGMENT_STARTED by 101 at 6",
@@ -156,7 +156,7 @@ def test_scenario_4_a_segment_with_three_copies_is_deleted(
     for name, segment in zip(copies, marked, strict=True):
         list(finish_deletion(story.rlmm, story.rsm, [segment], leader, now_ms()))
         own = segment.broker_leader_epoch
-        assert story.told() == [f"0:1000:{own} {name} DELETE_SEGMENT_FINISHED by 101 at {own}"]
+        assert story.reported() == [f"0:1000:{own} {name} DELETE_SEGMENT_FINISHED by 101 at {own}"]
         left = [other for other in copies if other > name]
         assert story.stored() == left
         assert story.projection(3, 500) == Projection(
@@ -168,7 +168,7 @@ def test_scenario_4_a_segment_with_three_copies_is_deleted(
     maintain(rlmm_database_url, MaintenancePlan(delete_retention_ms=0))
     assert story.segments(*copies) == []
     assert story.projection(3, 500) == Projection(highest=1000)
-    assert story.told() == []
+    assert story.reported() == []
     assert len(story.trail()) == 4 + 3 * 4 + 1
 
 
@@ -176,7 +176,7 @@ def test_scenario_5_a_partition_is_deleted(story: PartitionStory) -> None:
     story.lead(ONE, epoch=3)
     story.copy(0, 1000, {3: 0}, broker=ONE, leader_epoch=3)
     story.copy(1001, 2000, {3: 1001}, broker=ONE, leader_epoch=3)
-    story.told()
+    story.reported()
     whole = {"A": FINISHED, "B": FINISHED}
     before = Projection(whole, found="B", highest=2000, size=2 * SIZE, earliest=0)
     remover = Deleter(TWO)
@@ -184,19 +184,19 @@ def test_scenario_5_a_partition_is_deleted(story: PartitionStory) -> None:
     # The proposal begins with DELETE_PARTITION_STARTED. Ours is marked first, by whoever deleted
     # the topic, and is read until its segments go.
     put_deletion(story.rlmm, story.tp, MARKED)
-    assert story.told() == ["PARTITION_DELETE DELETE_PARTITION_MARKED by 1 at None"]
+    assert story.reported() == ["PARTITION_DELETE DELETE_PARTITION_MARKED by 1 at None"]
     assert story.projection(3, 1500) == before
 
     begin_removal(story.rlmm, story.tp, remover, now_ms())
-    assert story.told() == ["PARTITION_DELETE DELETE_PARTITION_STARTED by 102 at None"]
+    assert story.reported() == ["PARTITION_DELETE DELETE_PARTITION_STARTED by 102 at None"]
     assert story.projection(3, 1500) == before
     # FINISHED is refused while segments remain: no key may outlive its partition.
     assert not finish_removal(story.rlmm, story.tp, remover, now_ms())
-    assert story.told() == []
+    assert story.reported() == []
     assert story.projection(3, 1500) == before
 
     assert remove_partition(story.rlmm, story.rsm, story.tp, remover, now_ms()).is_finished
-    assert story.told() == [
+    assert story.reported() == [
         "0:1000:3 A DELETE_SEGMENT_STARTED by 102 at 3",
         "0:2000:3 B DELETE_SEGMENT_STARTED by 102 at 3",
         "0:1000:3 A DELETE_SEGMENT_FINISHED by 102 at 3",

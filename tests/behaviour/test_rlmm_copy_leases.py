@@ -128,10 +128,10 @@ def test_a_lease_is_judged_at_the_time_at_which_the_lock_is_had(
 
 def test_request_ids_are_known_again_that_the_release_before_was_asked_with() -> None:
     """A digest is of what is written out: nothing new stands in it."""
-    told = replace(segment(TP, 0, 9), copy_leased=True)
-    assert "leased" not in repr(told)
-    assert body_digest(told, NO_CONTEXT) == body_digest(
-        replace(told, copy_leased=False), NO_CONTEXT
+    reported = replace(segment(TP, 0, 9), copy_leased=True)
+    assert "leased" not in repr(reported)
+    assert body_digest(reported, NO_CONTEXT) == body_digest(
+        replace(reported, copy_leased=False), NO_CONTEXT
     )
 
 

@@ -163,11 +163,11 @@ def test_many_batches_purge_all_of_it(
     )
     age(engine, "UPDATE partitions SET revision = :last", last=extra + 2)
     age_events(engine, TP, through_revision=extra, days=91)
-    told: list[tuple[str, int]] = []
-    report = maintain(database_url, MaintenancePlan(), lambda *step: told.append(step))
+    reported: list[tuple[str, int]] = []
+    report = maintain(database_url, MaintenancePlan(), lambda *step: reported.append(step))
     assert report.events == extra
     assert revisions(engine, TP) == [extra + 1, extra + 2]
-    assert told == [
+    assert reported == [
         ("events", maintenance.BATCH),
         ("events", 2 * maintenance.BATCH),
         ("events", extra),

@@ -91,9 +91,9 @@ def list_from(history: LongHistory, min_offset: int, leader_epoch: int | None) -
     engine = create_database_engine(history.database_url)
     statement = page_statement(PageShape.of(query, None, None))
     values = page_values(query, None, 10, None)
-    told = statement.params(values).compile(engine, compile_kwargs={"literal_binds": True})
+    reported = statement.params(values).compile(engine, compile_kwargs={"literal_binds": True})
     with engine.connect() as connection:
-        cost = explain(connection, str(told))
+        cost = explain(connection, str(reported))
     engine.dispose()
     return cost
 
@@ -116,12 +116,12 @@ def change(history: LongHistory, statement: str) -> Cost:
 
 
 def explain(connection: Connection, statement: str) -> Cost:
-    [told] = connection.exec_driver_sql(
+    [reported] = connection.exec_driver_sql(
         f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}"
     ).scalar_one()
-    nodes = list(flattened(told["Plan"]))
+    nodes = list(flattened(reported["Plan"]))
     return Cost(
-        told["Plan"]["Shared Hit Blocks"] + told["Plan"]["Shared Read Blocks"],
+        reported["Plan"]["Shared Hit Blocks"] + reported["Plan"]["Shared Read Blocks"],
         int(sum(node["Actual Rows"] * node["Actual Loops"] for node in nodes)),
         tuple(node["Node Type"] for node in nodes),
     )

@@ -81,7 +81,7 @@ class Copy:
         assert stored is not None
         return b"".join(self.backend.fetch(key, 0, stored.size_bytes - 1))
 
-    def told(self) -> CopyDigests:
+    def reported(self) -> CopyDigests:
         where = ObjectLocation(1, self.keys.manifest)
         digests = self.rsm.objects.read_segment_manifest(where).digests
         assert digests is not None
@@ -93,7 +93,7 @@ class Copy:
     def scrub(
         self, rsm: ObjectRemoteStorageManager, take: Callable[[int], None]
     ) -> Iterator[Damage]:
-        return CopyScrub(rsm, self.metadata, self.told(), take).damages()
+        return CopyScrub(rsm, self.metadata, self.reported(), take).damages()
 
 
 def at_once(size_bytes: int) -> None:
@@ -103,9 +103,9 @@ def at_once(size_bytes: int) -> None:
 def a_copy(rsm: ObjectRemoteStorageManager, settings: RsmSettings, files: Files) -> Copy:
     metadata = copied(rsm, files)
     keys = segment_keys(settings.prefix, metadata)
-    told = rsm.objects.read_segment_manifest(ObjectLocation(1, keys.manifest))
-    assert told.digests is not None
-    return Copy(rsm, build_backend(settings), metadata, keys, told.digests, told.attempt)
+    reported = rsm.objects.read_segment_manifest(ObjectLocation(1, keys.manifest))
+    assert reported.digests is not None
+    return Copy(rsm, build_backend(settings), metadata, keys, reported.digests, reported.attempt)
 
 
 @pytest.fixture(params=["filesystem", "s3"])

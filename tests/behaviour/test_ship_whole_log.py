@@ -101,8 +101,12 @@ def test_nothing_is_written_into_the_log_directory(shipped: Shipped) -> None:
 
 def test_progress_counts_every_byte_once(shipped: Shipped) -> None:
     copied = sum(p.copied_bytes for p in shipped.report.partitions)
-    told = shipped.progress
-    assert (told.planned_bytes, told.sent_bytes, told.copied_segments) == (copied, copied, 72)
+    reported = shipped.progress
+    assert (reported.planned_bytes, reported.sent_bytes, reported.copied_segments) == (
+        copied,
+        copied,
+        72,
+    )
 
 
 def test_a_lost_disk_is_served_from_the_tier_alone(shipped: Shipped) -> None:

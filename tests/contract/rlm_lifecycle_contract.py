@@ -37,7 +37,7 @@ def change(name: TopicIdPartition, epoch: int, role: PartitionRole = LEADER) -> 
     return LeadershipChange(name, epoch, role)
 
 
-def told(rlm: RemoteLogManager, *changes: LeadershipChange) -> list[LifecycleOutcome]:
+def reported(rlm: RemoteLogManager, *changes: LeadershipChange) -> list[LifecycleOutcome]:
     return rlm.on_leadership_change(LeadershipDelta(changes))
 
 
@@ -66,21 +66,21 @@ class RlmLifecycleContract:
         return stack
 
     def test_roles_are_taken_on_in_order(self, shipped: Stack, rlm: RemoteLogManager) -> None:
-        outcomes = told(rlm, change(NAME, 3), change(OTHERS[0], 0, FOLLOWER))
+        outcomes = reported(rlm, change(NAME, 3), change(OTHERS[0], 0, FOLLOWER))
         assert outcomes == [None, None]
         assert roles(rlm) == {NAME: LEADER, OTHERS[0]: FOLLOWER}
 
     def test_a_role_again_is_a_success(self, shipped: Stack, rlm: RemoteLogManager) -> None:
         for _ in range(2):
-            assert told(rlm, change(NAME, 3)) == [None]
-        assert told(rlm, change(NAME, 3, FOLLOWER)) == [None]
+            assert reported(rlm, change(NAME, 3)) == [None]
+        assert reported(rlm, change(NAME, 3, FOLLOWER)) == [None]
         assert roles(rlm) == {NAME: FOLLOWER}
 
     def test_a_stale_epoch_is_that_partitions_outcome_and_no_others(
         self, shipped: Stack, rlm: RemoteLogManager
     ) -> None:
-        told(rlm, change(NAME, 3))
-        stale, fresh = told(rlm, change(NAME, 2, FOLLOWER), change(OTHERS[0], 0))
+        reported(rlm, change(NAME, 3))
+        stale, fresh = reported(rlm, change(NAME, 2, FOLLOWER), change(OTHERS[0], 0))
         assert isinstance(stale, FencedLeaderEpochError)
         assert "leader epoch 2 is older than 3" in str(stale)
         assert fresh is None
@@ -92,7 +92,7 @@ class RlmLifecycleContract:
     def test_reassigned_touches_nothing_of_the_tier(
         self, shipped: Stack, rlm: RemoteLogManager
     ) -> None:
-        told(rlm, change(NAME, 3))
+        reported(rlm, change(NAME, 3))
         before = shipped.segments()
         for _ in range(2):
             assert stopped(rlm, StopReason.REASSIGNED, NAME, OTHERS[0]) == [None, None]
@@ -100,7 +100,7 @@ class RlmLifecycleContract:
         assert shipped.segments() == before
 
     def test_topic_deleted_marks_once(self, shipped: Stack, rlm: RemoteLogManager) -> None:
-        told(rlm, change(NAME, 3))
+        reported(rlm, change(NAME, 3))
         for _ in range(2):
             assert stopped(rlm, StopReason.TOPIC_DELETED, NAME, epoch=3) == [None]
         (found,) = all_partitions(shipped.rlmm)
@@ -112,7 +112,7 @@ class RlmLifecycleContract:
     ) -> None:
         (untold,) = stopped(rlm, StopReason.TIERING_DISABLED, NAME)
         assert isinstance(untold, InvalidStateTransitionError)
-        told(rlm, change(NAME, 3))
+        reported(rlm, change(NAME, 3))
         (refused,) = stopped(rlm, StopReason.TIERING_DISABLED, NAME)
         assert isinstance(refused, DeletionRefusedError)
         assert "remote.log.delete.on.disable" in str(refused)
@@ -128,7 +128,7 @@ class RlmLifecycleContract:
     ) -> None:
         renamed = replace(OTHERS[0], topic="u")
         with pytest.raises(InvalidRequestError, match="has the topic id of another topic"):
-            told(rlm, change(NAME, 3), change(renamed, 3))
+            reported(rlm, change(NAME, 3), change(renamed, 3))
         with pytest.raises(InvalidRequestError, match="has the topic id of another topic"):
             stopped(rlm, StopReason.TOPIC_DELETED, NAME, renamed)
         assert roles(rlm) == {NAME: None}

@@ -193,11 +193,11 @@ class SegmentObjectsContract:
         self, objects: SegmentObjects, rsm: RemoteStorageManager, store: Store
     ) -> None:
         metadata = copied(rsm, Files(b"the log", {IndexType.OFFSET: b"12", **REST}))
-        told = objects.read_segment_manifest(store.manifest_of(metadata))
-        assert told.metadata == replace(metadata, state=COPY_SEGMENT_STARTED)
-        assert (told.log_size_bytes, told.indexes_size_bytes) == (7, 2)
-        assert told.written_at_ms > BEFORE_MS
-        assert store.backend.describe(store.log_of(metadata, told.attempt).key) is not None
+        reported = objects.read_segment_manifest(store.manifest_of(metadata))
+        assert reported.metadata == replace(metadata, state=COPY_SEGMENT_STARTED)
+        assert (reported.log_size_bytes, reported.indexes_size_bytes) == (7, 2)
+        assert reported.written_at_ms > BEFORE_MS
+        assert store.backend.describe(store.log_of(metadata, reported.attempt).key) is not None
 
     @pytest.mark.parametrize("size", [0, 1, MIB, 2 * MIB + 5])
     def test_a_manifest_has_the_digests_of_what_was_copied(
@@ -206,9 +206,9 @@ class SegmentObjectsContract:
         log = some_bytes(size)
         indexes = {IndexType.OFFSET: b"12", IndexType.TRANSACTION: b"an aborted one"}
         metadata = copied(rsm, Files(log, {**REST, **indexes}))
-        told = objects.read_segment_manifest(store.manifest_of(metadata)).digests
+        reported = objects.read_segment_manifest(store.manifest_of(metadata)).digests
         chunks = tuple(crc32c(log[at : at + MIB]) for at in range(0, size, MIB))
-        assert told == CopyDigests(
+        assert reported == CopyDigests(
             LogDigest(FileDigest(size, crc32c(log)), chunks, MIB),
             {
                 kind: FileDigest(len(content), crc32c(content))
@@ -220,9 +220,9 @@ class SegmentObjectsContract:
         self, objects: SegmentObjects, rsm: RemoteStorageManager, store: Store
     ) -> None:
         metadata = copied(rsm, Files(b"log", {IndexType.OFFSET: b"12", **REST}))
-        told = objects.read_segment_manifest(store.manifest_of(metadata)).digests
-        assert told is not None
-        assert IndexType.TRANSACTION not in told.indexes
+        reported = objects.read_segment_manifest(store.manifest_of(metadata)).digests
+        assert reported is not None
+        assert IndexType.TRANSACTION not in reported.indexes
 
     @pytest.mark.parametrize(
         "content", [b"{}", bytes(MAX_SMALL_OBJECT_BYTES + 1)], ids=["not one", "too large"]

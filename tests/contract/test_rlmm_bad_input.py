@@ -340,10 +340,10 @@ def test_the_refusal_of_an_item_names_a_field_of_the_item(channel: grpc.Channel)
     assert items_said(call(channel, RPCS["GetRemoteLogSegmentMetadataBatch"], [lookups])) == [
         f"topic_id_partition.topic: topic id {TP.topic_id} is not of a topic 'payments'"
     ]
-    told = report()
-    del told.reports[1:]
-    told.reports[0].topic_id_partition.topic = OTHER_NAME
-    assert items_said(call(channel, RPCS["ReportPartitionState"], [told]))[0].startswith(
+    reported = report()
+    del reported.reports[1:]
+    reported.reports[0].topic_id_partition.topic = OTHER_NAME
+    assert items_said(call(channel, RPCS["ReportPartitionState"], [reported]))[0].startswith(
         "topic_id_partition.topic: topic id"
     )
 

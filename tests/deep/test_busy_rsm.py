@@ -62,8 +62,8 @@ def test_partitions_wait_for_places_and_nothing_fails(
         world.rsm.kill()
         world.rsm.start()
     world.assert_all_shipped()
-    told = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
-    assert [line["message"] for line in told if line["level"] != "INFO"] == ["ready"]
+    reported = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+    assert [line["message"] for line in reported if line["level"] != "INFO"] == ["ready"]
     assert "failed" not in log
     assert ("waits because RSM is busy" in log) is bool(rsm)
     with world.metadata() as rlmm:
@@ -152,9 +152,9 @@ def test_a_copy_that_waits_for_long_is_logged_once(
     rsm.before_copy = refused_times(20)
     retry = replace(AT_ONCE_AGAIN, warn_after_s=0.005)
     ship([log_dir], rsm, stack.rlmm, replace(ONE_TRY, limits=CopyLimits(throttle_retry=retry)))
-    (told,) = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    assert "RSM_COPY_THREADS" in told
-    assert "no place" in told
+    (reported,) = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert "RSM_COPY_THREADS" in reported
+    assert "no place" in reported
 
 
 @pytest.mark.parametrize("error", [RetriableRemoteStorageError, RemoteStorageError])

@@ -141,8 +141,8 @@ def test_up_with_tls_serves_its_commands_and_nobody_without_a_certificate(
 def test_a_second_up_on_the_same_directory_is_refused_with_one_line(up: Up) -> None:
     done = up.run("up")
     assert done.returncode == 2
-    told = f"sediment: {up.data_dir}: another stack is running on this directory"
-    assert done.stderr.splitlines()[-1].startswith(told)
+    reported = f"sediment: {up.data_dir}: another stack is running on this directory"
+    assert done.stderr.splitlines()[-1].startswith(reported)
     assert "Traceback" not in done.stderr
 
 
@@ -158,8 +158,8 @@ def test_up_leaves_a_directory_of_others_as_it_is(tmp_path: Path, options: tuple
     (tmp_path / "thesis.txt").write_text("years of work")
     done = sediment("up", "--data-dir", tmp_path, *options)
     assert done.returncode == 2
-    told = f"sediment: {tmp_path} holds thesis.txt and is no data directory of Sediment's; "
-    assert done.stderr.splitlines()[-1].startswith(told)
+    reported = f"sediment: {tmp_path} holds thesis.txt and is no data directory of Sediment's; "
+    assert done.stderr.splitlines()[-1].startswith(reported)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
 
@@ -171,8 +171,8 @@ def test_up_keeps_no_data_in_around_or_at_a_log_directory(tmp_path: Path, below:
     data_dir = tmp_path / below
     done = sediment("up", "--fresh", "--data-dir", data_dir, "--log-dir", tmp_path / "log")
     assert done.returncode == 2
-    told = f"sediment: {data_dir}: the log directory {tmp_path / 'log'} is the same"
-    assert done.stderr.splitlines()[-1].startswith(told)
+    reported = f"sediment: {data_dir}: the log directory {tmp_path / 'log'} is the same"
+    assert done.stderr.splitlines()[-1].startswith(reported)
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -184,9 +184,9 @@ def test_a_data_directory_that_can_be_none_is_named_in_one_line(
     (tmp_path / "file").touch()
     done = sediment(*command, "--data-dir", tmp_path / directory)
     assert done.returncode == 2
-    told = done.stderr.splitlines()[-1]
-    assert told.startswith("sediment: ")
-    assert str(tmp_path / directory) in told
+    reported = done.stderr.splitlines()[-1]
+    assert reported.startswith("sediment: ")
+    assert str(tmp_path / directory) in reported
     assert "Traceback" not in done.stderr
 
 
@@ -253,11 +253,11 @@ def test_a_partition_that_is_none_is_named(up: Up, name: str, message: str) -> N
 
 def test_a_command_without_an_up_says_what_to_do(tmp_path: Path) -> None:
     done = sediment("partitions", "--data-dir", tmp_path)
-    told = (
+    reported = (
         f"sediment: no `sediment up` is running on {tmp_path}; start one, point "
         "--data-dir at its directory, or pass --rlm HOST:PORT\n"
     )
-    assert (done.returncode, done.stderr) == (2, told)
+    assert (done.returncode, done.stderr) == (2, reported)
 
 
 # Reading records
@@ -310,8 +310,8 @@ def test_fetch_prints_ten_records_as_lines(up: Up) -> None:
 def test_fetch_of_an_offset_that_is_deleted_is_named(up: Up) -> None:
     done = up.run("fetch", "clicks-1", "--offset", 4)
     assert done.returncode == 3
-    told = "sediment: clicks-1 at offset 4: OFFSET_OUT_OF_RANGE: "
-    assert done.stderr.startswith(told)
+    reported = "sediment: clicks-1 at offset 4: OFFSET_OUT_OF_RANGE: "
+    assert done.stderr.startswith(reported)
     assert done.stdout == ""
 
 

@@ -85,18 +85,18 @@ def hold_up_copies(world: World, rsm: ServiceProcess, renewals: int = 0) -> set[
     """
     eventually(lambda: any(row.state is FINISHED for row in world.rows()), DEADLINE_MS)
     send(rsm, signal.SIGSTOP)
-    told: defaultdict[str, set[datetime]] = defaultdict(set)
+    reported: defaultdict[str, set[datetime]] = defaultdict(set)
 
     def waiting() -> set[str]:
         ends = world.copy_lease_ends()
         for segment_id, end in ends.items():
-            told[segment_id].add(end)
+            reported[segment_id].add(end)
         rows = world.rows()
         places = {row.topic_id_partition for row in rows if row.state is STARTED}
         for name, segments in world.local_segments().items():
             done = sum(row.state is FINISHED for row in rows if row.topic_id_partition == name)
             assert name in places or done == len(segments)
-        assert all(len(told[segment_id]) > renewals for segment_id in ends)
+        assert all(len(reported[segment_id]) > renewals for segment_id in ends)
         return set(ends)
 
     return eventually(waiting, DEADLINE_MS)
@@ -165,9 +165,9 @@ def test_what_a_paused_rlm_was_at_another_takes_over_when_the_lease_has_ended(
         log = paused.process.log_path
         eventually(lambda: log.read_text().count(GIVES_UP) >= len(attempts), DEADLINE_MS)
         eventually_holds(large.assert_all_shipped, DEADLINE_MS)
-    told = {segment_id: states_of(trail) for segment_id, trail in trails(large).items()}
-    assert {segment_id for segment_id, states in told.items() if states == GIVEN_UP} == attempts
-    assert all(states == COPIED for id, states in told.items() if id not in attempts)
+    reported = {segment_id: states_of(trail) for segment_id, trail in trails(large).items()}
+    assert {segment_id for segment_id, states in reported.items() if states == GIVEN_UP} == attempts
+    assert all(states == COPIED for id, states in reported.items() if id not in attempts)
 
 
 def test_what_a_killed_rlm_was_at_is_cleaned_up_when_the_lease_has_ended(

@@ -61,9 +61,9 @@ def test_a_damaged_file_holds_its_partition_back_and_is_logged_once(
     damage(path)
     take_turns(trouble.rlm, rounds=3)
     assert (kind, str(path)) in trouble.problems()
-    told = [r.getMessage() for r in caplog.records if r.name.endswith("problem_log")]
-    assert len(told) == 1
-    assert f"{kind.value}: {path}" in told[0]
+    reported = [r.getMessage() for r in caplog.records if r.name.endswith("problem_log")]
+    assert len(reported) == 1
+    assert f"{kind.value}: {path}" in reported[0]
     assert trouble.held_back() == 1
     assert trouble.stack.ranges() == []
     trouble.assert_nothing_is_left_over()
@@ -88,6 +88,6 @@ def test_a_folder_without_the_topics_id_is_logged_once(
     (files.path / "partition.metadata").unlink()
     rlm = BrokerRemoteLogManager([log_dir], stack.rsm, stack.rlmm, AT_ONCE)
     take_turns(rlm, rounds=3)
-    (told,) = [r.getMessage() for r in caplog.records if r.name.endswith("problem_log")]
-    assert f"PARTITION_METADATA_MISSING: {files.path}" in told
+    (reported,) = [r.getMessage() for r in caplog.records if r.name.endswith("problem_log")]
+    assert f"PARTITION_METADATA_MISSING: {files.path}" in reported
     assert stack.ranges(WELL) == ALL

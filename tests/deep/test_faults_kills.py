@@ -91,7 +91,7 @@ def test_rlm_killed_while_it_records_a_loss(
 
 
 @contextmanager
-def told(rlm: ServiceProcess) -> Iterator[RemoteLogManager]:
+def reported(rlm: ServiceProcess) -> Iterator[RemoteLogManager]:
     with open_channel(rlm.address, PLAINTEXT) as channel:
         yield RemoteLogManagerClient(channel, rlm.address)
 
@@ -119,7 +119,7 @@ def test_rlm_killed_while_it_deletes_what_a_disabled_topic_had(
     rlm = ServiceProcess("rlm", settings, tmp_path / "rlm")
     try:
         start_with_failpoint(rlm, name)
-        with told(rlm) as manager:
+        with reported(rlm) as manager:
             lead_all(manager, world)
             with suppress(RetriableRemoteStorageError):  # it dies of the call, or after it
                 disable_all(manager, world)
@@ -128,7 +128,7 @@ def test_rlm_killed_while_it_deletes_what_a_disabled_topic_had(
         assert world.rows() or name == "deletion.confirmed_some"
         # The client that disabled the topic repeats its calls.
         kill_and_restart(rlm)
-        with told(rlm) as manager:
+        with reported(rlm) as manager:
             lead_all(manager, world)
             disable_all(manager, world)
         eventually(lambda: not world.rows() and not world.object_keys(), deadline_ms=60_000)

@@ -84,7 +84,7 @@ def test_an_outage(
     faulty.outage(outage.begin, end, OUTAGE_S)
     lines_of_it, growth = faulty.log_lines() - lines, faulty.rss_bytes() - rss
     recovery_s = faulty.recovery_s()
-    gone, ends = faulty.told["gone"], faulty.told["ends"]
+    gone, ends = faulty.reported["gone"], faulty.reported["ends"]
     local, remote = faulty.local.between(gone, ends), faulty.remote.between(gone, ends)
     assert recovery_s <= MOST_RECOVERY * faulty.outage_s
     assert_local_reads_go_on(local, OUTAGE_S)

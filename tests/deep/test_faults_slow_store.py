@@ -59,8 +59,8 @@ def test_a_slow_store(faulty: FaultyWorld, store: HttpProxy, fault: Fault) -> No
 
     faulty.outage(lambda: store.faults.add(fault, times=None), end, SLOW_FOR_S)
     assert faulty.recovery_s() <= MOST_RECOVERY * faulty.outage_s
-    told = faulty.told
-    local = faulty.local.between(told["gone"], told["ends"])
+    reported = faulty.reported
+    local = faulty.local.between(reported["gone"], reported["ends"])
     assert_local_reads_go_on(local, SLOW_FOR_S)
     assert {read.answer for read in faulty.remote.reads} <= ANSWERS
     faulty.assert_whole()

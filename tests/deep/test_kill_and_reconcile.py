@@ -49,9 +49,9 @@ def reconcile(world: World) -> dict[str, Any]:
         "reconcile", "--rsm", world.rsm.address, "--delete", "--grace-ms", "0", "-o", "json"
     )
     assert done.stdout, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout)
-    assert done.returncode == (1 if told["anomalies"]["UNREFERENCED_COMPLETE"] else 0)
-    return told
+    reported: dict[str, Any] = json.loads(done.stdout)
+    assert done.returncode == (1 if reported["anomalies"]["UNREFERENCED_COMPLETE"] else 0)
+    return reported
 
 
 def left_of(world: World, prefix: str) -> list[str]:

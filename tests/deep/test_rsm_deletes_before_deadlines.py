@@ -92,12 +92,12 @@ def test_a_store_that_falls_silent_takes_back_nothing_of_what_objects_are_delete
     assert_tells_what_is_gone([outcome_of(each) for each in reply.outcomes])
     proxy.faults.clear()
     left = {key for key in stored_keys() if key.endswith(".manifest")}
-    told = {
+    reported = {
         doomed.location.key
         for doomed, outcome in zip(manifests, reply.outcomes, strict=True)
         if outcome.code == 0
     }
-    assert not left & told
+    assert not left & reported
 
 
 def assert_tells_what_is_gone(outcomes: Sequence[RemoteStorageError | None]) -> None:

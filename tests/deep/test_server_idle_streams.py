@@ -182,10 +182,10 @@ def test_a_copy_that_sends_nothing_more_is_ended_and_may_be_repeated(
         done.set()
         (line,) = eventually(lambda: caplog.records)
     assert line.__dict__["code"] == "DEADLINE_EXCEEDED"
-    told = re.search(r"the peer was idle for (\d+\.\d) s", line.__dict__["why"])
-    assert told is not None
+    reported = re.search(r"the peer was idle for (\d+\.\d) s", line.__dict__["why"])
+    assert reported is not None
     # The watchdog looks now and then, on a busy machine late.
-    assert IDLE_MS / 1000 <= float(told[1]) <= round(time.monotonic() - began_s, 1)
+    assert IDLE_MS / 1000 <= float(reported[1]) <= round(time.monotonic() - began_s, 1)
     assert "127.0.0.1" in line.__dict__["peer"]
     assert client.copy(b"first", b"second") == b"11"
 

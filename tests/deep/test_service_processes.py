@@ -480,13 +480,13 @@ def test_a_copy_that_waits_for_its_turn_ends_after_the_drain(tmp_path: Path) -> 
         client = RemoteStorageManagerClient(channel, rsm.address)
         taken = Event()
 
-        def told() -> Iterator[SegmentChunk]:
+        def reported() -> Iterator[SegmentChunk]:
             for number, chunk in enumerate(files.chunks()):
                 if number == 2:
                     taken.set()
                 yield chunk
 
-        data = LogSegmentData(files.headers(), told())
+        data = LogSegmentData(files.headers(), reported())
         copy = pool.submit(client.copy_log_segment_data, a_segment(len(files.log)), data)
         assert taken.wait(60)
         os.kill(rsm.process.pid, SIGTERM)
@@ -507,7 +507,7 @@ def test_a_copy_that_the_drain_ends_removes_its_objects_ahead_of_other_deletes(
     *chunks, last_chunk = files.chunks()
     copy_has_ended = Event()
 
-    def told() -> Iterator[SegmentChunk]:
+    def reported() -> Iterator[SegmentChunk]:
         yield from chunks
         assert copy_has_ended.wait(60)
         yield last_chunk
@@ -523,7 +523,7 @@ def test_a_copy_that_the_drain_ends_removes_its_objects_ahead_of_other_deletes(
             [replace(a_segment(), custom_metadata=gone) for _ in range(100)]
         )
         copy = pool.submit(
-            client.copy_log_segment_data, a_segment(3), LogSegmentData(files.headers(), told())
+            client.copy_log_segment_data, a_segment(3), LogSegmentData(files.headers(), reported())
         )
         eventually(lambda: any(objects.rglob("*.log")), deadline_ms=60_000)
         os.kill(rsm.process.pid, SIGTERM)

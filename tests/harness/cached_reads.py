@@ -73,8 +73,8 @@ def cached_reads(
     world.ship()
     lose_rolled_segments(world.log_dir)
     addresses = world.rsm.address, world.rlmm.address
-    told = rlm_settings(*addresses, [world.log_dir], 200, index_dir)
-    rlm = ServiceProcess("rlm", {**told, **NO_MEMORY, **settings}, directory)
+    reported = rlm_settings(*addresses, [world.log_dir], 200, index_dir)
+    rlm = ServiceProcess("rlm", {**reported, **NO_MEMORY, **settings}, directory)
     try:
         yield CachedReads(rlm, logs)
     finally:

@@ -41,7 +41,7 @@ class FaultyWorld:
         rlm: copies, and serves both loops of reads.
         local: reads of data that the broker still has.
         remote: reads of data that only the tier has.
-        told: when an event happened, by name, monotonic.
+        reported: when an event happened, by name, monotonic.
     """
 
     world: World
@@ -50,21 +50,21 @@ class FaultyWorld:
     local: ReadLoop
     remote: ReadLoop
     cold_files: list[tuple[Path, Path]]
-    told: dict[str, float] = field(default_factory=dict)
+    reported: dict[str, float] = field(default_factory=dict)
 
     def outage(self, begin: Callable[[], None], end: Callable[[], None], lasts_s: float) -> None:
         """Run `begin`, and `end` after `lasts_s`; do not wait for the delays that result."""
-        self.told["began"] = time.monotonic()
+        self.reported["began"] = time.monotonic()
         begin()
-        self.told["gone"] = time.monotonic()
+        self.reported["gone"] = time.monotonic()
         Event().wait(lasts_s)
-        self.told["ends"] = time.monotonic()
+        self.reported["ends"] = time.monotonic()
         end()
-        self.told["ended"] = time.monotonic()
+        self.reported["ended"] = time.monotonic()
 
     @property
     def outage_s(self) -> float:
-        return self.told["ended"] - self.told["began"]
+        return self.reported["ended"] - self.reported["began"]
 
     def recovery_s(self) -> float:
         """Return the time from the end of the outage until all segments rolled by then are
@@ -72,7 +72,7 @@ class FaultyWorld:
         """
         waiting = self.broker.rolled + len(self.folders(HOT))
         eventually(lambda: self.copied(HOT) >= waiting, int(_SLOWEST_S * 1000), poll_ms=50)
-        return time.monotonic() - self.told["ended"]
+        return time.monotonic() - self.reported["ended"]
 
     def folders(self, topic: str) -> list[Path]:
         return sorted(self.world.log_dir.glob(f"{topic}-*"))

@@ -132,7 +132,7 @@ class PartitionStory:
 
     # --- what is asked ------------------------------------------------------------------------
 
-    def told(self) -> list[str]:
+    def reported(self) -> list[str]:
         """Return the events since the previous call, in the form of `trail`."""
         lines = self.trail(self._told)
         self._told += len(lines)

@@ -40,8 +40,8 @@ class OpenTransaction:
         eventually(self.is_stable)
 
     def is_stable(self) -> bool:
-        told = self.tier.cluster.offsets(self.name.topic, self.name.partition)
-        return told.last_stable_offset == told.log_end_offset
+        reported = self.tier.cluster.offsets(self.name.topic, self.name.partition)
+        return reported.last_stable_offset == reported.log_end_offset
 
 
 @pytest.fixture
@@ -70,9 +70,9 @@ def test_rlm_sees_the_last_stable_offset_of_the_broker_while_it_is_open(
     transaction: OpenTransaction,
 ) -> None:
     name = transaction.name
-    told = transaction.tier.cluster.offsets(name.topic, name.partition)
-    assert transaction.tier.bounds(name) == told
-    assert told.last_stable_offset == transaction.first_offset < told.log_end_offset
+    reported = transaction.tier.cluster.offsets(name.topic, name.partition)
+    assert transaction.tier.bounds(name) == reported
+    assert reported.last_stable_offset == transaction.first_offset < reported.log_end_offset
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
@@ -81,8 +81,8 @@ def test_rlm_sees_the_last_stable_offset_of_the_broker_when_it_has_ended(
 ) -> None:
     transaction.end(ending)
     name = transaction.name
-    told = transaction.tier.cluster.offsets(name.topic, name.partition)
-    assert transaction.tier.bounds(name) == told
+    reported = transaction.tier.cluster.offsets(name.topic, name.partition)
+    assert transaction.tier.bounds(name) == reported
 
 
 @pytest.mark.parametrize("ending", ENDINGS)

@@ -133,11 +133,11 @@ def test_a_leader_returns_how_far_its_partition_is_settled(tier: TieredBroker, r
         poll(rlm)
         epoch = led(rlm)[name].leader_epoch or 0
         assert admin.stable_offsets(leader, {name: epoch + 1}) == {}
-        (told,) = (
+        (reported,) = (
             p.role.stable_offset for p in rlm.led_partitions() if p.topic_id_partition == name
         )
-        assert admin.stable_offsets(leader, {name: epoch})[name] == told
-        return told
+        assert admin.stable_offsets(leader, {name: epoch})[name] == reported
+        return reported
 
     produce_segments(tier.cluster, topic)
     end = tier.cluster.offsets(topic.name, 0).log_end_offset
@@ -278,10 +278,10 @@ def test_a_user_who_may_not_describe_does_not_learn_that_a_topic_is_missing(tmp_
                 "no-topic": NoTopic.NOT_AUTHORIZED,
                 "not-there": NoTopic.UNKNOWN,
             }
-            told = admin.cleanup_policies(["hidden", "seen"])
-            assert isinstance(told.cluster.topics["seen"], TopicView)
-            assert sorted(told.cleanup_policies) == ["hidden", "seen"]
-            for policy in told.cleanup_policies.values():
+            reported = admin.cleanup_policies(["hidden", "seen"])
+            assert isinstance(reported.cluster.topics["seen"], TopicView)
+            assert sorted(reported.cleanup_policies) == ["hidden", "seen"]
+            for policy in reported.cleanup_policies.values():
                 assert isinstance(policy, NoPolicy)
                 assert policy.is_refused
 

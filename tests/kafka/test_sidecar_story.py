@@ -78,7 +78,7 @@ class Story:
 
     sidecar: Sidecar
     witness: LogWitness
-    told: list[Told]
+    reported: list[Told]
     deleted: TopicIdPartition
     deleted_had: int
     kills: int
@@ -150,8 +150,8 @@ def story(sidecar: Sidecar, tmp_path_factory: pytest.TempPathFactory) -> Story:
         for name in traffic:
             wait_until_all_is_tiered(sidecar, name)
         eventually(lambda: not sidecar.rows(deleted), DEADLINE_MS)
-    told = [tell(sidecar, witness, name, each) for name, each in traffic.items()]
-    return Story(sidecar, witness, told, deleted, deleted_had, killer.kills, reader)
+    reported = [tell(sidecar, witness, name, each) for name, each in traffic.items()]
+    return Story(sidecar, witness, reported, deleted, deleted_had, killer.kills, reader)
 
 
 def wait_until_tiered(sidecar: Sidecar, name: TopicIdPartition, segments: int) -> None:
@@ -201,88 +201,94 @@ def test_rlm_was_killed_again_and_again(story: Story) -> None:
 
 
 def test_every_batch_is_read_back_as_the_broker_wrote_it(story: Story) -> None:
-    for told in story.told:
-        assert told.content.end_offset > 0
-        assert told.read.data == told.original, told.name
+    for reported in story.reported:
+        assert reported.content.end_offset > 0
+        assert reported.read.data == reported.original, reported.name
 
 
 def test_every_acknowledged_record_is_read_back_as_it_was_sent(story: Story) -> None:
-    for told in story.told:
-        sent = told.acknowledged.records
-        assert len(sent) > 500, told.name
-        got = {offset: told.content.records.get(offset) for offset in sent}
-        assert got == sent, told.name
+    for reported in story.reported:
+        sent = reported.acknowledged.records
+        assert len(sent) > 500, reported.name
+        got = {offset: reported.content.records.get(offset) for offset in sent}
+        assert got == sent, reported.name
 
 
 def test_transactions_end_in_the_tier_as_they_ended_in_the_broker(story: Story) -> None:
-    for told in story.told:
-        said, content, original = told.acknowledged, told.content, content_of(told.original)
-        assert min(original.markers.values()) > 10, told.name
-        assert content.markers == original.markers, told.name
-        assert content.committed == original.committed, told.name
+    for reported in story.reported:
+        said, content, original = (
+            reported.acknowledged,
+            reported.content,
+            content_of(reported.original),
+        )
+        assert min(original.markers.values()) > 10, reported.name
+        assert content.markers == original.markers, reported.name
+        assert content.committed == original.committed, reported.name
         # As the broker's log has it, a producer may be told of an end that has no marker, and the
         # next end is then that of both; seen only where the broker itself ended meanwhile.
         told_wrong = (said.aborted & content.committed) | (said.committed - content.committed)
-        assert len(told_wrong) <= BROKER_ENDINGS * RECORDS_PER_TRANSACTION, told.name
+        assert len(told_wrong) <= BROKER_ENDINGS * RECORDS_PER_TRANSACTION, reported.name
 
 
 def test_the_broker_has_deleted_of_it_and_the_tier_serves_that(story: Story) -> None:
-    for told in story.told:
-        seen = story.sidecar.describe(told.name)
-        assert seen.log_start_offset == 0 < seen.local_log_start_offset, told.name
-        assert told.read.remote_bytes > 0 < told.read.local_bytes, told.name
+    for reported in story.reported:
+        seen = story.sidecar.describe(reported.name)
+        assert seen.log_start_offset == 0 < seen.local_log_start_offset, reported.name
+        assert reported.read.remote_bytes > 0 < reported.read.local_bytes, reported.name
         left = sum(
             row.segment_size_in_bytes
-            for row in told.rows
+            for row in reported.rows
             if row.end_offset < seen.local_log_start_offset
         )
-        assert told.read.remote_bytes >= left > 0, told.name
+        assert reported.read.remote_bytes >= left > 0, reported.name
 
 
 def test_a_broker_that_was_restarted_left_several_leader_epochs(story: Story) -> None:
-    epochs = {e.leader_epoch for t in story.told for r in t.rows for e in r.segment_leader_epochs}
+    epochs = {
+        e.leader_epoch for t in story.reported for r in t.rows for e in r.segment_leader_epochs
+    }
     assert len(epochs) >= 3
 
 
 def test_nothing_was_lost_before_it_was_copied(story: Story) -> None:
-    for told in story.told:
-        problems = story.sidecar.describe(told.name).problems
+    for reported in story.reported:
+        problems = story.sidecar.describe(reported.name).problems
         assert [p for p in problems if p.kind is ProblemKind.LOST_BEFORE_COPY] == []
-        assert story.sidecar.rlmm.partition_state(told.name).value.gaps == ()
+        assert story.sidecar.rlmm.partition_state(reported.name).value.gaps == ()
 
 
 def test_the_finished_segments_are_the_log_without_a_hole_each_offset_once(story: Story) -> None:
-    for told in story.told:
+    for reported in story.reported:
         expected = 0
-        for row in told.rows:
+        for row in reported.rows:
             assert row.start_offset == expected, row
             expected = row.end_offset + 1
-        assert story.sidecar.describe(told.name).copied_through_offset == expected - 1
+        assert story.sidecar.describe(reported.name).copied_through_offset == expected - 1
 
 
 def test_each_finished_segment_has_its_objects_and_no_object_is_without_one(story: Story) -> None:
-    for told in story.told:
+    for reported in story.reported:
         found = Counter(
             row.remote_log_segment_id.id
-            for key in story.sidecar.objects(told.name)
-            for row in told.rows
+            for key in story.sidecar.objects(reported.name)
+            for row in reported.rows
             if row.remote_log_segment_id.id.hex in key
         )
         assert set(found.values()) == {OBJECTS_OF_A_SEGMENT}
-        assert len(found) == len(told.rows)
-        assert found.total() == len(story.sidecar.objects(told.name))
+        assert len(found) == len(reported.rows)
+        assert found.total() == len(story.sidecar.objects(reported.name))
 
 
 def test_the_tier_has_the_brokers_segments_and_transaction_indexes(story: Story) -> None:
     aborted = 0
-    for told in story.told:
-        for row in told.rows:
+    for reported in story.reported:
+        for row in reported.rows:
             stored = b"".join(story.sidecar.rsm.fetch_log_segment(row, 0))
-            assert stored == story.witness.file(told.name, row.start_offset, ".log"), row
+            assert stored == story.witness.file(reported.name, row.start_offset, ".log"), row
             index = b""
             if not row.txn_idx_empty:
                 index = b"".join(story.sidecar.rsm.fetch_index(row, IndexType.TRANSACTION))
-            assert index == story.witness.file(told.name, row.start_offset, ".txnindex"), row
+            assert index == story.witness.file(reported.name, row.start_offset, ".txnindex"), row
             aborted += len(index) > 0
     assert aborted > 0
 
@@ -294,7 +300,9 @@ def test_the_deleted_topic_is_gone_from_the_tier(story: Story) -> None:
 
 
 def test_the_topic_of_the_same_name_is_another_one(story: Story) -> None:
-    (again,) = [told for told in story.told if told.name.topic == story.deleted.topic]
+    (again,) = [
+        reported for reported in story.reported if reported.name.topic == story.deleted.topic
+    ]
     assert again.name.topic_id != story.deleted.topic_id
     assert min(again.acknowledged.records) == 0
 
@@ -307,16 +315,16 @@ def test_reads_were_right_all_the_while(story: Story) -> None:
 
 
 def test_the_audit_trails_have_no_gap(story: Story) -> None:
-    for told in story.told:
-        events = all_events(story.sidecar.rlmm, EventQuery(told.name))
+    for reported in story.reported:
+        events = all_events(story.sidecar.rlmm, EventQuery(reported.name))
         revisions = [event.revision for event in events]
-        assert revisions == list(range(1, len(revisions) + 1)), told.name
+        assert revisions == list(range(1, len(revisions) + 1)), reported.name
 
 
 def test_nothing_is_left_in_the_logs_that_is_not_in_the_tier(story: Story) -> None:
-    for told in story.told:
-        on_disk = ranges_on_disk(story.sidecar.folder(told.name))
-        assert set(on_disk) <= set(ranges_in_tier(told.rows))
+    for reported in story.reported:
+        on_disk = ranges_on_disk(story.sidecar.folder(reported.name))
+        assert set(on_disk) <= set(ranges_in_tier(reported.rows))
 
 
 def test_reconcile_finds_nothing(story: Story) -> None:
@@ -325,4 +333,4 @@ def test_reconcile_finds_nothing(story: Story) -> None:
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert set(report["anomalies"].values()) == {0}, report
-    assert report["segments"] == sum(len(told.rows) for told in story.told)
+    assert report["segments"] == sum(len(reported.rows) for reported in story.reported)

@@ -87,15 +87,15 @@ class AuditTrails(RlmmContractPart):
             move(rlmm, singly, state, context=why)
             update = SegmentUpdate(update_to(together, state), why)
             rlmm.update_remote_log_segment_metadata_batch([update])
-        told = [
+        reported = [
             [
                 (e.revision, e.kind, e.from_state, e.to_state, e.request_id, e.plan_id, e.broker_id)
                 for e in all_events(rlmm, EventQuery(partition))
             ]
             for partition in (tp, other)
         ]
-        assert told[0] == told[1]
-        assert len(told[0]) == 4
+        assert reported[0] == reported[1]
+        assert len(reported[0]) == 4
 
     def test_events_come_in_pages_without_gaps(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition

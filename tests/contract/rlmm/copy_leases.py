@@ -108,14 +108,14 @@ class CopyLeaseReads(RlmmContractPart):
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         copies = [leased(rlmm, tp, 0), leased(rlmm, tp, 10, lease_ms=None)]
-        told = [True, False]
+        reported = [True, False]
         assert leases(rlmm, tp) == {0: True, 10: False}
         of_epoch = rlmm.list_remote_log_segments(tp, 0).segments
-        assert [each.copy_leased for each in of_epoch] == told
+        assert [each.copy_leased for each in of_epoch] == reported
         by_id = rlmm.remote_log_segment_metadata_by_id(tp, [id_of(each) for each in copies]).value
-        assert [each.copy_leased for each in by_id] == told
+        assert [each.copy_leased for each in by_id] == reported
         rows = [row for row in scanned(rlmm, SegmentScan()) if row["topic_id"] == str(tp.topic_id)]
-        assert [row["copy_leased"] for row in rows] == told
+        assert [row["copy_leased"] for row in rows] == reported
 
     def test_a_copy_that_has_ended_is_not_leased(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
@@ -245,18 +245,18 @@ class CopyLeaseAdditions(RlmmContractPart):
     ) -> None:
         copy, once = segment(tp, 0, 9), MutationContext(request_id="once")
         first = rlmm.add_remote_log_segment_metadata(copy, once, lease_ms=LONG_MS)
-        told = replace(copy, copy_leased=True)
-        assert rlmm.add_remote_log_segment_metadata(told, once, lease_ms=SHORT_MS) == first
+        reported = replace(copy, copy_leased=True)
+        assert rlmm.add_remote_log_segment_metadata(reported, once, lease_ms=SHORT_MS) == first
         assert rlmm.add_remote_log_segment_metadata(copy, once) == first
         assert leases(rlmm, tp) == {0: True}
 
     def test_what_a_caller_says_of_leases_is_ignored(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
-        told = segment(tp, 0, 9, copy_leased=True)
-        assert rlmm.add_remote_log_segment_metadata(told).applied
+        reported = segment(tp, 0, 9, copy_leased=True)
+        assert rlmm.add_remote_log_segment_metadata(reported).applied
         assert leases(rlmm, tp) == {0: False}
-        again = replace(told, copy_leased=False)
+        again = replace(reported, copy_leased=False)
         assert not rlmm.add_remote_log_segment_metadata(again).applied
 
     def test_each_item_of_a_batch_has_its_own_lease(

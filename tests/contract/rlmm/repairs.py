@@ -213,8 +213,8 @@ class LeaderEpochResets(RlmmContractPart):
         assert outcome == MutationOutcome(True, 2)
         event = last_event(rlmm, tp)
         assert (event.revision, event.kind) == (2, "LEADER_EPOCH_RESET")
-        told = ["" if epoch is None else str(epoch) for epoch in (old, new)]
-        assert [event.from_state, event.to_state] == told
+        reported = ["" if epoch is None else str(epoch) for epoch in (old, new)]
+        assert [event.from_state, event.to_state] == reported
         assert (event.broker_id, event.broker_leader_epoch) == (-1, new)
         assert event.reason == "a wrong epoch"
         if new:
@@ -281,13 +281,13 @@ class LeaderEpochResets(RlmmContractPart):
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition
     ) -> None:
         known(rlmm, tp)
-        told = [rlmm.partition_state(tp).value.highest_broker_leader_epoch]
+        reported = [rlmm.partition_state(tp).value.highest_broker_leader_epoch]
         known(rlmm, tp, 9)
-        told.append(rlmm.partition_state(tp).value.highest_broker_leader_epoch)
+        reported.append(rlmm.partition_state(tp).value.highest_broker_leader_epoch)
         rlmm.reset_leader_epoch(tp, 3)
-        told.append(taken(rlmm, report_of(tp)).highest_broker_leader_epoch)
-        told.append(rlmm.partition_state(tp).value.highest_broker_leader_epoch)
-        assert told == [None, 9, 3, 3]
+        reported.append(taken(rlmm, report_of(tp)).highest_broker_leader_epoch)
+        reported.append(rlmm.partition_state(tp).value.highest_broker_leader_epoch)
+        assert reported == [None, 9, 3, 3]
 
     def test_after_no_epoch_is_known_any_report_is_taken(
         self, rlmm: RemoteLogMetadataManager, tp: TopicIdPartition

@@ -185,8 +185,8 @@ class Search:
             if claimers and record.number not in claimers and event.request_id not in claimers:
                 return False
             if self._trail is not None:
-                told = event.revision <= len(self._trail) and self._trail[event.revision - 1]
-                if told != event:
+                reported = event.revision <= len(self._trail) and self._trail[event.revision - 1]
+                if reported != event:
                     return False
         return True
 
@@ -199,8 +199,8 @@ class Search:
             lines += [f"  {record}", f"    the model's answer: {brief(reply)}"]
         if not left:
             lines.append("  every reply is explained; the audit trail continues with")
-            told = self._trail or ()
-            lines += [f"    {brief(event)}" for event in told[node.partition.revision :][:3]]
+            reported = self._trail or ()
+            lines += [f"    {brief(event)}" for event in reported[node.partition.revision :][:3]]
         if node.changes:
             lines.append("  the last changes before it:")
             lines += [f"    {record}" for record in node.changes[-5:]]

@@ -71,8 +71,8 @@ def cells_of(
         partition = model.partition(space.partitions[operation.tp])
         stored = partition.segments.get(space.segment_id(operation.tp, operation.id).id)
         state = stored.state if stored else None
-        told = operation.metadata(space) if isinstance(operation, Add) else stored
-        for shape in _shapes(told, partition):
+        reported = operation.metadata(space) if isinstance(operation, Add) else stored
+        for shape in _shapes(reported, partition):
             yield Cell(state, operation.state, shape)
 
 

@@ -264,9 +264,11 @@ class Generator:
     def _lead(self) -> Operation:
         # Never a partition twice: the contract suite has that.
         tps = self._random.sample(range(4) if self._chance(0.1) else range(3), 2)
-        told = tuple((tp, self._leader_epoch(tp, above=3)) for tp in tps)
+        reported = tuple((tp, self._leader_epoch(tp, above=3)) for tp in tps)
         at = self._random.randint(0, 2)
-        return Lead(told[:at], told[at:], broker_id=-2 if self._chance(0.01) else self._broker())
+        return Lead(
+            reported[:at], reported[at:], broker_id=-2 if self._chance(0.01) else self._broker()
+        )
 
     def _raise_log_start(self) -> Operation:
         tp = self._tp()

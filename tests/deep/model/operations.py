@@ -98,12 +98,12 @@ def as_python(value: object) -> str:
         return f"({inner},)" if len(value) == 1 else f"({inner})"
     if not isinstance(value, Operation | MutationContext):
         return repr(value)
-    told = [
+    reported = [
         f"{each.name}={as_python(getattr(value, each.name))}"
         for each in fields(value)
         if getattr(value, each.name) != each.default
     ]
-    return f"{type(value).__name__}({', '.join(told)})"
+    return f"{type(value).__name__}({', '.join(reported)})"
 
 
 # --- mutations ------------------------------------------------------------------------------------
@@ -236,8 +236,8 @@ class Lead(Mutation):
 
     def answer(self, rlmm: Manager, space: Space) -> object:
         leaders, followers = (
-            [PartitionLeadership(space.partitions[tp], epoch) for tp, epoch in told]
-            for told in (self.leaders, self.followers)
+            [PartitionLeadership(space.partitions[tp], epoch) for tp, epoch in reported]
+            for reported in (self.leaders, self.followers)
         )
         rlmm.on_partition_leadership_changes(leaders, followers, self.broker_id)
         return None

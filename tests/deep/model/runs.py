@@ -69,8 +69,8 @@ def report(tally: Tally) -> Iterator[str]:
     for (operation, kind), times in tally.outcomes.items():
         by_operation.setdefault(operation, Counter())[kind] = times
     for operation, kinds in sorted(by_operation.items()):
-        told = ", ".join(f"{kind} {times:,}" for kind, times in kinds.most_common())
-        yield f"  {operation:18} {told}"
+        reported = ", ".join(f"{kind} {times:,}" for kind, times in kinds.most_common())
+        yield f"  {operation:18} {reported}"
     yield from _cell_lines(tally)
 
 

@@ -143,10 +143,10 @@ def test_without_missing_bytes_no_growth_deletes_it(case: RetentionCase) -> None
 def test_a_partition_says_which_segment_ends_the_scan_and_what_a_hold_keeps(
     case: RetentionCase,
 ) -> None:
-    told, unheld = explain_partition(case), case.without_hold().plan()
-    assert told.plan == case.plan()
-    assert {*told.plan.deletions, *told.on_hold} == set(unheld.deletions)
-    assert (told.next and told.next.segment) == unheld.stopped_at
+    reported, unheld = explain_partition(case), case.without_hold().plan()
+    assert reported.plan == case.plan()
+    assert {*reported.plan.deletions, *reported.on_hold} == set(unheld.deletions)
+    assert (reported.next and reported.next.segment) == unheld.stopped_at
 
 
 # By hand
@@ -165,55 +165,59 @@ MIDDLE = segment(20, 29, [(2, 20)], age_ms=50)
 
 
 def test_a_segment_behind_a_younger_one_waits_for_it() -> None:
-    told = explain_segment(case_of(OLD, YOUNG, MIDDLE, retention_ms=60), MIDDLE)
-    assert told.standing is Standing.LATER
+    reported = explain_segment(case_of(OLD, YOUNG, MIDDLE, retention_ms=60), MIDDLE)
+    assert reported.standing is Standing.LATER
     # Its own records are too old 11 ms from now.
-    assert told.due is not None
-    assert told.due.at_ms == NOW_MS + 51
-    assert told.due.deletion.reason is DeletionReason.RETENTION_TIME
-    assert told.waits_for == YOUNG
+    assert reported.due is not None
+    assert reported.due.at_ms == NOW_MS + 51
+    assert reported.due.deletion.reason is DeletionReason.RETENTION_TIME
+    assert reported.waits_for == YOUNG
     itself = explain_segment(case_of(OLD, YOUNG, MIDDLE, retention_ms=60), YOUNG)
     assert (itself.standing, itself.waits_for) == (Standing.LATER, None)
 
 
 def test_a_copy_in_progress_holds_up_what_is_behind_it() -> None:
     copied = replace(YOUNG, state=STARTED, copy_leased=True)
-    told = explain_segment(case_of(OLD, copied, MIDDLE, retention_ms=30), MIDDLE)
-    assert (told.standing, told.due, told.waits_for) == (Standing.OBSTRUCTED, None, copied)
-    assert told.once_clear is not None
-    assert told.once_clear.at_ms == NOW_MS + 21
+    reported = explain_segment(case_of(OLD, copied, MIDDLE, retention_ms=30), MIDDLE)
+    assert (reported.standing, reported.due, reported.waits_for) == (
+        Standing.OBSTRUCTED,
+        None,
+        copied,
+    )
+    assert reported.once_clear is not None
+    assert reported.once_clear.at_ms == NOW_MS + 21
 
 
 def test_a_hold_keeps_what_would_be_due() -> None:
-    told = explain_partition(case_of(OLD, YOUNG, retention_ms=60, hold=True))
-    assert told.plan.deletions == ()
-    assert [d.segment for d in told.on_hold] == [OLD]
-    assert told.next is not None
-    assert (told.next.segment, told.next.standing) == (YOUNG, Standing.OBSTRUCTED)
+    reported = explain_partition(case_of(OLD, YOUNG, retention_ms=60, hold=True))
+    assert reported.plan.deletions == ()
+    assert [d.segment for d in reported.on_hold] == [OLD]
+    assert reported.next is not None
+    assert (reported.next.segment, reported.next.standing) == (YOUNG, Standing.OBSTRUCTED)
 
 
 def test_an_own_clean_up_waits_only_for_itself() -> None:
     cleaning = replace(YOUNG, state=DELETING, copy_leased=True)
-    told = explain_segment(case_of(cleaning, state=PartitionState()), cleaning)
-    assert told.standing is Standing.OBSTRUCTED
+    reported = explain_segment(case_of(cleaning, state=PartitionState()), cleaning)
+    assert reported.standing is Standing.OBSTRUCTED
 
 
 def test_what_lies_behind_a_segment_is_not_what_it_waits_for() -> None:
     stray = segment(0, 5, [(1, 0)])
-    told = explain_segment(case_of(stray, YOUNG, retention_bytes=10_000), stray)
-    assert (told.standing, told.waits_for) == (Standing.KEPT, None)
+    reported = explain_segment(case_of(stray, YOUNG, retention_bytes=10_000), stray)
+    assert (reported.standing, reported.waits_for) == (Standing.KEPT, None)
 
 
 def test_without_a_limit_time_takes_nothing() -> None:
-    told = explain_segment(case_of(OLD), OLD)
-    assert (told.standing, told.due, told.bytes_missing) == (Standing.KEPT, None, None)
+    reported = explain_segment(case_of(OLD), OLD)
+    assert (reported.standing, reported.due, reported.bytes_missing) == (Standing.KEPT, None, None)
 
 
 def test_what_the_size_rule_lacks_is_shown() -> None:
     state = partition(HISTORY, 50, only_local_bytes=50)
-    told = explain_segment(case_of(OLD, YOUNG, state=state, retention_bytes=2000), OLD)
+    reported = explain_segment(case_of(OLD, YOUNG, state=state, retention_bytes=2000), OLD)
     # 2 * 1024 + 50 is 98 over, and the segment does not fit into that.
-    assert (told.standing, told.bytes_missing) == (Standing.KEPT, 1024 - 98)
+    assert (reported.standing, reported.bytes_missing) == (Standing.KEPT, 1024 - 98)
 
 
 def test_without_a_report_only_what_is_being_deleted_is_planned() -> None:
@@ -239,16 +243,16 @@ def test_the_epoch_by_which_a_segment_is_off_the_lineage_is_named(
     epochs: list[tuple[int, int]], start: int, end: int, epoch: int, why: str
 ) -> None:
     off = segment(start, end, epochs)
-    told = explain_segment(case_of(off, retention_ms=0), off)
-    assert told.standing is Standing.KEPT
-    assert told.divergence is not None
-    assert told.divergence.leader_epoch == epoch
-    assert told.divergence.why.endswith(why)
+    reported = explain_segment(case_of(off, retention_ms=0), off)
+    assert reported.standing is Standing.KEPT
+    assert reported.divergence is not None
+    assert reported.divergence.leader_epoch == epoch
+    assert reported.divergence.why.endswith(why)
 
 
 def test_epochs_before_the_lineage_are_named_too() -> None:
     old = segment(30, 35, [(0, 30)])
     state = partition(lineage((2, 20)), 50, log_start_offset=20)
-    told = explain_segment(case_of(old, state=state, retention_ms=0), old)
-    assert told.divergence is not None
-    assert told.divergence.why == "it is before 2, the lineage's first"
+    reported = explain_segment(case_of(old, state=state, retention_ms=0), old)
+    assert reported.divergence is not None
+    assert reported.divergence.why == "it is before 2, the lineage's first"

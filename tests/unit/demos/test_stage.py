@@ -38,8 +38,8 @@ def description(pending: int, *problems: Problem) -> PartitionDescription:
 class Telling:
     """An RLM with another report each time."""
 
-    def __init__(self, *told: PartitionDescription) -> None:
-        self._told = list(told)
+    def __init__(self, *reported: PartitionDescription) -> None:
+        self._told = list(reported)
 
     def describe_partitions(self, topics: object, *, page_token: str = "") -> DescribePage:
         return DescribePage((self._told.pop(0),), "")
@@ -49,8 +49,8 @@ def problem(kind: ProblemKind, held: int) -> Problem:
     return Problem(kind, "/log", "why", held_segments=held)
 
 
-def waited_for(*told: PartitionDescription) -> PartitionDescription:
-    (last,) = wait_until_shipped(cast(RemoteLogManager, Telling(*told)))
+def waited_for(*reported: PartitionDescription) -> PartitionDescription:
+    (last,) = wait_until_shipped(cast(RemoteLogManager, Telling(*reported)))
     return last
 
 

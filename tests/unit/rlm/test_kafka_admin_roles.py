@@ -25,12 +25,12 @@ def seen(partition: PartitionView, topic_id: UUID = CLICKS.topic_id) -> ClusterV
     return ClusterView("c", {"clicks": TopicView(topic_id, {0: partition})})
 
 
-def changed(told: LeadershipChange | None, view: ClusterView) -> RoleChanges:
-    return role_changes({} if told is None else {CLICKS: told}, {CLICKS}, view, US)
+def changed(reported: LeadershipChange | None, view: ClusterView) -> RoleChanges:
+    return role_changes({} if reported is None else {CLICKS: reported}, {CLICKS}, view, US)
 
 
 @pytest.mark.parametrize(
-    ("told", "partition", "expected"),
+    ("reported", "partition", "expected"),
     [
         (None, LED, LEADER_4),
         (None, FOLLOWED, FOLLOWER),
@@ -40,21 +40,21 @@ def changed(told: LeadershipChange | None, view: ClusterView) -> RoleChanges:
     ],
 )
 def test_what_has_changed_is_announced(
-    told: LeadershipChange | None, partition: PartitionView, expected: LeadershipChange
+    reported: LeadershipChange | None, partition: PartitionView, expected: LeadershipChange
 ) -> None:
-    assert changed(told, seen(partition)) == RoleChanges(changes=(expected,))
+    assert changed(reported, seen(partition)) == RoleChanges(changes=(expected,))
 
 
-@pytest.mark.parametrize(("told", "partition"), [(LEADER_4, LED), (FOLLOWER, FOLLOWED)])
+@pytest.mark.parametrize(("reported", "partition"), [(LEADER_4, LED), (FOLLOWER, FOLLOWED)])
 def test_what_is_unchanged_is_not_announced_again(
-    told: LeadershipChange, partition: PartitionView
+    reported: LeadershipChange, partition: PartitionView
 ) -> None:
-    assert changed(told, seen(partition)) == NOTHING
+    assert changed(reported, seen(partition)) == NOTHING
 
 
-@pytest.mark.parametrize("told", [LEADER_4, FOLLOWER])
-def test_a_partition_without_a_replica_here_is_reassigned(told: LeadershipChange) -> None:
-    assert changed(told, seen(ELSEWHERE)) == RoleChanges(reassigned=(CLICKS,))
+@pytest.mark.parametrize("reported", [LEADER_4, FOLLOWER])
+def test_a_partition_without_a_replica_here_is_reassigned(reported: LeadershipChange) -> None:
+    assert changed(reported, seen(ELSEWHERE)) == RoleChanges(reassigned=(CLICKS,))
 
 
 def test_a_log_that_the_broker_is_about_to_delete_is_not_taken_up() -> None:
@@ -73,12 +73,12 @@ def test_an_epoch_older_than_the_last_answer_is_an_old_answer() -> None:
     "answer",
     [*NoTopic, TopicView(uuid4(), {0: ELSEWHERE}), TopicView(CLICKS.topic_id, {1: ELSEWHERE})],
 )
-@pytest.mark.parametrize("told", [None, LEADER_4, FOLLOWER])
+@pytest.mark.parametrize("reported", [None, LEADER_4, FOLLOWER])
 def test_a_partition_without_an_answer_keeps_its_role(
-    told: LeadershipChange | None, answer: TopicView | NoTopic
+    reported: LeadershipChange | None, answer: TopicView | NoTopic
 ) -> None:
-    assert changed(told, ClusterView("c", {"clicks": answer})) == NOTHING
-    assert changed(told, ClusterView("c", {})) == NOTHING
+    assert changed(reported, ClusterView("c", {"clicks": answer})) == NOTHING
+    assert changed(reported, ClusterView("c", {})) == NOTHING
 
 
 def test_a_partition_without_a_leader_keeps_its_role() -> None:

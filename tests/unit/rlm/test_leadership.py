@@ -18,12 +18,13 @@ LINEAGE = parse_checkpoint("0\n2\n0 0\n4 10\n")
 
 
 @pytest.mark.parametrize(
-    ("told", "epoch", "overtaken"), [(None, 4, False), (3, 3, True), (4, 4, False), (9, 9, False)]
+    ("reported", "epoch", "overtaken"),
+    [(None, 4, False), (3, 3, True), (4, 4, False), (9, 9, False)],
 )
 def test_the_epoch_of_the_role_counts_unless_the_log_is_of_a_later_leader(
-    told: int | None, epoch: int, overtaken: bool
+    reported: int | None, epoch: int, overtaken: bool
 ) -> None:
-    leadership = Leadership(LEADER, told)
+    leadership = Leadership(LEADER, reported)
     assert (leadership.epoch_of(LINEAGE), leadership.is_overtaken(LINEAGE)) == (epoch, overtaken)
 
 
@@ -53,9 +54,13 @@ class Told:
 
 
 def test_the_static_source_announces_what_came_and_what_went_once() -> None:
-    told = Told()
-    source = StaticSource(told)
+    reported = Told()
+    source = StaticSource(reported)
     for found in ([NAME], [NAME], [], [], [NAME]):
         source.update(found)
-    assert [delta.changes for delta in told.deltas] == [(LeadershipChange(NAME, None, LEADER),)] * 2
-    assert [[s.topic_id_partition for s in stops.partitions] for stops in told.stops] == [[NAME]]
+    assert [delta.changes for delta in reported.deltas] == [
+        (LeadershipChange(NAME, None, LEADER),)
+    ] * 2
+    assert [[s.topic_id_partition for s in stops.partitions] for stops in reported.stops] == [
+        [NAME]
+    ]

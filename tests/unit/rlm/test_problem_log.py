@@ -16,9 +16,9 @@ DAMAGED = Problem(ProblemKind.CORRUPT_BATCH, "/logs/t-0/0.log", "bad CRC", 5, 1)
 def test_what_ends_by_itself_is_logged_once_when_it_lasts(
     caplog: pytest.LogCaptureFixture, problem: Problem, lines: list[int]
 ) -> None:
-    told = ProblemLog()
+    reported = ProblemLog()
     counted = []
     for problems in ([problem], [problem], [problem], [], [problem]):
-        told.log(NAME, problems)
+        reported.log(NAME, problems)
         counted.append(len(caplog.records))
     assert counted == lines

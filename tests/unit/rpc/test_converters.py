@@ -108,9 +108,9 @@ SEGMENT = RemoteLogSegmentMetadata(
 
 @pytest.mark.parametrize("copy_leased", [True, False])
 def test_whether_a_copy_is_leased_comes_back_beside_its_metadata(copy_leased: bool) -> None:
-    told = replace(SEGMENT, copy_leased=copy_leased)
-    assert told == SEGMENT
-    assert metadata_from_proto(metadata_to_proto(told)).copy_leased is copy_leased
+    reported = replace(SEGMENT, copy_leased=copy_leased)
+    assert reported == SEGMENT
+    assert metadata_from_proto(metadata_to_proto(reported)).copy_leased is copy_leased
 
 
 @given(segments())
