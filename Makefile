@@ -66,6 +66,9 @@ install-dev: $(VENV)/.dev ## Install what developing and testing need into .venv
 .PHONY: install-spark
 install-spark: $(VENV)/.spark ## Install what sweeps need besides into .venv
 
+.PHONY: install-kafka
+install-kafka: $(VENV)/.kafka ## Install what the demos with a broker need besides into .venv
+
 .PHONY: lock
 lock: $(VENV)/.dev ## Pin the newest versions, with hashes, into requirements.lock (UPGRADE= keeps what is pinned)
 	$(BIN)/uv pip compile --quiet $(UPGRADE) --universal --python-version 3.11 --all-extras --generate-hashes \

@@ -1,13 +1,13 @@
 """Check the needs of the demos with a Kafka broker, and name each missing part in one sentence."""
 
 import re
-import sys
 import zipfile
 from importlib.util import find_spec
 from pathlib import Path
 
 from demos.kafka_broker import JavaMissingError, find_java
 from services.cli.output import EXIT_FAILED, CommandError
+from services.local.installation import how_to_install
 
 OLDEST_KAFKA = (4, 3)
 
@@ -40,8 +40,8 @@ def require_broker(kafka: Path) -> str:
 def _require_programs() -> None:
     if find_spec("confluent_kafka") is None:
         raise CommandError(
-            "this needs confluent-kafka, which is not installed; run in Sediment's checkout: "
-            f"{sys.executable} -m pip install -e '.[kafka-demo]'",
+            "this needs confluent-kafka, which is not installed; "
+            + how_to_install("kafka-demo", "install-kafka"),
             EXIT_FAILED,
         )
     try:

