@@ -113,6 +113,15 @@ volumeMounts:
 {{- end }}
 {{- end -}}
 
+{{- /* Variables of a service's process; extraEnv may set one of them to something else. */ -}}
+{{- define "sediment.processVariables" -}}
+{{- $variables := dict "MALLOC_ARENA_MAX" "2" "MALLOC_MMAP_THRESHOLD_" "2097152" "MALLOC_TRIM_THRESHOLD_" "4194304" "GRPC_VERBOSITY" "ERROR" -}}
+{{- range .values.extraEnv -}}
+{{- $variables = omit $variables .name -}}
+{{- end -}}
+{{- toYaml $variables -}}
+{{- end -}}
+
 {{- /* The container of a service, in a pod of ours or of a broker; with "envFrom": list. */ -}}
 {{- define "sediment.serviceContainer" -}}
 {{- $ports := include "sediment.ports" .root | fromJson -}}
@@ -125,13 +134,12 @@ envFrom:
 {{- end }}
 {{- $secrets := include (printf "sediment.secrets.%s" .component) .root | trim }}
 env:
-  # glibc returns large blocks when they are freed, and keeps few others.
-  - name: MALLOC_ARENA_MAX
-    value: "2"
-  - name: MALLOC_MMAP_THRESHOLD_
-    value: "2097152"
-  - name: MALLOC_TRIM_THRESHOLD_
-    value: "4194304"
+  # glibc returns large blocks when they are freed, and keeps few others. gRPC logs no line for each
+  # failed handshake.
+  {{- range $name, $value := include "sediment.processVariables" . | fromYaml }}
+  - name: {{ $name }}
+    value: {{ $value | quote }}
+  {{- end }}
   {{- range $name, $value := .env }}
   - name: {{ $name }}
     value: {{ $value | quote }}

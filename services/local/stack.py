@@ -42,14 +42,17 @@ from services.local.process import (
 from services.local.seaweedfs import S3Endpoint, S3Server, SeaweedFS
 from services.local.stack_tls import StackTls
 
-ALLOCATOR = {
+PROCESS_VARIABLES = {
+    "GRPC_VERBOSITY": "ERROR",
     "MALLOC_ARENA_MAX": "2",
     "MALLOC_MMAP_THRESHOLD_": "2097152",
     "MALLOC_TRIM_THRESHOLD_": "4194304",
 }
-"""Settings with which glibc returns large blocks when they are freed, and keeps few others. By
-default it keeps all of them, in an arena per thread: eight copies at once hold several times the
-memory in use. The image and the chart set the same.
+"""Variables that Python cannot set for itself; the image and the chart set the same.
+
+glibc returns large blocks when they are freed, and keeps few others. By default it keeps all of
+them, in an arena per thread: eight copies at once hold several times the memory in use. gRPC logs
+only its own errors. By default it logs a line for each failed handshake, which anyone can cause.
 """
 
 _PREFIXES = {"rsm": "RSM_", "rlmm": "RLMM_", "rlm": "RLM_"}
@@ -131,13 +134,13 @@ def settings_of(service: str, settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def own_environment(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return our environment without any service's settings, plus `settings` and ALLOCATOR.
+    """Return our environment without any service's settings, plus `settings` and PROCESS_VARIABLES.
 
     A variable that was meant for another RSM never reaches the embedded one.
     """
     prefixes = tuple(_PREFIXES.values())
     kept = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
-    return {**ALLOCATOR, **kept, **settings}
+    return {**PROCESS_VARIABLES, **kept, **settings}
 
 
 _START_TIMEOUT_MS = 60_000

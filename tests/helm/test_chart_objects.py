@@ -9,7 +9,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from services.local.stack import ALLOCATOR
+from services.local.stack import PROCESS_VARIABLES
 from tests.helm.chart import CHART, Object, Rendered, lint, minimal, pod_spec, render, values_files
 from tests.helm.local_cluster import selects
 
@@ -96,7 +96,7 @@ def test_the_sidecar_gets_the_settings_of_the_daemon_set() -> None:
     data = render(FILES["sidecar"]).one("ConfigMap", "sediment-rlm-sidecar")["data"]
     (container,) = pod_spec(yaml.safe_load(data["patch.yaml"]) | {"kind": ""})["containers"]
     env = {entry["name"]: entry["value"] for entry in container["env"]}
-    assert env == {**daemon_settings, **ALLOCATOR}
+    assert env == {**daemon_settings, **PROCESS_VARIABLES}
 
 
 def test_each_selector_finds_the_pods_of_one_workload(rendered: Rendered) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from services.local.stack import ALLOCATOR
+from services.local.stack import PROCESS_VARIABLES
 from tests.helm.chart import CHART, Object, minimal, pod_spec, render, values_files
 from tests.helm.reference import NOT_OFFERED, SET_BY_THE_CHART, SETTINGS, readme, schema_text
 
@@ -93,6 +93,8 @@ def _leaves(values: dict[str, object], path: str) -> Iterator[str]:
 
 
 def _variables(workload: Object) -> list[str]:
-    """Names of the container's own variables but the allocator's."""
+    """Names of the container's own variables but those of its process."""
     (container,) = pod_spec(workload)["containers"]
-    return [str(entry["name"]) for entry in container["env"] if entry["name"] not in ALLOCATOR]
+    return [
+        str(entry["name"]) for entry in container["env"] if entry["name"] not in PROCESS_VARIABLES
+    ]

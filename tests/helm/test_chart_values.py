@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from services.local.stack import ALLOCATOR
+from services.local.stack import PROCESS_VARIABLES
 from services.rsm.deadline import CLEAN_UP_S
 from services.rsm.settings import RsmSettings
 from tests.helm.chart import (
@@ -237,7 +237,15 @@ def test_a_key_of_a_component_wins_over_the_default_and_maps_are_merged() -> Non
     assert selectors == {"rsm": shared, "rlmm": {**shared, "example.com/zone": "a"}}
     (rlmm,) = pod_spec(rendered.one("Deployment", "kafka-tier-rlmm"))["containers"]
     secrets = ["RLMM_DATABASE_URL", "RLMM_DATABASE_PASSWORD_FILE"]
-    assert [entry["name"] for entry in rlmm["env"]] == [*ALLOCATOR, *secrets]
+    assert [entry["name"] for entry in rlmm["env"]] == [*PROCESS_VARIABLES, *secrets]
+
+
+def test_a_variable_of_the_process_may_be_set_to_something_else() -> None:
+    shown = [{"name": "GRPC_VERBOSITY", "value": "INFO"}]
+    rsm = render(minimal({"rsm": {"extraEnv": shown}})).one("Deployment", "sediment-rsm")
+    (container,) = pod_spec(rsm)["containers"]
+    # Once: an API server refuses a name that is there twice.
+    assert [e for e in container["env"] if e["name"] == "GRPC_VERBOSITY"] == shown
 
 
 def test_a_setting_restarts_its_own_service_and_no_other() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from services.local.stack import ALLOCATOR
+from services.local.stack import PROCESS_VARIABLES
 from supply_chain.bill_of_materials import canonical, licence_of
 from supply_chain.requirements import locked
 from tests.helm.chart import minimal, pod_spec, render, values_files
@@ -60,12 +60,12 @@ def test_the_image_runs_as_the_user_that_the_chart_names(name: str) -> None:
     assert f"useradd --uid {user} --gid {group} " in made
 
 
-def test_image_chart_and_local_stack_set_the_same_allocator() -> None:
+def test_image_chart_and_local_stack_set_the_same_process_variables() -> None:
     of_the_image = arguments_of(stages(SERVICES)[-1], "ENV")[-1]
-    assert dict(pair.split("=") for pair in of_the_image.split()) == ALLOCATOR
+    assert dict(pair.split("=") for pair in of_the_image.split()) == PROCESS_VARIABLES
     (container,) = pod_spec(render(minimal()).one("Deployment", "sediment-rsm"))["containers"]
     env = {entry["name"]: entry["value"] for entry in container["env"] if "value" in entry}
-    assert env == ALLOCATOR
+    assert env == PROCESS_VARIABLES
 
 
 def test_the_spark_image_is_the_services_image_and_more() -> None:
