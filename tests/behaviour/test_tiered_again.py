@@ -5,6 +5,7 @@ All local data is in the tier again, and no deliberately deleted data counts as 
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,14 @@ from sqlalchemy import text
 
 from services.api.errors import RetriableRemoteStorageError
 from services.api.ids import TopicIdPartition
-from services.api.partitions import LOST_BEFORE_COPY, OffsetGap
+from services.api.partitions import LOST_BEFORE_COPY, OffsetGap, PartitionReport
 from services.api.remote_log_manager import (
     LeadershipChange,
     LeadershipDelta,
     PartitionStops,
     StopPartition,
 )
+from services.api.remote_log_metadata_manager import ReportOutcome
 from services.api.retention import Deletion, DeletionReason
 from services.api.segments import RemoteLogSegmentState
 from services.api.topic_config import RetentionOwner
@@ -40,7 +42,7 @@ from tests.harness.callback_rlm import (
 )
 from tests.harness.eventually import eventually
 from tests.harness.processes import kill_and_restart, start_with_failpoint, wait_until_dead
-from tests.harness.retained_log import expire, hourly_log, keep_hours, take_turns
+from tests.harness.retained_log import Changed, expire, hourly_log, keep_hours, take_turns
 from tests.harness.ship_stack import Stack, description, read
 from tests.harness.world import COPY_LEASE_MS, FINISHED, World
 from tests.unit.rlm.kafka_bytes import NAME, PartitionFiles, batch
@@ -143,6 +145,27 @@ def test_what_the_broker_deletes_while_nothing_is_tiered_is_not_lost(
     assert_tier_is(stack, files, [(50, 59), (60, 69)])
     assert gaps(stack) == ()
     assert description(leader).problems == ()
+
+
+def test_a_stop_reports_again_if_another_report_overtakes_it(
+    stack: Stack, log_dir: Path, files: PartitionFiles
+) -> None:
+    overtaken: list[int] = []
+
+    def overtake(reports: Sequence[PartitionReport]) -> Sequence[ReportOutcome]:
+        if is_disabling and not overtaken:
+            overtaken.append(reports[0].report_number)
+            later = replace(reports[0], report_number=reports[0].report_number + 1, broker_id=8)
+            stack.rlmm.report_partition_state([later])
+        return stack.rlmm.report_partition_state(reports)
+
+    is_disabling = False
+    rlm = callback_rlm(stack, log_dir, rlmm=Changed(stack.rlmm, report_partition_state=overtake))
+    assert send_role(rlm, LEADER, EPOCH) is None
+    take_turns(rlm)
+    is_disabling = True
+    delete_tier(stack, rlm)
+    assert len(overtaken) == 1
 
 
 def expire_before(stack: Stack, rlm: Any, log_start_offset: int) -> None:

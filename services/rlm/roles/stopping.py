@@ -37,6 +37,7 @@ from services.api.retention import Deletion, DeletionReason
 from services.api.segments import RemoteLogSegmentState
 from services.api.topic_config import RetentionOwner, StoredTopicConfig, TopicConfig
 from services.common.cancellation import Flag
+from services.common.retry import replan
 from services.rlm.kafka_log.partition_dir import LogFileError, SegmentVanishedError
 from services.rlm.partition import Partition
 from services.rlm.reporting import LineageUnknownError, Reporter, report_of
@@ -289,7 +290,10 @@ class TierDeletion:
             RetriableRemoteStorageError: if RLMM is unreachable.
         """
         name, now_ms = partition.topic_id_partition, self.now_ms()
-        deleter, log_start_offset = self._reported(partition, topic)
+        # The report of another task may overtake this one: then make and send a new one.
+        deleter, log_start_offset = replan(
+            lambda _: self._reported(partition, topic), lambda: None, first=None
+        )
         expected = ExpectedRevisions(None, topic.revision)
         begin_deletion(
             self.rlmm, name, [], log_start_offset, expected, deleter, now_ms, _REASON.value
