@@ -74,7 +74,7 @@ class Secured:
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     directory = tmp_path_factory.mktemp("secured")
     authority = CertificateAuthority(directory, "authority")
-    host = authority.issue("host")
+    host = authority.issue("host", hosts=("127.0.0.1",))
     settings = {
         "ssl.keystore.type": "PEM",
         "ssl.keystore.location": str(keystore(host)),
